@@ -15,7 +15,7 @@ mod scan;
 /// What `scan` asks of the library.
 mod backend {
     /// Numbers of Linux AIO count, too.
-    pub fn aio_is_chosen() -> bool {
+    pub fn finds_aio() -> bool {
         true
     }
 }

@@ -14,26 +14,55 @@ use std::path::{Path, PathBuf};
 pub struct Decision {
     /// Who it is.
     pub server: Server,
+    /// Whether what the kernel refuses is to be served all the same.
+    pub is_auto: bool,
     /// Why: for people.
     pub why: String,
 }
 
 impl Decision {
-    fn of(&self, what: &str) -> String {
+    /// `library`: whether it is there.
+    fn of(&self, what: &str, library: bool) -> String {
         let server = if self.server == Server::User { "anyring" } else { "the kernel" };
-        format!("{server} serves {what} ({})", self.why)
+        let refused = if self.stands_by() && library { ", anyring what that refuses" } else { "" };
+        format!("{server} serves {what} ({}){refused}", self.why)
+    }
+
+    /// Whether the kernel serves, and the library what it refuses.
+    pub fn stands_by(&self) -> bool {
+        self.is_auto && self.server == Server::Kernel
     }
 }
 
-/// Opens the counters and the log, by flag or variable, and writes there who serves; `means` is how the program is started.
-pub fn open(options: &RunOptions, rings: &Decision, aio: &Decision, means: &str) -> Result<(), Failure> {
+/// How the program is started.
+pub enum Means<'a> {
+    /// With this library preloaded.
+    Library(&'a Path),
+    /// Without it, for this reason if it was wanted.
+    Plain(Option<&'a str>),
+    /// As a guest, for this reason.
+    Guest(&'a str),
+}
+
+/// Opens the counters and the log, by flag or variable, and writes there who serves.
+pub fn open(options: &RunOptions, rings: &Decision, aio: &Decision, means: &Means) -> Result<(), Failure> {
     if let Some((name, file)) = named(&options.stats, "--stats", "ANYRING_STATS") {
         let left = [rings, aio].map(|decision| u64::from(decision.server == Server::Kernel));
         stats::open(&file, left).map_err(|why| refused(name, &file, &why))?;
     }
     if let Some((name, file)) = named(&options.log, "--log", "ANYRING_LOG") {
         let program = options.program.words[0].to_string_lossy();
-        let line = format!("{program}: {}; {}; {means}", rings.of("io_uring"), aio.of("Linux AIO"));
+        let library = matches!(means, Means::Library(_));
+        let means = match means {
+            Means::Library(library) => format!("with {}", library.display()),
+            Means::Plain(None) => "started without the library".to_owned(),
+            Means::Plain(Some(why)) => {
+                format!("started without the library ({why}): what the kernel refuses stays so")
+            }
+            Means::Guest(why) => format!("as a guest ({why})"),
+        };
+        let line =
+            format!("{program}: {}; {}; {means}", rings.of("io_uring", library), aio.of("Linux AIO", library));
         write_line(&file, &line).map_err(|why| refused(name, &file, &why))?;
     }
     Ok(())

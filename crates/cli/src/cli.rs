@@ -50,8 +50,8 @@ cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a u
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, override_usage = "anyring run [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct RunOptions {
-    /// Who serves io_uring; where the kernel serves both, the program is started plainly [default: ANYRING_BACKEND, else
-    /// auto]
+    /// Who serves io_uring: auto takes the kernel where its io_uring works, and anyring for the rings that it refuses [default:
+    /// ANYRING_BACKEND, else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
     /// Who serves Linux AIO: io_setup, io_submit and the others [default: ANYRING_AIO, else auto]

@@ -41,13 +41,7 @@ pub enum Way {
 
 /// `Err` is the line that refuses the program. What cannot be read or is no ELF file is left for exec to judge.
 pub fn way_of(program: &Path) -> Result<Way, String> {
-    let mut file = program.to_owned();
-    for _ in 0..INTERPRETER_DEPTH {
-        match interpreter(&file) {
-            Some(next) => file = next,
-            None => break,
-        }
-    }
+    let file = loaded_for(program);
     let opened = File::open(&file);
     if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) && is_executable(&file) {
         let file = file.display();
@@ -67,6 +61,40 @@ pub fn way_of(program: &Path) -> Result<Way, String> {
     } else {
         Err(line)
     }
+}
+
+/// Whether the library can be preloaded into the program; `Err` says why not. Nothing is complained of: it goes on without.
+pub fn takes_library(program: &Path) -> Result<(), String> {
+    let file = loaded_for(program);
+    let opened = File::open(&file).map_err(|error| crate::errno::of(&error))?;
+    obstacle(opened)
+        .or_else(|| privileges(&file))
+        .map_or(Ok(()), |obstacle| Err(format!("it is {}", obstacle.what)))
+}
+
+/// Whether glibc's loader starts a file: it then minds LD_TRACE_LOADED_OBJECTS.
+pub fn is_of_glibc(file: &Path) -> bool {
+    let loader = || {
+        let data = ReadCache::new(File::open(file).ok()?);
+        let header = FileHeader64::<Endianness>::parse(&data).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, &data).ok()?;
+        let loader = segments.iter().find_map(|segment| segment.interpreter(endian, &data).ok().flatten())?;
+        Some(Path::new(OsStr::from_bytes(loader)).file_name()?.as_bytes().starts_with(b"ld-linux"))
+    };
+    loader() == Some(true)
+}
+
+/// The file that is executed for a program: a script's interpreter.
+pub fn loaded_for(program: &Path) -> PathBuf {
+    let mut file = program.to_owned();
+    for _ in 0..INTERPRETER_DEPTH {
+        match interpreter(&file) {
+            Some(next) => file = next,
+            None => break,
+        }
+    }
+    file
 }
 
 /// Whether a file is a shared library for this machine; `Err` says what it is.

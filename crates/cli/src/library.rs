@@ -1,8 +1,11 @@
 //! Where libanyring.so and the host of guests are.
 
+use crate::child::{self, Outcome};
+use crate::elf;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 const NAME: &str = "libanyring.so";
 
@@ -44,20 +47,50 @@ pub fn is_named() -> bool {
 /// and starts the program without it.
 pub fn find_loadable() -> Result<PathBuf, String> {
     let library = find()?;
-    let why = match crate::elf::check_library(&library) {
+    let why = match elf::check_library(&library) {
         Ok(()) => return Ok(library),
         Err(why) => why,
     };
     Err(format!("{} cannot be preloaded: {why} (ANYRING_LIBRARY=FILE names another)", library.display()))
 }
 
+/// [`find_loadable`], and that it loads into this program.
+pub fn find_for(program: &Path) -> Result<PathBuf, String> {
+    let library = find_loadable()?;
+    loads_into(&library, program).map_err(|why| format!("{} cannot be preloaded: {why}", library.display()))?;
+    Ok(library)
+}
+
 /// The same, where a program is served without it, too: as a guest, for the inner reason. One that was named is meant, and its
 /// fault is the outer error.
-pub fn try_find() -> Result<Result<PathBuf, String>, String> {
-    match find_loadable() {
+pub fn try_find(program: Option<&Path>) -> Result<Result<PathBuf, String>, String> {
+    match program.map_or_else(find_loadable, find_for) {
         Err(why) if is_named() => Err(why),
         found => Ok(found),
     }
+}
+
+/// Whether the loader of a program takes the library: it says what it would load, in a child. It may lack what the library needs, or
+/// the library lies where nothing may be executed, of which the program's own output would tell, or its end.
+pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
+    let file = elf::loaded_for(program);
+    if !elf::is_of_glibc(&file) {
+        return Ok(());
+    }
+    let told = child::ask(|| {
+        // SAFETY: no handler is involved. Ignored, it would hide how the loader ends.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let mut loader = Command::new(&file);
+        loader.env("LD_PRELOAD", preload_list(library)).env("LD_TRACE_LOADED_OBJECTS", "1").stdin(Stdio::null());
+        loader.output().map_err(|error| crate::errno::of(&error)).map(|told| [told.stdout, told.stderr].concat())
+    });
+    let Outcome::Answered(told) = told else { return Err(told.describe(|_| String::new())) };
+    let told = told.map(|told| String::from_utf8_lossy(&told).into_owned())?;
+    let is_fault = |line: &&str| {
+        let named = line.contains("cannot be preloaded") && line.contains(&*library.to_string_lossy());
+        named || line.contains("not found") || line.contains("error while loading")
+    };
+    told.lines().find(is_fault).map_or(Ok(()), |line| Err(line.trim().to_owned()))
 }
 
 /// The file of this process. Without /proc it is what execve(2) was given, as the auxiliary vector keeps it.

@@ -1,6 +1,6 @@
 //! `anyring run`: decides who serves the program's io_uring and Linux AIO, then becomes the program.
 
-use crate::asked::{self, Decision};
+use crate::asked::{self, Decision, Means};
 use crate::cli::{Backend, RunOptions};
 use crate::doctor::{self, Server};
 use crate::elf::Way;
@@ -8,21 +8,19 @@ use crate::exec::{exec, exec_by, resolve};
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
 use crate::{elf, library, ring};
 use anyring_guest::State;
+use anyring_serve::environment::WORKS;
 use clap::ValueEnum;
 use std::convert::Infallible;
 use std::path::Path;
 
-/// Executes the program plainly where the kernel serves it, else with libanyring.so preloaded, or as a guest.
+/// Executes the program with libanyring.so preloaded, or as a guest: what is not to be served, or cannot be and need not, plainly.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
     let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
     // A program that is not found is left to exec, which says so.
     let file = resolve(&options.program.words[0]);
     if (rings.server, aio.server) == (Server::Kernel, Server::Kernel) && !options.guest {
-        if file.is_some() {
-            asked::open(options, &rings, &aio, "started without the library")?;
-        }
-        return exec(&options.program);
+        return leave_to_kernel(options, file.as_deref(), &rings, &aio);
     }
     let way = match &file {
         Some(file) => elf::way_of(file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?,
@@ -37,7 +35,7 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
         }
         (Way::Guest { what, .. }, _) => format!("it is {what}"),
         (Way::Preloaded, Some(_)) if options.guest => "asked for".to_owned(),
-        (Way::Preloaded, file) => match library::try_find().map_err(Failure::own)? {
+        (Way::Preloaded, file) => match library::try_find(file.as_deref()).map_err(Failure::own)? {
             Ok(library) => return preload(options, &library, file.is_some(), no_guest, &rings, &aio),
             Err(why) if no_guest || file.is_none() => return Err(Failure::own(why)),
             Err(why) => why,
@@ -47,6 +45,26 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
         Some(file) => run_guest(options, file, &why_no_library, &rings, &aio),
         None => exec(&options.program),
     }
+}
+
+/// Executes the program of which the kernel serves all that it does not refuse: with the library standing by, where that can be
+/// had, and else plainly.
+fn leave_to_kernel(
+    options: &RunOptions,
+    file: Option<&Path>,
+    rings: &Decision,
+    aio: &Decision,
+) -> Result<Infallible, Failure> {
+    let Some(file) = file else { return exec(&options.program) };
+    let is_wanted = rings.stands_by() || aio.stands_by();
+    let library = is_wanted.then(|| elf::takes_library(file).and_then(|()| library::find_for(file)));
+    let why = match library {
+        Some(Ok(library)) => return preload(options, &library, true, false, rings, aio),
+        Some(Err(why)) => Some(why),
+        None => None,
+    };
+    asked::open(options, rings, aio, &Means::Plain(why.as_deref()))?;
+    exec(&options.program)
 }
 
 /// Executes the program with the library preloaded.
@@ -59,7 +77,7 @@ fn preload(
     aio: &Decision,
 ) -> Result<Infallible, Failure> {
     if is_found {
-        asked::open(options, rings, aio, &format!("with {}", library.display()))?;
+        asked::open(options, rings, aio, &Means::Library(library))?;
     }
     set_environment(options, rings, aio)?;
     std::env::set_var("LD_PRELOAD", library::preload_list(library));
@@ -82,7 +100,7 @@ fn run_guest(
     aio: &Decision,
 ) -> Result<Infallible, Failure> {
     let host = library::find_guest().map_err(Failure::own)?;
-    asked::open(options, rings, aio, &format!("as a guest ({why})"))?;
+    asked::open(options, rings, aio, &Means::Guest(why))?;
     set_environment(options, rings, aio)?;
     // What it starts has the library preloaded, where that works.
     let library = if options.guest { None } else { library::find_loadable().ok() };
@@ -103,6 +121,10 @@ pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure>
     let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) else {
         return Ok(Backend::Auto);
     };
+    // Below another `run`: what works there need not do so here.
+    if value == WORKS {
+        return Ok(Backend::Auto);
+    }
     let known = value.to_str().and_then(|value| Backend::from_str(value, false).ok());
     known.ok_or_else(|| Failure {
         status: USAGE,
@@ -127,18 +149,15 @@ fn server_of_aio(choice: Backend) -> Result<Decision, Failure> {
 }
 
 fn decide(choice: Backend, what: &str, try_kernel: impl FnOnce() -> (bool, String)) -> Result<Decision, Failure> {
+    let decision = |server, why: String| Ok(Decision { server, is_auto: choice == Backend::Auto, why });
     if choice == Backend::User {
-        return Ok(Decision { server: Server::User, why: "asked for".to_owned() });
+        return decision(Server::User, "asked for".to_owned());
     }
     match (try_kernel(), choice) {
-        ((true, _), Backend::Kernel) => {
-            Ok(Decision { server: Server::Kernel, why: "asked for, and works".to_owned() })
-        }
-        ((true, _), _) => Ok(Decision { server: Server::Kernel, why: "its own works here".to_owned() }),
+        ((true, _), Backend::Kernel) => decision(Server::Kernel, "asked for, and works".to_owned()),
+        ((true, _), _) => decision(Server::Kernel, "its own works here".to_owned()),
         ((false, why), Backend::Kernel) => Err(refusal(what, &why)),
-        ((false, why), _) => {
-            Ok(Decision { server: Server::User, why: format!("the kernel's does not work: {why}") })
-        }
+        ((false, why), _) => decision(Server::User, format!("the kernel's does not work: {why}")),
     }
 }
 
@@ -148,7 +167,12 @@ fn refusal(what: &str, why: &str) -> Failure {
 
 fn set_environment(options: &RunOptions, rings: &Decision, aio: &Decision) -> Result<(), Failure> {
     for (variable, decision) in [("ANYRING_BACKEND", rings), ("ANYRING_AIO", aio)] {
-        std::env::set_var(variable, if decision.server == Server::User { "user" } else { "kernel" });
+        let value = match decision.server {
+            Server::User => "user",
+            Server::Kernel if decision.is_auto => WORKS,
+            Server::Kernel => "kernel",
+        };
+        std::env::set_var(variable, value);
     }
     // Absolute, since the program may change its directory before a child of it opens them.
     for (variable, file) in [("ANYRING_STATS", &options.stats), ("ANYRING_LOG", &options.log)] {

@@ -23,6 +23,8 @@ struct Counters {
     schema: u32,
     kernel_refused_errno: u64,
     rings: u64,
+    /// Rings that the kernel made beside those.
+    kernel_rings: u64,
     enters: u64,
     overflows: u64,
     errors: u64,
@@ -117,6 +119,7 @@ impl From<Snapshot> for Counters {
             schema: SCHEMA,
             kernel_refused_errno: snapshot.kernel_refused_errno,
             rings: snapshot.rings,
+            kernel_rings: snapshot.kernel_rings,
             enters: snapshot.enters,
             overflows: snapshot.overflows,
             errors: snapshot.errors,
@@ -151,6 +154,9 @@ fn table(counters: &Counters) -> String {
         counters.patches,
         counters.unserved_children
     );
+    if counters.kernel_rings != 0 {
+        text.push_str(&format!("rings of the kernel      {} (not counted otherwise)\n", counters.kernel_rings));
+    }
     for child in &counters.unserved {
         text.push_str(&format!("  not served: {child}\n"));
     }

@@ -261,9 +261,9 @@ fn a_process_that_writes_events_already_is_refused() {
     let mut first = Ended(command.spawn().expect("start anyring"));
     let children = format!("/proc/{0}/task/{0}/children", first.0.id());
     let child = || std::fs::read_to_string(&children).unwrap_or_default().trim().to_owned();
-    wait_until("its program", || child().parse::<u32>().is_ok());
+    // Its first child only asks the loader whether it takes the library.
+    wait_until("a ring", || child().parse().is_ok_and(is_served));
     let child: u32 = child().parse().expect("a number");
-    wait_until("a ring", || is_served(child));
     let line =
         one_line_failure(&output(&mut anyring(&["trace", "--backend", "user", "--pid", &child.to_string()])), 125);
     assert!(line.contains("its events go to another anyring trace"), "{line}");

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    answering, anyring, below, calling, conformance, install, kernel_works, killing, library, one_line_failure,
-    output, skipped, stdout, Elf, ANYRING,
+    answering, anyring, below, calling, compiled, conformance, install, kernel_works, killing, library,
+    one_line_failure, output, skipped, stdout, Elf, ANYRING,
 };
 use seccompiler::SeccompAction;
 use std::io::Write;
@@ -53,9 +53,9 @@ fn standard_streams_pass_through() {
     }
 }
 
-/// What `script`, a shell's, prints when its `$RUN` is nothing and when it is `anyring run --`.
-fn plain_and_run(script: &str) -> [String; 2] {
-    ["", &format!("{ANYRING} run --")].map(|prefix| {
+/// What `script`, a shell's, prints when its `$RUN` is nothing and when it is `anyring` with these words.
+fn plain_and_run(script: &str, run: &str) -> [String; 2] {
+    ["", &format!("{ANYRING} {run} --")].map(|prefix| {
         let mut shell = Command::new("sh");
         let output = output(shell.args(["-c", &script.replace("$RUN", prefix)]));
         assert!(output.status.success(), "{script}: {output:?}");
@@ -78,9 +78,85 @@ fn stepping_aside_cannot_be_told() {
         "exec $RUN sh -c 'ulimit -a; umask; pwd; echo $0 \"$@\"' zero one ''",
     ];
     for script in scripts {
-        let [plain, run] = plain_and_run(script);
-        assert_eq!(plain, run, "{script}");
+        for run in ["run --backend kernel --aio kernel", "run"] {
+            let [plain, run] = plain_and_run(script, run).map(|text| without_ours(&text));
+            assert_eq!(plain, run, "{script}");
+        }
     }
+    let [plain, run] = plain_and_run("exec $RUN env", "run --backend kernel --aio kernel");
+    assert_eq!(plain, run);
+}
+
+/// An environment without what tells of the library that stands by.
+fn without_ours(environment: &str) -> String {
+    let is_ours = |line: &&str| line.starts_with("ANYRING_") || line.starts_with("LD_PRELOAD=");
+    environment.lines().filter(|line| !is_ours(line)).collect::<Vec<_>>().join("\n")
+}
+
+/// The kernel makes three rings, one of them for `run` itself, and has no memory for a fourth.
+#[test]
+fn rings_that_the_kernel_refuses_later_are_served() {
+    if !kernel_works("a kernel that refuses the third ring") {
+        return;
+    }
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let [Some(nth), Some(rings)] = ["nth", "rings"].map(|source| compiled(source, folder.path())) else {
+        return skipped("there is no C compiler");
+    };
+    let [log, stats] = ["log", "stats"].map(|name| folder.path().join(name));
+    let run = |backend: &str| {
+        let mut command = Command::new(&nth);
+        command
+            .args(["3", "12", ANYRING, "run", "--backend", backend, "--log"])
+            .arg(&log)
+            .arg("--stats")
+            .arg(&stats);
+        output(command.arg("--").arg(&rings).arg("5"))
+    };
+    let seen = run("kernel");
+    assert!(
+        !seen.status.success() && String::from_utf8_lossy(&seen.stderr).contains("Cannot allocate memory"),
+        "{seen:?}"
+    );
+    for file in [&log, &stats] {
+        std::fs::remove_file(file).expect("written");
+    }
+    let seen = run("auto");
+    assert!(seen.status.success(), "{seen:?}");
+    assert_eq!(stdout(&seen), "5 rings, 2 of the kernel\n");
+    let text = std::fs::read_to_string(&log).expect("a log");
+    assert!(
+        text.contains("the kernel serves io_uring (its own works here), anyring what that refuses; "),
+        "{text}"
+    );
+    assert_eq!(text.matches(" is the kernel's\n").count(), 2, "{text}");
+    let ours = " is anyring's: the kernel's io_uring_setup answered Cannot allocate memory";
+    assert_eq!(text.matches(ours).count(), 3, "{text}");
+    let counters = output(anyring(&["stats", "--json"]).arg(&stats));
+    let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).expect("JSON");
+    assert_eq!((&counters["rings"], &counters["kernel_rings"]), (&3.into(), &2.into()), "{counters}");
+    assert_eq!(counters["kernel_refused_errno"], 12);
+}
+
+/// Where the kernel works a library that cannot be had, or cannot be preloaded into the program, is no reason not to start it.
+#[test]
+fn without_the_library_the_kernel_serves_alone() {
+    if !kernel_works("runs without the library") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let mut command = anyring(&["run", "--log"]);
+    command.arg(&log).args(["--", "sh", "-c", "echo $LD_PRELOAD started"]).env("ANYRING_LIBRARY", "/nonexistent");
+    let seen = output(&mut command);
+    assert!(seen.status.success() && seen.stderr.is_empty(), "{seen:?}");
+    assert_eq!(stdout(&seen), "started\n");
+    let text = std::fs::read_to_string(&log).expect("a log");
+    assert!(
+        text.contains("started without the library (") && text.contains("what the kernel refuses stays so"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -560,7 +636,12 @@ fn the_log_tells_in_one_line_who_serves_and_why() {
     assert!(asked.contains("anyring serves io_uring (asked for); anyring serves Linux AIO (asked for)"), "{asked}");
     if kernel_works("who serves, of a run that the kernel serves") {
         let plain = log_of(&[], &[]);
-        assert!(plain.contains("the kernel serves io_uring (its own works here); "), "{plain}");
-        assert!(plain.contains("started without the library"), "{plain}");
+        assert!(
+            plain.contains("the kernel serves io_uring (its own works here), anyring what that refuses; "),
+            "{plain}"
+        );
+        assert!(plain.contains("; with "), "{plain}");
+        let kernels = log_of(&[], &["--backend", "kernel", "--aio", "kernel"]);
+        assert!(kernels.ends_with("; started without the library\n"), "{kernels}");
     }
 }

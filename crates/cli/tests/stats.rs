@@ -29,14 +29,15 @@ fn counters_are_printed_as_they_were_counted() {
     stats::completed(Opcode::Read, Route::Device, 4096);
     stats::stats().kernel_refused_errno.store(libc::ENOSYS as u64, Ordering::Relaxed);
     stats::stats().rings.store(3, Ordering::Relaxed);
+    stats::stats().kernel_rings.store(7, Ordering::Relaxed);
     stats::shard().enters.store(40, Ordering::Relaxed);
     stats::stats().left_to_kernel[0].store(2, Ordering::Relaxed);
     stats::stats().overflows.store(5, Ordering::Relaxed);
     stats::stats().traps.store(64, Ordering::Relaxed);
     stats::stats().patches.store(2, Ordering::Relaxed);
     let expected = json!({
-        "schema": 1, "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,
-        "traps": 64, "patches": 2,
+        "schema": 1, "kernel_refused_errno": libc::ENOSYS, "rings": 3, "kernel_rings": 7, "enters": 40,
+        "overflows": 5, "errors": 1, "traps": 64, "patches": 2,
         "left_to_kernel": {"io_uring": 2, "aio": 0},
         "unserved_children": 0,
         "unserved": [],
@@ -52,6 +53,7 @@ fn counters_are_printed_as_they_were_counted() {
     for row in [
         &["kernel", "refused", "io_uring", "ENOSYS"][..],
         &["failed", "requests", "1"],
+        &["rings", "of", "the", "kernel", "7", "(not", "counted", "otherwise)"],
         &["trapped", "calls", "64"],
         &["patched", "instructions", "2"],
         &["kernel", "served", "io_uring", "2", "(programs;", "their", "requests", "are", "not", "counted)"],

@@ -144,6 +144,11 @@ fn find(address: u64) -> Result<&'static Ring, Errno> {
     Ok(named.ring)
 }
 
+/// Whether `address` names a context of the engine's.
+pub fn is_context(address: u64) -> bool {
+    find(address).is_ok()
+}
+
 /// The program names a context by another address: it may have moved the completion ring. Source: `aio_ring_mremap` in
 /// fs/aio.c.
 #[cold]

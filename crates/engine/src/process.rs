@@ -141,6 +141,11 @@ pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
         .unwrap_or(Err(Errno::NOMEM))
 }
 
+/// Whether the calling thread has registered a ring.
+pub fn has_registered_rings() -> bool {
+    REGISTERED.try_with(|Registered(cell)| cell.get().iter().any(|fd| *fd >= 0)).unwrap_or(false)
+}
+
 /// Takes a registered ring out of the calling thread's table: its number there.
 pub fn unregister_ring_number(index: u32) -> Result<i32, Errno> {
     REGISTERED

@@ -61,12 +61,7 @@ pub const FLAGS: u32 = IORING_SETUP_IOPOLL
 /// Makes a ring: its descriptor. `params` is the program's address of `struct io_uring_params`.
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     wait::begin(reset_after_fork)?;
-    let mut given: Params = user_read(params)?;
-    if given.resv != [0; 3] || given.flags & !FLAGS != 0 {
-        return Err(Errno::INVAL);
-    }
-    check_flags(given.flags)?;
-    let layout = Layout::new(entries, &given)?;
+    let (mut given, layout) = asked_for(entries, params)?;
     let memory = match given.flags & IORING_SETUP_NO_MMAP {
         0 => Memory::create(layout)?,
         _ => Memory::of_program(layout, &given)?,
@@ -89,6 +84,22 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     control.found();
     made.control = Some(control);
     publish(given.flags, made, polling)
+}
+
+/// What a ring is asked for with, if it can be served.
+fn asked_for(entries: u32, params: u64) -> Result<(Params, Layout), Errno> {
+    let given: Params = user_read(params)?;
+    if given.resv != [0; 3] || given.flags & !FLAGS != 0 {
+        return Err(Errno::INVAL);
+    }
+    check_flags(given.flags)?;
+    let layout = Layout::new(entries, &given)?;
+    Ok((given, layout))
+}
+
+/// Whether these are arguments that [`setup`] does not refuse by EINVAL at once.
+pub fn is_valid(entries: u32, params: u64) -> bool {
+    asked_for(entries, params).is_ok()
 }
 
 /// What a ring is made of, until it is published: given back when setup ends before, by an error or a panic.

@@ -13,13 +13,14 @@ use crate::os::calls;
 use crate::os::{backing, check, syscall};
 use crate::Errno;
 use anyring_abi::Opcode;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x06");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x07");
 
 /// The block's layout; all words start at zero.
 #[repr(C)]
@@ -30,6 +31,8 @@ pub struct Stats {
     pub kernel_refused_errno: AtomicU64,
     /// Rings made by the engine.
     pub rings: AtomicU64,
+    /// Rings that the kernel made, in programs that have the library for those that it refuses.
+    pub kernel_rings: AtomicU64,
     /// CQEs that found the CQ full.
     pub overflows: AtomicU64,
     /// Completions with a negative result.
@@ -95,6 +98,7 @@ static NOWHERE: Stats = Stats {
     magic: AtomicU64::new(MAGIC),
     kernel_refused_errno: AtomicU64::new(0),
     rings: AtomicU64::new(0),
+    kernel_rings: AtomicU64::new(0),
     overflows: AtomicU64::new(0),
     errors: AtomicU64::new(0),
     traps: AtomicU64::new(0),
@@ -224,6 +228,24 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
 /// there what `child` says of it, if there is room. Keeps nothing, and allocates nothing: it is about to be executed,
 /// perhaps by a child of vfork(2).
 pub fn count_unserved(path: usize, child: &[u8]) {
+    in_passing(path, |counters| {
+        let before = counters.unserved_children.fetch_add(1, Ordering::Relaxed);
+        let Some(place) = counters.unserved.get(before as usize) else { return };
+        for (word, bytes) in place.iter().zip(child.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+        }
+    });
+}
+
+/// Counts a ring that the kernel has made, in the file of that name. Keeps nothing: the process may never have one of ours.
+pub fn count_kernel_ring(path: &CStr) {
+    in_passing(path.as_ptr() as usize, |counters| _ = counters.kernel_rings.fetch_add(1, Ordering::Relaxed));
+}
+
+/// Shows `count` the counters in the file that the string at `path` names, for a moment.
+fn in_passing(path: usize, count: impl FnOnce(&Stats)) {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags as usize, 0o644, 0, 0]);
     let Ok(file) = check(file) else { return };
@@ -240,14 +262,7 @@ pub fn count_unserved(path: usize, child: &[u8]) {
         let counters = unsafe { &*(block as *const Stats) };
         let magic = counters.magic.compare_exchange(0, MAGIC, Ordering::Relaxed, Ordering::Relaxed);
         if magic.is_ok() || magic == Err(MAGIC) {
-            let before = counters.unserved_children.fetch_add(1, Ordering::Relaxed);
-            if let Some(place) = counters.unserved.get(before as usize) {
-                for (word, bytes) in place.iter().zip(child.chunks(8)) {
-                    let mut whole = [0; 8];
-                    whole[..bytes.len()].copy_from_slice(bytes);
-                    word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
-                }
-            }
+            count(counters);
         }
         syscall(libc::SYS_munmap, [block, size_of::<Stats>(), 0, 0, 0, 0]);
     }
@@ -374,6 +389,8 @@ pub struct Snapshot {
     pub kernel_refused_errno: u64,
     /// See [`Stats::rings`].
     pub rings: u64,
+    /// See [`Stats::kernel_rings`].
+    pub kernel_rings: u64,
     /// See [`Stats::overflows`].
     pub overflows: u64,
     /// See [`Stats::errors`].
@@ -447,6 +464,7 @@ impl Snapshot {
         let mut snapshot = Snapshot {
             kernel_refused_errno: shared[core::mem::offset_of!(Stats, kernel_refused_errno) / 8],
             rings: shared[core::mem::offset_of!(Stats, rings) / 8],
+            kernel_rings: shared[core::mem::offset_of!(Stats, kernel_rings) / 8],
             overflows: shared[core::mem::offset_of!(Stats, overflows) / 8],
             errors: shared[core::mem::offset_of!(Stats, errors) / 8],
             traps: shared[core::mem::offset_of!(Stats, traps) / 8],
@@ -497,6 +515,7 @@ mod tests {
         let word = |offset: usize| (offset / 8) as u64;
         assert_eq!(snapshot.kernel_refused_errno, word(core::mem::offset_of!(Stats, kernel_refused_errno)));
         assert_eq!(snapshot.rings, word(core::mem::offset_of!(Stats, rings)));
+        assert_eq!(snapshot.kernel_rings, word(core::mem::offset_of!(Stats, kernel_rings)));
         assert_eq!(snapshot.overflows, word(core::mem::offset_of!(Stats, overflows)));
         assert_eq!(snapshot.errors, word(core::mem::offset_of!(Stats, errors)));
         assert_eq!(snapshot.traps, word(core::mem::offset_of!(Stats, traps)));

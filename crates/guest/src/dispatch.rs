@@ -6,6 +6,7 @@ use anyring_abi::NR_IO_SETUP;
 use anyring_engine::thread::follow;
 use anyring_engine::{log, Errno};
 use anyring_serve::crossing::Registers;
+use anyring_serve::host::Server;
 use anyring_serve::{entry, memory, sys, Host};
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -14,12 +15,21 @@ use libc::c_int;
 pub struct Guest;
 
 impl Host for Guest {
-    fn serves_rings() -> bool {
-        start::serves_rings()
+    #[inline]
+    fn rings() -> Server {
+        if start::serves_rings() {
+            Server::Engine
+        } else {
+            Server::Kernel
+        }
     }
 
-    fn serves_aio() -> bool {
-        start::serves_aio()
+    fn aio() -> Server {
+        if start::serves_aio() {
+            Server::Engine
+        } else {
+            Server::Kernel
+        }
     }
 
     /// `start.rs` has done it.

@@ -44,8 +44,10 @@ extern "C" fn constructor() {
             thread::prepare();
             process::at_fork(renew_after_fork);
             unwind::prepare();
-            signals::begin();
-            raw::start();
+            if !backend::stands_by() {
+                signals::begin();
+                raw::start();
+            }
         }
     });
 }
@@ -86,6 +88,7 @@ unsafe extern "C" fn forked() {
 /// In a forked child, before anything else of ours.
 fn renew_after_fork() {
     backend::renew_after_fork();
+    backend::renew_sharing_after_fork();
     raw::renew_after_fork();
 }
 

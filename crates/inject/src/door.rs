@@ -11,9 +11,9 @@ pub use anyring_serve::door::{
     closing, duplicated, is_ring, leaving_by_jump, ring_mapping, settle, watch, KNOWN_NUMBERS, RING_NUMBERS,
 };
 
-/// io_uring_setup(2): a new ring's descriptor, or `-errno`.
-pub fn setup(entries: u32, params: *mut Params) -> isize {
-    door::setup::<Preloaded>(entries, params)
+/// io_uring_setup(2): a new ring's descriptor, or `-errno`. `may_do_less`: a kernel that does not know a flag is to say so.
+pub fn setup(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
+    door::setup::<Preloaded>(entries, params, may_do_less)
 }
 
 /// io_uring_enter(2) with its six arguments: how many SQEs were consumed, or `-errno`.

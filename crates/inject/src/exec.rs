@@ -8,6 +8,7 @@ use crate::next::{missing, next};
 use crate::signals::mask;
 use crate::{arch, backend, entry, sys};
 use anyring_serve::exec::{self, kind, Call};
+use anyring_serve::host::Server;
 use core::ffi::{c_char, c_int, c_void, CStr};
 use libc::posix_spawnattr_t;
 
@@ -36,7 +37,7 @@ fn own_environment() -> List {
 /// Has `start` start the host for this call, if that is to be: given the host's path and arguments.
 fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
     entry::aside(|| {
-        let letters = match (backend::is_user(), backend::aio_is_chosen()) {
+        let letters = match (backend::rings() == Server::Engine, backend::aio_is_chosen()) {
             (true, true) => "rap",
             (true, false) => "rp",
             (false, true) => "ap",

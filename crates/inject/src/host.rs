@@ -1,7 +1,7 @@
 //! What the calls that are served here need of this library.
 
 use crate::{backend, probe, raw, signals};
-use anyring_serve::Host;
+use anyring_serve::host::{Host, Server};
 use core::ffi::c_int;
 
 /// A process with this library preloaded.
@@ -9,18 +9,27 @@ pub struct Preloaded;
 
 impl Host for Preloaded {
     #[inline]
-    fn serves_rings() -> bool {
-        backend::is_user()
+    fn rings() -> Server {
+        backend::rings()
     }
 
     #[inline]
-    fn serves_aio() -> bool {
-        backend::serves_aio()
+    fn aio() -> Server {
+        backend::aio()
     }
 
-    /// No ring where the program would enter it past us: what the kernel refuses with, or EPERM where it would not.
+    fn share_rings() -> bool {
+        backend::share_rings()
+    }
+
+    fn share_aio() -> bool {
+        backend::share_aio()
+    }
+
+    /// No ring where the program would enter it past us: what the kernel refuses with, or EPERM where it would not. Where the
+    /// kernel is asked first it answers itself.
     fn setup_refusal() -> c_int {
-        match raw::enters_unseen() {
+        match raw::enters_unseen() && backend::rings() == Server::Engine {
             false => 0,
             true => Some(probe::kernel_refusal()).filter(|errno| *errno != 0).unwrap_or(libc::EPERM),
         }

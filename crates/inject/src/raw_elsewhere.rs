@@ -10,6 +10,11 @@ pub fn start() {
     }
 }
 
+/// See [`start`].
+pub fn start_late() {
+    start();
+}
+
 /// dlopen(3) is libc's own.
 #[cfg(not(test))]
 pub(crate) fn resolve() {}

@@ -53,7 +53,7 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     match number {
         NR_IO_URING_SETUP => match H::setup_refusal() {
-            0 => door::setup::<H>(a as u32, b as *mut _),
+            0 => door::setup::<H>(a as u32, b as *mut _, false),
             errno => -(errno as isize),
         },
         NR_IO_URING_ENTER => door::enter::<H>(a as u32, b as u32, c as u32, d as u32, e as *const _, f),

@@ -4,11 +4,11 @@
 //! io_uring_register(2), the answer as the kernel's register would hold it (a value, or `-errno`), errno untouched.
 //! Nothing here may be called while a lock of ours is held.
 
-use crate::host::Host;
-use crate::{descriptor, engine, entry, sys};
+use crate::host::{Host, Server};
+use crate::{descriptor, engine, entry, mixed, sys};
 use anyring_abi::{
-    Params, NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT,
-    NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
+    Params, IORING_ENTER_REGISTERED_RING, NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS,
+    NR_IO_SETUP, NR_IO_SUBMIT, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
 use anyring_engine::aio as engine_aio;
 use anyring_engine::forced::{point, Point};
@@ -35,15 +35,21 @@ fn register_of<T: TryInto<isize>>(result: Result<T, Errno>) -> isize {
     }
 }
 
-/// io_uring_setup(2): a new ring's descriptor, or `-errno`.
-pub fn setup<H: Host>(entries: u32, params: *mut Params) -> isize {
-    if !H::serves_rings() {
-        return raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0]);
+/// io_uring_setup(2): a new ring's descriptor, or `-errno`. `may_do_less`: a kernel that does not know a flag is to say so.
+pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
+    match H::rings() {
+        Server::Engine => make::<H>(entries, params as u64),
+        Server::Kernel => raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0]),
+        Server::KernelFirst | Server::Mixed => mixed::setup::<H>(entries, params, may_do_less),
     }
+}
+
+/// A ring of the engine's.
+pub(crate) fn make<H: Host>(entries: u32, params: u64) -> isize {
     entry::answer(|| {
         point(Point::SetupDoor);
         engine::prepare::<H>();
-        let fd = anyring_engine::setup(entries, params as u64);
+        let fd = anyring_engine::setup(entries, params);
         if fd.is_ok() {
             thread::stand_by();
             descriptor::ring_made::<H>();
@@ -62,9 +68,16 @@ pub fn enter<H: Host>(
     arg: *const c_void,
     arg_size: usize,
 ) -> isize {
-    if !H::serves_rings() {
+    let server = H::rings();
+    if server != Server::Engine {
         let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
-        return raw(NR_IO_URING_ENTER, args);
+        let answer = match server {
+            Server::Mixed => mixed::enter(args, flags & IORING_ENTER_REGISTERED_RING != 0),
+            _ => Some(raw(NR_IO_URING_ENTER, args)),
+        };
+        if let Some(answer) = answer {
+            return answer;
+        }
     }
     let call = Enter { fd, to_submit, min_complete, flags, arg: arg as u64, arg_size };
     let serve = || {
@@ -76,8 +89,16 @@ pub fn enter<H: Host>(
 
 /// io_uring_register(2): the operation's answer, or `-errno`.
 pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
-    if !H::serves_rings() {
-        return raw(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0]);
+    let server = H::rings();
+    if server != Server::Engine {
+        let args = [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0];
+        let answer = match server {
+            Server::Kernel => Some(raw(NR_IO_URING_REGISTER, args)),
+            _ => mixed::register(fd, opcode, args, server == Server::Mixed),
+        };
+        if let Some(answer) = answer {
+            return answer;
+        }
     }
     let serve = || {
         point(Point::RegisterDoor);
@@ -93,13 +114,14 @@ pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -
 
 /// A call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
 pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
-    if !H::serves_aio() {
-        return raw(number, args);
+    match H::aio() {
+        Server::Engine => entry::answer(|| serve_aio::<H>(number, args)),
+        Server::Kernel => raw(number, args),
+        Server::KernelFirst | Server::Mixed => mixed::aio::<H>(number, args),
     }
-    entry::answer(|| serve_aio::<H>(number, args))
 }
 
-fn serve_aio<H: Host>(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+pub(crate) fn serve_aio<H: Host>(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
     let context = a as u64;
     let wait =
         engine_aio::Wait { context, at_least: b as i64, at_most: c as i64, events: d as u64, timeout: e as u64 };
@@ -213,7 +235,7 @@ pub fn keep_from_children(address: usize) {
 }
 
 /// One system call made from our own code: never seen by our wrappers or our filter. The answer is the register.
-fn raw(number: i64, args: [usize; 6]) -> isize {
+pub(crate) fn raw(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the kernel checks every argument of the calls made here, which are the program's own.
     unsafe { sys::call(number, args) }
 }

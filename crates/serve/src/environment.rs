@@ -6,6 +6,9 @@
 
 use std::ffi::OsString;
 
+/// What `anyring run` sets ANYRING_BACKEND and ANYRING_AIO to once it has seen the kernel's work: `auto` without the question.
+pub const WORKS: &str = "kernel-first";
+
 /// The variable's value, if it has one that is to be heeded.
 pub fn variable_os(name: &str) -> Option<OsString> {
     // SAFETY: reads the auxiliary vector.

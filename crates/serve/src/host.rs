@@ -2,13 +2,37 @@
 
 use core::ffi::c_int;
 
+/// Who serves the rings of a process, or its contexts of Linux AIO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// The kernel alone.
+    Kernel,
+    /// The kernel, and the engine what the kernel refuses, which it has not done yet.
+    KernelFirst,
+    /// The same, and it has: some are the kernel's, some ours.
+    Mixed,
+    /// The engine alone.
+    Engine,
+}
+
 /// A kind of process that is served: one with the preloaded library, or a guest. No value; its functions are inlined.
 pub trait Host {
-    /// Whether the engine serves io_uring here, not the kernel.
-    fn serves_rings() -> bool;
+    /// Who serves io_uring here.
+    fn rings() -> Server;
 
-    /// Whether the engine serves Linux AIO here.
-    fn serves_aio() -> bool;
+    /// Who serves Linux AIO here.
+    fn aio() -> Server;
+
+    /// The kernel has refused a ring: puts in place what one of ours needs, from when on [`Host::rings`] is [`Server::Mixed`].
+    /// False where that cannot be had.
+    fn share_rings() -> bool {
+        false
+    }
+
+    /// The same for a context of Linux AIO.
+    fn share_aio() -> bool {
+        false
+    }
 
     /// The errno by which io_uring_setup(2) is refused, 0 where it is served.
     fn setup_refusal() -> c_int {

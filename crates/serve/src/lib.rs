@@ -15,6 +15,7 @@ pub mod exec;
 pub mod filters;
 pub mod host;
 pub mod memory;
+mod mixed;
 pub mod named;
 pub mod passing;
 #[cfg(target_arch = "x86_64")]

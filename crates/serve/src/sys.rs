@@ -78,6 +78,8 @@ unsafe impl Plain for usize {}
 unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
+// SAFETY: integers, without padding.
+unsafe impl Plain for anyring_abi::Params {}
 
 /// errno of the calling thread.
 pub fn errno() -> c_int {

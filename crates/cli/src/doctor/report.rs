@@ -32,6 +32,9 @@ pub fn text(report: &Report) -> String {
     for (option, choices) in [("--backend", &report.run), ("--aio", &report.run_aio)] {
         for (name, choice) in [("auto", choices.auto), ("kernel", choices.kernel), ("user", choices.user)] {
             let what = match choice {
+                Some(Server::Kernel) if name == "auto" && report.library.is_some() => {
+                    "leaves it to the kernel; anyring serves what that refuses"
+                }
                 Some(Server::Kernel) => "leaves it to the kernel; the program starts plainly if both are",
                 Some(Server::User) if report.library.is_some() => {
                     "starts the program with libanyring.so, or as a guest; anyring serves it"

@@ -304,7 +304,7 @@ fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Re
     let way = file.as_deref().map_or(Ok(Way::Preloaded), elf::way_of);
     let (library, by_host) = match (way.map_err(|message| Failure { status: CANNOT_EXECUTE, message })?, file) {
         (Way::Guest { .. }, Some(file)) => (None, Some(by_host(&file, program)?)),
-        (_, file) => match (library::try_find().map_err(Failure::own)?, file) {
+        (_, file) => match (library::try_find(file.as_deref()).map_err(Failure::own)?, file) {
             (Ok(library), _) => (Some(library), None),
             (Err(_), Some(file)) => (None, Some(by_host(&file, program)?)),
             (Err(why), None) => return Err(Failure::own(why)),

@@ -263,3 +263,15 @@ pub fn calling_i386(number: u32) -> Vec<u8> {
     code.extend([0xf7, 0xd8, 0x89, 0xc3, 0xb8, 1, 0, 0, 0, 0xcd, 0x80]); // exit(-eax)
     code
 }
+
+/// A C program of `tests/c`, compiled into `folder`; None where there is no compiler.
+pub fn compiled(source: &str, folder: &Path) -> Option<PathBuf> {
+    let program = folder.join(source);
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source).with_extension("c");
+    let mut cc = Command::new("cc");
+    let built =
+        cc.args(["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(text).output();
+    let built = built.ok()?;
+    assert!(built.status.success(), "{built:?}");
+    Some(program)
+}

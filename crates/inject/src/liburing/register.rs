@@ -136,7 +136,7 @@ pass_on_blind! {
 /// io_uring_setup(2), answering `-errno`.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_setup(entries: c_uint, params: *mut Params) -> c_int {
-    guard(|| door::setup(entries, params) as c_int)
+    guard(|| door::setup(entries, params, false) as c_int)
 }
 
 /// io_uring_register(2), answering `-errno`.

@@ -90,16 +90,16 @@ unsafe fn init(entries: u32, ring: *mut Ring, params: &mut Params, buffer: Optio
         params.flags |= IORING_SETUP_NO_SQARRAY;
     }
     // SAFETY: the caller's promise.
-    let answer = unsafe { init_as_asked(entries, ring, params, buffer) };
+    let answer = unsafe { init_as_asked(entries, ring, params, buffer, params.flags != flags) };
     if answer != -libc::EINVAL || flags & IORING_SETUP_NO_SQARRAY != 0 {
         return answer;
     }
     params.flags = flags;
     // SAFETY: the caller's promise.
-    unsafe { init_as_asked(entries, ring, params, buffer) }
+    unsafe { init_as_asked(entries, ring, params, buffer, false) }
 }
 
-/// Sets a ring up with exactly `params.flags`. Answers the bytes used of the program's memory, 0, or `-errno`.
+/// Sets a ring up with exactly `params.flags`, but that a kernel which does not know one says so if `may_do_less`. Answers the bytes used of the program's memory, 0, or `-errno`.
 ///
 /// # Safety
 /// As [`init`].
@@ -108,6 +108,7 @@ unsafe fn init_as_asked(
     ring: *mut Ring,
     params: &mut Params,
     buffer: Option<(*mut c_void, usize)>,
+    may_do_less: bool,
 ) -> i32 {
     let no_mmap = params.flags & IORING_SETUP_NO_MMAP != 0;
     if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 && !no_mmap {
@@ -121,7 +122,7 @@ unsafe fn init_as_asked(
             Err(errno) => return -errno.raw_os_error(),
         }
     }
-    let fd = door::setup(entries, params) as i32;
+    let fd = door::setup(entries, params, may_do_less) as i32;
     let mapped = match fd {
         error if error < 0 => Err(error),
         _ if no_mmap => Ok(()),

@@ -163,7 +163,7 @@ fn addresses(
 fn head(calls: Calls) -> Vec<sock_filter> {
     let mut found = bpf::Calls::new();
     if calls.include(Calls::OnRings) {
-        let aio = if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] };
+        let aio = if backend::finds_aio() { &AIO_CALLS[..] } else { &[] };
         ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
         found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
         named::find(&mut found);

@@ -88,6 +88,15 @@ pub fn start() {
     }
 }
 
+/// The same once the kernel has refused something that our engine is to serve: nothing was looked through for that before.
+pub fn start_late() {
+    // Nobody waits for KNOWN here who could hold it.
+    if let Some(mut known) = KNOWN.lock() {
+        *known = Some(Known::late());
+    }
+    start();
+}
+
 /// Looks through what dlopen(3), which answered `handle`, has just mapped.
 fn look_again(handle: *mut c_void) {
     process::notice_fork();
@@ -192,5 +201,5 @@ fn declined() -> bool {
 
 /// Whether the program's environment says that nothing is served here.
 fn leaves_all_to_the_kernel() -> bool {
-    !backend::aio_is_chosen() && variable_os("ANYRING_BACKEND").is_some_and(|value| value == "kernel")
+    !backend::finds_aio() && variable_os("ANYRING_BACKEND").is_some_and(|value| value == "kernel")
 }

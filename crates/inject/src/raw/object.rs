@@ -45,9 +45,18 @@ pub struct Known {
     pub exempt: Vec<Range<usize>>,
     /// Whether a library was passed over at start since this one stands before all its functions.
     passed_over: bool,
+    /// Whether the program was running when it was first looked through.
+    is_late: bool,
     segments: Vec<Seen>,
     /// The loader's count of objects ever added.
     additions: u64,
+}
+
+impl Known {
+    /// Nothing yet, of a program that runs.
+    pub fn late() -> Known {
+        Known { is_late: true, ..Known::default() }
+    }
 }
 
 #[derive(PartialEq)]
@@ -95,7 +104,8 @@ pub fn look(known: &mut Known) -> usize {
         return known.objects.len();
     }
     for segment in listed {
-        // Everything present at the start was loaded with the program, so that its symbols were bound after ours.
+        // Everything present at the start was loaded with the program, so that its symbols were bound after ours. Whatever uses
+        // one that was loaded later past our symbols has made its rings there, too, of the kernel.
         if at_start && is_replaced(&segment.path) {
             known.passed_over = true;
             continue;
@@ -106,7 +116,7 @@ pub fn look(known: &mut Known) -> usize {
         } else if is_new {
             // What the program was started with stays; another thread may be closing a library that was added. One that is
             // gone has not been seen: it may come back to the same place.
-            let kept = if at_start { None } else { Some(Kept::take(&segment)) };
+            let kept = if at_start && !known.is_late { None } else { Some(Kept::take(&segment)) };
             if matches!(kept, Some(None)) {
                 continue;
             }

@@ -95,7 +95,7 @@ const _: () = assert!(NR_IO_URING_SETUP == 0x1a9 && NR_IO_URING_REGISTER == 0x1a
 /// Whether calls of this number are served here.
 pub fn is_ours(number: u64) -> bool {
     let of_rings = (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number);
-    of_rings || (AIO_CALLS.contains(&(number as i64)) && backend::aio_is_chosen())
+    of_rings || (AIO_CALLS.contains(&(number as i64)) && backend::finds_aio())
 }
 
 /// Whether one of our numbers is in the code around `site`, so far as one function may reach: compilers let branches
@@ -105,7 +105,7 @@ fn our_number_is_near(code: &[u8], site: &Site) -> bool {
     let around = &code[site.offset.saturating_sub(FUNCTION)..code.len().min(site.offset + FUNCTION)];
     let of_rings = around.windows(4).any(|bytes| bytes[1..] == [1, 0, 0] && (0xa9..=0xab).contains(&bytes[0]));
     let is_of_aio = |bytes: &[u8]| AIO_CALLS.iter().any(|number| (*number as u32).to_le_bytes() == *bytes);
-    of_rings || (backend::aio_is_chosen() && around.windows(4).any(is_of_aio))
+    of_rings || (backend::finds_aio() && around.windows(4).any(is_of_aio))
 }
 
 fn examine(code: &[u8], offset: usize) -> Option<Site> {

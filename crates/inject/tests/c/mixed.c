@@ -1,0 +1,429 @@
+/* Rings and contexts of the kernel's and of anyring's in one process: a filter refuses setups by their number of entries, so that it
+ * is known whose each one is. Natively those that are refused do not exist; this program is for anyring only. */
+#include "engine/engine.h"
+#include "filter.h"
+
+#include <linux/aio_abi.h>
+
+/* How many entries are refused by which error. */
+static const struct {
+	unsigned entries;
+	int error;
+} REFUSED[] = {{64, ENOMEM}, {16, EPERM}, {32, ENOSYS}, {128, EMFILE}, {256, EINVAL}, {512, ENXIO}};
+
+#define NO_SQARRAY (1U << 16)
+#define OURS 64
+#define THEIRS 8
+
+static void refuse(void)
+{
+	for (size_t i = 0; i < sizeof(REFUSED) / sizeof(REFUSED[0]); i++) {
+		struct sock_filter code[] = {
+			BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+			BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 3),
+			BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args)),
+			BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, REFUSED[i].entries, 0, 1),
+			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | REFUSED[i].error),
+			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		};
+		FILTER_CALLS(code, 0);
+	}
+}
+
+static int is_kernels(int fd)
+{
+	char path[32], name[64] = {0};
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	CHECK(readlink(path, name, sizeof(name) - 1) > 0);
+	return !strcmp(name, "anon_inode:[io_uring]");
+}
+
+/* One of each. */
+static void both(struct io_uring *theirs, struct io_uring *ours)
+{
+	refuse();
+	init_ring(theirs, THEIRS, 0);
+	init_ring(ours, OURS, 0);
+	CHECK(is_kernels(theirs->ring_fd) && !is_kernels(ours->ring_fd));
+}
+
+static int result(struct io_uring *ring)
+{
+	struct io_uring_cqe *cqe;
+	int res;
+
+	CHECK(answer(io_uring_submit_and_wait(ring, 1)) >= 0 && io_uring_peek_cqe(ring, &cqe) == 0);
+	res = cqe->res;
+	io_uring_cqe_seen(ring, cqe);
+	return res;
+}
+
+static void works(struct io_uring *ring)
+{
+	int ends[2];
+	char byte = 0;
+
+	prepare_nop(ring, 1);
+	CHECK(answer(result(ring)) == 0);
+	CHECK(pipe(ends) == 0 && write(ends[1], "x", 1) == 1);
+	prepare_read(ring, ends[0], &byte, 1, 2);
+	CHECK(answer(result(ring)) == 1 && byte == 'x');
+	close(ends[0]), close(ends[1]);
+}
+
+static void rings(void)
+{
+	struct io_uring theirs, ours, again;
+
+	both(&theirs, &ours);
+	for (int i = 0; i < 3; i++)
+		works(&theirs), works(&ours);
+	init_ring(&again, THEIRS, DEFERRED);
+	CHECK(is_kernels(again.ring_fd));
+	works(&again);
+	io_uring_queue_exit(&ours);
+	works(&theirs), works(&again);
+	io_uring_queue_exit(&theirs);
+	init_ring(&ours, OURS, DEFERRED);
+	works(&ours), works(&again);
+	io_uring_queue_exit(&ours), io_uring_queue_exit(&again);
+}
+
+static long setup(unsigned entries, struct io_uring_params *params)
+{
+	return syscall(SYS_io_uring_setup, entries, params);
+}
+
+/* Which refusals are served, by libc's syscall(). */
+static void refusals(void)
+{
+	struct io_uring_params good = {0}, bad = {.flags = 1u << 30};
+	long fd;
+
+	refuse();
+	for (unsigned entries = 16; entries <= 64; entries *= 2) {
+		struct io_uring_params params = {0};
+
+		fd = setup(entries, &params);
+		CHECK(fd >= 0 && !is_kernels(fd) && params.sq_entries == entries);
+		CHECK(syscall(SYS_io_uring_enter, fd, 0, 0, 0, NULL, 0) == 0);
+		close(fd);
+	}
+	CHECK(setup(128, &good) == -1 && errno == EMFILE);
+	CHECK(setup(512, &good) == -1 && errno == ENXIO);
+	CHECK(setup(64, (void *)8) == -1 && errno == ENOMEM);
+	/* The kernel lacks what the engine has; or neither knows the flag. */
+	fd = setup(256, &good);
+	CHECK(fd >= 0 && !is_kernels(fd));
+	close(fd);
+	CHECK(setup(256, &bad) == -1 && errno == EINVAL);
+	CHECK(setup(8, &bad) == -1 && errno == EINVAL);
+	CHECK(setup(0, &good) == -1 && errno == EINVAL);
+}
+
+/* Whoever wishes for no index array does without the wish before it does without the kernel. */
+static void wishes(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct io_uring ring;
+
+	FILTER_CALLS(code, 0);
+	init_ring(&ring, THEIRS, 0);
+	CHECK(!is_kernels(ring.ring_fd) && !(ring.flags & NO_SQARRAY));
+	works(&ring);
+}
+
+static int message(struct io_uring *from, int to)
+{
+	io_uring_prep_msg_ring(next_sqe(from), to, 5, 6, 0);
+	return result(from);
+}
+
+/* To each the other's ring is what a file is that is none: as the kernel says of a pipe. */
+static void messages(void)
+{
+	struct io_uring theirs, ours;
+	int ends[2];
+
+	both(&theirs, &ours);
+	CHECK(pipe(ends) == 0);
+	CHECK(message(&theirs, ends[0]) == -EBADFD);
+	CHECK(message(&theirs, ours.ring_fd) == -EBADFD && message(&ours, theirs.ring_fd) == -EBADFD);
+	works(&theirs), works(&ours);
+}
+
+static int clone_buffers(struct io_uring *into, struct io_uring *from)
+{
+	struct {
+		unsigned fd, flags, source_offset, offset, count, padding[3];
+	} what = {.fd = from->ring_fd};
+
+	return syscall(SYS_io_uring_register, into->ring_fd, 30, &what, 1) == 0 ? 0 : -errno;
+}
+
+static void clones(void)
+{
+	struct io_uring theirs, ours;
+	char page[4096];
+	struct iovec part = {page, sizeof(page)};
+
+	both(&theirs, &ours);
+	CHECK(io_uring_register_buffers(&theirs, &part, 1) == 0);
+	CHECK(clone_buffers(&ours, &theirs) == -EOPNOTSUPP);
+	CHECK(io_uring_register_buffers(&ours, &part, 1) == 0);
+	CHECK(io_uring_unregister_buffers(&theirs) == 0);
+	CHECK(clone_buffers(&theirs, &ours) == -EOPNOTSUPP);
+}
+
+static void attached(void)
+{
+	struct io_uring theirs, ours, more, poller;
+	struct io_uring_params params = {.flags = IORING_SETUP_ATTACH_WQ};
+
+	both(&theirs, &ours);
+	params.wq_fd = theirs.ring_fd;
+	CHECK(answer(io_uring_queue_init_params(OURS, &more, &params)) == 0);
+	CHECK(!is_kernels(more.ring_fd) && params.flags & IORING_SETUP_ATTACH_WQ);
+	works(&more);
+	/* To one of ours, where the kernel would make the ring: it cannot attach it. */
+	memset(&params, 0, sizeof(params));
+	params.flags = IORING_SETUP_ATTACH_WQ | IORING_SETUP_SQPOLL;
+	params.wq_fd = ours.ring_fd;
+	CHECK(answer(io_uring_queue_init_params(THEIRS, &poller, &params)) == -EINVAL);
+	params = (struct io_uring_params){.flags = IORING_SETUP_SQPOLL};
+	CHECK(answer(io_uring_queue_init_params(OURS, &poller, &params)) == 0);
+	params = (struct io_uring_params){.flags = IORING_SETUP_ATTACH_WQ | IORING_SETUP_SQPOLL, .wq_fd = poller.ring_fd};
+	CHECK(answer(io_uring_queue_init_params(THEIRS, &more, &params)) == 0);
+	CHECK(!is_kernels(more.ring_fd));
+	works(&more), works(&theirs), works(&ours);
+	/* To what is no ring. */
+	params = (struct io_uring_params){.flags = IORING_SETUP_ATTACH_WQ, .wq_fd = 0};
+	CHECK(answer(io_uring_queue_init_params(OURS, &more, &params)) == -ENOMEM);
+}
+
+/* `watcher` polls `watched`, which has no CQE, gets one, and is emptied. */
+static void polled(struct io_uring *watcher, struct io_uring *watched)
+{
+	struct __kernel_timespec moment = {.tv_nsec = 50000000};
+	struct io_uring_cqe *cqe;
+
+	for (int round = 0; round < 3; round++) {
+		io_uring_prep_poll_add(next_sqe(watcher), watched->ring_fd, POLLIN);
+		CHECK(answer(io_uring_submit(watcher)) == 1);
+		CHECK(io_uring_wait_cqe_timeout(watcher, &cqe, &moment) == -ETIME);
+		prepare_nop(watched, 3);
+		CHECK(answer(io_uring_submit(watched)) == 1);
+		CHECK(answer(io_uring_wait_cqe(watcher, &cqe)) == 0 && cqe->res & POLLIN);
+		io_uring_cqe_seen(watcher, cqe);
+		CHECK(io_uring_peek_cqe(watched, &cqe) == 0);
+		io_uring_cqe_seen(watched, cqe);
+	}
+}
+
+static void polls(void)
+{
+	struct io_uring theirs, ours;
+
+	both(&theirs, &ours);
+	polled(&ours, &theirs);
+	polled(&theirs, &ours);
+}
+
+static void *registers_ours(void *both)
+{
+	struct io_uring *theirs = ((struct io_uring **)both)[0], *ours = ((struct io_uring **)both)[1];
+
+	CHECK(answer(io_uring_register_ring_fd(ours)) == 1);
+	works(ours), works(theirs);
+	CHECK(io_uring_register_ring_fd(theirs) == -EBUSY);
+	works(ours), works(theirs);
+	CHECK(answer(io_uring_unregister_ring_fd(ours)) == 1);
+	CHECK(answer(io_uring_register_ring_fd(theirs)) == 1);
+	works(ours), works(theirs);
+	CHECK(answer(io_uring_unregister_ring_fd(theirs)) == 1);
+	return NULL;
+}
+
+/* A thread has registered rings of one side only: an index says whose it is. */
+static void registered(void)
+{
+	struct io_uring theirs, ours, more;
+	struct io_uring *rings[] = {&theirs, &more};
+	pthread_t thread;
+
+	both(&theirs, &ours);
+	CHECK(answer(io_uring_register_ring_fd(&theirs)) == 1);
+	works(&theirs), works(&ours);
+	CHECK(io_uring_register_ring_fd(&ours) == -EBUSY);
+	works(&theirs), works(&ours);
+	init_ring(&more, OURS, 0);
+	CHECK(answer(io_uring_unregister_ring_fd(&theirs)) == 1);
+	CHECK(pthread_create(&thread, NULL, registers_ours, rings) == 0 && pthread_join(thread, NULL) == 0);
+	CHECK(answer(io_uring_register_ring_fd(&ours)) == 1);
+	works(&theirs), works(&ours);
+}
+
+static void children(void)
+{
+	struct io_uring theirs, ours;
+	int status;
+
+	both(&theirs, &ours);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		struct io_uring more;
+
+		init_ring(&more, THEIRS, 0);
+		CHECK(is_kernels(more.ring_fd));
+		works(&more);
+		init_ring(&more, OURS, 0);
+		works(&more), works(&ours), works(&theirs);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	init_ring(&theirs, THEIRS, 0), init_ring(&ours, OURS, 0);
+	works(&theirs), works(&ours);
+}
+
+static void *makes(void *unused)
+{
+	struct io_uring ring;
+
+	for (int i = 0; i < 20; i++) {
+		init_ring(&ring, i % 2 ? OURS : THEIRS, 0);
+		works(&ring);
+		io_uring_queue_exit(&ring);
+	}
+	return unused;
+}
+
+/* The first refusals meet several threads at once. */
+static void threads(void)
+{
+	pthread_t threads[4];
+
+	refuse();
+	for (int i = 0; i < 4; i++)
+		CHECK(pthread_create(&threads[i], NULL, makes, NULL) == 0);
+	for (int i = 0; i < 4; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* A number changes its owner, and so do duplicates. */
+static void numbers(void)
+{
+	struct io_uring theirs, ours;
+	int number, copy;
+
+	both(&theirs, &ours);
+	number = ours.ring_fd;
+	copy = dup(number);
+	CHECK(copy >= 0 && syscall(SYS_io_uring_enter, copy, 0, 0, 0, NULL, 0) == 0);
+	close(number);
+	CHECK(dup2(theirs.ring_fd, number) == number);
+	CHECK(is_kernels(number) && syscall(SYS_io_uring_enter, number, 0, 0, 0, NULL, 0) == 0);
+	CHECK(syscall(SYS_io_uring_register, number, IORING_UNREGISTER_EVENTFD, NULL, 0) == -1 && errno == ENXIO);
+	CHECK(dup2(copy, number) == number);
+	works(&ours), works(&theirs);
+}
+
+/* A pointer that is none, and signals that the program has blocked before there was a ring of ours. */
+static void faults(void)
+{
+	struct io_uring theirs, ours;
+	sigset_t all;
+
+	sigfillset(&all);
+	CHECK(pthread_sigmask(SIG_BLOCK, &all, NULL) == 0);
+	both(&theirs, &ours);
+	io_uring_prep_openat(next_sqe(&ours), AT_FDCWD, (void *)8, O_RDONLY, 0);
+	CHECK(result(&ours) == -EFAULT);
+	works(&ours), works(&theirs);
+}
+
+static unsigned long status_of(const char *name)
+{
+	char line[256];
+	unsigned long value = ~0UL;
+	FILE *file = fopen("/proc/self/status", "r");
+
+	CHECK(file);
+	while (fgets(line, sizeof(line), file))
+		if (!strncmp(line, name, strlen(name)))
+			value = strtoul(line + strlen(name) + 1, NULL, 16);
+	fclose(file);
+	return value;
+}
+
+/* As long as nothing is refused nothing is different: no handler, no filter, no thread, no descriptor. */
+static void untouched(void)
+{
+	struct io_uring ring;
+	struct sigaction action;
+	int before = dup(0), after;
+
+	close(before);
+	init_ring(&ring, THEIRS, 0);
+	CHECK(is_kernels(ring.ring_fd) && ring.ring_fd == before);
+	works(&ring);
+	io_uring_queue_exit(&ring);
+	after = dup(0);
+	CHECK(after == before);
+	CHECK(status_of("SigCgt:") == 0 && status_of("Seccomp:") == 0 && status_of("NoNewPrivs:") == 0);
+	CHECK(status_of("Threads:") == 1);
+	CHECK(syscall(SYS_rt_sigaction, SIGSEGV, NULL, &action, 8) == 0 && action.sa_handler == SIG_DFL);
+	CHECK(syscall(SYS_rt_sigaction, SIGSYS, NULL, &action, 8) == 0 && action.sa_handler == SIG_DFL);
+}
+
+static long io_setup(unsigned requests, aio_context_t *context)
+{
+	return syscall(SYS_io_setup, requests, context);
+}
+
+static void reads(aio_context_t context)
+{
+	int file = open("/proc/self/exe", O_RDONLY);
+	char byte = 0;
+	struct iocb request = {.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = file, .aio_buf = (uintptr_t)&byte, .aio_nbytes = 1};
+	struct iocb *requests[] = {&request};
+	struct io_event event;
+
+	CHECK(file >= 0 && syscall(SYS_io_submit, context, 1, requests) == 1);
+	CHECK(syscall(SYS_io_getevents, context, 1, 1, &event, NULL) == 1 && event.res == 1 && byte == 0x7f);
+	close(file);
+}
+
+/* Contexts of Linux AIO: more requests than all processes may ask the kernel for. */
+static void contexts(void)
+{
+	aio_context_t theirs = 0, ours = 0, none = 0;
+	unsigned long most = 0;
+	FILE *file = fopen("/proc/sys/fs/aio-max-nr", "r");
+
+	if (!file)
+		skip("there is no /proc here");
+	CHECK(fscanf(file, "%lu", &most) == 1);
+	fclose(file);
+	CHECK(io_setup(4, &theirs) == 0);
+	reads(theirs);
+	CHECK(io_setup(most + 1, &ours) == 0);
+	for (int i = 0; i < 3; i++)
+		reads(theirs), reads(ours);
+	CHECK(io_setup(0, &none) == -1 && errno == EINVAL);
+	CHECK(io_setup(~0u, &none) == -1 && errno == EINVAL);
+	CHECK(syscall(SYS_io_destroy, ours) == 0);
+	CHECK(syscall(SYS_io_destroy, ours) == -1 && errno == EINVAL);
+	reads(theirs);
+	CHECK(syscall(SYS_io_destroy, theirs) == 0);
+}
+
+CASES({"rings", rings}, {"refusals", refusals}, {"wishes", wishes}, {"messages", messages}, {"clones", clones},
+      {"attached", attached}, {"polls", polls}, {"registered", registered}, {"children", children},
+      {"threads", threads}, {"numbers", numbers}, {"faults", faults}, {"untouched", untouched}, {"contexts", contexts})

@@ -1,0 +1,192 @@
+//! Kernel's rings and ours in one process, and likewise contexts of Linux AIO: the kernel is asked first for each one, the engine
+//! makes what the kernel refuses, and every later call goes to whoever made what it names (decision 31 in docs/decisions).
+//!
+//! A ring of the other side is to each side what a file that is no ring is to the kernel. Who made a registered ring tells its
+//! index: a thread's table holds rings of one side only.
+
+use crate::door::{self, raw};
+use crate::environment::variable;
+use crate::host::{Host, Server};
+use crate::{engine, entry, sys, wait};
+use anyring_abi::{
+    Params, IORING_REGISTER_RING_FDS, IORING_REGISTER_USE_REGISTERED_RING, IORING_SETUP_ATTACH_WQ,
+    IORING_SETUP_REGISTERED_FD_ONLY, IORING_UNREGISTER_RING_FDS, NR_IO_SETUP, NR_IO_URING_ENTER,
+    NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
+};
+use anyring_engine::descriptors::level;
+use anyring_engine::setup::is_valid;
+use anyring_engine::{aio as engine_aio, log, process, stats, Errno};
+use core::cell::Cell;
+use core::ffi::{c_char, c_int, CStr};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::ffi::CString;
+
+/// Whether the kernel has made a ring here. Relaxed: what it decides is for rings that are made later.
+static KERNEL_HAS_RINGS: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// How many of the kernel's rings the thread has registered.
+    static REGISTERED: Cell<u32> = const { Cell::new(0) };
+}
+
+fn registered() -> u32 {
+    REGISTERED.try_with(Cell::get).unwrap_or(0)
+}
+
+fn change_registered(by: i32) {
+    let _ = REGISTERED.try_with(|count| count.set(count.get().saturating_add_signed(by)));
+}
+
+/// io_uring_setup(2) by the kernel, or else by the engine. `may_do_less`: the caller has another wish where a flag is unknown.
+pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
+    let flags = sys::read_program(params.cast_const()).map_or(0, |given| given.flags);
+    let by_index = flags & IORING_SETUP_REGISTERED_FD_ONLY != 0;
+    if by_index && process::has_registered_rings() {
+        return door::make::<H>(entries, params as u64);
+    }
+    let answer = raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0]);
+    if answer >= 0 {
+        entry::aside(|| note_kernels(answer as c_int));
+        change_registered(by_index.into());
+        return answer;
+    }
+    let refusal = -answer as c_int;
+    let is_lack = match refusal {
+        libc::ENOMEM | libc::EPERM | libc::EACCES | libc::ENOSYS => true,
+        // For a flag that this kernel lacks, or a ring to attach to that is ours: else the engine says the same.
+        libc::EINVAL => !may_do_less && is_valid(entries, params as u64),
+        // EMFILE, too: the engine could not have a descriptor, either.
+        _ => false,
+    };
+    if !is_lack || (by_index && registered() != 0) || !H::share_rings() {
+        return answer;
+    }
+    let mut made = door::make::<H>(entries, params as u64);
+    if made == -(libc::EINVAL as isize) {
+        made = make_detached::<H>(entries, params).unwrap_or(made);
+    }
+    if made < 0 {
+        return answer;
+    }
+    entry::aside(|| note_ours(made as c_int, refusal, by_index));
+    made
+}
+
+/// A ring that is to be attached to one of the kernel's has workers, or a polling thread, of its own: they cannot be had
+/// together, and nobody is promised that they are.
+fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
+    let given = sys::read_program(params.cast_const()).filter(|given| given.flags & IORING_SETUP_ATTACH_WQ != 0)?;
+    // It does nothing, to a ring.
+    let answer = raw(NR_IO_URING_ENTER, [given.wq_fd as usize, 0, 0, 0, 0, 0]);
+    if matches!(-answer as c_int, libc::EBADF | libc::EOPNOTSUPP) {
+        return None;
+    }
+    let mut detached = Params { flags: given.flags & !IORING_SETUP_ATTACH_WQ, ..given };
+    let made = door::make::<H>(entries, &raw mut detached as u64);
+    if made >= 0 {
+        detached.flags = given.flags;
+        sys::write_program(params, detached);
+    }
+    Some(made)
+}
+
+/// The file of counters, once the kernel has made a ring; null without one. Never freed.
+static COUNTERS: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+fn note_kernels(fd: c_int) {
+    // The environment is read once: the program may change it beside us.
+    if !KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
+        let file = variable("ANYRING_STATS").and_then(|file| CString::new(file).ok());
+        if let Some(file) = file {
+            COUNTERS.store(file.into_raw(), Ordering::Release); // partner: the Acquire below
+        }
+        engine::open_log();
+        KERNEL_HAS_RINGS.store(true, Ordering::Relaxed);
+    }
+    let counters = COUNTERS.load(Ordering::Acquire); // partner: the Release above
+    if !counters.is_null() {
+        // SAFETY: a string that was made above, and is not freed.
+        stats::count_kernel_ring(unsafe { CStr::from_ptr(counters) });
+    }
+    log::line(&format!("ring {fd} is the kernel's"));
+}
+
+fn note_ours(fd: c_int, refusal: c_int, by_index: bool) {
+    stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
+    log::line(&format!(
+        "ring {fd} is anyring's: the kernel's io_uring_setup answered {}",
+        Errno::from_raw_os_error(refusal)
+    ));
+    // A kernel's ring may poll it, which nobody sees.
+    if !by_index && KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
+        door::watch(fd, false);
+        level::note(fd);
+    }
+}
+
+fn is_kernels(fd: u32, by_index: bool) -> bool {
+    match by_index {
+        true => process::registered_ring_number(fd).is_none(),
+        false => !door::is_ring(fd as i32),
+    }
+}
+
+/// io_uring_enter(2) on a ring of the kernel's; None where it is for the engine to answer.
+pub fn enter(args: [usize; 6], by_index: bool) -> Option<isize> {
+    if !is_kernels(args[0] as u32, by_index) {
+        return None;
+    }
+    wait::before_epoll_wait();
+    let answer = raw(NR_IO_URING_ENTER, args);
+    // Perhaps an unknown duplicate of one of ours.
+    (answer != -(libc::EOPNOTSUPP as isize)).then_some(answer)
+}
+
+/// io_uring_register(2), likewise. `ours` says whether there are rings of ours at all.
+pub fn register(fd: u32, opcode: u32, args: [usize; 6], ours: bool) -> Option<isize> {
+    const FULL: isize = -(libc::EBUSY as isize);
+    let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
+    let operation = opcode & !IORING_REGISTER_USE_REGISTERED_RING;
+    let registers = operation == IORING_REGISTER_RING_FDS;
+    let names_none = fd == u32::MAX && !by_index;
+    if ours && !names_none && !is_kernels(fd, by_index) {
+        return (registers && registered() != 0).then_some(FULL);
+    }
+    if registers && ours && process::has_registered_rings() {
+        return Some(FULL);
+    }
+    let answer = raw(NR_IO_URING_REGISTER, args);
+    if answer > 0 && registers {
+        change_registered(answer as i32);
+    } else if answer > 0 && operation == IORING_UNREGISTER_RING_FDS {
+        change_registered(-answer as i32);
+    }
+    // Of a ring that the kernel does not know: by its number, or as a message's target.
+    let unknown = [libc::EOPNOTSUPP, if names_none { libc::EBADFD } else { libc::EOPNOTSUPP }];
+    (!ours || !unknown.contains(&(-answer as c_int))).then_some(answer)
+}
+
+/// A call of Linux AIO.
+pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
+    let serve = || entry::answer(|| door::serve_aio::<H>(number, args));
+    if number != NR_IO_SETUP {
+        let is_ours = H::aio() == Server::Mixed && engine_aio::is_context(args[0] as u64);
+        return if is_ours { serve() } else { raw(number, args) };
+    }
+    let answer = raw(number, args);
+    // EAGAIN: beyond fs.aio-max-nr, of which all processes together have so many.
+    let is_lack = matches!(-answer as c_int, libc::EAGAIN | libc::ENOMEM | libc::EPERM | libc::ENOSYS);
+    if !is_lack || !H::share_aio() {
+        return answer;
+    }
+    match serve() {
+        0 => {
+            let refusal = Errno::from_raw_os_error(-answer as c_int);
+            entry::aside(|| {
+                log::line(&format!("a context of Linux AIO is anyring's: the kernel's io_setup answered {refusal}"))
+            });
+            0
+        }
+        _ => answer,
+    }
+}
