@@ -9,6 +9,7 @@ use anyring_abi::{
     IORING_OFF_SQ_RING, IORING_REGISTER_PROBE, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
 use rustix::pipe::{pipe_with, PipeFlags};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -125,6 +126,48 @@ pub fn complete_requests() -> Result<Server, Fault> {
         )));
     }
     Ok(server_of(ring.as_fd()))
+}
+
+/// How many rings fit at the same time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// So many of 64 entries.
+    pub rings: u32,
+    /// What the next one was answered.
+    pub end: Option<String>,
+}
+
+/// Makes rings of 64 entries in a forked child, with which they end, until one is refused. Kernels before Linux 7.2.11 charge them to
+/// the user's limit of locked memory.
+pub fn room() -> Option<Room> {
+    match ask(fill) {
+        Outcome::Answered(room) => Some(room),
+        _ => None,
+    }
+}
+
+fn fill() -> Room {
+    const ENTRIES_EACH: usize = 64;
+    /// What a ring is charged at least: its SQEs, and its queues.
+    const BYTES_EACH: u64 = 8192;
+    const MOST: u64 = 1280;
+    // One more than may fit; where nothing is charged there is nothing to find.
+    let limit = getrlimit(Resource::Memlock).current;
+    let most = limit.map_or(ENTRIES_EACH as u64, |bytes| (bytes / BYTES_EACH + 1).min(MOST)) as u32;
+    // The limits of files are another question.
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    for rings in 0..most {
+        let mut params = Params::default();
+        let params_address = std::ptr::from_mut(&mut params) as usize;
+        let made = call("io_uring_setup", NR_IO_URING_SETUP, [ENTRIES_EACH, params_address, 0, 0, 0, 0]);
+        match made {
+            Err(Fault::Refused { code: libc::EMFILE | libc::ENFILE, .. }) => return Room { rings, end: None },
+            Err(refused) => return Room { rings, end: Some(refused.to_string()) },
+            Ok(_) => {}
+        }
+    }
+    Room { rings: most, end: None }
 }
 
 /// Whether these completions are what [`REQUESTS`] have to be answered, each once.

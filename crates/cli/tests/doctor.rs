@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    anyring, below, doctor, kernel_works, killing, library, output, plainly, skipped, stdout, ANYRING, ERRNOS,
+    anyring, below, compiled, doctor, kernel_works, killing, library, output, plainly, skipped, stdout, ANYRING,
+    ERRNOS,
 };
 use std::ffi::OsStr;
 use std::process::Command;
@@ -137,6 +138,31 @@ fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
         for line in text.lines().filter(|line| !line.contains('/')) {
             assert!(line.chars().count() <= 100, "{line}");
         }
+    }
+}
+
+/// How many rings fit, where there is no end in sight and where the kernel has no memory for more.
+#[test]
+fn the_room_for_rings_is_measured() {
+    if !kernel_works("how many of its rings fit") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(nth) = compiled("nth", folder.path()) else { return skipped("there is no C compiler") };
+    let mut command = plainly(Command::new(nth));
+    let report = output(command.args(["40", "12", ANYRING, "doctor", "--json"]));
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    assert_eq!(report["io_uring"]["works"], true, "{report}");
+    let room = &report["io_uring"]["room"];
+    assert!((10..40).contains(&room["rings"].as_u64().expect("a number")), "{room}");
+    assert_eq!(room["end"], "io_uring_setup answered ENOMEM");
+    let advice = report["advice"].to_string();
+    assert!(advice.contains(&format!("beyond {} rings of 64 entries", room["rings"])), "{advice}");
+    // Nothing is charged to root.
+    let outside = doctor(&[]);
+    if outside["evidence"]["memlock_limit_bytes"].is_null() || rustix::process::getuid().is_root() {
+        let room = &outside["io_uring"]["room"];
+        assert!(room["end"].is_null() && room["rings"].as_u64() > Some(40), "{room}");
     }
 }
 

@@ -58,6 +58,8 @@ struct KernelRing {
     cause: Cause,
     /// The observation that the cause rests on.
     because: String,
+    /// How many rings fit; null where none works.
+    room: Option<ring::Room>,
 }
 
 /// What `run` does with a `--backend`: serves by this one, or refuses when `None`.
@@ -114,7 +116,8 @@ fn examine() -> Report {
     let evidence = Evidence::gather();
     let (cause, because) = cause::find(&trial, &evidence);
     let works = ring::kernel_works(&trial);
-    let io_uring = KernelRing { works, answer: ring::describe(&trial), cause, because };
+    let room = works.then(ring::room).flatten();
+    let io_uring = KernelRing { works, answer: ring::describe(&trial), cause, because, room };
     let kernel_aio = probe::kernel_aio();
     let building_blocks = probe::building_blocks();
     let library = library::find_loadable();
@@ -148,6 +151,7 @@ fn examine() -> Report {
             advice.extend(limits(&entry_points));
         }
     }
+    advice.extend(io_uring.room.as_ref().and_then(|room| crowded(room, missing.is_none())));
     Report {
         schema: 1,
         verdict: Verdict { runs, by: runs.then_some(auto), summary },
@@ -191,6 +195,16 @@ fn summary(io_uring: &KernelRing, missing: Option<&str>) -> String {
             format!("io_uring programs do not run here: neither the kernel ({cause}) nor anyring works.")
         }
     }
+}
+
+/// What to do where only so many rings fit.
+fn crowded(room: &ring::Room, anyring_works: bool) -> Option<String> {
+    let end = room.end.as_ref()?;
+    let instead = if anyring_works { "anyring run -- PROGRAM ARGS serves them" } else { "raise it (ulimit -l)" };
+    Some(format!(
+        "beyond {} rings of 64 entries {end}, mostly for the limit of locked memory: {instead}",
+        room.rings
+    ))
 }
 
 /// What would make the kernel's io_uring work.

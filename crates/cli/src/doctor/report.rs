@@ -77,6 +77,10 @@ fn kernel(text: &mut String, report: &Report) {
     let memlock =
         evidence.memlock_limit_bytes.map_or("unlimited".to_owned(), |bytes| format!("{} KiB", bytes / 1024));
     row(text, "locked memory limit", "", &memlock);
+    if let Some(room) = &report.io_uring.room {
+        let end = room.end.as_ref().map_or("no more were tried".to_owned(), |end| format!("then {end}"));
+        row(text, "  rings of 64 entries", &room.rings.to_string(), &format!("at the same time; {end}"));
+    }
 }
 
 fn checks(text: &mut String, checks: &[Check]) {
