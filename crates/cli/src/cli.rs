@@ -144,6 +144,10 @@ pub enum Profile {
     Gvisor,
     /// Everything that anyring can do without, and /proc (EPERM)
     Minimal,
+    /// The sandbox of a coding agent without network: no calls that reach others by sockets, no ptrace (EPERM)
+    Agent,
+    /// The same without pairs of sockets, too: nothing is served there (EPERM)
+    AgentStrict,
 }
 
 impl DenyErrno {

@@ -22,6 +22,10 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     if (rings.server, aio.server) == (Server::Kernel, Server::Kernel) && !options.guest {
         return leave_to_kernel(options, file.as_deref(), &rings, &aio);
     }
+    let missing = if rings.server == Server::User { doctor::missing_block() } else { None };
+    if let Some(why) = missing {
+        return Err(Failure::own(format!("anyring cannot serve io_uring: {why} (`anyring doctor` says more)")));
+    }
     let way = match &file {
         Some(file) => elf::way_of(file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?,
         None => Way::Preloaded,

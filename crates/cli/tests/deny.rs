@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    anyring, calling, calling_i386, calling_with, install, one_line_failure, output, skipped, stdout, Elf, ANYRING,
-    ERRNOS,
+    anyring, calling, calling_i386, calling_with, conformance, install, library, one_line_failure, output, skipped,
+    stdout, Elf, ANYRING, ERRNOS,
 };
 use std::fs::{read, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -167,6 +167,29 @@ fn profiles_refuse_what_is_missing_there_and_nothing_else() {
             assert_eq!(inside, answer.or(outside), "{what} below {profile}");
         }
     }
+}
+
+/// A sandbox in which anyring serves, and one in which it does not, which is said before the program starts.
+#[test]
+fn sandboxes_of_agents_refuse_what_reaches_others() {
+    let sockets = [libc::SYS_connect, libc::SYS_bind, libc::SYS_sendto, libc::SYS_getsockopt, libc::SYS_setsockopt];
+    for number in [&[libc::SYS_io_uring_setup, libc::SYS_ptrace], &sockets[..]].concat() {
+        for profile in ["agent", "agent-strict"] {
+            assert_eq!(answer(&["--profile", profile], number as u32), libc::EPERM, "{number} below {profile}");
+        }
+    }
+    assert_ne!(answer(&["--profile", "agent"], libc::SYS_socketpair as u32), libc::EPERM);
+    assert_eq!(answer(&["--profile", "agent-strict"], libc::SYS_socketpair as u32), libc::EPERM);
+    library();
+    let run = |profile: &str| {
+        let words =
+            ["deny", "--profile", profile, "--", ANYRING, "run", "--", conformance().to_str().expect("UTF-8")];
+        output(anyring(&words).args(["--filter", "register::probe_reports_the_operations"]))
+    };
+    let served = run("agent");
+    assert!(stdout(&served).ends_with("1 passed, 0 failed, 0 skipped\n"), "{served:?}");
+    let line = one_line_failure(&run("agent-strict"), 125);
+    assert!(line.contains("cannot serve io_uring: socketpair does not work here: EPERM"), "{line}");
 }
 
 #[test]

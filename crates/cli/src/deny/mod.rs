@@ -30,7 +30,7 @@ pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
         }
     }
     let errno = options.errno.unwrap_or(match options.profile {
-        None | Some(Profile::Docker | Profile::Minimal) => DenyErrno::Eperm,
+        None | Some(Profile::Docker | Profile::Minimal | Profile::Agent | Profile::AgentStrict) => DenyErrno::Eperm,
         Some(Profile::Rhel8 | Profile::Gvisor) => DenyErrno::Enosys,
     });
     let answer = libc::SECCOMP_RET_ERRNO | errno.code() as u32;

@@ -40,6 +40,8 @@ impl Profile {
             Profile::Rhel8 => RHEL8.to_vec(),
             Profile::Gvisor => GVISOR.to_vec(),
             Profile::Minimal => MINIMAL.to_vec(),
+            Profile::Agent => AGENT.to_vec(),
+            Profile::AgentStrict => [AGENT, &[all(__NR_socketpair, PERM)]].concat(),
         }
     }
 }
@@ -254,4 +256,14 @@ const MINIMAL: &[Rule] = &[
     all(__NR_setns, PERM),
     all(__NR_mount, PERM),
     all(__NR_umount2, PERM),
+];
+
+/// What the sandboxes in which coding agents run commands refuse, beside io_uring, where they have no network.
+const AGENT: &[Rule] = &[
+    all(__NR_connect, PERM),
+    all(__NR_bind, PERM),
+    all(__NR_sendto, PERM),
+    all(__NR_getsockopt, PERM),
+    all(__NR_setsockopt, PERM),
+    all(__NR_ptrace, PERM),
 ];

@@ -6,7 +6,7 @@ mod entry;
 mod probe;
 mod report;
 
-pub use probe::kernel_aio;
+pub use probe::{kernel_aio, missing_block};
 
 use crate::cli::{DoctorOptions, EntryPoint};
 use crate::failure::Failure;
@@ -32,6 +32,13 @@ pub struct Check {
     pub works: bool,
     /// `works`, or what went wrong.
     pub answer: String,
+}
+
+impl Check {
+    /// What does not work.
+    fn fault(&self) -> String {
+        format!("{} does not work here: {}", self.name, self.answer)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -172,7 +179,7 @@ fn examine() -> Report {
 /// What keeps anyring from serving a program here, or `None`.
 fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check]) -> Option<String> {
     if let Some(broken) = blocks.iter().find(|check| check.needed && !check.works) {
-        return Some(format!("{} does not work here: {}", broken.name, broken.answer));
+        return Some(broken.fault());
     }
     match library {
         // One that was named is meant.

@@ -74,6 +74,16 @@ pub fn building_blocks() -> Vec<Check> {
     BLOCKS.iter().map(|block| check(block.name, block.purpose, block.instead, block.probe)).collect()
 }
 
+/// What keeps the engine from serving anything here: all in one child, each in its own where that tells of a fault.
+pub fn missing_block() -> Option<String> {
+    let needed = || BLOCKS.iter().filter(|block| block.instead.is_none());
+    if matches!(ask(|| needed().all(|block| (block.probe)().is_ok())), Outcome::Answered(true)) {
+        return None;
+    }
+    let checks = needed().map(|block| check(block.name, block.purpose, block.instead, block.probe));
+    checks.filter(|check| !check.works).map(|check| check.fault()).next()
+}
+
 /// Tries the kernel's own asynchronous I/O with a read of our own executable.
 pub fn kernel_aio() -> Check {
     check("kernel AIO", "submitting many direct reads and writes at once", Some("workers"), aio)
