@@ -12,7 +12,7 @@ use crate::op::msg_ring::MsgRing;
 use crate::op::{is_served, Verdict};
 use crate::os::calls;
 use crate::os::Clock;
-use crate::os::{file_status, user_read, user_read_slice, user_write};
+use crate::os::{is_eventfd, user_read, user_read_slice, user_write};
 use crate::resource::buffers::{Buffers, MAX_BUFFERS};
 use crate::resource::files::{Files, MAX_FILES};
 use crate::resource::restrictions::Restrictions;
@@ -388,18 +388,6 @@ fn register_eventfd(guard: &mut RingGuard, arg: u64, count: u32, only_asynchrono
 /// RLIMIT_NOFILE, which also bounds the registered files.
 fn descriptor_limit() -> u64 {
     calls::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
-}
-
-/// The link in /proc says it for sure. Without /proc it may be any file that has no type and takes no write of four bytes:
-/// an eventfd, but also an epoll or timer descriptor.
-fn is_eventfd(fd: i32) -> bool {
-    if let Ok(link) = calls::read_link(&format!("/proc/self/fd/{fd}")) {
-        return link.to_string_lossy().contains("[eventfd");
-    }
-    let untyped = file_status(fd).is_ok_and(|status| status.kind == 0);
-    // SAFETY: the caller's own duplicate, which stays open meanwhile.
-    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
-    untyped && calls::write(fd, &[0; 4]) == Err(Errno::INVAL)
 }
 
 /// Calls that need no ring. `IORING_REGISTER_SEND_MSG_RING`: `arg` is an SQE; source `io_uring_sync_msg_ring` in

@@ -234,6 +234,7 @@ cases! {
     backends_wait_for_each_others_reads: "processes" "backends";
 
     an_eventfd_is_signalled_for_all_deferred_work: "notices" "eventfd-deferred";
+    only_an_eventfd_is_registered_as_one_without_proc: "notices" "eventfd-without-proc";
     an_eventfd_near_its_maximum_holds_nobody_up: "notices" "eventfd-full";
     a_timer_fires_though_the_program_stays_away: "notices" "timer";
     a_deferred_ring_stays_ready_for_epoll: "notices" "epoll-deferred";
@@ -311,6 +312,13 @@ cases! {
     a_process_ends_with_the_status_of_exit: "ends" "exit";
     a_process_without_rings_ends_with_the_status_of_exit: "ends" "exit-without-ring";
     a_process_goes_on_behind_the_exit_of_a_thread: "ends" "first-exit";
+    a_process_ends_with_its_last_thread_without_proc: "ends" "pthread-exit-without-proc";
+    a_process_ends_with_the_status_of_exit_without_proc: "ends" "exit-without-proc";
+    a_process_ends_with_the_status_of_its_last_exit: "ends" "both-exit";
+    a_process_ends_with_the_status_of_its_last_exit_without_proc: "ends" "both-exit-without-proc";
+    a_process_ends_by_exit_behind_its_first_thread: "ends" "exit-behind-pthread-exit";
+    a_process_ends_by_exit_behind_its_first_thread_without_proc: "ends" "exit-behind-pthread-exit-without-proc";
+    a_ring_is_watched_where_the_first_thread_has_left: "ends" "first-left";
     a_cloned_process_ends_with_its_own_status: "ends" "clone";
     a_child_that_shares_descriptors_closes_none: "ends" "shared-descriptors";
     a_first_ring_is_made_where_files_have_to_be_small: "ends" "file-size";
@@ -345,6 +353,7 @@ cases! {
     a_worker_of_a_closed_ring_leaves_the_memory_alone: "closed" "worker";
     the_only_thread_gets_a_table_of_its_own: "tables" "only";
     the_only_thread_gets_a_table_of_its_own_before_its_first_ring: "tables" "early";
+    the_only_thread_gets_a_table_of_its_own_without_proc: "tables" "early-without-proc";
     a_thread_of_several_gets_a_table_of_its_own: "tables" "several";
     a_close_in_another_table_ends_nothing: "tables" "elsewhere";
     a_number_that_is_reused_unseen_is_found: "unseen" "reused";
@@ -363,6 +372,7 @@ cases! {
     signals_wait_for_the_program: "manners" "signals";
     sent_faults_are_waited_for: "ours" "sent-faults";
     sent_faults_are_handled_by_the_program: "ours" "handled-faults";
+    sent_faults_are_handled_by_the_program_without_proc: "ours" "handled-faults-without-proc";
     handlers_jump_at_the_limit_of_signals: "ours" "limit";
     handlers_of_a_plain_signal_jump_at_the_limit: "ours" "limit-of-one";
     real_time_waits_for_no_lock: "ours" "real-time";

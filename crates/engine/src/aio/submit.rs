@@ -9,9 +9,9 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
 use crate::op::sync::Sync;
-use crate::op::{call, Context, Direction, Op, Punt, Skip, Verdict};
+use crate::op::{Context, Direction, Op, Punt, Skip, Verdict};
 use crate::os::calls;
-use crate::os::{file_status, user_read, GuardedWords, Os, Sys};
+use crate::os::{file_status, is_eventfd, user_read, GuardedWords, Os, Sys};
 use crate::request::{Request, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::broken::Unanswered;
@@ -280,21 +280,6 @@ fn eventfd_of(guard: &mut RingGuard, fd: i32) -> Result<Arc<FixedFile>, Errno> {
         context.eventfds.push((fd, file.clone()));
     }
     Ok(file)
-}
-
-/// Whether `fd` is an eventfd: /proc tells. Where there is none, a file without a type is one if 0 can be added to it, which
-/// others of that kind refuse.
-fn is_eventfd(fd: i32) -> bool {
-    let mut name = [0u8; 64];
-    let path = format!("/proc/self/fd/{fd}");
-    match calls::readlink(path, &mut name) {
-        Ok(bytes) => name[..bytes] == *b"anon_inode:[eventfd]",
-        Err(_) => {
-            let nothing = 0u64;
-            let add = || call(libc::SYS_write, [fd as usize, &raw const nothing as usize, 8, 0, 0, 0]);
-            kind_of(fd) == 0 && add() == Ok(8)
-        }
-    }
 }
 
 /// The operation that an iocb asks for. Source: `aio_read`, `aio_write`, `aio_fsync` and `aio_poll` in fs/aio.c.

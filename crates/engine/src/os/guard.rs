@@ -5,7 +5,7 @@
 //! exit. Until such a handler is there ([`handler_installed`]), copies go through process_vm_readv(2) and
 //! process_vm_writev(2), which check the address in the kernel and cost a microsecond.
 
-use super::{ask_in_child, check, is_filtered, syscall};
+use super::{ask_in_child, check, is_filtered, syscall, Os, Sys};
 use crate::mutation::{mutated, Mutation};
 use crate::os::handlers;
 use crate::Errno;
@@ -78,10 +78,25 @@ pub fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Resu
 }
 
 fn copy_unasked(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
-    let pid = syscall(libc::SYS_getpid, [0; 6]) as usize;
+    // By the thread's own number: that of the process names its first thread, which has no memory once it has left.
+    copy_of(Sys::thread_id(), to, from, bytes, write)
+}
+
+/// Whether this thread of the process has the process's memory still: one that has left before others has none. None where the
+/// kernel does not tell.
+pub fn has_memory(thread: u32) -> Option<bool> {
+    let (from, mut to) = (1u8, 0u8);
+    match copy_of(thread, &raw mut to as usize, &raw const from as usize, 1, false) {
+        Ok(()) => Some(true),
+        Err(Errno::SRCH) => Some(false),
+        Err(_) => None,
+    }
+}
+
+fn copy_of(thread: u32, to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
     let (local, remote) = if write { ([from, bytes], [to, bytes]) } else { ([to, bytes], [from, bytes]) };
     let number = if write { libc::SYS_process_vm_writev } else { libc::SYS_process_vm_readv };
-    let args = [pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
+    let args = [thread as usize, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
     match check(syscall(number, args)) {
         Ok(copied) if copied == bytes => Ok(()),
         Ok(_) => Err(Errno::FAULT),

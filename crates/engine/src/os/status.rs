@@ -64,6 +64,20 @@ pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
     by_fstat(fd)
 }
 
+/// Whether `fd` is an eventfd: /proc tells. Where there is none, a file without a type is one if 0 can be added to it, which
+/// others of that kind refuse, and which never waits.
+pub fn is_eventfd(fd: i32) -> bool {
+    let mut name = [0u8; 64];
+    match calls::readlink(format!("/proc/self/fd/{fd}"), &mut name) {
+        Ok(bytes) => name[..bytes] == *b"anon_inode:[eventfd]",
+        Err(_) => {
+            let (nothing, size) = (0u64, size_of::<u64>());
+            let add = || syscall(libc::SYS_write, [fd as usize, &raw const nothing as usize, size, 0, 0, 0]);
+            file_status(fd).is_ok_and(|status| status.kind == 0) && add() == size as isize
+        }
+    }
+}
+
 fn by_statx(fd: i32) -> Result<FileStatus, Errno> {
     const WANTED: u32 = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE;
     const FLAGS: i32 = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;

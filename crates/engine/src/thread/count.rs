@@ -5,10 +5,9 @@
 //! with its debugging library: ours are taken out of it. exit(2) by libc's `syscall()` is told to [`exiting`].
 
 use crate::mutation::{mutated, Mutation};
-use crate::os::calls;
-use crate::os::{syscall, Os, Sys};
+use crate::os::{self, calls, is_filtered, syscall, Os, Sys};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use rustix::fs::{Mode, OFlags};
 
 /// Threads of ours that run: never more than there are. Relaxed, as all here: counts, which order nothing.
@@ -19,6 +18,8 @@ static STARTING: AtomicU32 = AtomicU32::new(0);
 static LIBC_COUNT: AtomicUsize = AtomicUsize::new(UNKNOWN);
 const UNKNOWN: usize = 0;
 const MISSING: usize = 1;
+/// The process's first thread has left by exit(2), seen, and before others: libc counts it still.
+static LEADER_EXITED: AtomicBool = AtomicBool::new(false);
 /// What is more cannot be a count of threads: /proc/sys/kernel/threads-max is lower.
 const MOST_THREADS: u32 = 1 << 24;
 
@@ -54,7 +55,7 @@ pub fn program_has_several() -> bool {
 
 /// For a thread of ours: whether the program has others than the one that the process began with, which may have left.
 pub fn is_one_of_several() -> bool {
-    threads() != Some(RUNNING.load(Ordering::Relaxed) + 1)
+    threads().map_or_else(program_has_several, |threads| threads != RUNNING.load(Ordering::Relaxed) + 1)
 }
 
 /// A thread of ours is about to be started.
@@ -101,6 +102,7 @@ pub fn ends() {
 pub fn reset_after_fork() {
     RUNNING.store(0, Ordering::Relaxed);
     STARTING.store(0, Ordering::Relaxed);
+    LEADER_EXITED.store(false, Ordering::Relaxed);
 }
 
 /// A thread of the program's is about to call exit(2): does not come back where it is the last one.
@@ -113,11 +115,21 @@ pub fn exiting(status: i32) {
     let alone = match threads() {
         Some(threads) if is_leader => threads == ours + 1,
         Some(threads) => threads == ours + 2 && leader_has_left(),
-        None => false,
+        None => libc_counts_one() && (is_leader || leader_has_left()),
     };
     if alone {
         end_process(status);
     }
+    if is_leader {
+        LEADER_EXITED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Where there is no /proc: whether libc knows of one thread of the program's that has not left. It counts those that have left
+/// by exit(2), too.
+fn libc_counts_one() -> bool {
+    let exited = u32::from(LEADER_EXITED.load(Ordering::Relaxed));
+    libc_count().is_some_and(|count| count.load(Ordering::Relaxed) == 1 + exited)
 }
 
 /// Whether there are threads of ours.
@@ -131,7 +143,7 @@ pub fn is_only_one_of_program() -> bool {
         let starting = STARTING.load(Ordering::Relaxed);
         let mut unnamed = 0;
         if others_without_our_names(|_| unnamed += 1).is_none() {
-            return false;
+            return is_alone();
         }
         if starting == STARTING.load(Ordering::Relaxed) {
             return unnamed <= starting;
@@ -183,17 +195,21 @@ pub(super) fn threads() -> Option<u32> {
     u32::try_from(links).ok()?.checked_sub(2)
 }
 
-/// Whether the process has no thread but the calling one. No where it cannot be told.
+/// Whether the process has no thread but the calling one. No where it cannot be told: where there is no /proc, the kernel still
+/// lets a process with one thread, and no other, part from its threads. A filter may kill for that call.
 pub fn is_alone() -> bool {
-    threads() == Some(1)
+    let parts = || !is_filtered() && syscall(libc::SYS_unshare, [libc::CLONE_THREAD as usize, 0, 0, 0, 0, 0]) == 0;
+    threads().map_or_else(parts, |threads| threads == 1)
 }
 
-/// Whether the thread that the process began with has left: it has no working directory then.
+/// Whether the thread that the process began with has left: it has no working directory then, and, where there is no /proc, no
+/// memory that could be read.
 pub fn leader_has_left() -> bool {
     let mut target = [0u8; 1];
     let (path, room) = (c"/proc/self/cwd".as_ptr() as usize, target.as_mut_ptr() as usize);
-    syscall(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, path, room, target.len(), 0, 0])
-        == -(libc::ENOENT as isize)
+    let link = syscall(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, path, room, target.len(), 0, 0]);
+    link == -(libc::ENOENT as isize)
+        && (threads().is_some() || os::kernel_copies() && os::has_memory(Sys::process_id()) == Some(false))
 }
 
 /// What the leader left with, by exit(2). proc_pid_stat(5): the last field, as wait(2) tells it. No thread of the program's is

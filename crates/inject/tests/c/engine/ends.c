@@ -2,7 +2,6 @@
 #include "engine.h"
 
 #include <linux/kcmp.h>
-#include <sched.h>
 
 /* Natively it takes no time at all; a thread of the engine's stays idle for two seconds. */
 #define SOON_MS 1000
@@ -11,6 +10,7 @@
 static char buffer[8];
 static int pipes[2], told[2];
 static struct io_uring ring;
+static int hides_proc;
 
 static void tell(void)
 {
@@ -23,6 +23,8 @@ static void make_ring(void)
 	init_ring(&ring, 8, 0);
 	submit_read(&ring, pipes[0], buffer, 1, 1);
 	wait_others_asleep(0);
+	if (hides_proc)
+		hide_proc();
 }
 
 /* Makes a process that is to end by `leave`, with `status`, and whether it runs what atexit(3) was told. */
@@ -35,6 +37,7 @@ static void ends(void (*leave)(void), int status, int at_exit, int patience_ms)
 	child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
+		CHECK(!hides_proc || own_mounts());
 		CHECK(atexit(tell) == 0);
 		leave();
 		_exit(99);
@@ -59,6 +62,26 @@ static void leave_by_pthread_exit(void)
 static void by_pthread_exit(void)
 {
 	ends(leave_by_pthread_exit, 0, 1, SOON_MS);
+}
+
+/* What follows, where /proc is hidden once the READ waits. */
+static void without_proc(void)
+{
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0)
+		_exit(!own_mounts());
+	CHECK(waitpid(child, &hides_proc, 0) == child);
+	if (hides_proc)
+		skip("no mount namespace can be made");
+	hides_proc = 1;
+}
+
+static void by_pthread_exit_without_proc(void)
+{
+	without_proc();
+	by_pthread_exit();
 }
 
 static void *last(void *unused)
@@ -90,6 +113,94 @@ static void leave_by_exit(void)
 static void by_exit(void)
 {
 	ends(leave_by_exit, 7, 0, SOON_MS);
+}
+
+static void by_exit_without_proc(void)
+{
+	without_proc();
+	by_exit();
+}
+
+static void *exits_later(void *unused)
+{
+	usleep(200000);
+	syscall(__NR_exit, 9);
+	return unused;
+}
+
+/* The thread that the process began with leaves by `leader`, and another one by exit(2) behind it. */
+static void leave_both(int by_exit)
+{
+	pthread_t other;
+
+	make_ring();
+	CHECK(pthread_create(&other, NULL, exits_later, NULL) == 0);
+	if (by_exit)
+		syscall(__NR_exit, 7);
+	pthread_exit(NULL);
+}
+
+static void leave_both_by_exit(void)
+{
+	leave_both(1);
+}
+
+static void leave_first_by_pthread_exit(void)
+{
+	leave_both(0);
+}
+
+static void by_exit_of_both(void)
+{
+	ends(leave_both_by_exit, 9, 0, SOON_MS);
+}
+
+static void by_exit_behind_pthread_exit(void)
+{
+	ends(leave_first_by_pthread_exit, 9, 0, SOON_MS);
+}
+
+static void by_exit_of_both_without_proc(void)
+{
+	without_proc();
+	by_exit_of_both();
+}
+
+static void by_exit_behind_pthread_exit_without_proc(void)
+{
+	without_proc();
+	by_exit_behind_pthread_exit();
+}
+
+/* What epoll_ctl(2) is told is read from the program's memory, which the first thread has no more. */
+static void *watches(void *unused)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int set = epoll_create1(0);
+
+	usleep(200000);
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
+	write_all(pipes[1], "x");
+	exit(epoll_wait(set, &event, 1, SOON_MS / 2) == 1 ? 4 : 5);
+	return unused;
+}
+
+static void leave_one_that_watches(void)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	struct io_uring first;
+	pthread_t other;
+
+	init_ring(&first, 4, 0);
+	CHECK(epoll_ctl(epoll_create1(0), EPOLL_CTL_ADD, first.ring_fd, &event) == 0);
+	make_ring();
+	CHECK(pthread_create(&other, NULL, watches, NULL) == 0);
+	pthread_exit(NULL);
+}
+
+static void by_the_last_that_watches(void)
+{
+	ends(leave_one_that_watches, 4, 1, SOON_MS);
 }
 
 static void leave_without_ring(void)
@@ -232,6 +343,13 @@ CASES({"file-size-at-once", files_stay_small},
       {"last-return", by_the_last_return},
       {"exit", by_exit},
       {"exit-without-ring", by_exit_without_ring},
+      {"pthread-exit-without-proc", by_pthread_exit_without_proc},
+      {"exit-without-proc", by_exit_without_proc},
+      {"both-exit", by_exit_of_both},
+      {"both-exit-without-proc", by_exit_of_both_without_proc},
+      {"exit-behind-pthread-exit", by_exit_behind_pthread_exit},
+      {"exit-behind-pthread-exit-without-proc", by_exit_behind_pthread_exit_without_proc},
+      {"first-left", by_the_last_that_watches},
       {"first-exit", not_by_the_first_exit},
       {"clone", by_return_of_a_clone},
       {"shared-descriptors", child_shares_descriptors},

@@ -8,9 +8,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -162,6 +164,18 @@ static inline void only_look(struct io_uring *ring)
 	for (int ms = 0; ms < LONG_MS && !io_uring_cq_ready(ring); ms++)
 		usleep(1000);
 	CHECK(io_uring_cq_ready(ring) > 0);
+}
+
+/* Mounts of this process's own, while it has one thread; whether there can be some. */
+static inline int own_mounts(void)
+{
+	return (unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0) &&
+	       mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
+}
+
+static inline void hide_proc(void)
+{
+	CHECK(mount("tmpfs", "/proc", "tmpfs", 0, NULL) == 0);
 }
 
 static inline void write_all(int fd, const char *text)

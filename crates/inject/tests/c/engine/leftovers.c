@@ -6,8 +6,6 @@
 #include "holdings.h"
 #include "made.h"
 
-#include <sched.h>
-#include <sys/mount.h>
 
 #define RINGS 1000
 /* What all rounds together may leave beyond the first: libc keeps the stacks, two mappings each, of as many threads as
@@ -38,10 +36,8 @@ static struct holdings wait_until_as_before(struct holdings before, struct holdi
 /* Empty directories of our own where things are left that outlive processes; "" or why there cannot be any. */
 static const char *isolate(void)
 {
-	if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
+	if (!own_mounts())
 		return "no mount namespace can be made";
-	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
-		return "mounts cannot be made private";
 	if (mount("tmpfs", "/tmp", "tmpfs", 0, NULL) != 0 || mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL) != 0)
 		return "no tmpfs can be mounted";
 	return "";

@@ -1,6 +1,8 @@
 /* How a program learns of completions without waiting in enter: eventfd, the ring's readiness, a look at the CQ. */
 #include "engine.h"
 
+#include <sys/timerfd.h>
+
 #define MESSAGES 20000
 
 static char buffer[8];
@@ -149,7 +151,25 @@ static void every_message_wakes_edge_epoll(void)
 	every_message_wakes(EPOLLET);
 }
 
+/* What is registered as an eventfd is one, where nothing says what a number names. */
+static void only_eventfds_without_proc(void)
+{
+	int event = eventfd(3, 0), others[] = {epoll_create1(0), timerfd_create(CLOCK_MONOTONIC, 0), open("/dev/null", O_RDWR)};
+	struct io_uring ring;
+	uint64_t count;
+
+	if (!own_mounts())
+		skip("no mount namespace can be made");
+	hide_proc();
+	init_ring(&ring, 8, 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(io_uring_register_eventfd(&ring, others[i]) == -EINVAL);
+	CHECK(answer(io_uring_register_eventfd(&ring, event)) == 0);
+	CHECK(read(event, &count, sizeof(count)) == sizeof(count) && count == 3);
+}
+
 CASES({"eventfd-deferred", eventfd_of_a_deferred_ring},
+      {"eventfd-without-proc", only_eventfds_without_proc},
       {"eventfd-full", eventfd_near_its_maximum},
       {"timer", timer_after_a_wait},
       {"epoll-deferred", level_epoll_on_a_deferred_ring},

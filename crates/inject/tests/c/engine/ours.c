@@ -2,7 +2,6 @@
  * scheduling, malloc, locks. */
 #include "engine.h"
 
-#include <sched.h>
 #include <sys/timerfd.h>
 #include <time.h>
 
@@ -60,12 +59,11 @@ static void send_once_more(int signal, siginfo_t *info, void *context)
 }
 
 /* While the program's handler of such a signal runs, the next one waits for it. */
-static void sent_faults_are_handled_by_the_program(void)
+static void faults_are_handled(void)
 {
 	const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 	struct sigaction action = {.sa_sigaction = send_once_more, .sa_flags = SA_SIGINFO};
 
-	begin();
 	for (unsigned i = 0; i < 4; i++) {
 		CHECK(sigaction(signals[i], &action, NULL) == 0);
 		handled = 0;
@@ -74,6 +72,21 @@ static void sent_faults_are_handled_by_the_program(void)
 			usleep(1000);
 		CHECK(handled == 2);
 	}
+}
+
+static void sent_faults_are_handled_by_the_program(void)
+{
+	begin();
+	faults_are_handled();
+}
+
+static void sent_faults_are_handled_without_proc(void)
+{
+	if (!own_mounts())
+		skip("no mount namespace can be made");
+	begin();
+	hide_proc();
+	faults_are_handled();
 }
 
 static atomic_long ticks;
@@ -255,6 +268,7 @@ static void a_worker_is_the_process_s(void)
 
 CASES({"sent-faults", sent_faults_are_waited_for},
       {"handled-faults", sent_faults_are_handled_by_the_program},
+      {"handled-faults-without-proc", sent_faults_are_handled_without_proc},
       {"limit", handlers_jump_at_the_limit},
       {"limit-of-one", handlers_of_one_jump_at_the_limit},
       {"real-time", real_time_waits_for_no_lock},

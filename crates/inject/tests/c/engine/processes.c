@@ -3,7 +3,6 @@
 #include "engine.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 

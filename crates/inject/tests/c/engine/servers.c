@@ -3,9 +3,7 @@
 #include "engine.h"
 
 #include <linux/fuse.h>
-#include <sched.h>
 #include <stddef.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 

@@ -3,7 +3,6 @@
 #include "engine.h"
 
 #include <linux/close_range.h>
-#include <sched.h>
 #include <sys/stat.h>
 
 static struct io_uring ring;
@@ -112,6 +111,14 @@ static void before_the_first_ring(void)
 	read_pipes(&ring, 1);
 }
 
+static void before_the_first_ring_without_proc(void)
+{
+	if (!own_mounts())
+		skip("no mount namespace can be made");
+	hide_proc();
+	before_the_first_ring();
+}
+
 /* A thread of several, which makes a ring in its table. The other goes on with its own. */
 static void *with_a_table(void *how)
 {
@@ -184,4 +191,4 @@ static void a_close_elsewhere(void)
 	call_by_worker(&ring);
 }
 
-CASES({"only", the_only_thread}, {"early", before_the_first_ring}, {"several", a_thread_of_several}, {"elsewhere", a_close_elsewhere})
+CASES({"only", the_only_thread}, {"early", before_the_first_ring}, {"early-without-proc", before_the_first_ring_without_proc}, {"several", a_thread_of_several}, {"elsewhere", a_close_elsewhere})
