@@ -185,6 +185,8 @@ mutations! {
         JumpLeavesTheSleeper "jump-leaves-the-sleeper"
             Engine "a_handler_jumps_out_of_a_wait_and_another_thread_waits",
             "A longjmp(3) out of a wait leaves the thread counted as asleep.";
+        HandlersKeepTheRole "handlers-keep-the-role" Engine "a_wait_is_left_by_a_compilers_longjmp",
+            "A handler of the program's that interrupts a wait still counts as the one that drives the ring.";
         HandlersAnswerTheirWaits "handlers-answer-their-waits"
             Engine "what_a_handler_posts_is_no_answer_to_the_wait_it_interrupts",
             "A wait that a signal ends is answered with what the handler has posted.";

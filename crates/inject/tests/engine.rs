@@ -302,6 +302,12 @@ cases! {
     a_handler_switches_between_user_threads: "contexts" "own-rings";
     a_handler_switches_between_user_threads_of_one_ring: "contexts" "one-ring";
 
+    a_wait_is_left_by_setcontext: "leaves" "setcontext";
+    a_wait_is_left_by_swapcontext: "leaves" "swapcontext";
+    a_wait_is_left_by_a_compilers_longjmp: "leaves" "builtin";
+    a_wait_is_left_by_exit: "leaves" "exit";
+    a_wait_is_left_by_exit_by_instruction: "leaves" "exit-by-instruction";
+
     a_handler_throws_out_of_a_fault: "throws" "faults";
     a_handler_throws_out_of_a_wait: "throws" "waits";
     a_handler_throws_out_of_a_submission: "throws" "submissions";

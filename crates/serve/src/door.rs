@@ -202,7 +202,7 @@ pub fn watch(fd: i32, edge_triggered: bool) {
     }
 }
 
-/// The calling thread is about to leave whatever it is in by longjmp(3).
+/// The calling thread is about to leave whatever it is in, by longjmp(3), say.
 pub fn leaving_by_jump() {
     point(Point::Jump);
     anyring_engine::ring::sleeps::leaving_by_jump();
@@ -211,6 +211,7 @@ pub fn leaving_by_jump() {
 /// The calling thread is about to end by exit(2) with `status`: does not come back if only threads of the engine's would be
 /// left.
 pub fn exiting(status: i32) {
+    anyring_engine::ring::sleeps::leaving_by_jump();
     anyring_engine::thread::exiting(status);
 }
 

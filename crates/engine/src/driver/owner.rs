@@ -138,6 +138,18 @@ impl Handover {
         Taken::Mine
     }
 
+    /// What has become of the role that thread `me` has `taken`, with this frame: a handler of the program's that interrupted its
+    /// sleep has given it up.
+    pub fn still(&self, taken: Taken, me: u32, frame: usize) -> Taken {
+        let is_mine = self.role.load(Ordering::Relaxed) == me;
+        let has_it = is_mine && (taken == Taken::Shared || self.frame.load(Ordering::Relaxed) == frame);
+        if has_it {
+            taken
+        } else {
+            Taken::No
+        }
+    }
+
     /// A thread waits for what may be there already: it does not only look, and a helper that drives leaves the role. True when
     /// one did. Were the role taken before a sleep only, a helper that is always there first would keep it for good, and every
     /// event wake it.
@@ -167,6 +179,11 @@ impl Handover {
     /// Thread `me` leaves a wait by a jump, perhaps with the role.
     pub fn give_back_if_mine(&self, me: u32) {
         let _ = self.role_from(me, FREE);
+    }
+
+    /// Whether nobody drives.
+    pub fn is_free(&self) -> bool {
+        self.role.load(Ordering::Relaxed) == FREE
     }
 
     /// Whether a thread in enter drives.

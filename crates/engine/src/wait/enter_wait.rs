@@ -13,10 +13,10 @@ use crate::os::Clock;
 use crate::os::{self, syscall, EpollEvent, Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::LOOK_NS;
-use crate::ring::sleeps::{Awake, Kind, Sleep};
+use crate::ring::sleeps::{self, Awake, Kind, Sleep};
 use crate::ring::table;
 use crate::ring::wake::pass_role_on;
-use crate::ring::RingGuard;
+use crate::ring::{Ring, RingGuard};
 use crate::shared::member;
 use crate::thread;
 use crate::thread::tables;
@@ -126,6 +126,9 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
         if !core::mem::replace(&mut said, true) {
             guard.record(|it| it.cqring_wait(wish.min_complete));
         }
+        if sleeps::were_left() {
+            guard = give_up_what_was_left(guard)?;
+        }
         let (again, slept) = sleep(guard, &wish, target, timeouts, driving);
         guard = match again {
             Some(guard) => guard,
@@ -135,6 +138,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
             break Err(guard.refuse_call());
         }
         guard.collect();
+        taken = ring.driver.handover.still(taken, thread::id(), &raw const frame as usize);
         if let Err(Ended { why: error, held_cqes }) = slept {
             let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
             if minimum_over && wish.deadline_ns.is_some() && guard.cq_is_empty() {
@@ -186,7 +190,7 @@ const FOR_EVER_NS: u64 = 1 << 55;
 /// IORING_ENTER_SQ_WAIT: waits until the thread that polls the ring has made room in its SQ, or a signal came. `None` when
 /// the ring has ended. Source: `io_sqpoll_wait_sq` in io_uring/sqpoll.c.
 pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
-    let (ring, control) = (guard.ring(), guard.control);
+    let (ring, control, cookie) = (guard.ring(), guard.control, guard.cookie);
     // Nobody waits for this many CQEs: only `announce_room` and a signal end the sleep.
     const NEVER: u64 = u64::MAX;
     os::heed_handlers();
@@ -205,15 +209,32 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
         drop(guard);
         let word = &control.header().waiters.sequence;
         let slept = if full { Sys::futex_sleep(word, sequence, Some(FOR_EVER_NS)) } else { Ok(()) };
-        let again = ring.lock(); // as in `sleep`
-        control.header().room_waiters.fetch_sub(1, Ordering::Relaxed);
+        let again = lock_again(ring, cookie); // as in `sleep`
+        if again.is_some() {
+            control.header().room_waiters.fetch_sub(1, Ordering::Relaxed);
+        }
         drop(awake);
-        guard = again.ok()?;
+        guard = again?;
         if slept == Err(Errno::INTR) {
             break;
         }
     }
     Some(guard)
+}
+
+/// The ring, unless it has ended meanwhile, and perhaps been made anew: a thread that a jump has taken out of the books did not
+/// keep it.
+fn lock_again(ring: &'static Ring, cookie: u64) -> Option<RingGuard> {
+    ring.lock().ok().filter(|guard| guard.cookie == cookie)
+}
+
+/// The calling thread has left waits unseen, which end now.
+#[cold]
+fn give_up_what_was_left(guard: RingGuard) -> Result<RingGuard, Errno> {
+    let (ring, cookie) = (guard.ring(), guard.cookie);
+    drop(guard);
+    sleeps::leaving_by_jump();
+    lock_again(ring, cookie).ok_or(Errno::BADF)
 }
 
 /// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.
@@ -268,7 +289,9 @@ fn sleep(
     let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
     let awake = Awake::after(Sleep { ring, control, kind, driving, view: guard.memory.view });
     point(Point::Sleep);
+    let cookie = guard.cookie;
     drop(guard);
+    let is_needed = !driving && !polled && awake.is_needed();
     let mut events = [EpollEvent::default(); EVENTS];
     // Another process's death is announced by nobody.
     // What a thread with another table posts may wake nobody.
@@ -276,6 +299,7 @@ fn sleep(
     let look_ns = look_ns.into_iter().chain(blind_ns).chain(unwatched_ns);
     let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).chain(wq::look_again_ns()).min();
     let slept = match watched {
+        _ if is_needed => Ok(0),
         Some(bell) if polled => {
             let mut set = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
             let rung = Sys::poll(&mut set, timeout_ns, wish.sigmask.as_ref());
@@ -294,11 +318,11 @@ fn sleep(
         }
     };
     // Before the sleep ends in the books: until then the ring cannot end.
-    let again = ring.lock();
+    let again = lock_again(ring, cookie);
     let held_cqes = awake.held_cqes();
     // A signal handler that jumped (but not out of here) has ended this sleep in the books already.
     drop(awake);
-    let Ok(mut guard) = again else { return (None, Err(Errno::BADF.into())) };
+    let Some(mut guard) = again else { return (None, Err(Errno::BADF.into())) };
     wq::look_again();
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
         guard.look_for_the_dead();

@@ -6,8 +6,8 @@
 //! A handler of the program may leave an emulation for good with siglongjmp(3). Its stack is then recognised as
 //! abandoned when the same thread traps again from a place that cannot be inside it: not on that stack, not on the
 //! alternate signal stack, and above (on x86-64: outside of) the frame from which the abandoned call was made. A
-//! thread that ended in the middle of one is noticed when the stacks run out. This only concerns the stack: what the
-//! engine held at that moment, the ring's lock say, stays held.
+//! thread that ended in the middle of one is noticed when the stacks run out. This only concerns the stack: what becomes of
+//! a wait that was left is in the engine's `ring::sleeps`.
 //!
 //! To the kernel a thread on one of these is off its alternate signal stack: the next handler would begin at the top of that,
 //! over the frames of one that is there and whose call is emulated. So for a call from there the alternate stack is disabled

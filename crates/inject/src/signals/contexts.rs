@@ -4,8 +4,8 @@
 //! What goes on by uc_link (makecontext(3)) is libc's business: it blocks what the context says.
 
 use super::mask;
-use crate::entry;
 use crate::next::{missing, next};
+use crate::{door, entry};
 use anyring_engine::forced::{point, Point};
 use core::ffi::{c_int, c_void};
 use libc::ucontext_t;
@@ -97,6 +97,7 @@ unsafe fn with(context: *const ucontext_t, go: impl FnOnce(*const ucontext_t) ->
     // SAFETY: the caller vouches for it.
     let mut real = mask::stripped(unsafe { &(*context).uc_sigmask });
     entry::aside(|| {
+        door::leaving_by_jump(); // perhaps out of a wait, for good
         point(Point::Context);
         // SAFETY: as above.
         real = unsafe { mask::goes_on_with(&raw const (*context).uc_sigmask) };
