@@ -5,10 +5,23 @@
 pub mod owner;
 
 use crate::mutation::{mutated, Mutation};
-use crate::os::{syscall, Os, Sys};
+use crate::os::{shares_memory_with, syscall, Os, Sys};
 use crate::shared::control::Control;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use owner::Handover;
+
+/// Processes that run in this memory may drive, and be killed. Relaxed: set before the first of them can.
+static STRANGERS: AtomicBool = AtomicBool::new(false);
+
+/// Another process is about to run in this memory.
+pub fn note_stranger() {
+    STRANGERS.store(true, Ordering::Relaxed);
+}
+
+/// Whether one ever did.
+pub(crate) fn may_be_killed() -> bool {
+    STRANGERS.load(Ordering::Relaxed)
+}
 
 pub(crate) const AWAKE: u32 = 0;
 
@@ -54,6 +67,13 @@ impl Driver {
         self.handover.reset();
         self.sleeping.store(AWAKE, Ordering::Relaxed);
         self.announced.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether who drives has been killed, and does so no more: it is not in this memory. (One that is there, where the kernel does
+    /// not tell, notices as one that a handler has interrupted.)
+    pub(crate) fn bury(&self) -> bool {
+        let dead = self.handover.thread().filter(|thread| may_be_killed() && !shares_memory_with(*thread));
+        dead.inspect(|thread| self.handover.give_back_if_mine(*thread)).is_some()
     }
 
     /// Wakes whoever sleeps on the ring; the futex word has been changed under the post lock.

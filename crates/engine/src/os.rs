@@ -23,8 +23,8 @@ pub mod unlocked;
 pub use clock::Clock;
 pub use fork::{ForkPage, Look};
 pub use guard::{
-    check_writable, copy_by_kernel, handler_installed, has_memory, kernel_copies, user_copy_fault, user_move,
-    user_read, user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
+    check_writable, copy_by_kernel, handler_installed, has_memory, kernel_copies, shares_memory_with,
+    user_copy_fault, user_move, user_read, user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
 pub use interrupt::{can_interrupt, end_waits, handled, heed_handlers, interrupt, interrupted, is_nudge, nudge};
 pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};

@@ -3,13 +3,14 @@
 //! A ring goes into the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its
 //! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
 
+use crate::descriptors::level;
 use crate::descriptors::numbers::{was_used, NUMBERS_END, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of, is_ring};
 use crate::forced::{point, Point};
 use crate::memory::mapped;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{file_status, standard, ForkPage, Look, Os, Sys};
+use crate::os::{file_status, shares_memory_with, standard, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::table::{self, ring, rings};
 use crate::ring::Ring;
@@ -78,9 +79,10 @@ pub fn closing(fd: i32) {
 
 #[cold]
 fn closing_known(fd: i32) {
-    if !owns_this_memory() && !mutated(Mutation::VforkChildrenClose) {
+    if !has_these_tables() && !mutated(Mutation::VforkChildrenClose) {
         return;
     }
+    level::forget(fd);
     // A number that the program used before and that is the engine's now: the program cannot close it.
     if descriptors::is_own(fd) {
         return;
@@ -105,8 +107,7 @@ pub fn closing_range(first: u32, last: u32) {
 /// The program is about to close number `fd`, or to have another file under it. EBADF where that is held for a moment, and to
 /// be closed.
 pub fn taking(fd: i32, closes: bool) -> Result<(), Errno> {
-    // A child of vfork(2) has descriptors of its own, and what its parent holds is in its memory.
-    if !standard::is_held(fd) || !owns_this_memory() {
+    if !standard::is_held(fd) || !has_these_tables() {
         return Ok(());
     }
     if closes {
@@ -230,34 +231,67 @@ fn is_noticed() -> bool {
     word == Some(1) && OWNER.load(Ordering::Relaxed) == Sys::process_id()
 }
 
-/// Whether what the calling process closes is what the tables tell of: a forked child is noticed by this. A child of vfork(2)
-/// has the tables in its memory, and descriptors of its own.
-fn owns_this_memory() -> bool {
-    match FORK_PAGE.word(Look::ByLoad) {
-        Some(word) if word.load(Ordering::Relaxed) != 1 => {
-            // Of a child that libc's fork made the page tells the process id: where that is another one, this is that child's
-            // child of vfork.
-            let forked = FORK_PAGE.child(Look::ByLoad).map_or(0, |child| child.load(Ordering::Relaxed));
-            let owns = forked == 0 || forked == Sys::process_id();
-            if owns {
-                after_fork(word);
-            }
-            owns
-        }
-        _ => OWNER.load(Ordering::Relaxed) == Sys::process_id(),
+/// The process whose memory this is, and whose tables are in it: the calling one, unless that is a child of vfork(2), say.
+fn owner() -> u32 {
+    let Some(word) = FORK_PAGE.word(Look::ByLoad) else { return Sys::process_id() };
+    match word.load(Ordering::Relaxed) {
+        1 => OWNER.load(Ordering::Relaxed),
+        // Of a child that libc's fork made the page tells the process id.
+        _ => match FORK_PAGE.child(Look::ByLoad).map_or(0, |child| child.load(Ordering::Relaxed)) {
+            0 => owner_by_memory(),
+            child => child,
+        },
     }
+}
+
+/// The same in a child that was forked unseen.
+fn owner_by_memory() -> u32 {
+    let (me, parent) = (Sys::process_id(), syscall(libc::SYS_getppid, [0; 6]) as u32);
+    // No parent where that is outside of the PID namespace.
+    if parent != 0 && shares_memory_with(parent) && !mutated(Mutation::BorrowersOwn) {
+        parent
+    } else {
+        me
+    }
+}
+
+/// Whether the memory is the calling process's own. Where nobody has noted it yet, a forked child is noticed by this.
+pub fn is_owner() -> bool {
+    let is_owner = owner() == Sys::process_id();
+    if is_owner {
+        notice_fork();
+    }
+    is_owner
+}
+
+/// Whether the tables in this memory tell of the calling process's descriptors: asked by whatever changes them for it. A child of
+/// vfork(2) has descriptors of its own; a child of clone(2) with CLONE_VM may have its parent's.
+pub fn has_these_tables() -> bool {
+    is_owner() || tables::are_same(owner())
+}
+
+/// Number `fd` is a new duplicate, perhaps of a ring's.
+pub fn duplicated(fd: i32) {
+    if has_these_tables() {
+        adopt(fd);
+    }
+}
+
+/// Whether nobody but threads of ours has the calling thread's table of descriptors.
+pub fn shares_table_with_engine_only() -> bool {
+    thread::are_there() && is_owner() && tables::is_engines_only()
 }
 
 /// The calling thread has got a table of descriptors of its own.
 pub fn unshared() {
-    tables::unshared(OWNER.load(Ordering::Relaxed) != 0 && !owns_this_memory());
+    tables::unshared(OWNER.load(Ordering::Relaxed) != 0 && !is_owner());
 }
 
 /// The calling thread is about to make system call `number`, one of [`identity::NUMBERS`], with this first argument.
 #[cold]
 pub fn before_identity_call(number: i64, argument: usize) {
     // A forked child that is noticed later would forget what is noted here. One of vfork(2) changes nothing of its parent's.
-    if !owns_this_memory() && OWNER.load(Ordering::Relaxed) != 0 {
+    if OWNER.load(Ordering::Relaxed) != 0 && !is_owner() {
         return;
     }
     if identity::is_changed_by(number, argument) {
@@ -323,6 +357,7 @@ fn put_in_order(word: &AtomicU32) {
         }
         return;
     }
+    let owner = owner();
     // SAFETY: as below.
     unsafe { thread::reset_after_fork() };
     let shared = tables::note_sharing_with(OWNER.load(Ordering::Relaxed));
@@ -358,7 +393,7 @@ fn put_in_order(word: &AtomicU32) {
         // SAFETY: only functions of this type are stored there.
         unsafe { core::mem::transmute::<*mut (), fn()>(renew)() };
     }
-    OWNER.store(Sys::process_id(), Ordering::Relaxed);
+    OWNER.store(owner, Ordering::Relaxed);
     word.store(1, Ordering::Release); // partner: the Acquire loads above
 }
 

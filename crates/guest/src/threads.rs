@@ -3,6 +3,7 @@
 use crate::crossing::clone_away;
 use crate::world::{self, Block};
 use crate::{fast, tcb};
+use anyring_engine::driver::note_stranger;
 use anyring_engine::process;
 use anyring_serve::crossing::Registers;
 use anyring_serve::sys::{self, set_mask};
@@ -68,6 +69,9 @@ fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> i
     child.mask.store(mask, Ordering::Relaxed);
     child.identity.store(block.identity.load(Ordering::Relaxed), Ordering::Relaxed);
     child.is_borrowed.store(flags & THREAD == 0, Ordering::Relaxed);
+    if flags & THREAD == 0 {
+        note_stranger();
+    }
     match flags & SETTLS {
         0 => fast::share(child, fs as usize),
         _ => fast::forget(fs as usize),

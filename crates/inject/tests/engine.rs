@@ -215,6 +215,14 @@ cases! {
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
     a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";
 
+    a_child_of_vfork_of_an_unseen_fork_closes_its_own: "borrows" "raw";
+    a_child_of_vfork_of_a_fork_without_handlers_closes_its_own: "borrows" "_Fork";
+    duplicates_of_a_child_of_vfork_are_its_own: "borrows" "dups";
+    a_ring_in_a_set_stays_level_whatever_a_child_of_vfork_closes: "borrows" "level";
+    a_child_with_its_parents_descriptors_parts_from_them: "borrows" "parts";
+    a_bad_pointer_of_a_child_whose_handlers_are_gone_is_efault: "borrows" "bad-pointers";
+    a_process_in_the_same_memory_is_killed_while_it_waits: "borrows" "killed";
+
     rings_that_a_child_exits_leave_it_nothing: "children" "exits";
     rings_that_a_child_closes_leave_it_nothing: "children" "closes";
     deferred_rings_that_a_child_closes_leave_it_nothing: "children" "closes-deferred";

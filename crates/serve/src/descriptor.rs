@@ -39,7 +39,6 @@ fn number_goes(fd: i32, closes: bool) -> Result<(), Errno> {
     }
     process::taking(fd, closes)?;
     point(Point::Close);
-    crate::wait::forget(fd);
     door::closing(fd);
     Ok(())
 }
@@ -99,7 +98,6 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
 fn before_close_range(first: u32, last: u32) {
     point(Point::CloseRange);
     (first..=last.min(2)).for_each(|fd| _ = process::taking(fd as i32, false));
-    crate::wait::forget_range(first, last);
     door::closing_range(first, last);
 }
 

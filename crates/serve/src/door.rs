@@ -184,7 +184,7 @@ pub fn closing_range(first: u32, last: u32) {
 
 /// Whether nobody but threads of the engine's has the calling thread's table of descriptors together with it.
 pub fn shares_table_with_engine_only() -> bool {
-    thread::tables::is_engines_only()
+    process::shares_table_with_engine_only()
 }
 
 /// The calling thread has got a table of descriptors of its own (unshare(2)).
@@ -218,7 +218,7 @@ pub fn exiting(status: i32) {
 /// `fd` is a new duplicate of some ring's descriptor.
 pub fn duplicated(fd: i32) {
     point(Point::Dup);
-    process::adopt(fd);
+    process::duplicated(fd);
 }
 
 /// Makes the descriptor's readability agree with the CQ: call before the program waits on ring `fd` with a

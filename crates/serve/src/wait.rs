@@ -10,8 +10,6 @@ use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
 use libc::{epoll_event, fd_set, pollfd};
 
-pub use anyring_engine::descriptors::level::{forget, forget_range};
-
 /// epoll_ctl(2) is about to be called.
 pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     if !matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) || !door::is_ring(fd) {

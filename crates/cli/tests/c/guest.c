@@ -9,6 +9,7 @@
 #include <linux/capability.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -651,6 +652,30 @@ static void list(void) {
         if (fcntl(number, F_GETFL) >= 0) printf("%d is open\n", number);
 }
 
+static int wait_on(void *ring) {
+    struct io_uring_cqe *cqe;
+    io_uring_wait_cqe(ring, &cqe);
+    return 0;
+}
+
+/* A process in the same memory is killed while it waits for what others wait for, too. */
+static void killed(void) {
+    struct io_uring ring;
+    int pipes[2];
+    char buffer[8];
+    ring_init(&ring);
+    CHECK(pipe(pipes) == 0);
+    io_uring_prep_read(io_uring_get_sqe(&ring), pipes[0], buffer, sizeof buffer, 0);
+    CHECK(io_uring_submit(&ring) == 1);
+    char *stack = malloc(1 << 18);
+    int child = clone(wait_on, stack + (1 << 18), CLONE_VM | SIGCHLD, &ring);
+    CHECK(child > 0 && usleep(50000) == 0);
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    CHECK(write(pipes[1], "abc", 3) == 3);
+    printf("the read: %d\n", complete(&ring));
+    io_uring_queue_exit(&ring);
+}
+
 int main(int count, char **words) {
     static const struct {
         const char *name;
@@ -673,6 +698,7 @@ int main(int count, char **words) {
         {"identity", identity},
         {"descriptors", descriptors},
         {"names", names},
+        {"killed", killed},
         {"list", list},
         {"give_up_alone", give_up_alone},
         {"give_up_together", give_up_together},

@@ -29,6 +29,7 @@ macro_rules! parts {
 
 parts! {
     nop file socket worker poll threads detached signals queued alternate jumps fork fork_among_threads exec identity descriptors names
+    killed
 }
 
 /// In the kernel's own io_uring no thread of the program's is left with root's rights, either.

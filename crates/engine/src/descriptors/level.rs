@@ -38,13 +38,6 @@ pub fn forget(fd: i32) {
     }
 }
 
-/// The numbers `first..=last` are being closed.
-pub fn forget_range(first: u32, last: u32) {
-    if any() {
-        RING_NUMBERS.filter(|fd| (first..=last).contains(&(*fd as u32))).for_each(forget);
-    }
-}
-
 /// Calls `settle` for each.
 pub fn for_each(mut settle: impl FnMut(i32)) {
     for (index, word) in LEVEL.iter().enumerate() {

@@ -188,7 +188,12 @@ impl Handover {
 
     /// Whether a thread in enter drives.
     pub fn has_thread(&self) -> bool {
-        !matches!(self.role.load(Ordering::Relaxed), FREE | HELPER)
+        self.thread().is_some()
+    }
+
+    /// The thread in enter that drives.
+    pub fn thread(&self) -> Option<u32> {
+        Some(self.role.load(Ordering::Relaxed)).filter(|role| ![FREE, HELPER].contains(role))
     }
 
     /// Whether the helper drives.

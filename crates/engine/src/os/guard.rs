@@ -93,6 +93,19 @@ pub fn has_memory(thread: u32) -> Option<bool> {
     }
 }
 
+/// Whether process `other` runs in the calling one's memory: it has there what is nowhere else. The kernel lets every process
+/// read its own memory, whichever it names as the owner.
+pub fn shares_memory_with(other: u32) -> bool {
+    const KCMP_VM: usize = 1;
+    if !kernel_copies() {
+        return syscall(libc::SYS_kcmp, [Sys::process_id() as usize, other as usize, KCMP_VM, 0, 0, 0]) == 0;
+    }
+    let here = [Sys::clock_ns(libc::CLOCK_MONOTONIC), u64::from(Sys::thread_id()) << 32 | 0x616e_7972];
+    let mut there = [0_u64; 2];
+    let (from, to) = (here.as_ptr() as usize, there.as_mut_ptr() as usize);
+    copy_of(other, to, from, size_of_val(&here), false).is_ok() && there == here
+}
+
 fn copy_of(thread: u32, to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
     let (local, remote) = if write { ([from, bytes], [to, bytes]) } else { ([to, bytes], [from, bytes]) };
     let number = if write { libc::SYS_process_vm_writev } else { libc::SYS_process_vm_readv };

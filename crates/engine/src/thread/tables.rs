@@ -70,16 +70,25 @@ pub fn set_mine(table: u32) {
     let _ = MINE.try_with(|mine| mine.set(table));
 }
 
-/// Whether nobody but threads of ours has the calling thread's table.
+/// Whether nobody but threads of ours has the calling thread's table, in the process that has this memory.
 pub fn is_engines_only() -> bool {
-    thread::are_there() && !shares_descriptors() && thread::is_only_one_of_program()
+    !shares_descriptors() && thread::is_only_one_of_program()
+}
+
+/// Whether the calling process has its table together with process `other`. No where kcmp(2) is refused.
+pub fn are_same(other: u32) -> bool {
+    let args = [Sys::process_id() as usize, other as usize, KCMP_FILES, 0, 0, 0];
+    syscall(libc::SYS_kcmp, args) == 0
 }
 
 /// The calling thread has got a table of its own. Nobody stays with the old one where it is alone, in a child of vfork(2),
 /// say, which only borrows the memory that this is in.
 pub fn unshared(is_borrowed: bool) {
-    if is_borrowed || !thread::are_there() && thread::is_only_one_of_program() {
+    if is_borrowed {
         return;
+    }
+    if !thread::are_there() && thread::is_only_one_of_program() {
+        return SHARES_DESCRIPTORS.store(0, Relaxed);
     }
     if mutated(Mutation::TablesDoNotDiffer) {
         return;
@@ -120,8 +129,7 @@ pub fn shares_descriptors() -> bool {
 /// Notes, in a forked child, whether it has one table of descriptors with its parent, by clone(2) with CLONE_FILES: then what
 /// the parent has open is not the child's to close. No where kcmp(2) is refused.
 pub fn note_sharing_with(parent: u32) -> bool {
-    let args = [Sys::process_id() as usize, parent as usize, KCMP_FILES, 0, 0, 0];
-    let shared = syscall(libc::SYS_kcmp, args) == 0;
+    let shared = are_same(parent);
     SHARES_DESCRIPTORS.store(shared.into(), Relaxed);
     shared
 }

@@ -4,7 +4,7 @@
 //! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
 use crate::driver::owner::Taken;
-use crate::driver::{IN_EPOLL, IN_FUTEX};
+use crate::driver::{may_be_killed, IN_EPOLL, IN_FUTEX};
 use crate::forced::{point, Point};
 use crate::issue::{chaos, unwatched};
 use crate::memory::layout::word;
@@ -104,7 +104,11 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
         }
         // On a polled ring the role only says who sleeps with a signal mask.
         if taken == Taken::No && (!polled || wish.sigmask.is_some()) {
-            taken = ring.driver.handover.take(thread::id(), &raw const frame as usize);
+            let take = || ring.driver.handover.take(thread::id(), &raw const frame as usize);
+            taken = take();
+            if taken == Taken::No && ring.driver.bury() {
+                taken = take();
+            }
             guard.leave_helper();
         }
         let driving = taken != Taken::No;
@@ -295,7 +299,8 @@ fn sleep(
     let mut events = [EpollEvent::default(); EVENTS];
     // Another process's death is announced by nobody.
     // What a thread with another table posts may wake nobody.
-    let look_ns = (shared || tables::differ()).then_some(member::LOOK_NS);
+    let looks = shared || tables::differ() || !driving && may_be_killed();
+    let look_ns = looks.then_some(member::LOOK_NS);
     let look_ns = look_ns.into_iter().chain(blind_ns).chain(unwatched_ns);
     let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).chain(wq::look_again_ns()).min();
     let slept = match watched {

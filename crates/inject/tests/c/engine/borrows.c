@@ -1,0 +1,247 @@
+/* Processes that run in another's memory, or with another's descriptors: what they do with their own is theirs alone. */
+#include "engine.h"
+
+#include "holdings.h"
+
+#include <linux/close_range.h>
+#include <linux/sched.h>
+
+static char buffer[8];
+static int pipes[2];
+static struct io_uring ring;
+
+static pid_t fork_unseen(void)
+{
+	return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+}
+
+static pid_t fork_without_handlers(void)
+{
+	return _Fork();
+}
+
+/* A process that no handler of libc's knows of, and its child by vfork(2), which closes first. Afterwards what the process
+ * itself closes is seen. */
+static void borrows_from(pid_t (*make)(void))
+{
+	struct io_uring_cqe *cqe;
+	pid_t child;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 4, 1);
+	CHECK(wait_ms(&ring, &cqe, 20) == -ETIME);
+	child = make();
+	if (child == 0) {
+		int mine[2], later[2];
+		pid_t borrower = vfork();
+
+		if (borrower == 0) {
+			close(ring.ring_fd);
+			close(pipes[0]);
+			_exit(0);
+		}
+		wait_for_child(borrower);
+		CHECK(pipe(mine) == 0);
+		submit_read(&ring, mine[0], buffer, 4, 2);
+		CHECK(wait_ms(&ring, &cqe, 20) == -ETIME);
+		CHECK(close(mine[0]) == 0);
+		CHECK(pipe(later) == 0 && later[0] == mine[0]);
+		write_all(later[1], "late");
+		write_all(mine[1], "mine");
+		expect(&ring, 2, 4);
+		CHECK(!memcmp(buffer, "mine", 4));
+		_exit(0);
+	}
+	wait_for_child(child);
+	write_all(pipes[1], "abcd");
+	expect(&ring, 1, 4);
+}
+
+static void borrows_from_raw(void)
+{
+	borrows_from(fork_unseen);
+}
+
+static void borrows_from_Fork(void)
+{
+	borrows_from(fork_without_handlers);
+}
+
+/* Duplicates that a child of vfork(2) has made are not its parent's, which, forked itself, gives up the ring with the only
+ * number that it has: as many descriptors go as without them. */
+static int descriptors_after_closing(int with_duplicates)
+{
+	int status;
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		pid_t borrower = vfork();
+
+		if (borrower == 0) {
+			if (with_duplicates) {
+				dup(ring.ring_fd);
+				dup2(ring.ring_fd, 700);
+				fcntl(ring.ring_fd, F_DUPFD, 800);
+			}
+			_exit(0);
+		}
+		wait_for_child(borrower);
+		CHECK(close(ring.ring_fd) == 0);
+		_exit(entries_of("/proc/self/fd"));
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void dups(void)
+{
+	need_proc();
+	init_ring(&ring, 8, 0);
+	CHECK(descriptors_after_closing(1) == descriptors_after_closing(0));
+}
+
+/* A ring in a level-triggered set of the parent's stays there, whatever a child of vfork(2) closes: it is ready as long as
+ * there are CQEs. */
+static void level(void)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int set = epoll_create1(0);
+
+	init_ring(&ring, 8, 0);
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
+	for (int how = 0; how < 3; how++) {
+		pid_t child = vfork();
+
+		if (child == 0) {
+			if (how == 0)
+				close(ring.ring_fd);
+			else if (how == 1)
+				close_range(3, ~0U, 0);
+			else
+				dup2(0, ring.ring_fd);
+			_exit(0);
+		}
+		wait_for_child(child);
+		prepare_nop(&ring, 1);
+		submit(&ring, 1);
+		CHECK(epoll_wait(set, &event, 1, 0) == 1);
+		take(&ring, 1, 0);
+		CHECK(epoll_wait(set, &event, 1, 0) == 0);
+	}
+}
+
+static int close_own_table(void *unused)
+{
+	(void)unused;
+	return close_range(3, ~0U, CLOSE_RANGE_UNSHARE) != 0;
+}
+
+static int unshare_and_close(void *unused)
+{
+	(void)unused;
+	if (unshare(CLONE_FILES) != 0)
+		return 1;
+	return close(pipes[0]) || close(pipes[1]) || close(ring.ring_fd);
+}
+
+/* A child that has its parent's table parts from it, and closes everything: all is still there for the parent. */
+static void parts(void)
+{
+	static const int flags[] = {CLONE_FILES | SIGCHLD, CLONE_FILES | CLONE_VM | SIGCHLD,
+				    CLONE_FILES | CLONE_VM | CLONE_VFORK | SIGCHLD};
+	static int (*const ways[])(void *) = {close_own_table, unshare_and_close};
+	const size_t size = 1 << 18;
+
+	for (unsigned way = 0; way < 2; way++)
+		for (unsigned i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+			char *stack = malloc(size);
+			struct io_uring_cqe *cqe;
+
+			CHECK(pipe(pipes) == 0);
+			init_ring(&ring, 8, 0);
+			submit_read(&ring, pipes[0], buffer, 4, 1);
+			CHECK(wait_ms(&ring, &cqe, 20) == -ETIME);
+			wait_for_child(clone(ways[way], stack + size, flags[i], NULL));
+			write_all(pipes[1], "abcd");
+			only_look(&ring);
+			expect(&ring, 1, 4);
+			io_uring_queue_exit(&ring);
+			CHECK(close(pipes[0]) == 0 && close(pipes[1]) == 0);
+			free(stack);
+		}
+}
+
+/* A child whose handlers are gone. */
+static void without_handlers(void (*what)(void))
+{
+	struct clone_args args = {.flags = CLONE_CLEAR_SIGHAND, .exit_signal = SIGCHLD};
+	pid_t child;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], (char *)16, 1, 1); /* whose faults are recovered from here on */
+	write_all(pipes[1], "xy");
+	expect(&ring, 1, -EFAULT);
+	child = syscall(SYS_clone3, &args, sizeof(args));
+	if (child < 0 && errno == ENOSYS)
+		skip("there is no clone3(2)");
+	if (child == 0) {
+		what();
+		_exit(0);
+	}
+	wait_for_child(child);
+}
+
+static void use_bad_pointers(void)
+{
+	write_all(pipes[1], "x");
+	submit_read(&ring, pipes[0], (char *)16, 1, 2);
+	expect(&ring, 2, -EFAULT);
+}
+
+static void use_bad_pointers_without_handlers(void)
+{
+	without_handlers(use_bad_pointers);
+}
+
+static int wait_for_the_read(void *unused)
+{
+	struct io_uring_cqe *cqe;
+
+	io_uring_wait_cqe(&ring, &cqe);
+	return unused == NULL;
+}
+
+/* A process in the same memory is killed while it waits. */
+static void killed(void)
+{
+	const size_t size = 1 << 18;
+
+	for (int round = 0; round < 3; round++) {
+		char *stack = malloc(size);
+		int status, child;
+
+		CHECK(pipe(pipes) == 0);
+		init_ring(&ring, 8, 0);
+		submit_read(&ring, pipes[0], buffer, 4, 1);
+		child = clone(wait_for_the_read, stack + size, CLONE_VM | SIGCHLD, NULL);
+		CHECK(child > 0);
+		usleep(50000);
+		CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+		write_all(pipes[1], "abcd");
+		expect(&ring, 1, 4);
+		io_uring_queue_exit(&ring);
+		CHECK(close(pipes[0]) == 0 && close(pipes[1]) == 0);
+		free(stack);
+	}
+}
+
+CASES({"raw", borrows_from_raw},
+      {"_Fork", borrows_from_Fork},
+      {"dups", dups},
+      {"level", level},
+      {"parts", parts},
+      {"bad-pointers", use_bad_pointers_without_handlers},
+      {"killed", killed})
