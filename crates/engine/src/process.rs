@@ -12,9 +12,11 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::os::{file_status, shares_memory_with, standard, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
+use crate::ring::notes::Note;
 use crate::ring::table::{self, ring, rings};
-use crate::ring::Ring;
+use crate::ring::{LockFailure, Ring};
 use crate::thread::tables;
+use crate::wq::creds::Hold;
 use crate::{identity, thread, Errno};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -296,9 +298,16 @@ pub fn before_identity_call(number: i64, argument: usize) {
     }
     if identity::is_changed_by(number, argument) {
         identity::changing(|| {
+            let mut claim = None;
             for ring in rings() {
-                if let Ok(mut guard) = ring.lock() {
-                    guard.keep_identity();
+                match ring.lock_unless_asleep() {
+                    Ok(mut guard) => guard.keep_identity(None),
+                    // Who holds it sleeps, and acts on the note before anything goes on.
+                    Err(LockFailure::Busy) => {
+                        let claim = claim.get_or_insert_with(Hold::on_caller);
+                        ring.leave_note(Note::Identity(claim.another()));
+                    }
+                    Err(_) => {}
                 }
             }
         });

@@ -578,6 +578,7 @@ impl RingGuard {
                 Note::Helper => self.due.add(Due::HELPER),
                 Note::Poller => self.due.add(Due::POLLER),
                 Note::File(job) => self.take_file(job),
+                Note::Identity(claim) => self.keep_identity(Some(&claim)),
             }
         }
     }

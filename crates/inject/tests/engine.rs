@@ -105,6 +105,7 @@ macro_rules! cases {
 cases! {
     threads_close_through_rings_of_their_own: "lifetime" "close-by-threads";
     a_close_waits_for_no_ring: "stuck" "transfers";
+    a_change_of_identity_waits_for_no_ring: "stuck" "changes-of-identity";
     a_ring_is_closed_while_its_holder_sleeps: "stuck" "ends";
     a_call_that_sleeps_keeps_nobody_from_its_ring: "stuck" "names";
     a_close_that_lingers_keeps_nobody_from_its_ring: "stuck" "lingers";

@@ -413,11 +413,11 @@ impl RingGuard {
 
     /// The calling thread is about to change its identity, as the first one: what is in flight keeps the one that all have.
     #[cold]
-    pub fn keep_identity(&mut self) {
+    pub fn keep_identity(&mut self, claim: Option<&Hold>) {
         if self.ring().defers() {
             return; // whoever submitted it completes it
         }
-        let (mut place, mut workers) = (0, None);
+        let (mut place, mut workers) = (0, claim.map(|claim| claim.0.clone()));
         while let Some(id) = self.slab.next_from(place) {
             place = id.place() + 1;
             let request = &self.slab[id];

@@ -14,6 +14,7 @@ use crate::resource::files::FixedFile;
 use crate::ring::helper;
 use crate::ring::table;
 use crate::sync::{fence_after_swap, thread_pointer};
+use crate::wq::creds::Hold;
 use crate::wq::{self, Job};
 use crate::{alloc, thread, Errno};
 use core::sync::atomic::{fence, Ordering};
@@ -33,6 +34,8 @@ pub enum Note {
     Poller,
     /// Another ring sends a file: its MSG_RING, which whoever holds this one makes.
     File(Arc<Job>),
+    /// A thread has changed its identity: what is in flight keeps the one that this is a claim to.
+    Identity(Hold),
 }
 
 /// A number that is being closed, and the one duplicate of it for all rings that are busy.

@@ -289,6 +289,11 @@ impl Hold {
         Hold(workers.clone())
     }
 
+    /// A claim to a credentials pool of the calling thread, as it is now.
+    pub fn on_caller() -> Hold {
+        Hold::new(&CredsPool::new())
+    }
+
     /// A claim to a credentials pool that keeps the credentials that the calling thread has now. `EAGAIN` when no thread can be made.
     pub fn on_credentials() -> Result<Hold, Errno> {
         let workers = CredsPool::with(0, Some(Credentials::of_caller()?));

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <semaphore.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 
 static struct io_uring ring, other;
@@ -101,6 +102,33 @@ static void transfers(void)
 	expect(&ring, 2, 1);
 	CHECK(byte == 'y' && !memcmp(page, "abc", 3));
 	CHECK(close(file) == 0);
+	io_uring_queue_exit(&ring);
+}
+
+/* A thread that changes its identity meanwhile waits for nobody. */
+static void changes_of_identity(void)
+{
+	int sockets[2], waits[2];
+	char byte = 0;
+
+	make_page();
+	init_ring(&ring, 8, 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0 && pipe(waits) == 0);
+	submit_read(&ring, waits[0], &byte, 1, 2);
+	write_all(sockets[1], "abc");
+	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
+	submit_elsewhere();
+	wait_for_fault();
+	alarm(20);
+	setfsuid(getuid());
+	setfsgid(getgid());
+	alarm(0);
+	answer_fault();
+	CHECK(pthread_join(submitter, NULL) == 0);
+	expect(&ring, 0, 3);
+	write_all(waits[1], "y");
+	expect(&ring, 2, 1);
+	CHECK(byte == 'y');
 	io_uring_queue_exit(&ring);
 }
 
@@ -568,7 +596,9 @@ static void signals(void)
 	expect(&ring, 0, 3);
 }
 
-CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", lingers},
+CASES({"transfers", transfers},
+      {"changes-of-identity", changes_of_identity},
+      {"ends", ends}, {"names", names}, {"lingers", lingers},
       {"unregistered", unregistered_file_lingers},
       {"cleared", cleared_slot_lingers},
       {"received", received_file_lingers},
