@@ -39,8 +39,15 @@ pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize
     if let Some(answer) = preloaded([directory as usize, path, arguments, environment, flags]) {
         return answer;
     }
-    let answer = prepare(directory, path, arguments, flags).map(|ready| ready.execute(environment));
-    answer.unwrap_or_else(|error| -(error.raw_os_error() as isize))
+    let mut answer = 0;
+    exec::preload::loadable(environment, &mut |environment| {
+        let ready = prepare(directory, path, arguments, flags);
+        answer = match ready.map(|ready| ready.execute(environment)) {
+            Ok(answer) => answer,
+            Err(error) => -(error.raw_os_error() as isize),
+        };
+    });
+    answer
 }
 
 /// Executes a program with the library preloaded, if that is the way for it; only an error comes back. Says so of one that

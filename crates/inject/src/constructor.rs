@@ -2,7 +2,7 @@
 
 use crate::{
     backend, copy, descriptor, entry, exec, identity, jump, liburing, memory, musl, named, passing, raw, sanitizer,
-    signals, unwind, wait,
+    shell, signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
@@ -28,6 +28,7 @@ extern "C" fn constructor() {
             passing::resolve,
             raw::resolve,
             sanitizer::resolve,
+            shell::resolve,
             signals::contexts::resolve,
             signals::threads::resolve,
             signals::wrappers::resolve,

@@ -7,7 +7,7 @@
 use crate::next::{missing, next};
 use crate::signals::mask;
 use crate::{arch, backend, entry, sys};
-use anyring_serve::exec::{self, kind, Call};
+use anyring_serve::exec::{self, kind, preload, Call};
 use anyring_serve::host::Server;
 use core::ffi::{c_char, c_int, c_void, CStr};
 use libc::posix_spawnattr_t;
@@ -16,7 +16,6 @@ type List = *const *const c_char;
 
 next! {
     EXECVE = c"execve": fn(*const c_char, List, List) -> c_int;
-    EXECVP = c"execvp": fn(*const c_char, List) -> c_int;
     EXECVPE = c"execvpe": fn(*const c_char, List, List) -> c_int;
     FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int;
     EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int;
@@ -29,7 +28,7 @@ extern "C" {
 }
 
 /// The environment of the process, as the kernel is given it.
-fn own_environment() -> List {
+pub fn own_environment() -> List {
     // SAFETY: libc's variable. Whoever changes it beside an exec has that race without us, too.
     unsafe { environ }
 }
@@ -47,12 +46,28 @@ fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
     });
 }
 
-/// Before execveat(2) with these arguments: does not come back where the guest host has taken the process's place.
-pub fn before(call: &Call) {
+/// Makes a call that executes a program, by the environment that `start` is given: does not come back where it has done so, or the
+/// guest host has taken the process's place.
+pub fn execute<T>(call: &Call, start: impl FnOnce(usize) -> T) -> Option<T> {
+    before(call);
+    with_environment(call.environment, |environment| mask::inherited(|| start(environment)))
+}
+
+/// Before a call that executes a program.
+fn before(call: &Call) {
     serve(call, &mut |host, arguments| {
         // SAFETY: strings and lists of the program's and of ours, which the kernel reads.
         mask::inherited(|| unsafe { sys::call(libc::SYS_execve, [host, arguments, call.environment, 0, 0, 0]) });
     });
+}
+
+/// Runs `start` with the environment that the program is to have: see [`preload`].
+fn with_environment<T>(environment: usize, start: impl FnOnce(usize) -> T) -> Option<T> {
+    let (mut start, mut answer) = (Some(start), None);
+    preload::loadable(environment, &mut |environment| {
+        answer = start.take().map(|start| start(environment));
+    });
+    answer
 }
 
 fn call_of(path: *const c_char, arguments: List, environment: List) -> Call {
@@ -66,9 +81,10 @@ fn call_of(path: *const c_char, arguments: List, environment: List) -> Call {
 /// As libc's `execve`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
-    before(&call_of(path, arguments, environment));
-    // SAFETY: the caller's own arguments.
-    EXECVE.get().map_or_else(missing, |next| mask::inherited(|| unsafe { next(path, arguments, environment) }))
+    let Some(next) = EXECVE.get() else { return missing() };
+    // SAFETY: the caller's own arguments, or some of its environment.
+    let start = |environment| unsafe { next(path, arguments, environment as List) };
+    execute(&call_of(path, arguments, environment), start).unwrap_or_else(missing)
 }
 
 /// execv(3).
@@ -87,9 +103,8 @@ pub unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c
 /// As libc's `execvp`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
-    search(file, &mut |path| before(&call_of(path, arguments, own_environment())));
-    // SAFETY: the caller's own arguments.
-    EXECVP.get().map_or_else(missing, |next| mask::inherited(|| unsafe { next(file, arguments) }))
+    // SAFETY: the caller's contract is the same; it is what libc's function is.
+    unsafe { execvpe(file, arguments, own_environment()) }
 }
 
 /// execvpe(3).
@@ -98,9 +113,11 @@ pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> 
 /// As libc's `execvpe`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
+    let Some(next) = EXECVPE.get() else { return missing() };
     search(file, &mut |path| before(&call_of(path, arguments, environment)));
-    // SAFETY: the caller's own arguments.
-    EXECVPE.get().map_or_else(missing, |next| mask::inherited(|| unsafe { next(file, arguments, environment) }))
+    // SAFETY: the caller's own arguments, or some of its environment.
+    let start = |environment| mask::inherited(|| unsafe { next(file, arguments, environment as List) });
+    with_environment(environment as usize, start).unwrap_or_else(missing)
 }
 
 /// fexecve(3).
@@ -109,12 +126,14 @@ pub unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, en
 /// As libc's `fexecve`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
-    let call = call_of(c"".as_ptr(), arguments, environment);
-    if fd >= 0 && !arguments.is_null() && !environment.is_null() {
-        before(&Call { directory: fd, flags: libc::AT_EMPTY_PATH as usize, ..call });
+    let Some(next) = FEXECVE.get() else { return missing() };
+    // SAFETY: the caller's own arguments, or some of its environment.
+    let start = |environment| unsafe { next(fd, arguments, environment as List) };
+    if fd < 0 || arguments.is_null() || environment.is_null() {
+        return start(environment as usize);
     }
-    // SAFETY: the caller's own arguments.
-    FEXECVE.get().map_or_else(missing, |next| mask::inherited(|| unsafe { next(fd, arguments, environment) }))
+    let call = call_of(c"".as_ptr(), arguments, environment);
+    execute(&Call { directory: fd, flags: libc::AT_EMPTY_PATH as usize, ..call }, start).unwrap_or_else(missing)
 }
 
 /// execveat(2).
@@ -129,11 +148,11 @@ pub unsafe extern "C-unwind" fn execveat(
     environment: List,
     flags: c_int,
 ) -> c_int {
-    before(&Call { directory, flags: flags as usize, ..call_of(path, arguments, environment) });
-    mask::inherited(|| {
-        // SAFETY: the caller's own arguments.
-        EXECVEAT.get().map_or_else(missing, |next| unsafe { next(directory, path, arguments, environment, flags) })
-    })
+    let Some(next) = EXECVEAT.get() else { return missing() };
+    // SAFETY: the caller's own arguments, or some of its environment.
+    let start = |environment| unsafe { next(directory, path, arguments, environment as List, flags) };
+    let call = call_of(path, arguments, environment);
+    execute(&Call { directory, flags: flags as usize, ..call }, start).unwrap_or_else(missing)
 }
 
 /// posix_spawn(3).
@@ -156,8 +175,9 @@ pub unsafe extern "C-unwind" fn posix_spawn(
         // SAFETY: the caller's own arguments, with other strings.
         unsafe { next(pid, host as *const c_char, actions, attributes, list as List, environment) }
     });
-    // SAFETY: the caller's own arguments.
-    spawned.unwrap_or_else(|| unsafe { next(pid, path, actions, attributes, arguments, environment) })
+    // SAFETY: the caller's own arguments, or some of its environment.
+    let start = |environment| unsafe { next(pid, path, actions, attributes, arguments, environment as List) };
+    spawned.or_else(|| with_environment(environment as usize, start)).unwrap_or(libc::ENOSYS)
 }
 
 /// posix_spawnp(3).
@@ -183,8 +203,9 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
             unsafe { next(pid, host as *const c_char, actions, attributes, list as List, environment) }
         });
     });
-    // SAFETY: the caller's own arguments.
-    spawned.unwrap_or_else(|| unsafe { next(pid, file, actions, attributes, arguments, environment) })
+    // SAFETY: the caller's own arguments, or some of its environment.
+    let start = |environment| unsafe { next(pid, file, actions, attributes, arguments, environment as List) };
+    spawned.or_else(|| with_environment(environment as usize, start)).unwrap_or(libc::ENOSYS)
 }
 
 /// The attributes with the mask that the thread believes to have, where they name none and libc would not know it.

@@ -29,6 +29,7 @@ pub mod raw;
 #[path = "raw_elsewhere.rs"]
 pub mod raw;
 mod sanitizer;
+pub mod shell;
 pub mod signals;
 pub mod syscall;
 mod unwind;

@@ -5,6 +5,7 @@
 //! which then says why.
 
 pub mod kind;
+pub mod preload;
 
 use crate::{arch, filters, sys};
 use anyring_engine::stats;
@@ -39,7 +40,9 @@ pub struct Call {
 /// What an environment that a program is started with says of us. The addresses are those of values, 0 for none.
 #[derive(Clone, Copy, Default)]
 pub struct Environment {
-    /// Whether LD_PRELOAD names the library.
+    /// LD_PRELOAD.
+    pub preload: usize,
+    /// Whether that names the library.
     pub preloads: bool,
     /// ANYRING_GUEST: the host's path.
     pub guest: usize,
@@ -63,6 +66,7 @@ impl Environment {
             let value = |name: &str| head.starts_with(name.as_bytes()).then_some(string + name.len());
             if let Some(value) = value("LD_PRELOAD=") {
                 let mut list = [0; 512];
+                found.preload = value;
                 found.preloads = contains(peek(value, &mut list), b"libanyring");
             }
             for (name, place) in [
@@ -84,30 +88,16 @@ impl Environment {
         sys::read_program(self.guest as *const u8) == Some(b'/')
     }
 
-    /// Gives `then` this environment, which is at `list`, with the library in LD_PRELOAD. Nothing if it names no library.
+    /// Gives `then` this environment, which is at `list`, with the library in LD_PRELOAD. Nothing if it names no library, or one
+    /// that cannot be loaded.
     pub fn with_preload(&self, list: usize, then: &mut dyn FnMut(usize)) {
-        const NAME: &[u8] = b"LD_PRELOAD=";
-        let (mut library, mut string) = ([0; 512], [0; 1024]);
+        let (mut library, mut string, mut others) = ([0; 512], [0; 1024], [0; 512]);
         let library = peek(self.library, &mut library);
-        let Some(count) = count(list).filter(|_| library.starts_with(b"/") && library.len() < 512) else { return };
-        with_words(count + 2, &mut |words| {
-            // SAFETY: initialized words, of which any bytes are values.
-            let own =
-                unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
-            if count != 0 && !sys::read_program_into(list as *const u64, own) {
-                return;
-            }
-            let (mut place, mut others) = (count, [0; 512]);
-            let mut rest: &[u8] = b"";
-            for (index, word) in words[..count].iter().enumerate() {
-                let mut head = [0; NAME.len()];
-                if peek(*word, &mut head) == NAME {
-                    place = index;
-                }
-            }
-            if place < count {
-                rest = peek(words[place] + NAME.len(), &mut others);
-            }
+        if !library.starts_with(b"/") || library.len() == 512 || !preload::can_be_loaded(library) {
+            return;
+        }
+        let rest: &[u8] = if self.preload == 0 { b"" } else { peek(self.preload, &mut others) };
+        with_copy(list, 2, &mut |words| {
             if rest.len() == 512 || contains(rest, library) {
                 // There already, or too long for us.
                 return if contains(rest, library) {
@@ -115,7 +105,11 @@ impl Environment {
                 };
             }
             let colon: &[u8] = if rest.is_empty() { b"" } else { b":" };
-            if let Some(string) = text(&mut string, &[NAME, library, colon, rest], None) {
+            let before = self.preload.wrapping_sub(preload::NAME.len());
+            let place = words.iter().position(|word| *word == before || *word == 0);
+            if let (Some(place), Some(string)) =
+                (place, text(&mut string, &[preload::NAME, library, colon, rest], None))
+            {
                 words[place] = string;
                 then(words.as_ptr() as usize);
             }
@@ -183,6 +177,9 @@ pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
             with_host_arguments(call, letters, &mut |list| start(environment.guest, list));
         }
         Kind::Unserved(why) => environment.note_unserved(call.path, why),
+        Kind::Preloaded { .. } if preload::is_absent(environment.preload) => {
+            environment.note_unserved(call.path, "the library's file cannot be loaded where it runs");
+        }
         Kind::Preloaded { .. } | Kind::Unknown => {}
     }
 }
@@ -260,6 +257,18 @@ fn count(list: usize) -> Option<usize> {
         Some(_) => None,
         None => Some(None),
     })?
+}
+
+/// Gives `then` a copy of the list of strings at `list`, with so many null pointers behind it. Nothing where it cannot be read.
+fn with_copy(list: usize, behind: usize, then: &mut dyn FnMut(&mut [usize])) {
+    let Some(count) = count(list) else { return };
+    with_words(count + behind, &mut |words| {
+        // SAFETY: initialized words, of which any bytes are values.
+        let own = unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
+        if count == 0 || sys::read_program_into(list as *const u64, own) {
+            then(words);
+        }
+    });
 }
 
 /// Gives `then` so many words: on the stack, where they are gone when a child of vfork(2) is.

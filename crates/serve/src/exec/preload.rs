@@ -1,0 +1,89 @@
+//! LD_PRELOAD of what is executed: ld.so(8) says on the program's standard error which of its entries it cannot load. So ours
+//! is left out where its file is not there for the process: behind chroot(2), or for another user.
+
+use super::{peek, text, with_copy, Environment};
+use crate::sys;
+
+/// The variable, in an environment.
+pub const NAME: &[u8] = b"LD_PRELOAD=";
+/// Longer lists are left as they are.
+pub const LONGEST: usize = 512;
+
+/// Gives `then` the environment at `list` without the entries of ours that cannot be loaded.
+pub fn loadable(list: usize, then: &mut dyn FnMut(usize)) {
+    let said = Environment::read(list);
+    let (mut rest, mut string, mut is_given) = ([0; LONGEST], [0; LONGEST + NAME.len()], false);
+    if let Some(rest) = said.preloads.then(|| shortened(said.preload, &mut rest)).flatten() {
+        with_copy(list, 1, &mut |words| {
+            let Some(at) = words.iter().position(|word| *word == said.preload - NAME.len()) else { return };
+            match text(&mut string, &[NAME, rest], None) {
+                Some(string) if !rest.is_empty() => words[at] = string,
+                _ => words.copy_within(at + 1.., at),
+            }
+            is_given = true;
+            then(words.as_ptr() as usize);
+        });
+    }
+    if !is_given {
+        then(list);
+    }
+}
+
+/// What is left of the list at `value` without the entries of ours that cannot be loaded. `None` where that is all of it.
+pub fn shortened(value: usize, into: &mut [u8; LONGEST]) -> Option<&[u8]> {
+    let mut list = [0; LONGEST];
+    let list = peek(value, &mut list);
+    if list.len() == LONGEST {
+        return None;
+    }
+    let (mut length, mut is_shorter) = (0, false);
+    for entry in list.split(|byte| b": ".contains(byte)).filter(|entry| !entry.is_empty()) {
+        if is_ours(entry) && !can_be_loaded(entry) {
+            is_shorter = true;
+            continue;
+        }
+        let colon: &[u8] = if length == 0 { b"" } else { b":" };
+        for part in [colon, entry] {
+            into[length..length + part.len()].copy_from_slice(part);
+            length += part.len();
+        }
+    }
+    is_shorter.then(|| &into[..length])
+}
+
+/// Whether some entry of ours of the list at `value` cannot be loaded.
+pub fn is_absent(value: usize) -> bool {
+    shortened(value, &mut [0; LONGEST]).is_some()
+}
+
+/// Whether an entry names a file of ours by a path. Without a slash ld.so(8) searches for it, and `$` stands for what it knows.
+fn is_ours(entry: &[u8]) -> bool {
+    let mut parts = entry.rsplit(|byte| *byte == b'/');
+    parts.next().is_some_and(|file| file.starts_with(b"libanyring"))
+        && parts.next().is_some()
+        && !entry.contains(&b'$')
+}
+
+/// Whether the process may read the file, and map it to be executed, as ld.so(8) does.
+pub fn can_be_loaded(file: &[u8]) -> bool {
+    let mut path = [0; LONGEST + 1];
+    let Some(path) = text(&mut path, &[file], None) else { return false };
+    let open =
+        [libc::AT_FDCWD as usize, path, (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize, 0, 0, 0];
+    // SAFETY: the kernel reads a path of ours; the descriptor and the mapping are nobody else's, and given back at once.
+    unsafe {
+        let number = sys::call(libc::SYS_openat, open);
+        if number < 0 {
+            // Not for want of a number, or of memory, which the new program does not have.
+            return [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR].contains(&(-number as i32));
+        }
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+        let page = sys::call(libc::SYS_mmap, [0, 1, protection as usize, flags as usize, number as usize, 0]);
+        sys::call(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]);
+        if !(-4095..0).contains(&page) {
+            sys::call(libc::SYS_munmap, [page as usize, 1, 0, 0, 0, 0]);
+        }
+        // A file system that is mounted noexec, or a policy.
+        page != -(libc::EPERM as isize) && page != -(libc::EACCES as isize)
+    }
+}
