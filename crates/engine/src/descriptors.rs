@@ -100,8 +100,7 @@ pub fn is_own(fd: i32) -> bool {
 /// The lowest number in `first..=last` that is the engine's own. One load in a process where none ever was.
 #[inline]
 pub fn next_own(first: u32, last: u32) -> Option<u32> {
-    let end = OWN_END.load(Relaxed).min(last.saturating_add(1));
-    (first..end).find(|fd| is_own(*fd as i32))
+    numbers::next_bit(&OWN, first..OWN_END.load(Relaxed).min(last.saturating_add(1)))
 }
 
 /// Moves a descriptor to the top of the table (close-on-exec), and remembers it as the engine's own.

@@ -6,6 +6,7 @@
 
 pub mod arch;
 pub mod backing;
+pub mod borrowed;
 pub mod calls;
 mod clock;
 mod fork;

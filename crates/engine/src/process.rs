@@ -4,7 +4,7 @@
 //! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
 
 use crate::descriptors::level;
-use crate::descriptors::numbers::{was_used, NUMBERS_END, RINGS, RINGS_END};
+use crate::descriptors::numbers::{next_known, was_used, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of, is_ring};
 use crate::forced::{point, Point};
 use crate::memory::mapped;
@@ -100,10 +100,17 @@ fn closing_known(fd: i32) {
 
 /// The program is about to close every number in `first..=last`.
 pub fn closing_range(first: u32, last: u32) {
-    let highest = NUMBERS_END as u32;
-    for fd in first..=last.min(highest) {
+    (first..=last.min(2)).for_each(|fd| standard::closing(fd as i32));
+    let mut next = first;
+    while let Some(fd) = next_known(next, last) {
         closing(fd as i32);
+        next = fd + 1;
     }
+}
+
+/// Whether one of the numbers `first..=last` concerns the engine, so far as it remembers numbers.
+pub fn concerns_range(first: u32, last: u32) -> bool {
+    first <= 2 || descriptors::next_own(first, last).is_some() || next_known(first, last).is_some()
 }
 
 /// The program is about to close number `fd`, or to have another file under it. EBADF where that is held for a moment, and to

@@ -4,8 +4,9 @@
 //! so numbers that do not concern us run through a few instructions of assembly without a stack frame, as in libc.
 
 use crate::{arch, dispatch, entry, sys};
+use anyring_engine::descriptors::numbers::NUMBERS_END;
 use anyring_engine::forced::{point, Point};
-use anyring_engine::identity;
+use anyring_engine::{identity, process};
 use anyring_serve::named;
 
 /// One bit for each number in [`ALWAYS`] and [`named::CALLS`].
@@ -14,6 +15,8 @@ static OURS: [u64; LIMIT / 64] = ours();
 /// this way: a thread that makes it by an instruction may have no stack any more to trap on.
 const ALWAYS: [u64; LIMIT / 64] = always();
 const LIMIT: usize = 512;
+/// By number, which arguments of one of [`named::CALLS`] are descriptors: a bit each.
+static NAMES: [u8; LIMIT] = names();
 
 const fn always() -> [u64; LIMIT / 64] {
     let map = with(with([0; LIMIT / 64], dispatch::NUMBERS), &identity::NUMBERS);
@@ -21,13 +24,26 @@ const fn always() -> [u64; LIMIT / 64] {
 }
 
 const fn ours() -> [u64; LIMIT / 64] {
-    let mut map = ALWAYS;
+    let mut map = with(ALWAYS, arch::LENDERS);
     let mut index = 0;
     while index < named::CALLS.len() {
         map = with(map, &[named::CALLS[index].number]);
         index += 1;
     }
     map
+}
+
+const fn names() -> [u8; LIMIT] {
+    let (mut all, mut index) = ([0; LIMIT], 0);
+    while index < named::CALLS.len() {
+        let (row, mut at) = (&named::CALLS[index], 0);
+        while at < row.names.len() {
+            all[row.number as usize] |= 1 << row.names[at];
+            at += 1;
+        }
+        index += 1;
+    }
+    all
 }
 
 const fn with(mut map: [u64; LIMIT / 64], numbers: &[i64]) -> [u64; LIMIT / 64] {
@@ -57,7 +73,15 @@ pub unsafe extern "C" fn syscall() -> isize {
 unsafe extern "C" fn special(words: *const [usize; 7]) -> isize {
     // SAFETY: the assembly above passes the array that it just built on its stack.
     let [number, args @ ..] = unsafe { *words };
-    if ALWAYS[number / 64] & (1 << (number % 64)) == 0 && !args.iter().any(|arg| named::concerns(*arg as i32)) {
+    let is_named = |(at, arg): (usize, &usize)| NAMES[number] & (1 << at) != 0 && named::concerns(*arg as i32);
+    let passes = match number as i64 {
+        libc::SYS_fcntl => !named::concerns(args[0] as i32),
+        libc::SYS_close => {
+            (3..NUMBERS_END).contains(&args[0]) && !process::concerns_range(args[0] as u32, args[0] as u32)
+        }
+        _ => ALWAYS[number / 64] & (1 << (number % 64)) == 0 && !args.iter().enumerate().any(is_named),
+    };
+    if passes {
         // SAFETY: the program's own call.
         return entry::libc_answer(unsafe { sys::call(number as i64, args) });
     }

@@ -122,6 +122,12 @@ cases! {
     calls_that_concern_no_ring_cost_no_other_calls: "cheap" "calls";
     what_is_started_where_the_library_is_not_says_nothing: "absent" "name";
     what_is_started_behind_a_mount_says_nothing: "absent" "mount";
+    signals_of_a_vfork_child_are_its_own: "lenders" "vfork";
+    signals_of_a_vfork_childs_children_are_their_own: "lenders" "nested";
+    signals_of_a_clone_in_this_memory_are_its_own: "lenders" "clone";
+    a_vfork_that_is_refused_changes_nothing: "lenders" "refused";
+    an_action_is_changed_in_the_middle_of_a_change: "lenders" "middle";
+    actions_are_changed_by_threads_at_once: "lenders" "threads";
     nothing_is_made_under_standard_numbers: "low" "made";
     rings_that_exit_leave_nothing: "lifetime" "leak-exit";
     rings_that_are_closed_leave_nothing: "lifetime" "leak-close";

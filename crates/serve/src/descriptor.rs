@@ -79,6 +79,9 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
     if flags & libc::CLOSE_RANGE_UNSHARE != 0 && door::shares_table_with_engine_only() {
         flags &= !libc::CLOSE_RANGE_UNSHARE; // as in `unshare_by`
     }
+    if flags == 0 && first <= last && !process::concerns_range(first, last) {
+        return call(first, last, flags);
+    }
     let unshares = flags & libc::CLOSE_RANGE_UNSHARE != 0;
     let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
     // On no descriptor at all: tells whether there is such a call, and unshares the table before anything in it ends. The

@@ -18,7 +18,7 @@ pub struct Row {
     /// Its number.
     pub number: i64,
     /// Which arguments those are.
-    names: &'static [usize],
+    pub names: &'static [usize],
     on_ring: OnRing,
     /// Whether filters trap it where the first argument is in the range of ring numbers. Not so what moves data, waits or is
     /// made for each connection: a program with many descriptors would pay for a trap each time.

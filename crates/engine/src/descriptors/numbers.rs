@@ -2,6 +2,7 @@
 
 use super::KNOWN_NUMBERS;
 use crate::mutation::{mutated, Mutation};
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// One past the highest number that a ring can have.
@@ -9,8 +10,20 @@ pub const RINGS_END: usize = KNOWN_NUMBERS.end as usize;
 /// By number the ring that has it: which type that is, `process` knows.
 pub static RINGS: [AtomicPtr<()>; RINGS_END] = [const { AtomicPtr::new(core::ptr::null_mut()) }; RINGS_END];
 
+/// Where numbers of rings ever were, for searches: the lowest, and one past the highest. Relaxed: as the table.
+static RINGS_SPAN: [AtomicU32; 2] = [AtomicU32::new(u32::MAX), AtomicU32::new(0)];
+
+/// Number `fd` is going to be a ring's.
+pub fn note_ring(fd: i32) {
+    RINGS_SPAN[0].fetch_min(fd as u32, Ordering::Relaxed);
+    RINGS_SPAN[1].fetch_max(fd as u32 + 1, Ordering::Relaxed);
+}
+
 /// Bit n: some ring used descriptor number n, so a close of it must be looked at.
 static USED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// One past the highest number whose bit was ever set, for searches.
+static USED_END: AtomicU32 = AtomicU32::new(0);
 
 /// 1 while every close of a descriptor is seen: no `syscall` instruction of the program's could make one.
 static CLOSES_SEEN: AtomicU32 = AtomicU32::new(0);
@@ -32,6 +45,7 @@ pub fn note_use(fd: i32) {
     if let Some(word) = USED.get(fd as usize / 64) {
         let bit = 1 << (fd % 64);
         if word.load(Ordering::Relaxed) & bit == 0 {
+            USED_END.fetch_max(fd as u32 + 1, Ordering::Relaxed);
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
@@ -43,6 +57,30 @@ pub fn was_used(fd: i32) -> bool {
     USED.get(fd as usize / 64).is_none_or(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
+/// The lowest number in `first..=last` that is a ring's, or that a request may have used; of numbers beyond the tables nothing is
+/// known.
+pub fn next_known(first: u32, last: u32) -> Option<u32> {
+    let end = last.saturating_add(1);
+    let [lowest, highest] = [0, 1].map(|at: usize| RINGS_SPAN[at].load(Ordering::Relaxed));
+    let ring = (first.max(lowest)..end.min(highest)).find(|fd| is_ring(*fd as i32));
+    let used = next_bit(&USED, first..ring.unwrap_or(end).min(USED_END.load(Ordering::Relaxed)));
+    used.or(ring)
+}
+
+/// The lowest number in the range whose bit is set.
+pub fn next_bit(words: &[AtomicU64], range: Range<u32>) -> Option<u32> {
+    let end = range.end.min(64 * words.len() as u32);
+    let mut first = range.start;
+    while first < end {
+        let bits = words[first as usize / 64].load(Ordering::Relaxed) >> (first % 64);
+        if bits != 0 {
+            return Some(first + bits.trailing_zeros()).filter(|found| *found < end);
+        }
+        first = (first / 64 + 1) * 64;
+    }
+    None
+}
+
 /// Whether `fd` is the number of a ring of ours.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
@@ -51,12 +89,12 @@ pub fn is_ring(fd: i32) -> bool {
     slot.is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
 }
 
+/// One past the highest number of which it is known whether a request used it.
+pub const NUMBERS_END: usize = 64 * USED.len();
+
 /// No request uses it any more.
 pub fn forget_use(fd: i32) {
     if let Some(word) = USED.get(fd as usize / 64) {
         word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
     }
 }
-
-/// One past the highest number of which something can be known.
-pub const NUMBERS_END: usize = if RINGS_END > 64 * USED.len() { RINGS_END } else { 64 * USED.len() };

@@ -3,7 +3,7 @@
 //! A ring goes into the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its end begins;
 //! whoever looked it up before finds a ring that has ended (`LockFailure::Ended`).
 
-use crate::descriptors::numbers::{forget_use, RINGS, RINGS_END};
+use crate::descriptors::numbers::{forget_use, note_ring, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of};
 use crate::device;
 use crate::forced::{point, Point};
@@ -72,6 +72,7 @@ pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
 fn add_number(fd: i32, ring: &'static Ring) {
     let known = core::ptr::from_ref(ring).cast_mut().cast();
     // Release: partner of the Acquire load in `ring`.
+    note_ring(fd);
     if RINGS[fd as usize].swap(known, Ordering::Release) != known {
         ring.numbers.fetch_add(1, Ordering::Relaxed);
     }

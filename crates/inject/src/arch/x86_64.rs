@@ -1,5 +1,8 @@
 //! What is of x86-64: code that libc's callers enter.
 
+/// Calls that may make a child in this memory, which [`syscall`] notes.
+pub const LENDERS: &[i64] = &[libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
+
 /// libc's `syscall()`: the numbers below `$limit` whose bits are set in `$ours` go to `$special`.
 macro_rules! syscall {
     ($limit:path, $ours:path, $special:path) => {
@@ -35,7 +38,17 @@ macro_rules! syscall {
             "mov [rax], ecx",
             "mov rax, -1",
             "ret",
-            "4:", // number and arguments become an array: 7 words, which also align the stack
+            "5:", // a child may run in this memory: no frame here
+            "mov byte ptr [rip + {made}], 1",
+            "jmp 2b",
+            "4:",
+            "cmp edi, {vfork}",
+            "je 5b",
+            "cmp edi, {clone}",
+            "je 5b",
+            "cmp edi, {clone3}",
+            "je 5b",
+            // Number and arguments become an array: 7 words, which also align the stack.
             "mov r11, [rsp + 8]",
             "sub rsp, 56",
             ".cfi_adjust_cfa_offset 56",
@@ -56,6 +69,10 @@ macro_rules! syscall {
             ours = sym $ours,
             errno = sym libc::__errno_location,
             special = sym $special,
+            made = sym anyring_engine::os::borrowed::MADE,
+            vfork = const libc::SYS_vfork,
+            clone = const libc::SYS_clone,
+            clone3 = const libc::SYS_clone3,
         )
     };
 }

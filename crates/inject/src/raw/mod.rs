@@ -22,6 +22,7 @@ mod patch;
 mod scan;
 mod stack;
 mod trap;
+mod vforks;
 
 use crate::environment::variable_os;
 use crate::{backend, descriptor, signals};
@@ -34,8 +35,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use filter::Calls;
 use object::Known;
 
+/// Looks up what the wrappers here stand before.
 #[cfg(not(test))]
-pub(crate) use dlopen::resolve;
+pub(crate) fn resolve() {
+    dlopen::resolve();
+    vforks::resolve();
+}
 #[cfg(all(feature = "mutations", not(test)))]
 pub(crate) use dlopen::stay;
 pub use stack::{leaving_by_jump, note_alternate};
@@ -123,6 +128,7 @@ fn cover(known: &mut Known) {
     if backend::serves_instructions() {
         // Everything mapped has been looked at, and dlopen(3) brings us here again.
         descriptors::set_closes_are_seen(!known.may_close);
+        vforks::look(known.may_lend_memory);
         if known.may_change_identity {
             identity::may_change_unseen();
         }

@@ -41,6 +41,8 @@ pub struct Known {
     pub may_close: bool,
     /// Whether some instruction elsewhere may change the identity of its thread.
     pub may_change_identity: bool,
+    /// Whether some instruction may make a process that runs in this memory.
+    pub may_lend_memory: bool,
     /// The code that must reach the kernel as it is ([`is_exempt`]). It is never unmapped.
     pub exempt: Vec<Range<usize>>,
     /// Whether a library was passed over at start since this one stands before all its functions.
@@ -96,7 +98,7 @@ pub fn look(known: &mut Known) -> usize {
         Ok(listed)
     });
     let Ok(listed) = listed else {
-        known.may_close = true; // nobody has looked
+        (known.may_close, known.may_lend_memory) = (true, true); // nobody has looked
         return known.objects.len();
     };
     let at_start = core::mem::replace(&mut known.additions, search.additions) == 0;
@@ -123,7 +125,7 @@ pub fn look(known: &mut Known) -> usize {
             match look_through(known, &segment) {
                 Ok(object) => found.extend(object),
                 Err(_) => {
-                    known.may_close = true; // nobody has looked
+                    (known.may_close, known.may_lend_memory) = (true, true); // nobody has looked
                     continue;
                 }
             }
@@ -143,7 +145,7 @@ pub fn look(known: &mut Known) -> usize {
 fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
     let range = &segment.seen.code;
     if segment.flags & libc::PF_R == 0 {
-        (known.may_close, known.may_change_identity) = (true, true); // nobody can look
+        (known.may_close, known.may_change_identity, known.may_lend_memory) = (true, true, true); // nobody can look
         return Ok(None);
     }
     if range.len() >= LARGE {
@@ -155,8 +157,10 @@ fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, E
     // SAFETY: the loader mapped these bytes readable, and does not unmap the object while the caller keeps it. A program
     // that rewrites its own code meanwhile may spoil the finding, but no memory.
     let code = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
-    let Sites { offsets: sites, may_close, may_change_identity } = scan::sites(code)?;
-    known.may_close |= may_close && !closes_rings_only(&segment.path);
+    let Sites { offsets: sites, may_close, may_change_identity, may_lend_memory } = scan::sites(code)?;
+    let is_of_rings = closes_rings_only(&segment.path);
+    known.may_close |= may_close && !is_of_rings;
+    known.may_lend_memory |= may_lend_memory && !is_of_rings;
     if sites.is_empty() {
         known.may_change_identity |= may_change_identity;
         return Ok(None);

@@ -23,6 +23,8 @@ pub struct Sites {
     pub offsets: Vec<usize>,
     /// Whether one, of these or others, may close or replace a descriptor.
     pub may_close: bool,
+    /// Whether one, of these or others, may make a process in this memory.
+    pub may_lend_memory: bool,
     /// Whether one changes the identity of the thread that makes it. What has its number from elsewhere is not taken for such:
     /// nearly all of those never do, and were it believed each call that leaves something to a worker would make a thread.
     pub may_change_identity: bool,
@@ -38,14 +40,20 @@ pub fn sites(code: &[u8]) -> Result<Sites, Errno> {
         alloc::push(&mut found, site)?;
     }
     let may_close = found.iter().any(|site| site.number.is_none_or(closes));
+    let may_lend_memory = found.iter().any(|site| site.number.is_none_or(lends_memory));
     let changes_identity = |number| identity::NUMBERS.contains(&(number as i64));
     let may_change_identity = found.iter().any(|site| site.number.is_some_and(changes_identity));
-    Ok(Sites { offsets: concerned_sites(code, found), may_close, may_change_identity })
+    Ok(Sites { offsets: concerned_sites(code, found), may_close, may_lend_memory, may_change_identity })
 }
 
 /// Whether a system call gives a descriptor number up.
 fn closes(number: u64) -> bool {
     [libc::SYS_close, libc::SYS_close_range, libc::SYS_dup2, libc::SYS_dup3].contains(&(number as i64))
+}
+
+/// Whether a system call may make a process that runs in its parent's memory.
+fn lends_memory(number: u64) -> bool {
+    [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3].contains(&(number as i64))
 }
 
 fn concerned_sites(code: &[u8], found: Vec<Site>) -> Vec<usize> {

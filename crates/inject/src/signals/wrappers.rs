@@ -92,7 +92,8 @@ fn write_libc(action: &Action, into: &mut libc::sigaction) {
     into.sa_flags = action.flags as u32 as c_int;
     // SAFETY: the field is a nullable function pointer that the program passed to the kernel, or libc did for it.
     into.sa_restorer = unsafe { core::mem::transmute::<usize, Option<extern "C" fn()>>(action.restorer as usize) };
-    into.sa_mask = mask::as_set(action.mask);
+    // SAFETY: a set begins with the kernel's word; the rest stays, as libc leaves it.
+    unsafe { (&raw mut into.sa_mask).cast::<u64>().write(action.mask) };
 }
 
 /// What signal(3) in its different forms does to a signal whose action is kept here.

@@ -1,12 +1,12 @@
 //! The program's own actions, and what is really installed for them.
 //!
-//! Writers hold [`Lock`]; the handler of a signal reads without it, by sequence number.
+//! Whoever takes signals over holds [`Lock`]; what changes one action does without, as the handler of a signal that reads it.
 
 use super::{bit, guarded, way, GUARDABLE};
 use crate::sys;
 use anyring_engine::os::nap;
 use core::ffi::c_int;
-use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub use crate::sys::{set_mask, thread_lives};
 
@@ -35,15 +35,26 @@ pub struct Action {
     pub mask: u64,
 }
 
-/// One program action. `sequence` is odd while it is being written.
+/// How many places there are for one action. Each handler that interrupts an exchange may begin another.
+const PLACES: usize = 8;
+/// In [`Kept::current`]: the place that counts.
+const PLACE: u64 = 7;
+/// In [`Kept::current`]: the kernel has been told.
+const INSTALLED: u64 = 8;
+/// In [`Kept::current`]: a bit for each place, that which counts and those that somebody fills; here for the first.
+const TAKEN: u64 = 16;
+/// In [`Kept::current`]: one change more.
+const CHANGE: u64 = TAKEN << PLACES;
+
+/// One program action. No lock: a handler may interrupt who changes it, change it, and leave by a jump.
 struct Kept {
-    sequence: AtomicU32,
-    words: [AtomicU64; 4],
+    /// See above.
+    current: AtomicU64,
+    places: [[AtomicU64; 4]; PLACES],
 }
 
 /// By signal number.
-static KEPT: [Kept; SIGNALS as usize + 1] =
-    [const { Kept { sequence: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; 4] } }; SIGNALS as usize + 1];
+static KEPT: [Kept; SIGNALS as usize + 1] = [const { Kept::new() }; SIGNALS as usize + 1];
 
 /// Whether every action is kept, not those of the guarded signals alone. Relaxed: written under [`Lock`].
 static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
@@ -51,38 +62,104 @@ static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
 /// Where libc's handlers return to, so that unwinders and debuggers know our frames as well.
 static RESTORER: AtomicU64 = AtomicU64::new(0);
 
+/// The change that a word is of: which place counts, since when.
+fn change_of(word: u64) -> u64 {
+    word & (PLACE | !(CHANGE - 1))
+}
+
 impl Kept {
-    fn read(&self) -> Action {
-        let mut tries = 0;
+    const fn new() -> Kept {
+        let places = [const { [const { AtomicU64::new(0) }; 4] }; PLACES];
+        Kept { current: AtomicU64::new(INSTALLED | TAKEN), places }
+    }
+
+    /// The action, and the word that said where it is.
+    fn read(&self) -> (Action, u64) {
         loop {
-            // Acquire pairs with the Release store that ends `write`.
-            let before = self.sequence.load(Ordering::Acquire);
-            let [handler, flags, restorer, mask] =
-                [0, 1, 2, 3].map(|at: usize| self.words[at].load(Ordering::Relaxed));
-            // Pairs with the Release fence in `write`: if a word was new, so is the sequence.
+            // Acquire pairs with the Release that ends `exchange`.
+            let current = self.current.load(Ordering::Acquire);
+            let words = &self.places[(current & PLACE) as usize];
+            let [handler, flags, restorer, mask] = [0, 1, 2, 3].map(|at: usize| words[at].load(Ordering::Relaxed));
+            // Pairs with the Release fence in `fill`: if a word is that of a later action, so is `current`.
             fence(Ordering::Acquire);
-            if before.is_multiple_of(2) && before == self.sequence.load(Ordering::Relaxed) {
-                return Action { handler, flags, restorer, mask };
+            if change_of(current) == change_of(self.current.load(Ordering::Relaxed)) {
+                return (Action { handler, flags, restorer, mask }, current);
             }
-            nap(tries); // the writer may have no CPU
-            tries += 1;
         }
     }
 
-    fn write(&self, _lock: &Lock, action: &Action) {
-        let before = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(before.wrapping_add(1), Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`.
+    /// A place that is nobody's.
+    fn take_place(&self) -> u64 {
+        let mut tries = 0;
+        loop {
+            let current = self.current.load(Ordering::Relaxed);
+            let place = u64::from((!(current / TAKEN)).trailing_zeros());
+            if place < PLACES as u64 {
+                // Acquire pairs with the Release by which it ceased to count.
+                let taken = current | TAKEN << place;
+                if self.current.compare_exchange(current, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return place;
+                }
+                continue;
+            }
+            tries += 1;
+            nap(tries); // who has one may have no CPU
+            if tries > TRIES {
+                // Those of threads that a fork has left behind, or of handlers that were left by a jump.
+                let free = current & !(CHANGE - TAKEN) | TAKEN << (current & PLACE);
+                let _ = self.current.compare_exchange(current, free, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn fill(&self, place: u64, action: &Action) {
+        // Pairs with the Acquire fence in `read`: the place does not count any more for who sees these.
         fence(Ordering::Release);
-        for (word, value) in self.words.iter().zip([action.handler, action.flags, action.restorer, action.mask]) {
+        let values = [action.handler, action.flags, action.restorer, action.mask];
+        for (word, value) in self.places[place as usize].iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
-        // Release pairs with the first load in `read`.
-        self.sequence.store(before.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Puts what `change` makes of the action in its place: both, and the words that say where they are.
+    fn exchange(&self, change: impl Fn(&Action) -> Action) -> [(Action, u64); 2] {
+        let place = self.take_place();
+        loop {
+            let (old, before) = self.read();
+            let new = change(&old);
+            self.fill(place, &new);
+            let others = before & !(PLACE | INSTALLED | TAKEN << (before & PLACE));
+            let now = others.wrapping_add(CHANGE) | place;
+            // Release pairs with the Acquire in `read`, and in `take_place`.
+            if self.current.compare_exchange(before, now, Ordering::Release, Ordering::Relaxed).is_ok() {
+                return [(old, before), (new, now)];
+            }
+        }
+    }
+
+    /// The kernel has been told what the word says where to find; false if that does not count any more.
+    fn note_installed(&self, word: u64) -> bool {
+        let mut now = word;
+        while change_of(now) == change_of(word) {
+            match self.current.compare_exchange(now, now | INSTALLED, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// What is installed already is the program's action.
+    fn set(&self, action: &Action) {
+        let [_, (_, word)] = self.exchange(|_| *action);
+        self.note_installed(word);
     }
 }
 
-/// Excludes other writers, and signal handlers on this thread. The word is the owner's thread id: a child that was
+/// After how many naps a place that is taken is nobody's.
+const TRIES: u32 = 1000;
+
+/// Excludes others that take signals over, and signal handlers on this thread. The word is the owner's thread id: a child that was
 /// forked while another thread held the lock finds an owner that does not exist, and takes it from it.
 pub struct Lock {
     mask: u64,
@@ -157,6 +234,14 @@ fn real(signal: c_int, program: &Action) -> Action {
     real
 }
 
+/// The handler of [`real`].
+fn real_handler(signal: c_int, program: &Action) -> u64 {
+    match program.handler {
+        SIG_DFL | SIG_IGN if guarded() & bit(signal) == 0 => program.handler,
+        _ => way().entry as *const () as u64,
+    }
+}
+
 /// The action with the code by which libc's handlers end, where there is one.
 fn with_restorer(action: Action) -> Action {
     match RESTORER.load(Ordering::Relaxed) {
@@ -183,12 +268,12 @@ pub fn blocking(signal: c_int, program: &Action) -> u64 {
 
 /// The program's own action for `signal`, which is kept here. For use in a signal handler too.
 pub fn of_program(signal: c_int) -> Action {
-    KEPT.get(signal as usize).map_or_else(Action::default, Kept::read)
+    KEPT.get(signal as usize).map_or_else(Action::default, |kept| kept.read().0)
 }
 
 /// SA_RESETHAND: the handler is about to run for the last time. As the kernel does, flags and mask stay.
 pub fn reset(signal: c_int) {
-    exchange_kept(signal, |old| Some(Action { handler: SIG_DFL, ..*old }));
+    exchange_kept(signal, |old| Action { handler: SIG_DFL, ..*old });
 }
 
 /// Installs `action` for real, past everything here.
@@ -197,9 +282,9 @@ pub fn set_real(signal: c_int, action: &Action) {
 }
 
 /// Takes over the actions of the guarded signals, which `now_kept` says in between.
-pub fn take_over_guarded(lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
+pub fn take_over_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
     let signals = || GUARDABLE.into_iter();
-    keep(lock, signals())?;
+    keep(signals())?;
     now_kept();
     RESTORER.store((way().install_first)(libc::SIGSYS)?, Ordering::Relaxed);
     install_over(signals())
@@ -208,12 +293,12 @@ pub fn take_over_guarded(lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_i
 /// Takes over those of all other signals but the kernel's and glibc's own: every handler of the program's has ours in front of
 /// it, and no sa_mask holds a guarded signal. Where the program's sigaction(2) is not the one of this library (a drop-in
 /// liburing.so.2), it would read ours: there they stay as they are.
-pub fn take_over_others(lock: &Lock) -> Result<(), c_int> {
+pub fn take_over_others(_lock: &Lock) -> Result<(), c_int> {
     if KEEPS_ALL.load(Ordering::Relaxed) {
         return Ok(());
     }
     let signals = || of_programs().filter(|signal| guarded() & bit(*signal) == 0);
-    keep(lock, signals())?;
+    keep(signals())?;
     KEEPS_ALL.store(true, Ordering::Relaxed);
     match (way().sees_all)() {
         true => install_over(signals()),
@@ -222,9 +307,9 @@ pub fn take_over_others(lock: &Lock) -> Result<(), c_int> {
 }
 
 /// What is installed becomes the program's own action.
-fn keep(lock: &Lock, mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
+fn keep(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     signals.try_for_each(|signal| {
-        KEPT[signal as usize].write(lock, &installed(signal)?);
+        KEPT[signal as usize].set(&installed(signal)?);
         Ok(())
     })
 }
@@ -233,12 +318,23 @@ fn keep(lock: &Lock, mut signals: impl Iterator<Item = c_int>) -> Result<(), c_i
 fn install_over(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     signals.try_for_each(|signal| {
         let program = of_program(signal);
-        let real = real(signal, &program);
-        match real == program || kernel(signal, Some(&real), None) == 0 {
+        match real(signal, &program) == program || install(signal) {
             true => Ok(()),
             false => Err(libc::EINVAL),
         }
     })
+}
+
+/// Installs what is to be in front of the program's action, until that is the one which counts.
+fn install(signal: c_int) -> bool {
+    let kept = &KEPT[signal as usize];
+    loop {
+        let (program, word) = kept.read();
+        let is_told = kernel(signal, Some(&real(signal, &program)), None) == 0;
+        if kept.note_installed(word) {
+            return is_told;
+        }
+    }
 }
 
 /// What is really installed for `signal`.
@@ -248,10 +344,16 @@ fn install_over(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
 pub fn installed(signal: c_int) -> Result<Action, c_int> {
     let mut action = Action::default();
     match kernel(signal, None, Some(&mut action)) {
-        // Without the flag the restorer is whatever somebody had there.
-        0.. if action.flags & SA_RESTORER == 0 => Ok(Action { restorer: 0, ..action }),
-        0.. => Ok(action),
+        0.. => Ok(without_rest(action)),
         error => Err(-error as c_int),
+    }
+}
+
+/// Without the flag the restorer is whatever somebody had there.
+fn without_rest(told: Action) -> Action {
+    match told.flags & SA_RESTORER {
+        0 => Action { restorer: 0, ..told },
+        _ => told,
     }
 }
 
@@ -263,42 +365,56 @@ pub fn take_back() {
     if guarded() == 0 || super::in_borrowed_memory() || !GUARDABLE.iter().any(is_lost) {
         return;
     }
-    let lock = Lock::take();
+    let _lock = Lock::take();
     for signal in GUARDABLE.into_iter().filter(is_lost) {
         let Ok(program) = installed(signal) else { continue };
-        KEPT[signal as usize].write(&lock, &program);
-        kernel(signal, Some(&real(signal, &program)), None);
+        KEPT[signal as usize].set(&program);
+        install(signal);
     }
 }
 
 /// The signals whose actions are kept here.
 fn of_programs() -> impl Iterator<Item = c_int> {
-    let left_alone = way().left_alone | bit(libc::SIGKILL) | bit(libc::SIGSTOP);
-    (1..=SIGNALS).filter(move |signal| left_alone & bit(*signal) == 0)
+    (1..=SIGNALS).filter(|signal| not_programs() & bit(*signal) == 0)
 }
 
-/// Reads the program's action for a signal that is kept and, if `change` answers one, replaces it. One that was set past us
-/// is what it says.
-fn exchange_kept(signal: c_int, change: impl FnOnce(&Action) -> Option<Action>) -> Action {
-    let lock = Lock::take();
+/// All others, as a mask.
+fn not_programs() -> u64 {
+    way().left_alone | bit(libc::SIGKILL) | bit(libc::SIGSTOP)
+}
+
+/// Puts what `change` makes of the program's action in its place, and tells the kernel: by one system call, unless somebody else
+/// does the same meanwhile. Answers the action before; one that was set past us is what it says.
+fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
     let kept = &KEPT[signal as usize];
-    let mut old = kept.read();
-    if let Some(past) = installed(signal).ok().filter(|now| now.handler != real(signal, &old).handler) {
-        old = past;
-    }
-    if let Some(mut new) = change(&old) {
+    let [(old, before), (new, word)] = kept.exchange(|old| {
+        let new = change(old);
         // As the kernel does with every mask.
-        new.mask &= !(bit(libc::SIGKILL) | bit(libc::SIGSTOP));
-        kept.write(&lock, &new);
-        kernel(signal, Some(&real(signal, &new)), None);
+        Action { mask: new.mask & !(bit(libc::SIGKILL) | bit(libc::SIGSTOP)), ..new }
+    });
+    let mut was = Action::default();
+    let is_told = kernel(signal, Some(&real(signal, &new)), Some(&mut was)) >= 0;
+    if !kept.note_installed(word) {
+        // Of two the kernel may have been told in the other order.
+        install(signal);
     }
-    old
+    match is_told && before & INSTALLED != 0 && was.handler != real_handler(signal, &old) {
+        true => without_rest(was),
+        false => old,
+    }
+}
+
+/// The program's action for a signal that is kept; one that was set past us is what it says.
+fn ask_kept(signal: c_int) -> Action {
+    let (kept, word) = KEPT[signal as usize].read();
+    let told = installed(signal).ok().filter(|_| word & INSTALLED != 0);
+    told.filter(|now| now.handler != real_handler(signal, &kept)).unwrap_or(kept)
 }
 
 /// Whether `signal` is one whose action is kept here, for this process.
 pub fn is_kept(signal: c_int) -> bool {
     let keeps = match KEEPS_ALL.load(Ordering::Relaxed) {
-        true => of_programs().any(|kept| kept == signal),
+        true => (1..=SIGNALS).contains(&signal) && not_programs() & bit(signal) == 0,
         false => (1..=SIGNALS).contains(&signal) && guarded() & bit(signal) != 0,
     };
     keeps && !super::in_borrowed_memory()
@@ -311,11 +427,10 @@ pub fn is_guarded(signal: c_int) -> bool {
 
 /// sigaction(2) for a signal of which [`is_kept`] holds: the old action, and `new` in its place.
 pub fn exchange(signal: c_int, new: Option<Action>) -> Action {
-    exchange_kept(signal, |_| {
-        new.map(|new| match new.restorer {
-            0 => with_restorer(new),
-            _ => new,
-        })
+    let Some(new) = new else { return ask_kept(signal) };
+    exchange_kept(signal, |_| match new.restorer {
+        0 => with_restorer(new),
+        _ => new,
     })
 }
 
@@ -334,7 +449,7 @@ pub fn system_call(args: [usize; 6]) -> isize {
             None => return -(libc::EFAULT as isize),
         },
     };
-    let before = exchange_kept(signal, |_| wanted);
+    let before = wanted.map_or_else(|| ask_kept(signal), |wanted| exchange_kept(signal, |_| wanted));
     if old != 0 && !sys::write_program(old as *mut Action, before) {
         return -(libc::EFAULT as isize);
     }

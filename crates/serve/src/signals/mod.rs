@@ -187,11 +187,23 @@ fn note_process() -> Result<(), c_int> {
     Ok(())
 }
 
+/// Whether the kernel has to be asked: the process may be another one than `owner`.
+fn may_be_borrowed(owner: u32) -> bool {
+    let word = PROCESS.load(Ordering::Relaxed);
+    // SAFETY: null, or the word of a page that is never unmapped and that a fork does not take away.
+    let noted = unsafe { word.as_ref() }.map_or(0, |word| word.load(Ordering::Relaxed));
+    noted != owner || os::borrowed::may_be()
+}
+
 /// Whether this is a child that runs in its parent's memory (vfork(2)): its signal actions and mask are its own, ours
 /// are the parent's and must not change.
 pub fn in_borrowed_memory() -> bool {
-    let (process, owner) = (sys::process_id() as u32, OWNER.load(Ordering::Relaxed));
-    if owner == process || owner == 0 {
+    let owner = OWNER.load(Ordering::Relaxed);
+    if owner == 0 || !may_be_borrowed(owner) {
+        return false;
+    }
+    let process = sys::process_id() as u32;
+    if owner == process {
         return false;
     }
     // By call: a fault here might be inside a handler of SIGSEGV.

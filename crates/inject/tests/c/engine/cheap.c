@@ -108,6 +108,46 @@ static void do_syscall(void)
 	CHECK(syscall(SYS_close, -1) == -1);
 }
 
+static void handle(int signal)
+{
+	(void)signal;
+}
+
+static void do_action(void)
+{
+	struct sigaction action = {.sa_handler = handle}, old;
+
+	CHECK(sigaction(SIGUSR1, &action, &old) == 0);
+	CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == handle);
+	CHECK(signal(SIGUSR2, handle) != SIG_ERR);
+}
+
+static void do_mask(void)
+{
+	sigset_t all, old;
+
+	sigfillset(&all);
+	CHECK(sigprocmask(SIG_BLOCK, &all, &old) == 0);
+	CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
+	CHECK(sigpending(&old) == 0);
+}
+
+static void do_close_range(void)
+{
+	CHECK(close_range(3000, 3010, 0) == 0);
+	CHECK(syscall(SYS_close_range, 3000, 3010, 0) == 0);
+}
+
+static void do_wait_masked(void)
+{
+	struct timespec now = {0, 0};
+	sigset_t none;
+
+	sigemptyset(&none);
+	CHECK(ppoll(NULL, 0, &now, &none) == 0);
+	CHECK(pselect(0, NULL, NULL, NULL, &now, &none) == 0);
+}
+
 static void do_nothing_else(void)
 {
 	CHECK(getppid() > 0);
@@ -121,6 +161,8 @@ static const struct {
 	{"read", do_read, 2},	{"send", do_send, 2},	  {"message", do_message, 2}, {"dup", do_dup, 3},
 	{"fcntl", do_fcntl, 3}, {"map", do_map, 3},	  {"advise", do_advise, 2},   {"poll", do_poll, 2},
 	{"select", do_select, 1}, {"epoll", do_epoll, 3}, {"syscall", do_syscall, 3}, {"getppid", do_nothing_else, 1},
+	{"action", do_action, 3}, {"mask", do_mask, 3},	  {"close_range", do_close_range, 2},
+	{"masked waits", do_wait_masked, 2},
 };
 enum { COUNT = sizeof(all) / sizeof(all[0]) };
 

@@ -1,0 +1,192 @@
+//! vfork(2) and clone(2): children that run in this memory say so ([`borrowed`]), so that wrappers need not ask the kernel each
+//! time who they are in. libc's own (posix_spawn(3), system(3)) call no wrapper.
+#![cfg_attr(test, allow(dead_code))] // unit tests use libc's own
+
+use crate::copy;
+use crate::next::Next;
+use crate::{entry, signals};
+use anyring_engine::os::borrowed;
+use core::arch::naked_asm;
+use core::ffi::{c_int, c_void, CStr};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+type CloneType = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_void, ...) -> c_int;
+// SAFETY: the function's declaration in the C header.
+static CLONE: Next<CloneType> = unsafe { Next::new(c"clone") };
+
+/// libc's `clone`. Relaxed: whoever finds it finds the same.
+static NEXT_CLONE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the program calls the functions here, and not others of their names (a sanitizer's). Relaxed: stored once, at start.
+static CALLED: AtomicBool = AtomicBool::new(false);
+
+/// Looks that up, and libc's function: see [`next`](crate::next).
+pub fn resolve() {
+    let names: [&CStr; 3] = [c"vfork", c"clone", c"syscall"];
+    // SAFETY: C strings; the first definition in the process is asked for.
+    let is_ours = |name: &&CStr| copy::is_ours(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
+    CALLED.store(names.iter().all(is_ours), Ordering::Relaxed);
+    find_clone();
+}
+
+/// From now on the kernel is asked only where it has to be, if every such child is seen: `unseen` says that some instruction may
+/// make one.
+pub fn look(unseen: bool) {
+    borrowed::are_seen(!unseen && CALLED.load(Ordering::Relaxed));
+}
+
+/// A forked child that nobody has noticed is noticed before it has such a child, which would be taken for it.
+extern "C" fn notice() {
+    entry::aside(|| _ = signals::in_borrowed_memory());
+}
+
+/// vfork(2). The child returns before its parent: nothing may be on the stack, and the system call is made here.
+///
+/// # Safety
+/// As libc's `vfork`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> c_int {
+    naked_asm!(
+        ".cfi_startproc",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call {notice}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "mov r9, [rip + anyring_thread_vforks@GOTTPOFF]",
+        "mov r8d, fs:[r9]",
+        "mov dword ptr fs:[r9], 1",
+        "pop rdi", // what the child overwrites there
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_register rip, rdi",
+        "mov eax, {number}",
+        "syscall",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_offset rip, -8",
+        "test eax, eax",
+        "jz 3f",
+        "mov fs:[r9], r8d",
+        "js 4f",
+        "ret",
+        "3:",
+        // With a shadow stack (CET) the child leaves the parent's entry there.
+        "xor esi, esi",
+        "rdsspq rsi",
+        "test rsi, rsi",
+        "jnz 5f",
+        "ret",
+        "5:",
+        "mov esi, 1",
+        "incsspq rsi",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_register rip, rdi",
+        "jmp rdi",
+        "4:",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_offset rip, -8",
+        "neg eax",
+        "push rax", // also aligns the stack for the call
+        ".cfi_adjust_cfa_offset 8",
+        "call {errno}",
+        "pop rcx",
+        ".cfi_adjust_cfa_offset -8",
+        "mov [rax], ecx",
+        "mov eax, -1",
+        "ret",
+        ".cfi_endproc",
+        notice = sym notice,
+        number = const libc::SYS_vfork,
+        errno = sym libc::__errno_location,
+    )
+}
+
+/// As [`vfork`].
+///
+/// # Safety
+/// As libc's `vfork`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __vfork() -> c_int {
+    naked_asm!("jmp {vfork}", vfork = sym vfork)
+}
+
+/// clone(2): one that shares its memory with another process is noted for good, since it may run beside that.
+///
+/// # Safety
+/// As libc's `clone`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn clone() -> c_int {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov eax, edx",
+        "and eax, {shares}",
+        "cmp eax, {memory}",
+        "jne 2f",
+        "mov byte ptr [rip + {made}], 1",
+        "jmp 3f",
+        "2:",
+        "mov rax, [rip + {next}]",
+        "test rax, rax",
+        "jz 3f",
+        "jmp rax",
+        "3:", // in such a case, and before the constructor
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rdx",
+        ".cfi_adjust_cfa_offset 8",
+        "push rcx",
+        ".cfi_adjust_cfa_offset 8",
+        "push r8",
+        ".cfi_adjust_cfa_offset 8",
+        "push r9",
+        ".cfi_adjust_cfa_offset 8",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call {find}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "pop r9",
+        ".cfi_adjust_cfa_offset -8",
+        "pop r8",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rcx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "jmp rax",
+        ".cfi_endproc",
+        shares = const libc::CLONE_VM | libc::CLONE_THREAD,
+        memory = const libc::CLONE_VM,
+        made = sym borrowed::MADE,
+        next = sym NEXT_CLONE,
+        find = sym find_clone,
+    )
+}
+
+/// As [`clone`].
+///
+/// # Safety
+/// As libc's `clone`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __clone() -> c_int {
+    naked_asm!("jmp {clone}", clone = sym clone)
+}
+
+/// Finds libc's function, for [`clone`], and notices.
+extern "C" fn find_clone() -> usize {
+    notice();
+    let found = CLONE.get().map_or(crate::next::missing as *const () as usize, |next| next as usize);
+    NEXT_CLONE.store(found, Ordering::Relaxed);
+    found
+}
