@@ -23,6 +23,9 @@ fn main() {
     if env::var_os("CARGO_FEATURE_MUTATIONS").is_none() || target("ARCH") != "x86_64" {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
+    // Before the constructors of the program's other libraries, and what its .preinit_array has: these may make system calls by
+    // instructions of their own (src/constructor.rs).
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // The unwinder that stops panics is linked in: the shared one would cost every program that we are preloaded into
     // half as much again to load.
     println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");

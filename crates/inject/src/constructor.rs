@@ -1,4 +1,4 @@
-//! What happens when the library is loaded: as little as possible.
+//! What happens when the library is loaded: as little as possible, and before everything else (`-z initfirst`).
 
 use crate::{
     backend, copy, descriptor, entry, exec, identity, jump, liburing, memory, musl, named, passing, raw, sanitizer,
@@ -7,9 +7,12 @@ use crate::{
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
 use anyring_engine::{alloc, process, thread};
+use core::ffi::{c_char, c_int};
 
-/// Runs when the loader has mapped everything the program starts with, before its main function.
-extern "C" fn constructor() {
+/// Runs when the loader has mapped everything the program starts with, before any code of that: also before libc's constructor,
+/// which says where the environment is.
+extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, environment: *const *const c_char) {
+    exec::begin(environment);
     backend::quieten_panics();
     entry::aside(|| {
         point(Point::Constructor);
@@ -95,4 +98,4 @@ fn renew_after_fork() {
 
 #[used]
 #[link_section = ".init_array"]
-static CONSTRUCTOR: extern "C" fn() = constructor;
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;

@@ -24,7 +24,18 @@ next! {
 }
 
 extern "C" {
-    static environ: List;
+    static mut environ: List;
+}
+
+/// Says where the environment is, if libc does not yet know.
+#[cfg(not(test))]
+pub fn begin(environment: List) {
+    // SAFETY: libc's variable, in a process with one thread; what the loader passes is what libc is going to store.
+    unsafe {
+        if environ.is_null() {
+            environ = environment;
+        }
+    }
 }
 
 /// The environment of the process, as the kernel is given it.

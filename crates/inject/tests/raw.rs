@@ -155,6 +155,28 @@ fn a_plugin_is_looked_through_when_it_is_loaded() {
 }
 
 #[test]
+fn constructors_and_what_runs_before_them_are_served() {
+    const NAME: &str = "constructors_and_what_runs_before_them_are_served";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let library = compile("early", "libearly.so", &["-shared", "-fPIC", "-DLIBRARY"]);
+    let library = library.to_str().expect("a path in UTF-8");
+    same_both_ways(&compile("early", NAME, &[library]), &[], None);
+}
+
+#[test]
+fn a_ring_that_the_kernel_has_made_stays_the_kernels() {
+    const NAME: &str = "a_ring_that_the_kernel_has_made_stays_the_kernels";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    compile("early", "libearly.so", &["-shared", "-fPIC", "-DLIBRARY"]);
+    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch("raw").display());
+    same_both_ways(&compile("early", NAME, &["-DLOADS", &run_path]), &[], None);
+}
+
+#[test]
 fn plugins_that_come_and_go_add_few_filters() {
     const NAME: &str = "plugins_that_come_and_go_add_few_filters";
     if let Some(reason) = obstacle() {

@@ -12,6 +12,7 @@ use anyring_abi::{
 };
 use anyring_engine::aio as engine_aio;
 use anyring_engine::forced::{point, Point};
+use anyring_engine::os::calls;
 use anyring_engine::register::registering;
 use anyring_engine::wait::enter::struck_ring;
 use anyring_engine::{descriptors, process, thread, Enter, Errno};
@@ -84,8 +85,28 @@ pub fn enter<H: Host>(
         point(Point::EnterDoor);
         register_of(anyring_engine::enter(&call))
     };
-    entry::contain(|| struck_ring(&call), serve).unwrap_or(BROKEN)
+    match entry::contain(|| struck_ring(&call), serve).unwrap_or(BROKEN) {
+        NO_RING if is_kernels_ring(fd) => {
+            let args =
+                [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
+            raw(NR_IO_URING_ENTER, args)
+        }
+        answer => answer,
+    }
 }
+
+/// Whether the number is of a ring that the kernel has made: for an instruction that nothing trapped, before it was seen (in the
+/// constructor of a plugin), or in another process that has passed it on.
+#[cold]
+fn is_kernels_ring(fd: u32) -> bool {
+    entry::contain(|| None, || calls::read_link(&format!("/proc/self/fd/{fd}")))
+        .is_some_and(|link| link.is_ok_and(|link| link.as_os_str() == KERNELS_RING))
+}
+
+/// What the kernel calls its rings.
+const KERNELS_RING: &str = "anon_inode:[io_uring]";
+/// What a call on a number answers that names something else than a ring.
+const NO_RING: isize = -(libc::EOPNOTSUPP as isize);
 
 /// io_uring_register(2): the operation's answer, or `-errno`.
 pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
@@ -109,7 +130,12 @@ pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -
         }
         register_of(anyring_engine::register(fd, opcode, arg as u64, nr_args))
     };
-    entry::contain(|| registering(fd, opcode).ok(), serve).unwrap_or(BROKEN)
+    match entry::contain(|| registering(fd, opcode).ok(), serve).unwrap_or(BROKEN) {
+        NO_RING if is_kernels_ring(fd) => {
+            raw(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0])
+        }
+        answer => answer,
+    }
 }
 
 /// A call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
