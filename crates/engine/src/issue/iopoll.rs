@@ -167,7 +167,7 @@ impl State {
         if position >= end || rw.total() == 0 || !rw.is_aligned() || self.iopoll.as_mut()?.polls(device) {
             return None;
         }
-        Some(if rw.waits_for().is_none() { Errno::AGAIN } else { Errno::OPNOTSUPP })
+        Some(if rw.waits_for().is_none() && !rw.is_by_worker() { Errno::AGAIN } else { Errno::OPNOTSUPP })
     }
 
     /// A thread asks, or does not any more.

@@ -278,6 +278,11 @@ impl Rw {
         self.flags & RWF_HIPRI != 0
     }
 
+    /// A worker is to make it, which does not say EAGAIN.
+    pub fn is_by_worker(&self) -> bool {
+        self.by_worker
+    }
+
     /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT), with flags that may be refused at
     /// once, and before it has polled first: that must not be left for the event, which it would use up.
     #[inline]
