@@ -128,16 +128,22 @@ impl<'d> Printer<'d> {
         }
     }
 
+    /// Whether it counts as a known difference: it is one, or the list says that timing decides. So totals are alike in each run.
+    fn is_known(&self, report: &Report) -> bool {
+        let by_timing = |difference: &Difference| difference.kind.may_agree() && difference.covers(report);
+        match report.outcome {
+            Outcome::Passed => self.differences.iter().any(by_timing),
+            _ => report.explained_by(self.differences).is_some(),
+        }
+    }
+
     /// Prints what is wrong with the list of differences and the totals: whether everything was as expected.
     pub fn summarise(mut self, reports: &[Report]) -> bool {
         let mut errors = reports
             .iter()
             .filter(|report| report.failed() && report.explained_by(self.differences).is_none())
             .count();
-        let known = reports
-            .iter()
-            .filter(|report| report.failed() && report.explained_by(self.differences).is_some())
-            .count();
+        let known = reports.iter().filter(|report| self.is_known(report)).count();
         let stale: Vec<_> = self.differences.iter().filter(|difference| is_stale(difference, reports)).collect();
         errors += stale.len();
         for difference in stale {
@@ -149,7 +155,8 @@ impl<'d> Printer<'d> {
             }
         }
         let count = |wanted: fn(&Outcome) -> bool| reports.iter().filter(|report| wanted(&report.outcome)).count();
-        let passed = count(|outcome| *outcome == Outcome::Passed);
+        let passed =
+            reports.iter().filter(|report| report.outcome == Outcome::Passed && !self.is_known(report)).count();
         let flaky = count(|outcome| matches!(outcome, Outcome::Flaky(_)));
         let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_))) + flaky;
         match self.format {
@@ -216,6 +223,21 @@ mod tests {
         assert_eq!(line(Outcome::Failed("x".into()), known.first()), "not ok 3 - a::b@libc # TODO why so");
         let failed = "not ok 3 - a::b@libc\n  ---\n  message: |\n    1\n    2\n  ...";
         assert_eq!(line(Outcome::Failed("1\n2".into()), None), failed);
+    }
+
+    #[test]
+    fn what_timing_decides_counts_alike() {
+        let mut known = Vec::new();
+        crate::differences::parse("?a::b by timing\n~?a::c by timing", &mut known).expect("a list");
+        let printer = Printer::new(Format::Plain, &known, true);
+        for outcome in [Outcome::Passed, Outcome::Failed(String::new())] {
+            assert!(printer.is_known(&Report::of("a::b", outcome)));
+        }
+        for outcome in [Outcome::Passed, Outcome::Otherwise(String::new())] {
+            assert!(printer.is_known(&Report::of("a::c", outcome)));
+        }
+        assert!(!printer.is_known(&Report::of("a::d", Outcome::Passed)));
+        assert!(!printer.is_known(&Report::of("a::c", Outcome::Failed(String::new()))));
     }
 
     #[test]
