@@ -20,7 +20,7 @@ use crate::sync::Hook;
 use crate::thread::tables;
 use crate::Errno;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::process::Resource;
 
@@ -113,12 +113,27 @@ pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
     duplicate_to_top(fd.as_fd())
 }
 
-fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
+/// Where the engine's own numbers begin; 0 before it is known. Relaxed: any value that it ever had does. The limit that it comes
+/// from is not asked for each number: under a lower one the kernel refuses, and then it is.
+static LOWEST: AtomicI32 = AtomicI32::new(0);
+
+/// Where the engine's own numbers begin under the present limit.
+#[cold]
+fn find_lowest() -> i32 {
     let limit = calls::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
     let mut lowest = (limit - TOP_ROOM).max(limit / 2);
     if mutated(Mutation::OwnNumbersAreLow) {
         lowest = lowest.min(3);
     }
+    LOWEST.store(lowest, Relaxed);
+    lowest
+}
+
+fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
+    let (mut lowest, mut is_known) = match LOWEST.load(Relaxed) {
+        0 => (find_lowest(), true),
+        lowest => (lowest, false),
+    };
     loop {
         match calls::fcntl_dupfd_cloexec(fd, lowest) {
             // Another table's, where it is open.
@@ -127,6 +142,7 @@ fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
                 close_quietly(moved);
             }
             Ok(moved) => return Ok(Own(moved.into_raw_fd())),
+            Err(Errno::MFILE | Errno::INVAL) if !is_known => (lowest, is_known) = (find_lowest(), true),
             Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest /= 2,
             Err(Errno::MFILE | Errno::INVAL) => return Err(Errno::MFILE),
             Err(error) => return Err(error),
@@ -264,5 +280,22 @@ mod tests {
         drop(own);
         assert!(!is_own(number as i32) && !is_own(-1) && !is_own(i32::MAX));
         assert_eq!(next_own(number, number), None);
+    }
+
+    #[test]
+    fn own_numbers_stay_below_a_limit_that_became_lower() {
+        let child = || {
+            let open = || rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+            let own_number = || open().and_then(to_top).map_or(-1, |own| own.as_raw_fd());
+            let high = own_number();
+            let limit = calls::getrlimit(Resource::Nofile);
+            let lower = rustix::process::Rlimit { current: Some(high as u64 / 2), ..limit };
+            if calls::setrlimit(Resource::Nofile, lower).is_err() {
+                return 1;
+            }
+            let low = own_number();
+            u8::from(!(high / 4..high / 2).contains(&low))
+        };
+        assert_eq!(crate::os::in_child::in_child(child), 0);
     }
 }
