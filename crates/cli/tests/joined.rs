@@ -113,7 +113,7 @@ fn wait_for_ring(process: &Ended) {
 fn is_served(process: u32) -> bool {
     let links = links_of(process);
     let has = |name: &str| links.iter().any(|link| link.starts_with(name));
-    has("/memfd:anyring ") && has("/memfd:anyring-counters")
+    has("socket:") && has("/memfd:anyring-counters")
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {

@@ -1,4 +1,4 @@
-//! A ring's memory: a memfd laid out as the kernel lays its rings out, or the program's own areas.
+//! A ring's memory, laid out as the kernel lays its rings out: shared memory, or the program's own areas.
 
 pub mod layout;
 pub mod mapped;
@@ -6,9 +6,10 @@ pub mod view;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{check_writable, unlocked};
+use crate::os::{check, check_writable, syscall, unlocked};
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
+use core::sync::atomic::{AtomicU8, Ordering};
 use layout::Layout;
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
@@ -23,15 +24,15 @@ const NOWHERE: usize = 1 << 63;
 
 /// Where the areas came from, and so what ends with the ring.
 pub struct Memory {
-    /// The descriptor that the program's mmap(2) is answered with, when the engine made the memory.
-    pub memfd: Option<i32>,
-    /// The file in which the ring's processes hold record locks: the memfd, or one for this alone; -1 for none.
-    pub lock_file: i32,
+    /// The file that it is in, if the engine made the memory in one: the program's mmap(2) is answered with that.
+    memfd: Option<i32>,
     /// Where in the memfd the areas begin: behind those that the ring had before it was resized.
     pub offset: u64,
     /// How often the ring was resized, as far as this process knows.
     pub generation: u32,
+    /// What the engine has mapped, with room for something else at its beginning where `has_room`.
     mapped: Option<(usize, usize)>,
+    has_room: bool,
     /// The accessor of the areas.
     pub view: View,
 }
@@ -70,6 +71,49 @@ pub(crate) fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<
         let base = unsafe { calls::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, memfd, offset) }?;
         Ok(base as usize)
     })
+}
+
+/// New zeroed memory that forked children share. Only touched pages take memory. EAGAIN where it would be locked: anonymous
+/// memory that is shared cannot grow, that of a file can.
+pub(crate) fn map_shared(bytes: usize) -> Result<usize, Errno> {
+    if unlocked::is_locked() {
+        return Err(Errno::AGAIN);
+    }
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }?;
+    Ok(base as usize)
+}
+
+/// Another mapping of the shared memory at `from`: of no bytes, the old mapping stays (mremap(2)).
+pub fn map_again(from: usize, bytes: usize) -> Result<usize, Errno> {
+    // SAFETY: nothing changes where the memory is mapped already.
+    let base = unsafe { calls::mremap(from as *mut _, 0, bytes, MremapFlags::MAYMOVE) }?;
+    Ok(base as usize)
+}
+
+/// Memory that [`map_again`] maps. EAGAIN where there is none: it would be locked, or the system is an emulation that refuses
+/// such a mapping (valgrind).
+fn map_to_share(bytes: usize) -> Result<usize, Errno> {
+    const REFUSED: u8 = 1;
+    const WORKS: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known == REFUSED {
+        return Err(Errno::AGAIN);
+    }
+    let base = map_shared(bytes)?;
+    if known == WORKS {
+        return Ok(base);
+    }
+    // QEMU's user emulation would end the process. It lacks SO_COOKIE, and says so of any number.
+    let args = [usize::MAX, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, 0, 0, 0];
+    let is_kernel = check(syscall(libc::SYS_getsockopt, args)) == Err(Errno::BADF);
+    let again = if is_kernel { map_again(base, bytes) } else { Err(Errno::NOSYS) };
+    KNOWN.store(if again.is_ok() { WORKS } else { REFUSED }, Ordering::Relaxed);
+    // SAFETY: one of the two mappings just made, of which nobody knows.
+    let _ = unsafe { calls::munmap(again.unwrap_or(base) as *mut _, bytes) };
+    again.map(|_| base).map_err(|_| Errno::AGAIN)
 }
 
 /// New zeroed memory of this process's own.
@@ -117,6 +161,15 @@ fn file_size(memfd: BorrowedFd) -> Result<u64, Errno> {
 pub(crate) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
     // SAFETY: a whole mapping of the engine's, whose content the call leaves alone.
     unsafe { calls::madvise(base as *mut _, bytes, rustix::mm::Advice::LinuxDontFork) }
+}
+
+/// Where there is something that the program maps by the ring's descriptor.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Area {
+    /// In a file of the engine's, at this offset.
+    File(i32, u64),
+    /// At this address, in memory that [`map_again`] maps.
+    Memory(usize),
 }
 
 /// Memory that the program maps by the ring's descriptor, and that ends on its own.
@@ -174,15 +227,54 @@ fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
 }
 
 impl Memory {
-    /// Makes a memfd with both areas one after the other and maps it.
-    pub fn create(layout: Layout) -> Result<Memory, Errno> {
+    /// Makes both areas one after the other: in a memfd where the ring may be resized, since a child forked before has to find
+    /// the new ones; else behind so many bytes of room for the control area.
+    pub fn create(layout: Layout, is_resizable: bool, room: usize) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
-        let (memfd, base) = map_memfd(c"anyring", bytes)?;
+        // What the program maps of this can only grow beyond its end, where there is nothing.
+        let by_itself = if is_resizable { Err(Errno::AGAIN) } else { map_to_share(room + bytes) };
+        let (memfd, mapped, base) = match by_itself {
+            Err(Errno::AGAIN) => {
+                let (memfd, base) = map_memfd(c"anyring", bytes)?;
+                (Some(memfd.into_raw_fd()), (base, bytes), base)
+            }
+            base => (None, (base?, room + bytes), base? + room),
+        };
         let view = View::new(base, base + layout.rings_bytes, false, layout);
-        let mapped = Some((base, bytes));
         view.initialise()?; // of memory of our own, so that nothing is to be given back
-        let memfd = memfd.into_raw_fd();
-        Ok(Memory { memfd: Some(memfd), lock_file: memfd, offset: 0, generation: 0, mapped, view })
+        let has_room = memfd.is_none();
+        Ok(Memory { memfd, offset: 0, generation: 0, mapped: Some(mapped), has_room, view })
+    }
+
+    /// Where the engine has it mapped; 0 where it is the program's own, or nobody's any more.
+    pub fn address(&self) -> usize {
+        self.mapped.map_or(0, |(base, _)| base)
+    }
+
+    /// Where the room is, which is zeroed and ends with this.
+    pub fn room(&self) -> Option<usize> {
+        Some(self.mapped?.0).filter(|_| self.has_room)
+    }
+
+    /// Where the program's mmap(2) at this offset finds it, if it may map it there.
+    pub fn area(&self, mmap_offset: u64) -> Option<Area> {
+        let offset = self.view.layout().area_offset(mmap_offset)?;
+        match self.memfd {
+            Some(memfd) => Some(Area::File(memfd, self.offset + offset)),
+            None if !self.has_room => None,
+            None => Some(Area::Memory(self.view.rings() + offset as usize)),
+        }
+    }
+
+    /// Maps both areas once more, for the program: where they are and how large. None where the engine has not made them.
+    pub fn map_both(&self) -> Option<Result<[(usize, usize); 2], Errno>> {
+        let layout = self.view.layout();
+        let (rings, sqes) = (layout.rings_bytes, layout.sqes_bytes);
+        let base = match self.area(0)? {
+            Area::File(_, offset) => self.borrow_memfd().and_then(|memfd| map_range(memfd, offset, rings + sqes)),
+            Area::Memory(base) => map_again(base, rings + sqes),
+        };
+        Some(base.map(|base| [(base, rings), (base + rings, sqes)]))
     }
 
     /// Areas that nobody else knows of.
@@ -192,17 +284,14 @@ impl Memory {
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         view.initialise()?;
         let mapped = Some((base, bytes));
-        Ok(Memory { memfd: None, lock_file: NO_FILE, offset: 0, generation: 0, mapped, view })
+        Ok(Memory { memfd: None, offset: 0, generation: 0, mapped, has_room: false, view })
     }
 
     /// Uses the program's areas (`IORING_SETUP_NO_MMAP`): `sq_off.user_addr` holds the SQEs, `cq_off.user_addr` the
     /// rings, both page-aligned. Source: io_uring_setup(2).
     pub fn of_program(layout: Layout, params: &Params) -> Result<Memory, Errno> {
         let view = view_of_program(layout, params)?;
-        // Where there is none, no member is ever taken for dead.
-        let locks = calls::memfd_create("anyring-locks", MemfdFlags::CLOEXEC).and_then(descriptors::to_top);
-        let lock_file = locks.map_or(-1, IntoRawFd::into_raw_fd);
-        Ok(Memory { memfd: None, lock_file, offset: 0, generation: 0, mapped: None, view })
+        Ok(Memory { memfd: None, offset: 0, generation: 0, mapped: None, has_room: false, view })
     }
 
     /// New areas of another size, in the same memfd behind the present ones.
@@ -312,13 +401,11 @@ impl Memory {
         self.mapped = None;
     }
 
-    /// Unmaps and closes what the engine made. The caller makes sure that the view is not used any more.
+    /// Unmaps and closes what the engine made. The caller makes sure that neither the view nor the room is used any more.
     pub fn release(&mut self) {
         self.unmap();
-        self.memfd = None;
-        let lock_file = core::mem::replace(&mut self.lock_file, -1);
-        if lock_file >= 0 && !mutated(Mutation::RingsLeaveADescriptor) {
-            descriptors::close(lock_file);
+        if let Some(memfd) = self.memfd.take() {
+            descriptors::close(memfd);
         }
     }
 }

@@ -5,12 +5,12 @@
 
 use crate::descriptors::level;
 use crate::descriptors::numbers::{next_known, was_used, RINGS, RINGS_END};
-use crate::descriptors::{self, cookie_of, is_ring};
+use crate::descriptors::{self, is_ring};
 use crate::forced::{point, Point};
-use crate::memory::mapped;
+use crate::memory::{mapped, Area};
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{file_status, shares_memory_with, standard, syscall, ForkPage, Look, Os, Sys};
+use crate::os::{shares_memory_with, standard, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::notes::Note;
 use crate::ring::table::{self, ring, rings};
@@ -58,9 +58,7 @@ thread_local! {
 /// another file.
 pub fn verified_ring(fd: i32) -> Option<&'static Ring> {
     notice_fork();
-    let ring = ring(fd)?;
-    // Not from the state, whose lock somebody may keep. Relaxed: 0 at the latest when the ring has ended.
-    (cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed))).then_some(ring)
+    ring(fd).filter(|ring| table::is_still_number_of(fd, ring))
 }
 
 /// The ring that a number names which may be a new duplicate: from now on the number is known.
@@ -75,12 +73,34 @@ pub fn closing(fd: i32) {
     standard::closing(fd);
     if fd >= 0 && (is_ring(fd) || was_used(fd)) {
         // After a panic the struck ring has been put in order: nothing of it may stay behind, so once more.
-        let _ = (0..2).any(|_| contain_any(|| closing_known(fd)).is_some());
+        let _ = (0..2).any(|_| contain_any(|| closing_known(fd, None)).is_some());
     }
 }
 
+/// The program closes number `fd`. True where that is done by now, which it is for a ring's: to see whether it was the last copy.
+#[inline]
+pub fn close(fd: i32) -> bool {
+    if !is_ring(fd) {
+        closing(fd);
+        return false;
+    }
+    close_ring(fd)
+}
+
 #[cold]
-fn closing_known(fd: i32) {
+fn close_ring(fd: i32) -> bool {
+    let closed = Cell::new(false);
+    let close = || {
+        closed.set(true);
+        Sys::close(fd);
+    };
+    // As in `closing`.
+    let _ = (0..2).any(|_| closed.get() || contain_any(|| closing_known(fd, Some(&close))).is_some());
+    closed.get()
+}
+
+#[cold]
+fn closing_known(fd: i32, close: Option<&dyn Fn()>) {
     if !has_these_tables() && !mutated(Mutation::VforkChildrenClose) {
         return;
     }
@@ -91,7 +111,7 @@ fn closing_known(fd: i32) {
     }
     if let Some(ring) = ring(fd) {
         if ring.is_of_my_table() {
-            table::closing_ring(fd, ring); // else another table has the number, too, and keeps it
+            table::closing_ring(fd, ring, close); // else another table has the number, too, and keeps it
         }
     } else {
         table::closing_file(fd);
@@ -126,9 +146,15 @@ pub fn taking(fd: i32, closes: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Where the area at mmap(2) offset `offset` of ring `fd` is: a memfd and the offset in it.
-pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
-    verified_ring(fd)?.lock().ok()?.mapping(offset)
+/// What `map` makes of the area at mmap(2) offset `offset` of ring `fd`, which stays where it is meanwhile.
+pub fn with_area<T>(fd: i32, offset: u64, map: impl FnOnce(Area) -> T) -> Option<T> {
+    let guard = verified_ring(fd)?.lock().ok()?;
+    guard.mapping(offset).map(map)
+}
+
+/// See [`Memory::map_both`](crate::memory::Memory::map_both), of ring `fd`.
+pub fn map_both(fd: i32) -> Option<Result<[(usize, usize); 2], Errno>> {
+    verified_ring(fd)?.lock().ok()?.memory.map_both()
 }
 
 /// Registers ring `fd` for the calling thread at `index`, or at a free one; answers the index.
@@ -179,10 +205,17 @@ pub fn duplicate_ring(fd: i32) -> Result<i32, Errno> {
 /// Closes what [`duplicate_ring`] made; the ring ends if it was the last number.
 pub fn drop_duplicate(duplicate: i32) {
     // Not by `closing`, which is for what the program closes: this number is the engine's own.
+    let closed = Cell::new(false);
+    let close = || {
+        closed.set(true);
+        descriptors::close(duplicate);
+    };
     if let Some(ring) = ring(duplicate) {
-        table::closing_ring(duplicate, ring);
+        table::closing_ring(duplicate, ring, Some(&close));
     }
-    descriptors::close(duplicate);
+    if !closed.get() {
+        close();
+    }
 }
 
 /// The ring number that the calling thread registered at `index`.
@@ -209,11 +242,12 @@ pub fn keep_from_children(address: usize) {
         return;
     }
     notice_fork();
-    let Some(inode) = inode_mapped_at(address) else { return };
+    let Ok(maps) = calls::read_text("/proc/self/maps") else { return };
+    let Some(inode) = inode_mapped_at(&maps, address) else { return };
     // Only the ring that is meant is locked: a call on it waits for its holder, as every other. Relaxed: the program knows the
     // memory of a ring that is complete.
-    let inode_of = |fd| file_status(fd).map(|status| status.inode);
-    let is_meant = |ring: &&'static Ring| inode_of(ring.memfd.load(Ordering::Relaxed)) == Ok(inode);
+    let is_meant =
+        |ring: &&'static Ring| inode_mapped_at(&maps, ring.mapped.load(Ordering::Relaxed)) == Some(inode);
     for ring in rings().into_iter().filter(is_meant).filter(|ring| !ring.is_unused_inheritance()) {
         if let Ok(guard) = ring.lock() {
             let _ = guard.keep_from_children();
@@ -221,9 +255,8 @@ pub fn keep_from_children(address: usize) {
     }
 }
 
-/// The inode of the file that is mapped at `address`; None where there is no /proc.
-fn inode_mapped_at(address: usize) -> Option<u64> {
-    let maps = calls::read_text("/proc/self/maps").ok()?;
+/// The inode of the file that is mapped at `address`, as /proc/PID/maps says; shared memory has one, too.
+fn inode_mapped_at(maps: &str, address: usize) -> Option<u64> {
     maps.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let (first, last) = fields.next()?.split_once('-')?;

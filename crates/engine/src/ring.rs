@@ -90,8 +90,8 @@ pub struct Ring {
     holder_id: AtomicU32,
     /// The engine's end of the descriptor, as in the state.
     pub engine_end: AtomicI32,
-    /// Its memory's memfd, as in the state; -1 for none.
-    pub memfd: AtomicI32,
+    /// Where its memory is mapped, as in the state; 0 for nowhere.
+    pub mapped: AtomicUsize,
     /// Who polls and fires timers, and how whoever waits sleeps.
     pub driver: Driver,
     /// Something that `settle` has to look at: results that the owner of a deferred ring has not been told of, or a panic
@@ -182,7 +182,7 @@ impl Ring {
             holder: AtomicUsize::new(0),
             holder_id: AtomicU32::new(0),
             engine_end: AtomicI32::new(-1),
-            memfd: AtomicI32::new(-1),
+            mapped: AtomicUsize::new(0),
             driver: Driver::new(),
             untold: AtomicBool::new(false),
             dropped: AtomicBool::new(false),

@@ -9,7 +9,7 @@ use crate::os::{user_read, user_write};
 use crate::ring::recorder::Recorder;
 use crate::ring::table;
 use crate::ring::State;
-use crate::shared::control::Control;
+use crate::shared::control::{self, Control};
 use crate::wait::{self, sqpoll};
 use crate::{chaos, descriptors, process, Errno};
 use anyring_abi::*;
@@ -63,7 +63,7 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     wait::begin(reset_after_fork)?;
     let (mut given, layout) = asked_for(entries, params)?;
     let memory = match given.flags & IORING_SETUP_NO_MMAP {
-        0 => Memory::create(layout)?,
+        0 => Memory::create(layout, given.flags & IORING_SETUP_DEFER_TASKRUN != 0, control::PAGES_BYTES)?,
         _ => Memory::of_program(layout, &given)?,
     };
     let (sq_address, cq_address) = (given.sq_off.user_addr, given.cq_off.user_addr);
@@ -76,13 +76,13 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
         given.cq_off.user_addr = cq_address;
     }
     given.features = FEATURES;
-    let lock_file = memory.lock_file;
     let mut made = Unpublished { memory: Some(memory), control: None, program_end: None };
     let polling = sqpoll::wish(&given)?;
     user_write(params, &given)?;
-    let mut control = Control::new(lock_file)?;
-    control.found();
-    made.control = Some(control);
+    made.control = Some(match made.memory.as_ref().and_then(Memory::room) {
+        Some(room) => Control::at(room),
+        None => Control::new()?,
+    });
     publish(given.flags, made, polling)
 }
 
@@ -111,11 +111,12 @@ struct Unpublished {
 
 impl Drop for Unpublished {
     fn drop(&mut self) {
+        let room = self.memory.as_ref().and_then(Memory::room);
+        if let Some(control) = self.control.take().filter(|_| room.is_none()) {
+            control.unmap();
+        }
         if let Some(memory) = &mut self.memory {
             memory.release();
-        }
-        if let Some(control) = self.control.take() {
-            control.unmap();
         }
         // Not by its own drop, which would go through our `close`, and from there through the locks of rings.
         if let Some(program_end) = self.program_end.take() {
@@ -149,8 +150,8 @@ pub fn private_state() -> Result<Box<State>, Errno> {
     static LIVES: AtomicU64 = AtomicU64::new(1 << 63);
     let memory = Memory::private(Layout::new(1, &Params::default())?)?;
     let mut made = Unpublished { memory: Some(memory), control: None, program_end: None };
-    let mut control = Control::new(NO_FILE)?;
-    control.found();
+    let mut control = Control::new()?;
+    control.found(NO_FILE);
     let Some(memory) = made.memory.take() else { return Err(Errno::INVAL) };
     Ok(State::new(0, memory, control, NO_FILE, LIVES.fetch_add(1, Ordering::Relaxed)))
 }
@@ -177,7 +178,10 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
         return Err(Errno::MFILE);
     }
     point(Point::SetupMade);
-    let (Some(memory), Some(control)) = (made.memory.take(), made.control.take()) else { return Err(Errno::INVAL) };
+    let (Some(memory), Some(mut control)) = (made.memory.take(), made.control.take()) else {
+        return Err(Errno::INVAL);
+    };
+    control.found(engine_end.as_raw_fd());
     let cookie = descriptors::cookie_of(fd).unwrap_or(0);
     let layout = memory.view.layout();
     let recorder = Recorder::of_new_ring(fd, [layout.sq_entries, layout.cq_entries], flags);

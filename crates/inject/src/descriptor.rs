@@ -11,7 +11,7 @@ use crate::{entry, identity, sys};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::Errno;
 use anyring_serve::descriptor::{
-    before_close, before_closing_from, before_dup, before_fcntl, close_range_by, note_duplicate, unshare_by,
+    self, before_close, before_closing_from, before_dup, before_fcntl, close_range_by, note_duplicate, unshare_by,
 };
 use anyring_serve::named;
 use core::ffi::c_int;
@@ -57,11 +57,17 @@ pub(crate) fn refusal(mut before: impl FnMut() -> Result<(), Errno>) -> Option<c
 /// As libc's `close`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if let Some(answer) = refusal(|| before_close(fd)) {
-        return answer;
+    let mut closed = false;
+    let answer = refusal(|| {
+        closed = descriptor::close(fd)?;
+        Ok(())
+    });
+    match answer {
+        Some(answer) => answer,
+        None if closed => 0,
+        // SAFETY: the caller's own argument.
+        None => CLOSE.get().map_or_else(missing, |next| unsafe { next(fd) }),
     }
-    // SAFETY: the caller's own argument.
-    CLOSE.get().map_or_else(missing, |next| unsafe { next(fd) })
 }
 
 /// dup2(2).

@@ -8,7 +8,8 @@ use anyring_serve::door;
 use core::ffi::c_void;
 
 pub use anyring_serve::door::{
-    closing, duplicated, is_ring, leaving_by_jump, ring_mapping, settle, watch, KNOWN_NUMBERS, RING_NUMBERS,
+    close, duplicated, is_ring, leaving_by_jump, map_area, map_both, settle, watch, Mapping, KNOWN_NUMBERS,
+    RING_NUMBERS,
 };
 
 /// io_uring_setup(2): a new ring's descriptor, or `-errno`. `may_do_less`: a kernel that does not know a flag is to say so.

@@ -242,6 +242,7 @@ cases! {
 
     processes_submit_to_one_ring_at_once: "processes" "submit-at-once";
     a_child_collects_while_the_owner_computes: "processes" "child-collects";
+    an_owner_that_closes_other_numbers_lives: "processes" "other-numbers";
     requests_of_a_killed_owner_end: "processes" "owner-was-killed";
     requests_of_an_owner_that_exited_end: "processes" "owner-exited";
     an_owner_is_killed_while_another_process_waits: "processes" "owner-is-killed";

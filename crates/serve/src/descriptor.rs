@@ -27,9 +27,18 @@ pub fn rings_exist() -> bool {
     RING_MADE.load(Ordering::Relaxed)
 }
 
-/// The program is about to close number `fd`. EBADF for one of the engine's own, which is not to be closed.
+/// The program is about to close number `fd` by something else than close(2). EBADF for one of the engine's own, which is not to
+/// be closed.
 pub fn before_close(fd: i32) -> Result<(), Errno> {
-    number_goes(fd, true)
+    number_goes(fd, true)?;
+    door::closing(fd);
+    Ok(())
+}
+
+/// close(2) of the program's. True where that is done, a ring's number; else the call is to be made.
+pub fn close(fd: i32) -> Result<bool, Errno> {
+    number_goes(fd, true)?;
+    Ok(door::close(fd))
 }
 
 /// The program is about to close number `fd`, or else to have another file under it.
@@ -39,7 +48,6 @@ fn number_goes(fd: i32, closes: bool) -> Result<(), Errno> {
     }
     process::taking(fd, closes)?;
     point(Point::Close);
-    door::closing(fd);
     Ok(())
 }
 
@@ -52,7 +60,9 @@ pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     if refused || (is_ours && !is_open(old)) {
         return Ok(());
     }
-    number_goes(new, false).map_err(|_| Errno::BUSY)
+    number_goes(new, false).map_err(|_| Errno::BUSY)?;
+    door::closing(new);
+    Ok(())
 }
 
 /// unshare(2) through `call`, which makes the call itself and answers as the kernel's register. The calling thread has a table

@@ -108,6 +108,15 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
                 Err(error) => -(error.raw_os_error() as isize),
             }
         }
+        libc::SYS_close => {
+            let mut closed = Ok(false);
+            entry::aside(|| closed = descriptor::close(a as i32));
+            match closed {
+                Ok(true) => 0,
+                Ok(false) => kernel(number, args),
+                Err(error) => -(error.raw_os_error() as isize),
+            }
+        }
         libc::SYS_close_range => {
             let close =
                 |first, last, flags| kernel(number, [first as usize, last as usize, flags as usize, d, e, f]);
@@ -133,7 +142,6 @@ fn prepare(number: i64, args: [usize; 6]) -> Result<(), Errno> {
     named::check(number, &args)?;
     let [a, b, c, d, ..] = args;
     match number {
-        libc::SYS_close => return descriptor::before_close(a as i32),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => return descriptor::before_dup(a as i32, b as i32, 0),
         libc::SYS_dup3 => return descriptor::before_dup(a as i32, b as i32, c as i32),
@@ -164,7 +172,7 @@ fn wait_or_pass<H: Host>(number: i64, args: [usize; 6]) -> isize {
             H::with_mask(e as *const u64, f, |mask| waiting(number, [a, b, c, d, mask as usize, f]))
         }
         libc::SYS_pselect6 => pselect6::<H>(args),
-        libc::SYS_close | libc::SYS_dup3 => kernel(number, args),
+        libc::SYS_dup3 => kernel(number, args),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => kernel(number, args),
         _ => waiting(number, args),

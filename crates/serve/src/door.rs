@@ -12,6 +12,7 @@ use anyring_abi::{
 };
 use anyring_engine::aio as engine_aio;
 use anyring_engine::forced::{point, Point};
+use anyring_engine::memory::Area;
 use anyring_engine::os::calls;
 use anyring_engine::register::registering;
 use anyring_engine::wait::enter::struck_ring;
@@ -174,14 +175,35 @@ pub fn is_ring(fd: i32) -> bool {
     descriptors::is_ring(fd)
 }
 
-/// Where the memory of ring `fd` really is: the descriptor and offset to map in place of `(fd, offset)`, or `None`
-/// when `fd` is no ring of ours (verified, since a number may have been reused). `ENOMEM` when `offset` is none of
-/// its areas, or the areas are the program's own (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
-pub fn ring_mapping(fd: i32, offset: u64) -> Result<Option<(i32, u64)>, Errno> {
-    match process::ring_mapping(fd, offset) {
+/// What a mapping of a descriptor is.
+pub enum Mapping {
+    /// That of no ring of ours.
+    Another,
+    /// That of this descriptor, from this offset on.
+    File(i32, u64),
+    /// Made, at this address.
+    Made(usize),
+}
+
+/// Maps what is at `offset` of ring `fd`, or says what to map (verified, since a number may have been reused). `again` maps what
+/// is mapped at an address once more. `ENOMEM` when `offset` is none of the ring's areas, or the areas are the program's own
+/// (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
+pub fn map_area(fd: i32, offset: u64, again: impl FnOnce(usize) -> Result<usize, Errno>) -> Result<Mapping, Errno> {
+    let mapping = process::with_area(fd, offset, |area| match area {
+        Area::File(file, at) => Ok(Mapping::File(file, at)),
+        Area::Memory(from) => again(from).map(Mapping::Made),
+    });
+    match mapping {
+        Some(mapping) => mapping,
         None if process::verified_ring(fd).is_some() => Err(Errno::NOMEM),
-        area => Ok(area),
+        None => Ok(Mapping::Another),
     }
+}
+
+/// Maps the rings and the SQEs of ring `fd` in one: where each is, and how large. None where it is no ring of ours, or in memory
+/// of the program's.
+pub fn map_both(fd: i32) -> Option<Result<[(usize, usize); 2], Errno>> {
+    process::map_both(fd)
 }
 
 /// Whether number `fd` is a descriptor of the engine's own: for the program it is not open.
@@ -201,6 +223,12 @@ pub fn next_own(first: u32, last: u32) -> Option<u32> {
 #[inline]
 pub fn closing(fd: i32) {
     process::closing(fd);
+}
+
+/// In place of it before the program closes number `fd`: true where that is done by now.
+#[inline]
+pub fn close(fd: i32) -> bool {
+    process::close(fd)
 }
 
 /// The same for every number in `first..=last` (close_range(2)).

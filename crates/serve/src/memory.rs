@@ -1,12 +1,15 @@
 //! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it. madvise(2): what is kept from children.
 
-use crate::{descriptor, door, entry, named};
+use crate::door::Mapping;
+use crate::{descriptor, door, entry, named, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::memory::mapped;
+use anyring_engine::os::check;
+use anyring_engine::Errno;
 use core::ffi::c_int;
 
-/// mmap(2)'s arguments with the descriptor and offset of a ring replaced by those of its memory, or `-errno` where a
-/// ring cannot be mapped so. Protection and flags stay as the program asked.
+/// mmap(2)'s arguments with the descriptor and offset of a ring replaced by those of its memory; or the call's answer, where the
+/// mapping is made here, or a ring cannot be mapped so. Protection and flags stay as the program asked.
 pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     let [address, length, protection, flags, fd, offset] = args;
     // An empty or unaligned mapping is refused by the kernel before it looks at the file.
@@ -18,11 +21,41 @@ pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
         return Err(-(libc::EBADF as isize));
     }
     point(Point::Mmap);
-    match door::ring_mapping(fd as i32, offset as u64) {
-        Ok(Some((memory, at))) => Ok([address, length, protection, flags, memory as usize, at as usize]),
-        Ok(None) => Ok(args),
+    match door::map_area(fd as i32, offset as u64, |from| again(from, &args)) {
+        Ok(Mapping::File(memory, at)) => Ok([address, length, protection, flags, memory as usize, at as usize]),
+        Ok(Mapping::Made(address)) => {
+            mapped::note(address, length);
+            Err(address as isize)
+        }
+        Ok(Mapping::Another) => Ok(args),
         Err(error) => Err(-(error.raw_os_error() as isize)),
     }
+}
+
+/// Maps the shared memory at `from` once more, where and as mmap(2) with these arguments would map a file.
+fn again(from: usize, args: &[usize; 6]) -> Result<usize, Errno> {
+    const PLACES: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
+    const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    let [wish, length, protection, flags, ..] = *args;
+    // SAFETY: at a place of the kernel's choice, or where the program asked to have something mapped.
+    let call = |number, args| check(unsafe { sys::call(number, args) });
+    let (mut how, mut place) = (libc::MREMAP_MAYMOVE, 0);
+    if wish != 0 || flags as i32 & PLACES != 0 {
+        let kind = flags as i32 & PLACES | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        place = call(libc::SYS_mmap, [wish, length, libc::PROT_NONE as usize, kind as usize, usize::MAX, 0])?;
+        how |= libc::MREMAP_FIXED;
+    }
+    let mapping = call(libc::SYS_mremap, [from, 0, length, how as usize, place, 0]).and_then(|mapping| {
+        place = mapping;
+        match protection as i32 {
+            READ_WRITE => Ok(0),
+            _ => call(libc::SYS_mprotect, [mapping, length, protection, 0, 0, 0]),
+        }
+    });
+    if mapping.is_err() && place != 0 {
+        let _ = call(libc::SYS_munmap, [place, length, 0, 0, 0, 0]);
+    }
+    mapping.map(|_| place)
 }
 
 /// A mapping that the program asked for with `args`, and that was made with `really`, is at `address`.

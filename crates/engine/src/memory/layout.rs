@@ -121,8 +121,8 @@ impl Layout {
         }
     }
 
-    /// Where in the ring's memfd the program's mmap(2) offset is: the two ring offsets are one area, the SQEs follow it.
-    pub fn memfd_offset(&self, mmap_offset: u64) -> Option<u64> {
+    /// Where in the ring's memory the program's mmap(2) offset is: the two ring offsets are one area, the SQEs follow it.
+    pub fn area_offset(&self, mmap_offset: u64) -> Option<u64> {
         match mmap_offset {
             0 => Some(0),
             offset if offset == u64::from(IORING_OFF_CQ_RING) => Some(0),

@@ -26,7 +26,7 @@ impl Ring {
             self.sleepers.store(0, Ordering::Relaxed);
             self.callers.store(0, Ordering::Relaxed);
             self.engine_end.store(state.engine_end, Ordering::Relaxed);
-            self.memfd.store(state.memory.memfd.unwrap_or(-1), Ordering::Relaxed);
+            self.mapped.store(state.memory.address(), Ordering::Relaxed);
             self.numbers.store(0, Ordering::Relaxed);
             self.untold.store(false, Ordering::Relaxed);
             self.dropped.store(false, Ordering::Relaxed);

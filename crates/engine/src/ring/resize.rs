@@ -69,9 +69,14 @@ fn replace_areas(guard: &mut RingGuard, layout: Layout, mut params: Params, addr
         new.unmap();
         return Err(error);
     }
-    guard.memory.give_way_to(new);
+    move_to(guard, new);
     guard.control.tell_areas(&guard.memory);
     Ok(())
+}
+
+fn move_to(guard: &mut RingGuard, new: Memory) {
+    guard.memory.give_way_to(new);
+    guard.ring.mapped.store(guard.memory.address(), Ordering::Relaxed);
 }
 
 /// Copies what is in the queues, and the words beside them.
@@ -115,7 +120,7 @@ pub(crate) fn follow_areas(guard: &mut RingGuard) -> Result<(), Errno> {
     let flags = guard.ring().flags.load(Ordering::Relaxed) & KEPT | IORING_SETUP_CQSIZE;
     let layout = Layout::new(sq_entries, &Params { flags, cq_entries, ..Params::default() })?;
     let new = guard.memory.known_at(layout, area)?;
-    guard.memory.give_way_to(new);
+    move_to(guard, new);
     guard.memory.generation = generation;
     Ok(())
 }

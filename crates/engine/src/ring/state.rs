@@ -7,7 +7,7 @@ use crate::issue::iopoll::IoPoll;
 use crate::issue::punt::Submission;
 use crate::issue::stalls::Stalls;
 use crate::memory::layout::word;
-use crate::memory::Memory;
+use crate::memory::{Area, Memory};
 use crate::os::Clock;
 use crate::poll::PollSet;
 use crate::request::drain::Drain;
@@ -243,17 +243,16 @@ impl State {
         })
     }
 
-    /// Where the area at mmap(2) offset `offset` is: a memfd and the offset in it.
-    pub fn mapping(&self, offset: u64) -> Option<(i32, u64)> {
+    /// Where the area at mmap(2) offset `offset` is.
+    pub fn mapping(&self, offset: u64) -> Option<Area> {
         if offset == MAP_OFFSET {
-            return Some((self.wait_region.as_ref()?.memfd()?, 0));
+            return Some(Area::File(self.wait_region.as_ref()?.memfd()?, 0));
         }
         if offset & u64::from(IORING_OFF_MMAP_MASK) == u64::from(IORING_OFF_PBUF_RING) {
             let group = (offset & !u64::from(IORING_OFF_MMAP_MASK)) >> IORING_OFF_PBUF_SHIFT;
-            return Some((self.groups.memfd(u16::try_from(group).ok()?)?, 0));
+            return Some(Area::File(self.groups.memfd(u16::try_from(group).ok()?)?, 0));
         }
-        let offset = self.memory.view.layout().memfd_offset(offset)?;
-        Some((self.memory.memfd?, self.memory.offset + offset))
+        self.memory.area(offset)
     }
 
     /// The restrictions that hold now.

@@ -9,7 +9,7 @@ use crate::device;
 use crate::forced::{point, Point};
 use crate::issue::lint;
 use crate::lock::Lock;
-use crate::os::syscall;
+use crate::mutation::{mutated, Mutation};
 use crate::ring::helper;
 use crate::ring::notes::{Closing, Note};
 use crate::ring::{LockFailure, Ring, State};
@@ -78,14 +78,17 @@ fn add_number(fd: i32, ring: &'static Ring) {
     }
 }
 
-/// The ring has this number no more. Answers whether it has others.
-fn remove_number(fd: i32, ring: &'static Ring) -> bool {
+/// The ring has this number no more: calls `let_go` where it had it. Answers whether it has others.
+fn remove_number(fd: i32, ring: &'static Ring, let_go: impl FnOnce()) -> bool {
     let _live = LIVE.lock();
     let known = core::ptr::from_ref(ring).cast_mut().cast();
     let was_known =
         RINGS[fd as usize].compare_exchange(known, core::ptr::null_mut(), Ordering::Release, Ordering::Relaxed);
     let before = match was_known {
-        Ok(_) => ring.numbers.fetch_sub(1, Ordering::Relaxed),
+        Ok(_) => {
+            let_go(); // with the lock: nobody adopts the number meanwhile
+            ring.numbers.fetch_sub(1, Ordering::Relaxed)
+        }
         Err(_) => ring.numbers.load(Ordering::Relaxed) + 1,
     };
     let others = before > 1;
@@ -137,12 +140,12 @@ pub(crate) fn closing_file(fd: i32) {
     }
 }
 
-/// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not. A forked
-/// child that has nothing in flight on the ring gives it up with the last number that it knows: nothing of the ring stays
-/// open or mapped there, whatever the child becomes.
-pub(crate) fn closing_ring(fd: i32, ring: &'static Ring) {
+/// The program closes a ring's number, by `close` where there is one, else itself: the ring ends if that was its last copy, and
+/// is watched by the helper if not. A forked child that has nothing in flight on the ring gives it up with the last number that
+/// it knows: nothing of the ring stays open or mapped there, whatever the child becomes.
+pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()>) {
     if ring.is_unused_inheritance() {
-        if !remove_number(fd, ring) {
+        if !remove_number(fd, ring, || ()) {
             drop(ring.leave_unused().map(|state| Remains { ring, state }));
         }
         return;
@@ -154,14 +157,13 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring) {
     };
     point(Point::CloseRing);
     // If the number was closed unseen, it names another file by now: then it is only forgotten.
-    if cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed)) {
-        // Replaces the program's copy by one of our end, which the program is about to close: so it can be seen now
-        // whether another copy is left. Before the number is forgotten: else `adopt` would take it for a new duplicate.
-        let args =
-            [ring.engine_end.load(Ordering::Relaxed) as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
-        syscall(libc::SYS_dup3, args);
-    }
-    let others = remove_number(fd, ring);
+    let is_rings = is_still_number_of(fd, ring);
+    let others = remove_number(fd, ring, || match close {
+        Some(close) if is_rings => close(),
+        // So that it can be seen now whether another copy is left. Else the helper watches for that.
+        None if is_rings => descriptors::put_nothing(fd),
+        _ => {}
+    });
     match guard {
         Some(mut guard) => {
             if !others && guard.chaos.is_some() {
@@ -171,6 +173,12 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring) {
         }
         None => ring.leave_note(Note::LostNumber(others)),
     }
+}
+
+/// Whether `fd`, which was a number of the ring's, still names it: a close that was not seen may have let it go to another file.
+pub(crate) fn is_still_number_of(fd: i32, ring: &'static Ring) -> bool {
+    // Not from the state, whose lock somebody may keep. Relaxed: 0 at the latest when the ring has ended.
+    descriptors::closes_are_seen() || cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed))
 }
 
 /// Releases everything of a closed ring, unless a thread sleeps on it or a worker has one of its requests: whoever is
@@ -225,12 +233,14 @@ impl Drop for Remains {
         for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
             descriptors::close(eventfd);
         }
-        if state.engine_end >= 0 {
+        if state.engine_end >= 0 && !mutated(Mutation::RingsLeaveADescriptor) {
             descriptors::close(state.engine_end);
         }
-        state.memory.release();
         state.release_resources();
-        state.control.unmap();
+        if state.memory.room().is_none() {
+            state.control.unmap();
+        }
+        state.memory.release();
         ring.driver.reset();
         ring.forget_notes_if_ended();
         if let Some(mut pool) = POOL.lock() {

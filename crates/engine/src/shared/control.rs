@@ -25,13 +25,12 @@
 use crate::memory;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{unlocked, Os, Sys};
+use crate::os::{Os, Sys};
 use crate::shared::waiters::Waiters;
 use crate::Errno;
 use anyring_abi::Cqe;
 use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
-use rustix::mm::{MapFlags, ProtFlags};
 
 /// CQEs that the shared backlog holds; what is beyond it stays in the posting process until there is room.
 pub const BACKLOG_ENTRIES: u32 = 16_384;
@@ -146,6 +145,8 @@ const RECORD_BYTES: usize = RECORD_CHUNKS * CHUNK_RECORDS * size_of::<Record>();
 const BACKLOG_OFFSET: usize = HEADER_BYTES + MEMBER_BYTES;
 const RECORD_OFFSET: usize = BACKLOG_OFFSET + BACKLOG_BYTES;
 const BYTES: usize = RECORD_OFFSET + RECORD_BYTES;
+/// The same in whole pages.
+pub const PAGES_BYTES: usize = BYTES.next_multiple_of(4096);
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
 /// In [`Control`]: the area was kept from this process.
@@ -155,38 +156,31 @@ const KEPT: usize = 0;
 #[derive(Clone, Copy)]
 pub struct Control {
     base: usize,
-    /// The memfd in which every member holds a record lock, see `shared::member`.
+    /// The file on which every member holds a record lock, see `shared::member`.
     pub lock_file: i32,
     /// This process's number among the ring's, or [`NO_MEMBER`].
     pub member: u32,
 }
 
 impl Control {
-    /// Maps a zeroed control area (shared: only touched pages take memory). Nobody is a member yet.
-    pub fn new(lock_file: i32) -> Result<Control, Errno> {
-        let base = match unlocked::is_locked() {
-            false => Self::map(),
-            true => Err(Errno::AGAIN),
-        };
-        let base = match base {
-            // Anonymous memory that is shared cannot grow, that of a file can.
+    /// The control area in this zeroed memory, which is shared. Nobody is a member yet.
+    pub fn at(base: usize) -> Control {
+        Control { base, lock_file: memory::NO_FILE, member: NO_MEMBER }
+    }
+
+    /// Maps memory for one. Only touched pages take any.
+    pub fn new() -> Result<Control, Errno> {
+        let base = match memory::map_shared(BYTES) {
             Err(Errno::AGAIN) => {
                 let file = crate::os::for_now(memory::sealed_memfd(c"anyring-control", BYTES as u64)?);
                 memory::map_range(file.as_fd(), 0, BYTES)?
             }
             answer => answer?,
         };
-        Ok(Control { base, lock_file, member: NO_MEMBER })
+        Ok(Control::at(base))
     }
 
-    fn map() -> Result<usize, Errno> {
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
-        // SAFETY: a new anonymous mapping at an address that the kernel chooses.
-        let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), BYTES, prot, flags) }?;
-        Ok(base as usize)
-    }
-
-    /// Unmaps the area. The caller makes sure that no copy of this `Control` is used afterwards.
+    /// Unmaps the area, for which `new` has mapped memory. The caller makes sure that no copy of this `Control` is used afterwards.
     pub fn unmap(self) {
         if self.base == KEPT {
             return;
@@ -481,7 +475,8 @@ mod tests {
     /// A control area whose lock file is a memfd, joined as member `number`.
     fn joined(number: u32) -> Control {
         let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
-        let mut control = Control::new(rustix::fd::IntoRawFd::into_raw_fd(file)).expect("a mapping");
+        let mut control = Control::new().expect("a mapping");
+        control.lock_file = rustix::fd::IntoRawFd::into_raw_fd(file);
         control.member = number;
         control
     }

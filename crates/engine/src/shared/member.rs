@@ -1,9 +1,10 @@
 //! Which processes use a ring: how one joins, how its death is noticed, and what becomes of what it leaves.
 //!
-//! Every process that uses a ring has a number and holds a POSIX record lock on the byte of that number in the ring's lock
-//! file (its memfd). The kernel gives such a lock up when the process ends, however it ends and before anybody has reaped
+//! Every process that uses a ring has a number and holds a POSIX record lock on the byte of that number of the engine's end of
+//! the ring's descriptor. The kernel gives such a lock up when the process ends, however it ends and before anybody has reaped
 //! it, and a forked child does not inherit it, so asking for the lock tells exactly whether its owner lives: a process id
-//! may be reused, belong to a zombie or mean nothing in another pid namespace.
+//! may be reused, belong to a zombie or mean nothing in another pid namespace. Closing any descriptor of that end gives the lock
+//! up, too, so nothing duplicates it.
 //!
 //! The process that makes a ring is member 0. A forked child joins at its first entry. The first child that joins also
 //! ends the time in which the maker may take SQEs and post without compare-and-swap: `shared` is set, a memory barrier is
@@ -57,8 +58,10 @@ impl Control {
         }
     }
 
-    /// Makes the calling process, which has just made the ring, its first member.
-    pub fn found(&mut self) {
+    /// Makes the calling process, which has just made the ring, its first member. Locks are held on `lock_file`; where there is
+    /// none, no member is ever taken for dead.
+    pub fn found(&mut self, lock_file: i32) {
+        self.lock_file = lock_file;
         let _ = record_lock(self.lock_file, libc::F_SETLK, libc::F_WRLCK, MAKER);
         self.header().members_end.store(MAKER + 1, Ordering::Relaxed);
         self.member(MAKER).joined.store(1, Ordering::Relaxed);

@@ -5,6 +5,7 @@ use super::layout::{cqe_shift, sqe_shift, Cq, Ring, Sq, Word};
 use super::layout::{INT_CQ_NEEDS_ENTER, INT_ENTER_REGISTERED, INT_PROGRAM_MEMORY, INT_REGISTER_REGISTERED};
 use super::older::QUEUE_INIT;
 use super::{guard, hand_on, register, ring as borrow};
+use crate::door::Mapping;
 use crate::next::next;
 use crate::{door, memory, sanitizer};
 use anyring_abi::IORING_SETUP_SQPOLL;
@@ -391,9 +392,13 @@ pub(super) fn map_ring(fd: i32, params: &Params, sq: &mut Sq, cq: &mut Cq) -> Re
             sq.ring_sz = sq.ring_sz.max(cq.ring_sz);
             cq.ring_sz = sq.ring_sz;
         }
+        sq.sqes_sz = u32::try_from(sqes_size(params.flags, params.sq_entries)).map_err(|_| Errno::INVAL)?;
+        if let Some((rings, sqes)) = map_both(fd, sq.ring_sz, sq.sqes_sz as usize).filter(|_| single) {
+            (sq.ring_ptr, cq.ring_ptr, sq.sqes) = (rings, rings, sqes.cast());
+            return Ok(());
+        }
         sq.ring_ptr = map_area(fd, IORING_OFF_SQ_RING, sq.ring_sz)?;
         cq.ring_ptr = if single { sq.ring_ptr } else { map_area(fd, IORING_OFF_CQ_RING, cq.ring_sz)? };
-        sq.sqes_sz = u32::try_from(sqes_size(params.flags, params.sq_entries)).map_err(|_| Errno::INVAL)?;
         sq.sqes = map_area(fd, IORING_OFF_SQES, sq.sqes_sz as usize)?.cast();
         Ok(())
     };
@@ -403,9 +408,32 @@ pub(super) fn map_ring(fd: i32, params: &Params, sq: &mut Sq, cq: &mut Cq) -> Re
     })
 }
 
+/// Maps both areas of ring `fd` in one. None where each has to be mapped by itself: the kernel's, and what is not of the size
+/// that the program expects.
+fn map_both(fd: i32, ring_size: usize, sqes_size: usize) -> Option<(*mut c_void, *mut c_void)> {
+    let [rings, sqes] = door::map_both(fd)?.ok()?;
+    let pages = |bytes: usize| bytes.next_multiple_of(page_size());
+    let (base, bytes) = (rings.0 as *mut c_void, rings.1 + sqes.1);
+    if pages(ring_size) != pages(rings.1) || pages(sqes_size) != pages(sqes.1) {
+        // SAFETY: what was just mapped.
+        let _ = unsafe { munmap(base, bytes) };
+        return None;
+    }
+    anyring_engine::memory::mapped::note(rings.0, bytes);
+    Some((base, sqes.0 as *mut c_void))
+}
+
 /// Maps one area of ring `fd`: the kernel's, or our engine's own memory where that serves the ring.
 fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
-    let (fd, offset) = door::ring_mapping(fd, u64::from(offset))?.unwrap_or((fd, u64::from(offset)));
+    let again = |from| anyring_engine::memory::map_again(from, size);
+    let (fd, offset) = match door::map_area(fd, u64::from(offset), again)? {
+        Mapping::Another => (fd, u64::from(offset)),
+        Mapping::File(file, at) => (file, at),
+        Mapping::Made(area) => {
+            anyring_engine::memory::mapped::note(area, size);
+            return Ok(area as *mut c_void);
+        }
+    };
     if fd < 0 {
         return Err(Errno::BADF);
     }
@@ -459,8 +487,13 @@ fn unmap(ring: &Ring) {
 /// Unmaps the areas of two sides that have memory of their own.
 pub(super) fn unmap_sides(sq: &Sq, cq: &Cq) {
     let own_cq = if cq.ring_ptr == sq.ring_ptr { 0 } else { cq.ring_sz };
-    for (address, size) in [(sq.sqes.cast(), sq.sqes_sz as usize), (sq.ring_ptr, sq.ring_sz), (cq.ring_ptr, own_cq)]
-    {
+    let (mut ring_size, mut sqes_size) = (sq.ring_sz, sq.sqes_sz as usize);
+    // One behind the other: in one.
+    let pages = ring_size.next_multiple_of(page_size());
+    if ring_size != 0 && sqes_size != 0 && sq.ring_ptr.wrapping_byte_add(pages) == sq.sqes.cast() {
+        (ring_size, sqes_size) = (pages + sqes_size, 0);
+    }
+    for (address, size) in [(sq.sqes.cast(), sqes_size), (sq.ring_ptr, ring_size), (cq.ring_ptr, own_cq)] {
         if !address.is_null() && size != 0 {
             // SAFETY: a whole mapping that setup made for this ring; the caller is done with the ring. An error (the
             // program unmapped it itself) leaves nothing to do.
@@ -471,7 +504,8 @@ pub(super) fn unmap_sides(sq: &Sq, cq: &Cq) {
 
 /// Closes ring descriptor `fd`.
 pub(super) fn close(fd: i32) {
-    door::closing(fd);
-    // SAFETY: the number is the ring's that the program gave up; nothing of ours owns it.
-    unsafe { rustix::io::close(fd) };
+    if !door::close(fd) {
+        // SAFETY: the number is the ring's that the program gave up; nothing of ours owns it.
+        unsafe { rustix::io::close(fd) };
+    }
 }

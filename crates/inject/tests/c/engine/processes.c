@@ -544,7 +544,39 @@ static void backends(void)
 		wait_for_child(children[b]);
 }
 
+/* The owner closes numbers of the ring, each in another way, while it has one: for who comes later it lives. */
+static void owner_closes_other_numbers(void)
+{
+	int pipes[2], null = open("/dev/null", O_RDONLY), copies[3];
+	struct io_uring ring;
+	char buffer[8];
+	FILE *stream;
+	pid_t child;
+
+	CHECK(null >= 0 && pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 1, 1);
+	for (int i = 0; i < 3; i++)
+		CHECK((copies[i] = dup(ring.ring_fd)) >= 0);
+	CHECK(close(copies[0]) == 0);
+	CHECK(dup2(null, copies[1]) == copies[1] && read(copies[1], buffer, 1) == 0);
+	stream = fdopen(copies[2], "r");
+	CHECK(stream && fclose(stream) == 0);
+	CHECK(fcntl(copies[0], F_GETFD) == -1 && fcntl(copies[2], F_GETFD) == -1);
+	child = fork();
+	if (child == 0) {
+		CHECK(answer(io_uring_get_events(&ring)) >= 0);
+		CHECK(io_uring_cq_ready(&ring) == 0);
+		_exit(0);
+	}
+	wait_for_child(child);
+	write_all(pipes[1], "x");
+	expect(&ring, 1, 1);
+	io_uring_queue_exit(&ring);
+}
+
 CASES({"submit-at-once", submit_at_once},
+      {"other-numbers", owner_closes_other_numbers},
       {"child-collects", child_collects},
       {"owner-was-killed", owner_was_killed},
       {"owner-exited", owner_exited},
