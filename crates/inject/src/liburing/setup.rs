@@ -17,7 +17,7 @@ use anyring_abi::{
     IORING_SETUP_IOPOLL, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_REGISTERED_FD_ONLY,
 };
 use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU8, Ordering};
 use libc::{size_t, ssize_t};
 use rustix::io::Errno;
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
@@ -78,7 +78,13 @@ next! {
 /// Whether the liburing that we stand before leaves the index array out, as it does from 2.6 on, the first that has
 /// io_uring_register_napi: programs built with an older header may write to it. Without one we are liburing.
 fn array_is_left_out() -> bool {
-    QUEUE_INIT.get().is_none() || REGISTER_NAPI.get().is_some()
+    // Relaxed: whoever sees another value finds out the same. What is not there is looked for in every library.
+    static STATE: AtomicU8 = AtomicU8::new(0);
+    if STATE.load(Ordering::Relaxed) == 0 {
+        let is_left_out = QUEUE_INIT.get().is_none() || REGISTER_NAPI.get().is_some();
+        STATE.store(1 + u8::from(is_left_out), Ordering::Relaxed);
+    }
+    STATE.load(Ordering::Relaxed) == 2
 }
 
 /// Sets a ring up: without the index array where that is possible (6.6 on) and expected.

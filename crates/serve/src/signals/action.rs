@@ -4,6 +4,7 @@
 
 use super::{bit, guarded, way, GUARDABLE};
 use crate::sys;
+use anyring_engine::descriptors;
 use anyring_engine::os::nap;
 use core::ffi::c_int;
 use core::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -358,11 +359,13 @@ fn without_rest(told: Action) -> Action {
 }
 
 /// Looks whether the program has set an action of a guarded signal past us: that becomes the one which is kept, and ours
-/// comes in front of it.
+/// comes in front of it. Where no instruction of the program's can do so, only a function that it has found in libc itself, the
+/// commonest signal stands for all.
 pub fn take_back() {
     let is_lost =
         |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != way().entry as *const () as u64);
-    if guarded() == 0 || super::in_borrowed_memory() || !GUARDABLE.iter().any(is_lost) {
+    let is_asked = |signal: &&c_int| **signal == libc::SIGSEGV || !descriptors::closes_are_seen();
+    if guarded() == 0 || !GUARDABLE.iter().filter(is_asked).any(is_lost) || super::in_borrowed_memory() {
         return;
     }
     let _lock = Lock::take();
