@@ -33,6 +33,9 @@ pub const RING_NUMBERS: Range<i32> = 512..4096;
 /// gets for them.
 pub const KNOWN_NUMBERS: Range<i32> = RING_NUMBERS.start..65_536;
 
+/// Where the bytes begin that the engine's own POSIX locks are on (`shared::member`): no program has a file of that size.
+pub const LOCKS_FROM: u64 = 1 << 62;
+
 /// One past the highest number the engine uses for itself: a table with higher numbers would cost kernel memory and
 /// slow every fork.
 const TOP: i32 = 4096;

@@ -11,7 +11,8 @@ use crate::{entry, identity, sys};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::Errno;
 use anyring_serve::descriptor::{
-    self, before_close, before_closing_from, before_dup, before_fcntl, close_range_by, note_duplicate, unshare_by,
+    self, before_close, before_closing_from, before_dup, before_fcntl, close_range_by, note_duplicate, note_fcntl,
+    unshare_by,
 };
 use anyring_serve::named;
 use core::ffi::c_int;
@@ -33,6 +34,8 @@ next! {
     FREOPEN64 = c"freopen64": fn(*const libc::c_char, *const libc::c_char, *mut FILE) -> *mut FILE;
     FCNTL = c"fcntl": fn(c_int, c_int, usize) -> c_int;
     FCNTL64 = c"fcntl64": fn(c_int, c_int, usize) -> c_int;
+    LOCKF = c"lockf": fn(c_int, c_int, libc::off_t) -> c_int;
+    LOCKF64 = c"lockf64": fn(c_int, c_int, libc::off_t) -> c_int;
 }
 
 /// fcntl(2) answered: a duplicate of a ring's descriptor is known from now on.
@@ -298,6 +301,7 @@ fn may_control(fd: i32, command: i32, argument: usize) -> Option<c_int> {
 /// As libc's `fcntl`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    note_fcntl(command);
     if let Some(answer) = named::concerns(fd).then(|| may_control(fd, command, argument)).flatten() {
         return answer;
     }
@@ -312,10 +316,33 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
 /// As libc's `fcntl64`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    note_fcntl(command);
     if let Some(answer) = named::concerns(fd).then(|| may_control(fd, command, argument)).flatten() {
         return answer;
     }
     // SAFETY: the caller's own arguments.
     let answer = FCNTL64.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) });
     after_fcntl(fd, command, answer)
+}
+
+/// lockf(3), inside which libc calls fcntl(2).
+///
+/// # Safety
+/// As libc's `lockf`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, length: libc::off_t) -> c_int {
+    note_fcntl(libc::F_SETLK);
+    // SAFETY: the caller's own arguments.
+    LOCKF.get().map_or_else(missing, |next| unsafe { next(fd, command, length) })
+}
+
+/// lockf64(3).
+///
+/// # Safety
+/// As libc's `lockf64`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, length: libc::off_t) -> c_int {
+    note_fcntl(libc::F_SETLK);
+    // SAFETY: the caller's own arguments.
+    LOCKF64.get().map_or_else(missing, |next| unsafe { next(fd, command, length) })
 }

@@ -414,6 +414,7 @@ cases! {
     losing_a_fifo_to_another_reader_keeps_nobody: "manners" "faster-fifo";
 
     unregistering_a_file_keeps_its_record_locks: "files" "record-locks";
+    unregistering_a_file_keeps_the_record_locks_of_before_exec: "files" "record-locks-before";
 
     completions_beyond_the_cq_keep_their_order: "overflow" "order";
     each_request_gets_one_cqe_whatever_cancels_it: "cancels" "random";

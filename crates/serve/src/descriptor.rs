@@ -8,6 +8,7 @@ use crate::{door, entry, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os::standard::is_held;
+use anyring_engine::resource::files;
 use anyring_engine::{process, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -139,9 +140,18 @@ pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
         libc::F_SETOWN | F_SETOWN_EX => true,
         _ => false,
     };
+    note_fcntl(command);
     point(Point::Fcntl);
     if watches && door::is_ring(fd) {
         door::watch(fd, true);
+    }
+}
+
+/// The program is about to call fcntl(2), of any descriptor.
+#[inline]
+pub fn note_fcntl(command: i32) {
+    if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
+        files::note_lock();
     }
 }
 

@@ -14,6 +14,7 @@ use crate::sync::Hook;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
 /// Whether another thread closes this descriptor, since the calling one has other rings to see to (`wait::helper`).
@@ -65,33 +66,70 @@ pub fn close(fd: i32) {
     }
 }
 
+/// Whether each call of the program's is seen that takes a POSIX lock.
+static LOCKS_ARE_SEEN: AtomicBool = AtomicBool::new(false);
+/// Whether it may hold one: before any was seen it is looked for once, since an executed program keeps those that there were.
+/// Relaxed: who takes one says so first, and a thread that was told of that sees it.
+static MAY_HOLD: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const NONE: u8 = 1;
+const SOME: u8 = 2;
+
+/// Says whether the entry points see every call that takes a POSIX lock.
+pub fn set_locks_are_seen(seen: bool) {
+    LOCKS_ARE_SEEN.store(seen, Ordering::Relaxed);
+}
+
+/// The program is about to take a POSIX lock.
+pub fn note_lock() {
+    MAY_HOLD.store(SOME, Ordering::Relaxed);
+}
+
 /// Whether this process holds a POSIX lock on the file that `fd` names: /proc/locks tells. Where there is none anybody's
 /// lock counts.
 fn holds_lock(fd: i32) -> bool {
-    use rustix::fs::{Mode, OFlags};
-    // First, since most files have no locks: a file that is opened takes the lowest number for a moment.
-    if !is_locked(fd) {
+    // Before a look into /proc, since most files have no locks: a file that is opened takes the lowest number for a moment.
+    if holds_none() || !is_locked(fd) {
         return false;
     }
     let Ok(status) = file_status(fd) else { return false };
+    let (major, minor) = (rustix::fs::major(status.device), rustix::fs::minor(status.device));
+    let file = format!("{major:02x}:{minor:02x}:{}", status.inode);
+    own_locks_have(|locked, _| locked == file).unwrap_or(true)
+}
+
+/// Whether it is known that this process holds no POSIX lock but the engine's own.
+fn holds_none() -> bool {
+    if !LOCKS_ARE_SEEN.load(Ordering::Relaxed) {
+        return false;
+    }
+    if MAY_HOLD.load(Ordering::Relaxed) == UNKNOWN {
+        let is_programs = |first: &str| first.parse().is_ok_and(|first: u64| first < descriptors::LOCKS_FROM);
+        let found = if own_locks_have(|_, first| is_programs(first)).unwrap_or(true) { SOME } else { NONE };
+        // Unless one is being taken meanwhile.
+        let _ = MAY_HOLD.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    MAY_HOLD.load(Ordering::Relaxed) == NONE
+}
+
+/// Whether `is_it` says so of a POSIX lock of this process, by its file and its first byte, as /proc/locks has them.
+fn own_locks_have(is_it: impl Fn(&str, &str) -> bool) -> Option<bool> {
+    use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let locks = calls::open("/proc/locks", flags, Mode::empty()).map(crate::os::for_now);
-    let Ok(locks) = locks else { return true };
+    let locks = calls::open("/proc/locks", flags, Mode::empty()).map(crate::os::for_now).ok()?;
     let mut text = Vec::new();
     let mut portion = vec![0u8; 4096];
     while let Ok(bytes @ 1..) = calls::read(&locks, &mut portion) {
-        if text.try_reserve(bytes).is_err() {
-            return true; // perhaps
-        }
+        text.try_reserve(bytes).ok()?;
         text.extend_from_slice(&portion[..bytes]);
     }
-    let (major, minor) = (rustix::fs::major(status.device), rustix::fs::minor(status.device));
-    let file = format!("{major:02x}:{minor:02x}:{}", status.inode);
     let pid = std::process::id().to_string();
-    String::from_utf8_lossy(&text).lines().any(|line| {
+    Some(String::from_utf8_lossy(&text).lines().any(|line| {
         let mut words = line.split_whitespace();
-        words.nth(1) == Some("POSIX") && words.nth(2) == Some(&pid) && words.next() == Some(&file)
-    })
+        let is_own = words.nth(1) == Some("POSIX") && words.nth(2) == Some(&pid);
+        let (file, first) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        is_own && is_it(file, first)
+    }))
 }
 
 /// Whether a lock of the whole file by the description of `fd` would be refused: by a lock of this process, too, since

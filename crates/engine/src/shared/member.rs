@@ -14,6 +14,7 @@
 //! process that waits on the ring looks every [`LOOK_NS`], one that joins looks at the number that it gets. Requests of the
 //! dead end with -ECANCELED, as the kernel ends those of a task that exits.
 
+use crate::descriptors::LOCKS_FROM;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
 use crate::shared::control::{Control, MEMBERS};
@@ -39,7 +40,7 @@ pub(crate) fn record_lock(file: i32, operation: i32, kind: i32, number: u32) -> 
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_type = kind as _;
     lock.l_whence = libc::SEEK_SET as _;
-    lock.l_start = number.into();
+    lock.l_start = (LOCKS_FROM + u64::from(number)) as _;
     lock.l_len = 1;
     let args = [file as usize, operation as usize, &raw mut lock as usize, 0, 0, 0];
     check(syscall(libc::SYS_fcntl, args)).map(|_| lock)

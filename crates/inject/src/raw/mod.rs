@@ -28,6 +28,7 @@ use crate::environment::variable_os;
 use crate::{backend, descriptor, signals};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::resource::files;
 use anyring_engine::{descriptors, identity, log, os, process, thread};
 use anyring_serve::filters::{self, bpf, Way};
 use core::ffi::c_void;
@@ -129,6 +130,7 @@ fn cover(known: &mut Known) {
         // Everything mapped has been looked at, and dlopen(3) brings us here again.
         descriptors::set_closes_are_seen(!known.may_close);
         vforks::look(known.may_lend_memory);
+        files::set_locks_are_seen(!known.may_close);
         if known.may_change_identity {
             identity::may_change_unseen();
         }

@@ -21,7 +21,7 @@ pub struct Sites {
     /// The offsets of those that may make one of our calls. Empty when there are some, but each loads another number itself
     /// and none of our numbers occurs near one (a futex call written out, say).
     pub offsets: Vec<usize>,
-    /// Whether one, of these or others, may close or replace a descriptor, or set what a signal does.
+    /// Whether one, of these or others, may close or replace a descriptor, lock a file, or set what a signal does.
     pub may_close: bool,
     /// Whether one, of these or others, may make a process in this memory.
     pub may_lend_memory: bool,
@@ -46,10 +46,17 @@ pub fn sites(code: &[u8]) -> Result<Sites, Errno> {
     Ok(Sites { offsets: concerned_sites(code, found), may_close, may_lend_memory, may_change_identity })
 }
 
-/// Whether a system call gives a descriptor number up, or a signal's action.
+/// Whether a system call gives a descriptor number up, a lock on a file (fcntl(2) takes it, too), or a signal's action.
 fn closes(number: u64) -> bool {
-    [libc::SYS_close, libc::SYS_close_range, libc::SYS_dup2, libc::SYS_dup3, libc::SYS_rt_sigaction]
-        .contains(&(number as i64))
+    let numbers = [
+        libc::SYS_close,
+        libc::SYS_close_range,
+        libc::SYS_dup2,
+        libc::SYS_dup3,
+        libc::SYS_fcntl,
+        libc::SYS_rt_sigaction,
+    ];
+    numbers.contains(&(number as i64))
 }
 
 /// Whether a system call may make a process that runs in its parent's memory.

@@ -19,25 +19,80 @@ static int is_locked(const char *name)
 	return WEXITSTATUS(status) == 3;
 }
 
-/* A process loses its record locks on a file when it closes any descriptor of it; unregistering closes none that the
- * program has. */
-static void unregistering_keeps_record_locks(void)
+static void lock(int file, int way)
 {
-	struct flock lock = {.l_type = F_WRLCK}, unlock = {.l_type = F_UNLCK};
-	char name[] = "locked-XXXXXX";
-	int file = mkstemp(name);
+	struct flock whole = {.l_type = F_WRLCK};
+
+	switch (way) {
+	case 0: CHECK(fcntl(file, F_SETLK, &whole) == 0); break;
+	case 1: CHECK(fcntl(file, F_SETLKW, &whole) == 0); break;
+	case 2: CHECK(lockf(file, F_LOCK, 0) == 0); break;
+	case 3: CHECK(lockf64(file, F_TLOCK, 0) == 0); break;
+	case 4: CHECK(syscall(__NR_fcntl, file, F_SETLK, &whole) == 0); break;
+	}
+}
+
+static void register_and_unregister(int file)
+{
 	struct io_uring ring;
 
-	CHECK(file >= 0);
-	CHECK(fcntl(file, F_SETLK, &lock) == 0);
-	CHECK(is_locked(name));
 	init_ring(&ring, 8, 0);
 	CHECK(answer(io_uring_register_files(&ring, &file, 1)) == 0);
-	CHECK(is_locked(name));
 	CHECK(answer(io_uring_unregister_files(&ring)) == 0);
+	io_uring_queue_exit(&ring);
+}
+
+/* A process loses its record locks on a file when it closes any descriptor of it; unregistering closes none that the
+ * program has. Each way to lock is the first in a process of its own, and comes after a file that was not locked. */
+static void unregistering_keeps_record_locks(void)
+{
+	for (int way = 0; way < 5; way++) {
+		pid_t child = fork();
+		int status;
+
+		if (child == 0) {
+			struct flock unlock = {.l_type = F_UNLCK};
+			char name[] = "locked-XXXXXX";
+			int file = mkstemp(name);
+
+			CHECK(file >= 0);
+			register_and_unregister(file);
+			CHECK(!is_locked(name));
+			lock(file, way);
+			CHECK(is_locked(name));
+			register_and_unregister(file);
+			CHECK(is_locked(name));
+			CHECK(fcntl(file, F_SETLK, &unlock) == 0);
+			CHECK(!is_locked(name));
+			CHECK(unlink(name) == 0);
+			_exit(77);
+		}
+		CHECK(child > 0 && waitpid(child, &status, 0) == child);
+		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 77);
+	}
+}
+
+/* An executed program has the record locks that there were. */
+static void record_locks_of_before(void)
+{
+	char name[] = "locked-XXXXXX", number[16];
+	int file = mkstemp(name);
+
+	CHECK(file >= 0);
+	lock(file, 0);
+	snprintf(number, sizeof(number), "%d", file);
+	CHECK(setenv("LOCKED_FILE", number, 1) == 0 && setenv("LOCKED_NAME", name, 1) == 0);
+	execl("/proc/self/exe", "files", "record-locks-after", NULL);
+	CHECK(!"executed");
+}
+
+static void record_locks_after(void)
+{
+	const char *name = getenv("LOCKED_NAME");
+
 	CHECK(is_locked(name));
-	CHECK(fcntl(file, F_SETLK, &unlock) == 0);
-	CHECK(!is_locked(name));
+	register_and_unregister(atoi(getenv("LOCKED_FILE")));
+	CHECK(is_locked(name));
 	CHECK(unlink(name) == 0);
 }
 
@@ -165,4 +220,6 @@ static void replace_files_at_once(void)
 CASES({"at-once", replace_files_at_once},
       {"replaced", a_slot_holds_one_file_after_the_other},
       {"reused", the_number_of_a_waiting_read_is_used_again},
-      {"record-locks", unregistering_keeps_record_locks})
+      {"record-locks", unregistering_keeps_record_locks},
+      {"record-locks-before", record_locks_of_before},
+      {"record-locks-after", record_locks_after})
