@@ -318,7 +318,7 @@ impl RingGuard {
     /// A new descriptor becomes the result, or a registered file.
     pub(crate) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
         let slot = self.slab[id].op.slot();
-        let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(fd, slot) };
+        let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(id, fd, slot) };
         let op = &self.slab[id].op;
         let flags = if let Op::Net(net) = op { net.descriptor_flags() } else { 0 };
         match installed {

@@ -3,6 +3,7 @@
 use crate::op::nop::NopWith;
 use crate::op::rw::Rw;
 use crate::op::splice::Splice;
+use crate::op::Op;
 use crate::os::file_status;
 use crate::poll::PollSet;
 use crate::request::{Id, Target};
@@ -97,12 +98,16 @@ impl State {
         Ok(())
     }
 
-    /// Puts a new descriptor into the table of registered files: the result.
-    pub(crate) fn install_in_slot(&mut self, fd: i32, slot: u32) -> Result<i32, Errno> {
+    /// Puts a new descriptor, which a request has made, into the table of registered files: the result.
+    pub(crate) fn install_in_slot(&mut self, id: Id, fd: i32, slot: u32) -> Result<i32, Errno> {
+        let is_cached = matches!(&self.slab[id].op, Op::Fs(fs) if fs.opens_through_cache());
         let installed = match self.files.as_mut() {
             Some(files) => files.install(fd, slot).inspect(|found| {
                 let index = if slot == IORING_FILE_INDEX_ALLOC as u32 { *found as u32 } else { slot - 1 };
                 self.forget_before(index..index + 1);
+                if let (true, Ok(file)) = (is_cached, self.fixed_file(index)) {
+                    self.poll_set.note_cached(file.fd);
+                }
             }),
             None => {
                 descriptors::close(fd);

@@ -66,6 +66,11 @@ impl Fs {
         matches!(self, Fs::Open(open) if open.how.is_forced_to_worker())
     }
 
+    /// It opens a file without O_DIRECT.
+    pub fn opens_through_cache(&self) -> bool {
+        matches!(self, Fs::Open(open) if !open.how.has(libc::O_DIRECT))
+    }
+
     /// Reads the SQE. Source: io_uring_enter(2); the checks are those of io_uring/openclose.c, fs.c and statx.c.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Fs, Errno> {
         reject_unused(sqe, unused_fields(opcode))?;

@@ -245,6 +245,11 @@ impl PollSet {
         matches!(self.medium(fd), Medium::Direct | Medium::Device)
     }
 
+    /// The file was opened without O_DIRECT, so that nobody has to ask.
+    pub fn note_cached(&mut self, fd: i32) {
+        self.remember(fd, |facts| facts.medium = Some(Medium::Cache));
+    }
+
     #[cold]
     pub(crate) fn ask_medium(&mut self, fd: i32) -> Medium {
         // Of one that is not open nothing is remembered.
