@@ -36,7 +36,12 @@ pub unsafe extern "C" fn mmap(
     }
     let really = match result {
         Ok(really) => really,
-        Err(register) => return entry::libc_answer(register) as *mut c_void,
+        Err(register) => {
+            if register > 0 {
+                sanitizer::mapped(fd, offset, register as usize);
+            }
+            return entry::libc_answer(register) as *mut c_void;
+        }
     };
     let [.., memory, at] = really;
     let Some(next) = MMAP.get() else { return missing() as isize as *mut c_void };
