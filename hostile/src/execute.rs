@@ -2,12 +2,14 @@
 
 mod aio;
 mod nuisances;
+mod places;
 mod rings;
 
 use crate::arena::{self, Area};
 use crate::call::{self, poke, poke_u32};
 use crate::child::{self, report, Progress};
 use crate::program::*;
+use crate::witness;
 use libc::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -57,50 +59,57 @@ fn is_gentle() -> bool {
 struct Runner {
     limits: Limits,
     children: [libc::pid_t; CHILDREN],
-    forked: bool,
+    /// In a child, or another thread: no place is left from here.
+    is_elsewhere: bool,
+    /// A child, whose parent does what comes in the end.
+    is_child: bool,
+    until: Option<Instant>,
 }
 
 /// Runs the steps, ends what they began, and reports what hangs.
 pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
     GENTLE.store(gentle, Ordering::Relaxed);
-    let mut runner = Runner { limits: Limits::now(), children: [0; CHILDREN], forked: false };
-    let start = Instant::now();
-    let mut last = usize::MAX;
-    for (number, step) in program.steps.iter().enumerate() {
-        if !runner.forked {
-            progress.at(number);
-        }
-        if start.elapsed() > STEPS && !slowly {
-            break;
-        }
-        if number > last {
-            break;
-        }
-        if runner.step(step) {
-            if let Step::Fork { steps } = step {
-                last = number + usize::from(*steps);
-            }
-        }
-    }
-    if runner.forked {
-        // SAFETY: ends a forked child without its parent's exit handlers.
-        unsafe { libc::_exit(0) }
-    }
+    let until = (!slowly).then(|| Instant::now() + STEPS);
+    let mut runner =
+        Runner { limits: Limits::now(), children: [0; CHILDREN], is_elsewhere: false, is_child: false, until };
+    runner.steps(&program.steps, Some(progress));
     progress.at(10_000);
     runner.limits.restore(None);
     nuisances::end(PATIENCE);
     progress.at(10_001);
     runner.wait_for_children();
     progress.at(10_002);
-    aio::destroy_all();
+    witness::check(PATIENCE);
     progress.at(10_003);
-    rings::close_all(program.seed);
+    aio::destroy_all();
     progress.at(10_004);
+    rings::close_all(program.seed);
+    progress.at(10_005);
 }
 
 impl Runner {
-    /// One step: whether this is a child that it has forked.
-    fn step(&mut self, step: &Step) -> bool {
+    /// Steps, one after the other.
+    fn steps(&mut self, steps: &[Step], progress: Option<&Progress>) {
+        let mut next = 0;
+        while let Some(step) = steps.get(next) {
+            if let Some(progress) = progress {
+                progress.at(next);
+            }
+            if self.until.is_some_and(|until| Instant::now() > until) {
+                return;
+            }
+            next += 1;
+            match step {
+                Step::Within { place, steps: count } => {
+                    let end = steps.len().min(next + usize::from(*count));
+                    next += self.within(*place, &steps[next..end]);
+                }
+                step => self.step(step),
+            }
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
         match step {
             Step::Setup { .. }
             | Step::Submit { .. }
@@ -146,38 +155,26 @@ impl Runner {
                 }
                 Some(value) => child::limit(*resource, *value),
             },
-            Step::Fork { .. } => return self.fork(),
             Step::Signal => {
                 // SAFETY: the program has a handler for it.
                 unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
             }
             Step::Start(kind, seed) => {
-                if !self.forked {
+                if !self.is_child {
                     nuisances::start(*kind, *seed);
                 }
             }
+            Step::Witness { flags } => {
+                if !self.is_child {
+                    witness::make(*flags);
+                }
+                if !self.is_elsewhere {
+                    witness::arm();
+                }
+            }
             Step::Pause => std::thread::sleep(Duration::from_millis(2)),
+            Step::Within { .. } => unreachable!("whoever goes through the steps sees to it"),
         }
-        false
-    }
-
-    /// Forks: whether this is the child.
-    fn fork(&mut self) -> bool {
-        let Some(free) = self.children.iter_mut().find(|child| **child == 0) else { return false };
-        if self.forked {
-            return false;
-        }
-        // SAFETY: the child runs steps, which take no lock that another thread could hold, and ends by _exit.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            self.forked = true;
-            child::set_alarm();
-            return true;
-        }
-        if child > 0 {
-            *free = child;
-        }
-        false
     }
 
     fn wait_for_children(&self) {
@@ -214,6 +211,11 @@ pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
     } else if libc::WEXITSTATUS(status) != 0 {
         report(format_args!("exit: a forked child ended with {}", libc::WEXITSTATUS(status)));
     }
+}
+
+/// Whether a call that waits answers what has it made again.
+pub fn call_interrupted(answer: i64) -> bool {
+    [libc::EINTR, libc::EAGAIN, libc::EBUSY].iter().any(|error| answer == -i64::from(*error))
 }
 
 /// Where in the kernel a process sleeps.

@@ -3,6 +3,7 @@
 //! What it never makes: a path out of the folder, an address of another machine, advice about memory beyond the arena or to the
 //! hardware, a signal to or a wait for another process, a wait without an end.
 
+mod odd;
 mod register;
 mod requests;
 
@@ -60,6 +61,7 @@ pub fn program(seed: u64) -> Program {
             }
         }
     }
+    generator.witness(&mut steps);
     Program { seed, raw, unprivileged, steps }
 }
 
@@ -500,7 +502,7 @@ impl Generator {
                 Step::MapBufferRing { slot: self.slot(), group: self.below(5), number: self.below(4) as u8 }
             }
             82 => self.limit(),
-            83 => Step::Fork { steps: 1 + self.below(6) as u8 },
+            83 => Step::Within { place: Place::Fork, steps: 1 + self.below(6) as u8 },
             84 => Step::Signal,
             85 => self.nuisance(),
             86..=88 => {

@@ -9,6 +9,7 @@ mod generate;
 mod program;
 mod shrink;
 mod watch;
+mod witness;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -83,6 +83,13 @@ pub enum Nuisance {
     Scrambles,
 }
 
+/// Where steps are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A forked child. The program goes on with the same steps.
+    Fork,
+}
+
 /// One thing that a program does.
 #[derive(Debug, Clone)]
 pub enum Step {
@@ -125,8 +132,10 @@ pub enum Step {
     Feed { victim: i32, write: bool, bytes: u16 },
     /// setrlimit(2), the soft limit; without value the one that there was at first.
     Limit { resource: u32, value: Option<u64> },
-    /// The following steps, so many, in a forked child.
-    Fork { steps: u8 },
+    /// The following steps, so many, somewhere else.
+    Within { place: Place, steps: u8 },
+    /// A ring that no other step names: see `witness`.
+    Witness { flags: u32 },
     /// A signal to this thread.
     Signal,
     /// A thread that is a nuisance from now on.

@@ -1,0 +1,156 @@
+//! A ring that no step names, with a READ that waits on a pipe that none names: whatever else the program does, both are as they
+//! should be in the end.
+
+use crate::child::{identity, report};
+use crate::execute::call_interrupted;
+use anyring_abi::*;
+use libc::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Its ring, the ends of its pipe and its file: no request, close or duplicate names or gets these.
+const NUMBERS: [c_int; 4] = [RING, READER, WRITER, FILE];
+const RING: c_int = 300;
+const READER: c_int = 301;
+const WRITER: c_int = 302;
+const FILE: c_int = 303;
+const ENTRIES: u32 = 4;
+const DATA: [u8; 8] = *b"witness\n";
+
+/// Where the ring's words and SQEs are mapped; 0 for none. Relaxed: stored by the first thread, or by one that it joins.
+static WORDS: AtomicUsize = AtomicUsize::new(0);
+static SQES: AtomicUsize = AtomicUsize::new(0);
+/// Of the CQEs, and of the array.
+static OFFSETS: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
+/// 0: there is no READ yet.
+static SUBMITTED: AtomicU32 = AtomicU32::new(0);
+/// What the READ reads into.
+static BUFFER: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
+
+/// Makes it, by whichever thread this is. Once: further ones change nothing.
+pub fn make(flags: u32) {
+    if WORDS.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let mut params = Params { flags, ..Params::default() };
+    let ring = crate::call::call(NR_IO_URING_SETUP, [u64::from(ENTRIES), &raw mut params as u64, 0, 0, 0, 0]);
+    let mut ends = [-1; 2];
+    // SAFETY: a local for two numbers, a constant path, and addresses that the kernel chooses.
+    let [words, sqes] = unsafe {
+        libc::pipe(ends.as_mut_ptr());
+        let file = libc::open(c"witness".as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0o600);
+        let opened = [ring as c_int, ends[0], ends[1], file];
+        for (fd, number) in opened.iter().zip(NUMBERS) {
+            libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, number);
+            libc::close(*fd);
+        }
+        [IORING_OFF_SQ_RING, IORING_OFF_SQES].map(|offset| {
+            let both = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), 4096, both, libc::MAP_SHARED, RING, offset as i64)
+        })
+    };
+    if [words, sqes].contains(&libc::MAP_FAILED) || NUMBERS.iter().any(|fd| identity(*fd) == (0, 0)) {
+        return;
+    }
+    OFFSETS[0].store(params.cq_off.cqes, Ordering::Relaxed);
+    OFFSETS[1].store(params.sq_off.array, Ordering::Relaxed);
+    SQES.store(sqes as usize, Ordering::Relaxed);
+    WORDS.store(words as usize, Ordering::Relaxed);
+}
+
+/// A word of the ring's, which the kernel, or the engine, changes as well.
+fn word(offset: u32) -> &'static AtomicU32 {
+    // SAFETY: inside the page that is mapped for good.
+    unsafe { &*((WORDS.load(Ordering::Relaxed) + offset as usize) as *const AtomicU32) }
+}
+
+/// Submits this SQE, and waits for so many CQEs.
+fn submit(sqe: &Sqe, wait_for: u32) -> i64 {
+    let tail = word(4).load(Ordering::Relaxed);
+    let at = tail % ENTRIES;
+    // SAFETY: an SQE of the page that is mapped for good, which nobody reads before the tail says so.
+    unsafe { ((SQES.load(Ordering::Relaxed) + 64 * at as usize) as *mut Sqe).write(*sqe) };
+    word(OFFSETS[1].load(Ordering::Relaxed) + 4 * at).store(at, Ordering::Relaxed);
+    // Release: partner is whoever takes the SQE, and reads the tail by Acquire.
+    word(4).store(tail.wrapping_add(1), Ordering::Release);
+    enter(1, wait_for)
+}
+
+fn enter(submit: u32, wait_for: u32) -> i64 {
+    let args = [RING as u64, u64::from(submit), u64::from(wait_for), u64::from(IORING_ENTER_GETEVENTS), 0, 0];
+    crate::call::call(NR_IO_URING_ENTER, args)
+}
+
+/// The first thread submits what waits from then on, if the ring is there and this is not done yet.
+pub fn arm() {
+    if WORDS.load(Ordering::Relaxed) == 0 || SUBMITTED.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let addr = BUFFER.as_ptr() as u64;
+    let read =
+        Sqe { opcode: Opcode::Read as u8, fd: READER, addr, len: 8, off: u64::MAX, user_data: 1, ..Sqe::default() };
+    let answer = submit(&read, 0);
+    SUBMITTED.store(1, Ordering::Relaxed);
+    // Without memory it is taken later.
+    if answer != 1 && answer != -i64::from(libc::EAGAIN) && answer != -i64::from(libc::ENOMEM) {
+        report(format_args!("witness: a READ is submitted with {answer}"));
+    }
+}
+
+/// How many CQEs are there.
+fn ready() -> u32 {
+    // Acquire: partner is the Release of whoever posts.
+    word(12).load(Ordering::Acquire).wrapping_sub(word(8).load(Ordering::Relaxed))
+}
+
+/// In the end: the READ waits, is answered once there is something, and a worker does what it is there for.
+pub fn check(patience: Duration) {
+    arm();
+    if SUBMITTED.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if ready() != 0 {
+        report(format_args!("witness: {} CQEs are there before there was anything to read", ready()));
+        return;
+    }
+    // SAFETY: writes from a constant to its own pipe, which is empty.
+    if unsafe { libc::write(WRITER, DATA.as_ptr().cast::<c_void>(), DATA.len()) } != 8 {
+        report(format_args!("witness: its pipe is not as it was"));
+        return;
+    }
+    let flags = IOSQE_ASYNC;
+    submit(&Sqe { opcode: Opcode::Fsync as u8, flags, fd: FILE, user_data: 2, ..Sqe::default() }, 2);
+    let start = Instant::now();
+    while ready() < 2 {
+        if start.elapsed() > patience {
+            report(format_args!("hang: a ring that nobody named has {} of 2 CQEs", ready()));
+            return;
+        }
+        // What was not taken yet, too.
+        let answer = enter(word(4).load(Ordering::Relaxed).wrapping_sub(word(0).load(Ordering::Acquire)), 2);
+        if answer < 0 && !call_interrupted(answer) {
+            report(format_args!("witness: its ring's enter answers {answer}"));
+            return;
+        }
+    }
+    let cqes = WORDS.load(Ordering::Relaxed) + OFFSETS[0].load(Ordering::Relaxed) as usize;
+    for number in 0..2 {
+        // SAFETY: a CQE of the page that is mapped for good, which was posted.
+        let cqe = unsafe { *((cqes + 16 * number) as *const Cqe) };
+        let expected = match cqe.user_data {
+            1 => 8,
+            2 => 0,
+            _ => c_int::MIN,
+        };
+        if cqe.res != expected {
+            report(format_args!(
+                "witness: request {} of a ring that nobody named ends with {}",
+                cqe.user_data, cqe.res
+            ));
+        }
+    }
+    let read = BUFFER.each_ref().map(|half| half.load(Ordering::Relaxed).to_ne_bytes());
+    if read[0] != DATA[..4] || read[1] != DATA[4..] {
+        report(format_args!("witness: its READ got {read:?}"));
+    }
+}
