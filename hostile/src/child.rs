@@ -19,6 +19,8 @@ pub const PROGRESS_FD: c_int = 4;
 const UNTOUCHED_FD: c_int = 5;
 /// How often the alarm ends what sleeps.
 const ALARM_US: i64 = 10_000;
+/// How many numbers there are for descriptors at first: the engine's own are the last ones, whatever the machine's limit is.
+const NUMBERS: u64 = 4096;
 const FILE_LIMIT_BYTES: u64 = 64 << 20;
 const ADDRESS_LIMIT_BYTES: u64 = 6 << 30;
 
@@ -65,12 +67,13 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     arena::make(cut);
     // SAFETY: as above.
     unsafe { libc::close(cut) };
+    limit(libc::RLIMIT_NOFILE, NUMBERS);
     limit(libc::RLIMIT_FSIZE, FILE_LIMIT_BYTES);
     limit(libc::RLIMIT_AS, ADDRESS_LIMIT_BYTES);
     handle_signals();
     let progress = Progress::map();
     if !options.slowly {
-        set_alarm();
+        set_alarm(true);
     }
     execute::run(&program, &progress, options.slowly, options.gentle);
     if let Some(finding) = arena::changed() {
@@ -172,8 +175,8 @@ fn handle_signals() {
 }
 
 /// From now on whatever sleeps in this thread is interrupted soon. A forked child has to ask for it again.
-pub fn set_alarm() {
-    let interval = libc::timeval { tv_sec: 0, tv_usec: ALARM_US };
+pub fn set_alarm(on: bool) {
+    let interval = libc::timeval { tv_sec: 0, tv_usec: if on { ALARM_US } else { 0 } };
     let timer = libc::itimerval { it_interval: interval, it_value: interval };
     // SAFETY: a local that outlives the call. By system call: libc has no such function for this crate.
     unsafe { libc::syscall(libc::SYS_setitimer, 0, &timer, std::ptr::null::<c_void>()) };

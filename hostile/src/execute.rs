@@ -2,6 +2,7 @@
 
 mod aio;
 mod nuisances;
+pub mod numbers;
 mod places;
 mod rings;
 
@@ -164,6 +165,7 @@ impl Runner {
                     nuisances::start(*kind, *seed);
                 }
             }
+            Step::Name { call } => numbers::name(*call),
             Step::Witness { flags } => {
                 if !self.is_child {
                     witness::make(*flags);

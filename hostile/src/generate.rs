@@ -53,8 +53,12 @@ pub fn program(seed: u64) -> Program {
     }
     let length = steps.len() + 20 + generator.below(240) as usize;
     while steps.len() < length {
-        match generator.below(10) {
-            0 => generator.registration(&mut steps),
+        match generator.below(40) {
+            0..=3 => generator.registration(&mut steps),
+            4 | 5 => {
+                let step = generator.odd();
+                steps.push(step);
+            }
             _ => {
                 let step = generator.step();
                 steps.push(step);
@@ -179,7 +183,8 @@ impl Generator {
             20 => Fd::Ring(self.slot()),
             21 => Fd::Number(self.choose(&[-1, -100, i32::MIN, i32::MAX, 9999, 70_000])),
             // Where the engine's own and rings' would be.
-            22 => Fd::Number(self.choose(&[4095, 4094, 4093, 4092, 4091, 4090, 4080, 512, 513, 514, 64, 65])),
+            22 if self.chance(1, 2) => Fd::Number(3584 + self.below(16) as i32),
+            22 => Fd::Number(self.choose(&[4095, 4094, 4080, 512, 513, 514, 64, 65])),
             _ => Fd::Number(10 + self.below(40) as i32),
         }
     }
@@ -502,7 +507,7 @@ impl Generator {
                 Step::MapBufferRing { slot: self.slot(), group: self.below(5), number: self.below(4) as u8 }
             }
             82 => self.limit(),
-            83 => Step::Within { place: Place::Fork, steps: 1 + self.below(6) as u8 },
+            83 => Step::Within { place: self.place(), steps: 1 + self.below(6) as u8 },
             84 => Step::Signal,
             85 => self.nuisance(),
             86..=88 => {

@@ -36,6 +36,9 @@ enum Command {
     /// Be the hostile program (what `run` starts)
     #[command(hide = true)]
     Child(child::ChildOptions),
+    /// Be what the hostile program executes
+    #[command(hide = true)]
+    Survivors,
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,10 @@ fn main() -> ExitCode {
         Command::Shrink(options) => shrink::shrink(&options),
         Command::Show { seed } => {
             print!("{}", generate::program(seed));
+            Ok(true)
+        }
+        Command::Survivors => {
+            execute::numbers::survivors();
             Ok(true)
         }
         Command::Child(options) => child::run(&options).map(|()| true),

@@ -86,8 +86,8 @@ pub enum Nuisance {
 /// Where steps are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// A forked child. The program goes on with the same steps.
-    Fork,
+    /// A forked child, which then executes something, or ends. The program goes on with the same steps.
+    Fork { executes: bool },
 }
 
 /// One thing that a program does.
@@ -134,6 +134,8 @@ pub enum Step {
     Limit { resource: u32, value: Option<u64> },
     /// The following steps, so many, somewhere else.
     Within { place: Place, steps: u8 },
+    /// A call on every number that is open and not the program's.
+    Name { call: u8 },
     /// A ring that no other step names: see `witness`.
     Witness { flags: u32 },
     /// A signal to this thread.
@@ -154,6 +156,11 @@ pub enum Step {
     AioScramble { slot: u8, word: u8, value: u32 },
     /// Waits a little, so that others come to something.
     Pause,
+}
+
+impl Step {
+    /// How many calls there are on such numbers.
+    pub const CALLS: u8 = 18;
 }
 
 /// All of it.

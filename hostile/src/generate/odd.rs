@@ -5,6 +5,18 @@ use crate::program::*;
 use anyring_abi::*;
 
 impl Generator {
+    /// Where some steps are made.
+    pub fn place(&mut self) -> Place {
+        Place::Fork { executes: self.chance(1, 5) }
+    }
+
+    /// A step that has nothing to do with rings.
+    pub fn odd(&mut self) -> Step {
+        // The first ones, F_SETFD among them, are for whoever executes something.
+        let calls = self.choose(&[3, Step::CALLS, Step::CALLS, Step::CALLS]);
+        Step::Name { call: self.below(u32::from(calls)) as u8 }
+    }
+
     /// A ring that nobody names, in most programs: from the beginning, or from some step on.
     pub fn witness(&mut self, steps: &mut Vec<Step>) {
         let kinds = [

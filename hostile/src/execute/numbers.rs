@@ -1,0 +1,125 @@
+//! Steps on numbers of descriptors that are not the program's.
+
+use crate::child::report;
+use crate::program::*;
+use libc::{c_int, c_void};
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// No number from here on is the program's: it has fewer descriptors, and asks for none here. What is open is the engine's.
+pub const NOBODYS: c_int = 3072;
+/// How many there are: see `child::NUMBERS`.
+const COUNT: c_int = 1024;
+
+/// Those that were open whenever it was looked: bit n is number [`NOBODYS`] + n. What comes and goes is not looked at: one that the
+/// engine just makes is not its own for an instant. Relaxed: a hint.
+static STAY: [AtomicU64; COUNT as usize / 64] = [const { AtomicU64::new(u64::MAX) }; COUNT as usize / 64];
+/// How often it was looked.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+
+/// Makes a call on every such number: it has to fail, as on one that is not open.
+pub fn name(call: u8) {
+    let is_first = LOOKS.fetch_add(1, Ordering::Relaxed) == 0;
+    for (word, stay) in (0..).zip(&STAY) {
+        let first = NOBODYS + 64 * word;
+        let open = (0..64).filter(|bit| is_open(first + bit)).fold(0, |bits, bit| bits | 1u64 << bit);
+        let stay = open & stay.fetch_and(open, Ordering::Relaxed);
+        // One finding says enough.
+        if !is_first && (0..64).filter(|bit| stay & 1 << bit != 0).any(|bit| !is_refused(first + bit, call)) {
+            return;
+        }
+    }
+}
+
+fn is_open(fd: c_int) -> bool {
+    // SAFETY: only asks.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
+}
+
+fn is_refused(fd: c_int, call: u8) -> bool {
+    let mut found = None;
+    // One that is just being made is the engine's own a moment later. What ends it, is asked once.
+    for (call, times) in [(DUP, 2), (call, if ENDS.contains(&call) { 1 } else { 2 })] {
+        for _ in 0..times {
+            found = answered(fd, call);
+            if found.is_some() {
+                std::thread::sleep(Duration::from_millis(2));
+            } else {
+                break;
+            }
+        }
+    }
+    let Some((what, answer, error)) = found else { return true };
+    let mut place = [0; 64];
+    let file = link_of(fd, &mut place);
+    report(format_args!("number: {what} of {fd} ({file}), which is not the program's, answers {answer}, {error}"));
+    false
+}
+
+const DUP: u8 = 11;
+/// Those after which the number is another file's, or no file's.
+const ENDS: [u8; 3] = [10, 16, 17];
+
+/// The call, its answer and its error; None where that is as on a number which is not open.
+fn answered(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
+    let (mut data, one) = ([0u8; 8], 1 as c_int);
+    let at = data.as_mut_ptr().cast::<c_void>();
+    // SAFETY: locals. What a success changes is the engine's, and a finding.
+    let (what, answer) = unsafe {
+        match call {
+            0 => ("F_SETFD", libc::fcntl(fd, libc::F_SETFD, 0)),
+            1 => ("F_DUPFD", libc::fcntl(fd, libc::F_DUPFD, 10)),
+            2 => ("FIONCLEX", libc::ioctl(fd, libc::FIONCLEX)),
+            3 => ("write", libc::write(fd, at, 8) as c_int),
+            4 => ("read", libc::read(fd, at, 8) as c_int),
+            5 => ("ftruncate", libc::ftruncate(fd, 0)),
+            6 => ("FIONREAD", libc::ioctl(fd, libc::FIONREAD, at)),
+            7 => ("shutdown", libc::shutdown(fd, libc::SHUT_RDWR)),
+            8 => ("send", libc::send(fd, at, 8, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as c_int),
+            9 => {
+                let size = size_of::<c_int>() as u32;
+                ("setsockopt", libc::setsockopt(fd, 1, libc::SO_RCVBUF, (&raw const one).cast(), size))
+            }
+            10 => ("close", libc::close(fd)),
+            DUP => ("dup", libc::dup(fd)),
+            12 => ("dup2", libc::dup2(fd, FIRST_VICTIM)),
+            13 => ("pwrite", libc::pwrite(fd, at, 8, 0) as c_int),
+            14 => {
+                let flags = libc::MAP_SHARED;
+                let mapped = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, fd, 0);
+                ("mmap", if mapped == libc::MAP_FAILED { -1 } else { 0 })
+            }
+            15 => {
+                let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+                // A victim that is no such set is no other answer: EBADF comes first.
+                ("epoll_ctl", libc::epoll_ctl(FIRST_VICTIM + 23, libc::EPOLL_CTL_ADD, fd, &mut event))
+            }
+            // Onto a number: who looks for free ones has to see that it is taken, by whichever error.
+            16 => ("dup2 onto", if libc::dup2(FIRST_VICTIM, fd) < 0 { return None } else { 0 }),
+            _ => {
+                libc::close_range(fd as u32, fd as u32, 0);
+                ("close_range", if is_open(fd) { return None } else { 0 })
+            }
+        }
+    };
+    // SAFETY: errno is the thread's own.
+    let error = unsafe { *libc::__errno_location() };
+    (answer >= 0 || error != libc::EBADF).then_some((what, answer, error))
+}
+
+/// What /proc calls it.
+fn link_of(fd: c_int, place: &mut [u8; 64]) -> &str {
+    let mut path = [0u8; 32];
+    let _ = write!(&mut path[..31], "/proc/self/fd/{fd}"); // it has room
+                                                           // SAFETY: a path that ends in a zero, and a local to write to.
+    let length = unsafe { libc::readlink(path.as_ptr().cast(), place.as_mut_ptr().cast(), place.len()) };
+    core::str::from_utf8(place.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default()).unwrap_or_default()
+}
+
+/// In a program that was executed: what it got that the program before did not open.
+pub fn survivors() {
+    for fd in (NOBODYS..NOBODYS + COUNT).filter(|fd| is_open(*fd)) {
+        report(format_args!("number: {fd}, which the program did not open, is open in what it executed"));
+    }
+}
