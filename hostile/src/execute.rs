@@ -165,6 +165,9 @@ impl Runner {
                     nuisances::start(*kind, *seed);
                 }
             }
+            // A child may have its parent's table.
+            Step::Standard { .. } if self.is_child => {}
+            Step::Standard { numbers } => numbers::close_standard(*numbers),
             Step::Name { call } => numbers::name(*call),
             Step::Witness { flags } => {
                 if !self.is_child {

@@ -40,6 +40,7 @@ pub fn program(seed: u64) -> Program {
     for slot in 0..=1 + generator.below(2) as u8 {
         steps.push(generator.good_setup(slot));
     }
+    generator.standard(&mut steps);
     if generator.chance(1, 3) {
         steps.push(Step::AioSetup { slot: 0, events: 1 + generator.below(64), context: None });
     }

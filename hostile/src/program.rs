@@ -81,6 +81,8 @@ pub enum Nuisance {
     Forks,
     /// Overwrites the words of rings.
     Scrambles,
+    /// Writes to the standard descriptors that are closed.
+    Logs,
 }
 
 /// Where steps are made.
@@ -134,6 +136,8 @@ pub enum Step {
     Limit { resource: u32, value: Option<u64> },
     /// The following steps, so many, somewhere else.
     Within { place: Place, steps: u8 },
+    /// Closes some of the numbers 0 to 2 (bit n: number n), for good.
+    Standard { numbers: u8 },
     /// A call on every number that is open and not the program's.
     Name { call: u8 },
     /// A ring that no other step names: see `witness`.

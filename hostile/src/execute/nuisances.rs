@@ -1,6 +1,6 @@
 //! Threads that disturb the first one.
 
-use super::{call, is_gentle, poke, poke_u32, protect, rings, wait_for_child};
+use super::{call, is_gentle, numbers, poke, poke_u32, protect, rings, wait_for_child};
 use crate::arena::{self, Area};
 use crate::child::{self, report};
 use crate::generate::place;
@@ -27,7 +27,7 @@ static END: AtomicBool = AtomicBool::new(false);
 /// The first thread, for signals.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 
-const KINDS: [Nuisance; 7] = [
+const KINDS: [Nuisance; 8] = [
     Nuisance::Rewrites,
     Nuisance::Unmaps,
     Nuisance::Closes,
@@ -35,6 +35,7 @@ const KINDS: [Nuisance; 7] = [
     Nuisance::Signals,
     Nuisance::Forks,
     Nuisance::Scrambles,
+    Nuisance::Logs,
 ];
 
 /// Starts one, if a thread can be made.
@@ -140,6 +141,7 @@ fn once(kind: Nuisance, random: &mut fastrand::Rng) {
             std::thread::sleep(Duration::from_micros(random.u64(50..2000)));
         }
         Nuisance::Forks => fork(random),
+        Nuisance::Logs => (0..random.u32(1..100)).for_each(|_| numbers::log()),
         Nuisance::Scrambles if is_gentle() => std::thread::sleep(Duration::from_millis(1)),
         Nuisance::Scrambles => {
             let slot = random.u8(0..3);

@@ -10,8 +10,20 @@ impl Generator {
         Place::Fork { executes: self.chance(1, 5) }
     }
 
+    /// In some programs standard descriptors are closed before the first ring is made, and a thread writes there.
+    pub fn standard(&mut self, steps: &mut Vec<Step>) {
+        if self.chance(1, 6) {
+            let step = Step::Standard { numbers: self.choose(&[7, 7, 1, 4, 6, 3]) };
+            steps.insert(0, step);
+            steps.insert(1, Step::Start(Nuisance::Logs, self.random.u64(..)));
+        }
+    }
+
     /// A step that has nothing to do with rings.
     pub fn odd(&mut self) -> Step {
+        if self.chance(1, 8) {
+            return Step::Standard { numbers: self.choose(&[7, 1, 2, 4]) };
+        }
         // The first ones, F_SETFD among them, are for whoever executes something.
         let calls = self.choose(&[3, Step::CALLS, Step::CALLS, Step::CALLS]);
         Step::Name { call: self.below(u32::from(calls)) as u8 }
