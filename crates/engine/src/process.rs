@@ -30,28 +30,47 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Rings that a thread registered for itself (`IORING_REGISTER_RING_FDS`).
 pub const REGISTERED_RINGS: usize = 16;
 
-/// The numbers a thread registered. A thread that ends gives back what it still holds.
-struct Registered(Cell<[i32; REGISTERED_RINGS]>);
+thread_local! {
+    /// The numbers that a thread registered. One that ends gives back what it still holds ([`thread_ends`]): by a key, since a
+    /// destructor of a thread-local value has libc call calloc(3), which whoever enters may have interrupted, or, in a child of
+    /// _Fork(3), never get the lock of.
+    static REGISTERED: Cell<[i32; REGISTERED_RINGS]> = const { Cell::new([-1; REGISTERED_RINGS]) };
+}
 
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // In a forked child they are the parent's thread's: `after_fork` gives them back, if the child does anything at all.
-        if !is_noticed() {
-            return;
-        }
-        for number in self.0.get().into_iter().filter(|number| descriptors::is_own(*number)) {
-            // The C library runs this at the end of the thread: a panic must not go on into it.
-            let drop = || {
-                point(Point::ThreadExit);
-                drop_duplicate(number);
-            };
-            let _ = (0..2).any(|_| contain_any(drop).is_some());
-        }
+extern "C" fn thread_ends(_: *mut core::ffi::c_void) {
+    // In a forked child they are the parent's thread's: `after_fork` gives them back, if the child does anything at all.
+    if !is_noticed() {
+        return;
+    }
+    let numbers = REGISTERED.replace([-1; REGISTERED_RINGS]);
+    for number in numbers.into_iter().filter(|number| descriptors::is_own(*number)) {
+        // The C library runs this at the end of the thread: a panic must not go on into it.
+        let drop = || {
+            point(Point::ThreadExit);
+            drop_duplicate(number);
+        };
+        let _ = (0..2).any(|_| contain_any(drop).is_some());
     }
 }
 
-thread_local! {
-    static REGISTERED: Registered = const { Registered(Cell::new([-1; REGISTERED_RINGS])) };
+/// Has [`thread_ends`] run at the end of the calling thread; false where the process has no key left for that.
+fn give_back_at_end() -> bool {
+    /// One more than the key. Relaxed: a number that whoever makes it compares with what others have made.
+    static KEY: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: keys of ours, and a destructor that lives as long as the library. A value of one of the first 32 keys is in the
+    // thread's own memory, so that libc asks for none.
+    unsafe {
+        if KEY.load(Ordering::Relaxed) == 0 {
+            let mut made = 0;
+            if libc::pthread_key_create(&mut made, Some(thread_ends)) != 0 {
+                return false;
+            }
+            if KEY.compare_exchange(0, made + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                libc::pthread_key_delete(made);
+            }
+        }
+        libc::pthread_setspecific(KEY.load(Ordering::Relaxed) - 1, (&raw const KEY).cast()) == 0
+    }
 }
 
 /// The ring with number `fd`, if that number still names it: a close that was not seen may have let the number go to
@@ -159,22 +178,21 @@ pub fn map_both(fd: i32) -> Option<Result<[(usize, usize); 2], Errno>> {
 
 /// Registers ring `fd` for the calling thread at `index`, or at a free one; answers the index.
 pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
-    REGISTERED
-        .try_with(|Registered(cell)| {
-            let mut table = cell.get();
-            let index = match index {
-                Some(index) => index as usize,
-                None => table.iter().position(|fd| *fd < 0).ok_or(Errno::BUSY)?,
-            };
-            let slot = table.get_mut(index).ok_or(Errno::INVAL)?;
-            if *slot >= 0 {
-                return Err(Errno::BUSY);
-            }
-            *slot = fd;
-            cell.set(table);
-            Ok(index as u32)
-        })
-        .unwrap_or(Err(Errno::NOMEM))
+    let mut table = REGISTERED.get();
+    let index = match index {
+        Some(index) => index as usize,
+        None => table.iter().position(|fd| *fd < 0).ok_or(Errno::BUSY)?,
+    };
+    let slot = table.get_mut(index).ok_or(Errno::INVAL)?;
+    if *slot >= 0 {
+        return Err(Errno::BUSY);
+    }
+    *slot = fd;
+    if !give_back_at_end() {
+        return Err(Errno::NOMEM);
+    }
+    REGISTERED.set(table);
+    Ok(index as u32)
 }
 
 /// Whether the calling thread has registered a ring.
@@ -184,14 +202,10 @@ pub fn has_registered_rings() -> bool {
 
 /// Takes a registered ring out of the calling thread's table: its number there.
 pub fn unregister_ring_number(index: u32) -> Result<i32, Errno> {
-    REGISTERED
-        .try_with(|Registered(cell)| {
-            let mut table = cell.get();
-            let number = core::mem::replace(table.get_mut(index as usize).ok_or(Errno::INVAL)?, -1);
-            cell.set(table);
-            Ok(number)
-        })
-        .unwrap_or(Err(Errno::NOMEM))
+    let mut table = REGISTERED.get();
+    let number = core::mem::replace(table.get_mut(index as usize).ok_or(Errno::INVAL)?, -1);
+    REGISTERED.set(table);
+    Ok(number)
 }
 
 /// Another number for ring `fd`, of the engine's own.
@@ -221,8 +235,7 @@ pub fn drop_duplicate(duplicate: i32) {
 /// The ring number that the calling thread registered at `index`.
 #[inline]
 pub fn registered_ring_number(index: u32) -> Option<i32> {
-    let table = REGISTERED.try_with(|Registered(cell)| cell.get()).ok()?;
-    table.get(index as usize).copied().filter(|fd| *fd >= 0)
+    REGISTERED.get().get(index as usize).copied().filter(|fd| *fd >= 0)
 }
 
 /// Called at every entry: in a forked child, forgets what only the parent can complete.
@@ -451,7 +464,7 @@ fn put_in_order(word: &AtomicU32) {
 /// # Safety
 /// Only the forking thread may exist in the process.
 unsafe fn drop_registered_numbers() {
-    let _ = REGISTERED.try_with(|Registered(cell)| cell.set([-1; REGISTERED_RINGS]));
+    REGISTERED.set([-1; REGISTERED_RINGS]);
     let mut first = 0;
     while let Some(own) = descriptors::next_own(first, RINGS_END as u32 - 1) {
         if let Some(ring) = ring(own as i32) {

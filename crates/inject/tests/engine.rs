@@ -404,6 +404,8 @@ cases! {
     a_worker_has_no_filter_of_a_thread: "mallocs" "filtered";
     no_thread_of_ours_is_made_by_the_programs_function: "mallocs" "created";
     a_handler_that_interrupts_malloc_uses_a_worker: "mallocs" "interrupted";
+    a_handler_that_interrupts_malloc_registers_a_ring: "mallocs" "registers";
+    a_child_never_asks_malloc: "mallocs" "child";
     a_handler_that_interrupts_malloc_uses_a_worker_among_threads: "mallocs" "interrupted-among-threads";
     the_lowest_number_is_the_programs: "manners" "lowest";
     masks_that_cannot_be_read_are_refused: "manners" "bad-masks";

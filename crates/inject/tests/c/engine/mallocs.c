@@ -90,6 +90,46 @@ static void a_handler_interrupts_malloc_among_threads(void)
 	interrupt_malloc();
 }
 
+static void register_ring(int signal)
+{
+	(void)signal;
+	CHECK(io_uring_register_ring_fd(&ring) == 1);
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	expect(&ring, 1, 0);
+}
+
+/* What a thread has registered it gives back when it ends: nor is malloc asked for that. */
+static void a_handler_that_interrupts_malloc_registers_a_ring(void)
+{
+	init_ring(&ring, 8, 0);
+	signal(SIGUSR1, register_ring);
+	in_malloc = locked = 1;
+	raise(SIGUSR1);
+	in_malloc = locked = 0;
+}
+
+pid_t _Fork(void);
+
+/* Another thread is in malloc, whose lock no child of _Fork(3) ever gets. */
+static void a_child_never_asks_malloc(void)
+{
+	pid_t child;
+	int status;
+
+	init_ring(&ring, 8, 0);
+	in_malloc = locked = 1;
+	child = _Fork();
+	if (child == 0) {
+		prepare_nop(&ring, 1);
+		submit(&ring, 1);
+		_exit(0);
+	}
+	in_malloc = locked = 0;
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(status == 0);
+}
+
 /* Threads of ours are none of the program's. */
 static void no_thread_is_made_by_the_program_s(void)
 {
@@ -147,5 +187,7 @@ static void a_worker_has_no_filter(void)
 
 CASES({"interrupted", a_handler_interrupts_malloc},
       {"interrupted-among-threads", a_handler_interrupts_malloc_among_threads},
+      {"registers", a_handler_that_interrupts_malloc_registers_a_ring},
+      {"child", a_child_never_asks_malloc},
       {"created", no_thread_is_made_by_the_program_s},
       {"filtered", a_worker_has_no_filter})
