@@ -156,7 +156,8 @@ extern "C" fn on_signal(_: c_int) {
     unsafe { *errno = kept };
 }
 
-fn handle_signals() {
+/// Has the signals handled that come. A child may have to ask for that again.
+pub fn handle_signals() {
     let handlers: [(c_int, usize); 2] =
         [(libc::SIGALRM, on_alarm as *const () as usize), (libc::SIGUSR1, on_signal as *const () as usize)];
     for (signal, handler) in handlers {

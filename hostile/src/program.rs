@@ -88,8 +88,19 @@ pub enum Nuisance {
 /// Where steps are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// A forked child, which then executes something, or ends. The program goes on with the same steps.
-    Fork { executes: bool },
+    /// A child, which then executes something, or ends. The program goes on with the same steps.
+    Child { birth: Birth, executes: bool },
+}
+
+/// How a child comes to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Birth {
+    /// fork(3).
+    Fork,
+    /// _Fork(3), which runs no handlers.
+    Bare,
+    /// clone3(2) with these flags, of which libc knows nothing.
+    Clone(u64),
 }
 
 /// One thing that a program does.

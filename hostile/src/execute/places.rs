@@ -1,7 +1,12 @@
 //! Where steps are made: other processes.
 
-use super::{child, Runner};
-use crate::program::{Place, Step};
+use super::{call, child, Runner};
+use crate::program::{Birth, Place, Step};
+use libc::c_int;
+
+extern "C" {
+    fn _Fork() -> libc::pid_t;
+}
 
 impl Runner {
     /// Makes the steps there: how many of them are made by that.
@@ -10,15 +15,21 @@ impl Runner {
             return 0;
         }
         match place {
-            Place::Fork { executes } => self.fork(steps, executes),
+            Place::Child { birth, executes } => self.give_birth(birth, steps, executes),
         }
         0
     }
 
-    fn fork(&mut self, steps: &[Step], executes: bool) {
+    fn give_birth(&mut self, birth: Birth, steps: &[Step], executes: bool) {
         let Some(free) = self.children.iter().position(|child| *child == 0) else { return };
-        // SAFETY: the child runs steps, which take no lock that another thread could hold, and ends by _exit.
-        let child = unsafe { libc::fork() };
+        // SAFETY: a child runs steps, which take no lock that another thread could hold, and ends by _exit.
+        let child = unsafe {
+            match birth {
+                Birth::Fork => libc::fork(),
+                Birth::Bare => _Fork(),
+                Birth::Clone(flags) => clone(flags),
+            }
+        };
         if child == 0 {
             self.be_child(steps, executes);
         }
@@ -28,6 +39,7 @@ impl Runner {
     /// What a child does.
     fn be_child(&mut self, steps: &[Step], executes: bool) -> ! {
         (self.is_elsewhere, self.is_child) = (true, true);
+        child::handle_signals();
         child::set_alarm(true);
         self.steps(steps, None);
         if executes {
@@ -39,6 +51,14 @@ impl Runner {
         // SAFETY: ends a child without its parent's exit handlers.
         unsafe { libc::_exit(0) }
     }
+}
+
+/// A child that goes on here, on a copy of the stack. Source: clone3(2).
+fn clone(flags: u64) -> libc::pid_t {
+    // SAFETY: all zeroes are arguments.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    (args.flags, args.exit_signal) = (flags, libc::SIGCHLD as u64);
+    call::call(libc::SYS_clone3, [&raw mut args as u64, size_of::<libc::clone_args>() as u64, 0, 0, 0, 0]) as c_int
 }
 
 /// Executes this program, to see what it gets then.

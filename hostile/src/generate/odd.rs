@@ -7,7 +7,8 @@ use anyring_abi::*;
 impl Generator {
     /// Where some steps are made.
     pub fn place(&mut self) -> Place {
-        Place::Fork { executes: self.chance(1, 5) }
+        let births = [Birth::Fork, Birth::Fork, Birth::Bare, Birth::Clone(0)];
+        Place::Child { birth: self.choose(&births), executes: self.chance(1, 5) }
     }
 
     /// In some programs standard descriptors are closed before the first ring is made, and a thread writes there.
