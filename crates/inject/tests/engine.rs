@@ -405,6 +405,7 @@ cases! {
     no_thread_of_ours_is_made_by_the_programs_function: "mallocs" "created";
     a_handler_that_interrupts_malloc_uses_a_worker: "mallocs" "interrupted";
     a_handler_that_interrupts_malloc_registers_a_ring: "mallocs" "registers";
+    a_child_of_threads_never_asks_malloc: "mallocs" "child-of-threads";
     a_child_never_asks_malloc: "mallocs" "child";
     a_handler_that_interrupts_malloc_uses_a_worker_among_threads: "mallocs" "interrupted-among-threads";
     the_lowest_number_is_the_programs: "manners" "lowest";

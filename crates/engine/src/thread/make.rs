@@ -72,6 +72,11 @@ type Create = unsafe extern "C" fn(
 /// Makes a thread in the calling one.
 pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
     prepare();
+    // A child of _Fork(3) or clone(2), of which libc knows nothing: of the parent's threads, which it counts still, one may have had
+    // malloc's lock, that nobody gives back here.
+    if count::program_has_several() && count::is_alone() {
+        return false;
+    }
     let old = change_mask(!open_signals());
     // SAFETY: `prepare` has stored a function of this type.
     let create = unsafe { core::mem::transmute::<usize, Create>(CREATE.load(Ordering::Relaxed)) };

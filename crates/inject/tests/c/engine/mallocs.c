@@ -130,6 +130,26 @@ static void a_child_never_asks_malloc(void)
 	CHECK(status == 0);
 }
 
+/* Nor for a thread, which such a child of several goes on without. */
+static void a_child_of_threads_never_asks_malloc(void)
+{
+	struct io_uring_params params = {0};
+	pthread_t other;
+	pid_t child;
+	int status;
+
+	CHECK(pthread_create(&other, NULL, sleep_long, NULL) == 0);
+	in_malloc = locked = 1;
+	child = _Fork();
+	if (child == 0) {
+		CHECK(syscall(SYS_io_uring_setup, 8, &params) >= 0);
+		_exit(0);
+	}
+	in_malloc = locked = 0;
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(status == 0);
+}
+
 /* Threads of ours are none of the program's. */
 static void no_thread_is_made_by_the_program_s(void)
 {
@@ -189,5 +209,6 @@ CASES({"interrupted", a_handler_interrupts_malloc},
       {"interrupted-among-threads", a_handler_interrupts_malloc_among_threads},
       {"registers", a_handler_that_interrupts_malloc_registers_a_ring},
       {"child", a_child_never_asks_malloc},
+      {"child-of-threads", a_child_of_threads_never_asks_malloc},
       {"created", no_thread_is_made_by_the_program_s},
       {"filtered", a_worker_has_no_filter})
