@@ -5,6 +5,7 @@ use crate::call;
 use crate::execute;
 use crate::generate;
 use crate::program::{FIRST_VICTIM, VICTIMS};
+use crate::threads;
 use anyhow::Result;
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -79,6 +80,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     if let Some(finding) = arena::changed() {
         report(format_args!("memory: {finding}"));
     }
+    threads::check(&program);
     untouched.check();
     report_line(format_args!("done"));
     // What is still in flight, the end of the process has to cope with.

@@ -73,6 +73,7 @@ pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
     let until = (!slowly).then(|| Instant::now() + STEPS);
     let mut runner =
         Runner { limits: Limits::now(), children: [0; CHILDREN], is_elsewhere: false, is_child: false, until };
+    nuisances::prepare();
     runner.steps(&program.steps, Some(progress));
     progress.at(10_000);
     runner.limits.restore(None);
@@ -171,7 +172,8 @@ impl Runner {
             Step::Name { call } => numbers::name(*call),
             Step::Witness { flags } => {
                 if !self.is_child {
-                    witness::make(*flags);
+                    // The first thread submits to it, whoever makes it.
+                    witness::make(if self.is_elsewhere { 0 } else { *flags });
                 }
                 if !self.is_elsewhere {
                     witness::arm();
@@ -271,19 +273,19 @@ pub fn protect(area: Area, page: u8, pages: u8, how: u8) {
 
 /// Writes to a victim, or reads from it, without waiting.
 fn feed(victim: c_int, write: bool, bytes: u16) {
-    let mut data = [arena::DATA; 32 << 10];
     let mut ready =
         libc::pollfd { fd: victim, events: if write { libc::POLLOUT } else { libc::POLLIN }, revents: 0 };
-    let length = usize::from(bytes).min(data.len());
-    // SAFETY: locals. What would wait after all, since another thread was faster, the alarm ends.
+    let (data, length) = (Area::Scratch.start() as *mut libc::c_void, usize::from(bytes).min(32 << 10));
+    // SAFETY: a local, and an area that is there for good. What would wait after all, since another thread was faster, the alarm
+    // ends.
     unsafe {
         if libc::poll(&mut ready, 1, 0) != 1 {
             return;
         }
         if write {
-            libc::write(victim, data.as_ptr().cast(), length);
+            libc::write(victim, data, length);
         } else {
-            libc::read(victim, data.as_mut_ptr().cast(), length);
+            libc::read(victim, data, length);
         }
     }
 }

@@ -41,6 +41,7 @@ pub fn program(seed: u64) -> Program {
         steps.push(generator.good_setup(slot));
     }
     generator.standard(&mut steps);
+    generator.odd_beginning(&mut steps);
     if generator.chance(1, 3) {
         steps.push(Step::AioSetup { slot: 0, events: 1 + generator.below(64), context: None });
     }
@@ -508,8 +509,8 @@ impl Generator {
                 Step::MapBufferRing { slot: self.slot(), group: self.below(5), number: self.below(4) as u8 }
             }
             82 => self.limit(),
-            83 => Step::Within { place: self.place(), steps: 1 + self.below(6) as u8 },
-            84 => Step::Signal,
+            83 | 84 => Step::Within { place: self.place(), steps: 1 + self.below(6) as u8 },
+            99 => Step::Signal,
             85 => self.nuisance(),
             86..=88 => {
                 let slot = self.slot();

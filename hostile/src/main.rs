@@ -8,6 +8,7 @@ mod execute;
 mod generate;
 mod program;
 mod shrink;
+mod threads;
 mod watch;
 mod witness;
 

@@ -90,6 +90,21 @@ pub enum Nuisance {
 pub enum Place {
     /// A child, which then executes something, or ends. The program goes on with the same steps.
     Child { birth: Birth, executes: bool },
+    /// A thread, which the program waits for: its [`manner`].
+    Thread { manner: u8 },
+}
+
+/// What is odd about a thread, in bits.
+#[allow(missing_docs)]
+pub mod manner {
+    pub const PINNED: u8 = 1;
+    pub const NICE: u8 = 2;
+    pub const BATCH: u8 = 4;
+    pub const SLACK: u8 = 8;
+    /// All signals but the alarm's are blocked, by pthread_attr_setsigmask_np(3).
+    pub const MASKED: u8 = 16;
+    /// A stack of 16 KiB.
+    pub const SMALL: u8 = 32;
 }
 
 /// How a child comes to be.

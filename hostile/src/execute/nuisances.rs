@@ -38,6 +38,12 @@ const KINDS: [Nuisance; 8] = [
     Nuisance::Logs,
 ];
 
+/// Who gets signals is the calling thread.
+pub fn prepare() {
+    // SAFETY: only asks.
+    FIRST.store(unsafe { libc::pthread_self() }, Ordering::Relaxed);
+}
+
 /// Starts one, if a thread can be made.
 pub fn start(kind: Nuisance, seed: u64) {
     let number = TAKEN.load(Ordering::Relaxed);
@@ -47,7 +53,6 @@ pub fn start(kind: Nuisance, seed: u64) {
     seat.seed.store(seed, Ordering::Relaxed);
     // SAFETY: plain numbers and locals; pthread_create publishes what was stored before. The alarm stays with the first thread.
     unsafe {
-        FIRST.store(libc::pthread_self(), Ordering::Relaxed);
         let (mut alarm, mut kept): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigemptyset(&mut alarm);
         libc::sigaddset(&mut alarm, libc::SIGALRM);

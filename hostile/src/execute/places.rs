@@ -1,6 +1,8 @@
-//! Where steps are made: other processes.
+//! Where steps are made: other processes and threads.
 
-use super::{call, child, Runner};
+mod thread;
+
+use super::{call, child, witness, Runner};
 use crate::program::{Birth, Place, Step};
 use libc::c_int;
 
@@ -15,9 +17,21 @@ impl Runner {
             return 0;
         }
         match place {
-            Place::Child { birth, executes } => self.give_birth(birth, steps, executes),
+            Place::Child { birth, executes } => {
+                self.give_birth(birth, steps, executes);
+                return 0;
+            }
+            Place::Thread { manner } => {
+                self.is_elsewhere = true;
+                let is_done = self.on_thread(manner, steps);
+                self.is_elsewhere = false;
+                witness::arm();
+                if !is_done {
+                    return 0;
+                }
+            }
         }
-        0
+        steps.len()
     }
 
     fn give_birth(&mut self, birth: Birth, steps: &[Step], executes: bool) {
@@ -66,4 +80,15 @@ fn execute() {
     let arguments = [c"anyring-hostile".as_ptr(), c"survivors".as_ptr(), std::ptr::null()];
     // SAFETY: constant strings, and the environment that the process began with.
     unsafe { libc::execv(c"/proc/self/exe".as_ptr(), arguments.as_ptr()) };
+}
+
+/// What keeps nobody from being woken.
+fn all_but_the_alarm() -> libc::sigset_t {
+    // SAFETY: all zeroes are a set, which outlives the calls.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut mask);
+        libc::sigdelset(&mut mask, libc::SIGALRM);
+        mask
+    }
 }

@@ -7,8 +7,25 @@ use anyring_abi::*;
 impl Generator {
     /// Where some steps are made.
     pub fn place(&mut self) -> Place {
+        if self.chance(1, 2) {
+            return Place::Thread { manner: self.manner() };
+        }
         let births = [Birth::Fork, Birth::Fork, Birth::Bare, Birth::Clone(0)];
         Place::Child { birth: self.choose(&births), executes: self.chance(1, 5) }
+    }
+
+    /// Mostly one thing that is odd.
+    fn manner(&mut self) -> u8 {
+        let kinds = [1u32, 2, 4, 8, 16, 32];
+        (self.choose(&kinds) | self.bits(&kinds, 1, 6)) as u8
+    }
+
+    /// In some programs an odd thread makes what is made first.
+    pub fn odd_beginning(&mut self, steps: &mut Vec<Step>) {
+        if self.chance(1, 6) {
+            let place = Place::Thread { manner: self.manner() };
+            steps.insert(0, Step::Within { place, steps: 40 });
+        }
     }
 
     /// In some programs standard descriptors are closed before the first ring is made, and a thread writes there.

@@ -1,0 +1,78 @@
+//! Steps on a thread of its own, which is not as the process's threads are.
+
+use super::Runner;
+use crate::program::{manner, Step};
+use libc::{c_int, c_ulong, c_void};
+
+/// The smallest that pthread_attr_setstacksize(3) takes.
+const SMALL_BYTES: usize = 16 << 10;
+
+extern "C" {
+    fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, mask: *const libc::sigset_t) -> c_int;
+}
+
+struct Work<'a> {
+    runner: &'a mut Runner,
+    steps: &'a [Step],
+    manner: u8,
+}
+
+impl Runner {
+    /// Whether the thread was there. Meanwhile the alarm is its own.
+    pub fn on_thread(&mut self, manner: u8, steps: &[Step]) -> bool {
+        let mut work = Work { runner: self, steps, manner };
+        // SAFETY: locals; the thread has ended before `work` does.
+        unsafe {
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            libc::pthread_attr_init(&mut attributes);
+            if manner & manner::SMALL != 0 {
+                libc::pthread_attr_setstacksize(&mut attributes, SMALL_BYTES);
+            }
+            if manner & manner::MASKED != 0 {
+                pthread_attr_setsigmask_np(&mut attributes, &super::all_but_the_alarm());
+            }
+            let mut thread = 0;
+            let answer = libc::pthread_create(&mut thread, &attributes, be, (&raw mut work).cast());
+            libc::pthread_attr_destroy(&mut attributes);
+            if answer != 0 {
+                return false;
+            }
+            let (mut alarm, mut kept): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigaddset(&mut alarm, libc::SIGALRM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &alarm, &mut kept);
+            libc::pthread_join(thread, std::ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &kept, std::ptr::null_mut());
+        }
+        true
+    }
+}
+
+extern "C" fn be(work: *mut c_void) -> *mut c_void {
+    // SAFETY: whoever made this thread waits for it, with what it gave.
+    let work = unsafe { &mut *work.cast::<Work>() };
+    become_odd(work.manner);
+    work.runner.steps(work.steps, None);
+    std::ptr::null_mut()
+}
+
+/// What can be had of it: some takes rights.
+fn become_odd(manner: u8) {
+    // SAFETY: locals that outlive the calls, which change the calling thread alone.
+    unsafe {
+        if manner & manner::PINNED != 0 {
+            let mut cpus: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu().max(0) as usize, &mut cpus);
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &cpus);
+        }
+        if manner & manner::NICE != 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 5);
+        }
+        if manner & manner::BATCH != 0 {
+            let parameters: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters);
+        }
+        if manner & manner::SLACK != 0 {
+            libc::prctl(libc::PR_SET_TIMERSLACK, 5_000_000 as c_ulong);
+        }
+    }
+}
