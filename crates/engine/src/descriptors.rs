@@ -146,7 +146,7 @@ fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
             }
             Ok(moved) => return Ok(Own(moved.into_raw_fd())),
             Err(Errno::MFILE | Errno::INVAL) if !is_known => (lowest, is_known) = (find_lowest(), true),
-            Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest /= 2,
+            Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest = (lowest / 2).max(3),
             Err(Errno::MFILE | Errno::INVAL) => return Err(Errno::MFILE),
             Err(error) => return Err(error),
         }

@@ -37,6 +37,27 @@ static void use_a_ring(int ready[2])
 	io_uring_queue_exit(&ring);
 }
 
+/* Where no other number is left. */
+static void fill_the_table(void)
+{
+	struct rlimit few;
+	int last = -1, fd;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &few) == 0);
+	few.rlim_cur = 16;
+	CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+	while ((fd = fcntl(1, F_DUPFD_CLOEXEC, STANDARD)) >= 0)
+		last = fd;
+	CHECK(close(2) == 0);
+	for (; last > STANDARD; last--) {
+		struct io_uring_params params = {0};
+		int ring = syscall(SYS_io_uring_setup, 8, &params);
+
+		CHECK(ring < 0 || close(ring) == 0);
+		CHECK(close(last) == 0);
+	}
+}
+
 static void traced(void)
 {
 	int ready[2], null;
@@ -58,6 +79,7 @@ static void traced(void)
 	CHECK(null == 0 && dup(null) == 1 && dup2(null, 2) == 2);
 	mine(0);
 	use_a_ring(ready);
+	fill_the_table();
 	_exit(0);
 }
 
@@ -86,6 +108,8 @@ static int made(pid_t thread, const struct __ptrace_syscall_info *call, long ans
 	switch (call->entry.nr) {
 	case SYS_openat:
 		return call->entry.args[2] & O_PATH ? -1 : answer;
+	case SYS_fcntl: /* the number of a ring may be any, as natively */
+		return call->entry.args[1] == F_DUPFD_CLOEXEC && call->entry.args[2] ? answer : -1;
 	case SYS_memfd_create:
 	case SYS_epoll_create1:
 	case SYS_eventfd2:
