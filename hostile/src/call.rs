@@ -2,9 +2,36 @@
 //! memory that may be gone by way of the kernel.
 
 use libc::c_void;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static RAW: AtomicBool = AtomicBool::new(false);
+
+/// How a handler leaves a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leap {
+    /// siglongjmp(3)
+    Jump,
+    /// setcontext(3)
+    Context,
+}
+
+thread_local! {
+    /// How handlers leave calls of this thread.
+    static LEAP: Cell<Option<Leap>> = const { Cell::new(None) };
+    static IN_CALL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on handlers leave the calls of this thread, or do so no more.
+pub fn leap_from_calls(how: Option<Leap>) {
+    LEAP.set(how);
+    IN_CALL.set(false);
+}
+
+/// For a handler: how it is to leave what it has interrupted, if that is a call.
+pub fn leap() -> Option<Leap> {
+    LEAP.get().filter(|_| IN_CALL.replace(false))
+}
 
 /// Calls go by instructions from now on. Relaxed: before any thread is made.
 pub fn by_instructions(raw: bool) {
@@ -13,6 +40,16 @@ pub fn by_instructions(raw: bool) {
 
 /// The call, and what the kernel's register would hold: a value, or `-errno`.
 pub fn call(number: i64, args: [u64; 6]) -> i64 {
+    if LEAP.get().is_none() {
+        return make(number, args);
+    }
+    IN_CALL.set(true);
+    let answer = make(number, args);
+    IN_CALL.set(false);
+    answer
+}
+
+fn make(number: i64, args: [u64; 6]) -> i64 {
     if RAW.load(Ordering::Relaxed) {
         return instruction(number, args);
     }

@@ -143,7 +143,11 @@ pub fn limit(resource: u32, value: u64) {
 /// The ring that the handler of SIGUSR1 enters.
 pub static HANDLER_ENTERS: AtomicI32 = AtomicI32::new(-1);
 
-extern "C" fn on_alarm(_: c_int) {}
+extern "C" fn on_alarm(_: c_int) {
+    if let Some(how) = call::leap() {
+        execute::places::context::leap(how);
+    }
+}
 
 extern "C" fn on_signal(_: c_int) {
     // SAFETY: errno is the thread's own, and is put back.

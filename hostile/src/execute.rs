@@ -3,7 +3,7 @@
 mod aio;
 mod nuisances;
 pub mod numbers;
-mod places;
+pub mod places;
 mod rings;
 
 use crate::arena::{self, Area};
@@ -74,6 +74,7 @@ pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
     let mut runner =
         Runner { limits: Limits::now(), children: [0; CHILDREN], is_elsewhere: false, is_child: false, until };
     nuisances::prepare();
+    places::prepare();
     runner.steps(&program.steps, Some(progress));
     progress.at(10_000);
     runner.limits.restore(None);

@@ -92,6 +92,13 @@ pub enum Place {
     Child { birth: Birth, executes: bool },
     /// A thread, which the program waits for: its [`manner`].
     Thread { manner: u8 },
+    /// Another context, by swapcontext(3), in which all signals but the alarm's may be blocked. Where it leaps, a handler that
+    /// interrupts a call there leaves the rest by setcontext(3).
+    Context { masked: bool, leaps: bool },
+    /// Before a handler that leaves the rest by siglongjmp(3) from a call that it interrupts.
+    Jump,
+    /// A handler, on an alternate stack of 16 KiB.
+    Handler,
 }
 
 /// What is odd about a thread, in bits.

@@ -1,13 +1,36 @@
-//! Where steps are made: other processes and threads.
+//! Where steps are made: other processes, threads and contexts.
 
+pub mod context;
 mod thread;
 
 use super::{call, child, witness, Runner};
 use crate::program::{Birth, Place, Step};
-use libc::c_int;
+use libc::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How large the stack is of what is not done on the thread's own.
+const STACK_BYTES: usize = 256 << 10;
+/// Where it begins. Relaxed: stored before any thread is made.
+static STACK: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" {
     fn _Fork() -> libc::pid_t;
+}
+
+/// Makes that stack, behind a page that is none.
+pub fn prepare() {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping.
+    unsafe {
+        let start = libc::mmap(std::ptr::null_mut(), STACK_BYTES + 4096, libc::PROT_NONE, flags, -1, 0);
+        assert_ne!(start, libc::MAP_FAILED, "map a stack");
+        libc::mprotect(start.byte_add(4096), STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE);
+        STACK.store(start as usize + 4096, Ordering::Relaxed);
+    }
+}
+
+fn stack() -> *mut c_void {
+    STACK.load(Ordering::Relaxed) as *mut c_void
 }
 
 impl Runner {
@@ -16,22 +39,25 @@ impl Runner {
         if self.is_elsewhere {
             return 0;
         }
-        match place {
-            Place::Child { birth, executes } => {
-                self.give_birth(birth, steps, executes);
-                return 0;
-            }
-            Place::Thread { manner } => {
-                self.is_elsewhere = true;
-                let is_done = self.on_thread(manner, steps);
-                self.is_elsewhere = false;
-                witness::arm();
-                if !is_done {
-                    return 0;
-                }
-            }
+        if let Place::Child { birth, executes } = place {
+            self.give_birth(birth, steps, executes);
+            return 0;
         }
-        steps.len()
+        self.is_elsewhere = true;
+        let mut is_done = true;
+        match place {
+            Place::Thread { manner } => is_done = self.on_thread(manner, steps),
+            Place::Context { masked, leaps } => self.in_context(masked, leaps, steps),
+            Place::Jump => self.before_jumps(steps),
+            Place::Handler | Place::Child { .. } => self.in_handler(steps),
+        }
+        self.is_elsewhere = false;
+        witness::arm();
+        if is_done {
+            steps.len()
+        } else {
+            0
+        }
     }
 
     fn give_birth(&mut self, birth: Birth, steps: &[Step], executes: bool) {

@@ -7,8 +7,12 @@ use anyring_abi::*;
 impl Generator {
     /// Where some steps are made.
     pub fn place(&mut self) -> Place {
-        if self.chance(1, 2) {
-            return Place::Thread { manner: self.manner() };
+        match self.below(8) {
+            0..=2 => return Place::Thread { manner: self.manner() },
+            3 => return Place::Context { masked: self.chance(3, 4), leaps: self.chance(1, 2) },
+            4 if self.chance(1, 2) => return Place::Jump,
+            4 => return Place::Handler,
+            _ => {}
         }
         let births = [Birth::Fork, Birth::Fork, Birth::Bare, Birth::Clone(0)];
         Place::Child { birth: self.choose(&births), executes: self.chance(1, 5) }
