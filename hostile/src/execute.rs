@@ -40,11 +40,18 @@ impl Limits {
         Limits(all.map(of))
     }
 
+    /// All of them without a resource.
     fn restore(&self, resource: Option<u32>) {
-        for (known, value) in self.0 {
-            if resource.is_none_or(|resource| resource == known) {
-                child::limit(known, value);
-            }
+        self.restore_those(|known| resource.is_none_or(|resource| resource == known));
+    }
+
+    fn restore_but(&self, resource: u32) {
+        self.restore_those(|known| known != resource);
+    }
+
+    fn restore_those(&self, is_meant: impl Fn(u32) -> bool) {
+        for (known, value) in self.0.into_iter().filter(|(known, _)| is_meant(*known)) {
+            child::limit(known, value);
         }
     }
 }
@@ -77,12 +84,15 @@ pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
     places::prepare();
     runner.steps(&program.steps, Some(progress));
     progress.at(10_000);
-    runner.limits.restore(None);
+    // What waits needs no descriptor.
+    runner.limits.restore_but(libc::RLIMIT_NOFILE);
     nuisances::end(PATIENCE);
     progress.at(10_001);
     runner.wait_for_children();
     progress.at(10_002);
     witness::check(PATIENCE);
+    runner.limits.restore(None);
+    numbers::empty();
     progress.at(10_003);
     aio::destroy_all();
     progress.at(10_004);
@@ -170,6 +180,9 @@ impl Runner {
             // A child may have its parent's table.
             Step::Standard { .. } if self.is_child => {}
             Step::Standard { numbers } => numbers::close_standard(*numbers),
+            Step::Fill { .. } | Step::Empty if self.is_child => {}
+            Step::Fill { limit, left } => numbers::fill(*limit, *left),
+            Step::Empty => numbers::empty(),
             Step::Name { call } => numbers::name(*call),
             Step::Witness { flags } => {
                 if !self.is_child {

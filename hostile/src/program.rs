@@ -173,6 +173,10 @@ pub enum Step {
     Standard { numbers: u8 },
     /// A call on every number that is open and not the program's.
     Name { call: u8 },
+    /// setrlimit(2) to so many descriptors, and all of them in use but `left`.
+    Fill { limit: u32, left: u8 },
+    /// Closes those again; the limit stays.
+    Empty,
     /// A ring that no other step names: see `witness`.
     Witness { flags: u32 },
     /// A signal to this thread.

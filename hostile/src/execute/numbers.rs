@@ -1,10 +1,10 @@
 //! Steps on numbers of descriptors that are not the program's.
 
-use crate::child::report;
+use crate::child::{self, report};
 use crate::program::*;
 use libc::{c_int, c_void};
 use std::io::Write;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// No number from here on is the program's: it has fewer descriptors, and asks for none here. What is open is the engine's.
@@ -142,6 +142,37 @@ pub fn log() {
             libc::pwrite(fd, line.as_ptr().cast(), line.len(), 0);
             libc::send(fd, line.as_ptr().cast(), line.len(), flags);
         }
+    }
+}
+
+/// What fills the table: -1 for nothing. Relaxed: the thread that makes steps alone uses it.
+static FILLED: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
+
+/// Takes every number below `limit` but the `left` last ones.
+pub fn fill(limit: u32, left: u8) {
+    child::limit(libc::RLIMIT_NOFILE, u64::from(limit));
+    // SAFETY: a constant path, and duplicates of what was opened, which nothing depends on.
+    unsafe {
+        let mut fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        let free = FILLED.iter().filter(|filled| filled.load(Ordering::Relaxed) < 0);
+        for filled in free {
+            if fd < 0 {
+                break;
+            }
+            filled.store(fd, Ordering::Relaxed);
+            fd = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 10);
+        }
+        for filled in FILLED.iter().rev().filter(|filled| filled.load(Ordering::Relaxed) >= 0).take(left.into()) {
+            libc::close(filled.swap(-1, Ordering::Relaxed));
+        }
+    }
+}
+
+/// Gives them back.
+pub fn empty() {
+    for fd in FILLED.iter().map(|filled| filled.swap(-1, Ordering::Relaxed)).filter(|fd| *fd >= 0) {
+        // SAFETY: what filled the table, or by now something else that nobody depends on.
+        unsafe { libc::close(fd) };
     }
 }
 

@@ -43,6 +43,14 @@ impl Generator {
 
     /// A step that has nothing to do with rings.
     pub fn odd(&mut self) -> Step {
+        if self.chance(1, 5) {
+            // Fewer than where the engine's own are that there are already.
+            let limit = self.choose(&[64, 150, 320, 600, 1000]);
+            return Step::Fill { limit, left: self.choose(&[0, 0, 1, 2, 5]) };
+        }
+        if self.chance(1, 16) {
+            return Step::Empty;
+        }
         if self.chance(1, 8) {
             return Step::Standard { numbers: self.choose(&[7, 1, 2, 4]) };
         }
