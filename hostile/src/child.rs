@@ -8,6 +8,7 @@ use crate::program::{FIRST_VICTIM, VICTIMS};
 use crate::threads;
 use anyhow::Result;
 use libc::{c_int, c_void};
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::io::Write;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -149,7 +150,15 @@ extern "C" fn on_alarm(_: c_int) {
     }
 }
 
-extern "C" fn on_signal(_: c_int) {
+thread_local! {
+    /// Whether this is a thread that the program made.
+    pub static IS_PROGRAMS: Cell<bool> = const { Cell::new(false) };
+}
+
+extern "C" fn on_signal(signal: c_int) {
+    if !IS_PROGRAMS.get() {
+        report(format_args!("handler: that of signal {signal} runs in a thread that the program did not make"));
+    }
     // SAFETY: errno is the thread's own, and is put back.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -160,12 +169,17 @@ extern "C" fn on_signal(_: c_int) {
     }
     // SAFETY: as above.
     unsafe { *errno = kept };
+    on_alarm(signal);
 }
+
+/// What the program sends: one that is queued, and one that says of a fault where it was not sent.
+pub const SIGNALS: [c_int; 3] = [libc::SIGUSR1, 36, libc::SIGFPE];
 
 /// Has the signals handled that come. A child may have to ask for that again.
 pub fn handle_signals() {
-    let handlers: [(c_int, usize); 2] =
-        [(libc::SIGALRM, on_alarm as *const () as usize), (libc::SIGUSR1, on_signal as *const () as usize)];
+    let on_signal = on_signal as *const () as usize;
+    let handlers = [(libc::SIGALRM, on_alarm as *const () as usize)].into_iter();
+    let handlers = handlers.chain(SIGNALS.map(|signal| (signal, on_signal)));
     for (signal, handler) in handlers {
         // SAFETY: all zeroes is a sigaction without flags; the handlers make system calls only.
         unsafe {

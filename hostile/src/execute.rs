@@ -25,7 +25,7 @@ const LOOKS: u32 = 2000;
 const CHILDREN: usize = 32;
 
 /// The soft limits that a program begins with.
-struct Limits([(u32, u64); 5]);
+struct Limits([(u32, u64); 6]);
 
 impl Limits {
     fn now() -> Limits {
@@ -35,8 +35,14 @@ impl Limits {
             unsafe { libc::getrlimit(resource, &mut limit) };
             (resource, limit.rlim_cur)
         };
-        let all =
-            [libc::RLIMIT_NOFILE, libc::RLIMIT_AS, libc::RLIMIT_FSIZE, libc::RLIMIT_NPROC, libc::RLIMIT_MEMLOCK];
+        let all = [
+            libc::RLIMIT_NOFILE,
+            libc::RLIMIT_AS,
+            libc::RLIMIT_FSIZE,
+            libc::RLIMIT_NPROC,
+            libc::RLIMIT_MEMLOCK,
+            libc::RLIMIT_SIGPENDING,
+        ];
         Limits(all.map(of))
     }
 
@@ -80,6 +86,7 @@ pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
     let until = (!slowly).then(|| Instant::now() + STEPS);
     let mut runner =
         Runner { limits: Limits::now(), children: [0; CHILDREN], is_elsewhere: false, is_child: false, until };
+    child::IS_PROGRAMS.set(true);
     nuisances::prepare();
     places::prepare();
     runner.steps(&program.steps, Some(progress));
@@ -168,9 +175,14 @@ impl Runner {
                 }
                 Some(value) => child::limit(*resource, *value),
             },
-            Step::Signal => {
+            Step::Signal { signal, to_process } => {
                 // SAFETY: the program has a handler for it.
-                unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
+                unsafe {
+                    match to_process {
+                        true => libc::kill(libc::getpid(), *signal),
+                        false => libc::pthread_kill(libc::pthread_self(), *signal),
+                    }
+                };
             }
             Step::Start(kind, seed) => {
                 if !self.is_child {

@@ -453,12 +453,13 @@ impl Generator {
     }
 
     fn limit(&mut self) -> Step {
-        let (resource, values): (u32, &[u64]) = match self.below(6) {
+        let (resource, values): (u32, &[u64]) = match self.below(7) {
             0 | 1 => (libc::RLIMIT_NOFILE, &[0, 3, 16, 64, 100, 128, 200, 256, 512, 515, 520, 1024]),
             // Beyond what is used already, in MiB: see `execute`.
             2 => (libc::RLIMIT_AS, &[0, 1, 4, 64, 256]),
             3 => (libc::RLIMIT_FSIZE, &[0, 1, 100, 4096, 65536]),
             4 => (libc::RLIMIT_NPROC, &[0, 1, 2, 4, 8]),
+            5 => (libc::RLIMIT_SIGPENDING, &[0, 0, 1, 4]),
             _ => (libc::RLIMIT_MEMLOCK, &[0, 4096, 65536]),
         };
         let value = if self.chance(1, 4) { None } else { Some(self.choose(values)) };
@@ -510,7 +511,7 @@ impl Generator {
             }
             82 => self.limit(),
             83 | 84 => Step::Within { place: self.place(), steps: 1 + self.below(6) as u8 },
-            99 => Step::Signal,
+            99 => Step::Signal { signal: self.choose(&crate::child::SIGNALS), to_process: self.chance(1, 2) },
             85 => self.nuisance(),
             86..=88 => {
                 let slot = self.slot();

@@ -179,8 +179,8 @@ pub enum Step {
     Empty,
     /// A ring that no other step names: see `witness`.
     Witness { flags: u32 },
-    /// A signal to this thread.
-    Signal,
+    /// A signal to this thread, or to whichever thread takes it.
+    Signal { signal: i32, to_process: bool },
     /// A thread that is a nuisance from now on.
     Start(Nuisance, u64),
     /// io_setup(2).

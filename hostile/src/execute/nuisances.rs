@@ -56,7 +56,9 @@ pub fn start(kind: Nuisance, seed: u64) {
         let (mut alarm, mut kept): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigemptyset(&mut alarm);
         libc::sigaddset(&mut alarm, libc::SIGALRM);
-        libc::sigaddset(&mut alarm, libc::SIGUSR1);
+        for signal in child::SIGNALS {
+            libc::sigaddset(&mut alarm, signal);
+        }
         libc::pthread_sigmask(libc::SIG_BLOCK, &alarm, &mut kept);
         let mut thread = 0;
         let answer = libc::pthread_create(&mut thread, std::ptr::null(), be, number as *mut c_void);
@@ -92,6 +94,7 @@ pub fn end(patience: Duration) {
 }
 
 extern "C" fn be(number: *mut c_void) -> *mut c_void {
+    child::IS_PROGRAMS.set(true);
     let seat = &SEATS[number as usize];
     let kind = KINDS[seat.kind.load(Ordering::Relaxed)];
     let mut random = fastrand::Rng::with_seed(seat.seed.load(Ordering::Relaxed));
@@ -142,7 +145,7 @@ fn once(kind: Nuisance, random: &mut fastrand::Rng) {
         }
         Nuisance::Signals => {
             // SAFETY: the first thread lives until this one was joined.
-            unsafe { libc::pthread_kill(FIRST.load(Ordering::Relaxed), libc::SIGUSR1) };
+            unsafe { libc::pthread_kill(FIRST.load(Ordering::Relaxed), child::SIGNALS[random.usize(0..3)]) };
             std::thread::sleep(Duration::from_micros(random.u64(50..2000)));
         }
         Nuisance::Forks => fork(random),

@@ -1,6 +1,6 @@
 //! Steps on a thread of its own, which is not as the process's threads are.
 
-use super::Runner;
+use super::{child, Runner};
 use crate::program::{manner, Step};
 use libc::{c_int, c_ulong, c_void};
 
@@ -31,8 +31,11 @@ impl Runner {
             if manner & manner::MASKED != 0 {
                 pthread_attr_setsigmask_np(&mut attributes, &super::all_but_the_alarm());
             }
+            // Not before it is known to be the program's.
+            change_signals(libc::SIG_BLOCK);
             let mut thread = 0;
             let answer = libc::pthread_create(&mut thread, &attributes, be, (&raw mut work).cast());
+            change_signals(libc::SIG_UNBLOCK);
             libc::pthread_attr_destroy(&mut attributes);
             if answer != 0 {
                 return false;
@@ -50,9 +53,25 @@ impl Runner {
 extern "C" fn be(work: *mut c_void) -> *mut c_void {
     // SAFETY: whoever made this thread waits for it, with what it gave.
     let work = unsafe { &mut *work.cast::<Work>() };
+    child::IS_PROGRAMS.set(true);
+    if work.manner & manner::MASKED == 0 {
+        change_signals(libc::SIG_UNBLOCK);
+    }
     become_odd(work.manner);
     work.runner.steps(work.steps, None);
     std::ptr::null_mut()
+}
+
+/// Blocks the program's signals in the calling thread, or opens them.
+fn change_signals(how: c_int) {
+    // SAFETY: all zeroes are a set, and it outlives the calls.
+    unsafe {
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        for signal in child::SIGNALS {
+            libc::sigaddset(&mut signals, signal);
+        }
+        libc::pthread_sigmask(how, &signals, std::ptr::null_mut());
+    }
 }
 
 /// What can be had of it: some takes rights.
