@@ -68,7 +68,8 @@ pub fn program(seed: u64) -> Program {
         }
     }
     generator.witness(&mut steps);
-    Program { seed, raw, unprivileged, steps }
+    let twice = generator.chance(1, 16);
+    Program { seed, raw, unprivileged, twice, steps }
 }
 
 struct Generator {

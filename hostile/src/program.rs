@@ -213,6 +213,8 @@ pub struct Program {
     pub raw: bool,
     /// As a user without rights, so that RLIMIT_NPROC counts.
     pub unprivileged: bool,
+    /// With two copies of the library.
+    pub twice: bool,
     /// Its steps.
     pub steps: Vec<Step>,
 }
@@ -267,6 +269,9 @@ impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = if self.raw { "instructions" } else { "syscall()" };
         writeln!(f, "seed {}, by {by}{}", self.seed, if self.unprivileged { ", unprivileged" } else { "" })?;
+        if self.twice {
+            writeln!(f, "with two copies of the library")?;
+        }
         for (number, step) in self.steps.iter().enumerate() {
             match step {
                 Step::Submit { slot, requests, enter } => {

@@ -137,6 +137,8 @@ pub struct Watcher {
     options: WatchOptions,
     program: PathBuf,
     library: PathBuf,
+    /// The same once more.
+    copy: PathBuf,
     folder: PathBuf,
     next: AtomicUsize,
 }
@@ -154,7 +156,11 @@ impl Watcher {
         let folder = std::env::temp_dir().join(format!("anyring-hostile-{}", std::process::id()));
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755))?;
-        Ok(Watcher { options, program, library, folder, next: AtomicUsize::new(0) })
+        let copy = folder.join("libcopy.so");
+        if options.backend == Backend::User {
+            std::fs::copy(&library, &copy).with_context(|| format!("copy {}", library.display()))?;
+        }
+        Ok(Watcher { options, program, library, copy, folder, next: AtomicUsize::new(0) })
     }
 
     /// Runs the seed's program once.
@@ -199,7 +205,12 @@ impl Watcher {
             command.env_remove(variable);
         }
         if self.options.backend == Backend::User {
-            command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
+            let mut libraries = self.library.clone().into_os_string();
+            if generate::program(seed).twice {
+                libraries.push(":");
+                libraries.push(&self.copy);
+            }
+            command.env("LD_PRELOAD", libraries).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
         }
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
         let fds = [report.as_raw_fd(), progress.as_raw_fd()];
