@@ -2,11 +2,12 @@
 
 use super::{all_but_the_alarm, Runner, STACK_BYTES};
 use crate::call::{leap_from_calls, Leap};
+use crate::child::SIGNALS;
 use crate::program::Step;
 use libc::{c_int, c_void, ucontext_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What a signal handler has at the least, beside its frame.
+/// What a signal handler has, beside a frame.
 const SMALL_BYTES: usize = 16 << 10;
 
 struct Work<'a> {
@@ -114,9 +115,14 @@ impl Runner {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = work_in_handler as *const () as usize;
             action.sa_flags = libc::SA_ONSTACK;
+            // Their frames, natively as large, would leave nothing.
+            for signal in SIGNALS {
+                libc::sigaddset(&mut action.sa_mask, signal);
+            }
             libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
             let mut kept: libc::stack_t = std::mem::zeroed();
-            let small = libc::stack_t { ss_sp: super::stack(), ss_flags: 0, ss_size: SMALL_BYTES };
+            let frame = libc::getauxval(libc::AT_MINSIGSTKSZ) as usize;
+            let small = libc::stack_t { ss_sp: super::stack(), ss_flags: 0, ss_size: SMALL_BYTES + frame };
             libc::sigaltstack(&small, &mut kept);
             libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2);
             libc::sigaltstack(&kept, std::ptr::null_mut());
