@@ -68,7 +68,7 @@ pub fn program(seed: u64) -> Program {
         }
     }
     generator.witness(&mut steps);
-    let twice = generator.chance(1, 16);
+    let twice = generator.chance(1, 16) && !steps.iter().any(odd::is_small);
     Program { seed, raw, unprivileged, twice, steps }
 }
 

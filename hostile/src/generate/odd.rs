@@ -4,6 +4,11 @@ use super::Generator;
 use crate::program::*;
 use anyring_abi::*;
 
+/// Whether a step needs a thread whose stack has no room for the thread-local memory of two copies of the library.
+pub fn is_small(step: &Step) -> bool {
+    matches!(step, Step::Within { place: Place::Thread { manner }, .. } if manner & manner::SMALL != 0)
+}
+
 impl Generator {
     /// Where some steps are made.
     pub fn place(&mut self) -> Place {
