@@ -1,5 +1,7 @@
-//! Kernel's rings and ours in one process, and likewise contexts of Linux AIO: the kernel is asked first for each one, the engine
-//! makes what the kernel refuses, and every later call goes to whoever made what it names (decision 31 in docs/decisions).
+//! The kernel's rings and ours in one process, and contexts of Linux AIO likewise (decision 31 in docs/decisions).
+//!
+//! The kernel is asked first for each one. The engine makes what the kernel refuses. Every later call goes to the maker of what
+//! it names.
 //!
 //! A ring of the other side is to each side what a file that is no ring is to the kernel. Who made a registered ring tells its
 //! index: a thread's table holds rings of one side only.

@@ -1,5 +1,6 @@
-//! Whether the calling process may run in another's memory (vfork(2), or clone(2) with CLONE_VM and without CLONE_THREAD): asked
-//! before the kernel is, since wrappers of frequent calls have no time for a system call.
+//! Whether the calling process may run in another's memory (vfork(2), or clone(2) with CLONE_VM and without CLONE_THREAD).
+//!
+//! Asked before the kernel is, since wrappers of frequent calls have no time for a system call.
 //!
 //! Who makes such children says so here: for vfork(2) in its thread's memory, which the child has too, and for all others once
 //! and for good.
