@@ -181,11 +181,18 @@ impl PollSet {
         }
     }
 
-    /// Makes the poll set and its wake-up descriptor. Other processes wake it through `engine_end`, where there is one.
+    /// The poll set's descriptor, which is made if there is none. Other processes wake it through `engine_end`, where there is one.
+    #[inline]
     pub fn make_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
-        if let Some(epoll) = self.epoll {
-            return Ok(epoll);
+        match self.epoll {
+            Some(epoll) => Ok(epoll),
+            None => self.make_first_epoll(engine_end),
         }
+    }
+
+    /// Makes the poll set and its wake-up descriptor.
+    #[cold]
+    fn make_first_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
         let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let kick = descriptors::to_top(calls::eventfd(0, flags)?)?;
@@ -202,10 +209,16 @@ impl PollSet {
 
     /// Makes room for what is remembered of a number. `EBADF` for one beyond the table that is not open: the table would
     /// grow up to it.
+    #[inline]
     pub(crate) fn make_room(&mut self, fd: i32) -> Result<(), Errno> {
-        if usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
-            return Ok(());
+        match usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
+            true => Ok(()),
+            false => self.make_more_room(fd),
         }
+    }
+
+    #[cold]
+    fn make_more_room(&mut self, fd: i32) -> Result<(), Errno> {
         descriptors::check_open(fd)?;
         let size = fd as usize + 1;
         // Each number is once in each queue.

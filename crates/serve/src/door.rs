@@ -61,7 +61,7 @@ pub(crate) fn make<H: Host>(entries: u32, params: u64) -> isize {
 }
 
 /// io_uring_enter(2) with its six arguments: how many SQEs were consumed, or `-errno`.
-#[inline]
+#[inline(always)] // in each call
 pub fn enter<H: Host>(
     fd: u32,
     to_submit: u32,
@@ -70,14 +70,10 @@ pub fn enter<H: Host>(
     arg: *const c_void,
     arg_size: usize,
 ) -> isize {
+    let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
     let server = H::rings();
     if server != Server::Engine {
-        let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
-        let answer = match server {
-            Server::Mixed => mixed::enter(args, flags & IORING_ENTER_REGISTERED_RING != 0),
-            _ => Some(raw(NR_IO_URING_ENTER, args)),
-        };
-        if let Some(answer) = answer {
+        if let Some(answer) = enter_kernels(server, args) {
             return answer;
         }
     }
@@ -87,12 +83,17 @@ pub fn enter<H: Host>(
         register_of(anyring_engine::enter(&call))
     };
     match entry::contain(|| struck_ring(&call), serve).unwrap_or(BROKEN) {
-        NO_RING if is_kernels_ring(fd) => {
-            let args =
-                [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
-            raw(NR_IO_URING_ENTER, args)
-        }
+        NO_RING if is_kernels_ring(fd) => raw(NR_IO_URING_ENTER, args),
         answer => answer,
+    }
+}
+
+/// The kernel's answer, where the kernel may have made the ring; `None` where it did not.
+#[cold]
+fn enter_kernels(server: Server, args: [usize; 6]) -> Option<isize> {
+    match server {
+        Server::Mixed => mixed::enter(args, args[3] as u32 & IORING_ENTER_REGISTERED_RING != 0),
+        _ => Some(raw(NR_IO_URING_ENTER, args)),
     }
 }
 

@@ -177,7 +177,14 @@ impl RingGuard {
     }
 
     /// Arms the LINK_TIMEOUT behind `id`, if there is one, now that `id` has been issued and is still in flight.
+    #[inline]
     pub fn arm_link_timeout(&mut self, id: Id) {
+        if self.slab.get(id).is_some_and(|request| request.next.is_some()) {
+            self.arm_link_timeout_behind(id);
+        }
+    }
+
+    fn arm_link_timeout_behind(&mut self, id: Id) {
         let Some(request) = self.slab.get(id) else { return };
         let Some(next) = request
             .next

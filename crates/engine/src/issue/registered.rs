@@ -28,6 +28,7 @@ impl State {
     }
 
     /// From now on the request keeps the registered file that its index names.
+    #[inline]
     pub(crate) fn keep_file(&mut self, id: Id) -> Result<(), Errno> {
         if let Target::Index(index) = self.slab[id].target {
             self.slab[id].target = Target::Fixed(self.fixed_file(index)?);

@@ -168,7 +168,14 @@ pub(crate) fn attempt_single(guard: &mut RingGuard, fd: i32) {
 }
 
 /// Makes whoever waits alone on `fd` a request on the entry's list.
+#[inline]
 pub fn join_list(guard: &mut RingGuard, fd: i32) {
+    if guard.is_context() {
+        join_list_of_context(guard, fd);
+    }
+}
+
+fn join_list_of_context(guard: &mut RingGuard, fd: i32) {
     let Some((place, single, on_its_way)) = take_single(guard, fd) else { return };
     let list = single.list();
     guard.record(|it| it.joins(single.told));

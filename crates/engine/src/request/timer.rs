@@ -71,7 +71,15 @@ impl Timers {
     }
 
     /// Nanoseconds until the next deadline, 0 when one has passed.
+    #[inline]
     pub fn next_ns(&self) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        self.first_ns()
+    }
+
+    fn first_ns(&self) -> Option<u64> {
         let spans = Clock::ALL.iter().filter_map(|clock| {
             let (deadline_ns, ..) = self.heaps[*clock as usize].entries.first()?;
             Some(deadline_ns.saturating_sub(clock.now_ns()))
