@@ -3,6 +3,7 @@
 use anyring_abi::{
     Cqe, GeteventsArg, Params, Sqe, Timespec, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS, IORING_SETUP_CQSIZE,
 };
+use anyring_engine::memory::Area;
 use anyring_engine::os::simulated::kernel;
 use anyring_engine::{enter, process, setup, Enter, Errno};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,10 +19,14 @@ struct Mapping {
 
 impl Mapping {
     fn new(fd: i32, offset: u64, bytes: usize) -> Option<Mapping> {
-        let (memfd, offset) = process::ring_mapping(fd, offset)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        let args = [0, bytes, protection as usize, flags as usize, memfd as usize, offset as usize];
-        let address = kernel(libc::SYS_mmap, args);
+        let address = process::with_area(fd, offset, |area| match area {
+            Area::File(file, at) => {
+                kernel(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, file as usize, at as usize])
+            }
+            // Of a shared mapping this makes another, as the preloaded library does.
+            Area::Memory(from) => kernel(libc::SYS_mremap, [from, 0, bytes, libc::MREMAP_MAYMOVE as usize, 0, 0]),
+        })?;
         (address > 0).then_some(Mapping { address: address as usize, bytes })
     }
 }

@@ -103,6 +103,7 @@ pub fn close(fd: i32) -> bool {
         closing(fd);
         return false;
     }
+    standard::closing(fd);
     close_ring(fd)
 }
 

@@ -7,6 +7,7 @@ use crate::{arch, dispatch, entry, sys};
 use anyring_engine::descriptors::numbers::NUMBERS_END;
 use anyring_engine::forced::{point, Point};
 use anyring_engine::{identity, process};
+use anyring_serve::descriptor::note_fcntl;
 use anyring_serve::named;
 
 /// One bit for each number in [`ALWAYS`] and [`named::CALLS`].
@@ -75,7 +76,10 @@ unsafe extern "C" fn special(words: *const [usize; 7]) -> isize {
     let [number, args @ ..] = unsafe { *words };
     let is_named = |(at, arg): (usize, &usize)| NAMES[number] & (1 << at) != 0 && named::concerns(*arg as i32);
     let passes = match number as i64 {
-        libc::SYS_fcntl => !named::concerns(args[0] as i32),
+        libc::SYS_fcntl => {
+            note_fcntl(args[1] as i32);
+            !named::concerns(args[0] as i32)
+        }
         libc::SYS_close => {
             (3..NUMBERS_END).contains(&args[0]) && !process::concerns_range(args[0] as u32, args[0] as u32)
         }

@@ -137,12 +137,19 @@ impl State {
         Step::Attempt
     }
 
+    /// Whether a first attempt to read is put off. While nothing else waits on a ring none is: a look at the poll set would tell of
+    /// it alone, and the sleep's own tells that, too. Of a context it is io_getevents(2) that looks.
+    #[inline]
+    fn is_put_off(&mut self, fd: i32) -> bool {
+        (self.poll_set.armed() != 0 || self.is_context()) && self.poll_set.postpones(fd)
+    }
+
     /// Why a first attempt is better left out, if so.
     #[inline]
     fn leaves_out(&mut self, op: &mut Op, fd: i32, direction: Direction) -> Option<Skip> {
         let why = if self.poll_set.known_not_ready(fd, direction) {
             Skip::KnownEmpty
-        } else if direction == Direction::Read && self.poll_set.postpones(fd) {
+        } else if direction == Direction::Read && self.is_put_off(fd) {
             Skip::Postponed
         } else {
             return None;

@@ -128,14 +128,13 @@ impl PollSet {
     /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
     /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`PollSet::is_turn`]), so
     /// at worst data that was there already is found a little later.
-    /// Once in a while one is attempted all the same: where there is something by now, all are again. So is one while nothing
-    /// else waits: a look at the poll set would tell of it alone, and the sleep's own tells that, too.
+    /// Once in a while one is attempted all the same: where there is something by now, all are again.
     #[inline]
     pub fn postpones(&mut self, fd: i32) -> bool {
         const STREAK: u8 = 4;
         const TRIAL: u8 = 64;
         let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return false };
-        if entry.facts.empty_streak < STREAK || entry.registered == 0 || self.armed == 0 {
+        if entry.facts.empty_streak < STREAK || entry.registered == 0 {
             return false;
         }
         entry.facts.times_postponed = entry.facts.times_postponed.wrapping_add(1);
