@@ -145,6 +145,7 @@ impl Ring {
 }
 
 fn close(fd: i32) {
-    process::closing(fd);
-    kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+    if !process::close(fd) {
+        kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+    }
 }
