@@ -50,7 +50,7 @@ enum Task {
     Conformance,
     /// Print which rooms of the engine import which, and what
     Rooms {
-        /// Write docs/rooms.md anew instead: each source file and the first sentence of its head
+        /// Print each source file instead, with the first sentence of its head
         #[arg(long)]
         list: bool,
     },
@@ -121,7 +121,7 @@ fn make_conformance() -> Result<()> {
 
 fn list_rooms() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
-    std::fs::write(root.join("docs/rooms.md"), heads::list(root)?)?;
+    print!("{}", heads::list(root)?);
     Ok(())
 }
 
