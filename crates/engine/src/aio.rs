@@ -27,7 +27,6 @@ use crate::aio_ring::completions::Completions;
 use crate::aio_ring::{Context, Pending};
 use crate::issue::single;
 use crate::lock::Lock;
-use crate::op::Op;
 use crate::os::Clock;
 use crate::os::{user_read, user_write, GuardedWords};
 use crate::request::State;
@@ -298,7 +297,7 @@ fn cancel_place(guard: &mut RingGuard, place: u64) -> bool {
     let Some(id) = guard.slab.with_user_data(place, |_| true).ok().and_then(|found| found.first().copied()) else {
         return false;
     };
-    if let (Op::Poll(_), State::Polling(_)) = (&guard.slab[id].op, guard.slab[id].state()) {
+    if let (Some(_), State::Polling(_)) = (guard.slab[id].op.poll(), guard.slab[id].state()) {
         // A cancelled poll has seen nothing: `aio_poll_complete_work` in fs/aio.c.
         let id = guard.disarm(id).id();
         guard.finish(id, 0, false);

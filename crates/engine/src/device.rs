@@ -19,7 +19,6 @@ mod context;
 
 pub use context::{destroy_spare, has_spare, reset_after_fork};
 
-use crate::op::Op;
 use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::poll::PollSet;
@@ -126,7 +125,7 @@ impl Device {
         self.iocbs.clear();
         for id in self.staged.drain(..count) {
             let Some(request) = slab.get(id) else { continue };
-            let (Op::Rw(rw), Some(fd)) = (&request.op, request.target.number()) else { continue };
+            let (Some(rw), Some(fd)) = (request.op.rw(), request.target.number()) else { continue };
             let iocb = rw.iocb(fd);
             let flags = iocb.flags | IOCB_FLAG_RESFD;
             self.iocbs.push(Iocb { data: id.to_word(), flags, eventfd: *eventfd as u32, ..iocb });

@@ -10,6 +10,7 @@ pub mod files;
 pub mod iopoll;
 pub(crate) mod lint;
 pub mod msg_ring;
+mod on_ring;
 mod plan;
 pub mod punt;
 pub(crate) mod registered;
@@ -24,20 +25,16 @@ use crate::forced::{point, Point};
 use crate::issue::arm::Arming;
 use crate::issue::plan::Step;
 use crate::issue::punt::refused_number;
-use crate::op::net::Net;
-use crate::op::poll::PollAdd;
-use crate::op::rw::Rw;
-use crate::op::{fs, Context, Direction, Op, Punt, Skip, Verdict};
+use crate::op::{Direction, Op, Punt, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::request::{Cancelled, Id, ListKind, Request, State, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
-use crate::ring::table;
 use crate::ring::RingGuard;
 use crate::shared::control::RECORD_IN_FLIGHT;
 use crate::stats::Path;
 use crate::wq::{self, Approach};
-use crate::{descriptors, Errno};
-use anyring_abi::{IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+use crate::Errno;
+use anyring_abi::{IOSQE_ASYNC, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use core::sync::atomic::Ordering;
 
 impl RingGuard {
@@ -73,7 +70,7 @@ impl RingGuard {
             self.finish(id, result, true);
             return;
         }
-        if request.op.needs_request() {
+        if request.op.timeout().is_some() {
             self.start_timer(id);
             self.arm_link_timeout(id);
             return;
@@ -116,9 +113,10 @@ impl RingGuard {
         }
         self.with_op(id, |guard, op| {
             let verdict = guard.attempt(op, &target, first);
-            match op {
-                Op::Cancel(cancel) => guard.after_cancel(id, cancel, verdict),
-                _ => verdict,
+            let request = &guard.slab[id];
+            match request.in_worker || request.flags & IOSQE_ASYNC != 0 {
+                true => op.answer_in_worker(verdict, request.user_data, request.opcode),
+                false => verdict,
             }
         })
     }
@@ -149,7 +147,7 @@ impl RingGuard {
         if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
             return Verdict::error(error);
         }
-        if let Err(error) = self.look_up(op, fd) {
+        if let Err(error) = op.look_up(self, fd) {
             return Verdict::error(error);
         }
         match self.plan(op, fd, first) {
@@ -168,99 +166,13 @@ impl RingGuard {
         verdict
     }
 
-    /// Finds what an operation names of the ring's registered files and buffers. What it keeps of them it finds once.
-    #[inline]
-    pub(crate) fn look_up(&mut self, op: &mut Op, fd: i32) -> Result<(), Errno> {
-        match op {
-            Op::Rw(rw) => self.find_buffer(rw, fd),
-            Op::Net(Net::Transfer(transfer)) => transfer.find_buffer(fd, self.buffers.as_ref()),
-            Op::Splice(splice) => self.look_up_input(splice),
-            Op::NopWith(nop) => {
-                if let Some((number, false)) = nop.file {
-                    self.record(|it| it.file_get(&Target::Number(number)));
-                }
-                self.look_up_nop(nop);
-                Ok(())
-            }
-            Op::EpollCtl(change) => {
-                if let Some((ring, edge_triggered)) = change.watches_ring() {
-                    self.watch_ring(ring, edge_triggered);
-                }
-                Ok(())
-            }
-            Op::MsgRing(message) if message.sends_file() => msg_ring::look_up_sent(self, message, fd).map(|_| ()),
-            _ => Ok(()),
-        }
-    }
-
-    /// The attempt itself, and what it teaches of the file: the one place where the submitter's operations are told apart.
+    /// The attempt itself.
     #[inline]
     fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        match op {
-            // The commonest ones here, where their verdict stays in registers.
-            Op::Rw(rw) if !rw.selects() => self.attempt_transfer(rw, fd),
-            Op::Rw(_) => self.issue_selecting(op, fd),
-            Op::Net(net) if net.selects() => self.issue_selecting(op, fd),
-            Op::Poll(poll) => self.look(poll, fd),
-            Op::PollRemove(remove) => self.remove_poll(remove),
-            Op::TimeoutRemove(remove) => self.remove_timeout(remove),
-            Op::Cancel(cancel) => self.cancel_requests(cancel),
-            Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
-            Op::Fs(_) | Op::Xattr(_) => Verdict::NeedsCaller,
-            Op::MsgRing(message) => msg_ring::send_message(self, message, fd),
-            Op::FilesUpdate(update) => Verdict::of(files::issue_files_update(self, *update)),
-            Op::Buffers(change) => Verdict::of(change.apply(&mut self.groups)),
-            Op::Pipe(pipe) if pipe.slot != 0 => files::make_registered_pipe(self, pipe),
-            op => op.issue(Context { fd, nonblock: true }),
+        match op.selects() {
+            true => self.issue_selecting(op, fd),
+            false => op.issue_on(self, fd),
         }
-    }
-
-    /// A read or write: with what is known of the file, and then is.
-    #[inline]
-    pub(crate) fn attempt_transfer(&mut self, rw: &mut Rw, fd: i32) -> Verdict {
-        if self.poll_set.is_stream(fd) {
-            rw.assume_stream();
-        }
-        let verdict = rw.issue(Context { fd, nonblock: true });
-        self.learn_from(rw, fd);
-        verdict
-    }
-
-    /// Remembers what an attempt at a transfer found out of its file.
-    #[inline]
-    pub(crate) fn learn_from(&mut self, rw: &Rw, fd: i32) {
-        if rw.is_of_stream() && !self.poll_set.is_stream(fd) && descriptors::closes_are_seen() {
-            self.poll_set.note_stream(fd);
-        }
-    }
-
-    /// A poll's look in its turn.
-    pub fn look(&mut self, poll: &mut PollAdd, fd: i32) -> Verdict {
-        if descriptors::is_ring(fd) {
-            self.watch_ring(fd, true);
-        }
-        poll.issue(Context { fd, nonblock: true })
-    }
-
-    /// A request has ring `fd` (perhaps this one) watched: CQEs make it readable from now on.
-    fn watch_ring(&mut self, fd: i32, edge_triggered: bool) {
-        match table::ring(fd) {
-            Some(watched) if core::ptr::eq(watched, self.ring()) => self.watch(edge_triggered),
-            Some(watched) => watched.watch_from_elsewhere(edge_triggered),
-            None => {}
-        }
-    }
-
-    /// CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.
-    fn close_file(&mut self, fd: i32, slot: u32) -> Verdict {
-        if slot != 0 {
-            let files = self.files.as_mut().ok_or(Errno::NXIO);
-            return Verdict::of(files.and_then(|files| files.remove(slot - 1)).map(|_| 0));
-        }
-        if descriptors::is_ring(fd) || descriptors::is_own(fd) {
-            return Verdict::error(Errno::BADF);
-        }
-        Verdict::NeedsCaller // it may have to write back, or to linger
     }
 
     /// Follows a verdict on a request that has a place.
@@ -298,8 +210,7 @@ impl RingGuard {
     /// it is queued in its order, where those that wait are served last come first.
     fn is_ready(&mut self, id: Id, direction: Direction) -> bool {
         let request = &self.slab[id];
-        let number =
-            request.target.number().filter(|_| matches!(request.op, Op::Rw(_)) && !request.op.is_multishot());
+        let number = request.target.number().filter(|_| request.op.rw().is_some() && !request.op.is_multishot());
         let Some(fd) = number else { return false };
         let events = if direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN } as u16;
         // In this order: a terminal is not ready while one of those writes.
@@ -319,24 +230,13 @@ impl RingGuard {
     pub(crate) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
         let slot = self.slab[id].op.slot();
         let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(id, fd, slot) };
-        let op = &self.slab[id].op;
-        let flags = if let Op::Net(net) = op { net.descriptor_flags() } else { 0 };
-        match installed {
-            Ok(result) if op.is_multishot() => Verdict::Shot { result, flags },
-            Ok(result) => Verdict::DoneWith { result, flags, failed: false },
-            // SOCKET answers it without `req_set_fail`.
-            Err(error) if matches!(op, Op::Net(Net::Socket(_))) => Verdict::uncounted(Err(error)),
-            Err(error) => Verdict::error(error),
-        }
+        self.slab[id].op.answer_installed(installed)
     }
 
     /// Arms a request for readiness; where the file cannot be polled a worker takes it, unless one has made the plain call
     /// already.
     pub(crate) fn wait_for(&mut self, id: Id, direction: Direction, tried: Tried, then: Then) {
-        let list = match self.slab[id].op {
-            Op::Poll(_) => ListKind::Poll,
-            _ => direction.into(),
-        };
+        let list = ListKind::of(&self.slab[id].op, direction);
         if self.slab[id].in_worker && self.gives_up_in_worker(id, tried) {
             return;
         }
@@ -349,7 +249,7 @@ impl RingGuard {
                 self.arm_link_timeout(id);
                 // It may have completed while it was armed: an attempt that was put off is made up for at once where
                 // somebody sleeps already.
-                if self.slab.get(id).is_some_and(|it| matches!(&it.op, Op::Poll(poll) if poll.multishot)) {
+                if self.slab.get(id).is_some_and(|it| it.op.poll().is_some_and(|poll| poll.multishot)) {
                     // What is there already is answered by the event of the registration.
                     match self.counted_before {
                         Some(_) => {
@@ -371,19 +271,14 @@ impl RingGuard {
     /// A request that would wait for a file that cannot be polled.
     fn go_on_unpolled(&mut self, id: Id, tried: Tried, then: Then) {
         let request = &mut self.slab[id];
-        let multishot = request.op.is_multishot();
-        let verdict = match &mut request.op {
-            Op::Poll(poll) => {
-                poll.issue_unarmed(Context { fd: request.target.number().unwrap_or(-1), nonblock: true })
-            }
-            // Only with POLL_FIRST is anything but a socket waited for.
-            Op::Net(_) if !multishot => Verdict::error(Errno::AGAIN),
-            _ if multishot => Verdict::error(Errno::BADFD),
+        let fd = request.target.number().unwrap_or(-1);
+        let verdict = match request.op.answer_unpolled(fd) {
+            Some(verdict) => verdict,
             // A worker's plain call has found nothing: another would not either (`io_wq_submit_work`).
-            _ if tried == Tried::Plainly => Verdict::error(Errno::AGAIN),
-            _ if then == Then::PlainCall => return self.punt(id, Approach::Plain, Punt::NoForm),
-            op => {
-                let approach = wq::approach_to_missed(op);
+            None if tried == Tried::Plainly => Verdict::error(Errno::AGAIN),
+            None if then == Then::PlainCall => return self.punt(id, Approach::Plain, Punt::NoForm),
+            None => {
+                let approach = wq::approach_to_missed(&request.op);
                 return self.punt(id, approach, Punt::WouldWait);
             }
         };

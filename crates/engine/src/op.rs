@@ -7,6 +7,7 @@
 pub mod buffers;
 pub mod cancel;
 pub mod cut;
+mod dispatch;
 pub mod epoll;
 pub mod file_table;
 pub mod first_call;
@@ -16,6 +17,7 @@ mod iovecs;
 pub mod msg_ring;
 pub mod net;
 pub mod nop;
+pub mod operation;
 pub mod pipe;
 pub mod poll;
 pub mod rw;
@@ -28,14 +30,12 @@ pub mod uring_cmd;
 pub mod waitid;
 pub mod xattr;
 
+pub use operation::{LooksBefore, OnRing, Operation, Turn, Waiter};
 pub use table::{definition, is_served, row, AtOnce, Definition, FileUse, Identity};
 
-use crate::identity;
-use crate::mutation::{mutated, Mutation};
 use crate::os::check;
 use crate::Errno;
-use anyring_abi::{Opcode, Sqe, IOSQE_FIXED_FILE};
-use selection::Selection;
+use anyring_abi::{Sqe, IOSQE_FIXED_FILE};
 
 /// Which readiness a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,9 +232,6 @@ pub struct Context {
     pub nonblock: bool,
 }
 
-/// What an operation on the ring itself answers where there is none.
-const RING_ONLY: Verdict = Verdict::Done(-libc::EINVAL);
-
 /// A prepared operation.
 #[derive(Debug)]
 #[allow(missing_docs)] // each variant is documented where its type is
@@ -247,7 +244,6 @@ pub enum Op {
     PollRemove(poll::PollRemove),
     Timeout(timeout::Timeout),
     TimeoutRemove(timeout::TimeoutRemove),
-    LinkTimeout(timeout::Timeout),
     Cancel(cancel::Cancel),
     Net(net::Net),
     Fs(fs::Fs),
@@ -270,184 +266,6 @@ pub enum Op {
 impl Default for Op {
     fn default() -> Op {
         Op::Nop(nop::Nop::default())
-    }
-}
-
-impl Op {
-    /// Attempts an operation that is nothing but system calls. Operations on the ring itself (timeouts, poll requests,
-    /// cancellations) are issued by `issue`, which holds the ring.
-    #[inline]
-    pub fn issue(&mut self, context: Context) -> Verdict {
-        match self {
-            Op::Nop(op) => op.issue(),
-            Op::NopWith(op) => op.issue(context),
-            Op::Rw(op) => op.issue(context),
-            Op::Sync(op) => op.issue(context),
-            Op::Net(op) => op.issue(context),
-            Op::Fs(op) => op.issue(context),
-            Op::Splice(op) => op.issue(context),
-            Op::EpollCtl(op) => op.issue(),
-            Op::EpollWait(op) => op.issue(context),
-            Op::Xattr(op) => op.issue(context),
-            Op::Pipe(op) => op.issue(context),
-            Op::FixedFdInstall(op) => op.issue(context),
-            Op::FutexWait(op) => op.issue(),
-            Op::FutexWake(op) => op.issue(context),
-            Op::Waitid(op) => op.issue(context),
-            Op::UringCmd(op) => op.issue(context),
-            Op::Poll(op) => op.issue(context),
-            // The ring's own: `RingGuard::attempt_now` has them, and no worker ever gets one.
-            Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) | Op::Cancel(_) => {
-                RING_ONLY
-            }
-            Op::FilesUpdate(_) | Op::Buffers(_) | Op::MsgRing(_) => RING_ONLY,
-        }
-    }
-
-    /// It can only be issued as a request with a place of its own: a timer.
-    #[inline]
-    pub fn needs_request(&self) -> bool {
-        matches!(self, Op::Timeout(_) | Op::LinkTimeout(_))
-    }
-
-    /// `IORING_CQE_F_*` that its CQE has from the start. `IORING_CQE_F_NOTIF` among them says that a notification follows the
-    /// CQE, `IORING_NOTIF_USAGE_ZC_COPIED` is what that one answers.
-    #[inline]
-    pub fn cqe_flags(&self) -> u32 {
-        match self {
-            Op::Net(net::Net::Transfer(op)) => op.cqe_flags(),
-            _ => 0,
-        }
-    }
-
-    /// When its maker's identity counts (`wq::creds`): as the opcode's row says, but for what the ring itself makes.
-    pub fn identity(&self, opcode: Opcode) -> Identity {
-        match self {
-            Op::Net(net::Net::Transfer(op)) if op.is_bundle() => Identity::Never,
-            Op::Pipe(op) if op.slot != 0 => Identity::Never,
-            Op::Fs(_) if mutated(Mutation::PathsByAnyWorker) => Identity::Never,
-            _ => row(opcode).map_or(Identity::Never, |row| row.identity),
-        }
-    }
-
-    /// What it leads to depends on the calling thread's credentials and directory: see `wq::creds`.
-    pub fn depends_on_caller(&self, opcode: Opcode) -> bool {
-        match self.identity(opcode) {
-            Identity::Never => false,
-            Identity::Submitted | Identity::Ready => identity::may_differ(),
-            Identity::Names => true,
-        }
-    }
-
-    /// Natively a worker makes it from the start (`REQ_F_FORCE_ASYNC`).
-    pub fn is_forced(&self, opcode: Opcode) -> bool {
-        matches!(self, Op::Fs(op) if op.may_make_a_file()) || row(opcode).is_some_and(|row| row.forced)
-    }
-
-    /// A call of a worker's may sleep until somebody else does something to its file.
-    #[inline]
-    pub fn may_sleep_on_file(&self) -> bool {
-        matches!(self, Op::Rw(_) | Op::Net(_) | Op::Splice(_))
-    }
-
-    /// With IOSQE_BUFFER_SELECT: the group it chooses from and the buffer it has.
-    pub fn selection(&mut self) -> Option<&mut Selection> {
-        match self {
-            Op::Rw(op) => op.selection(),
-            Op::Net(net::Net::Transfer(op)) => op.selection(),
-            _ => None,
-        }
-    }
-
-    /// The ranges of its selection are where it transfers to or from, from their start.
-    pub fn use_buffers(&mut self) {
-        match self {
-            Op::Rw(op) => op.use_buffers(),
-            Op::Net(net::Net::Transfer(op)) => op.use_buffers(),
-            _ => {}
-        }
-    }
-
-    /// A SEND with IORING_RECVSEND_BUNDLE.
-    pub fn sends_bundle(&self) -> bool {
-        matches!(self, Op::Net(net::Net::Transfer(op)) if op.is_bundle() && op.direction() == Direction::Write)
-    }
-
-    /// It answers again and again until it fails or is ended (POLL_ADD and TIMEOUT have their own ways).
-    pub fn is_multishot(&self) -> bool {
-        match self {
-            Op::Rw(op) => op.is_multishot(),
-            Op::Net(op) => op.is_multishot(),
-            _ => false,
-        }
-    }
-
-    /// Bytes transferred by attempts that did not end it.
-    pub fn transferred(&self) -> usize {
-        match self {
-            Op::Rw(op) => op.transferred(),
-            Op::Net(net::Net::Transfer(op)) => op.transferred(),
-            _ => 0,
-        }
-    }
-
-    /// What was transferred has been answered.
-    pub fn forget_transferred(&mut self) {
-        match self {
-            Op::Rw(op) => op.forget_transferred(),
-            Op::Net(net::Net::Transfer(op)) => op.forget_transferred(),
-            _ => {}
-        }
-    }
-
-    /// How many bytes it is to write, if it is a write.
-    pub fn wanted_to_write(&self) -> Option<u64> {
-        match self {
-            Op::Rw(op) if op.direction() == Direction::Write => Some(op.total()),
-            _ => None,
-        }
-    }
-
-    /// Its answer where it waits to read from a socket of datagrams that was shut down; a multishot request goes on waiting.
-    pub fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
-        match self {
-            Op::Rw(op) => op.end_of_datagrams(fd),
-            Op::Net(net::Net::Transfer(op)) => op.end_of_datagrams(fd),
-            _ => None,
-        }
-    }
-
-    /// It waits before its first attempt, which is yet to come: see `net::Net::polls_first`.
-    #[inline]
-    pub fn will_poll_first(&self) -> bool {
-        matches!(self, Op::Net(op) if op.will_poll_first())
-    }
-
-    /// Which readiness a nonblocking attempt would need, for operations on streams.
-    #[inline]
-    pub fn waits_for(&self) -> Option<Direction> {
-        match self {
-            Op::Rw(op) => op.waits_for(),
-            Op::Net(op) => op.waits_for(),
-            _ => None,
-        }
-    }
-
-    /// The second half of a CQE of 32 bytes, for an operation that has one.
-    pub fn extra(&self) -> Option<[u64; 2]> {
-        match self {
-            Op::NopWith(op) => op.extra,
-            _ => None,
-        }
-    }
-
-    /// The SQE's `file_index` for a new descriptor: 0 for a number, else a slot of the registered files.
-    pub fn slot(&self) -> u32 {
-        match self {
-            Op::Net(op) => op.slot(),
-            Op::Fs(op) => op.slot(),
-            _ => 0,
-        }
     }
 }
 

@@ -11,7 +11,7 @@ pub mod timer;
 pub use slab::{Id, Slab};
 pub use state::{Cancelled, Detached, Polling, Request, State, Then, Tried};
 
-use crate::op::Direction;
+use crate::op::{Direction, Op};
 use crate::resource::files::FixedFile;
 use std::sync::Arc;
 
@@ -24,6 +24,17 @@ pub enum ListKind {
     Write,
     /// A POLL_ADD.
     Poll,
+}
+
+impl ListKind {
+    /// The list of an operation that waits for this.
+    #[inline]
+    pub fn of(op: &Op, direction: Direction) -> ListKind {
+        match op.poll() {
+            Some(_) => ListKind::Poll,
+            None => direction.into(),
+        }
+    }
 }
 
 impl From<Direction> for ListKind {

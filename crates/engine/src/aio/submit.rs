@@ -9,7 +9,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
 use crate::op::sync::Sync;
-use crate::op::{Context, Direction, Op, Punt, Skip, Verdict};
+use crate::op::{Context, Direction, Op, Operation, Punt, Skip, Verdict};
 use crate::os::calls;
 use crate::os::{file_status, is_eventfd, user_read, GuardedWords, Os, Sys};
 use crate::request::{Request, Target};
@@ -144,7 +144,7 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
         GuardedWords::store((address as usize).wrapping_add(offset_of!(Iocb, key)), 0)?;
     }
     let (opcode, mut op) = prepare(iocb, flags)?;
-    let transfers = matches!(op, Op::Rw(_));
+    let transfers = op.rw().is_some();
     let on_its_way = Unanswered::new(guard.ring(), place.into(), None);
     let settled = if !pollable && would_miss(guard, &op, fd, flags) {
         Ok(Verdict::NeedsWorker(Punt::WouldWait))
@@ -205,7 +205,7 @@ fn follow_iocb(
 /// An attempt, or none where it is better put off. An attempt that is put off leaves a request pending, also on a
 /// nonblocking description: there it must not be `first`.
 fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
-    let looks = pollable && matches!(op, Op::Poll(poll) if poll.waits_to_read());
+    let looks = pollable && op.poll().is_some_and(PollAdd::waits_to_read);
     if looks && guard.poll_set.postpones(fd) {
         return Verdict::Skipped(Direction::Read, Skip::Postponed);
     }
@@ -222,7 +222,7 @@ fn attempt_remembered(guard: &mut RingGuard, op: &mut Op, fd: i32, access: Flags
     let verdict = first_attempt(guard, op, fd, true, true);
     let postponed = matches!(verdict, Verdict::Skipped(_, why) if why.is_postponed());
     let waits = verdict.waits().is_some() || matches!(verdict, Verdict::NeedsWorkerWhenReady(_));
-    if !waits || postponed || !matches!(op, Op::Rw(_)) {
+    if !waits || postponed || op.rw().is_none() {
         return settle_attempt(verdict, op, fd, access, true);
     }
     let flags = Flags::of(fd)?;
@@ -241,8 +241,8 @@ fn pending(guard: &mut RingGuard, place: u32) -> Option<&mut Pending> {
 
 /// Whether it is a read that is known to need its device, so that no attempt shall start it here.
 fn would_miss(guard: &mut RingGuard, op: &Op, fd: i32, flags: Flags) -> bool {
-    match (op, &mut guard.aio) {
-        (Op::Rw(rw), Some(context)) if !flags.direct() && !flags.nonblocking() => context.cold.would_miss(rw, fd),
+    match (op.rw(), &mut guard.aio) {
+        (Some(rw), Some(context)) if !flags.direct() && !flags.nonblocking() => context.cold.would_miss(rw, fd),
         _ => false,
     }
 }
@@ -359,13 +359,18 @@ fn sync(iocb: &Iocb, op_flags: u32) -> Result<(Opcode, Op), Errno> {
 /// What a first attempt leads to here, where it differs from io_uring, or the error that io_submit(2) answers with.
 fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable: bool) -> Result<Verdict, Errno> {
     let failed = |errno: Errno| verdict == Verdict::error(errno);
+    if let Some(rw) = op.rw() {
+        return match verdict {
+            _ if may_be_directory(verdict) && kind_of(fd) == libc::S_IFDIR => Err(Errno::INVAL), // it has no read_iter
+            // The flags are looked at before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
+            _ if failed(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
+            // What the file's own write answers is told by the event.
+            _ if failed(Errno::AGAIN) && rw.knows_no_nowait() => Ok(Verdict::error(Errno::OPNOTSUPP)),
+            _ if flags.nonblocking() => Ok(without_waiting(verdict, op, fd)),
+            _ => Ok(verdict),
+        };
+    }
     match op {
-        Op::Rw(_) if may_be_directory(verdict) && kind_of(fd) == libc::S_IFDIR => Err(Errno::INVAL), // it has no read_iter
-        // The flags are looked at before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
-        Op::Rw(_) if failed(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
-        // What the file's own write answers is told by the event.
-        Op::Rw(rw) if failed(Errno::AGAIN) && rw.knows_no_nowait() => Ok(Verdict::error(Errno::OPNOTSUPP)),
-        Op::Rw(_) if flags.nonblocking() => Ok(without_waiting(verdict, op, fd)),
         Op::Sync(sync) if matches!(verdict, Verdict::NeedsWorker(_)) => match kind_of(fd) {
             libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK => Ok(verdict),
             // Others have no fsync, which is told at once.
@@ -377,7 +382,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
             },
         },
         // These are always ready, and for nothing else: `aio_poll` finds no queue to wait in.
-        Op::Poll(_) if verdict.waits().is_some() && !pollable => match kind_of(fd) {
+        op if op.poll().is_some() && verdict.waits().is_some() && !pollable => match kind_of(fd) {
             libc::S_IFREG | libc::S_IFDIR | libc::S_IFCHR | libc::S_IFBLK if !can_be_polled(fd) => {
                 Err(Errno::INVAL)
             }

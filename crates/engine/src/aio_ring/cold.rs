@@ -2,8 +2,8 @@
 //! the page cache starts the transfer, which takes longer than anything else that io_submit(2) does, and may wait for room
 //! in the device's queue. cachestat(2) looks only; it is there since Linux 6.5.
 
-use crate::op::call;
 use crate::op::rw::Rw;
+use crate::op::{call, Operation};
 use crate::Errno;
 
 /// cachestat(2).

@@ -2,12 +2,11 @@
 
 use crate::descriptors::{self, limit};
 use crate::forced::{point, Point};
-use crate::issue::registered;
 use crate::issue::{device, single, unwatched};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
-use crate::op::{Op, Punt, Skip, Verdict};
+use crate::op::{Direction, LooksBefore, Op, Punt, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
@@ -36,11 +35,11 @@ pub enum Arming {
 
 /// What the registration of a descriptor asks for, for an operation that waits there.
 pub(crate) fn events_for(op: &Op, list: ListKind) -> u32 {
-    match (op, list) {
-        (Op::Poll(poll), _) => events_of(poll),
-        (_, ListKind::Write) => WRITE,
-        (Op::Net(_), _) => READ,
-        _ => READ & !(libc::EPOLLPRI as u32),
+    match (op.poll(), list) {
+        (Some(poll), _) => events_of(poll),
+        (None, ListKind::Write) => WRITE,
+        (None, _) if op.hears_urgent_data() => READ,
+        (None, _) => READ & !(libc::EPOLLPRI as u32),
     }
 }
 
@@ -83,7 +82,7 @@ impl RingGuard {
         }
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
         let anew = skip.is_some_and(Skip::tells_anew) || shut_down;
-        let registered = if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
+        let registered = if anew || state.slab[id].op.poll().is_some_and(|poll| poll.multishot) {
             // No attempt could be made: the registration is renewed so that what is there already makes an event.
             let wanted = state.poll_set.entry(fd).registered | events | EDGE;
             state.poll_set.control_registration(epoll, fd, wanted)?
@@ -130,26 +129,16 @@ impl RingGuard {
         Ok(Arming::Waits)
     }
 
-    /// The number of the file that a request would wait for, if it has one. A splice whose input is not ready waits for that
-    /// one, not for the output that its SQE names as its file.
+    /// The number of the file that a request would wait for, if it has one.
+    #[inline]
     fn polled_number(&mut self, id: Id, list: ListKind) -> Result<Option<i32>, Errno> {
-        let state = &mut **self;
-        let request = &mut state.slab[id];
-        let Some(fd) = request.target.number() else { return Ok(None) };
-        match &mut request.op {
-            Op::Splice(splice) if list == ListKind::Read => {
-                let input = splice.hold_input()?;
-                if input.is_new {
-                    state.poll_set.forget(input.fd);
-                }
-                Ok(Some(input.fd))
-            }
-            Op::Splice(splice) => {
-                registered::hold_input(&mut state.poll_set, splice);
-                Ok(Some(fd))
-            }
-            _ => Ok(Some(fd)),
+        let Some(fd) = self.slab[id].target.number() else { return Ok(None) };
+        let direction = if list == ListKind::Write { Direction::Write } else { Direction::Read };
+        let (polled, new) = self.slab[id].op.polled_number(fd, direction)?;
+        if let Some(new) = new {
+            self.poll_set.forget(new);
         }
+        Ok(Some(polled))
     }
 
     /// Takes an armed request off its list; it stays a request.
@@ -208,12 +197,12 @@ impl RingGuard {
         if matches!(request.state(), State::Cancelled(_)) {
             return;
         }
-        let fd = match (&request.op, &request.target) {
+        let fd = match (request.op.looks_before(), &request.target) {
             // Others may choose from the same group.
             _ if request.flags & IOSQE_BUFFER_SELECT != 0 => None,
-            (Op::Cancel(_) | Op::PollRemove(_), _) => None,
-            (Op::Rw(_) | Op::Net(_), Target::Number(fd)) => Some(*fd),
-            (Op::Rw(_) | Op::Net(_), Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
+            (LooksBefore::Everything, _) => None,
+            (LooksBefore::ItsFile, Target::Number(fd)) => Some(*fd),
+            (LooksBefore::ItsFile, Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
             _ => return,
         };
         if fd.is_none_or(|fd| self.poll_set.existing(fd).is_some_and(|entry| !entry.idle())) {
@@ -395,7 +384,7 @@ impl RingGuard {
         let state = &mut **self;
         let Some(entry) = state.poll_set.existing(fd) else { return false };
         let mut polls = core::iter::successors(entry.polls.first(), |id| List::after(&state.slab, *id));
-        let multishot = polls.any(|id| matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot));
+        let multishot = polls.any(|id| state.slab[id].op.poll().is_some_and(|poll| poll.multishot));
         multishot && state.eventfd.is_some_and(|(eventfd, _)| descriptors::same_description(eventfd, fd))
     }
 
@@ -409,7 +398,7 @@ impl RingGuard {
         let mut next = self.poll_set.existing(fd).and_then(|entry| entry.polls.first());
         while let Some(id) = next {
             next = List::after(&self.slab, id);
-            let Some(Op::Poll(poll)) = self.slab.get_mut(id).map(|request| &mut request.op) else { continue };
+            let Some(poll) = self.slab.get_mut(id).and_then(|request| request.op.poll_mut()) else { continue };
             let (seen, last) = judge(poll);
             let (answer, multishot) = (poll.matching(seen), poll.multishot && !last);
             if answer == 0 {

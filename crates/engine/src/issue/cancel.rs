@@ -5,8 +5,8 @@ use crate::forced::{point, Point};
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::cancel::Cancel;
-use crate::op::poll::PollRemove;
-use crate::op::{Op, Verdict};
+use crate::op::poll::{PollAdd, PollRemove};
+use crate::op::Verdict;
 use crate::request::{Cancelled, Id, Request, State, Target};
 use crate::ring::RingGuard;
 use crate::Errno;
@@ -33,8 +33,8 @@ fn is_reachable(request: &Request) -> bool {
 
 /// Whether its time has passed. Such a TIMEOUT is found no more: natively its interrupt has taken it off the list.
 pub(super) fn is_due(request: &Request) -> bool {
-    match &request.op {
-        Op::Timeout(timeout) | Op::LinkTimeout(timeout) if matches!(request.state(), State::Timed) => {
+    match request.op.timeout() {
+        Some(timeout) if matches!(request.state(), State::Timed) => {
             request.deadline_ns <= timeout.clock.now_ns() || chaos::fires(request)
         }
         _ => false,
@@ -110,18 +110,16 @@ impl RingGuard {
         Ok(listed.into())
     }
 
-    /// A WAITID that is cancelled leaves zeroes. Source: `io_waitid_complete` in io_uring/waitid.c.
+    /// An operation that is cancelled, perhaps where a thread waits for it, tells the program. Not of others: a worker has the lock of
+    /// its operation for as long as its call takes.
     #[cold]
     fn tell_cancelled(&self, id: Id) {
         let request = &self.slab[id];
-        match (&request.op, request.state()) {
-            (Op::Waitid(waitid), _) => waitid.tell_nothing(),
-            (_, State::Queued(job)) => {
-                if let Some(Op::Waitid(waitid)) = job.op.lock().as_deref() {
-                    waitid.tell_nothing();
-                }
+        request.op.tell_cancelled();
+        if let State::Queued(job) = request.state() {
+            if let Some(op) = job.op.lock().as_deref() {
+                op.tell_cancelled();
             }
-            _ => {}
         }
     }
 
@@ -144,7 +142,7 @@ impl RingGuard {
         for (_, id) in candidates {
             let Some(request) = self.slab.get(id) else { continue };
             let guard = request.opcode == Opcode::LinkTimeout;
-            let is_timer = matches!(request.op, Op::Timeout(_) | Op::LinkTimeout(_));
+            let is_timer = request.op.timeout().is_some();
             let timer_by_file = is_timer && cancel.fd.is_some() && !cancel.any;
             if !is_reachable(request) || guard || timer_by_file || is_due(request) {
                 continue;
@@ -236,10 +234,10 @@ impl RingGuard {
 
     /// POLL_REMOVE: ends a poll request, or changes its events or user_data. Source: io_uring_enter(2);
     /// `io_poll_remove` in io_uring/poll.c.
-    pub fn remove_poll(&mut self, remove: &PollRemove) -> Verdict {
+    pub fn end_poll(&mut self, remove: &PollRemove) -> Verdict {
         let wanted = |request: &Request| {
             matches!(request.state(), State::Polling(_) | State::Cancelled(Cancelled { found: true, .. }))
-                && matches!(request.op, Op::Poll(_))
+                && request.op.poll().is_some()
         };
         let id = match self.slab.with_user_data(remove.target, wanted) {
             Err(error) => return Verdict::error(error),
@@ -248,7 +246,7 @@ impl RingGuard {
                 None => return Verdict::error(Errno::NOENT),
             },
         };
-        let found = matches!(&self.slab[id].op, Op::Poll(poll) if poll.found_at_once());
+        let found = self.slab[id].op.poll().is_some_and(PollAdd::found_at_once);
         let answers = found && self.found_polls.contains(&id);
         if answers || matches!(self.slab[id].state(), State::Cancelled(_)) {
             return Verdict::error(Errno::ALREADY); // its task work has it (`io_poll_disarm`)
@@ -266,7 +264,7 @@ impl RingGuard {
         if let Some(user_data) = remove.user_data {
             self.slab.rename(id, user_data);
         }
-        if let (Some(events), Op::Poll(poll)) = (remove.events, &mut self.slab[id].op) {
+        if let (Some(events), Some(poll)) = (remove.events, self.slab[id].op.poll_mut()) {
             poll.events = events;
         }
         // Armed anew: it may be ready for the new events already.

@@ -67,7 +67,7 @@ impl State {
         let Ok(fd) = self.number_of(target) else { return };
         let Some(chaos) = &mut self.chaos else { return };
         let about = About::AtHand(Subject { opcode: opcode.name(), user_data: sqe.user_data });
-        let transfers = matches!(op, Op::Rw(_)) && file_status(fd).is_ok_and(|status| status.has_blocks());
+        let transfers = op.rw().is_some() && file_status(fd).is_ok_and(|status| status.has_blocks());
         if transfers && sqe.off != u64::MAX {
             chaos.sqes |= UNORDERED;
         }
@@ -158,7 +158,7 @@ fn failure(state: &mut State, id: Id) -> Option<Errno> {
     let fails = [
         (Rule::Eio, Errno::IO, reads || writes || is(&[Opcode::Fsync, Opcode::SyncFileRange])),
         (Rule::Enospc, Errno::NOSPC, (writes && in_file) || is(&[Opcode::Fallocate])),
-        (Rule::Enomem, Errno::NOMEM, !request.op.needs_request() && !is(&[Opcode::AsyncCancel])),
+        (Rule::Enomem, Errno::NOMEM, request.op.timeout().is_none() && !is(&[Opcode::AsyncCancel])),
     ];
     let (rule, error, _) = fails.into_iter().find(|(rule, _, of)| *of && chaos.draw(*rule, number).is_some())?;
     state.note(rule, number, About::Request(id), "fails");
@@ -261,7 +261,7 @@ pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
 /// full.
 #[cold]
 pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
-    let polls = guard.slab.get(id).is_some_and(|request| matches!(request.op, Op::Poll(_)));
+    let polls = guard.slab.get(id).is_some_and(|request| request.op.poll().is_some());
     let Some(chaos) = &guard.chaos else { return };
     let shots = chaos.shots;
     if polls && guard.has_room() && chaos.draw(Rule::Spurious, shots).is_some() {

@@ -7,7 +7,6 @@
 use crate::forced::{point, Point};
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
-use crate::op::Op;
 use crate::os::{syscall, Os, Sys};
 use crate::request::{Cancelled, Chain, Detached, Id, Request};
 use crate::ring::broken::Unanswered;
@@ -35,7 +34,7 @@ impl RingGuard {
     }
 
     /// A LINK_TIMEOUT must follow a request that it can guard.
-    pub fn check_link_timeout(&self) -> Result<(), Errno> {
+    pub fn check_guarded(&self) -> Result<(), Errno> {
         let chain = self.chain.as_ref().ok_or(Errno::INVAL)?;
         if self.slab[chain.last].opcode == Opcode::LinkTimeout {
             return Err(Errno::INVAL);
@@ -331,7 +330,7 @@ impl RingGuard {
                 self.batch.ends(record);
             }
             // One that is removed counts as any other request (`io_timeout_extract` in io_uring/timeout.c).
-            if matches!(request.op, Op::Timeout(_)) && result != -Errno::CANCELED.raw_os_error() {
+            if request.opcode == Opcode::Timeout && result != -Errno::CANCELED.raw_os_error() {
                 self.count_timeout();
             }
         } else if let Some((chunk, index)) = request.record {

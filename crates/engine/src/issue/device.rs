@@ -3,7 +3,7 @@
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
-use crate::op::{Op, Punt};
+use crate::op::Punt;
 use crate::poll::Medium;
 use crate::request::{self, Id};
 use crate::ring::RingGuard;
@@ -84,7 +84,7 @@ fn complete_transfer(guard: &mut RingGuard, event: &IoEvent) {
     point(Point::Reap);
     guard.record_of(id, |it| it.task_add());
     let request = &mut guard.slab[id];
-    let Op::Rw(rw) = &mut request.op else { return };
+    let Some(rw) = request.op.rw_mut() else { return };
     let verdict = rw.followed(event.res);
     match verdict {
         Some(verdict) => {

@@ -13,7 +13,7 @@
 
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
-use crate::op::{call, Op, Verdict};
+use crate::op::{call, Operation, Verdict};
 use crate::os::calls;
 use crate::os::file_status;
 use crate::request;
@@ -85,7 +85,7 @@ fn has_poll_queues(device: u64) -> bool {
 
 /// Whether a worker made a transfer, which the device would have to be polled for.
 fn is_transfer_done(job: &Job) -> bool {
-    let transfers = job.op.lock().is_some_and(|op| matches!(*op, Op::Rw(_)));
+    let transfers = job.op.lock().is_some_and(|op| op.rw().is_some());
     let verdict = job.verdict.lock().and_then(|verdict| *verdict);
     transfers && matches!(verdict, Some(Verdict::Done(0..) | Verdict::DoneShort(0..)))
 }

@@ -3,7 +3,7 @@
 //!
 //! Called with the ring's lock, as all that issues requests.
 
-use crate::op::{row, Direction, FileUse, Op, Punt, Skip, Verdict};
+use crate::op::{row, Direction, FileUse, Op, Operation, Punt, Skip, Verdict};
 use crate::poll::Medium;
 use crate::request::Id;
 use crate::ring::State;
@@ -78,7 +78,7 @@ impl State {
         /// What is copied in the time that a worker takes to wake, about.
         const SMALL_BYTES: u64 = 64 << 10;
         let request = &self.slab[id];
-        let Op::Rw(rw) = &request.op else { return Approach::Plain };
+        let Some(rw) = request.op.rw() else { return Approach::Plain };
         let is_small_read = rw.reads_at().is_some() && !rw.selects() && rw.total() <= SMALL_BYTES;
         let number = self.number_of(&request.target).ok().filter(|_| is_small_read);
         match number {
@@ -101,30 +101,22 @@ impl State {
     /// likely, to find nothing.
     #[inline(always)] // as `attempt_inline`
     pub(super) fn plan(&mut self, op: &mut Op, fd: i32, first: bool) -> Step {
-        match op {
-            Op::Rw(rw) => {
-                if let Some(error) = self.iopoll.is_some().then(|| self.refused_transfer(rw, fd)).flatten() {
-                    return Step::Refuse(error);
-                }
-                if rw.polls_first() {
-                    return Step::Wait(Direction::Read, Skip::LookOnceArmed);
-                }
+        if self.iopoll.is_some() {
+            if let Some(error) = op.rw().and_then(|rw| self.refused_transfer(rw, fd)) {
+                return Step::Refuse(error);
             }
-            Op::Net(net) if net.will_poll_first() => {
-                return match net.polls_first(fd) {
-                    Ok(direction @ Direction::Read) if net.selects() => Step::Wait(direction, Skip::LookOnceArmed),
-                    Ok(direction) => Step::Wait(direction, Skip::PollFirst),
-                    Err(error) => Step::Refuse(error),
-                };
-            }
-            _ => {}
+        }
+        match op.wait_first(fd) {
+            None => {}
+            Some(Ok((direction, why))) => return Step::Wait(direction, why),
+            Some(Err(error)) => return Step::Refuse(error),
         }
         if let Some(direction) = if first { op.waits_for() } else { None } {
             if let Some(why) = self.leaves_out(op, fd, direction) {
                 return Step::Wait(direction, why);
             }
         }
-        if let Op::Rw(rw) = op {
+        if let Some(rw) = op.rw() {
             if (rw.may_be_direct() || rw.selects()) && self.poll_set.is_direct(fd) {
                 if self.takes_directly(rw, fd) {
                     return Step::Device;

@@ -1,13 +1,9 @@
 //! Requests that a worker makes, or that a thread of ours waits for, on their way there and back.
 
 use crate::forced::{point, Point};
-use crate::issue::registered;
 use crate::issue::{iopoll, msg_ring};
 use crate::mutation::{mutated, Mutation};
-use crate::op::cancel::Cancel;
-use crate::op::net::{is_blocking, Net};
-use crate::op::rw::is_file;
-use crate::op::{row, Context, Direction, Identity, Op, Punt, Verdict};
+use crate::op::{row, Context, Direction, Identity, Op, Operation, Punt, Verdict, Waiter};
 use crate::os::file_status;
 use crate::request::Request;
 use crate::request::{Id, State, Target, Then, Tried};
@@ -43,15 +39,14 @@ impl RingGuard {
                 self.slab[id].target = Target::Private(pidfd);
                 self.wait_for(id, Direction::Read, Tried::Empty, Then::Retry);
             }
-            (Verdict::NeedsWorker(_), None) => self.punt_to_waiter(id),
+            (Verdict::NeedsWorker(_), None) => self.punt_to_waiter(id, Waiter::Child),
             (verdict, _) => self.follow(id, verdict),
         }
     }
 
     /// A thread of its own waits for the request.
-    fn punt_to_waiter(&mut self, id: Id) {
+    fn punt_to_waiter(&mut self, id: Id, waiter: Waiter) {
         let op = core::mem::take(&mut self.slab[id].op);
-        let by_futex_waiter = matches!(op, Op::FutexWait(_));
         let job = Job::new(
             (self.ring(), self.cookie, id.to_word()),
             (self.slab[id].opcode, op),
@@ -63,7 +58,10 @@ impl RingGuard {
         self.slab.queue(id, job.clone());
         point(Point::Punt);
         self.arm_link_timeout(id);
-        let waits = if by_futex_waiter { futex::arm(&job) } else { waitid::wait(&job) };
+        let waits = match waiter {
+            Waiter::Futex => futex::arm(&job),
+            Waiter::Child => waitid::wait(&job),
+        };
         if let Err(error) = waits {
             self.finish(id, -error.raw_os_error(), true);
         }
@@ -86,10 +84,10 @@ impl RingGuard {
     }
 
     fn queue_to_worker(&mut self, id: Id, approach: Approach, why: Punt, is_first: bool) {
-        match self.slab[id].op {
-            Op::FutexWait(_) => return self.punt_to_waiter(id),
-            Op::Waitid(_) => return self.wait_for_child(id),
-            _ => {}
+        match self.slab[id].op.waiter() {
+            Some(Waiter::Futex) => return self.punt_to_waiter(id, Waiter::Futex),
+            Some(Waiter::Child) => return self.wait_for_child(id),
+            None => {}
         }
         if let Err(error) = self.keep_file(id) {
             return self.finish(id, -error.raw_os_error(), true);
@@ -100,7 +98,7 @@ impl RingGuard {
         let mut op = core::mem::take(&mut request.op);
         let (flags, target) = (request.flags, request.target.clone());
         request.path = Path::Worker;
-        if !matches!(op, Op::NopWith(_)) {
+        if !op.by_task_work() {
             self.record_of(id, |it| it.queue_async_work(flags, why));
         }
         if is_first && flags & IOSQE_ASYNC != 0 {
@@ -108,20 +106,11 @@ impl RingGuard {
         }
         let by_number = matches!(self.slab[id].target, Target::Number(_));
         let refused = if by_number { refused_number(fd, &op) } else { None };
-        let refused = match &op {
-            Op::Rw(rw) if self.iopoll.is_some() => refused.or_else(|| self.refused_transfer(rw, fd)),
-            _ => refused,
-        };
+        let refused = refused
+            .or_else(|| op.rw().filter(|_| self.iopoll.is_some()).and_then(|rw| self.refused_transfer(rw, fd)));
         let mut receiver = None;
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
-            (None, Op::Splice(splice)) => {
-                self.look_up_input(splice).map(|()| registered::hold_input(&mut self.poll_set, splice))
-            }
-            (None, Op::Fs(fs)) => {
-                fs.hold_directory();
-                Ok(())
-            }
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => {
                 // That there is no such file is found before a buffer is taken.
                 descriptors::check_open(fd).and_then(|()| self.hold_buffer(id, op))
@@ -129,13 +118,17 @@ impl RingGuard {
             (None, Op::MsgRing(message)) if message.sends_file() => {
                 msg_ring::look_up_sent(self, message, fd).map(|target| receiver = Some(target))
             }
-            (None, op) => self.look_up(op, fd),
+            (None, op) => op.look_up(self, fd).map(|()| {
+                if let Some(new) = op.hold_names() {
+                    self.poll_set.forget(new);
+                }
+            }),
         };
         if let Err(error) = ready {
             return self.finish(id, -error.raw_os_error(), true);
         }
         let ring = self.ring();
-        let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
+        let by_task_work = approach == Approach::Plain && op.by_task_work();
         let as_caller = op.depends_on_caller(self.slab[id].opcode) || self.slab[id].hold.is_some();
         let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // which workers have
         if by_creds_pool || approach == Approach::AttemptFirst {
@@ -264,13 +257,7 @@ pub(crate) fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
     if !descriptors::is_ring(fd) {
         return None;
     }
-    // What is in a ring's socket is the engine's own. Natively a ring has no read, write or command either.
-    match op {
-        Op::Rw(_) => Some(Errno::INVAL),
-        Op::Net(_) => Some(Errno::NOTSOCK),
-        Op::UringCmd(_) => Some(Errno::OPNOTSUPP),
-        _ => None,
-    }
+    op.refused_by_ring()
 }
 
 impl RingGuard {
@@ -306,29 +293,13 @@ impl RingGuard {
         !deferred && ends_in_worker(&self.slab[id], result)
     }
 
-    /// What an ASYNC_CANCEL answers: one that a worker makes finds itself among those that workers are at, where it means
-    /// itself. Source: `__io_async_cancel` in io_uring/cancel.c.
-    pub(crate) fn after_cancel(&self, id: Id, cancel: &Cancel, verdict: Verdict) -> Verdict {
-        let request = &self.slab[id];
-        let by_worker = request.in_worker || request.flags & IOSQE_ASYNC != 0;
-        let means_itself = !cancel.all && cancel.matches(request.user_data, request.opcode, false);
-        if verdict == Verdict::error(Errno::NOENT) && by_worker && means_itself {
-            return Verdict::error(Errno::ALREADY);
-        }
-        verdict
-    }
-
     /// A request that a worker issues found nothing: whether that is its end, or the look that was put off found something.
     #[cold]
     pub(crate) fn gives_up_in_worker(&mut self, id: Id, tried: Tried) -> bool {
         let request = &self.slab[id];
         let gives_up = request.flags & IOSQE_ASYNC == 0
             && !request.op.is_multishot()
-            && match &request.op {
-                Op::EpollWait(_) => true,
-                Op::Rw(_) | Op::Net(Net::Accept(_)) => request.target.number().is_some_and(|fd| !is_blocking(fd)),
-                _ => false,
-            };
+            && request.op.gives_up_in_worker(request.target.number());
         if !gives_up {
             return false;
         }
@@ -359,17 +330,11 @@ fn ends_in_worker(request: &Request, result: i32) -> bool {
         return result != -Errno::BADF.raw_os_error(); // what has no file fails before the call
     }
     // Their errors, and what somebody else ends, are brought to the submitter.
-    let brought = match request.op {
-        Op::Rw(_) | Op::EpollWait(_) => result < 0,
-        Op::Timeout(_) | Op::LinkTimeout(_) => true,
-        Op::FutexWait(_) | Op::Waitid(_) => request.path != Path::Inline,
-        _ => false,
-    };
+    let brought = request.op.is_brought(result, request.path == Path::Inline);
     let sent = request.in_worker || request.flags & IOSQE_ASYNC != 0;
     let by_worker = match request.path {
         Path::Inline => sent,
-        // A read that missed the page cache, a write that has blocks to allocate.
-        Path::Worker => sent || matches!(request.op, Op::Rw(_)) && request.target.number().is_some_and(is_file),
+        Path::Worker => sent || request.target.number().is_some_and(|fd| request.op.waits_for_storage(fd)),
         Path::Poll | Path::Device => false,
     };
     by_worker && !brought

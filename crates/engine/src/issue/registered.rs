@@ -1,13 +1,7 @@
 //! Finds the registered files and buffers that requests name, under the ring's lock.
 
-use crate::op::nop::NopWith;
-use crate::op::rw::Rw;
-use crate::op::splice::Splice;
-use crate::op::Op;
-use crate::os::file_status;
-use crate::poll::PollSet;
 use crate::request::{Id, Target};
-use crate::resource::files::{is_locked, FixedFile};
+use crate::resource::files::FixedFile;
 use crate::ring::State;
 use crate::{descriptors, Errno};
 use anyring_abi::IORING_FILE_INDEX_ALLOC;
@@ -49,59 +43,9 @@ impl State {
         self.files.as_ref().ok_or(Errno::BADF)?.get(index).cloned()
     }
 
-    /// A NOP's file and registered buffer, which only have to be there.
-    pub(crate) fn look_up_nop(&self, nop: &mut NopWith) {
-        let file = match nop.file {
-            None => Ok(()),
-            Some((index, true)) => self.fixed_file(index as u32).map(|_| ()),
-            Some((fd, false)) if descriptors::is_own(fd) => Err(Errno::BADF), // not open to the program
-            Some((fd, false)) => descriptors::check_open(fd),
-        };
-        let buffer = match nop.buffer {
-            None => Ok(()),
-            Some(index) => {
-                self.buffers.as_ref().ok_or(Errno::FAULT).and_then(|buffers| buffers.get(index).map(|_| ()))
-            }
-        };
-        nop.looked_up(file.and(buffer));
-    }
-
-    /// A splice's second file, where it is a registered one.
-    pub(crate) fn look_up_input(&self, splice: &mut Splice) -> Result<(), Errno> {
-        if let Some(index) = splice.input_index() {
-            splice.set_input(self.fixed_file(index)?);
-        }
-        Ok(())
-    }
-
-    /// For a *_FIXED request that has not been looked at: its registered buffer, which it keeps from now on. That its
-    /// file `fd` is not open comes first.
-    #[inline]
-    pub(crate) fn find_buffer(&self, rw: &mut Rw, fd: i32) -> Result<(), Errno> {
-        match rw.take_registered() {
-            None => Ok(()),
-            Some(index) => {
-                self.keep_buffer(rw, index).map_err(|error| descriptors::check_open(fd).err().unwrap_or(error))
-            }
-        }
-    }
-
-    fn keep_buffer(&self, rw: &mut Rw, index: u16) -> Result<(), Errno> {
-        let buffers = self.buffers.as_ref().ok_or(Errno::FAULT)?;
-        let mut buffer = None;
-        for [address, bytes] in rw.ranges() {
-            if *bytes == 0 && rw.is_vectored() {
-                return Err(Errno::FAULT); // io_uring/rsrc.c: a vector of nothing lies in no buffer
-            }
-            buffer = Some(buffers.find(index, *address as u64, *bytes as u64)?.clone());
-        }
-        rw.keep(buffer);
-        Ok(())
-    }
-
     /// Puts a new descriptor, which a request has made, into the table of registered files: the result.
     pub(crate) fn install_in_slot(&mut self, id: Id, fd: i32, slot: u32) -> Result<i32, Errno> {
-        let is_cached = matches!(&self.slab[id].op, Op::Fs(fs) if fs.opens_through_cache());
+        let is_cached = self.slab[id].op.opens_through_cache();
         let installed = match self.files.as_mut() {
             Some(files) => files.install(fd, slot).inspect(|found| {
                 let index = if slot == IORING_FILE_INDEX_ALLOC as u32 { *found as u32 } else { slot - 1 };
@@ -116,19 +60,5 @@ impl State {
             }
         };
         installed
-    }
-}
-
-/// Somebody may wait for a splice's output, or sleep in the call: its input is the request's own from now on. Only a file with a
-/// lock stays the program's, or on a server that may know one, since a duplicate could not be closed before the lock has gone.
-pub(crate) fn hold_input(poll_set: &mut PollSet, splice: &mut Splice) {
-    // A server cannot be asked for its locks under the ring's.
-    let may_be_locked = |fd| file_status(fd).is_ok_and(|status| status.is_remote()) || is_locked(fd);
-    if splice.input_number().is_some_and(may_be_locked) {
-        return;
-    }
-    // That it is not open, say, the call will tell.
-    if let Some(input) = splice.hold_input().ok().filter(|input| input.is_new) {
-        poll_set.forget(input.fd);
     }
 }

@@ -6,9 +6,9 @@
 
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
-use crate::op::net::{settle, Net};
+use crate::op::rw::Rw;
 use crate::op::selection::{used_buffers, without_buffer, Attempted};
-use crate::op::{Context, Direction, Op, Skip, Verdict};
+use crate::op::{Direction, Op, Skip, Verdict};
 use crate::request::{Id, Polling, State};
 use crate::resource::buf_ring::Choice;
 use crate::ring::RingGuard;
@@ -17,27 +17,21 @@ use crate::{stats, Errno};
 use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::ops::ControlFlow;
 
-/// Results that a multishot receive posts in a row before others have their turn (`MULTISHOT_MAX_RETRY`).
-const SHOTS_TOGETHER: u32 = 32;
-
 impl RingGuard {
     /// One nonblocking attempt of a request that chooses a buffer; for a bundle a second one, for what the first has left.
     pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        let submitted = if let Op::Rw(rw) = op { rw.take_submitted() } else { false };
+        let submitted = op.take_submitted();
         loop {
             if let Err(error) = self.choose_buffers(op, true) {
                 return without_buffer(op, fd, submitted, error);
             }
-            let verdict = match op {
-                Op::Rw(rw) => self.attempt_transfer(rw, fd),
-                _ => op.issue(Context { fd, nonblock: true }),
-            };
-            if matches!(op, Op::Net(net) if net.was_short_receive()) {
+            let verdict = op.issue_on(self, fd);
+            if op.was_short_receive() {
                 self.poll_set.note_short_receive(fd);
             }
             if let ControlFlow::Break(verdict) = self.settle_buffers(op, fd, verdict, true) {
-                if let (Op::Rw(rw), Verdict::Shot { .. }, true) = (op, verdict, submitted) {
-                    rw.shoots_once(); // what is behind is not the submission's
+                if submitted && matches!(verdict, Verdict::Shot { .. }) {
+                    op.shoots_once(); // what is behind is not the submission's
                 }
                 return verdict;
             }
@@ -46,10 +40,7 @@ impl RingGuard {
 
     /// Chooses a buffer, unless the request has one from before; `several` where it may take them for a bundle.
     fn choose_buffers(&mut self, op: &mut Op, several: bool) -> Result<(), Errno> {
-        let (sends, bundle) = match op {
-            Op::Net(Net::Transfer(transfer)) => (transfer.direction() == Direction::Write, transfer.is_bundle()),
-            _ => (false, false),
-        };
+        let (sends, bundle) = (op.sends(), op.is_bundle());
         let Some(selection) = op.selection().filter(|selection| selection.held.is_none()) else { return Ok(()) };
         let bundle = bundle && several;
         let mut wanted = selection.wanted;
@@ -103,7 +94,7 @@ impl RingGuard {
     /// What becomes of the buffers after an attempt, and what the CQE says of them. It goes on where a bundle is to have
     /// what its socket has left, too (with `appends`).
     fn settle_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
-        let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), matches!(op, Op::Rw(_)));
+        let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), op.rw().is_some());
         let Some(selection) = op.selection() else { return ControlFlow::Break(verdict) };
         let group = selection.group;
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
@@ -150,11 +141,7 @@ impl RingGuard {
         let bytes = if at_once { held.bytes } else { result.max(0) as usize };
         self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
         let attempted = Attempted { flags: held.cqe_flags() | attempted.flags, ..attempted };
-        match op {
-            Op::Net(Net::Transfer(transfer)) => settle(transfer, attempted, held, appends),
-            _ if multishot && result > 0 => ControlFlow::Break(Verdict::Shot { result, flags: attempted.flags }),
-            _ => ControlFlow::Break(attempted.verdict()),
-        }
+        op.settle(attempted, held, appends)
     }
 
     /// The same for what a worker brought back.
@@ -192,14 +179,8 @@ impl RingGuard {
     /// A multishot request has a result: posts it and attempts the next one, until there is nothing or it ends.
     pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
         let request = &mut self.slab[id];
-        let submitted = if let Op::Rw(rw) = &mut request.op { rw.take_submitted() } else { false };
-        let rounds = match &request.op {
-            Op::Rw(_) if submitted => 0,
-            // Until there is nothing (`io_poll_multishot_retry`).
-            Op::Rw(_) => u32::MAX,
-            op if op.sends_bundle() => u32::MAX,
-            _ => SHOTS_TOGETHER,
-        };
+        let submitted = request.op.take_submitted();
+        let rounds = if submitted { 0 } else { request.op.shots_together() };
         // From its first answer on no worker arms it: see `arm_link_timeout`.
         request.flags &= !IOSQE_ASYNC;
         for _ in 0..rounds {
@@ -225,7 +206,7 @@ impl RingGuard {
             self.slab[id].cqe_flags = flags;
             return self.finish(id, result, false);
         }
-        if submitted && matches!(&self.slab[id].op, Op::Rw(rw) if rw.may_not_wait()) {
+        if submitted && self.slab[id].op.rw().is_some_and(Rw::may_not_wait) {
             return self.follow(id, Verdict::error(Errno::AGAIN)); // nor is it armed (`io_queue_async`)
         }
         // There may be more: an event will say so.
@@ -255,7 +236,7 @@ impl crate::ring::State {
     /// Whether it is armed as it is where nothing is there: its attempt would not end for want of a buffer, nor keep one, as
     /// that of a READ does with a provided buffer (see `settle_buffers`).
     pub fn may_wait_unattempted(&self, op: &mut Op) -> bool {
-        let reads = matches!(op, Op::Rw(_)) && !op.is_multishot();
+        let reads = op.rw().is_some() && !op.is_multishot();
         let keeps = op.selection().is_some_and(|it| reads && it.held.is_none() && self.groups.is_listed(it.group));
         !keeps && self.finds_buffer(op)
     }

@@ -23,10 +23,7 @@ use anyring_abi::{Cqe, Opcode};
 
 impl Single {
     fn list(&self) -> ListKind {
-        match self.op {
-            Op::Poll(_) => ListKind::Poll,
-            _ => ListKind::Read,
-        }
+        ListKind::of(&self.op, Direction::Read)
     }
 
     fn into_request(self, place: u32) -> Request {
@@ -104,9 +101,10 @@ fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Unanswere
 /// Serves an event of the descriptor on which a request waits alone.
 pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
     let answer = match single(guard, fd) {
-        Some((_, Some(Single { op: Op::Poll(poll), .. }))) => match poll.matching(seen as u16) {
-            0 => return,
-            answer => Some(answer),
+        Some((_, Some(single))) => match single.op.poll().map(|poll| poll.matching(seen as u16)) {
+            Some(0) => return,
+            None if seen & (READ | ENDED) == 0 => return,
+            answer => answer,
         },
         Some(_) if seen & (READ | ENDED) != 0 => None,
         _ => return,

@@ -5,25 +5,23 @@ use crate::forced::{point, Point};
 use crate::issue::cancel::is_due;
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
-use crate::op::timeout::TimeoutRemove;
-use crate::op::{Op, Verdict};
+use crate::op::timeout::{Timeout, TimeoutRemove};
+use crate::op::Verdict;
 use crate::os::Clock;
 use crate::request::{Detached, Id, Request, State};
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::Errno;
 use anyring_abi::Opcode;
-use core::num::NonZeroU32;
 
 impl RingGuard {
     /// Makes room for the timer of an operation that has one, before it is taken in.
     ///
     /// # Errors
     /// NOMEM, as natively where there is no memory for the timer's data (`__io_timeout_prep` in io_uring/timeout.c).
-    pub fn make_room_for_timer(&mut self, op: &Op) -> Result<(), Errno> {
-        let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = op else { return Ok(()) };
+    pub fn reserve_timer(&mut self, timeout: &Timeout) -> Result<(), Errno> {
         let requests = self.slab.len();
-        if counts(op).is_some() {
+        if timeout.counts().is_some() {
             let counting = &mut self.counting;
             counting.try_reserve((requests + 1).saturating_sub(counting.len())).map_err(alloc::refused)?;
         }
@@ -35,8 +33,8 @@ impl RingGuard {
         // Natively what goes together is posted together, so all of that counts.
         let completions = self.counted_before.unwrap_or(self.completions);
         let state = &mut **self;
-        let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = &state.slab[id].op else { return };
-        let (clock, when, count) = (timeout.clock, timeout.when, counts(&state.slab[id].op));
+        let Some(timeout) = state.slab[id].op.timeout() else { return };
+        let (clock, when, count) = (timeout.clock, timeout.when, timeout.counts());
         let request = &mut state.slab[id];
         request.deadline_ns = deadline_ns(clock, when);
         request.time();
@@ -54,10 +52,10 @@ impl RingGuard {
     /// Takes a timer off; the request stays.
     pub fn stop_timer(&mut self, id: Id) -> Detached {
         let state = &mut **self;
-        if let Op::Timeout(timeout) | Op::LinkTimeout(timeout) = &state.slab[id].op {
+        if let Some(timeout) = state.slab[id].op.timeout() {
             let clock = timeout.clock;
             state.timers.remove(&mut state.slab, clock, id);
-            if counts(&state.slab[id].op).is_some() {
+            if state.slab[id].op.timeout().is_some_and(|timeout| timeout.counts().is_some()) {
                 state.counting.retain(|(counting, _)| *counting != id);
             }
         } else {
@@ -89,7 +87,7 @@ impl RingGuard {
     fn fire_timeout(&mut self, id: Id) {
         let expired = -Errno::TIME.raw_os_error();
         let request = &mut self.slab[id];
-        let Op::Timeout(timeout) = &mut request.op else { return };
+        let Some(timeout) = request.op.timeout_mut() else { return };
         let success = timeout.expiry_is_success;
         if timeout.multishot && timeout.count != 1 {
             timeout.count = timeout.count.saturating_sub(1);
@@ -165,7 +163,7 @@ impl RingGuard {
     }
 
     /// TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.
-    pub fn remove_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
+    pub fn end_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
         let id = match self.timeout_to_remove(remove) {
             Ok(id) => id,
             Err(error) => return Verdict::error(error),
@@ -177,20 +175,12 @@ impl RingGuard {
             };
         };
         let id = self.stop_timer(id).id();
-        if let Op::Timeout(timeout) | Op::LinkTimeout(timeout) = &mut self.slab[id].op {
+        if let Some(timeout) = self.slab[id].op.timeout_mut() {
             timeout.when = when;
             timeout.count = 0; // a multishot one goes on for good (`io_timeout_update`)
         }
         self.start_timer(id);
         Verdict::Done(0)
-    }
-}
-
-/// How many completions end this operation, if it counts them.
-fn counts(op: &Op) -> Option<NonZeroU32> {
-    match op {
-        Op::Timeout(timeout) if !timeout.multishot => NonZeroU32::new(timeout.count),
-        _ => None,
     }
 }
 

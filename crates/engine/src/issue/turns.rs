@@ -6,8 +6,7 @@
 
 use crate::issue::device;
 use crate::mutation::{mutated, Mutation};
-use crate::op::net::Net;
-use crate::op::{Direction, Op};
+use crate::op::{Op, Turn};
 use crate::poll::turns::When;
 use crate::request::Target;
 use crate::ring::RingGuard;
@@ -55,15 +54,13 @@ impl RingGuard {
         if !due {
             return;
         }
-        let direction = match op {
-            Op::Nop(_) | Op::Poll(_) | Op::Timeout(_) => return,
-            Op::Net(Net::Accept(_)) => Some(Direction::Read),
-            op => op.waits_for(),
-        };
-        let due = &mut self.poll_set.due;
-        let Some(direction) = direction else {
-            (due.read, due.write) = (false, false); // nobody knows what it makes ready
-            return;
+        let direction = match op.turn() {
+            Turn::Nobody => return,
+            Turn::Behind(direction) => direction,
+            Turn::Unknown => {
+                (self.poll_set.due.read, self.poll_set.due.write) = (false, false);
+                return;
+            }
         };
         let fd = self.number_of(target).unwrap_or(-1);
         if self.poll_set.begin_turn(fd, direction) && !mutated(Mutation::LateComersGoFirst) {

@@ -1,6 +1,6 @@
 //! PROVIDE_BUFFERS and REMOVE_BUFFERS: arguments and checks. The groups are the ring's, so `issue` makes the change.
 
-use super::{reject_unused, Field};
+use super::{reject_unused, Field, OnRing, Operation, Verdict};
 use crate::resource::buf_ring::{Groups, Listed, MAX_BUFFERS};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
@@ -46,6 +46,12 @@ impl BuffersChange {
             None => groups.remove(self.group, self.count),
         };
         done.map(|count| count as usize)
+    }
+}
+
+impl Operation for BuffersChange {
+    fn issue_on(&mut self, ring: &mut impl OnRing, _fd: i32) -> Verdict {
+        Verdict::of(self.apply(ring.groups()))
     }
 }
 

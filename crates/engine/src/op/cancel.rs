@@ -1,6 +1,6 @@
 //! ASYNC_CANCEL: arguments and checks, and which requests it means. Finding them is `issue::cancel`'s.
 
-use super::{reject_unused, Field};
+use super::{reject_unused, Field, LooksBefore, OnRing, Operation, Verdict};
 use crate::Errno;
 use anyring_abi::{
     Opcode, Sqe, IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD,
@@ -75,5 +75,24 @@ impl Cancel {
         self.user_data.is_none_or(|wanted| wanted == user_data)
             && self.opcode.is_none_or(|wanted| wanted == opcode as u32)
             && (self.any || self.fd.is_none() || same_file)
+    }
+}
+
+impl Operation for Cancel {
+    fn issue_on(&mut self, ring: &mut impl OnRing, _fd: i32) -> Verdict {
+        ring.cancel(self)
+    }
+
+    fn looks_before(&self) -> LooksBefore {
+        LooksBefore::Everything
+    }
+
+    /// It finds itself among those that workers are at, where it means itself. Source: `__io_async_cancel` in io_uring/cancel.c.
+    fn answer_in_worker(&self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict {
+        let means_itself = !self.all && self.matches(user_data, opcode, false);
+        if verdict == Verdict::error(Errno::NOENT) && means_itself {
+            return Verdict::error(Errno::ALREADY);
+        }
+        verdict
     }
 }

@@ -4,7 +4,7 @@
 
 use super::fs::Fs;
 use super::net::{socket_option, Net};
-use super::{Direction, Op};
+use super::{Direction, Op, Operation};
 use crate::descriptors::status_flags;
 use crate::os::file_status;
 

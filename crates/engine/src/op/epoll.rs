@@ -1,6 +1,6 @@
 //! EPOLL_CTL and EPOLL_WAIT: epoll_ctl(2) and epoll_wait(2) on an epoll instance of the program's.
 
-use super::{call, reject_unused, Context, Direction, Field, Verdict};
+use super::{call, reject_unused, Context, Direction, Field, OnRing, Operation, Verdict};
 use crate::descriptors::{is_ring, level};
 use crate::os::{user_read_slice, EpollEvent};
 use crate::Errno;
@@ -41,12 +41,21 @@ impl EpollCtl {
         }
         Some((self.fd, edge_triggered))
     }
+}
 
-    /// Makes the call: it takes the instance's mutex, which nobody holds for long.
-    pub fn issue(&mut self) -> Verdict {
+impl Operation for EpollCtl {
+    fn issue(&mut self, _context: Context) -> Verdict {
         let args = [self.epoll, self.operation, self.fd].map(|value| value as usize);
         let event = self.event.as_ptr() as usize;
         Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))
+    }
+
+    /// It may have a ring watched.
+    fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
+        if let Some((fd, edge_triggered)) = self.watches_ring() {
+            ring.watch_ring(fd, edge_triggered);
+        }
+        Ok(())
     }
 }
 
@@ -69,14 +78,23 @@ impl EpollWait {
         let bytes = (self.count as usize).saturating_mul(size_of::<EpollEvent>());
         self.events = place("events", self.events as usize, bytes) as u64;
     }
+}
 
-    /// Takes what is there; an instance is pollable itself, so nobody ever sleeps in the call.
-    pub fn issue(&mut self, context: Context) -> Verdict {
+impl Operation for EpollWait {
+    fn issue(&mut self, context: Context) -> Verdict {
         let args = [context.fd as usize, self.events as usize, self.count as usize, 0, 0, 0];
         match call(libc::SYS_epoll_pwait, args) {
             Ok(0) => Verdict::WouldBlock(Direction::Read),
             answer => Verdict::of(answer),
         }
+    }
+
+    fn gives_up_in_worker(&self, _number: Option<i32>) -> bool {
+        true
+    }
+
+    fn is_brought(&self, result: i32, _inline: bool) -> bool {
+        result < 0
     }
 }
 
@@ -86,6 +104,8 @@ mod tests {
     use crate::os::{Os, Sys};
     use rustix::event::epoll::{create, CreateFlags};
     use std::os::fd::AsRawFd;
+
+    const HERE: Context = Context { fd: -1, nonblock: true };
 
     #[test]
     fn adds_and_removes_with_the_event_as_it_was_at_submission() {
@@ -102,14 +122,14 @@ mod tests {
         };
         let mut add = EpollCtl::prep(&sqe).unwrap();
         std::hint::black_box(&mut event).data = 78;
-        assert_eq!(add.issue(), Verdict::Done(0));
+        assert_eq!(add.issue(HERE), Verdict::Done(0));
         let mut seen = [EpollEvent::default(); 4];
         assert_eq!(Sys::epoll_wait(epoll.as_raw_fd(), &mut seen, Some(0), None), Ok(1));
         assert_eq!({ seen[0].data }, 77);
 
         let remove = Sqe { len: libc::EPOLL_CTL_DEL as u32, addr: 0, ..sqe };
-        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(), Verdict::Done(0));
-        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(), Verdict::error(Errno::NOENT));
+        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(HERE), Verdict::Done(0));
+        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(HERE), Verdict::error(Errno::NOENT));
     }
 
     #[test]

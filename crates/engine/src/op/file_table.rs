@@ -1,6 +1,6 @@
 //! FILES_UPDATE and FIXED_FD_INSTALL: between the program's descriptors and the registered files.
 
-use super::{call, reject_unused, Context, Field, Verdict};
+use super::{call, reject_unused, Context, Field, OnRing, Operation, Verdict};
 use crate::Errno;
 use anyring_abi::{Sqe, IORING_FIXED_FD_NO_CLOEXEC, IOSQE_FIXED_FILE};
 
@@ -27,6 +27,12 @@ impl FilesUpdate {
     }
 }
 
+impl Operation for FilesUpdate {
+    fn issue_on(&mut self, ring: &mut impl OnRing, _fd: i32) -> Verdict {
+        ring.update_files(*self)
+    }
+}
+
 /// Makes an ordinary descriptor of a registered file. Source: io_uring_enter(2), IORING_OP_FIXED_FD_INSTALL;
 /// io_uring/openclose.c.
 #[derive(Debug, Clone, Copy)]
@@ -50,9 +56,10 @@ impl FixedFdInstall {
         }
         Ok(FixedFdInstall { close_on_exec: sqe.op_flags == 0 })
     }
+}
 
-    /// Duplicates the file to the lowest number.
-    pub fn issue(&mut self, context: Context) -> Verdict {
+impl Operation for FixedFdInstall {
+    fn issue(&mut self, context: Context) -> Verdict {
         let command = if self.close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         match call(libc::SYS_fcntl, [context.fd as usize, command as usize, 0, 0, 0, 0]) {
             Ok(fd) => Verdict::Descriptor(fd as i32),

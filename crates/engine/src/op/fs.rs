@@ -9,7 +9,7 @@
 //! reading is open at once, and for writing without a reader is ENXIO; with O_CREAT or O_TRUNC, or with IOSQE_ASYNC, it
 //! makes the plain call on a worker, which then waits. [`Open`] leads to the same results.
 
-use super::{call, reject_fixed_file, reject_unused, Context, Field, Punt, Verdict};
+use super::{call, reject_fixed_file, reject_unused, Context, Field, Identity, OnRing, Operation, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{user_read, user_read_slice};
 use crate::resource::files::FixedFile;
@@ -61,16 +61,6 @@ pub enum Fs {
 }
 
 impl Fs {
-    /// It opens a file that it may make or cut off: natively a worker does, from the start.
-    pub fn may_make_a_file(&self) -> bool {
-        matches!(self, Fs::Open(open) if open.how.is_forced_to_worker())
-    }
-
-    /// It opens a file without O_DIRECT.
-    pub fn opens_through_cache(&self) -> bool {
-        matches!(self, Fs::Open(open) if !open.how.has(libc::O_DIRECT))
-    }
-
     /// Reads the SQE. Source: io_uring_enter(2); the checks are those of io_uring/openclose.c, fs.c and statx.c.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Fs, Errno> {
         reject_unused(sqe, unused_fields(opcode))?;
@@ -106,26 +96,21 @@ impl Fs {
         })
     }
 
-    /// The SQE's `file_index`: slot of the registered files plus one for the new descriptor, 0 for an ordinary one.
-    pub fn slot(&self) -> u32 {
+    /// The plain close of an ordinary descriptor, for `issue` once nothing of the engine's hangs on it.
+    pub fn close_now(fd: i32) -> Verdict {
+        Verdict::of(call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]))
+    }
+}
+
+impl Operation for Fs {
+    fn slot(&self) -> u32 {
         match self {
             Fs::Open(open) => open.slot,
             _ => 0,
         }
     }
 
-    /// A worker may sleep in the call, which SIGSTOP interrupts and SIGCONT begins anew: the directory is the request's own
-    /// from now on. Where there is no room for it the program's number has to do.
-    pub fn hold_directory(&mut self) {
-        if let Fs::Open(open) = self {
-            if open.dirfd >= 0 && !open.path.is_absolute() {
-                open.directory = FixedFile::private(open.dirfd).ok();
-            }
-        }
-    }
-
-    /// Makes the call.
-    pub fn issue(&mut self, context: Context) -> Verdict {
+    fn issue(&mut self, context: Context) -> Verdict {
         let at = |dirfd: i32| dirfd as usize;
         let (number, args) = match self {
             Fs::Open(open) => return open.issue(context),
@@ -161,9 +146,39 @@ impl Fs {
         Verdict::uncounted(call(number, args))
     }
 
-    /// The plain close of an ordinary descriptor, for `issue` once nothing of the engine's hangs on it.
-    pub fn close_now(fd: i32) -> Verdict {
-        Verdict::of(call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]))
+    fn opens_through_cache(&self) -> bool {
+        matches!(self, Fs::Open(open) if !open.how.has(libc::O_DIRECT))
+    }
+
+    fn issue_on(&mut self, ring: &mut impl OnRing, _fd: i32) -> Verdict {
+        match self {
+            Fs::Close { fd, slot } => ring.close_file(*fd, *slot),
+            _ => Verdict::NeedsCaller,
+        }
+    }
+
+    /// A worker may sleep in the call, which SIGSTOP interrupts and SIGCONT begins anew: the directory is the request's own
+    /// from now on. Where there is no room for it the program's number has to do.
+    fn hold_names(&mut self) -> Option<i32> {
+        if let Fs::Open(open) = self {
+            if open.dirfd >= 0 && !open.path.is_absolute() {
+                open.directory = FixedFile::private(open.dirfd).ok();
+            }
+        }
+        None // of a directory nothing is remembered
+    }
+
+    fn identity(&self, row: Identity) -> Identity {
+        if mutated(Mutation::PathsByAnyWorker) {
+            Identity::Never
+        } else {
+            row
+        }
+    }
+
+    /// It opens a file that it may make or cut off.
+    fn is_forced(&self) -> bool {
+        matches!(self, Fs::Open(open) if open.how.is_forced_to_worker())
     }
 }
 

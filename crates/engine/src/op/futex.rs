@@ -1,6 +1,6 @@
 //! FUTEX_WAIT, FUTEX_WAITV, FUTEX_WAKE: arguments and checks. Waiting is `wq::futex`'s.
 
-use super::{call, reject_unused, Context, Field, Punt, Verdict};
+use super::{call, reject_unused, Context, Field, Operation, Punt, Verdict, Waiter};
 use crate::os::{can_wait_for_several, user_read, GuardedWords};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
@@ -131,13 +131,22 @@ impl Wait {
         }
         self.words().try_for_each(Word::check)
     }
+}
 
-    /// Looks; to wait a thread is needed.
-    pub fn issue(&self) -> Verdict {
+impl Operation for Wait {
+    fn issue(&mut self, _context: Context) -> Verdict {
         match self.check() {
             Ok(()) => Verdict::NeedsWorker(Punt::WouldWait),
             Err(error) => Verdict::error(error),
         }
+    }
+
+    fn waiter(&self) -> Option<Waiter> {
+        Some(Waiter::Futex)
+    }
+
+    fn is_brought(&self, _result: i32, inline: bool) -> bool {
+        !inline
     }
 }
 
@@ -155,9 +164,10 @@ impl Wake {
         let (word, mask) = read(sqe)?;
         Ok(Wake { word, mask })
     }
+}
 
-    /// Makes the call, which never sleeps.
-    pub fn issue(&self, _context: Context) -> Verdict {
+impl Operation for Wake {
+    fn issue(&mut self, _context: Context) -> Verdict {
         let Word { address, value: count, flags } = self.word;
         let (address, count) = (address as usize, count as usize);
         // futex(2) takes a count of 0 for 1.

@@ -1,5 +1,6 @@
 //! MSG_RING: a CQE, and perhaps a registered file, for another ring. `issue/msg_ring.rs` sends it.
 
+use super::{OnRing, Operation, Verdict};
 use crate::resource::files::FixedFile;
 use crate::Errno;
 use anyring_abi::*;
@@ -53,5 +54,19 @@ impl MsgRing {
             return Err(Errno::INVAL);
         }
         Ok(())
+    }
+}
+
+impl Operation for MsgRing {
+    fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
+        ring.send_message(self, fd)
+    }
+
+    fn look_up(&mut self, ring: &mut impl OnRing, fd: i32) -> Result<(), Errno> {
+        if self.sends_file() {
+            ring.look_up_sent(self, fd)
+        } else {
+            Ok(())
+        }
     }
 }

@@ -17,17 +17,24 @@ mod settle;
 pub(super) mod transfer;
 mod zero_copy;
 
-pub use settle::settle;
+use settle::settle;
 pub use transfer::Transfer;
 pub use zero_copy::refused_flags;
 
-use super::{call, reject_unused, Context, Direction, Field, Punt, Verdict};
+use super::{
+    call, reject_unused, Context, Direction, Field, Identity, LooksBefore, OnRing, Operation, Punt, Skip, Turn,
+    Verdict,
+};
+use crate::op::operation::SHOTS_TOGETHER;
+use crate::op::selection::{Attempted, Selection};
 use crate::os::{user_read, user_read_slice, Os, Sys};
+use crate::resource::buf_ring::Held;
 use crate::{descriptors, Errno};
 use anyring_abi::{
     Opcode, Sqe, IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST,
     IORING_CQE_F_SOCK_NONEMPTY, IORING_FILE_INDEX_ALLOC,
 };
+use core::ops::ControlFlow;
 
 /// `SOCK_TYPE_MASK` of the kernel: the bits of socket(2)'s type that are not flags.
 const SOCKET_TYPE_MASK: u32 = 0xf;
@@ -60,28 +67,9 @@ pub enum Net {
 }
 
 impl Net {
-    /// Which readiness a transfer waits for.
-    #[inline]
-    pub fn waits_for(&self) -> Option<Direction> {
-        match self {
-            Net::Transfer(transfer) => transfer.waits_for(),
-            _ => None,
-        }
-    }
-
-    /// Whether it is to wait before its first attempt (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`).
-    #[inline]
-    pub fn will_poll_first(&self) -> bool {
-        match self {
-            Net::Transfer(transfer) => transfer.will_poll_first(),
-            Net::Accept(accept) => accept.poll_first,
-            _ => false,
-        }
-    }
-
-    /// Once where [`will_poll_first`](Self::will_poll_first) says so: what it waits for before its first attempt, or why not.
+    /// What it waits for before its first attempt, or why not.
     #[cold]
-    pub fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
+    fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
         match self {
             Net::Accept(accept) => {
                 accept.poll_first = false;
@@ -96,15 +84,20 @@ impl Net {
         }
     }
 
-    /// Whether it chooses its buffer.
-    pub fn selects(&self) -> bool {
-        matches!(self, Net::Transfer(transfer) if transfer.selects())
+    fn transfer(&self) -> Option<&Transfer> {
+        if let Net::Transfer(transfer) = self {
+            Some(transfer)
+        } else {
+            None
+        }
     }
 
-    /// Whether the last shot of a RECV left room in its buffer.
-    #[inline]
-    pub fn was_short_receive(&self) -> bool {
-        matches!(self, Net::Transfer(transfer) if transfer.was_short())
+    fn transfer_mut(&mut self) -> Option<&mut Transfer> {
+        if let Net::Transfer(transfer) = self {
+            Some(transfer)
+        } else {
+            None
+        }
     }
 
     /// Reads the SQE.
@@ -130,9 +123,48 @@ impl Net {
             _ => Net::Transfer(Transfer::prep(opcode, sqe)?),
         })
     }
+}
 
-    /// See [`super::Op::is_multishot`].
-    pub fn is_multishot(&self) -> bool {
+impl Operation for Net {
+    #[inline]
+    fn wait_first(&mut self, fd: i32) -> Option<Result<(Direction, Skip), Errno>> {
+        if !self.will_poll_first() {
+            return None;
+        }
+        let selects = self.selects();
+        Some(self.polls_first(fd).map(|direction| match direction {
+            Direction::Read if selects => (direction, Skip::LookOnceArmed),
+            _ => (direction, Skip::PollFirst),
+        }))
+    }
+
+    #[inline]
+    fn waits_for(&self) -> Option<Direction> {
+        match self {
+            Net::Transfer(transfer) => transfer.waits_for(),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn will_poll_first(&self) -> bool {
+        match self {
+            Net::Transfer(transfer) => transfer.will_poll_first(),
+            Net::Accept(accept) => accept.poll_first,
+            _ => false,
+        }
+    }
+
+    fn selects(&self) -> bool {
+        matches!(self, Net::Transfer(transfer) if transfer.selects())
+    }
+
+    #[inline]
+    fn was_short_receive(&self) -> bool {
+        matches!(self, Net::Transfer(transfer) if transfer.was_short())
+    }
+
+    fn is_multishot(&self) -> bool {
         match self {
             Net::Accept(accept) => accept.multishot,
             Net::Transfer(transfer) => transfer.is_multishot(),
@@ -140,8 +172,7 @@ impl Net {
         }
     }
 
-    /// The SQE's `file_index`: slot of the registered files plus one for the new descriptor, 0 for an ordinary one.
-    pub fn slot(&self) -> u32 {
+    fn slot(&self) -> u32 {
         match self {
             Net::Accept(accept) => accept.slot,
             Net::Socket(socket) => socket.slot,
@@ -149,17 +180,8 @@ impl Net {
         }
     }
 
-    /// `IORING_CQE_F_*` of the CQE of the descriptor that it made.
-    pub fn descriptor_flags(&self) -> u32 {
-        match self {
-            Net::Accept(accept) if accept.more_wait => IORING_CQE_F_SOCK_NONEMPTY,
-            _ => 0,
-        }
-    }
-
-    /// Attempts the call.
     #[inline]
-    pub fn issue(&mut self, context: Context) -> Verdict {
+    fn issue(&mut self, context: Context) -> Verdict {
         match self {
             Net::Transfer(transfer) => transfer.issue(context),
             Net::Accept(accept) => accept.issue(context),
@@ -179,6 +201,129 @@ impl Net {
                     answer => Verdict::uncounted_on(context.fd, answer),
                 }
             }
+        }
+    }
+
+    #[inline]
+    fn issue_after(&mut self, _ring: &mut impl OnRing, first: Result<usize, Errno>, fd: i32) -> Verdict {
+        match self {
+            Net::Transfer(transfer) => transfer.issue_after(first, Context { fd, nonblock: true }),
+            _ => Verdict::error(Errno::INVAL),
+        }
+    }
+
+    #[inline]
+    fn look_up(&mut self, ring: &mut impl OnRing, fd: i32) -> Result<(), Errno> {
+        match self {
+            Net::Transfer(transfer) => transfer.find_buffer(fd, ring.buffers()),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused_by_ring(&self) -> Option<Errno> {
+        Some(Errno::NOTSOCK)
+    }
+
+    #[inline]
+    fn cqe_flags(&self) -> u32 {
+        self.transfer().map_or(0, Transfer::cqe_flags)
+    }
+
+    fn identity(&self, row: Identity) -> Identity {
+        if self.is_bundle() {
+            Identity::Never
+        } else {
+            row
+        }
+    }
+
+    fn may_sleep_on_file(&self) -> bool {
+        true
+    }
+
+    fn selection(&mut self) -> Option<&mut Selection> {
+        self.transfer_mut()?.selection()
+    }
+
+    fn use_buffers(&mut self) {
+        if let Net::Transfer(transfer) = self {
+            transfer.use_buffers();
+        }
+    }
+
+    fn is_bundle(&self) -> bool {
+        self.transfer().is_some_and(Transfer::is_bundle)
+    }
+
+    fn sends(&self) -> bool {
+        self.transfer().is_some_and(|transfer| transfer.direction() == Direction::Write)
+    }
+
+    fn settle(&mut self, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict> {
+        match self {
+            Net::Transfer(transfer) => settle(transfer, attempted, held, appends),
+            _ => ControlFlow::Break(attempted.verdict()),
+        }
+    }
+
+    /// A bundle is sent until there is nothing (`io_poll_multishot_retry`).
+    fn shots_together(&self) -> u32 {
+        if self.is_bundle() && self.sends() {
+            u32::MAX
+        } else {
+            SHOTS_TOGETHER
+        }
+    }
+
+    fn transferred(&self) -> usize {
+        self.transfer().map_or(0, Transfer::transferred)
+    }
+
+    fn forget_transferred(&mut self) {
+        if let Net::Transfer(transfer) = self {
+            transfer.forget_transferred();
+        }
+    }
+
+    fn hears_urgent_data(&self) -> bool {
+        true
+    }
+
+    /// Only with POLL_FIRST is anything but a socket waited for.
+    fn answer_unpolled(&mut self, _fd: i32) -> Option<Verdict> {
+        Some(Verdict::error(if self.is_multishot() { Errno::BADFD } else { Errno::AGAIN }))
+    }
+
+    fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
+        self.transfer()?.end_of_datagrams(fd)
+    }
+
+    fn turn(&self) -> Turn {
+        match self {
+            Net::Accept(_) => Turn::Behind(Direction::Read),
+            _ => self.waits_for().map_or(Turn::Unknown, Turn::Behind),
+        }
+    }
+
+    fn looks_before(&self) -> LooksBefore {
+        LooksBefore::ItsFile
+    }
+
+    fn gives_up_in_worker(&self, number: Option<i32>) -> bool {
+        matches!(self, Net::Accept(_)) && number.is_some_and(|fd| !is_blocking(fd))
+    }
+
+    fn answer_installed(&self, installed: Result<i32, Errno>) -> Verdict {
+        let flags = match self {
+            Net::Accept(accept) if accept.more_wait => IORING_CQE_F_SOCK_NONEMPTY,
+            _ => 0,
+        };
+        match installed {
+            Ok(result) if self.is_multishot() => Verdict::Shot { result, flags },
+            Ok(result) => Verdict::DoneWith { result, flags, failed: false },
+            // SOCKET answers it without `req_set_fail`.
+            Err(error) if matches!(self, Net::Socket(_)) => Verdict::uncounted(Err(error)),
+            Err(error) => Verdict::error(error),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! IORING_OP_NOP.
 
-use super::{Context, Op, Punt, Verdict};
-use crate::Errno;
+use super::{Context, OnRing, Op, Operation, Punt, Verdict};
+use crate::{descriptors, Errno};
 use anyring_abi::{
     Sqe, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE,
     IORING_NOP_INJECT_RESULT, IORING_NOP_TW, IOSQE_FIXED_FILE,
@@ -53,10 +53,9 @@ pub fn prep(sqe: &Sqe) -> Result<Op, Errno> {
     }))
 }
 
-impl Nop {
-    /// Always done.
+impl Operation for Nop {
     #[inline]
-    pub fn issue(&self) -> Verdict {
+    fn issue(&mut self, _context: Context) -> Verdict {
         Verdict::Done(self.result)
     }
 }
@@ -69,9 +68,10 @@ impl NopWith {
             self.result = -error.raw_os_error();
         }
     }
+}
 
-    /// Done, if need be after the submission.
-    pub fn issue(&self, context: Context) -> Verdict {
+impl Operation for NopWith {
+    fn issue(&mut self, context: Context) -> Verdict {
         if self.by_task_work && context.nonblock {
             return Verdict::NeedsWorker(Punt::NoForm);
         }
@@ -79,5 +79,39 @@ impl NopWith {
             None => Verdict::Done(self.result),
             Some(_) => Verdict::DoneWith { result: self.result, flags: IORING_CQE_F_32, failed: self.result < 0 },
         }
+    }
+
+    fn check_on(&self, ring: &mut impl OnRing) -> Result<(), Errno> {
+        match self.extra.is_some() && !ring.has_large_cqes() {
+            true => Err(Errno::INVAL),
+            false => Ok(()),
+        }
+    }
+
+    /// Its file and registered buffer only have to be there.
+    fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
+        if let Some((fd, false)) = self.file {
+            ring.record_file(fd);
+        }
+        let file = match self.file {
+            None => Ok(()),
+            Some((index, true)) => ring.fixed_file(index as u32).map(|_| ()),
+            Some((fd, false)) if descriptors::is_own(fd) => Err(Errno::BADF), // not open to the program
+            Some((fd, false)) => descriptors::check_open(fd),
+        };
+        let buffer = match self.buffer {
+            None => Ok(()),
+            Some(index) => ring.buffers().ok_or(Errno::FAULT).and_then(|buffers| buffers.get(index).map(|_| ())),
+        };
+        self.looked_up(file.and(buffer));
+        Ok(())
+    }
+
+    fn by_task_work(&self) -> bool {
+        true
+    }
+
+    fn extra(&self) -> Option<[u64; 2]> {
+        self.extra
     }
 }

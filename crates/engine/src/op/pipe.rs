@@ -1,6 +1,6 @@
 //! PIPE: pipe2(2), whose two ends may also go to the registered files.
 
-use super::{call, reject_unused, Context, Field, Verdict};
+use super::{call, reject_unused, Context, Field, Identity, OnRing, Operation, Verdict};
 use crate::os::user_write;
 use crate::{descriptors, Errno};
 use anyring_abi::Sqe;
@@ -28,20 +28,6 @@ impl Pipe {
         Ok(Pipe { fds: sqe.addr, flags: sqe.op_flags, slot: sqe.file_index })
     }
 
-    /// Makes a pipe of ordinary descriptors; one for slots is `issue`'s, which has the registered files.
-    pub fn issue(&mut self, _context: Context) -> Verdict {
-        match self.make(self.flags) {
-            Ok(ends) => match self.tell(ends) {
-                Ok(()) => Verdict::Done(0),
-                Err(error) => {
-                    ends.into_iter().for_each(descriptors::close);
-                    Verdict::error(error)
-                }
-            },
-            Err(error) => Verdict::error(error),
-        }
-    }
-
     /// A pipe for two slots: close-on-exec until it is there.
     pub fn make_for_slots(&self) -> Result<[i32; 2], Errno> {
         if self.flags & libc::O_CLOEXEC as u32 != 0 {
@@ -58,5 +44,35 @@ impl Pipe {
     fn make(&self, flags: u32) -> Result<[i32; 2], Errno> {
         let mut ends = [-1i32; 2];
         call(libc::SYS_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]).map(|_| ends)
+    }
+}
+
+impl Operation for Pipe {
+    fn issue(&mut self, _context: Context) -> Verdict {
+        match self.make(self.flags) {
+            Ok(ends) => match self.tell(ends) {
+                Ok(()) => Verdict::Done(0),
+                Err(error) => {
+                    ends.into_iter().for_each(descriptors::close);
+                    Verdict::error(error)
+                }
+            },
+            Err(error) => Verdict::error(error),
+        }
+    }
+
+    fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
+        match self.slot {
+            0 => self.issue(Context { fd, nonblock: true }),
+            _ => ring.make_registered_pipe(self),
+        }
+    }
+
+    fn identity(&self, row: Identity) -> Identity {
+        if self.slot != 0 {
+            Identity::Never
+        } else {
+            row
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! POLL_ADD and POLL_REMOVE: arguments and checks. Arming is `poll`'s, finding is `issue::cancel`'s.
 
-use super::{reject_unused, Context, Direction, Field, Verdict};
+use super::{reject_unused, Context, Direction, Field, LooksBefore, OnRing, Operation, Turn, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::Errno;
@@ -82,19 +82,10 @@ impl PollAdd {
     pub fn found_at_once(&self) -> bool {
         self.found
     }
+}
 
-    /// The answer where there is nothing to wait for: epoll(7) refuses the file, which has no wait queue either. Source:
-    /// `__io_arm_poll_handler` in io_uring/poll.c, without entries.
-    pub fn issue_unarmed(&mut self, context: Context) -> Verdict {
-        self.multishot = false;
-        match self.issue(context) {
-            Verdict::WouldBlock(_) => Verdict::error(Errno::INVAL),
-            verdict => verdict,
-        }
-    }
-
-    /// Looks once, without waiting.
-    pub fn issue(&mut self, context: Context) -> Verdict {
+impl Operation for PollAdd {
+    fn issue(&mut self, context: Context) -> Verdict {
         if context.fd < 0 {
             return Verdict::error(Errno::BADF);
         }
@@ -110,6 +101,25 @@ impl PollAdd {
             Ok(seen) => Verdict::Done(seen.into()),
             Err(error) => Verdict::error(error),
         }
+    }
+
+    fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
+        ring.watch_ring(fd, true);
+        self.issue(Context { fd, nonblock: true })
+    }
+
+    /// epoll(7) refuses the file, which has no wait queue either. Source: `__io_arm_poll_handler` in io_uring/poll.c, without
+    /// entries.
+    fn answer_unpolled(&mut self, fd: i32) -> Option<Verdict> {
+        self.multishot = false;
+        Some(match self.issue(Context { fd, nonblock: true }) {
+            Verdict::WouldBlock(_) => Verdict::error(Errno::INVAL),
+            verdict => verdict,
+        })
+    }
+
+    fn turn(&self) -> Turn {
+        Turn::Nobody
     }
 }
 
@@ -143,5 +153,15 @@ impl PollRemove {
             events: new_events.then_some(sqe.op_flags as u16),
             user_data: new_user_data.then_some(sqe.off),
         })
+    }
+}
+
+impl Operation for PollRemove {
+    fn issue_on(&mut self, ring: &mut impl OnRing, _fd: i32) -> Verdict {
+        ring.remove_poll(self)
+    }
+
+    fn looks_before(&self) -> LooksBefore {
+        LooksBefore::Everything
     }
 }

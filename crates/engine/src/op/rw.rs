@@ -6,9 +6,9 @@
 //! middle goes on where it stopped, as io_uring/rw.c does; on streams a short transfer is the result.
 
 mod direct;
+mod operation;
 mod substitute;
 
-use super::net::is_blocking;
 use super::splice::has_position;
 use super::{call, Context, Direction, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
@@ -172,40 +172,6 @@ impl Rw {
         self.buffer = buffer;
     }
 
-    /// Whether it chooses its buffer.
-    #[inline]
-    pub fn selects(&self) -> bool {
-        self.selection.is_some()
-    }
-
-    /// See [`super::Op::selection`].
-    pub fn selection(&mut self) -> Option<&mut Selection> {
-        self.selection.as_deref_mut()
-    }
-
-    /// See [`super::Op::use_buffers`].
-    pub fn use_buffers(&mut self) {
-        let Some([[address, bytes]]) = self.selection.as_ref().map(|selection| &selection.ranges[..]) else {
-            return;
-        };
-        self.buffers = Buffers::One([*address, (*bytes).min(MAX_RW_COUNT)]);
-        self.aligned = (address | bytes | self.offset as usize).is_multiple_of(512);
-        self.done = 0;
-    }
-
-    /// See [`crate::op::Op::end_of_datagrams`]. A read heeds O_NONBLOCK.
-    pub fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
-        if self.write || self.multishot {
-            return None;
-        }
-        Some(if is_blocking(fd) { self.finish(self.total()) } else { Verdict::error(Errno::AGAIN) })
-    }
-
-    /// See [`crate::op::Op::forget_transferred`].
-    pub fn forget_transferred(&mut self) {
-        self.done = 0;
-    }
-
     /// See [`crate::op::Op::divisible_bytes`]: the bytes, and whether they are written.
     pub(super) fn divisible_bytes(&self) -> Option<(usize, bool)> {
         let bytes = match &self.selection {
@@ -225,31 +191,6 @@ impl Rw {
             Buffers::One([_, length]) => *length = bytes,
             Buffers::Many(iovecs) => super::cut::cut_ranges(iovecs, bytes),
         }
-    }
-
-    /// READ_MULTISHOT.
-    pub fn is_multishot(&self) -> bool {
-        self.multishot
-    }
-
-    /// Once for a READ_MULTISHOT: it is armed before the first attempt.
-    pub fn polls_first(&mut self) -> bool {
-        self.multishot && !core::mem::replace(&mut self.polled, true)
-    }
-
-    /// Once for a READ_MULTISHOT: this attempt, or result, is that of its submission.
-    pub fn take_submitted(&mut self) -> bool {
-        core::mem::take(&mut self.submitted)
-    }
-
-    /// The attempt of its submission has a result: until that is posted, [`take_submitted`](Self::take_submitted) says so.
-    pub fn shoots_once(&mut self) {
-        self.submitted = true;
-    }
-
-    /// See [`super::Op::transferred`].
-    pub fn transferred(&self) -> usize {
-        self.done as usize
     }
 
     /// The file is known to have no position. Only taken where it makes no difference: an offset of 0 means nothing to any
@@ -283,40 +224,15 @@ impl Rw {
         self.by_worker
     }
 
-    /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT), with flags that may be refused at
-    /// once, and before it has polled first: that must not be left for the event, which it would use up.
-    #[inline]
-    pub fn waits_for(&self) -> Option<Direction> {
-        let polls_first = self.multishot && !self.polled;
-        let known = self.flags & (RWF_NOWAIT | RWF_OF_FILES) == 0 && !polls_first && !self.is_of_nothing();
-        known.then(|| self.direction())
-    }
-
     /// A transfer of no bytes, which waits for nothing.
     #[inline]
     fn is_of_nothing(&self) -> bool {
         matches!(self.buffers, Buffers::One([_, 0])) && self.selection.is_none()
     }
 
-    /// Transfers, going on after short counts on files that have a position.
+    /// Goes on from a call that gave this answer.
     #[inline]
-    pub fn issue(&mut self, context: Context) -> Verdict {
-        let total = self.total();
-        if self.flags & !(RWF_SUPPORTED & !RWF_OF_FILES) != 0 {
-            if let Some(error) = self.refused_flags(context.fd) {
-                return self.finish_error(error, total);
-            }
-        }
-        if self.protected {
-            return self.finish_error(refusal_of_protection(context.fd), total);
-        }
-        let first = self.transfer(context, self.offset);
-        self.issue_after(first, context)
-    }
-
-    /// Goes on as [`issue`](Self::issue) does after its first call, which gave this answer.
-    #[inline]
-    pub fn issue_after(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
+    fn follow_call(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
         let total = self.total();
         let mut called = first;
         loop {

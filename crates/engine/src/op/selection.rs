@@ -4,7 +4,7 @@
 //! Which buffer it gets is the ring's to say (`resource::buf_ring`).
 
 use super::net::socket_option;
-use super::{Direction, Op, Verdict};
+use super::{Direction, Op, Operation, Verdict};
 use crate::os::{Os, Sys};
 use crate::resource::buf_ring::Held;
 use crate::{descriptors, Errno};

@@ -8,11 +8,11 @@
 //! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK: if another reader empties it between the poll and the
 //! call, the worker sleeps until more data arrives, as the kernel's would.
 
-use super::{call, Context, Direction, Punt, Verdict};
+use super::{call, Context, Direction, OnRing, Operation, Punt, Verdict};
 use crate::descriptors::{check_open, is_nonblocking, status_flags};
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
-use crate::resource::files::FixedFile;
+use crate::resource::files::{is_locked, FixedFile};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, SPLICE_F_FD_IN_FIXED};
 use std::sync::Arc;
@@ -113,33 +113,6 @@ impl Splice {
         }
     }
 
-    /// Polls both sides, then makes the call on a worker: without waiting for a pipe at first, plainly if it turned out
-    /// not to be ready although poll(2) still says so.
-    pub fn issue(&mut self, context: Context) -> Verdict {
-        if self.bytes == 0 {
-            return Verdict::of(check_open(self.input_fd()).map(|()| 0));
-        }
-        let mut flags = self.flags | libc::SPLICE_F_NONBLOCK;
-        loop {
-            match self.unready(context.fd) {
-                Some(side) if !self.gives_up(side, context.fd) => {
-                    return match self.check(context.fd) {
-                        Ok(()) => Verdict::WouldBlock(side),
-                        Err(error) => Verdict::error(error),
-                    };
-                }
-                _ if context.nonblock => return Verdict::NeedsWorker(Punt::NoForm),
-                _ => {}
-            }
-            match self.transfer(context.fd, flags) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if flags != self.flags => flags = self.flags,
-                Ok(count) if count != self.bytes as usize => return Verdict::DoneShort(count as i32),
-                answer => return Verdict::of(answer),
-            }
-        }
-    }
-
     fn transfer(&self, output: i32, flags: u32) -> Result<usize, Errno> {
         let (input, output, bytes, flags) =
             (self.input_fd() as usize, output as usize, self.bytes as usize, flags as usize);
@@ -215,6 +188,66 @@ impl Splice {
         let obeys_the_call = is_pipe(own) || (side == Direction::Read && is_unix_socket(own));
         let call_gives_up = self.flags & libc::SPLICE_F_NONBLOCK != 0 || (is_pipe(other) && is_nonblocking(other));
         is_nonblocking(own) || (obeys_the_call && call_gives_up)
+    }
+}
+
+impl Operation for Splice {
+    fn issue(&mut self, context: Context) -> Verdict {
+        if self.bytes == 0 {
+            return Verdict::of(check_open(self.input_fd()).map(|()| 0));
+        }
+        let mut flags = self.flags | libc::SPLICE_F_NONBLOCK;
+        loop {
+            match self.unready(context.fd) {
+                Some(side) if !self.gives_up(side, context.fd) => {
+                    return match self.check(context.fd) {
+                        Ok(()) => Verdict::WouldBlock(side),
+                        Err(error) => Verdict::error(error),
+                    };
+                }
+                _ if context.nonblock => return Verdict::NeedsWorker(Punt::NoForm),
+                _ => {}
+            }
+            match self.transfer(context.fd, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if flags != self.flags => flags = self.flags,
+                Ok(count) if count != self.bytes as usize => return Verdict::DoneShort(count as i32),
+                answer => return Verdict::of(answer),
+            }
+        }
+    }
+
+    /// Its second file, where it is a registered one.
+    fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
+        if let Some(index) = self.input_index() {
+            self.set_input(ring.fixed_file(index)?);
+        }
+        Ok(())
+    }
+
+    /// Somebody may wait for its output, or sleep in the call: its input is its own from now on. Only a file with a lock stays the
+    /// program's, or on a server that may know one, since a duplicate could not be closed before the lock has gone.
+    fn hold_names(&mut self) -> Option<i32> {
+        // A server cannot be asked for its locks under the ring's.
+        let may_be_locked = |fd| file_status(fd).is_ok_and(|status| status.is_remote()) || is_locked(fd);
+        if self.input_number().is_some_and(may_be_locked) {
+            return None;
+        }
+        // That it is not open, say, the call will tell.
+        self.hold_input().ok().filter(|input| input.is_new).map(|input| input.fd)
+    }
+
+    /// The input, if that is not ready.
+    fn polled_number(&mut self, fd: i32, direction: Direction) -> Result<(i32, Option<i32>), Errno> {
+        if direction == Direction::Write {
+            return Ok((fd, self.hold_names()));
+        }
+        let input = self.hold_input()?;
+        Ok((input.fd, input.is_new.then_some(input.fd)))
+    }
+
+    fn may_sleep_on_file(&self) -> bool {
+        true
     }
 }
 

@@ -1,6 +1,6 @@
 //! FSYNC, SYNC_FILE_RANGE, FALLOCATE, FTRUNCATE, FADVISE, MADVISE: calls that may sleep and have no nonblocking form.
 
-use super::{call, reject_unused, Context, Field, Punt, Verdict};
+use super::{call, reject_unused, Context, Field, Operation, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, IORING_FSYNC_DATASYNC};
@@ -94,8 +94,26 @@ impl Sync {
         })
     }
 
-    /// A worker makes the call; the kernel forces the same ones off the submitting thread.
-    pub fn issue(&mut self, context: Context) -> Verdict {
+    /// Advice that never sleeps: file advice that only sets a flag (io_uring/advise.c, io_fadvise_force_async), and
+    /// memory advice that reads nothing in. Done in the submitting thread, before a worker's new stack could take the
+    /// place of memory that the program has just unmapped.
+    fn cheap_advice(&self) -> bool {
+        match *self {
+            Sync::Fadvise { advice, .. } => {
+                [libc::POSIX_FADV_NORMAL, libc::POSIX_FADV_RANDOM, libc::POSIX_FADV_SEQUENTIAL]
+                    .contains(&(advice as i32))
+            }
+            Sync::Madvise { advice, .. } => {
+                ![libc::MADV_WILLNEED, libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE, libc::MADV_PAGEOUT]
+                    .contains(&(advice as i32))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Operation for Sync {
+    fn issue(&mut self, context: Context) -> Verdict {
         if context.nonblock && !self.cheap_advice() {
             return Verdict::NeedsWorker(Punt::NoForm);
         }
@@ -124,23 +142,6 @@ impl Sync {
             Sync::Fadvise { .. } => Verdict::of(answer),
             Sync::Madvise { .. } => Verdict::uncounted(answer),
             _ => Verdict::uncounted_on(context.fd, answer),
-        }
-    }
-
-    /// Advice that never sleeps: file advice that only sets a flag (io_uring/advise.c, io_fadvise_force_async), and
-    /// memory advice that reads nothing in. Done in the submitting thread, before a worker's new stack could take the
-    /// place of memory that the program has just unmapped.
-    fn cheap_advice(&self) -> bool {
-        match *self {
-            Sync::Fadvise { advice, .. } => {
-                [libc::POSIX_FADV_NORMAL, libc::POSIX_FADV_RANDOM, libc::POSIX_FADV_SEQUENTIAL]
-                    .contains(&(advice as i32))
-            }
-            Sync::Madvise { advice, .. } => {
-                ![libc::MADV_WILLNEED, libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE, libc::MADV_PAGEOUT]
-                    .contains(&(advice as i32))
-            }
-            _ => false,
         }
     }
 }

@@ -71,7 +71,7 @@ pub struct Definition {
     pub ends_others: bool,
     /// What it is without a look at more than its SQE.
     pub at_once: AtOnce,
-    /// When its maker's identity counts; [`super::identity`] knows of the operations that are exceptions.
+    /// When its maker's identity counts; [`super::Operation::identity`] knows of the operations that are exceptions.
     pub identity: Identity,
 }
 
@@ -167,7 +167,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::Timeout => Definition::without_file(|_, sqe| timeout::Timeout::prep(sqe, false).map(Op::Timeout))
             .of_ring()
             .own_place(),
-        O::LinkTimeout => Definition::without_file(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::LinkTimeout))
+        O::LinkTimeout => Definition::without_file(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::Timeout))
             .of_ring()
             .own_place(),
         O::TimeoutRemove => {

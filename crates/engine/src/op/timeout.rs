@@ -1,6 +1,6 @@
 //! TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE: arguments and checks. The timers themselves are `request::timer`'s.
 
-use super::{reject_unused, Field};
+use super::{reject_unused, Field, OnRing, Operation, Turn, Verdict};
 use crate::os::user_read;
 use crate::os::Clock;
 use crate::Errno;
@@ -9,6 +9,7 @@ use anyring_abi::{
     IORING_TIMEOUT_CLOCK_MASK, IORING_TIMEOUT_ETIME_SUCCESS, IORING_TIMEOUT_MULTISHOT, IORING_TIMEOUT_REALTIME,
     IORING_TIMEOUT_UPDATE, IORING_TIMEOUT_UPDATE_MASK, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE,
 };
+use core::num::NonZeroU32;
 
 /// A point in time, or a span from when the request is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,9 +45,16 @@ pub struct Timeout {
     pub expiry_is_success: bool,
     /// Fires again and again.
     pub multishot: bool,
+    /// LINK_TIMEOUT: on the request linked before it.
+    pub linked: bool,
 }
 
 impl Timeout {
+    /// How many completions end it, if it counts them.
+    pub fn counts(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.count).filter(|_| !self.multishot)
+    }
+
     /// Reads the SQE and the timespec it points to. Whether a LINK_TIMEOUT has something to guard is checked where links
     /// are made.
     pub fn prep(sqe: &Sqe, linked: bool) -> Result<Timeout, Errno> {
@@ -64,7 +72,29 @@ impl Timeout {
         let clock = clock(flags)?;
         let when = When::read(sqe.addr, absolute)?;
         let expiry_is_success = flags & IORING_TIMEOUT_ETIME_SUCCESS != 0;
-        Ok(Timeout { when, clock, count: sqe.off as u32, expiry_is_success, multishot })
+        Ok(Timeout { when, clock, count: sqe.off as u32, expiry_is_success, multishot, linked })
+    }
+}
+
+impl Operation for Timeout {
+    fn check_on(&self, ring: &mut impl OnRing) -> Result<(), Errno> {
+        if self.linked {
+            ring.check_link_timeout()?;
+        }
+        ring.make_room_for_timer(self)
+    }
+
+    fn turn(&self) -> Turn {
+        if self.linked {
+            Turn::Unknown
+        } else {
+            Turn::Nobody
+        }
+    }
+
+    /// What ends it is brought.
+    fn is_brought(&self, _result: i32, _inline: bool) -> bool {
+        true
     }
 }
 
@@ -108,5 +138,11 @@ impl TimeoutRemove {
         let updates = flags & IORING_TIMEOUT_UPDATE != 0;
         let update = updates.then_some((when, flags & IORING_LINK_TIMEOUT_UPDATE != 0));
         Ok(TimeoutRemove { target: sqe.addr, update })
+    }
+}
+
+impl Operation for TimeoutRemove {
+    fn issue_on(&mut self, ring: &mut impl OnRing, _fd: i32) -> Verdict {
+        ring.remove_timeout(self)
     }
 }

@@ -1,7 +1,7 @@
 //! URING_CMD: commands of the file that the SQE names. Sockets have some, block devices one; what only drivers have fails as
 //! on a kernel without them.
 
-use super::{call, Context, Punt, Verdict};
+use super::{call, Context, Operation, Punt, Verdict};
 use crate::os::file_status;
 use crate::Errno;
 use anyring_abi::{
@@ -44,14 +44,6 @@ impl UringCmd {
             file_index: sqe.file_index,
             rest_is_zero: sqe.len == 0 && sqe.op_flags == 0 && sqe.file_index == 0,
         })
-    }
-
-    /// Makes the call that does the same.
-    pub fn issue(&self, context: Context) -> Verdict {
-        match self.of_socket(context.fd) {
-            Err(Errno::NOTSOCK) => self.of_other(context),
-            answer => Verdict::of(answer),
-        }
     }
 
     /// A socket's commands. Source: `io_uring_cmd_sock` in io_uring/cmd_net.c.
@@ -98,6 +90,19 @@ impl UringCmd {
             libc::S_IFCHR if status.special == rustix::fs::makedev(1, 3) => Verdict::Done(0),
             _ => Verdict::error(Errno::OPNOTSUPP),
         }
+    }
+}
+
+impl Operation for UringCmd {
+    fn issue(&mut self, context: Context) -> Verdict {
+        match self.of_socket(context.fd) {
+            Err(Errno::NOTSOCK) => self.of_other(context),
+            answer => Verdict::of(answer),
+        }
+    }
+
+    fn refused_by_ring(&self) -> Option<Errno> {
+        Some(Errno::OPNOTSUPP)
     }
 }
 

@@ -1,6 +1,6 @@
 //! WAITID: waitid(2). An attempt never sleeps; who waits for a child that has nothing to tell yet is `wq::waitid`'s.
 
-use super::{reject_unused, Context, Field, Punt, Verdict};
+use super::{reject_unused, Context, Field, Operation, Punt, Verdict, Waiter};
 use crate::os::{check, syscall, user_write_slice};
 use crate::resource::files::FixedFile;
 use crate::{descriptors, Errno};
@@ -42,33 +42,6 @@ impl Waitid {
     pub fn prep(sqe: &Sqe) -> Result<Waitid, Errno> {
         reject_unused(sqe, &[Field::Addr, Field::BufIndex, Field::Addr3, Field::OpFlags])?;
         Ok(Waitid { kind: sqe.len, id: sqe.fd, options: sqe.file_index as i32, info: sqe.off, pidfd: None })
-    }
-
-    /// Looks whether a child has something to tell.
-    pub fn issue(&mut self, _context: Context) -> Verdict {
-        if !self.is_sound() {
-            return Verdict::error(Errno::INVAL);
-        }
-        if self.kind == libc::P_PGID && self.id == 0 {
-            // waitid(2) itself takes 0 for the caller's group since Linux 5.4. From now on it waits for this group.
-            self.id = own_group();
-        }
-        let mut raw = [0i32; INFO_WORDS];
-        let (result, info) = match self.call(self.options | libc::WNOHANG, &mut raw) {
-            Ok(()) if raw[PID_WORD] != 0 => {
-                let [signal, errno, code, _, pid, uid, status, ..] = raw;
-                (0, Info { signal, errno, code, pid, uid: uid as u32, status })
-            }
-            Ok(()) if self.options & libc::WNOHANG != 0 || self.is_nonblocking() => (0, Info::default()),
-            Ok(()) if self.cannot_wait() => return Verdict::error(Errno::INVAL),
-            Ok(()) => return Verdict::NeedsWorker(Punt::WouldWait),
-            Err(Errno::CHILD) => (-Errno::CHILD.raw_os_error(), Info::default()),
-            Err(error) => return Verdict::error(error),
-        };
-        match self.tell(info) {
-            Ok(()) => Verdict::Done(result),
-            Err(error) => Verdict::error(error),
-        }
     }
 
     /// What the kernel checks before it looks for children; waitid(2) answers the same, but would write zeroes.
@@ -148,11 +121,6 @@ impl Waitid {
         }
     }
 
-    /// A wait that is cancelled tells zeroes; where that is not possible, nothing.
-    pub fn tell_nothing(&self) {
-        let _ = self.tell(Info::default());
-    }
-
     fn tell(&self, info: Info) -> Result<(), Errno> {
         if self.info == 0 {
             return Ok(());
@@ -160,6 +128,47 @@ impl Waitid {
         user_write_slice(self.info, &[info.signal, info.errno, info.code])?;
         let behind = self.info.wrapping_add(PID_WORD as u64 * 4);
         user_write_slice(behind, &[info.pid, info.uid as i32, info.status])
+    }
+}
+
+impl Operation for Waitid {
+    fn issue(&mut self, _context: Context) -> Verdict {
+        if !self.is_sound() {
+            return Verdict::error(Errno::INVAL);
+        }
+        if self.kind == libc::P_PGID && self.id == 0 {
+            // waitid(2) itself takes 0 for the caller's group since Linux 5.4. From now on it waits for this group.
+            self.id = own_group();
+        }
+        let mut raw = [0i32; INFO_WORDS];
+        let (result, info) = match self.call(self.options | libc::WNOHANG, &mut raw) {
+            Ok(()) if raw[PID_WORD] != 0 => {
+                let [signal, errno, code, _, pid, uid, status, ..] = raw;
+                (0, Info { signal, errno, code, pid, uid: uid as u32, status })
+            }
+            Ok(()) if self.options & libc::WNOHANG != 0 || self.is_nonblocking() => (0, Info::default()),
+            Ok(()) if self.cannot_wait() => return Verdict::error(Errno::INVAL),
+            Ok(()) => return Verdict::NeedsWorker(Punt::WouldWait),
+            Err(Errno::CHILD) => (-Errno::CHILD.raw_os_error(), Info::default()),
+            Err(error) => return Verdict::error(error),
+        };
+        match self.tell(info) {
+            Ok(()) => Verdict::Done(result),
+            Err(error) => Verdict::error(error),
+        }
+    }
+
+    fn waiter(&self) -> Option<Waiter> {
+        Some(Waiter::Child)
+    }
+
+    fn is_brought(&self, _result: i32, inline: bool) -> bool {
+        !inline
+    }
+
+    /// A wait that is cancelled tells zeroes; where that is not possible, nothing.
+    fn tell_cancelled(&self) {
+        let _ = self.tell(Info::default());
     }
 }
 

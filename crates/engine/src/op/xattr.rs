@@ -4,7 +4,7 @@
 //! `op/fs.rs`). Names, values to set and paths are copied when the SQE is read.
 
 use super::fs::Path;
-use super::{call, reject_fixed_file, Context, Verdict};
+use super::{call, reject_fixed_file, Context, OnRing, Operation, Verdict};
 use crate::os::user_read_slice;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
@@ -61,9 +61,10 @@ impl Xattr {
             *address = place("value", *address as usize, *room as usize) as u64;
         }
     }
+}
 
-    /// Makes the call.
-    pub fn issue(&mut self, context: Context) -> Verdict {
+impl Operation for Xattr {
+    fn issue(&mut self, context: Context) -> Verdict {
         let name = self.name.address();
         let on = self.path.as_ref().map_or(context.fd as usize, Path::address);
         let by_path = self.path.is_some();
@@ -81,6 +82,10 @@ impl Xattr {
             true => Verdict::uncounted(answer),
             false => Verdict::uncounted_on(context.fd, answer),
         }
+    }
+
+    fn issue_on(&mut self, _ring: &mut impl OnRing, _fd: i32) -> Verdict {
+        Verdict::NeedsCaller
     }
 }
 

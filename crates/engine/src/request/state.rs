@@ -269,9 +269,7 @@ impl Request {
     /// A worker is to make it, as with IOSQE_ASYNC.
     pub fn send_to_worker(&mut self) {
         self.flags |= IOSQE_ASYNC;
-        if let Op::Rw(rw) = &mut self.op {
-            rw.take_submitted();
-        }
+        self.op.take_submitted();
     }
 
     /// Its submitter's identity decides what it leads to: see `wq::creds`.

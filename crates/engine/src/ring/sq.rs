@@ -8,17 +8,17 @@ use super::broken::Unanswered;
 use super::{RingGuard, State};
 use crate::forced::{point, Point};
 use crate::memory::layout::word;
-use crate::op::net::{refused_flags, Net};
-use crate::op::{definition, Context, Definition, Direction, FileUse, Identity, Op, Verdict};
+use crate::op::net::refused_flags;
+use crate::op::{definition, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
 use crate::stats::Path;
 use crate::wq::creds::Hold;
 use crate::{alloc, stats, Errno};
 use anyring_abi::{
-    Cqe, Opcode, Sqe, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED,
-    IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE,
-    IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
+    Cqe, Opcode, Sqe, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC,
+    IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK,
+    IOSQE_IO_LINK,
 };
 
 use core::sync::atomic::Ordering;
@@ -35,9 +35,6 @@ pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
 
 /// Flags with which a request cannot be finished on the spot without a look at others.
 const NOT_ALONE: u8 = IOSQE_IO_DRAIN | IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_ASYNC;
-
-/// Rings that have CQEs of 32 bytes.
-const LARGE_CQES: u32 = IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED;
 
 impl RingGuard {
     /// Consumes up to `to_submit` SQEs; answers how many. Source: `io_submit_sqes` in io_uring/io_uring.c.
@@ -311,7 +308,7 @@ impl RingGuard {
         let target = row.target(sqe);
         // A NOP concerns neither the ring nor a number, and waits for nobody's turn.
         if !matches!(op, Op::Nop(_)) {
-            if let Err(error) = self.check_op(op) {
+            if let Err(error) = op.check_on(self) {
                 return self.refuse(sqe, error, 0, on_its_way);
             }
             self.serve_turns(op, &target);
@@ -351,24 +348,12 @@ impl RingGuard {
     #[cold]
     #[inline(never)]
     fn go_on_after(&mut self, unfinished: Unfinished) -> Accepted {
-        let Unfinished { opcode, row, sqe, answer, is_stream, on_its_way } = unfinished;
+        let Unfinished { opcode, row, sqe, answer, on_its_way } = unfinished;
         let mut op = match (row.prep)(opcode, &sqe) {
             Ok(op) => op,
             Err(error) => return self.refuse(&sqe, error, 0, on_its_way),
         };
-        let context = Context { fd: sqe.fd, nonblock: true };
-        let verdict = match &mut op {
-            Op::Rw(rw) => {
-                if is_stream {
-                    rw.assume_stream();
-                }
-                let verdict = rw.issue_after(answer, context);
-                self.learn_from(rw, sqe.fd);
-                verdict
-            }
-            Op::Net(Net::Transfer(transfer)) => transfer.issue_after(answer, context),
-            _ => Verdict::error(Errno::INVAL), // the table has no others
-        };
+        let verdict = op.issue_after(self, answer, sqe.fd);
         if op.waits_for() == Some(Direction::Read) {
             self.poll_set.note_first_read(sqe.fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
@@ -443,19 +428,6 @@ impl RingGuard {
             self.issue(id);
         } else {
             self.take_in_order(request, on_its_way);
-        }
-    }
-
-    /// What only the ring can tell of an operation.
-    #[inline]
-    fn check_op(&mut self, op: &Op) -> Result<(), Errno> {
-        match op {
-            Op::LinkTimeout(_) => self.check_link_timeout().and_then(|()| self.make_room_for_timer(op)),
-            Op::Timeout(_) => self.make_room_for_timer(op),
-            // RWF_HIPRI is for rings of polled devices.
-            Op::Rw(rw) if rw.is_polled() && self.iopoll.is_none() => Err(Errno::INVAL),
-            Op::NopWith(nop) if nop.extra.is_some() && !self.ring().has(LARGE_CQES) => Err(Errno::INVAL),
-            _ => Ok(()),
         }
     }
 

@@ -30,7 +30,7 @@ static TRIED: AtomicU32 = AtomicU32::new(0);
 
 /// How a worker goes about a transfer whose attempt would have waited.
 pub fn approach_to_missed(op: &Op) -> Approach {
-    if !matches!(op, Op::Rw(rw) if rw.reads_at().is_some()) {
+    if op.rw().is_none_or(|rw| rw.reads_at().is_none()) {
         return Approach::Plain;
     }
     let one_more = |tried| (tried < TRIALS).then(|| tried + 1);

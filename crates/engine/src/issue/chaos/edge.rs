@@ -31,7 +31,7 @@ pub(super) fn hold(guard: &RingGuard, id: Id) -> Option<Hold> {
 /// After what time the LINK_TIMEOUT behind a request ends it, if that is soon.
 fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
     let behind = state.slab.get(request.next?).filter(|behind| behind.failed.is_none())?;
-    let Op::LinkTimeout(timeout) = &behind.op else { return None };
+    let timeout = behind.op.timeout().filter(|timeout| timeout.linked)?;
     let begins_ns = if timeout.when.absolute { timeout.clock.now_ns() } else { 0 };
     Some(timeout.when.time_ns.saturating_sub(begins_ns)).filter(|left_ns| *left_ns <= EDGE_NS)
 }
@@ -90,10 +90,7 @@ fn timeout_removed(guard: &RingGuard, id: Id) -> Option<(Id, Draw)> {
 
 /// How long the timer of a TIMEOUT has to go, where that is not long.
 fn left_ns(request: &Request) -> Option<u64> {
-    let Op::Timeout(timeout) = &request.op else { return None };
-    if timeout.multishot {
-        return None;
-    }
+    let timeout = request.op.timeout().filter(|timeout| !timeout.linked && !timeout.multishot)?;
     Some(request.deadline_ns.saturating_sub(timeout.clock.now_ns())).filter(|left_ns| *left_ns <= EDGE_NS)
 }
 

@@ -6,8 +6,7 @@ use super::{edge, is_notification, About, ASIDE_NS, HELD_BACK_NS, NUMBER, OVERTA
 use crate::chaos::rules::Rule;
 use crate::chaos::HeldBack;
 use crate::descriptors::note_use;
-use crate::issue::registered;
-use crate::op::{row, FileUse, Op};
+use crate::op::{row, FileUse};
 use crate::os::{file_status, Clock};
 use crate::request::{self, Id, Request, Target};
 use crate::ring::{RingGuard, State};
@@ -156,9 +155,9 @@ fn keep_resources(guard: &mut RingGuard, id: Id) -> Result<(), Errno> {
     guard.keep_file(id)?;
     let fd = guard.number_of(&guard.slab[id].target)?;
     let mut op = core::mem::take(&mut guard.slab[id].op);
-    let found = guard.look_up(&mut op, fd);
-    if let Op::Splice(splice) = &mut op {
-        registered::hold_input(&mut guard.poll_set, splice);
+    let found = op.look_up(guard, fd);
+    if let Some(new) = op.hold_names() {
+        guard.poll_set.forget(new);
     }
     guard.slab[id].op = op;
     found
@@ -177,7 +176,7 @@ pub(super) fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
 
 /// Whether no cancel finds the request that waits: it stands for the notification of a zero-copy send, or natively does not wait.
 pub fn is_out_of_reach(request: &Request) -> bool {
-    is_notification(request) || matches!(request.op, Op::TimeoutRemove(_))
+    is_notification(request) || request.opcode == Opcode::TimeoutRemove
 }
 
 /// Takes a request that is held back off the timers: it goes on, or ends.

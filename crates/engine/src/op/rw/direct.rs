@@ -1,7 +1,7 @@
 //! Transfers between the program's memory and a device, of files opened with O_DIRECT: what the kernel's AIO makes of them.
 
 use super::{Buffers, Rw, CURRENT_POSITION, RWF_NOWAIT};
-use crate::op::Verdict;
+use crate::op::{Operation, Verdict};
 use crate::Errno;
 use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PREADV, IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO};
 

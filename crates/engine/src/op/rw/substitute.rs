@@ -197,6 +197,7 @@ fn had(answer: Result<usize, Errno>) -> Option<Result<usize, Errno>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Operation;
     use crate::os::refusing::refusing;
     use rustix::fd::OwnedFd;
     use rustix::io::{read, write};

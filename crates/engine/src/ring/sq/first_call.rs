@@ -47,8 +47,6 @@ pub(super) struct Unfinished {
     pub sqe: Sqe,
     /// What the call answered.
     pub answer: Result<usize, Errno>,
-    /// Its file is known to have no position.
-    pub is_stream: bool,
     pub on_its_way: Unanswered,
 }
 
@@ -124,7 +122,7 @@ impl State {
                     Ok(count) if call.is_result(count, is_stream) => result = count as i32,
                     answer => {
                         let sqe = call.sqe(opcode as u8, user_data);
-                        stop = Stop::Unfinished(Unfinished { opcode, row, sqe, answer, is_stream, on_its_way });
+                        stop = Stop::Unfinished(Unfinished { opcode, row, sqe, answer, on_its_way });
                         break;
                     }
                 }

@@ -1,0 +1,206 @@
+//! Asks an operation of any kind: one list of the kinds, through which every question goes.
+
+use super::operation::{LooksBefore, OnRing, Operation, Turn, Waiter};
+use super::poll::PollAdd;
+use super::rw::Rw;
+use super::selection::{Attempted, Selection};
+use super::timeout::Timeout;
+use super::{row, Context, Direction, Identity, Op, Skip, Verdict};
+use crate::resource::buf_ring::Held;
+use crate::{identity, Errno};
+use anyring_abi::Opcode;
+use core::ops::ControlFlow;
+
+/// Has each kind answer for itself.
+macro_rules! each {
+    ($op:expr, $it:ident => $answer:expr) => {
+        match $op {
+            Op::Nop($it) => $answer,
+            Op::NopWith($it) => $answer,
+            Op::Rw($it) => $answer,
+            Op::Sync($it) => $answer,
+            Op::Poll($it) => $answer,
+            Op::PollRemove($it) => $answer,
+            Op::Timeout($it) => $answer,
+            Op::TimeoutRemove($it) => $answer,
+            Op::Cancel($it) => $answer,
+            Op::Net($it) => $answer,
+            Op::Fs($it) => $answer,
+            Op::Splice($it) => $answer,
+            Op::EpollCtl($it) => $answer,
+            Op::EpollWait($it) => $answer,
+            Op::Xattr($it) => $answer,
+            Op::Pipe($it) => $answer,
+            Op::FilesUpdate($it) => $answer,
+            Op::Buffers($it) => $answer,
+            Op::FixedFdInstall($it) => $answer,
+            Op::MsgRing($it) => $answer,
+            Op::FutexWait($it) => $answer,
+            Op::FutexWake($it) => $answer,
+            Op::Waitid($it) => $answer,
+            Op::UringCmd($it) => $answer,
+        }
+    };
+}
+
+/// Methods that ask the operation by the method of the same name.
+macro_rules! asks {
+    ($($(#[$attribute:meta])* fn $name:ident(self $(, $arg:ident: $type:ty)*) -> $answer:ty;)*) => {
+        $(
+            #[doc = concat!("See [`Operation::", stringify!($name), "`].")]
+            $(#[$attribute])*
+            pub fn $name(&self $(, $arg: $type)*) -> $answer {
+                each!(self, it => it.$name($($arg),*))
+            }
+        )*
+    };
+}
+
+/// The same of those that may change it.
+macro_rules! has {
+    ($($(#[$attribute:meta])* fn $name:ident(self $(, $arg:ident: $type:ty)*) $(-> $answer:ty)?;)*) => {
+        $(
+            #[doc = concat!("See [`Operation::", stringify!($name), "`].")]
+            $(#[$attribute])*
+            pub fn $name(&mut self $(, $arg: $type)*) $(-> $answer)? {
+                each!(self, it => it.$name($($arg),*))
+            }
+        )*
+    };
+}
+
+impl Op {
+    has! {
+        #[inline] fn issue(self, context: Context) -> Verdict;
+        #[inline(always)] fn issue_on(self, ring: &mut impl OnRing, fd: i32) -> Verdict;
+        fn issue_after(self, ring: &mut impl OnRing, first: Result<usize, Errno>, fd: i32) -> Verdict;
+        #[inline] fn look_up(self, ring: &mut impl OnRing, fd: i32) -> Result<(), Errno>;
+        fn hold_names(self) -> Option<i32>;
+        #[inline] fn selection(self) -> Option<&mut Selection>;
+        fn use_buffers(self);
+        fn settle(self, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict>;
+        #[inline] fn wait_first(self, fd: i32) -> Option<Result<(Direction, Skip), Errno>>;
+        #[inline] fn take_submitted(self) -> bool;
+        fn shoots_once(self);
+        fn forget_transferred(self);
+        #[inline] fn polled_number(self, fd: i32, direction: Direction) -> Result<(i32, Option<i32>), Errno>;
+        fn answer_unpolled(self, fd: i32) -> Option<Verdict>;
+    }
+
+    asks! {
+        #[inline] fn check_on(self, ring: &mut impl OnRing) -> Result<(), Errno>;
+        #[inline] fn refused_by_ring(self) -> Option<Errno>;
+        #[inline] fn cqe_flags(self) -> u32;
+        #[inline] fn may_sleep_on_file(self) -> bool;
+        #[inline] fn selects(self) -> bool;
+        fn is_bundle(self) -> bool;
+        fn sends(self) -> bool;
+        #[inline] fn was_short_receive(self) -> bool;
+        #[inline] fn is_multishot(self) -> bool;
+        fn shots_together(self) -> u32;
+        fn transferred(self) -> usize;
+        fn wanted_to_write(self) -> Option<u64>;
+        #[inline] fn will_poll_first(self) -> bool;
+        #[inline] fn waits_for(self) -> Option<Direction>;
+        fn hears_urgent_data(self) -> bool;
+        fn end_of_datagrams(self, fd: i32) -> Option<Verdict>;
+        fn turn(self) -> Turn;
+        fn looks_before(self) -> LooksBefore;
+        fn waiter(self) -> Option<Waiter>;
+        fn by_task_work(self) -> bool;
+        fn gives_up_in_worker(self, number: Option<i32>) -> bool;
+        fn is_brought(self, result: i32, inline: bool) -> bool;
+        fn waits_for_storage(self, fd: i32) -> bool;
+        fn answer_in_worker(self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict;
+        fn tell_cancelled(self) -> ();
+        fn extra(self) -> Option<[u64; 2]>;
+        fn slot(self) -> u32;
+        fn answer_installed(self, installed: Result<i32, Errno>) -> Verdict;
+        fn opens_through_cache(self) -> bool;
+    }
+
+    /// When its maker's identity counts (`wq::creds`): as the opcode's row says, but for what the ring itself makes.
+    pub fn identity(&self, opcode: Opcode) -> Identity {
+        let row = row(opcode).map_or(Identity::Never, |row| row.identity);
+        each!(self, it => it.identity(row))
+    }
+
+    /// What it leads to depends on the calling thread's credentials and directory: see `wq::creds`.
+    pub fn depends_on_caller(&self, opcode: Opcode) -> bool {
+        match self.identity(opcode) {
+            Identity::Never => false,
+            Identity::Submitted | Identity::Ready => identity::may_differ(),
+            Identity::Names => true,
+        }
+    }
+
+    /// Natively a worker makes it from the start (`REQ_F_FORCE_ASYNC`).
+    pub fn is_forced(&self, opcode: Opcode) -> bool {
+        row(opcode).is_some_and(|row| row.forced) || each!(self, it => it.is_forced())
+    }
+
+    /// A SEND with IORING_RECVSEND_BUNDLE.
+    pub fn sends_bundle(&self) -> bool {
+        self.is_bundle() && self.sends()
+    }
+
+    /// What a READ or WRITE of any form is.
+    #[inline]
+    pub fn rw(&self) -> Option<&Rw> {
+        if let Op::Rw(rw) = self {
+            Some(rw)
+        } else {
+            None
+        }
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn rw_mut(&mut self) -> Option<&mut Rw> {
+        if let Op::Rw(rw) = self {
+            Some(rw)
+        } else {
+            None
+        }
+    }
+
+    /// What a POLL_ADD waits for.
+    #[inline]
+    pub fn poll(&self) -> Option<&PollAdd> {
+        if let Op::Poll(poll) = self {
+            Some(poll)
+        } else {
+            None
+        }
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn poll_mut(&mut self) -> Option<&mut PollAdd> {
+        if let Op::Poll(poll) = self {
+            Some(poll)
+        } else {
+            None
+        }
+    }
+
+    /// The time of a TIMEOUT or LINK_TIMEOUT, which only a timer answers.
+    #[inline]
+    pub fn timeout(&self) -> Option<&Timeout> {
+        if let Op::Timeout(timeout) = self {
+            Some(timeout)
+        } else {
+            None
+        }
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn timeout_mut(&mut self) -> Option<&mut Timeout> {
+        if let Op::Timeout(timeout) = self {
+            Some(timeout)
+        } else {
+            None
+        }
+    }
+}
