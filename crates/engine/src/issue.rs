@@ -251,12 +251,8 @@ impl RingGuard {
                 // somebody sleeps already.
                 if self.slab.get(id).is_some_and(|it| it.op.poll().is_some_and(|poll| poll.multishot)) {
                     // What is there already is answered by the event of the registration.
-                    match self.counted_before {
-                        Some(_) => {
-                            self.found_polls.push(id);
-                            self.ready.push_back(id);
-                        }
-                        None => self.look_for_found(),
+                    if !self.queue.note_poll(id) {
+                        self.look_for_found();
                     }
                 }
                 if first_look {

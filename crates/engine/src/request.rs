@@ -4,6 +4,7 @@
 //! request and who moves it on.
 
 pub mod drain;
+pub mod queue;
 pub mod slab;
 mod state;
 pub mod timer;

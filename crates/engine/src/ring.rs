@@ -398,14 +398,14 @@ impl RingGuard {
         let mut left = if self.is_polled() { POLLER_SHARE } else { usize::MAX };
         // What is there goes together, as task work does, and what that makes ready behind it.
         let mut together = 0;
-        let in_submission = self.counted_before.is_some(); // its first SQE has what happened before told
+        let in_submission = self.queue.is_together(); // its first SQE has what happened before told
         while left != 0 {
             if together == 0 {
                 self.end_together();
-                together = self.ready.len();
-                self.counted_before = Some(self.completions);
+                together = self.queue.len();
+                self.queue.begin_together();
             }
-            let Some(id) = self.ready.pop_front() else { break };
+            let Some(id) = self.queue.pop() else { break };
             together -= 1;
             left -= 1;
             if self.poll_set.armed() != 0 {
@@ -415,7 +415,7 @@ impl RingGuard {
         }
         self.end_together();
         if in_submission {
-            self.counted_before = Some(self.completions);
+            self.queue.begin_together();
         }
     }
 
@@ -466,7 +466,7 @@ impl RingGuard {
     fn has_to_settle(&self) -> bool {
         let ring = self.ring;
         let brought = ring.has_arrived() | ring.retired.any() | ring.untold.load(Ordering::Relaxed);
-        brought || !self.ready.is_empty() || self.device.has_to_submit() || self.submission.is_some()
+        brought || !self.queue.is_empty() || self.device.has_to_submit() || self.submission.is_some()
     }
 
     #[inline(never)] // or who has nothing to settle pays for its registers
@@ -482,7 +482,7 @@ impl RingGuard {
             self.post_tags();
         }
         loop {
-            if !self.ready.is_empty() {
+            if !self.queue.is_empty() {
                 self.issue_ready();
             }
             if !device::submit_staged(self) {

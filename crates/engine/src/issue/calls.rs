@@ -73,7 +73,7 @@ impl RingGuard {
     /// Makes the calls that were left, those which they lead to included.
     #[cold]
     pub fn make_calls(&mut self) {
-        let counted_before = self.counted_before.take();
+        let together = self.queue.suspend();
         let mut own = self.keep_own_chains();
         let mut calls = VecDeque::new();
         loop {
@@ -96,7 +96,7 @@ impl RingGuard {
             own = self.submission.take();
         }
         self.submission = own;
-        self.counted_before = counted_before;
+        self.queue.resume(together);
     }
 
     /// Takes those of what this thread submitted and has yet to be issued that come after a call of its own: nobody else issues

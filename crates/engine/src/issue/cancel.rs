@@ -105,7 +105,7 @@ impl RingGuard {
         let failed = list_of(self.slab[id].opcode) != Some(Opcode::FutexWait);
         self.slab[id].cancel(Cancelled { result, failed, found });
         if !is_in_turn {
-            self.ready.push_back(id);
+            self.queue.push(id);
         }
         Ok(listed.into())
     }
@@ -196,7 +196,7 @@ impl RingGuard {
         match (self.slab[id].state(), list_of(self.slab[id].opcode)) {
             (_, Some(Opcode::Waitid)) => (2, age),
             (_, Some(_)) => (3, age),
-            (State::Timed, None) => match self.counting.iter().position(|(counting, _)| *counting == id) {
+            (State::Timed, None) => match self.queue.place_of(id) {
                 Some(place) => (4, place as u64),
                 None => (5, u64::MAX - age),
             },
@@ -247,7 +247,7 @@ impl RingGuard {
             },
         };
         let found = self.slab[id].op.poll().is_some_and(PollAdd::found_at_once);
-        let answers = found && self.found_polls.contains(&id);
+        let answers = found && self.queue.has_poll(id);
         if answers || matches!(self.slab[id].state(), State::Cancelled(_)) {
             return Verdict::error(Errno::ALREADY); // its task work has it (`io_poll_disarm`)
         }

@@ -135,44 +135,30 @@ impl RingGuard {
     /// Ends a request that nothing follows when what became ready is gone through.
     pub fn end_in_turn(&mut self, id: Id, result: i32, failed: bool) {
         self.slab[id].cancel(Cancelled { result, failed, found: false });
-        self.follows(id);
+        self.queue.follow(id);
     }
 
     /// A request that hung somewhere has its turn, when what is ready is gone through.
     pub fn make_ready(&mut self, detached: Detached) {
         let id = detached.id();
         self.slab[id].make_ready();
-        self.ready.push_back(id);
-    }
-
-    /// A request goes on behind another of its chain, natively by task work that is queued when the CQEs of those that go
-    /// together are posted (`io_free_batch_list` in io_uring/io_uring.c).
-    pub fn follows(&mut self, id: Id) {
-        match self.counted_before {
-            Some(_) => self.successors.push(id),
-            None => self.ready.push_back(id),
-        }
+        self.queue.push(id);
     }
 
     /// Requests that went together have had their turn.
     #[inline]
     pub fn end_together(&mut self) {
-        self.counted_before = None;
-        if !self.found_polls.is_empty() {
-            self.found_polls.clear();
-        }
-        if !self.successors.is_empty() {
+        if self.queue.end_together() {
             self.queue_successors();
         }
     }
 
     #[cold]
     fn queue_successors(&mut self) {
-        if !self.counting.is_empty() {
+        if self.queue.is_counted() {
             self.flush(); // TIMEOUTs whose count that reaches come before
         }
-        let state = &mut **self;
-        state.ready.extend(state.successors.drain(..));
+        self.queue.queue_successors();
     }
 
     /// Arms the LINK_TIMEOUT behind `id`, if there is one, now that `id` has been issued and is still in flight.
@@ -297,7 +283,7 @@ impl RingGuard {
             } else if let Some(next) = next {
                 self.slab[next].make_ready();
                 self.slab[next].in_worker = to_worker;
-                self.follows(next);
+                self.queue.follow(next);
             }
         }
         if !self.drain.is_idle() {

@@ -22,16 +22,13 @@ impl RingGuard {
     pub fn reserve_timer(&mut self, timeout: &Timeout) -> Result<(), Errno> {
         let requests = self.slab.len();
         if timeout.counts().is_some() {
-            let counting = &mut self.counting;
-            counting.try_reserve((requests + 1).saturating_sub(counting.len())).map_err(alloc::refused)?;
+            self.queue.reserve_counting(requests).map_err(alloc::refused)?;
         }
         self.timers.make_room(timeout.clock, requests)
     }
 
     /// Starts the timer of a TIMEOUT or LINK_TIMEOUT.
     pub fn start_timer(&mut self, id: Id) {
-        // Natively what goes together is posted together, so all of that counts.
-        let completions = self.counted_before.unwrap_or(self.completions);
         let state = &mut **self;
         let Some(timeout) = state.slab[id].op.timeout() else { return };
         let (clock, when, count) = (timeout.clock, timeout.when, timeout.counts());
@@ -40,10 +37,8 @@ impl RingGuard {
         request.time();
         request.path = Path::Poll;
         if let Some(count) = count {
-            // Those that need fewer end first, and are found first.
-            let target = completions + u64::from(count.get()) + u64::from(mutated(Mutation::TimeoutCountsOneMore));
-            let place = state.counting.partition_point(|(_, other)| *other <= target);
-            state.counting.insert(place, (id, target));
+            let count = u64::from(count.get()) + u64::from(mutated(Mutation::TimeoutCountsOneMore));
+            state.queue.begin_counting(id, count);
         }
         state.timers.insert(&mut state.slab, clock, id);
         self.work_appeared(true);
@@ -56,7 +51,7 @@ impl RingGuard {
             let clock = timeout.clock;
             state.timers.remove(&mut state.slab, clock, id);
             if state.slab[id].op.timeout().is_some_and(|timeout| timeout.counts().is_some()) {
-                state.counting.retain(|(counting, _)| *counting != id);
+                state.queue.stop_counting(id);
             }
         } else {
             chaos::stop_timer(state, id);
@@ -136,10 +131,10 @@ impl RingGuard {
     /// Completes the TIMEOUTs whose count of completions has been reached.
     #[cold]
     pub fn fire_counting(&mut self) {
-        let completions = self.completions;
-        while let Some((id, _)) = self.counting.iter().copied().find(|(_, target)| *target <= completions) {
+        let completions = self.queue.completions();
+        while let Some(id) = self.queue.reached(completions) {
             if self.chaos.is_some() && chaos::outlasts_count(self, id) {
-                self.counting.retain(|(counting, _)| *counting != id);
+                self.queue.stop_counting(id);
                 continue;
             }
             let id = self.stop_timer(id).id();

@@ -8,13 +8,13 @@
 //! | `Issuing` | nowhere: the holder of the ring is at it | [`Request::new`], [`Request::take_up`], [`Slab::detach`] | the holder, before it lets go |
 //! | `Chained` | behind its predecessor (`next`) | [`Request::chain`] | the predecessor's completion, or the end of the chain's submission |
 //! | `Deferred` | the drain queue | [`Request::defer`] | the completion that empties the ring of earlier requests |
-//! | `Ready` | the queue `ready` or `successors` | [`Request::make_ready`] | whoever goes through `ready` |
+//! | `Ready` | `queue` | [`Request::make_ready`] | whoever goes through `queue` |
 //! | `Polling` | a list of a descriptor's entry | [`Request::poll`] | the driver that saw readiness, or a cancellation |
 //! | `Queued` | a worker's job | [`Slab::queue`] | the worker's result |
 //! | `Staged` | the queue of what the device is to get | [`Slab::stage`] | the submission to the device |
 //! | `Submitted` | the kernel's AIO | [`Request::submit_to_device`] | its completion |
 //! | `Timed` | the timers | [`Request::time`] | the driver at its deadline, the completion it counts, or a removal |
-//! | `Cancelled` | the queue `ready` or `successors` | [`Request::cancel`] | whoever goes through `ready` |
+//! | `Cancelled` | `queue` | [`Request::cancel`] | whoever goes through `queue` |
 //!
 //! What hangs nowhere any more is a [`Detached`]: the compiler complains where nothing is made of it.
 

@@ -8,6 +8,7 @@ use crate::memory::layout::word;
 use crate::memory::layout::BATCH;
 use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
+use crate::request::queue::Queue;
 use crate::shared::control::{Control, PostLock, RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ};
 use anyring_abi::Cqe;
 use core::sync::atomic::Ordering;
@@ -115,12 +116,12 @@ impl Batch {
         post: &mut PostLock,
         view: &View,
         (mut tail, mut room): (u32, u32),
-        completions: &mut u64,
+        queue: &mut Queue,
     ) -> (u32, usize) {
         let double = self.limit == 1 && view.is_double(&self.cqes[0]);
         if double {
             let place = view.place_double(tail, room);
-            *completions += u64::from(place.0.wrapping_sub(tail));
+            queue.count_skipped(place.0.wrapping_sub(tail));
             (tail, room) = place;
         }
         if self.ended_count != 0 {

@@ -250,11 +250,7 @@ impl RingGuard {
     fn sweep(&mut self) {
         let ring = self.ring;
         let state = &mut **self;
-        state.ready.clear();
-        state.successors.clear();
-        state.found_polls.clear();
-        state.counted_before = None;
-        state.counting.clear();
+        state.queue.clear();
         state.chain = None;
         state.drain = Default::default();
         state.timers = Default::default();

@@ -85,7 +85,7 @@ impl RingGuard {
         }
         let place = self.batch.add(cqe);
         self.batch.asynchronous |= asynchronous;
-        self.completions += 1;
+        self.queue.count();
         self.record(|it| it.posted(place));
     }
 
@@ -100,7 +100,7 @@ impl RingGuard {
         self.post(cqe, asynchronous);
         (self.batch.limit, self.batch.extra) = (1, extra);
         if self.memory.view.is_double(&cqe) {
-            self.completions += 1; // TIMEOUTs count entries
+            self.queue.count(); // TIMEOUTs count entries
         }
     }
 
@@ -129,7 +129,7 @@ impl RingGuard {
     /// Says that the CQE just posted is a TIMEOUT's.
     pub fn count_timeout(&mut self) {
         self.batch.timeouts += 1;
-        self.completions -= 1;
+        self.queue.uncount();
     }
 
     /// Copies the batch to the CQ and tells whoever waits.
@@ -137,7 +137,7 @@ impl RingGuard {
     pub fn flush(&mut self) {
         while self.batch.count != 0 {
             self.flush_batch::<false>();
-            if !self.counting.is_empty() {
+            if self.queue.is_counted() {
                 self.fire_counting();
             }
         }
@@ -156,7 +156,7 @@ impl RingGuard {
             return self.flush_elsewhere();
         }
         let ring = self.ring();
-        let State { batch, control, memory, spill, completions, records, recorder, .. } = &mut **self;
+        let State { batch, control, memory, spill, queue, records, recorder, .. } = &mut **self;
         let view = &memory.view;
         let mut post = control.lock_post();
         point(Point::Post);
@@ -169,7 +169,7 @@ impl RingGuard {
             batch.write_run(control, view, tail)
         } else {
             let room = if is_behind { 0 } else { room };
-            batch.place(&mut post, view, (tail, room), completions)
+            batch.place(&mut post, view, (tail, room), queue)
         };
         post.advance(tail, 0);
         let _ = view.store(word::CQ_TAIL, tail);

@@ -146,8 +146,7 @@ impl RingGuard {
             return;
         }
         self.abandoned = true;
-        self.ready.clear();
-        self.successors.clear();
+        self.queue.clear();
         self.chain = None;
         self.submission = None;
         self.calls.clear();
@@ -208,14 +207,10 @@ impl RingGuard {
 impl State {
     fn forget_flight(&mut self) {
         core::mem::forget(core::mem::take(&mut self.slab));
-        core::mem::forget(core::mem::take(&mut self.ready));
-        core::mem::forget(core::mem::take(&mut self.successors));
-        core::mem::forget(core::mem::take(&mut self.found_polls));
-        self.counted_before = None;
+        self.queue.abandon();
         core::mem::forget(core::mem::take(&mut self.timers));
         core::mem::take(&mut self.poll_set).abandon();
         core::mem::take(&mut self.device).abandon();
-        core::mem::forget(core::mem::take(&mut self.counting));
         core::mem::forget(core::mem::take(&mut self.drain));
         core::mem::forget(core::mem::take(&mut self.spill));
         core::mem::forget(self.submission.take());

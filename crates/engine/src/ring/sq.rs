@@ -40,7 +40,7 @@ impl RingGuard {
     /// Consumes up to `to_submit` SQEs; answers how many. Source: `io_submit_sqes` in io_uring/io_uring.c.
     pub fn submit(&mut self, to_submit: u32) -> Result<u32, Errno> {
         self.poll_set.begin_turns();
-        self.counted_before = Some(self.completions);
+        self.queue.begin_together();
         let control = self.control;
         let header = control.header();
         // Before `shared` is looked at; no barrier is between: whoever sets it forces one (`Control::begin_sharing`).
@@ -157,12 +157,10 @@ impl RingGuard {
         let state = &mut **self;
         let size = state.slab.next_size();
         let Drain { queue, .. } = &mut state.drain;
-        for queue in [&mut state.ready, queue, &mut state.device.staged] {
+        for queue in [queue, &mut state.device.staged] {
             queue.try_reserve(size.saturating_sub(queue.len())).map_err(alloc::refused)?;
         }
-        for list in [&mut state.successors, &mut state.found_polls] {
-            list.try_reserve(size.saturating_sub(list.len())).map_err(alloc::refused)?;
-        }
+        state.queue.reserve(size).map_err(alloc::refused)?;
         state.slab.grow(size).map_err(alloc::refused)
     }
 

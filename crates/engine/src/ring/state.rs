@@ -11,9 +11,10 @@ use crate::memory::{Area, Memory};
 use crate::os::Clock;
 use crate::poll::PollSet;
 use crate::request::drain::Drain;
+use crate::request::queue::Queue;
 use crate::request::timer::Timers;
 use crate::request::Chain;
-use crate::request::{Id, Slab};
+use crate::request::Slab;
 use crate::resource::buf_ring::Groups;
 use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
@@ -28,7 +29,6 @@ use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SH
 use super::batch::Batch;
 use super::notes::Due;
 use super::spill::Spill;
-use std::collections::VecDeque;
 
 /// What the ring's lock guards.
 pub struct State {
@@ -42,8 +42,8 @@ pub struct State {
     pub cookie: u64,
     /// Requests in flight in this process.
     pub slab: Slab,
-    /// Requests whose turn to be issued has come (successors in chains, released by drain).
-    pub ready: VecDeque<Id>,
+    /// Requests whose turn has come, and TIMEOUTs that count completions.
+    pub queue: Queue,
     /// Poll set and what is known of descriptors.
     pub poll_set: PollSet,
     /// How long calls on names take.
@@ -52,16 +52,6 @@ pub struct State {
     pub device: Device,
     /// Deadlines.
     pub timers: Timers,
-    /// TIMEOUTs that count completions, and the value of `completions` that each waits for.
-    pub counting: Vec<(Id, u64)>,
-    /// Completions so far that are not timeouts': what those count.
-    pub completions: u64,
-    /// While requests go together (those of a submission, or what is ready): `completions` when they began.
-    pub counted_before: Option<u64>,
-    /// What goes on behind those of its requests that have ended.
-    pub successors: Vec<Id>,
-    /// Multishot POLL_ADDs that it armed: what they found is answered behind it.
-    pub found_polls: Vec<Id>,
     /// The chain under construction.
     pub chain: Option<Chain>,
     /// The present holder is in a submission of its own: it makes calls itself.
@@ -190,16 +180,11 @@ impl State {
             engine_end: engine_end,
             cookie: cookie,
             slab: Slab::default(),
-            ready: VecDeque::new(),
+            queue: Queue::default(),
             poll_set: PollSet::default(),
             stalls: Stalls::default(),
             device: Device::default(),
             timers: Timers::default(),
-            counting: Vec::new(),
-            completions: 0,
-            counted_before: None,
-            successors: Vec::new(),
-            found_polls: Vec::new(),
             chain: None,
             makes_calls: false,
             calls: Vec::new(),

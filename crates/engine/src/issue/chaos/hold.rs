@@ -192,7 +192,7 @@ pub fn stop_timer(state: &mut State, id: Id) {
 #[cold]
 pub fn let_go(guard: &mut RingGuard, id: Id) {
     guard.slab[id].make_ready();
-    guard.ready.push_back(id);
+    guard.queue.push(id);
 }
 
 /// A request that was [let go](let_go) and has not begun: natively it would be at work.

@@ -129,7 +129,7 @@ impl State {
             }
             self.tally(opcode, result);
             self.batch.add(Cqe { user_data, res: result, flags: 0 });
-            self.completions += 1;
+            self.queue.count();
             on_its_way.answered();
         }
         let taken = head.wrapping_sub(first);

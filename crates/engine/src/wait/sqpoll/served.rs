@@ -131,7 +131,7 @@ impl Served {
 
     fn note(&mut self, guard: &RingGuard) {
         self.disabled = guard.disabled || !guard.has_sqes();
-        self.left = !guard.ready.is_empty();
+        self.left = !guard.queue.is_empty();
         self.epoll = if guard.awaits_events() { guard.poll_set.epoll() } else { None };
         self.unverified = guard.poll_set.has_unverified();
         let next_ns = guard.timers.next_ns().into_iter().chain(guard.poll_set.look_ns()).min();
