@@ -33,6 +33,58 @@ pub struct Call {
     is_measured: bool,
 }
 
+/// Calls that the holder of the ring makes when it lets go.
+#[derive(Default)]
+pub struct Calls {
+    left: Vec<Call>,
+    /// One of them comes before the next SQE.
+    at_once: bool,
+    /// The holder is in a submission of its own: it makes calls itself.
+    are_made: bool,
+}
+
+impl Calls {
+    /// The holder makes calls from now on.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.are_made = true;
+    }
+
+    /// It makes no more.
+    #[inline]
+    pub fn end(&mut self) {
+        self.are_made = false;
+    }
+
+    /// None is left.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// One that is left comes before the next SQE.
+    #[inline]
+    pub fn is_urgent(&self) -> bool {
+        self.at_once
+    }
+
+    /// Those that were left.
+    fn take(&mut self) -> Vec<Call> {
+        self.at_once = false;
+        core::mem::take(&mut self.left)
+    }
+
+    /// Those that were left are not made.
+    pub fn clear(&mut self) {
+        *self = Calls::default();
+    }
+
+    /// The same in a forked child, where nothing of them is freed.
+    pub fn abandon(&mut self) {
+        core::mem::forget(core::mem::take(self));
+    }
+}
+
 impl RingGuard {
     /// Puts a request in flight whose call this thread makes, if it may, and those before it did not take long.
     pub(crate) fn leave_to_caller(&mut self, id: Id) {
@@ -42,7 +94,7 @@ impl RingGuard {
             Op::Fs(_) => (is_forced, !is_forced),
             _ => (false, false),
         };
-        if !self.makes_calls || is_measured && self.stalls.goes_to_worker() {
+        if !self.calls.are_made || is_measured && self.stalls.goes_to_worker() {
             return self.punt(id, Approach::Plain, Punt::NoForm);
         }
         if let Err(error) = self.keep_file(id) {
@@ -60,14 +112,14 @@ impl RingGuard {
         if is_timed {
             self.arm_link_timeout(id);
         }
-        self.calls.push(Call { job, is_measured });
-        self.calls_at_once |= at_once;
+        self.calls.left.push(Call { job, is_measured });
+        self.calls.at_once |= at_once;
     }
 
     /// Whether the next SQE has to wait for a call.
     #[cold]
     pub fn stops_for_calls(&self) -> bool {
-        self.calls_at_once && self.chain.is_none() && self.drain.is_idle()
+        self.calls.is_urgent() && self.chain.is_none() && self.drain.is_idle()
     }
 
     /// Makes the calls that were left, those which they lead to included.
@@ -78,8 +130,7 @@ impl RingGuard {
         let mut calls = VecDeque::new();
         loop {
             // None stays in the state, where another thread that submits would take it for its own.
-            calls.extend(core::mem::take(&mut self.calls));
-            self.calls_at_once = false;
+            calls.extend(self.calls.take());
             let Some(Call { job, is_measured }) = calls.pop_front() else { break };
             point(Point::Calls);
             let begin_ns = if is_measured { Clock::Monotonic.now_ns() } else { 0 };
@@ -104,7 +155,7 @@ impl RingGuard {
     fn keep_own_chains(&mut self) -> Option<Box<Submission>> {
         let mut submission = self.submission.take()?;
         let mut behind = BTreeSet::new();
-        for call in &self.calls {
+        for call in &self.calls.left {
             let mut next = self.slab.get(Id::from_word(call.job.request)).and_then(|request| request.next);
             while let Some(id) = next {
                 behind.insert(id);
@@ -124,11 +175,11 @@ impl RingGuard {
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
         ring.callers.fetch_add(1, Ordering::Relaxed);
         let awake = Awake::after(Sleep { ring, control, kind: Kind::Call, driving: false, view: self.memory.view });
-        self.makes_calls = false;
+        self.calls.end();
         self.let_go();
         let result = call();
         self.take_again();
-        self.makes_calls = true;
+        self.calls.begin();
         drop(awake);
         // Who closed it left its end to this thread.
         if self.closed {

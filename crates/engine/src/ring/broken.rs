@@ -255,7 +255,7 @@ impl RingGuard {
         state.drain = Default::default();
         state.timers = Default::default();
         state.submission = None;
-        (state.calls, state.calls_at_once, state.makes_calls) = (Vec::new(), false, false);
+        state.calls.clear();
         state.device.unstage(); // they end below
         state.poll_set.forget_requests();
         while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_single()) {

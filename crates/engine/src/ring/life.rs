@@ -214,8 +214,7 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.drain));
         core::mem::forget(core::mem::take(&mut self.spill));
         core::mem::forget(self.submission.take());
-        core::mem::forget(core::mem::take(&mut self.calls));
-        (self.calls_at_once, self.makes_calls) = (false, false);
+        self.calls.abandon();
         self.due = Due::NOTHING;
         core::mem::forget(core::mem::take(&mut self.personalities));
         core::mem::forget(core::mem::take(&mut self.records));

@@ -89,7 +89,7 @@ impl RingGuard {
             self.submit_among_others(to_submit)
         };
         header.submitter.store(0, Ordering::Release); // partner as in `submit`
-        if self.calls_at_once {
+        if self.calls.is_urgent() {
             return self.submit_behind_calls(to_submit, submitted);
         }
         self.end_together();

@@ -2,7 +2,7 @@
 
 use crate::aio_ring::{Context, Single};
 use crate::device::Device;
-use crate::issue::calls::Call;
+use crate::issue::calls::Calls;
 use crate::issue::iopoll::IoPoll;
 use crate::issue::punt::Submission;
 use crate::issue::stalls::Stalls;
@@ -54,12 +54,8 @@ pub struct State {
     pub timers: Timers,
     /// The chain under construction.
     pub chain: Option<Chain>,
-    /// The present holder is in a submission of its own: it makes calls itself.
-    pub makes_calls: bool,
-    /// Calls that the present holder of the lock makes when it lets go, see `issue::calls`.
-    pub calls: Vec<Call>,
-    /// One of them comes before the next SQE.
-    pub calls_at_once: bool,
+    /// Calls that the present holder of the lock makes when it lets go.
+    pub calls: Calls,
     /// What is to be done once the ring is let go of.
     pub due: Due,
     /// What the present holder of the lock submitted that depends on who it is.
@@ -186,9 +182,7 @@ impl State {
             device: Device::default(),
             timers: Timers::default(),
             chain: None,
-            makes_calls: false,
-            calls: Vec::new(),
-            calls_at_once: false,
+            calls: Calls::default(),
             due: Due::NOTHING,
             submission: None,
             drain: Drain::default(),

@@ -198,13 +198,13 @@ pub fn not_a_ring(fd: i32) -> Errno {
 /// Submits, and makes the calls that this thread makes itself.
 #[inline(always)]
 fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> {
-    guard.makes_calls = true;
+    guard.calls.begin();
     let submitted = guard.submit(to_submit);
     guard.settle();
     if !guard.calls.is_empty() {
         guard.make_calls();
     }
-    guard.makes_calls = false;
+    guard.calls.end();
     submitted
 }
 
