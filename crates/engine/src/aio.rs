@@ -253,7 +253,7 @@ fn destroy(ring: &'static Ring) {
     if let Some(context) = &mut guard.aio {
         context.completions.unmap();
     }
-    guard.closed = true;
+    guard.close();
     ring.fd.store(-1, Ordering::Relaxed); // from now on whoever comes back last ends the ring
     let control = guard.control;
     let mut post = control.lock_post();

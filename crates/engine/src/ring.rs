@@ -443,7 +443,7 @@ impl RingGuard {
     fn attend(&mut self) {
         self.put_in_order();
         self.heed_notes();
-        if !self.is_broken() && !self.abandoned && self.ring.has_arrived() {
+        if !self.is_broken() && !self.is_abandoned() && self.ring.has_arrived() {
             iopoll::keep_transfers(self);
             if self.ring.has_arrived() {
                 self.announce_work();
@@ -602,7 +602,7 @@ impl RingGuard {
             self.note_closed();
             self.due.add(Due::END);
         } else {
-            self.orphan = true;
+            self.note_orphan();
             self.call_helper_now();
         }
     }

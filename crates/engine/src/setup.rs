@@ -196,7 +196,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
     if let Some(polling) = polling {
         if let Err(error) = sqpoll::begin(ring, polling) {
             if let Ok(mut guard) = ring.lock() {
-                guard.closed = true;
+                guard.close();
             }
             table::end_if_unused(ring);
             return Err(error);

@@ -182,7 +182,7 @@ impl RingGuard {
         self.calls.begin();
         drop(awake);
         // Who closed it left its end to this thread.
-        if self.closed {
+        if self.is_closed() {
             self.due.add(Due::END);
         }
         result

@@ -72,7 +72,7 @@ fn reap_all(guard: &mut RingGuard) {
 
 fn complete_transfer(guard: &mut RingGuard, event: &IoEvent) {
     let id = Id::from_word(event.data);
-    let (broken, abandoned) = (guard.is_broken(), guard.abandoned);
+    let (broken, abandoned) = (guard.is_broken(), guard.is_abandoned());
     if !guard.slab.get(id).is_some_and(|request| matches!(request.state(), request::State::Submitted)) {
         return;
     }

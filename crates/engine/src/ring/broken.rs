@@ -169,7 +169,7 @@ pub(crate) fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
         }
         for ring in table::rings() {
             // Locking puts a struck ring in order; if this very thread holds it further out, that guard's drop does.
-            if ring.health.is_struck() && ring.lock_soon().is_ok_and(|guard| guard.closed) {
+            if ring.health.is_struck() && ring.lock_soon().is_ok_and(|guard| guard.is_closed()) {
                 table::end_if_unused(ring);
             }
         }

@@ -152,7 +152,7 @@ impl RingGuard {
     }
 
     fn flush_batch<const FULL: bool>(&mut self) {
-        if self.abandoned | self.is_context() {
+        if self.is_abandoned() | self.is_context() {
             return self.flush_elsewhere();
         }
         let ring = self.ring();
@@ -210,7 +210,7 @@ impl RingGuard {
     /// Where the batch goes if not to the CQ.
     #[cold]
     fn flush_elsewhere(&mut self) {
-        match self.abandoned {
+        match self.is_abandoned() {
             true => self.discard_batch(),
             false => self.flush_events(),
         }

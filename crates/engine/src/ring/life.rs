@@ -127,7 +127,7 @@ impl RingGuard {
 
     /// The ring's last number is closed: where somebody still uses it, it leaves the program's memory.
     pub fn note_closed(&mut self) {
-        self.closed = true;
+        self.close();
         // Relaxed: whoever goes to sleep says so under the lock.
         if self.ring.sleepers.load(Ordering::Relaxed) != 0 || !self.slab.is_empty() {
             self.memory.leave_program();
@@ -136,16 +136,16 @@ impl RingGuard {
 
     /// Whether SQEs may be taken: not from memory that the program may have given back.
     pub fn has_sqes(&self) -> bool {
-        !(self.closed && self.memory.view.is_of_program())
+        !(self.is_closed() && self.memory.view.is_of_program())
     }
 
     /// The ring is closed: ends every request that neither a worker nor the kernel has, without a CQE that anybody could see.
     /// Nothing new is issued.
     pub fn abandon_requests(&mut self) {
-        if !self.closed {
+        if !self.is_closed() {
             return;
         }
-        self.abandoned = true;
+        self.note_abandoned();
         self.queue.clear();
         self.chain = None;
         self.submission = None;

@@ -52,7 +52,7 @@ fn record_into(guard: &mut RingGuard, wanted: u64, room: Option<&Arc<Room>>) {
         (Some(recorder), Some(room)) => recorder.is_in(room),
         (recorder, room) => recorder.is_none() && room.is_none(),
     };
-    if is_there || guard.closed && room.is_some() {
+    if is_there || guard.is_closed() && room.is_some() {
         return;
     }
     guard.recorder = room.map(|room| new_recorder(guard, room.clone()));

@@ -106,7 +106,7 @@ impl RingGuard {
                 break;
             }
             self.make_calls();
-            if self.closed || self.is_broken() {
+            if self.is_closed() || self.is_broken() {
                 break;
             }
             // As if others submitted, too: other threads may have, meanwhile.

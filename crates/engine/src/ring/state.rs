@@ -88,12 +88,8 @@ pub struct State {
     pub issuer: u32,
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,
-    /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
-    pub orphan: bool,
-    /// It is closed, and nobody is inside a call on it: from now on its memory may be something else's.
-    pub abandoned: bool,
-    /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
-    pub closed: bool,
+    /// How far it is from its end.
+    life: Life,
     /// Made with `anyring_abi::IORING_SETUP_R_DISABLED` and not enabled yet.
     pub disabled: bool,
     /// What a ring of polled devices has (`anyring_abi::IORING_SETUP_IOPOLL`).
@@ -114,6 +110,60 @@ pub struct State {
     pub chaos: Option<Box<crate::chaos::Chaos>>,
     /// What makes the ring a context of Linux AIO.
     pub aio: Option<Box<Context>>,
+}
+
+/// How far a ring is from its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    /// It is open.
+    Open,
+    /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
+    Orphan,
+    /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
+    Closed,
+    /// Nobody is inside a call on it either: from now on its memory may be something else's.
+    Abandoned,
+}
+
+impl State {
+    /// Whether a number of the descriptor was closed, and copies are left.
+    #[inline]
+    pub fn is_orphan(&self) -> bool {
+        self.life == Life::Orphan
+    }
+
+    /// Whether the last copy of the descriptor is gone.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.life >= Life::Closed
+    }
+
+    /// Whether its memory may be something else's.
+    #[inline]
+    pub fn is_abandoned(&self) -> bool {
+        self.life == Life::Abandoned
+    }
+
+    /// A number was closed. The life of a ring only goes on.
+    pub fn note_orphan(&mut self) {
+        self.life = self.life.max(Life::Orphan);
+    }
+
+    /// The last copy is gone.
+    pub fn close(&mut self) {
+        self.life = self.life.max(Life::Closed);
+    }
+
+    /// A test that closed it goes on.
+    #[cfg(test)]
+    pub fn reopen(&mut self) {
+        self.life = Life::Open;
+    }
+
+    /// Nobody is inside a call on a closed ring.
+    pub fn note_abandoned(&mut self) {
+        self.life = Life::Abandoned;
+    }
 }
 
 /// Free records of the chunks that this process claimed in the shared control area.
@@ -206,9 +256,7 @@ impl State {
             },
             records: Records::default(),
             disabled: flags & anyring_abi::IORING_SETUP_R_DISABLED != 0,
-            orphan: false,
-            closed: false,
-            abandoned: false,
+            life: Life::Open,
             iopoll: (flags & anyring_abi::IORING_SETUP_IOPOLL != 0)
                 .then(|| Box::new(IoPoll::new(flags & anyring_abi::IORING_SETUP_SQPOLL != 0))),
             restrictions: None,

@@ -191,7 +191,7 @@ pub fn end_if_unused(ring: &'static Ring) {
         Err(_) => return,
     };
     // Acquire: partner of the Release in `sleeps::Sleep::end`.
-    if !guard.closed || ring.sleepers.load(Ordering::Acquire) != 0 {
+    if !guard.is_closed() || ring.sleepers.load(Ordering::Acquire) != 0 {
         return;
     }
     if guard.is_polled() && !ring.leave_poller() {

@@ -254,13 +254,13 @@ fn what_is_linked_behind_a_workers_request_ends_with_its_ring() {
     let job = Job::new(of, (Opcode::Fsync, Op::default()), (-1, None), Approach::Plain, None);
     guard.slab.queue(id, job.clone());
     assert!(job.begin());
-    guard.closed = true;
+    guard.close();
     guard.abandon_requests();
     assert!(guard.slab.get(id).is_some() && guard.slab.get(behind).is_none());
     *job.verdict.lock().expect("nobody has it") = Some(Verdict::Done(0));
     guard.receive(job);
     assert!(guard.slab.get(id).is_none());
-    guard.closed = false;
+    guard.reopen();
     drop(guard);
     program.close();
 }

@@ -64,7 +64,7 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
         }
         Err(failure) => return Err(failure.into()),
     };
-    if guard.closed {
+    if guard.is_closed() {
         return Err(Errno::BADF);
     }
     if guard.is_broken() {
@@ -225,7 +225,7 @@ fn has_enough_for(guard: &RingGuard, call: &Enter) -> bool {
     let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete != 0;
     let pending = guard.has_pending() || ring.has_arrived() || ring.driver.is_announced();
     // A ring of this process alone: nobody moves the backlog meanwhile.
-    let special = guard.iopoll.is_some() || guard.is_shared() || guard.has_own_backlog() || guard.closed;
+    let special = guard.iopoll.is_some() || guard.is_shared() || guard.has_own_backlog() || guard.is_closed();
     if !plain || pending || special || check_waiter(guard).is_err() {
         return false;
     }

@@ -162,7 +162,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
         pass_role_on(&guard);
     }
     guard.call_helper();
-    let closed = guard.closed;
+    let closed = guard.is_closed();
     drop(guard);
     if closed {
         // Another thread closed the ring meanwhile: this call was its last user.

@@ -285,8 +285,8 @@ impl Driven {
             Err(_) => return false,
         };
         point(Point::HelperRing);
-        if guard.closed || (guard.orphan && self.last_copy_went(&mut guard)) {
-            if guard.abandoned && self.waits_for_device(&mut guard) {
+        if guard.is_closed() || (guard.is_orphan() && self.last_copy_went(&mut guard)) {
+            if guard.is_abandoned() && self.waits_for_device(&mut guard) {
                 return true;
             }
             self.end(guard);
@@ -425,7 +425,7 @@ impl Driven {
             // The last number may have been closed unseen. Relaxed: a worker that has one of the ring's jobs ends the ring.
             self.ring.fd.store(-1, Ordering::Relaxed);
         }
-        guard.closed
+        guard.is_closed()
     }
 
     fn end(&mut self, mut guard: RingGuard) {
@@ -448,7 +448,7 @@ impl Driven {
         };
         let handover = &self.ring.driver.handover;
         let unused = handover.is_resting() || (handover.is_watching() && !guard.has_pending());
-        if guard.closed || guard.orphan || !unused {
+        if guard.is_closed() || guard.is_orphan() || !unused {
             self.idle = false;
             return false;
         }

@@ -290,7 +290,7 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     }
     let poller = ring.poller();
     let mut guard = ring.lock()?;
-    if guard.closed {
+    if guard.is_closed() {
         return Err(Errno::BADF);
     }
     if guard.is_broken() {
@@ -314,7 +314,7 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     }
     let broken = guard.is_broken().then(|| guard.refuse_call());
     if broken.is_some() || call.flags & IORING_ENTER_GETEVENTS == 0 {
-        let closed = guard.closed;
+        let closed = guard.is_closed();
         drop(guard);
         if closed {
             // Another thread closed the ring while this one waited: it was its last user.

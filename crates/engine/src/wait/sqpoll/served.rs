@@ -263,7 +263,7 @@ impl Served {
 /// The ring is closed and nobody is inside a call on it.
 pub(crate) fn is_abandoned(guard: &RingGuard) -> bool {
     // Acquire: partner of the Release in `sleeps::Sleep::end`.
-    guard.closed && guard.ring().sleepers.load(Ordering::Acquire) == 0
+    guard.is_closed() && guard.ring().sleepers.load(Ordering::Acquire) == 0
 }
 
 /// SQEs were consumed: whoever waits for room looks.
