@@ -30,6 +30,7 @@ pub mod uring_cmd;
 pub mod waitid;
 pub mod xattr;
 
+pub use dispatch::Op;
 pub use operation::{LooksBefore, OnRing, Operation, Turn, Waiter};
 pub use table::{definition, is_served, row, AtOnce, Definition, FileUse, Identity};
 
@@ -230,36 +231,6 @@ pub struct Context {
     pub fd: i32,
     /// The caller must not sleep: answer `WouldBlock` or `NeedsWorker` instead. False on a worker.
     pub nonblock: bool,
-}
-
-/// A prepared operation.
-#[derive(Debug)]
-#[allow(missing_docs)] // each variant is documented where its type is
-pub enum Op {
-    Nop(nop::Nop),
-    NopWith(nop::NopWith),
-    Rw(rw::Rw),
-    Sync(sync::Sync),
-    Poll(poll::PollAdd),
-    PollRemove(poll::PollRemove),
-    Timeout(timeout::Timeout),
-    TimeoutRemove(timeout::TimeoutRemove),
-    Cancel(cancel::Cancel),
-    Net(net::Net),
-    Fs(fs::Fs),
-    Splice(splice::Splice),
-    EpollCtl(epoll::EpollCtl),
-    EpollWait(epoll::EpollWait),
-    Xattr(xattr::Xattr),
-    Pipe(pipe::Pipe),
-    FilesUpdate(file_table::FilesUpdate),
-    Buffers(buffers::BuffersChange),
-    FixedFdInstall(file_table::FixedFdInstall),
-    MsgRing(msg_ring::MsgRing),
-    FutexWait(futex::Wait),
-    FutexWake(futex::Wake),
-    Waitid(waitid::Waitid),
-    UringCmd(uring_cmd::UringCmd),
 }
 
 /// NOP: what is left where an operation has been taken away, to a worker, say, and what an SQE that was refused has.

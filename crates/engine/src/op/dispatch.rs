@@ -1,46 +1,62 @@
-//! Asks an operation of any kind: one list of the kinds, through which every question goes.
+//! The kinds of operations: the one list of them, through which every question goes.
 
 use super::operation::{LooksBefore, OnRing, Operation, Turn, Waiter};
 use super::poll::PollAdd;
 use super::rw::Rw;
 use super::selection::{Attempted, Selection};
 use super::timeout::Timeout;
-use super::{row, Context, Direction, Identity, Op, Skip, Verdict};
+use super::{row, Context, Direction, Identity, Skip, Verdict};
 use crate::resource::buf_ring::Held;
 use crate::{identity, Errno};
 use anyring_abi::Opcode;
 use core::ops::ControlFlow;
 
-/// Has each kind answer for itself.
-macro_rules! each {
-    ($op:expr, $it:ident => $answer:expr) => {
-        match $op {
-            Op::Nop($it) => $answer,
-            Op::NopWith($it) => $answer,
-            Op::Rw($it) => $answer,
-            Op::Sync($it) => $answer,
-            Op::Poll($it) => $answer,
-            Op::PollRemove($it) => $answer,
-            Op::Timeout($it) => $answer,
-            Op::TimeoutRemove($it) => $answer,
-            Op::Cancel($it) => $answer,
-            Op::Net($it) => $answer,
-            Op::Fs($it) => $answer,
-            Op::Splice($it) => $answer,
-            Op::EpollCtl($it) => $answer,
-            Op::EpollWait($it) => $answer,
-            Op::Xattr($it) => $answer,
-            Op::Pipe($it) => $answer,
-            Op::FilesUpdate($it) => $answer,
-            Op::Buffers($it) => $answer,
-            Op::FixedFdInstall($it) => $answer,
-            Op::MsgRing($it) => $answer,
-            Op::FutexWait($it) => $answer,
-            Op::FutexWake($it) => $answer,
-            Op::Waitid($it) => $answer,
-            Op::UringCmd($it) => $answer,
+/// Defines the kinds, and `each!`, which has each of them answer for itself. `$d` stands for the dollar of that macro.
+macro_rules! kinds {
+    (($d:tt) $($kind:ident($type:ty),)*) => {
+        /// A prepared operation.
+        #[derive(Debug)]
+        #[allow(missing_docs)] // each variant is documented where its type is
+        pub enum Op {
+            $($kind($type),)*
+        }
+
+        macro_rules! each {
+            ($d op:expr, $d it:ident => $d answer:expr) => {
+                match $d op {
+                    $(Op::$kind($d it) => $d answer,)*
+                }
+            };
         }
     };
+}
+
+kinds! {
+    ($)
+    Nop(super::nop::Nop),
+    NopWith(super::nop::NopWith),
+    Rw(super::rw::Rw),
+    Sync(super::sync::Sync),
+    Poll(super::poll::PollAdd),
+    PollRemove(super::poll::PollRemove),
+    Timeout(super::timeout::Timeout),
+    TimeoutRemove(super::timeout::TimeoutRemove),
+    Cancel(super::cancel::Cancel),
+    Net(super::net::Net),
+    Fs(super::fs::Fs),
+    Splice(super::splice::Splice),
+    EpollCtl(super::epoll::EpollCtl),
+    EpollWait(super::epoll::EpollWait),
+    Xattr(super::xattr::Xattr),
+    Pipe(super::pipe::Pipe),
+    FilesUpdate(super::file_table::FilesUpdate),
+    Buffers(super::buffers::BuffersChange),
+    FixedFdInstall(super::file_table::FixedFdInstall),
+    MsgRing(super::msg_ring::MsgRing),
+    FutexWait(super::futex::Wait),
+    FutexWake(super::futex::Wake),
+    Waitid(super::waitid::Waitid),
+    UringCmd(super::uring_cmd::UringCmd),
 }
 
 /// Methods that ask the operation by the method of the same name.

@@ -1,9 +1,6 @@
 //! The one opcode table: for each opcode how it is prepared, and all that may be said of it without looking at its operation.
 
-use super::{
-    buffers, cancel, epoll, file_table, fs, futex, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout,
-    uring_cmd, waitid, xattr, Direction, Op,
-};
+use super::*;
 use crate::os::can_wait_for_several;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
