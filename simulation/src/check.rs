@@ -20,7 +20,7 @@ pub enum Kind {
     FileWrite { bytes: usize },
     StreamRead { stream: usize },
     Poll { stream: usize, endless: bool },
-    Timeout { until_ns: u64 },
+    Timeout { ns: u64, until_ns: u64 },
     Fsync,
     Cancel,
     Message { fd: i32 },
@@ -38,6 +38,8 @@ pub struct Record {
     done: bool,
     /// Its ring was closed.
     abandoned: bool,
+    /// When a TIMEOUT is over at the latest, once it was submitted.
+    due_ns: Option<u64>,
     /// How many messages have come.
     arrived: u32,
     /// The last result, of a MSG_RING.
@@ -48,7 +50,7 @@ impl Record {
     /// A request on the ring in this slot.
     pub fn new(slot: usize, kind: Kind, _life: u64) -> Record {
         let (linked, cancelled, done, abandoned, arrived, sent) = (false, false, false, false, 0, false);
-        Record { slot, kind, buffer: Vec::new(), linked, cancelled, done, abandoned, arrived, sent }
+        Record { slot, kind, buffer: Vec::new(), linked, cancelled, done, abandoned, due_ns: None, arrived, sent }
     }
 }
 
@@ -103,6 +105,22 @@ impl Records {
             _ => None,
         };
         self.open().filter_map(|(_, record)| of(record)).collect()
+    }
+
+    /// All on this ring were submitted by now: their time has begun.
+    pub fn submitted(&mut self, slot: usize, now_ns: u64) {
+        for record in self.0.iter_mut().filter(|record| record.slot == slot && record.due_ns.is_none()) {
+            if let Kind::Timeout { ns, .. } = record.kind {
+                record.due_ns = Some(now_ns + ns);
+            }
+        }
+    }
+
+    /// A TIMEOUT on this ring that is over before `ns`, and waits for nothing else.
+    fn over_before(&self, slot: usize, ns: u64) -> Option<u64> {
+        let is_over = |record: &Record| record.due_ns.is_some_and(|due_ns| due_ns < ns);
+        let is_free = |record: &Record| !record.linked && !record.cancelled && record.slot == slot;
+        self.open().find(|(_, record)| is_free(record) && is_over(record)).map(|(place, _)| place)
     }
 
     /// What is not answered, for a report.
@@ -288,12 +306,24 @@ impl World {
         }
     }
 
-    /// A thread that sleeps although what it waits for is there, while nobody can run.
-    pub fn forgotten(&self) -> Option<String> {
-        self.slots.iter().enumerate().find_map(|(at, slot)| {
+    /// What is wrong where nobody can run before `until_ns`: a thread sleeps although what it waits for is there, or does not
+    /// wake when a timer is over.
+    pub fn forgotten(&self, until_ns: u64) -> Option<String> {
+        /// By how much timers may be late.
+        const LATE_NS: u64 = 1_000_000;
+        self.slots.iter().enumerate().filter(|(_, slot)| !slot.waits.is_empty()).find_map(|(at, slot)| {
             let there = slot.ring.ready();
-            let waits = slot.waits.iter().find(|least| **least > 0 && **least <= there)?;
-            Some(format!("wake-up: nobody runs, and who waits for {waits} CQEs of ring {at} has {there}"))
+            if let Some(waits) = slot.waits.iter().find(|least| **least > 0 && **least <= there) {
+                return Some(format!(
+                    "wake-up: nobody runs, and who waits for {waits} CQEs of ring {at} has {there}"
+                ));
+            }
+            // What is there already may be its CQE.
+            let may_tell = there == 0 && !self.drains;
+            let over = self.records.over_before(at, until_ns.saturating_sub(LATE_NS)).filter(|_| may_tell)?;
+            Some(format!(
+                "timer: nobody runs before {until_ns} ns, and TIMEOUT {over} of ring {at} is over by then"
+            ))
         })
     }
 }
@@ -313,7 +343,7 @@ fn may_fail(kind: Kind, error: i32, cancelled: bool, linked: bool, system: &Simu
     let is_end = error == libc::ECANCELED;
     match kind {
         _ if is_end && (cancelled || linked) => true,
-        Kind::Timeout { until_ns } if error == libc::ETIME => system.now_ns() >= until_ns,
+        Kind::Timeout { until_ns, .. } if error == libc::ETIME => system.now_ns() >= until_ns,
         Kind::Cancel if error == libc::ENOENT || error == libc::EALREADY => true,
         Kind::Message { .. } if error == libc::EBADF || error == libc::EOVERFLOW || error == libc::EBADFD => true,
         // A worker's call that a cancellation interrupts.

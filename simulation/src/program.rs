@@ -47,7 +47,7 @@ pub struct World {
     shares: bool,
     forks: bool,
     /// Some requests wait for all before them; else some have no end.
-    drains: bool,
+    pub(crate) drains: bool,
     finished: usize,
 }
 
@@ -224,9 +224,17 @@ impl Program {
         let flags = if wait { IORING_ENTER_GETEVENTS } else { 0 };
         let answer = ring.enter(before, 0, flags);
         let _ = count;
+        self.note_submitted(at, &ring);
         self.judge(&answer, "enter that submits");
         self.system.progresses();
         self.world().slots[at].end();
+    }
+
+    /// After an enter that submits.
+    fn note_submitted(&self, at: usize, ring: &Ring) {
+        if ring.unsubmitted() == 0 {
+            self.world().records.submitted(at, self.system.now_ns());
+        }
     }
 
     /// Only what a call has failed with, or what a full CQ answers.
@@ -345,6 +353,7 @@ impl Program {
                 ring
             };
             let submitted = ring.enter(ring.unsubmitted(), 0, IORING_ENTER_GETEVENTS);
+            self.note_submitted(mine, &ring);
             let waited = ring.enter_for(1, Timespec { tv_sec: 10, tv_nsec: 0 });
             self.judge(&submitted, "enter in the end");
             self.judge(&waited, "wait in the end");
@@ -461,7 +470,7 @@ impl World {
                 let ns = random.u64(1_000..4_000_000);
                 buffer = [0i64.to_ne_bytes(), (ns as i64).to_ne_bytes()].concat();
                 sqe.opcode = Opcode::Timeout as u8;
-                Kind::Timeout { until_ns: now_ns + ns }
+                Kind::Timeout { ns, until_ns: now_ns + ns }
             }
             16 => {
                 sqe.opcode = Opcode::Fsync as u8;

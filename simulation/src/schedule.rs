@@ -96,7 +96,7 @@ pub struct Schedule {
     delay_every: u64,
     digest: u64,
     jumps: u64,
-    pub on_jump: Option<fn() -> Option<String>>,
+    pub on_jump: Option<fn(u64) -> Option<String>>,
 }
 
 /// What a run was made of.
@@ -236,6 +236,8 @@ impl Schedule {
                 false => thread.state = State::Ended,
             }
         }
+        // The threads that wait on the program's rings are the parent's.
+        self.on_jump = None;
         self.progresses();
     }
 
@@ -337,11 +339,12 @@ impl Schedule {
                 State::Sleeps { until_ns, .. } => until_ns,
                 _ => None,
             });
-            let wrong = self.on_jump.and_then(|look| look());
+            let ends = ends.min();
+            let wrong = self.on_jump.and_then(|look| look(ends.unwrap_or(u64::MAX)));
             if let Some(wrong) = wrong {
                 self.give_up(&wrong);
             }
-            match ends.min() {
+            match ends {
                 Some(until_ns) => (self.now_ns, self.jumps) = (until_ns.max(self.now_ns), self.jumps + 1),
                 None => self.give_up("deadlock: nobody can run"),
             }

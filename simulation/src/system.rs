@@ -115,8 +115,8 @@ impl Simulated {
         self.inner().wake_all();
     }
 
-    /// Asked whenever the clock jumps: what is wrong with that.
-    pub fn on_jump(&self, look: fn() -> Option<String>) {
+    /// Asked whenever the clock jumps, and how far: what is wrong with that.
+    pub fn on_jump(&self, look: fn(u64) -> Option<String>) {
         self.inner().on_jump = Some(look);
     }
 
