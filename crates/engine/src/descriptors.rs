@@ -256,13 +256,11 @@ pub fn close(fd: i32) {
 }
 
 /// Puts a file that means nothing under number `fd`, which the program is about to close or to use otherwise. Where none can be
-/// had the number stays what it is.
-pub fn put_nothing(fd: i32) {
+/// had (the table may be full) that is `other`, which nobody uses any more.
+pub fn put_nothing(fd: i32, other: i32) {
     let nothing = calls::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map(crate::os::for_now);
-    if let Ok(nothing) = nothing {
-        let args = [nothing.as_raw_fd() as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
-        crate::os::syscall(libc::SYS_dup3, args);
-    }
+    let from = nothing.as_ref().map_or(other, |nothing| nothing.as_raw_fd());
+    crate::os::syscall(libc::SYS_dup3, [from as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0]);
 }
 
 /// Closes a number without going through a symbol that we interpose.

@@ -300,6 +300,7 @@ cases! {
     a_read_goes_on_when_its_number_is_closed_in_a_full_table: "scarce" "full-table";
     a_read_submitted_in_a_full_table_goes_on_when_its_number_is_closed: "scarce" "full-table-before";
     a_read_goes_on_when_its_number_is_closed_below_the_hard_limit: "scarce" "full-below-the-hard-limit";
+    a_ring_ends_when_its_number_is_taken_in_a_full_table: "scarce" "full-taken";
     polls_of_sets_wait_as_deep_as_those_go: "scarce" "nested";
     more_rings_wait_for_one_event_than_sets_may: "scarce" "crowd";
 

@@ -160,8 +160,9 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()
     let is_rings = is_still_number_of(fd, ring);
     let others = remove_number(fd, ring, || match close {
         Some(close) if is_rings => close(),
-        // So that it can be seen now whether another copy is left. Else the helper watches for that.
-        None if is_rings => descriptors::put_nothing(fd),
+        // So that it can be seen now whether another copy is left: by the engine's end, which may stand in. Relaxed: the ring has
+        // it for as long as it has this number.
+        None if is_rings => descriptors::put_nothing(fd, ring.engine_end.load(Ordering::Relaxed)),
         _ => {}
     });
     match guard {

@@ -2,9 +2,11 @@
  * enough natively. */
 #include "engine.h"
 
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
-enum { NOBODY = 65534, NESTED = 5, CROWD = 1100, SHORTLY_US = 20000, LOCKED_BYTES = 640 * 1024, REST_BYTES = 256 * 1024, MANY_RINGS = 4, BEYOND_THE_CQ = 3000 };
+enum { NOBODY = 65534, NESTED = 5, CROWD = 1100, SHORTLY_US = 20000, SOON_MS = 1000, LOCKED_BYTES = 640 * 1024, REST_BYTES = 256 * 1024, MANY_RINGS = 4, BEYOND_THE_CQ = 3000 };
 
 /* Whatever is mapped from now on is locked, and there may be no more of it than LOCKED_BYTES. */
 static void limit_locked(void)
@@ -193,6 +195,26 @@ static void full_below_the_hard_limit(void)
 	close_under_read(0, 0);
 }
 
+/* Another file under a ring's number: what the ring has ends. */
+static void full_taken(void)
+{
+	struct pollfd peer = {.events = POLLIN};
+	struct io_uring ring;
+	int ends[2];
+
+	limit_numbers(1024, 1);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+	init_ring(&ring, 8, 0);
+	CHECK(io_uring_register_files(&ring, ends, 1) == 0);
+	CHECK(close(ends[0]) == 0);
+	fill_table();
+	CHECK(munmap(ring.sq.sqes, 8 * sizeof(struct io_uring_sqe)) == 0);
+	CHECK(munmap(ring.sq.ring_ptr, ring.sq.ring_sz) == 0);
+	CHECK(dup2(0, ring.ring_fd) == ring.ring_fd);
+	peer.fd = ends[1];
+	CHECK(poll(&peer, 1, SOON_MS) == 1 && peer.revents & POLLHUP);
+}
+
 /* As deep as sets may watch each other. */
 static void nested(void)
 {
@@ -246,4 +268,5 @@ static void crowd(void)
 
 CASES({"locked", locked}, {"locked-unseen", locked_unseen}, {"no-numbers", no_numbers}, {"full-table", full_table},
       {"full-table-before", full_table_before}, {"full-below-the-hard-limit", full_below_the_hard_limit},
+      {"full-taken", full_taken},
       {"nested", nested}, {"crowd", crowd})
