@@ -110,7 +110,12 @@ fn map_to_share(bytes: usize) -> Result<usize, Errno> {
     let args = [usize::MAX, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, 0, 0, 0];
     let is_kernel = check(syscall(libc::SYS_getsockopt, args)) == Err(Errno::BADF);
     let again = if is_kernel { map_again(base, bytes) } else { Err(Errno::NOSYS) };
-    KNOWN.store(if again.is_ok() { WORKS } else { REFUSED }, Ordering::Relaxed);
+    match again {
+        Ok(_) => KNOWN.store(WORKS, Ordering::Relaxed),
+        // There is none now, which says nothing of later.
+        Err(Errno::NOMEM | Errno::AGAIN) => {}
+        Err(_) => KNOWN.store(REFUSED, Ordering::Relaxed),
+    }
     // SAFETY: one of the two mappings just made, of which nobody knows.
     let _ = unsafe { calls::munmap(again.unwrap_or(base) as *mut _, bytes) };
     again.map(|_| base).map_err(|_| Errno::AGAIN)

@@ -32,7 +32,7 @@ pub fn way() -> Option<Way> {
         return Some(Way::AllThreads);
     }
     // A filter that is in force may kill for it.
-    let is_refused = if is_filtered() { ask_in_child(ask_for_seccomp) != 0 } else { ask_for_seccomp() != 0 };
+    let is_refused = if is_filtered() { ask_in_child(ask_for_seccomp) != Some(0) } else { ask_for_seccomp() != 0 };
     match is_refused {
         false => {
             SECCOMP.store(true, Ordering::Relaxed);

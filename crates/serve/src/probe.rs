@@ -9,21 +9,22 @@ use anyring_engine::os::ask_in_child;
 use core::ffi::c_int;
 
 /// The errno with which the kernel (or a filter before it) refuses io_uring_setup(2), or to tell the ring's operations; ENOSYS
-/// where these are not what programs need. 0 where all that is there and permitted. A filter that kills counts as EPERM.
+/// where these are not what programs need. 0 where all that is there and permitted. A filter that kills counts as EPERM, and so does a child that cannot be made: a process
+/// that has rings of ours cannot ask again.
 pub fn kernel_refusal() -> c_int {
-    ask_in_child(ask_for_ring)
+    ask_in_child(ask_for_ring).unwrap_or(libc::EPERM)
 }
 
 /// The errno with which the kernel (or a filter before it) refuses io_setup(2), ENOSYS where programs cannot read the completion
 /// ring; 0 where it is there and permitted. A filter that kills counts as EPERM.
 pub fn aio_refusal() -> c_int {
-    ask_in_child(ask_for_context)
+    ask_in_child(ask_for_context).unwrap_or(libc::EPERM)
 }
 
 /// The errno with which a page is refused to be writable and executable; 0 where it is permitted.
 /// A filter that kills counts as EPERM.
 pub fn patching_refusal() -> c_int {
-    ask_in_child(ask_for_writable_code)
+    ask_in_child(ask_for_writable_code).unwrap_or(libc::EPERM)
 }
 
 /// Makes a ring and asks it for its operations; the ring ends with the child, whose descriptors are its own.

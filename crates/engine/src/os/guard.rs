@@ -48,7 +48,8 @@ pub fn kernel_copies() -> bool {
     const YES: u8 = 2;
     match KERNEL_COPIES.load(Ordering::Relaxed) {
         0 => {
-            let copies = if is_filtered() { ask_in_child(ask_for_copy) == 0 } else { ask_for_copy() == 0 };
+            let answer = if is_filtered() { ask_in_child(ask_for_copy) } else { Some(-ask_for_copy() as i32) };
+            let Some(copies) = answer.map(|errno| errno == 0) else { return false };
             KERNEL_COPIES.store(if copies { YES } else { NO }, Ordering::Relaxed);
             copies
         }

@@ -70,20 +70,22 @@ pub fn flags_are_ignored() -> bool {
 /// refused or ignored. Once a process, before its first ring is there.
 pub fn probe_flags() {
     if FLAGS.load(Relaxed) == 0 {
-        FLAGS.store(if flags_are_looked_at() { LOOKED_AT } else { IGNORED }, Relaxed);
+        // Without a pipe now the next ring asks.
+        let Some(looks) = flags_are_looked_at() else { return };
+        FLAGS.store(if looks { LOOKED_AT } else { IGNORED }, Relaxed);
     }
 }
 
-/// The question that [`probe_flags`] asks. Without descriptors for it the answer is what Linux would give.
-pub fn flags_are_looked_at() -> bool {
+/// The question that [`probe_flags`] asks; `None` without descriptors for it.
+pub fn flags_are_looked_at() -> Option<bool> {
     const UNKNOWN_FLAG: usize = 1 << 31;
     const NO_OFFSET: usize = usize::MAX;
-    let Ok((reader, writer)) = calls::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return true };
+    let (reader, writer) = calls::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
     drop(writer);
     let mut byte = 0u8;
     let iovec = [&mut byte as *mut u8 as usize, 1];
     let fd = rustix::fd::AsRawFd::as_raw_fd(&reader) as usize;
-    syscall(libc::SYS_preadv2, [fd, iovec.as_ptr() as usize, 1, NO_OFFSET, 0, UNKNOWN_FLAG]) < 0
+    Some(syscall(libc::SYS_preadv2, [fd, iovec.as_ptr() as usize, 1, NO_OFFSET, 0, UNKNOWN_FLAG]) < 0)
 }
 
 /// What poll(2) would see now, by select(2), which tells no hang-up from data: RLIMIT_NOFILE is no limit to that (`do_sys_poll`,

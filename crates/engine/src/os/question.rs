@@ -13,14 +13,13 @@ use core::mem::MaybeUninit;
 const STACK: usize = 16 * 1024;
 
 /// The errno that `question` answered in a child of this process, as `-errno`; 0 for what it answered else, and EPERM where a
-/// filter killed it, or no child could be made. The question makes system calls only; descriptors are the child's own.
-pub fn ask_in_child(question: fn() -> isize) -> c_int {
+/// filter killed it, or permits no child. `None` where no child could be made now: nothing may be remembered then. The question
+/// makes system calls only; descriptors are the child's own.
+pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     let asked = Asked { question, is_copy: is_filtered() && dumps_end_all_sharers() };
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK) as usize;
-    let Ok(stack) = check(syscall(libc::SYS_mmap, [0, STACK, protection, flags, usize::MAX, 0])) else {
-        return libc::EPERM;
-    };
+    let stack = check(syscall(libc::SYS_mmap, [0, STACK, protection, flags, usize::MAX, 0])).ok()?;
     let answer = asked.by_child_on(stack + STACK);
     syscall(libc::SYS_munmap, [stack, STACK, 0, 0, 0, 0]);
     answer
@@ -38,7 +37,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn by_child_on(&self, top: usize) -> c_int {
+    fn by_child_on(&self, top: usize) -> Option<c_int> {
         // Without an exit signal the program's SIGCHLD handler and its wait(2) never see this child.
         let flags = if self.is_copy { 0 } else { libc::CLONE_VM | libc::CLONE_VFORK };
         // A signal to the whole process group must not run the program's handlers in a child that shares its memory.
@@ -47,16 +46,20 @@ impl Asked {
         // ended; `self` is there so long.
         let number = unsafe { arch::make_child(flags as usize, top, child, (&raw const *self).cast_mut().cast()) };
         set_mask(mask);
-        if number < 0 {
-            return libc::EPERM;
+        match -number as c_int {
+            libc::EAGAIN | libc::ENOMEM => return None,
+            1.. => return Some(libc::EPERM),
+            _ => {}
         }
         let mut status: c_int = 0;
         loop {
             let wait = [number as usize, &raw mut status as usize, libc::__WCLONE as usize, 0, 0, 0];
             match check(syscall(libc::SYS_wait4, wait)) {
                 Err(Errno::INTR) => {}
-                Ok(_) if libc::WIFEXITED(status) => return libc::WEXITSTATUS(status),
-                _ => return libc::EPERM,
+                Ok(_) if libc::WIFEXITED(status) => return Some(libc::WEXITSTATUS(status)),
+                // Not by a filter: somebody ends processes here.
+                Ok(_) if libc::WTERMSIG(status) != libc::SIGSYS => return None,
+                _ => return Some(libc::EPERM),
             }
         }
     }
@@ -98,6 +101,7 @@ fn is_older(release: &[u8], version: [u32; 2]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::{Os, Sys};
     use seccompiler::{apply_filter, BpfProgram, SeccompAction, SeccompFilter};
 
     fn ask_for_parent() -> isize {
@@ -110,8 +114,17 @@ mod tests {
 
     #[test]
     fn errors_are_answered() {
-        assert_eq!(ask_in_child(ask_for_parent), 0);
-        assert_eq!(ask_in_child(ask_for_missing), libc::EBADF);
+        assert_eq!(ask_in_child(ask_for_parent), Some(0));
+        assert_eq!(ask_in_child(ask_for_missing), Some(libc::EBADF));
+    }
+
+    fn end() -> isize {
+        syscall(libc::SYS_kill, [Sys::process_id() as usize, libc::SIGKILL as usize, 0, 0, 0, 0])
+    }
+
+    #[test]
+    fn a_child_that_somebody_else_ends_answers_nothing() {
+        assert_eq!(ask_in_child(end), None);
     }
 
     #[test]
@@ -129,7 +142,7 @@ mod tests {
             [by_copy, ask_in_child(ask_for_parent), ask_in_child(ask_for_missing)]
         };
         let answers = std::thread::spawn(below).join().expect("the thread");
-        assert_eq!(answers, [libc::EPERM, libc::EPERM, libc::EBADF]);
+        assert_eq!(answers, [libc::EPERM, libc::EPERM, libc::EBADF].map(Some));
     }
 
     #[test]

@@ -82,8 +82,8 @@ fn is_permitted() -> bool {
         return true;
     }
     if PERMITTED.load(Ordering::Relaxed) == 0 {
-        let answer = if ask_in_child(ask) == 0 { YES } else { NO };
-        PERMITTED.store(answer, Ordering::Relaxed);
+        let Some(errno) = ask_in_child(ask) else { return false };
+        PERMITTED.store(if errno == 0 { YES } else { NO }, Ordering::Relaxed);
     }
     PERMITTED.load(Ordering::Relaxed) == YES
 }
@@ -98,5 +98,38 @@ fn ask() -> isize {
     {
         true if own.of_child().set() => 0,
         _ => -1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::in_child::in_child;
+
+    fn limit_processes(most: u64) -> bool {
+        let mut limit = [0_u64; 2];
+        let (resource, at) = (libc::RLIMIT_NPROC as usize, limit.as_mut_ptr() as usize);
+        let is_known = syscall(libc::SYS_prlimit64, [0, resource, 0, at, 0, 0]) == 0;
+        limit[0] = most.min(limit[1]);
+        is_known && syscall(libc::SYS_prlimit64, [0, resource, limit.as_ptr() as usize, 0, 0, 0]) == 0
+    }
+
+    #[test]
+    fn what_nobody_could_answer_is_asked_again() {
+        const NOBODY: usize = 65534;
+        // Allows everything.
+        let code = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];
+        let filter = libc::sock_fprog { len: 1, filter: code.as_ptr().cast_mut() };
+        let body = || {
+            syscall(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]);
+            let set =
+                [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, &raw const filter as usize];
+            syscall(libc::SYS_prctl, [set[0], set[1], set[2], 0, 0, 0]);
+            // Whom the limit binds.
+            syscall(libc::SYS_setresuid, [NOBODY, NOBODY, NOBODY, 0, 0, 0]);
+            let refused = limit_processes(0) && is_filtered() && !is_permitted();
+            u8::from(!(refused && limit_processes(u64::MAX) && is_permitted()))
+        };
+        assert_eq!(in_child(body), 0);
     }
 }
