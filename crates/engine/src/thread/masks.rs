@@ -8,15 +8,22 @@ use rustix::fs::{Mode, OFlags};
 const LOOKS: u32 = 20;
 const PAUSE_NS: i64 = 1_000_000;
 
-/// Whether another thread of this process blocks `signal`. No where there is no /proc.
+/// Whether another thread of this process blocks `signal`. Where /proc cannot be read, each other thread may.
 pub fn another_blocks(signal: i32) -> bool {
-    (0..LOOKS).all(|look| {
+    for look in 0..LOOKS {
         if look != 0 {
             let pause = [0, PAUSE_NS];
             syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
         }
-        super::count::threads() != Some(1) && blocked_now(signal).unwrap_or(false)
-    })
+        match super::count::threads()
+            .and_then(|threads| if threads == 1 { Some(false) } else { blocked_now(signal) })
+        {
+            None => return super::count::program_has_several(),
+            Some(false) => return false,
+            Some(true) => {}
+        }
+    }
+    true
 }
 
 /// One look at all of them. The numbers that this opens the program has for itself again at once.

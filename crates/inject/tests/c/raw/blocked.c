@@ -1,11 +1,13 @@
 /* Raw calls of a plugin that is loaded while a thread has blocked everything: that thread makes them ("thread"), or it has
-   blocked by an instruction that nobody sees and does not ("unseen"); or the program was executed like that ("inherited"). */
+   blocked by an instruction that nobody sees and does not ("unseen", "unseen-without-proc"); or the program was executed like that ("inherited"). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -64,7 +66,7 @@ int main(int argc, char **argv)
 	const char *how = argc > 1 ? argv[1] : "thread";
 	pthread_t thread;
 	sigset_t all, old;
-	int answer = 0, unseen = strcmp(how, "unseen") == 0;
+	int answer = 0, unseen = strncmp(how, "unseen", 6) == 0, hides = unseen && how[6];
 
 	if (strcmp(how, "inherited") == 0) {
 		block_unseen();
@@ -81,6 +83,9 @@ int main(int argc, char **argv)
 			return 9;
 		goto out;
 	}
+	if (hides && ((unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ||
+		      mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0))
+		return 11;
 	sigfillset(&all);
 	if (pipe(pipes) != 0 || (!unseen && pthread_sigmask(SIG_SETMASK, &all, &old) != 0))
 		return 2;
@@ -91,6 +96,8 @@ int main(int argc, char **argv)
 		return 3;
 	while (unseen && !has_blocked)
 		usleep(1000);
+	if (hides && mount("tmpfs", "/proc", "tmpfs", 0, NULL) != 0)
+		return 12;
 	if (!load())
 		return 4;
 	if (write(pipes[1], "x", 1) != 1 || pthread_join(thread, NULL) != 0)
