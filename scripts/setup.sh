@@ -138,6 +138,7 @@ fetch_libraries() {
   fi
   fetch_wheel tigerbeetle e2e/clients/tigerbeetle-requirements.txt
   fetch_module tigerbeetle
+  fetch_module newest
   fetch_wheel zig crates/cli/tests/zig/requirements.txt
 }
 

@@ -21,6 +21,10 @@ pub enum Refusal {
     Gvisor,
     /// All that the engine can do without.
     Minimal,
+    /// The process of whoever makes a call of io_uring's ends, or of one that services rarely need.
+    Kill,
+    /// A thread that makes a call of io_uring's gets a SIGSYS.
+    Trap,
 }
 
 impl Refusal {
@@ -38,13 +42,16 @@ impl Refusal {
             Refusal::Rhel8 => &["--profile", "rhel8"],
             Refusal::Gvisor => &["--profile", "gvisor"],
             Refusal::Minimal => &["--profile", "minimal"],
+            Refusal::Kill => &["--profile", "kill"],
+            Refusal::Trap => &["--errno", "trap"],
         }
     }
 
-    /// What the three io_uring calls answer.
+    /// What the three io_uring calls answer, or are taken to have answered where no program lives to see it.
     pub fn errno(self) -> i32 {
         match self {
             Refusal::Eperm | Refusal::Unfiltered | Refusal::Docker | Refusal::Minimal => libc::EPERM,
+            Refusal::Kill | Refusal::Trap => libc::EPERM,
             Refusal::Enosys | Refusal::NoAio | Refusal::Rhel8 | Refusal::Gvisor => libc::ENOSYS,
         }
     }
@@ -113,6 +120,11 @@ impl Environment {
         let profiles =
             profiles.flat_map(|&refusal| [User::Root, User::Ordinary].map(|user| Environment { refusal, user }));
         [Refusal::Eperm, Refusal::Unfiltered].map(Environment::of_caller).into_iter().chain(profiles).collect()
+    }
+
+    /// The calls kill, or trap.
+    pub fn killing() -> Vec<Self> {
+        [Refusal::Kill, Refusal::Trap].map(Environment::of_caller).to_vec()
     }
 
     /// Linux AIO is refused, too: as on WSL 1 for the caller, and by the profile that lacks most, as root and as an ordinary

@@ -1,6 +1,6 @@
 //! One test's temporary folder, and how its programs are started, limited in time and ended.
 
-use crate::{programs, Environment, Statistics};
+use crate::{programs, Environment, Refusal, Statistics};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -173,7 +173,8 @@ impl Stage {
     }
 
     /// [`Stage::serve`] for a program that enters by `syscall` instructions of its own. Where no filter may be installed
-    /// that would catch them it must fail as the kernel refuses; that is printed, and `None`.
+    /// that would catch them it must fail as the kernel refuses; that is printed, and `None`. Likewise where they kill and cannot
+    /// be replaced, which `run` must have said.
     ///
     /// # Panics
     ///
@@ -184,7 +185,14 @@ impl Stage {
         minimum: impl FnOnce(&Outcome) -> Vec<(&'m str, u64)>,
     ) -> Option<Outcome> {
         if on_kernel() || self.environment.refusal.permits_filters() {
-            return Some(self.serve(program, minimum));
+            let seen = self.attempt(program);
+            if self.environment.refusal == Refusal::Kill && seen.0.status.code() == Some(125) {
+                let line = seen.0.stderr.trim_end();
+                assert!(line.contains("cannot be replaced") && line.lines().count() == 1, "{}", seen.0);
+                println!("{}: {line}", self.environment);
+                return None;
+            }
+            return Some(self.judge(seen, minimum));
         }
         let outcome = finish(self.served(program, &self.file("statistics")));
         let said = format!("{}{}", outcome.stdout, outcome.stderr);

@@ -36,7 +36,8 @@ fn main() -> ExitCode {
         aio_two_threads,
         aio_two_processes,
     ];
-    anyring_e2e::cases::run_all(&[(&Environment::all(), &cases), (&Environment::without_aio(), &aio)])
+    let everywhere = [Environment::all(), Environment::killing()].concat();
+    anyring_e2e::cases::run_all(&[(&everywhere, &cases), (&Environment::without_aio(), &aio)])
 }
 
 /// The size of one job's file.

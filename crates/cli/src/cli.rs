@@ -90,6 +90,7 @@ const DENY_EXAMPLES: &str = "\
 Examples:
   anyring deny -- fio job.fio                             as under a container's default profile
   anyring deny --errno ENOSYS --aio -- myserver           no io_uring and no kernel AIO
+  anyring deny --errno kill -- myserver                   as below a filter that ends whoever asks
   anyring deny --profile rhel8 -- myserver                without what Linux 4.18 lacks
   anyring deny --profile minimal -- anyring doctor        what doctor says where most is missing
 
@@ -131,6 +132,12 @@ pub enum DenyErrno {
     Enomem,
     #[value(name = "EINVAL")]
     Einval,
+    /// The process ends by SIGSYS, as where a filter lists what is allowed
+    #[value(name = "kill")]
+    Kill,
+    /// The thread gets a SIGSYS, as on Android
+    #[value(name = "trap")]
+    Trap,
 }
 
 /// An environment in which io_uring and more is missing.
@@ -148,17 +155,22 @@ pub enum Profile {
     Agent,
     /// The same without pairs of sockets, too: nothing is served there (EPERM)
     AgentStrict,
+    /// A service whose filter ends the process for what it does not list (kill)
+    Kill,
 }
 
 impl DenyErrno {
-    /// The number the system calls answer (negated in the register).
-    pub fn code(self) -> i32 {
+    /// What the filter answers for the system calls.
+    pub fn action(self) -> u32 {
+        let errno = |code: i32| libc::SECCOMP_RET_ERRNO | code as u32;
         match self {
-            DenyErrno::Eperm => libc::EPERM,
-            DenyErrno::Enosys => libc::ENOSYS,
-            DenyErrno::Eopnotsupp => libc::EOPNOTSUPP,
-            DenyErrno::Enomem => libc::ENOMEM,
-            DenyErrno::Einval => libc::EINVAL,
+            DenyErrno::Eperm => errno(libc::EPERM),
+            DenyErrno::Enosys => errno(libc::ENOSYS),
+            DenyErrno::Eopnotsupp => errno(libc::EOPNOTSUPP),
+            DenyErrno::Enomem => errno(libc::ENOMEM),
+            DenyErrno::Einval => errno(libc::EINVAL),
+            DenyErrno::Kill => libc::SECCOMP_RET_KILL_PROCESS,
+            DenyErrno::Trap => libc::SECCOMP_RET_TRAP,
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::exec::{exec, exec_by, resolve};
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
 use crate::{elf, library, ring};
 use anyring_guest::State;
-use anyring_serve::environment::WORKS;
+use anyring_serve::environment::{REFUSES, WORKS};
+use anyring_serve::probe;
 use clap::ValueEnum;
 use std::convert::Infallible;
 use std::path::Path;
@@ -187,6 +188,9 @@ fn set_environment(options: &RunOptions, rings: &Decision, aio: &Decision) -> Re
     }
     if options.no_raw {
         std::env::set_var("ANYRING_RAW", "0");
+    }
+    if rings.server == Server::User && probe::ring_calls_kill() {
+        std::env::set_var(REFUSES, std::process::id().to_string());
     }
     Ok(())
 }

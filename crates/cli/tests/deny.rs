@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    anyring, calling, calling_i386, calling_with, conformance, install, library, one_line_failure, output, skipped,
-    stdout, Elf, ANYRING, ERRNOS,
+    anyring, calling, calling_i386, calling_with, compiled, conformance, install, library, one_line_failure,
+    output, skipped, stdout, Elf, ANYRING, ERRNOS,
 };
 use std::fs::{read, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -37,6 +37,58 @@ fn every_call_answers_every_errno() {
         for number in IO_URING_CALLS {
             assert_eq!(answer(&["--errno", name], number), code, "call {number} with {name}");
         }
+    }
+}
+
+#[test]
+fn calls_may_kill_or_trap() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for number in [IO_URING_CALLS.collect(), vec![libc::SYS_seccomp as u32]].concat() {
+        let program = Elf::new(calling(number)).write(&directory.path().join(number.to_string()));
+        let ended = |options: &[&str]| {
+            let status = anyring(&[&["deny"], options, &["--"]].concat()).arg(&program).status().expect("start it");
+            status.signal() == Some(libc::SIGSYS)
+        };
+        let is_of_rings = IO_URING_CALLS.contains(&number);
+        for errno in ["kill", "trap"] {
+            assert_eq!(ended(&["--errno", errno]), is_of_rings, "call {number} with {errno}");
+        }
+        assert!(ended(&["--profile", "kill"]), "call {number}");
+        assert_eq!(ended(&["--profile", "kill", "--errno", "EPERM"]), !is_of_rings, "call {number}");
+    }
+}
+
+/// What comes through libc and by instructions that can be replaced is served; what cannot be is said before the program starts.
+#[test]
+fn programs_are_served_or_refused_below_filters_that_kill_or_trap() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(fixed) = compiled("fixed", directory.path()) else { return skipped("there is no C compiler") };
+    for refusal in [["--errno", "trap"], ["--errno", "kill"], ["--profile", "kill"]] {
+        let run = |words: &[&str]| {
+            output(&mut anyring(&[&["deny"], &refusal[..], &["--", ANYRING, "run"], words].concat()))
+        };
+        let cases = conformance();
+        let cases = cases.to_str().expect("UTF-8");
+        for door in ["libc", "raw"] {
+            let served = run(&["--", cases, "--door", door, "--quiet", "--filter", "nop::", "--filter", "enter::"]);
+            let all_passed = stdout(&served).contains(" passed, 0 failed");
+            assert!(served.status.success() && all_passed, "{refusal:?} {door}: {served:?}");
+        }
+        let fixed = fixed.to_str().expect("UTF-8");
+        if refusal[1] == "trap" {
+            assert_eq!(stdout(&run(&["--", fixed, "calls"])), format!("{}\n", -libc::EBADF));
+            continue;
+        }
+        let line = one_line_failure(&run(&["--", fixed]), 125);
+        assert!(
+            line.contains("kills for the program's own calls") && line.contains("cannot be replaced"),
+            "{line}"
+        );
+        assert_eq!(stdout(&run(&["--no-raw", "--", fixed])), "0\n");
+        // What a program starts is its own affair.
+        let started = run(&["--", "sh", "-c", &format!("{fixed}; true")]);
+        assert!(started.status.success() && stdout(&started) == "0\n", "{started:?}");
     }
 }
 

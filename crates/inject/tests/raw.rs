@@ -259,6 +259,33 @@ fn who_enters_by_instructions_that_are_left_alone_gets_no_ring() {
     }
 }
 
+/// What kills leaves no trap: the calls are replaced before they run.
+#[test]
+fn calls_are_served_below_filters_that_kill_or_trap_for_them() {
+    const NAME: &str = "calls_are_served_below_filters_that_kill_or_trap_for_them";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let below = compile("below", "below", &[]);
+    for (source, cases) in [
+        ("nop", &[""][..]),
+        ("waits", &[""]),
+        ("registers", &[""]),
+        ("alternate", &["trapped", "patched", "trapped-jumps"]),
+        ("patched", &["interrupted", "jumped"]),
+        ("signals", &["interrupted", "jumped", "jumped-on-alternate-stack", "threads"]),
+    ] {
+        let program = compile(source, &format!("{NAME}-{source}"), &[]);
+        for (answer, case) in
+            ["kill", "trap"].into_iter().flat_map(|answer| cases.iter().map(move |case| (answer, case)))
+        {
+            let arguments = [case].into_iter().filter(|case| !case.is_empty());
+            let output = output(trapped(&below).arg(answer).arg(&program).args(arguments));
+            assert!(output.status.success(), "{answer} {source} {case}: {}", text(&output));
+        }
+    }
+}
+
 #[test]
 fn anyring_patch_0_leaves_calls_trapping() {
     const NAME: &str = "anyring_patch_0_leaves_calls_trapping";

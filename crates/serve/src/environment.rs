@@ -9,6 +9,10 @@ use std::ffi::OsString;
 /// What `anyring run` sets ANYRING_BACKEND and ANYRING_AIO to once it has seen the kernel's work: `auto` without the question.
 pub const WORKS: &str = "kernel-first";
 
+/// Names the process, by its id, in which a program is about to begin that is to be refused in one line, with status 125, if a
+/// filter kills for a call of its own that is not served. `anyring run` sets it.
+pub const REFUSES: &str = "ANYRING_REFUSES";
+
 /// The variable's value, if it has one that is to be heeded.
 pub fn variable_os(name: &str) -> Option<OsString> {
     // SAFETY: reads the auxiliary vector.

@@ -5,7 +5,7 @@ use anyring_abi::{
     AioRing, Opcode, Params, IORING_REGISTER_PROBE, IO_URING_OP_SUPPORTED, NR_IO_DESTROY, NR_IO_SETUP,
     NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
-use anyring_engine::os::ask_in_child;
+use anyring_engine::os::{ask_in_child, is_filtered};
 use core::ffi::c_int;
 
 /// The errno with which the kernel (or a filter before it) refuses io_uring_setup(2), or to tell the ring's operations; ENOSYS
@@ -25,6 +25,37 @@ pub fn aio_refusal() -> c_int {
 /// A filter that kills counts as EPERM.
 pub fn patching_refusal() -> c_int {
     ask_in_child(ask_for_writable_code).unwrap_or(libc::EPERM)
+}
+
+/// Whether a filter ends whoever makes a call of io_uring's, so that not even a trap of another filter's is left: the kernel takes
+/// the strictest answer.
+pub fn ring_calls_kill() -> bool {
+    is_filtered() && ask_in_child(make_ring_calls) != 0
+}
+
+/// Makes the three calls, with arguments that mean nothing. A trap is no end: its handler leaves by the same answer.
+fn make_ring_calls() -> isize {
+    extern "C" fn leave(_: c_int) {
+        loop {
+            // SAFETY: ends the child.
+            unsafe { sys::call(libc::SYS_exit_group, [0; 6]) };
+        }
+    }
+    const SA_RESTORER: usize = 0x0400_0000;
+    const MASK_BYTES: usize = 8;
+    // The kernel's struct sigaction. The handler does not return, so that any address does as the restorer.
+    let handler = leave as *const () as usize;
+    let action = [handler, SA_RESTORER, handler, 0];
+    let install = [libc::SIGSYS as usize, action.as_ptr() as usize, 0, MASK_BYTES, 0, 0];
+    sys::set_mask(!(1 << (libc::SIGSYS - 1)));
+    // SAFETY: the signals' actions are the child's own (no CLONE_SIGHAND), and the calls are given neither memory nor a descriptor.
+    unsafe {
+        sys::call(libc::SYS_rt_sigaction, install);
+        for number in NR_IO_URING_SETUP..=NR_IO_URING_REGISTER {
+            sys::call(number, [usize::MAX, 0, 0, 0, 0, 0]);
+        }
+    }
+    0
 }
 
 /// Makes a ring and asks it for its operations; the ring ends with the child, whose descriptors are its own.

@@ -32,8 +32,9 @@ pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
     let errno = options.errno.unwrap_or(match options.profile {
         None | Some(Profile::Docker | Profile::Minimal | Profile::Agent | Profile::AgentStrict) => DenyErrno::Eperm,
         Some(Profile::Rhel8 | Profile::Gvisor) => DenyErrno::Enosys,
+        Some(Profile::Kill) => DenyErrno::Kill,
     });
-    let answer = libc::SECCOMP_RET_ERRNO | errno.code() as u32;
+    let answer = errno.action();
     let io_uring = IO_URING_CALLS.map(|number| Rule::always(number, answer));
     let aio = AIO_CALLS.map(|number| Rule::always(number, answer));
     let aio: &[Rule] = if options.aio { &aio } else { &[] };

@@ -41,6 +41,7 @@ impl Profile {
             Profile::Gvisor => GVISOR.to_vec(),
             Profile::Minimal => MINIMAL.to_vec(),
             Profile::Agent => AGENT.to_vec(),
+            Profile::Kill => KILL.to_vec(),
             Profile::AgentStrict => [AGENT, &[all(__NR_socketpair, PERM)]].concat(),
         }
     }
@@ -220,6 +221,24 @@ const GVISOR: &[Rule] = &[
     all(__NR_open_by_handle_at, OPNOTSUPP),
     all(__NR_add_key, errno(libc::EACCES)),
     all(__NR_request_key, errno(libc::EACCES)),
+];
+
+/// The process ends.
+const KILLS: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+/// What a service rarely needs, and its filter then does not list.
+const KILL: &[Rule] = &[
+    all(__NR_seccomp, KILLS),
+    all(__NR_process_vm_readv, KILLS),
+    all(__NR_process_vm_writev, KILLS),
+    all(__NR_ptrace, KILLS),
+    all(__NR_bpf, KILLS),
+    all(__NR_perf_event_open, KILLS),
+    all(__NR_userfaultfd, KILLS),
+    all(__NR_keyctl, KILLS),
+    all(__NR_setns, KILLS),
+    all(__NR_mount, KILLS),
+    all(__NR_umount2, KILLS),
 ];
 
 /// No filter but ours.

@@ -13,33 +13,42 @@ use anyring_serve::patch::run::MOVED_AT_MOST;
 use core::mem::{offset_of, size_of};
 use libc::{siginfo_t, ucontext_t};
 
+/// The most numbers of calls by one instruction: those of io_uring.
+const NUMBERS: usize = 3;
 /// Room for the instructions of an island: those that are moved there, and [`Island::build`]'s own.
-const CODE_LENGTH: usize = 80;
-const _: () = assert!(MOVED_AT_MOST + 6 + 2 + 7 + 7 + 6 <= CODE_LENGTH);
+const CODE_LENGTH: usize = 120;
+const _: () = assert!(MOVED_AT_MOST + NUMBERS * (CHECK + GO) + BACK <= CODE_LENGTH);
+/// Bytes of the check of a number, of the jump back to the `syscall`, and of what goes on to [`patched`].
+const CHECK: usize = 6 + 2;
+const BACK: usize = 7;
+const GO: usize = 7 + 6;
 
 /// To which one patched instruction jumps.
 #[repr(C)]
 pub struct Island {
-    /// Does what stood before the `syscall`. If the number is the expected one, loads the address of `call` and jumps to
+    /// Does what stood before the `syscall`. If the number is that of one of `calls`, loads its address and jumps to
     /// [`patched`], else to the `syscall`.
     code: [u8; CODE_LENGTH],
     /// The address of [`patched`].
     entry: usize,
-    call: Call,
+    calls: [Call; NUMBERS],
 }
 
 /// What [`patched`] has to know about the instruction that was patched.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Call {
     /// The address of the `syscall`.
     pub site: usize,
     /// The address behind it.
     pub behind: usize,
     pub number: u64,
+    /// With which number the `syscall` traps.
+    pub trapping: u64,
 }
 
 /// The code of an island before which `moved` is done: no instruction of ours changes a flag.
-fn code_of(number: u32, moved: &[u8]) -> [u8; CODE_LENGTH] {
+fn code_of(numbers: &[u32], moved: &[u8]) -> [u8; CODE_LENGTH] {
     let mut code = [0xcc; CODE_LENGTH];
     let mut end = 0;
     let mut append = |bytes: &[u8]| {
@@ -48,29 +57,45 @@ fn code_of(number: u32, moved: &[u8]) -> [u8; CODE_LENGTH] {
         end
     };
     let field = |offset: usize, behind: usize| (offset - behind) as u8;
-    let behind_moved = append(moved);
-    // lea -number(%rax), %ecx; jrcxz over the next; notrack jmp *site(%rip)
-    let [a, b, c, d] = number.wrapping_neg().to_le_bytes();
-    append(&[0x8d, 0x88, a, b, c, d, 0xe3, 7]);
-    let site = offset_of!(Island, call) + offset_of!(Call, site);
-    append(&[0x3e, 0xff, 0x25, field(site, behind_moved + 15), 0, 0, 0]);
-    // lea call(%rip), %r11; jmp *entry(%rip)
-    append(&[0x4c, 0x8d, 0x1d, field(offset_of!(Island, call), behind_moved + 22), 0, 0, 0]);
-    append(&[0xff, 0x25, field(offset_of!(Island, entry), behind_moved + 28), 0, 0, 0]);
+    let mut behind = append(moved);
+    // For each: lea -number(%rax), %ecx; jrcxz to where it goes on
+    for (index, number) in numbers.iter().enumerate() {
+        let [a, b, c, d] = number.wrapping_neg().to_le_bytes();
+        let over = (numbers.len() - 1 - index) * CHECK + BACK + index * GO;
+        behind = append(&[0x8d, 0x88, a, b, c, d, 0xe3, over as u8]);
+    }
+    // notrack jmp *site(%rip)
+    let site = offset_of!(Island, calls) + offset_of!(Call, site);
+    behind = append(&[0x3e, 0xff, 0x25, field(site, behind + BACK), 0, 0, 0]);
+    // For each: lea call(%rip), %r11; jmp *entry(%rip)
+    for index in 0..numbers.len() {
+        let call = offset_of!(Island, calls) + index * size_of::<Call>();
+        append(&[0x4c, 0x8d, 0x1d, field(call, behind + 7), 0, 0, 0]);
+        behind = append(&[0xff, 0x25, field(offset_of!(Island, entry), behind + GO), 0, 0, 0]);
+    }
     code
 }
 
 impl Island {
-    /// Maps an island for `jump` and the `syscall` of `number` at the address `site`, before which `moved` is done, and
-    /// answers its address. Faults there are told as the program's from now on.
-    pub fn build(object: u64, jump: &Jump, number: u32, site: usize, moved: &[u8]) -> Result<usize, &'static str> {
+    /// Maps an island for `jump` and the `syscall` of one of `numbers` at the address `site`, before which `moved` is done, and
+    /// answers its address. Faults there are told as the program's from now on. `trapping` is with which number a call traps.
+    pub fn build(
+        object: u64,
+        jump: &Jump,
+        numbers: &[u32],
+        trapping: impl Fn(u32) -> u64,
+        site: usize,
+        moved: &[u8],
+    ) -> Result<usize, &'static str> {
         let address = jump
             .places()
             .into_iter()
             .find(|at| map_at(*at, size_of::<Self>()))
             .ok_or("there is no free page in reach of it")?;
-        let call = Call { site, behind: site + SYSCALL.len(), number: u64::from(number) };
-        let island = Self { code: code_of(number, moved), entry: patched as *const () as usize, call };
+        let behind = site + SYSCALL.len();
+        let call = |number: u32| Call { site, behind, number: u64::from(number), trapping: trapping(number) };
+        let calls = core::array::from_fn(|index| call(numbers[index.min(numbers.len() - 1)]));
+        let island = Self { code: code_of(numbers, moved), entry: patched as *const () as usize, calls };
         // SAFETY: the pages are new, writable, hold an island there, aligned, and nobody else knows them.
         unsafe { (address as *mut Self).write(island) };
         if !make_executable(address, size_of::<Self>()) {
@@ -100,16 +125,16 @@ impl Island {
     /// Whether there is one for the `syscall` before the address `behind`.
     pub fn has_site_before(behind: usize) -> bool {
         // SAFETY: `build` has put an island there, which stays until it is removed, under the same lock.
-        islands().any(|(address, _)| unsafe { (*(address as *const Self)).call.behind } == behind)
+        islands().any(|(address, _)| unsafe { (*(address as *const Self)).calls[0].behind } == behind)
     }
 
     /// One that was built for the same: the object was mapped anew since, at its place. Perhaps a jump leads to it.
-    pub fn built_before(jump: &Jump, number: u32, site: usize, moved: &[u8]) -> Option<usize> {
-        let code = code_of(number, moved);
+    pub fn built_before(jump: &Jump, numbers: &[u32], site: usize, moved: &[u8]) -> Option<usize> {
+        let code = code_of(numbers, moved);
         islands().map(|(address, _)| address).find(|address| {
             // SAFETY: `build` has put an island there, which stays until it is removed, under the same lock.
             let island = unsafe { &*(*address as *const Self) };
-            island.code == code && island.call.site == site && jump.leads_from(*address)
+            island.code == code && island.calls[0].site == site && jump.leads_from(*address)
         })
     }
 
@@ -145,7 +170,7 @@ mod tests {
     #[test]
     fn an_island_does_what_was_moved_and_finds_its_fields() {
         let moved = [0xb8, 0xaa, 0x01, 0, 0, 0x31, 0xd2];
-        let code = code_of(426, &moved);
+        let code = code_of(&[426], &moved);
         assert_eq!(code[..moved.len()], moved);
         let mut at = moved.len();
         let mut next = || {
@@ -163,12 +188,39 @@ mod tests {
         let (over, behind_over) = next();
         assert_eq!(over.opcode(), Opcode::JRCXZ);
         let (back, behind_back) = next();
-        let site = offset_of!(Island, call) + offset_of!(Call, site);
+        let site = offset_of!(Island, calls) + offset_of!(Call, site);
         assert_eq!((back.opcode(), leads_to(back.operand(0), behind_back)), (Opcode::JMP, site));
         assert_eq!(over.operand(0), Operand::ImmediateI8 { imm: (behind_back - behind_over) as i8 });
         let (call, behind) = next();
-        assert_eq!((call.opcode(), leads_to(call.operand(1), behind)), (Opcode::LEA, offset_of!(Island, call)));
+        assert_eq!((call.opcode(), leads_to(call.operand(1), behind)), (Opcode::LEA, offset_of!(Island, calls)));
         let (jump, behind) = next();
         assert_eq!((jump.opcode(), leads_to(jump.operand(0), behind)), (Opcode::JMP, offset_of!(Island, entry)));
+    }
+
+    #[test]
+    fn each_of_three_numbers_leads_to_its_call() {
+        let moved = [0x44, 0x89, 0xe0]; // mov %r12d, %eax
+        let code = code_of(&[425, 426, 427], &moved);
+        let disp = |operand: Operand| match operand {
+            Operand::Disp { disp, .. } => disp as isize,
+            other => panic!("{other:?}"),
+        };
+        for index in 0..3_usize {
+            let check = moved.len() + index * CHECK;
+            let compared = decode(&code, check).expect("lea");
+            assert_eq!(disp(compared.operand(1)), -425 - index as isize);
+            let over = decode(&code, check + 6).expect("jrcxz");
+            let Operand::ImmediateI8 { imm } = over.operand(0) else { panic!("{over:?}") };
+            let at = (check + CHECK).wrapping_add_signed(imm as isize);
+            let call = decode(&code, at).expect("lea");
+            let behind = at + length(&call);
+            let address = behind.wrapping_add_signed(disp(call.operand(1)));
+            assert_eq!(address, offset_of!(Island, calls) + index * size_of::<Call>());
+            let jump = decode(&code, behind).expect("jmp");
+            assert_eq!(
+                (behind + length(&jump)).wrapping_add_signed(disp(jump.operand(0))),
+                offset_of!(Island, entry)
+            );
+        }
     }
 }

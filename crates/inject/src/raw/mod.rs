@@ -13,6 +13,7 @@
 //! map (just-in-time compilers) or in another namespace of dlmopen(3), nor waits in an object that makes no call of
 //! io_uring itself.
 
+mod ahead;
 pub mod dlopen;
 mod filter;
 mod installed;
@@ -90,7 +91,7 @@ pub fn start() {
         false => patch::prepare(),
     }
     if let Some(mut known) = KNOWN.lock() {
-        cover(known.get_or_insert_default());
+        cover(known.get_or_insert_default(), When::Start);
     }
 }
 
@@ -109,7 +110,7 @@ fn look_again(handle: *mut c_void) {
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
         object::opened(known, handle);
         if !mutated(Mutation::PluginsAreNotScanned) {
-            cover(known);
+            cover(known, When::Later);
         }
     }
 }
@@ -123,7 +124,14 @@ pub fn ring_made() {
     }
 }
 
-fn cover(known: &mut Known) {
+/// When objects are looked through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Start,
+    Later,
+}
+
+fn cover(known: &mut Known, when: When) {
     let first_new = object::look(known);
     patch::forget_unmapped(&known.objects);
     if backend::serves_instructions() {
@@ -144,6 +152,9 @@ fn cover(known: &mut Known) {
     }
     let calls = if descriptor::rings_exist() { Calls::All } else { Calls::OnRings };
     let trapped = !DECLINED.load(Ordering::Relaxed) && trap(known, first_new, calls);
+    if !DECLINED.load(Ordering::Relaxed) && ahead::is_needed() {
+        ahead::replace(objects, trapped, when == When::Start);
+    }
     if !trapped {
         if objects.iter().any(|object| object.enters) {
             ENTERS_UNSEEN.store(true, Ordering::Relaxed);

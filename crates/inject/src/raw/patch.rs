@@ -23,6 +23,7 @@
 //! [`counters`] are written by handlers of any thread. [`apply`] runs under the lock of [`super::KNOWN`] with all
 //! signals blocked, since a handler that jumps away would keep the lock.
 
+use super::ahead;
 use super::island::{self, Call, Island};
 use super::object::Object;
 use super::stack::{self, Hint};
@@ -55,11 +56,12 @@ pub fn prepare() {
 /// Counts a trap of call `number` by the instruction before `behind`: whether it is time to [`apply`].
 /// Async-signal-safe.
 pub fn is_due(number: i32, behind: usize) -> bool {
-    let concerned = scan::is_ours(number as u64);
-    if !concerned || !ENABLED.load(Ordering::Relaxed) || signals::PROCESS.load(Ordering::Relaxed).is_null() {
-        return false;
-    }
-    counters::count(behind)
+    scan::is_ours(number as u64) && is_possible() && counters::count(behind)
+}
+
+/// Whether anything may be patched here.
+pub fn is_possible() -> bool {
+    ENABLED.load(Ordering::Relaxed) && !signals::PROCESS.load(Ordering::Relaxed).is_null()
 }
 
 /// Gives up what belongs to objects that are not mapped any more: their counters and islands are there for others. Under the
@@ -83,7 +85,7 @@ pub fn apply(behind: usize, number: u32) {
             let site = behind - scan::SYSCALL.len();
             let objects = known.as_ref().map_or(&[][..], |known| &known.objects);
             if let Some(object) = objects.iter().find(|object| object.sites.contains(&site)) {
-                match patch(object, site, number, faults_are_told) {
+                match patch(object, site, &[number], When::Trapped, faults_are_told) {
                     Ok(()) => {
                         stats::stats().patches.fetch_add(1, Ordering::Relaxed);
                     }
@@ -97,7 +99,23 @@ pub fn apply(behind: usize, number: u32) {
     set_mask(mask);
 }
 
-fn patch(object: &Object, site: usize, number: u32, faults_are_told: bool) -> Result<(), &'static str> {
+/// When an instruction is patched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// It has trapped.
+    Trapped,
+    /// Before it is run for the first time: a filter kills for its call.
+    Ahead,
+}
+
+/// Patches the instruction at `site`, which may make a call of one of `numbers`. All signals are blocked.
+pub fn patch(
+    object: &Object,
+    site: usize,
+    numbers: &[u32],
+    when: When,
+    faults_are_told: bool,
+) -> Result<(), &'static str> {
     if !object.is_plain {
         return Err("its code is writable");
     }
@@ -109,7 +127,10 @@ fn patch(object: &Object, site: usize, number: u32, faults_are_told: bool) -> Re
     let base = object.code.start + first;
     let mut code = code[first..code.len().min(offset + run::AROUND)].to_vec();
     origin::restore(&mut code, base);
-    let starts = run::starts(&code, site - base, faults_are_told);
+    let mut starts = run::starts(&code, site - base, faults_are_told);
+    if when == When::Ahead {
+        starts.retain(|start| !start.is_passed);
+    }
     if starts.is_empty() {
         return Err("no instruction that may be done elsewhere is directly before it");
     }
@@ -123,10 +144,11 @@ fn patch(object: &Object, site: usize, number: u32, faults_are_told: bool) -> Re
     let mut refusal = "";
     for jump in jumps {
         let moved = &code[jump.from - base..site - base];
-        if let Some(island) = Island::built_before(&jump, number, site, moved) {
+        if let Some(island) = Island::built_before(&jump, numbers, site, moved) {
             return jump.store(island);
         }
-        match Island::build(object.identity(), &jump, number, site, moved) {
+        let trapping = |number| if when == When::Ahead { ahead::trapping(number) } else { u64::from(number) };
+        match Island::build(object.identity(), &jump, numbers, trapping, site, moved) {
             Ok(island) => return jump.store(island).inspect_err(|_| Island::remove(island)),
             Err(reason) => refusal = reason,
         }
@@ -177,7 +199,7 @@ pub unsafe extern "C" fn patched() {
         "jrcxz 3f",
         // Somebody is on that stack, perhaps this thread: the instruction itself, which traps.
         "9:",
-        "mov rax, [r11 + {number}]",
+        "mov rax, [r11 + {trapping}]",
         "mov rcx, [r11 + {site}]",
         "notrack jmp rcx",
         "3:",
@@ -217,6 +239,7 @@ pub unsafe extern "C" fn patched() {
         slot_flags = const stack::FLAGS,
         number = const offset_of!(Call, number),
         site = const offset_of!(Call, site),
+        trapping = const offset_of!(Call, trapping),
         behind = const offset_of!(Call, behind),
         frame = const stack::SIZE - size_of::<Registers>(),
         patch = const offset_of!(Registers, patch),

@@ -30,6 +30,13 @@ pub struct Sites {
     pub may_change_identity: bool,
 }
 
+/// An instruction that may make a call on rings.
+pub struct OfRings {
+    pub offset: usize,
+    /// Whether it loads one of their numbers itself, or has its number from elsewhere and one of theirs is near.
+    pub is_likely: bool,
+}
+
 /// Looks for them.
 ///
 /// # Errors
@@ -44,6 +51,19 @@ pub fn sites(code: &[u8]) -> Result<Sites, Errno> {
     let changes_identity = |number| identity::NUMBERS.contains(&(number as i64));
     let may_change_identity = found.iter().any(|site| site.number.is_some_and(changes_identity));
     Ok(Sites { offsets: concerned_sites(code, found), may_close, may_lend_memory, may_change_identity })
+}
+
+/// Those of an object's instructions, at these offsets, that may make a call on rings: likely ones first.
+///
+/// # Errors
+/// NOMEM.
+pub fn of_rings(code: &[u8], offsets: impl Iterator<Item = usize>) -> Result<Vec<OfRings>, Errno> {
+    let mut found = Vec::new();
+    for site in offsets.filter_map(|offset| examine(code, offset)?.of_rings(code)) {
+        alloc::push(&mut found, site)?;
+    }
+    found.sort_unstable_by_key(|site| (!site.is_likely, site.offset));
+    Ok(found)
 }
 
 /// Whether a system call gives a descriptor number up, a lock on a file (fcntl(2) takes it, too), or a signal's action.
@@ -104,36 +124,61 @@ struct Site {
     offset: usize,
     /// The system call's number, where the instructions before it load a constant.
     number: Option<u64>,
+    /// Whether hardly any starting point before it says otherwise: a trap proves itself, what is replaced before it must not be a
+    /// part of another instruction.
+    is_sure: bool,
+}
+
+impl Site {
+    fn of_rings(&self, code: &[u8]) -> Option<OfRings> {
+        let is_near = || rings_number_is_near(code, self);
+        let is_likely = match self.number {
+            Some(number) if is_of_rings(number) => true,
+            Some(_) if is_near() && self.is_sure => false,
+            None if self.is_sure => is_near(),
+            _ => return None,
+        };
+        Some(OfRings { offset: self.offset, is_likely })
+    }
 }
 
 const _: () = assert!(NR_IO_URING_SETUP == 0x1a9 && NR_IO_URING_REGISTER == 0x1ab);
 
+fn is_of_rings(number: u64) -> bool {
+    (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number)
+}
+
 /// Whether calls of this number are served here.
 pub fn is_ours(number: u64) -> bool {
-    let of_rings = (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number);
-    of_rings || (AIO_CALLS.contains(&(number as i64)) && backend::finds_aio())
+    is_of_rings(number) || (AIO_CALLS.contains(&(number as i64)) && backend::finds_aio())
 }
 
 /// Whether one of our numbers is in the code around `site`, so far as one function may reach: compilers let branches
 /// of it that end alike share the instruction.
 fn our_number_is_near(code: &[u8], site: &Site) -> bool {
-    const FUNCTION: usize = 32 * 1024;
-    let around = &code[site.offset.saturating_sub(FUNCTION)..code.len().min(site.offset + FUNCTION)];
-    let of_rings = around.windows(4).any(|bytes| bytes[1..] == [1, 0, 0] && (0xa9..=0xab).contains(&bytes[0]));
     let is_of_aio = |bytes: &[u8]| AIO_CALLS.iter().any(|number| (*number as u32).to_le_bytes() == *bytes);
-    of_rings || (backend::finds_aio() && around.windows(4).any(is_of_aio))
+    rings_number_is_near(code, site) || (backend::finds_aio() && around(code, site).windows(4).any(is_of_aio))
+}
+
+fn rings_number_is_near(code: &[u8], site: &Site) -> bool {
+    around(code, site).windows(4).any(|bytes| bytes[1..] == [1, 0, 0] && (0xa9..=0xab).contains(&bytes[0]))
+}
+
+fn around<'a>(code: &'a [u8], site: &Site) -> &'a [u8] {
+    const FUNCTION: usize = 32 * 1024;
+    &code[site.offset.saturating_sub(FUNCTION)..code.len().min(site.offset + FUNCTION)]
 }
 
 fn examine(code: &[u8], offset: usize) -> Option<Site> {
     if !code_follows(code, offset + SYSCALL.len()) {
         return None;
     }
-    arrivals(code, offset).map(|number| Site { offset, number })
+    arrivals(code, offset)
 }
 
-/// Whether most starting points before `offset` agree that an instruction begins there, and the constant that eax then
+/// The instruction at `offset`, if most starting points before it agree that one begins there, with the constant that eax then
 /// holds, if it is known.
-fn arrivals(code: &[u8], offset: usize) -> Option<Option<u64>> {
+fn arrivals(code: &[u8], offset: usize) -> Option<Site> {
     let (mut agree, mut tried) = (0, 0);
     let mut number = None;
     for back in STARTS.filter(|back| *back <= offset) {
@@ -145,7 +190,8 @@ fn arrivals(code: &[u8], offset: usize) -> Option<Option<u64>> {
         }
     }
     // At the very beginning of a segment there is nothing to judge by.
-    (agree * 2 >= tried).then_some(number)
+    let is_sure = agree * 8 >= tried * 7;
+    (agree * 2 >= tried).then_some(Site { offset, number, is_sure })
 }
 
 /// Decodes from `from` until `until`: whether an instruction begins exactly there, and the constant that eax then
@@ -237,6 +283,28 @@ mod tests {
     fn finds_a_call_whose_number_comes_in_a_register() {
         let (code, start) = between_code(&[0x48, 0x89, 0xf8, 0x0f, 0x05]);
         assert_eq!(sites(&code).offsets, [start + 3]);
+    }
+
+    #[test]
+    fn what_may_call_on_rings_is_told_for_sure() {
+        let of_rings = |middle: &[u8], offset| {
+            let (code, start) = between_code(middle);
+            let found = of_rings(&code, [start + offset].into_iter()).expect("memory");
+            found.first().map(|site| (site.offset - start, site.is_likely))
+        };
+        let futex = [0xb8, 0xca, 0, 0, 0, 0x0f, 0x05];
+        let enter = [0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05];
+        let any = [0x48, 0x89, 0xf8, 0x0f, 0x05];
+        assert_eq!(of_rings(&enter, 5), Some((5, true)));
+        assert_eq!(of_rings(&futex, 5), None);
+        assert_eq!(of_rings(&any, 3), Some((3, false)));
+        // Branches may share one that loads another number, or none.
+        assert_eq!(of_rings(&[&futex[..], &enter].concat(), 5), Some((5, false)));
+        assert_eq!(of_rings(&[&any[..], &enter].concat(), 3), Some((3, true)));
+        // The bytes in a loop of V8's: movzbl 5(%rdi,%rcx,1), %edx; mov %dl, 5(%rsi,%rcx,1) and its like.
+        let copy = |at: u8| [0x0f, 0xb6, 0x54, 0x0f, at, 0x88, 0x54, 0x0e, at];
+        let copies = [1, 2, 3, 4, 5, 6, 7].map(copy).concat();
+        assert_eq!(of_rings(&copies, 9 * 4 + 3), None);
     }
 
     #[test]

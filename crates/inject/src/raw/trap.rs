@@ -2,6 +2,7 @@
 //!
 //! A patched call reaches [`trampoline`] without the signal, from [`super::patch`].
 
+use super::ahead;
 use super::filter::MARK;
 use super::patch;
 use super::scan;
@@ -28,6 +29,8 @@ const ROOM: usize = 64 << 10;
 /// As [`crate::signals::Guard`].
 pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let Some(number) = trapped_call(info, MARK) else { return false };
+    let meant = ahead::number_in(context.uc_mcontext.gregs[libc::REG_RAX as usize] as u64);
+    let number = meant.unwrap_or(number);
     let this = core::ptr::from_mut(context) as u64;
     let mut registers = Registers::of(context, number);
     let (trapped_at, alternate) = (registers.rsp as usize, &mut context.uc_stack);
@@ -47,7 +50,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         return true;
     };
     registers.stack = core::ptr::from_ref(slot) as u64;
-    registers.patch = u64::from(patch::is_due(number, registers.rip as usize));
+    registers.patch = u64::from(meant.is_none() && patch::is_due(number, registers.rip as usize));
     let is_alternate = slot.note_disabled(trapped_at, alternate);
     let top = match mutated(Mutation::TrampolineOnTheProgramsStack) {
         true => trapped_at & !(align_of::<Registers>() - 1),
