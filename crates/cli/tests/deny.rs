@@ -82,7 +82,7 @@ fn programs_are_served_or_refused_below_filters_that_kill_or_trap() {
         }
         let line = one_line_failure(&run(&["--", fixed]), 125);
         assert!(
-            line.contains("kills for the program's own calls") && line.contains("cannot be replaced"),
+            line.contains("kills for the program's own calls of io_uring") && line.contains("cannot be replaced"),
             "{line}"
         );
         assert_eq!(stdout(&run(&["--no-raw", "--", fixed])), "0\n");

@@ -195,7 +195,9 @@ fn map(args: [usize; 6]) -> isize {
         let code = start..start.saturating_add(bytes).next_multiple_of(4096);
         filter::cover(code.clone());
         if protection as c_int & libc::PROT_READ != 0 {
-            patch::code_was_mapped(code);
+            patch::code_was_mapped(code.clone());
+            // What cannot be replaced there is in the log.
+            let _ = patch::ahead(code);
         }
     }
     answer

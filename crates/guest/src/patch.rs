@@ -6,14 +6,16 @@
 //! of the instructions before it becomes the jump, as in the preloaded library.
 
 use crate::crossing::{self, Entering};
-use crate::island::{self, Data, Met};
+use crate::island::{self, Calls, Data, Met};
 use crate::{fast, filter, start};
 use anyring_abi::{NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SUBMIT, NR_IO_URING_ENTER};
 use anyring_engine::lock::Lock;
 use anyring_engine::{log, stats};
 use anyring_serve::environment::variable;
+use anyring_serve::patch::ahead::{self, Refusal};
 use anyring_serve::patch::decode::SYSCALL;
 use anyring_serve::patch::jump::Jump;
+use anyring_serve::patch::scan::{self, OfRings};
 use anyring_serve::patch::{counters, origin, run};
 use anyring_serve::probe;
 use anyring_serve::sys::set_mask;
@@ -57,10 +59,8 @@ pub fn apply(behind: usize, number: u32) {
     match PATCHING.try_lock() {
         Some(_patching) => {
             let site = behind - SYSCALL.len();
-            match patch(site, number) {
-                Ok(()) => {
-                    stats::stats().patches.fetch_add(1, Ordering::Relaxed);
-                }
+            match patch(site, &Calls::trapped(number), When::Trapped) {
+                Ok(()) => count(),
                 Err(why) => log::line(&format!("the system call at {site:#x} keeps trapping: {why}")),
             }
         }
@@ -69,7 +69,43 @@ pub fn apply(behind: usize, number: u32) {
     set_mask(mask);
 }
 
-fn patch(site: usize, number: u32) -> Result<(), &'static str> {
+fn count() {
+    stats::stats().patches.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Replaces what may make a call on rings in this code before it runs, if a filter kills for these calls. Why that is not possible,
+/// where `anyring run` is to refuse the program for it.
+pub fn ahead(code: Range<usize>) -> Result<(), String> {
+    if !start::serves_rings() || !ahead::is_needed() {
+        return Ok(());
+    }
+    let mapping = Mapping { range: code.clone(), is_writable: false };
+    // SAFETY: just mapped; should another thread unmap it meanwhile, it does so in its own program's race.
+    let bytes = unsafe { mapping.bytes(code.clone()) };
+    for OfRings { offset, is_likely } in scan::of_rings(bytes).unwrap_or_default() {
+        let site = code.start + offset;
+        let replaced = match (ENABLED.load(Ordering::Relaxed), PATCHING.lock()) {
+            (true, Some(_patching)) => patch(site, &Calls::ahead(), When::Ahead),
+            _ => Err("nothing may be replaced here"),
+        };
+        match replaced {
+            Ok(()) => count(),
+            Err(why) if ahead::is_refused(site, why) && is_likely => return Err(Refusal { site, why }.to_string()),
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// When an instruction is patched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Trapped,
+    /// Before it runs: it must not be passed by.
+    Ahead,
+}
+
+fn patch(site: usize, calls: &Calls, when: When) -> Result<(), &'static str> {
     let mappings = code_of_guest()?;
     let around = mappings.iter().find(|mapping| mapping.range.contains(&site));
     let object = around.ok_or("its code is not where everything is trapped, or not readable")?;
@@ -79,8 +115,11 @@ fn patch(site: usize, number: u32) -> Result<(), &'static str> {
     if !ANY.load(Ordering::Relaxed) {
         // SAFETY: the kernel has just said that this is mapped and readable; the guest unmaps no code that it runs.
         let sets_fs = |mapping: &Mapping| sets_fs(unsafe { mapping.bytes(mapping.range.clone()) });
-        if mappings.iter().any(sets_fs) {
-            return Err("the program has an instruction that sets the FS base");
+        match (mappings.iter().any(sets_fs), when) {
+            (true, When::Trapped) => return Err("the program has an instruction that sets the FS base"),
+            // All calls by islands trap.
+            (true, When::Ahead) => fast::give_up(),
+            (false, _) => {}
         }
     }
     let first = site.saturating_sub(run::AROUND + run::MOVED_AT_MOST).max(object.range.start);
@@ -91,7 +130,8 @@ fn patch(site: usize, number: u32) -> Result<(), &'static str> {
         return Err("it is no instruction of this kind");
     }
     let in_place = Jump::in_place(&code, first, site - first, &AVOIDED);
-    let starts = run::starts(&code, site - first, true);
+    let mut starts = run::starts(&code, site - first, true);
+    starts.retain(|start| when == When::Trapped || !start.is_passed);
     let before = Jump::before(&code, first, &starts, site - first, &AVOIDED);
     let mut refusal = "nothing at or before it can be replaced at once";
     if probe::patching_refusal() != 0 {
@@ -101,7 +141,7 @@ fn patch(site: usize, number: u32) -> Result<(), &'static str> {
         let moved = &code[jump.from - first..site - first];
         let is_fit = |at: usize| filter::is_covered(&(at..at + 1));
         ANY.store(true, Ordering::Relaxed);
-        match island::build(&jump, number, site, moved, is_fit) {
+        match island::build(&jump, calls, site, moved, is_fit) {
             Ok(island) => return jump.store(island).inspect_err(|_| island::remove(island)),
             Err(why) => refusal = why,
         }
@@ -136,7 +176,17 @@ fn code_of_guest() -> Result<Vec<Mapping>, &'static str> {
         (has(0, b'r') && has(2, b'x') && filter::is_covered(&range))
             .then_some(Mapping { range, is_writable: has(1, b'w') })
     };
-    Ok(maps.lines().filter_map(mapping).collect())
+    let mut all: Vec<Mapping> = Vec::new();
+    for next in maps.lines().filter_map(mapping) {
+        match all.last_mut() {
+            // Where a jump was stored the kernel tells of several, of one piece of code.
+            Some(last) if last.range.end == next.range.start && last.is_writable == next.is_writable => {
+                last.range.end = next.range.end;
+            }
+            _ => all.push(next),
+        }
+    }
+    Ok(all)
 }
 
 /// Whether the bytes may have an instruction that sets the FS base: wrfsbase.
@@ -184,17 +234,16 @@ pub fn set_back(context: &mut ucontext_t) {
             block.levels[0].busy.store(0, Ordering::Relaxed);
         }
         gregs[libc::REG_RIP as usize] = data.site as i64;
-        gregs[libc::REG_RAX as usize] = data.number as i64;
+        gregs[libc::REG_RAX as usize] = data.at_site(data.number) as i64;
         return;
     }
     match island::met(address) {
         None => {}
         Some(Met::Moved(there)) => gregs[libc::REG_RIP as usize] = there as i64,
-        Some(Met::Before { site, number }) => {
-            gregs[libc::REG_RIP as usize] = site as i64;
-            if let Some(number) = number {
-                gregs[libc::REG_RAX as usize] = number as i64;
-            }
+        Some(Met::Before { data, number }) => {
+            let rax = &mut gregs[libc::REG_RAX as usize];
+            *rax = data.at_site(number.unwrap_or(*rax as u64)) as i64;
+            gregs[libc::REG_RIP as usize] = data.site as i64;
         }
         Some(Met::Behind(there)) => {
             gregs[libc::REG_RIP as usize] = there as i64;

@@ -173,7 +173,10 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     }
     FILTERED.store(true, Ordering::Relaxed);
     let images = [Some(&loaded.program), loaded.loader.as_ref()];
-    images.into_iter().flatten().flat_map(|image| image.code.clone()).for_each(filter::cover);
+    for code in images.into_iter().flatten().flat_map(|image| image.code.clone()) {
+        filter::cover(code.clone());
+        patch::ahead(code).map_err(|why| Refusal { errno: 0, why })?;
+    }
     Ok(begin)
 }
 

@@ -9,6 +9,7 @@ use crate::{dispatch, fast, patch, tcb};
 use anyring_abi::NR_IO_URING_ENTER;
 use anyring_engine::stats;
 use anyring_serve::crossing::{Registers, PATCHED};
+use anyring_serve::patch::ahead;
 use anyring_serve::signals::trap::trapped_call;
 use anyring_serve::signals::{action, bit, guarded};
 use anyring_serve::{door, entry};
@@ -55,7 +56,8 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
         avoid(block, &context.uc_stack);
     }
     let trapped = if signal == libc::SIGSYS { trapped_call(info, MARK) } else { None };
-    if trapped.is_some_and(|number| trap(block, number, context)) {
+    let meant = ahead::number_in(context.uc_mcontext.gregs[libc::REG_RAX as usize] as u64);
+    if trapped.is_some_and(|number| trap(block, number, meant, context)) {
         return Turn { what: Turn::DONE, value: 0 };
     }
     let handler = action::of_program(signal);
@@ -66,10 +68,10 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
     }
 }
 
-/// Has the thread, which has trapped with call `number`, go on in [`trampoline`]. False if it has no stack left. All signals
+/// Has the thread, which has trapped with call `number`, or has `meant` another by that, go on in [`trampoline`]. False if it has no stack left. All signals
 /// are blocked.
-fn trap(block: &Block, number: i32, context: &mut ucontext_t) -> bool {
-    let mut registers = Registers::of(context, number);
+fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t) -> bool {
+    let mut registers = Registers::of(context, meant.unwrap_or(number));
     let trapped_at = registers.rsp as usize;
     let Some((level, top)) = take_level(block, trapped_at, &mut context.uc_stack) else { return false };
     let is_alternate = note_alternate(block, level, trapped_at, &context.uc_stack);
@@ -79,7 +81,7 @@ fn trap(block: &Block, number: i32, context: &mut ucontext_t) -> bool {
     block.levels[level].flags.store(registers.flags, Ordering::Relaxed);
     registers.stack = core::ptr::from_ref(&block.levels[level]) as u64;
     registers.block = core::ptr::from_ref(block) as u64;
-    registers.patch = u64::from(patch::is_due(i64::from(number), registers.rip as usize));
+    registers.patch = u64::from(meant.is_none() && patch::is_due(i64::from(number), registers.rip as usize));
     // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page.
     unsafe { registers.cross(context, top, is_alternate, trampoline) };
     true

@@ -272,6 +272,7 @@ fn calls_are_served_below_filters_that_kill_or_trap_for_them() {
         ("waits", &[""]),
         ("registers", &[""]),
         ("alternate", &["trapped", "patched", "trapped-jumps"]),
+        ("faults", &["jumps", "goes-on"]),
         ("patched", &["interrupted", "jumped"]),
         ("signals", &["interrupted", "jumped", "jumped-on-alternate-stack", "threads"]),
     ] {

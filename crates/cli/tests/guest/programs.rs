@@ -4,15 +4,21 @@ use crate::common::{
     guest, guest_command, native, no_reference, program, run, scratch, skip, text, Linked, ALL, HOST,
 };
 use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
 
 /// Runs the part of `tests/c/guest.c` with this name both ways, however it is linked.
 fn as_natively(name: &str) {
+    as_natively_below(name, &|command| run(command));
+}
+
+/// The same with the guest run by `run_guest`.
+fn as_natively_below(name: &str, run_guest: &dyn Fn(&mut Command) -> Output) {
     if let Some(why) = no_reference() {
         return skip(name, why);
     }
     for linked in ALL {
         let Some(program) = program(linked) else { continue };
-        let (expected, output) = (native(&program, &[name]), guest(&program, &[name]));
+        let (expected, output) = (native(&program, &[name]), run_guest(&mut guest_command(&program, &[name])));
         assert!([Some(0), Some(17)].contains(&expected.status.code()), "natively {linked:?} {}", text(&expected));
         assert_eq!(output, expected, "{linked:?}: {}\ninstead of {}", text(&output), text(&expected));
     }
@@ -30,6 +36,23 @@ macro_rules! parts {
 parts! {
     nop file socket worker poll threads detached signals queued alternate jumps fork fork_among_threads exec identity descriptors names
     killed
+}
+
+/// No trap is left where a filter kills: what may make a call is replaced before the guest begins.
+#[test]
+fn guests_are_served_below_filters_that_kill_or_trap() {
+    for errno in ["kill", "trap"] {
+        let below = |guest: &mut Command| {
+            let mut denied = Command::new(HOST);
+            denied.args(["deny", "--errno", errno, "--", HOST]).args(guest.get_args());
+            run(&mut denied)
+        };
+        for part in
+            ["nop", "socket", "threads", "signals", "alternate", "jumps", "fork", "fork_among_threads", "names"]
+        {
+            as_natively_below(part, &below);
+        }
+    }
 }
 
 /// In the kernel's own io_uring no thread of the program's is left with root's rights, either.

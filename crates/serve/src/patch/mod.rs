@@ -2,16 +2,20 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `ahead.rs` | those that are replaced before they run, since a filter kills for them |
 //! | `counters.rs` | which instruction has trapped often enough |
+//! | `scan.rs` | where the instructions are |
 //! | `decode.rs`, `run.rs` | what of the code before it may be done elsewhere |
 //! | `jump.rs` | the jump, and memory that it reaches |
 //! | `origin.rs` | which instructions were moved where |
 
+pub mod ahead;
 pub mod counters;
 pub mod decode;
 pub mod jump;
 pub mod origin;
 pub mod run;
+pub mod scan;
 
 /// How many instructions are counted, and how many may be patched; others keep trapping.
 pub const COUNTED: usize = 64;
