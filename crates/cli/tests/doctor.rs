@@ -169,6 +169,7 @@ fn the_room_for_rings_is_measured() {
 /// Linux AIO as gVisor's, whose completion ring qemu reads in vain for ever: `auto` serves it, with `run` and without.
 #[test]
 fn a_completion_ring_that_nobody_fills_is_found() {
+    library();
     let (directory, source) = (tempfile::tempdir().expect("a directory"), "tests/c/unread-ring.c");
     let program = directory.path().join("unread-ring");
     let Ok(built) = Command::new("cc").args(["-std=gnu17", "-O1", "-w", "-o"]).arg(&program).arg(source).output()

@@ -5,7 +5,7 @@ mod common;
 
 use common::{
     answering, anyring, below, calling, compiled, conformance, install, kernel_works, killing, library,
-    one_line_failure, output, skipped, stdout, Elf, ANYRING,
+    one_line_failure, output, plainly, skipped, stdout, Elf, ANYRING,
 };
 use seccompiler::SeccompAction;
 use std::io::Write;
@@ -94,6 +94,46 @@ fn without_ours(environment: &str) -> String {
 }
 
 /// The kernel makes three rings, one of them for `run` itself, and has no memory for a fourth.
+/// The end of a process that made a context waits for the kernel's grace periods, 30 ms, which each start would cost.
+#[test]
+fn no_context_of_linux_aio_is_made_to_start_a_program() {
+    library();
+    let contexts = |words: &[&str]| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let counter = compiled("unread-ring", folder.path())?;
+        let counted = output(plainly(Command::new(counter)).arg("count").args(words));
+        Some(stdout(&counted).lines().last()?.to_owned())
+    };
+    let Some(seen) = contexts(&[ANYRING, "doctor"]) else { return skipped("there is no C compiler") };
+    if seen == "0" {
+        return skipped("whether a start makes contexts: doctor makes none here");
+    }
+    assert_eq!(contexts(&[ANYRING, "run", "--", "true"]).as_deref(), Some("0"));
+}
+
+#[test]
+#[ignore = "soak: it measures"]
+fn a_program_starts_in_5_ms_more() {
+    let library = library();
+    let median_ms = |words: &[&str]| {
+        let mut command = plainly(Command::new(words[0]));
+        command.args(&words[1..]).env("ANYRING_LIBRARY", library);
+        let mut times: Vec<_> = (0..101)
+            .map(|_| {
+                let start = std::time::Instant::now();
+                assert!(output(&mut command).status.success());
+                start.elapsed().as_secs_f64() * 1e3
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let [plain, run] = [&["true"][..], &[ANYRING, "run", "--", "true"]].map(median_ms);
+    // 3 ms, as installed; the development profile takes twice that, and this is one of two cores.
+    let most = if cfg!(debug_assertions) { 20.0 } else { 5.0 };
+    assert!(run - plain < most, "{run} ms by `anyring run`, {plain} ms plainly");
+}
+
 #[test]
 fn rings_that_the_kernel_refuses_later_are_served() {
     if !kernel_works("a kernel that refuses the third ring") {

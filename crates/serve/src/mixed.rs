@@ -11,8 +11,8 @@ use crate::environment::variable;
 use crate::host::{Host, Server};
 use crate::{engine, entry, sys, wait};
 use anyring_abi::{
-    Params, IORING_REGISTER_RING_FDS, IORING_REGISTER_USE_REGISTERED_RING, IORING_SETUP_ATTACH_WQ,
-    IORING_SETUP_REGISTERED_FD_ONLY, IORING_UNREGISTER_RING_FDS, NR_IO_SETUP, NR_IO_URING_ENTER,
+    AioRing, Params, IORING_REGISTER_RING_FDS, IORING_REGISTER_USE_REGISTERED_RING, IORING_SETUP_ATTACH_WQ,
+    IORING_SETUP_REGISTERED_FD_ONLY, IORING_UNREGISTER_RING_FDS, NR_IO_DESTROY, NR_IO_SETUP, NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
 use anyring_engine::descriptors::level;
@@ -175,7 +175,10 @@ pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
         let is_ours = H::aio() == Server::Mixed && engine_aio::is_context(args[0] as u64);
         return if is_ours { serve() } else { raw(number, args) };
     }
-    let answer = raw(number, args);
+    let answer = match raw(number, args) {
+        0 if !is_readable(args[1]) => -(libc::ENOSYS as isize),
+        answer => answer,
+    };
     // EAGAIN: beyond fs.aio-max-nr, of which all processes together have so many.
     let is_lack = matches!(-answer as c_int, libc::EAGAIN | libc::ENOMEM | libc::EPERM | libc::ENOSYS);
     if !is_lack || !H::share_aio() {
@@ -191,4 +194,16 @@ pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
         }
         _ => answer,
     }
+}
+
+/// Whether the context that io_setup(2) has just stored at `place` has a completion ring that programs can read, as qemu does without
+/// a look at its magic number. Else it is given back, and the word is as it was.
+fn is_readable(place: usize) -> bool {
+    let Some(context) = sys::read_program(place as *const usize) else { return true };
+    if sys::read_program(context as *const AioRing).is_none_or(|ring| ring.is_laid_out()) {
+        return true;
+    }
+    raw(NR_IO_DESTROY, [context, 0, 0, 0, 0, 0]);
+    sys::write_program(place as *mut usize, 0_usize);
+    false
 }

@@ -80,6 +80,8 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for u64 {}
 // SAFETY: integers, without padding.
 unsafe impl Plain for anyring_abi::Params {}
+// SAFETY: integers, without padding.
+unsafe impl Plain for anyring_abi::AioRing {}
 
 /// errno of the calling thread.
 pub fn errno() -> c_int {

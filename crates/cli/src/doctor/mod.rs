@@ -6,7 +6,7 @@ mod entry;
 mod probe;
 mod report;
 
-pub use probe::{kernel_aio, missing_block};
+pub use probe::{kernel_aio_in_brief, missing_block};
 
 use crate::cli::{DoctorOptions, EntryPoint};
 use crate::failure::Failure;

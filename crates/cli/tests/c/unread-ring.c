@@ -2,7 +2,8 @@
 /*
  * Linux AIO whose completion ring is memory that nobody fills, as gVisor's.
  *
- * usage: unread-ring below PROGRAM ARGS...   wipes the words that programs know the ring by, after each io_setup(2) of the
+ * usage: unread-ring count PROGRAM ARGS...   prints how many contexts the program made, and what it started
+ *        unread-ring below PROGRAM ARGS...   wipes the words that programs know the ring by, after each io_setup(2) of the
  *                                            program's and of what it starts; ends with its status
  *        unread-ring try                     status 0 if a read's completion is in the ring, as qemu looks for it, else 1
  */
@@ -54,6 +55,8 @@ static int try_read(void)
 	return ring->tail == ring->head;
 }
 
+static int is_counting, contexts;
+
 /* At the end of a call of this process's. */
 static void wipe_ring(pid_t process)
 {
@@ -61,6 +64,9 @@ static void wipe_ring(pid_t process)
 	long context;
 
 	if (ptrace(PTRACE_GETREGS, process, 0, &registers) || registers.orig_rax != SYS_io_setup || registers.rax)
+		return;
+	contexts++;
+	if (is_counting)
 		return;
 	errno = 0;
 	context = ptrace(PTRACE_PEEKDATA, process, registers.rsi, 0);
@@ -92,6 +98,8 @@ static int below(char **words)
 		int signal = 0;
 
 		if (!WIFSTOPPED(status)) {
+			if (process == first && is_counting)
+				printf("%d\n", contexts);
 			if (process == first)
 				return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 			continue;
@@ -109,7 +117,8 @@ int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[1], "try"))
 		return try_read();
-	if (argc > 2 && !strcmp(argv[1], "below"))
+	is_counting = argc > 2 && !strcmp(argv[1], "count");
+	if (is_counting || (argc > 2 && !strcmp(argv[1], "below")))
 		return below(argv + 2);
 	return 2;
 }
