@@ -1,29 +1,26 @@
-//! Libraries without code that stand for glibc's while libanyring.so and the drop-ins are linked, so that what they need is
+//! A library without code that stands for glibc's while libanyring.so and the drop-ins are linked, so that what they need is
 //! the oldest versions of its symbols and not those of the machine that builds. For build.rs and `cargo xtask dropin`.
 //!
-//! A name that no map has stays undefined without a version: the loader takes what there is, and for a weak one nothing.
+//! A name that the map has not stays undefined without a version: the loader takes what there is, and for a weak one nothing.
 //! `cargo xtask check-symbols` says which names those are.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The libraries, each with the maps/NAME.map of what is taken from it.
-pub const STUBS: [&str; 3] = ["libc.so.6", "libpthread.so.0", "libdl.so.2"];
+/// The library; maps/libc.so.6.map has what is taken from it. What libpthread.so.0 and libdl.so.2 had before glibc 2.34 is in it, too
+/// (src/joined.rs).
+pub const STUB: &str = "libc.so.6";
 
-/// Makes the libraries in `out`, and linker scripts by which `-lc`, `-lpthread` and `-ldl` lead to them. `linker` is a C
+/// Makes the library in `out`, and linker scripts by which `-lc`, `-lpthread` and `-ldl` lead to it. `linker` is a C
 /// compiler for `architecture`. The error is a few lines for people.
 pub fn make(linker: &Path, maps: &Path, architecture: &str, out: &Path) -> Result<(), String> {
-    for stub in STUBS {
-        let map = maps.join(format!("{stub}.map"));
-        let text = fs::read_to_string(&map).map_err(|error| format!("{}: {error}", map.display()))?;
-        link(linker, &text, architecture, &out.join(stub))?;
-    }
-    let path = |stub: &&str| format!("\"{}\"", out.join(stub).display());
-    let scripts = [("libc.so", &STUBS[..]), ("libpthread.so", &STUBS[1..2]), ("libdl.so", &STUBS[2..])];
-    for (script, stubs) in scripts {
-        let stubs: Vec<_> = stubs.iter().map(path).collect();
-        write(&out.join(script), &format!("INPUT({})\n", stubs.join(" ")))?;
+    let map = maps.join(format!("{STUB}.map"));
+    let text = fs::read_to_string(&map).map_err(|error| format!("{}: {error}", map.display()))?;
+    let library = out.join(STUB);
+    link(linker, &text, architecture, &library)?;
+    for script in ["libc.so", "libpthread.so", "libdl.so"] {
+        write(&out.join(script), &format!("INPUT(\"{}\")\n", library.display()))?;
     }
     Ok(())
 }

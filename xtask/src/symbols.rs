@@ -89,8 +89,9 @@ pub fn check_not_for_tests(library: &Path) -> Result<Vec<String>> {
     Ok(built_with.map(|(feature, _)| complaint(feature)).collect())
 }
 
-/// What libanyring.so may need: what musl's loader takes for itself (crates/inject/src/musl.rs).
-pub const OF_ANY_LIBC: &[&str] = &["libc.so.", "libpthread.so.", "libdl.so."];
+/// What libanyring.so may need: what each image has that runs dynamic programs, and musl's loader takes for itself
+/// (crates/inject/src/musl.rs).
+pub const OF_ANY_LIBC: &[&str] = &["libc.so.6"];
 /// What a drop-in may need: glibc, which every program that uses it has.
 pub const OF_GLIBC: &[&str] = &["libc.so.", "ld-linux", "libpthread.so.", "libdl.so.", "libm.so."];
 

@@ -1,8 +1,8 @@
 //! What happens when the library is loaded: as little as possible, and before everything else (`-z initfirst`).
 
 use crate::{
-    backend, copy, descriptor, entry, exec, identity, jump, liburing, memory, musl, named, passing, raw, sanitizer,
-    shell, signals, unwind, wait,
+    backend, copy, descriptor, entry, exec, identity, joined, jump, liburing, memory, musl, named, passing, raw,
+    sanitizer, shell, signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
@@ -12,6 +12,7 @@ use core::ffi::{c_char, c_int};
 /// Runs when the loader has mapped everything the program starts with, before any code of that: also before libc's constructor,
 /// which says where the environment is.
 extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, environment: *const *const c_char) {
+    joined::complete();
     exec::begin(environment);
     backend::quieten_panics();
     entry::aside(|| {

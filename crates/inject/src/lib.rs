@@ -15,6 +15,7 @@ pub mod exec;
 pub mod forced;
 mod host;
 pub mod identity;
+mod joined;
 pub mod jump;
 pub mod libaio;
 pub mod liburing;

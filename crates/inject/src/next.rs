@@ -3,6 +3,7 @@
 //! Each wrapper here stands before another definition, usually libc's, perhaps that of a further preloaded library.
 //! It is looked up at start-up, or at the first call if that comes earlier, and kept. Two threads may look it up at once: both find the same address.
 
+use crate::joined;
 use core::ffi::{c_int, c_void, CStr};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -38,10 +39,14 @@ impl<F: Copy> Next<F> {
 
     #[cold]
     fn look_up(&self) -> Option<*mut c_void> {
+        joined::complete();
         // SAFETY: `name` is a C string; RTLD_NEXT searches the libraries after this one.
-        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let mut address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if address.is_null() {
+            address = joined::find(self.name)?;
+        }
         self.address.store(address, Ordering::Relaxed);
-        (!address.is_null()).then_some(address)
+        Some(address)
     }
 }
 

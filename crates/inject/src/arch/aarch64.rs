@@ -100,3 +100,19 @@ macro_rules! jump {
     };
 }
 pub(crate) use jump;
+
+/// Goes to the address that a word of ours has.
+macro_rules! jump_by {
+    ($word:expr) => {
+        concat!("adrp x16, ", $word, "\nldr x16, [x16, :lo12:", $word, "]\nbr x16\n")
+    };
+}
+pub(crate) use jump_by;
+
+/// The version of glibc's oldest symbols: it began with 2.17.
+macro_rules! oldest {
+    ($version:literal) => {
+        "@GLIBC_2.17"
+    };
+}
+pub(crate) use oldest;

@@ -125,3 +125,19 @@ macro_rules! jump {
     };
 }
 pub(crate) use jump;
+
+/// Goes to the address that a word of ours has.
+macro_rules! jump_by {
+    ($word:expr) => {
+        concat!("jmp qword ptr [rip + ", $word, "]\n")
+    };
+}
+pub(crate) use jump_by;
+
+/// The version of glibc's oldest symbols.
+macro_rules! oldest {
+    ($version:literal) => {
+        concat!("@GLIBC_", $version)
+    };
+}
+pub(crate) use oldest;
