@@ -174,6 +174,22 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     assert!(report["unserved"][0].as_str().is_some_and(|child| child.starts_with(&reason)), "{report}");
 }
 
+/// Its loader would say on standard error that the library is of the wrong class.
+#[test]
+fn a_32_bit_child_has_no_library_of_ours_in_its_environment() {
+    let Some(programs) = programs(&[]) else { return };
+    let code = common::seeing_preload_i386();
+    let child = programs.child("foreign", &Elf { class_64: false, machine: 3, code, ..Elf::new(vec![]) });
+    if output(Command::new(&child).env("LD_PRELOAD", "")).status.code() != Some(1) {
+        return skipped("32-bit children: this kernel runs none");
+    }
+    for backend in ["user", "auto"] {
+        for way in WAYS {
+            assert_eq!(programs.start(&["--backend", backend], way, &child), "status 0\n", "{way}");
+        }
+    }
+}
+
 /// Filters are inherited, and about 250 are the most there may be.
 fn chain(length: u32) {
     let (Some(dynamic), Some(linked)) = (programs(&[]), programs(&["-static"])) else { return };

@@ -303,6 +303,27 @@ fn a_missing_library_is_one_line() {
     assert!(why.contains("space"), "{why}");
 }
 
+/// On a file system that is mounted noexec it cannot be mapped, of which only its loader tells.
+#[test]
+fn a_library_that_cannot_be_mapped_is_not_said_to_serve() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let mount = "mount -t tmpfs -o noexec none \"$1\" && cp \"$2\" \"$1/libanyring.so\" && shift 2 && exec \"$@\"";
+    std::fs::create_dir(path("noexec")).expect("a folder");
+    let below = |words: &[&str]| {
+        let mut command = plainly(Command::new("unshare"));
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", &path("noexec")]);
+        output(command.arg(library()).args(words))
+    };
+    if !below(&["true"]).status.success() {
+        return skipped("a file system that is mounted noexec: there is no leave to mount one");
+    }
+    let named = format!("ANYRING_LIBRARY={}", path("noexec/libanyring.so"));
+    let run = [ANYRING, "run", "--backend", "user", "--", "true"];
+    let line = one_line_failure(&below(&[&["env", &named][..], &run].concat()), 125);
+    assert!(line.contains("cannot be preloaded"), "{line}");
+}
+
 #[test]
 fn a_library_that_is_none_is_one_line() {
     let directory = tempfile::tempdir().expect("a directory");

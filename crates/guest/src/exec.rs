@@ -40,7 +40,7 @@ pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize
         return answer;
     }
     let mut answer = 0;
-    exec::preload::loadable(environment, &mut |environment| {
+    exec::preload::loadable(environment, false, &mut |environment| {
         let ready = prepare(directory, path, arguments, flags);
         answer = match ready.map(|ready| ready.execute(environment)) {
             Ok(answer) => answer,

@@ -61,7 +61,7 @@ fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
 /// guest host has taken the process's place.
 pub fn execute<T>(call: &Call, start: impl FnOnce(usize) -> T) -> Option<T> {
     before(call);
-    with_environment(call.environment, |environment| mask::inherited(|| start(environment)))
+    with_environment(call.environment, call.is_foreign(), |environment| mask::inherited(|| start(environment)))
 }
 
 /// Before a call that executes a program.
@@ -73,9 +73,9 @@ fn before(call: &Call) {
 }
 
 /// Runs `start` with the environment that the program is to have: see [`preload`].
-fn with_environment<T>(environment: usize, start: impl FnOnce(usize) -> T) -> Option<T> {
+fn with_environment<T>(environment: usize, is_foreign: bool, start: impl FnOnce(usize) -> T) -> Option<T> {
     let (mut start, mut answer) = (Some(start), None);
-    preload::loadable(environment, &mut |environment| {
+    preload::loadable(environment, is_foreign, &mut |environment| {
         answer = start.take().map(|start| start(environment));
     });
     answer
@@ -125,10 +125,15 @@ pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> 
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
     let Some(next) = EXECVPE.get() else { return missing() };
-    search(file, &mut |path| before(&call_of(path, arguments, environment)));
+    let mut is_foreign = false;
+    search(file, &mut |path| {
+        let call = call_of(path, arguments, environment);
+        before(&call);
+        is_foreign = call.is_foreign();
+    });
     // SAFETY: the caller's own arguments, or some of its environment.
     let start = |environment| mask::inherited(|| unsafe { next(file, arguments, environment as List) });
-    with_environment(environment as usize, start).unwrap_or_else(missing)
+    with_environment(environment as usize, is_foreign, start).unwrap_or_else(missing)
 }
 
 /// fexecve(3).
@@ -182,13 +187,14 @@ pub unsafe extern "C-unwind" fn posix_spawn(
     let Some(next) = POSIX_SPAWN.get() else { return libc::ENOSYS };
     let masked = with_mask(attributes);
     let attributes = masked.as_ref().map_or(attributes, |masked| core::ptr::from_ref(masked).cast());
-    let spawned = spawn_host(&call_of(path, arguments, environment), &mut |host, list| {
+    let call = call_of(path, arguments, environment);
+    let spawned = spawn_host(&call, &mut |host, list| {
         // SAFETY: the caller's own arguments, with other strings.
         unsafe { next(pid, host as *const c_char, actions, attributes, list as List, environment) }
     });
     // SAFETY: the caller's own arguments, or some of its environment.
     let start = |environment| unsafe { next(pid, path, actions, attributes, arguments, environment as List) };
-    spawned.or_else(|| with_environment(environment as usize, start)).unwrap_or(libc::ENOSYS)
+    spawned.or_else(|| with_environment(environment as usize, call.is_foreign(), start)).unwrap_or(libc::ENOSYS)
 }
 
 /// posix_spawnp(3).
@@ -207,16 +213,18 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     let Some(next) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
     let masked = with_mask(attributes);
     let attributes = masked.as_ref().map_or(attributes, |masked| core::ptr::from_ref(masked).cast());
-    let mut spawned = None;
+    let (mut spawned, mut is_foreign) = (None, false);
     search(file, &mut |path| {
-        spawned = spawn_host(&call_of(path, arguments, environment), &mut |host, list| {
+        let call = call_of(path, arguments, environment);
+        is_foreign = call.is_foreign();
+        spawned = spawn_host(&call, &mut |host, list| {
             // SAFETY: the caller's own arguments, with other strings; a path is not searched for.
             unsafe { next(pid, host as *const c_char, actions, attributes, list as List, environment) }
         });
     });
     // SAFETY: the caller's own arguments, or some of its environment.
     let start = |environment| unsafe { next(pid, file, actions, attributes, arguments, environment as List) };
-    spawned.or_else(|| with_environment(environment as usize, start)).unwrap_or(libc::ENOSYS)
+    spawned.or_else(|| with_environment(environment as usize, is_foreign, start)).unwrap_or(libc::ENOSYS)
 }
 
 /// The attributes with the mask that the thread believes to have, where they name none and libc would not know it.

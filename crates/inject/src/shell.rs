@@ -48,7 +48,7 @@ impl Hidden {
         let mut rest = [0; preload::LONGEST];
         // SAFETY: found in the list just now.
         let before = unsafe { *at };
-        let rest = preload::shortened(before as usize + preload::NAME.len(), &mut rest)?;
+        let rest = preload::shortened(before as usize + preload::NAME.len(), false, &mut rest)?;
         let string = [preload::NAME, rest, &[0]].concat();
         let mut meanwhile = MEANWHILE.load(Ordering::Acquire); // partner: the Release below
         if meanwhile.is_null() || bytes(meanwhile) != string {

@@ -264,6 +264,16 @@ pub fn calling_i386(number: u32) -> Vec<u8> {
     code
 }
 
+/// Machine code of i386: exits with 1 where the environment has a variable that begins with `LD_P`, else with 0.
+pub fn seeing_preload_i386() -> Vec<u8> {
+    let mut code = vec![0x8b, 0x0c, 0x24, 0x8d, 0x54, 0x8c, 0x08]; // mov ecx, [esp]; lea edx, [esp + ecx * 4 + 8]
+    code.extend([0x8b, 0x02, 0x85, 0xc0, 0x74, 0x12, 0x83, 0xc2, 0x04]); // mov eax, [edx]; test eax, eax; jz; add edx, 4
+    code.extend([0x81, 0x38, b'L', b'D', b'_', b'P', 0x75, 0xef]); // cmp [eax], ...; jne
+    code.extend([0xbb, 1, 0, 0, 0, 0xeb, 0x02, 0x31, 0xdb]); // mov ebx, 1; jmp; xor ebx, ebx
+    code.extend([0xb8, 1, 0, 0, 0, 0xcd, 0x80]); // exit(ebx)
+    code
+}
+
 /// A C program of `tests/c`, compiled into `folder`; None where there is no compiler.
 pub fn compiled(source: &str, folder: &Path) -> Option<PathBuf> {
     let program = folder.join(source);

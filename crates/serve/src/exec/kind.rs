@@ -40,26 +40,54 @@ impl Drop for File {
 
 /// What execveat(2) with these arguments would start. `path` is an address of the program's.
 pub fn of(directory: c_int, path: usize, flags: usize) -> Kind {
-    let find = || -> Option<Kind> {
-        let mut file = File::open(directory, path, flags)?;
-        let is_by_descriptor = flags & libc::AT_EMPTY_PATH as usize != 0;
-        for _ in 0..DEPTH {
-            if !file.may_be_executed() {
-                return None;
-            }
-            let mut head = [0; LINE_BYTES];
-            let bytes = file.read(&mut head, 0)?;
-            let Some(line) = head[..bytes].strip_prefix(b"#!") else { return file.elf(&head[..bytes]) };
-            if is_by_descriptor {
-                return None; // its interpreter opens it by a number that may be closed by then
-            }
-            let mut name = [0; LINE_BYTES];
-            interpreter(line, &mut name)?;
-            file = File::open(libc::AT_FDCWD, name.as_ptr() as usize, 0)?;
+    judged(directory, path, flags, |file, head| file.elf(head)).unwrap_or(Kind::Unknown)
+}
+
+/// Whether that is a 32-bit program, or one for another machine.
+pub fn is_foreign(directory: c_int, path: usize, flags: usize) -> bool {
+    judged(directory, path, flags, |_, head| foreign(head)).is_some()
+}
+
+/// What `judge` says of the file that would be executed, by its beginning: of a script its interpreter.
+fn judged<T>(
+    directory: c_int,
+    path: usize,
+    flags: usize,
+    judge: impl FnOnce(&File, &[u8]) -> Option<T>,
+) -> Option<T> {
+    let mut file = File::open(directory, path, flags)?;
+    let is_by_descriptor = flags & libc::AT_EMPTY_PATH as usize != 0;
+    for _ in 0..DEPTH {
+        if !file.may_be_executed() {
+            return None;
         }
-        None
-    };
-    find().unwrap_or(Kind::Unknown)
+        let mut head = [0; LINE_BYTES];
+        let bytes = file.read(&mut head, 0)?;
+        let Some(line) = head[..bytes].strip_prefix(b"#!") else { return judge(&file, &head[..bytes]) };
+        if is_by_descriptor {
+            return None; // its interpreter opens it by a number that may be closed by then
+        }
+        let mut name = [0; LINE_BYTES];
+        interpreter(line, &mut name)?;
+        file = File::open(libc::AT_FDCWD, name.as_ptr() as usize, 0)?;
+    }
+    None
+}
+
+/// The type of an ELF file that begins so, if that can be executed.
+fn executable(head: &[u8]) -> Option<usize> {
+    let kind = number(head, 16, 2);
+    (head.len() >= 20 && head.starts_with(b"\x7fELF") && (kind == ET_EXEC || kind == ET_DYN)).then_some(kind)
+}
+
+/// What it is if it is for another kind of processor.
+fn foreign(head: &[u8]) -> Option<&'static str> {
+    executable(head)?;
+    match (head[4], head[5], number(head, 18, 2)) {
+        (2, 1, EM_OWN) if head.len() >= HEADER => None,
+        (1, 1, EM_386 | EM_X86_64) => Some("it is a 32-bit program"),
+        _ => Some("it is a program for another machine"),
+    }
 }
 
 /// Whether a path names a regular file that may be executed, as a search along PATH asks.
@@ -159,17 +187,9 @@ impl File {
     }
 
     fn elf(&self, head: &[u8]) -> Option<Kind> {
-        if head.len() < 20 || !head.starts_with(b"\x7fELF") {
-            return None;
-        }
-        let (class, order, machine, kind) = (head[4], head[5], number(head, 18, 2), number(head, 16, 2));
-        if kind != ET_EXEC && kind != ET_DYN {
-            return None;
-        }
-        match (class, order, machine) {
-            (2, 1, EM_OWN) if head.len() >= HEADER => {}
-            (1, 1, EM_386 | EM_X86_64) => return Some(Kind::Unserved("it is a 32-bit program")),
-            _ => return Some(Kind::Unserved("it is a program for another machine")),
+        let kind = executable(head)?;
+        if let Some(what) = foreign(head) {
+            return Some(Kind::Unserved(what));
         }
         let linked = self.linked(head, kind == ET_EXEC)?;
         Some(self.privileges().map_or(linked, Kind::Unserved))

@@ -37,6 +37,13 @@ pub struct Call {
     pub flags: usize,
 }
 
+impl Call {
+    /// Whether it would start a program that no library of ours can be loaded into, for its kind of processor.
+    pub fn is_foreign(&self) -> bool {
+        kind::is_foreign(self.directory, self.path, self.flags)
+    }
+}
+
 /// What an environment that a program is started with says of us. The addresses are those of values, 0 for none.
 #[derive(Clone, Copy, Default)]
 pub struct Environment {

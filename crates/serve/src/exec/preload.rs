@@ -1,5 +1,6 @@
 //! LD_PRELOAD of what is executed: ld.so(8) says on the program's standard error which of its entries it cannot load. So ours
-//! is left out where its file is not there for the process: behind chroot(2), or for another user.
+//! is left out where its file is not there for the process (behind chroot(2), or for another user), and for a program of another kind
+//! of processor: a 32-bit one, say.
 
 use super::{peek, text, with_copy, Environment};
 use crate::sys;
@@ -9,11 +10,11 @@ pub const NAME: &[u8] = b"LD_PRELOAD=";
 /// Longer lists are left as they are.
 pub const LONGEST: usize = 512;
 
-/// Gives `then` the environment at `list` without the entries of ours that cannot be loaded.
-pub fn loadable(list: usize, then: &mut dyn FnMut(usize)) {
+/// Gives `then` the environment at `list` without the entries of ours that cannot be loaded, which are all for a foreign program.
+pub fn loadable(list: usize, is_foreign: bool, then: &mut dyn FnMut(usize)) {
     let said = Environment::read(list);
     let (mut rest, mut string, mut is_given) = ([0; LONGEST], [0; LONGEST + NAME.len()], false);
-    if let Some(rest) = said.preloads.then(|| shortened(said.preload, &mut rest)).flatten() {
+    if let Some(rest) = said.preloads.then(|| shortened(said.preload, is_foreign, &mut rest)).flatten() {
         with_copy(list, 1, &mut |words| {
             let Some(at) = words.iter().position(|word| *word == said.preload - NAME.len()) else { return };
             match text(&mut string, &[NAME, rest], None) {
@@ -29,8 +30,9 @@ pub fn loadable(list: usize, then: &mut dyn FnMut(usize)) {
     }
 }
 
-/// What is left of the list at `value` without the entries of ours that cannot be loaded. `None` where that is all of it.
-pub fn shortened(value: usize, into: &mut [u8; LONGEST]) -> Option<&[u8]> {
+/// What is left of the list at `value` without the entries of ours that cannot be loaded, or without all of ours. `None` where that is
+/// all of it.
+pub fn shortened(value: usize, all: bool, into: &mut [u8; LONGEST]) -> Option<&[u8]> {
     let mut list = [0; LONGEST];
     let list = peek(value, &mut list);
     if list.len() == LONGEST {
@@ -38,7 +40,7 @@ pub fn shortened(value: usize, into: &mut [u8; LONGEST]) -> Option<&[u8]> {
     }
     let (mut length, mut is_shorter) = (0, false);
     for entry in list.split(|byte| b": ".contains(byte)).filter(|entry| !entry.is_empty()) {
-        if is_ours(entry) && !can_be_loaded(entry) {
+        if is_ours(entry) && (all || !can_be_loaded(entry)) {
             is_shorter = true;
             continue;
         }
@@ -53,7 +55,7 @@ pub fn shortened(value: usize, into: &mut [u8; LONGEST]) -> Option<&[u8]> {
 
 /// Whether some entry of ours of the list at `value` cannot be loaded.
 pub fn is_absent(value: usize) -> bool {
-    shortened(value, &mut [0; LONGEST]).is_some()
+    shortened(value, false, &mut [0; LONGEST]).is_some()
 }
 
 /// Whether an entry names a file of ours by a path. Without a slash ld.so(8) searches for it, and `$` stands for what it knows.
