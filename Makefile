@@ -13,7 +13,7 @@ STEP = scripts/step.sh $(LOGS)
 STEPS := setup format lint doc build-tests weight unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        chaos differential hostile simulation-soak sanitizers e2e-soak findings containers hosts engines aarch64
+        chaos differential hostile simulation-soak sanitizers e2e-soak findings refused containers hosts engines aarch64
 LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
@@ -159,6 +159,10 @@ e2e-kernel: build-tests
 # What `anyring trace` finds in ten programs, on both engines, is true once it is followed: the table of docs/trace.md.
 findings: setup-soak build-tests
 	@$(STEP) $@ scripts/findings.py $(CHECK)
+
+# Programs do what docs/refused.md says where io_uring is refused: the rows that are cheap to have.
+refused: setup-soak build-tests
+	@$(STEP) $@ scripts/refused.py $(CHECK)
 
 demo: setup
 	@scripts/build.sh $(TARGET)
