@@ -6,16 +6,19 @@
 
 use crate::errno;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::pipe::{pipe_with, PipeFlags};
+use rustix::fs::{memfd_create, MemfdFlags};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::{Duration, Instant};
 
 /// How long a child may take, in seconds.
 pub const PATIENCE_S: u32 = 5;
+
+/// What is said where none can be made.
+pub const NO_CHILD: &str = "no child process can be made";
 
 /// How a question ended.
 #[derive(Debug, Clone)]
@@ -44,52 +47,189 @@ impl<T> Outcome<T> {
 
 /// Runs `question` in a forked child and brings back its answer. The caller must have only one thread.
 pub fn ask<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
-    let (answers, answer_to) = match pipe_with(PipeFlags::CLOEXEC) {
-        Ok(ends) => ends,
-        Err(error) => return Outcome::Failed(format!("pipe: {error}")),
+    let Some(answers) = Answer::new() else { return Outcome::Failed(refused("mmap")) };
+    let child = Child::make(|| answers.give(&question()));
+    answers.end(child.map(Child::wait))
+}
+
+/// The same, and where no child can be made here, if no filter may kill for it.
+pub fn ask_if_safe<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
+    // SAFETY: takes no pointers.
+    let is_unfiltered = || unsafe { libc::prctl(libc::PR_GET_SECCOMP) } == 0;
+    ask_or_here(question, is_unfiltered)
+}
+
+/// The same, and here also below a filter: about what will be done in this process anyway.
+pub fn ask_anyhow<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
+    ask_or_here(question, || true)
+}
+
+fn ask_or_here<T: Serialize + DeserializeOwned>(
+    question: impl FnOnce() -> T,
+    is_safe: impl FnOnce() -> bool,
+) -> Outcome<T> {
+    let Some(answers) = Answer::new() else { return Outcome::Failed(refused("mmap")) };
+    let mut question = Some(question);
+    let child = Child::make(|| question.take().is_some_and(|question| answers.give(&question())));
+    match question {
+        Some(question) if child.is_err() && is_safe() => Outcome::Answered(question()),
+        _ => answers.end(child.map(Child::wait)),
+    }
+}
+
+/// What a program printed, on both of its standard streams, and its exit status.
+pub struct Said {
+    pub status: i32,
+    pub text: String,
+}
+
+/// Has a forked child become a program, by `execute`, which comes back to say why not. No file is opened, and no pipe needed.
+pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Said> {
+    let streams = match memfd_create("anyring-said", MemfdFlags::CLOEXEC) {
+        Ok(file) => std::fs::File::from(file),
+        Err(error) => return Outcome::Failed(format!("memfd_create: {}", errno::name(error.raw_os_error()))),
     };
-    // SAFETY: a fork without flags (each argument 0): nothing is shared, and with one thread no lock is held by another
-    // that the child would lack.
-    match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
-        -1 => Outcome::Failed(format!("fork: {}", std::io::Error::last_os_error())),
-        0 => answer(question, answer_to),
-        pid => {
-            drop(answer_to);
-            listen(pid as libc::pid_t, answers)
+    let child = Child::make(|| {
+        // SAFETY: numbers of this process, which nobody else has.
+        unsafe {
+            libc::dup2(streams.as_raw_fd(), 1);
+            libc::dup2(streams.as_raw_fd(), 2);
+        }
+        let why = execute();
+        // SAFETY: a string of ours.
+        unsafe { libc::write(2, why.as_ptr().cast(), why.len()) };
+        false
+    });
+    let mut text = vec![0; 1 << 16];
+    match child.map(Child::wait) {
+        Err(why) => Outcome::Failed(why),
+        Ok(None) => Outcome::TimedOut,
+        Ok(Some(status)) if libc::WIFSIGNALED(status) => Outcome::Killed(libc::WTERMSIG(status)),
+        Ok(Some(status)) => {
+            let length = streams.read_at(&mut text, 0).unwrap_or(0);
+            let text = String::from_utf8_lossy(&text[..length]).into_owned();
+            Outcome::Answered(Said { status: libc::WEXITSTATUS(status), text })
         }
     }
 }
 
-/// The child's part: never returns into the caller's code.
-fn answer<T: Serialize>(question: impl FnOnce() -> T, answer_to: OwnedFd) -> ! {
-    let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a pointer to an initialised rlimit; a failure only leaves a core file behind.
-    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core) };
-    let told = catch_unwind(AssertUnwindSafe(|| {
-        let text = serde_json::to_vec(&question()).unwrap_or_default();
-        File::from(answer_to).write_all(&text).is_ok()
-    }));
-    // SAFETY: ends the child without running what the parent registered for its own exit.
-    unsafe { libc::_exit(i32::from(!matches!(told, Ok(true)))) }
+fn refused(call: &str) -> String {
+    format!("{call}: {}", errno::name(errno::last()))
 }
 
-fn listen<T: DeserializeOwned>(pid: libc::pid_t, answers: OwnedFd) -> Outcome<T> {
-    let patience = Timespec { tv_sec: i64::from(PATIENCE_S), tv_nsec: 0 };
-    // Readable when the answer or the end of the child is there; the answer is one short write.
-    let in_time = poll(&mut [PollFd::new(&answers, PollFlags::IN)], Some(&patience)) != Ok(0);
-    if !in_time {
-        // SAFETY: our own child, not yet waited for, so the number is still its.
-        unsafe { libc::kill(pid, libc::SIGKILL) };
+/// Memory that a child shares with this process: how long its answer is, and the answer.
+struct Answer(*mut u64);
+
+impl Answer {
+    const BYTES: usize = 1 << 16;
+
+    fn new() -> Option<Answer> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping wherever the kernel likes.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), Answer::BYTES, protection, flags, -1, 0) };
+        (at != libc::MAP_FAILED).then_some(Answer(at.cast()))
     }
-    let mut text = Vec::new();
-    let read = File::from(answers).read_to_end(&mut text);
-    let mut status = 0;
-    // SAFETY: `status` is writable; __WALL since the child has no exit signal.
-    while unsafe { libc::waitpid(pid, &mut status, libc::__WALL) } == -1 && errno::last() == libc::EINTR {}
-    match serde_json::from_slice(&text) {
-        Ok(answer) if read.is_ok() => Outcome::Answered(answer),
-        _ if !in_time => Outcome::TimedOut,
-        _ if libc::WIFSIGNALED(status) => Outcome::Killed(libc::WTERMSIG(status)),
-        _ => Outcome::Failed("the probe ended without an answer".to_owned()),
+
+    fn give<T: Serialize>(&self, answer: &T) -> bool {
+        let text = serde_json::to_vec(answer).unwrap_or_default();
+        let has_room = text.len() <= Answer::BYTES - 8;
+        if has_room {
+            // SAFETY: inside the mapping; this process alone writes there, and the other reads once this one has ended.
+            unsafe {
+                std::ptr::copy_nonoverlapping(text.as_ptr(), self.0.add(1).cast(), text.len());
+                self.0.write(text.len() as u64);
+            }
+        }
+        has_room
+    }
+
+    /// What a child said before it ended so.
+    fn end<T: DeserializeOwned>(&self, ended: Result<Option<i32>, String>) -> Outcome<T> {
+        // SAFETY: inside the mapping, of which the child has checked the length; it has ended.
+        let text = unsafe {
+            let length = (self.0.read() as usize).min(Answer::BYTES - 8);
+            std::slice::from_raw_parts(self.0.add(1).cast::<u8>(), length)
+        };
+        match (serde_json::from_slice(text), ended) {
+            (_, Err(why)) => Outcome::Failed(why),
+            (Ok(answer), _) => Outcome::Answered(answer),
+            (_, Ok(None)) => Outcome::TimedOut,
+            (_, Ok(Some(status))) if libc::WIFSIGNALED(status) => Outcome::Killed(libc::WTERMSIG(status)),
+            _ => Outcome::Failed("the probe ended without an answer".to_owned()),
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; what was read of it is gone.
+        unsafe { libc::munmap(self.0.cast(), Answer::BYTES) };
+    }
+}
+
+/// A child that has not been waited for.
+struct Child {
+    pid: libc::pid_t,
+    /// Linux 5.2.
+    end: Option<OwnedFd>,
+}
+
+impl Child {
+    /// A forked child that ends with status 0 if `body` says so.
+    fn make(body: impl FnOnce() -> bool) -> Result<Child, String> {
+        let mut end = -1;
+        let mut fork = |flags: libc::c_int| {
+            // SAFETY: a fork: nothing is shared, and with one thread no lock is held by another that the child would lack. The
+            // kernel stores the descriptor, if it knows the flag.
+            unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut end, 0, 0) as libc::pid_t }
+        };
+        let mut pid = fork(libc::CLONE_PIDFD);
+        if pid == -1 && errno::last() == libc::EINVAL {
+            pid = fork(0);
+        }
+        match pid {
+            -1 => return Err(format!("{NO_CHILD}: {}", refused("clone"))),
+            0 => {
+                // What is killed leaves no core file.
+                // SAFETY: takes no pointers.
+                unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+                let is_well = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
+                // SAFETY: ends the child without running what the parent registered for its own exit.
+                unsafe { libc::_exit(i32::from(!is_well)) }
+            }
+            _ => {}
+        }
+        // SAFETY: made for us just now.
+        let end = (end >= 0).then(|| unsafe { OwnedFd::from_raw_fd(end) });
+        Ok(Child { pid, end })
+    }
+
+    /// The wait status; None where it took too long, and was killed.
+    fn wait(self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(PATIENCE_S.into());
+        let patience = Timespec { tv_sec: i64::from(PATIENCE_S), tv_nsec: 0 };
+        let mut status = 0;
+        let mut reap = |options| {
+            // SAFETY: `status` is writable; __WALL since the child has no exit signal.
+            unsafe { libc::waitpid(self.pid, &mut status, libc::__WALL | options) }
+        };
+        let told = self.end.as_ref().map(|end| poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&patience)));
+        let in_time = match told {
+            Some(Ok(ready)) => ready != 0,
+            // Without pidfds, or poll(2).
+            _ => loop {
+                match reap(libc::WNOHANG) {
+                    0 if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                    0 => break false,
+                    _ => return Some(status),
+                }
+            },
+        };
+        if !in_time {
+            // SAFETY: our own child, not yet waited for, so the number is still its.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        }
+        while reap(0) == -1 && errno::last() == libc::EINTR {}
+        in_time.then_some(status)
     }
 }

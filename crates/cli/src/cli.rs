@@ -179,14 +179,19 @@ const DOCTOR_EXAMPLES: &str = "\
 Examples:
   anyring doctor
   anyring doctor --json | jq .verdict
+  anyring doctor --pid $(pidof fio)
   docker run --rm -v \"$PWD:/a\" debian /a/anyring doctor
 
-Exit status: 0 when an io_uring program would run here (by the kernel or by anyring), 1 when not.";
+Exit status: 0 when an io_uring program would run here (by the kernel or by anyring), with --pid when anyring is in that process;
+1 when not.";
 
 /// Say whether io_uring works here, why not, and what to do
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorOptions {
+    /// Say of a process that runs who serves it, which rings it has and what was refused
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
     /// Print the findings as JSON (docs/doctor.md describes it)
     #[arg(long)]
     pub json: bool,

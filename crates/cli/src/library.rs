@@ -2,10 +2,9 @@
 
 use crate::child::{self, Outcome};
 use crate::elf;
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 const NAME: &str = "libanyring.so";
 
@@ -77,15 +76,20 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
     if !elf::is_of_glibc(&file) {
         return Ok(());
     }
-    let told = child::ask(|| {
-        // SAFETY: no handler is involved. Ignored, it would hide how the loader ends.
-        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-        let mut loader = Command::new(&file);
-        loader.env("LD_PRELOAD", preload_list(library)).env("LD_TRACE_LOADED_OBJECTS", "1").stdin(Stdio::null());
-        loader.output().map_err(|error| crate::errno::of(&error)).map(|told| [told.stdout, told.stderr].concat())
+    let words = [file.as_os_str().as_bytes()].map(|word| CString::new(word).unwrap_or_default());
+    let said = child::hear(|| {
+        std::env::set_var("LD_PRELOAD", preload_list(library));
+        std::env::set_var("LD_TRACE_LOADED_OBJECTS", "1");
+        // SAFETY: a string, and a list of it that ends with null.
+        unsafe { libc::execv(words[0].as_ptr(), [words[0].as_ptr(), std::ptr::null()].as_ptr()) };
+        crate::errno::describe(crate::errno::last())
     });
-    let Outcome::Answered(told) = told else { return Err(told.describe(|_| String::new())) };
-    let told = told.map(|told| String::from_utf8_lossy(&told).into_owned())?;
+    let told = match said {
+        Outcome::Answered(said) => said.text,
+        // Untried.
+        Outcome::Failed(why) if why.starts_with(child::NO_CHILD) => return Ok(()),
+        other => return Err(other.describe(|_| String::new())),
+    };
     let is_fault = |line: &&str| {
         let named = line.contains("cannot be preloaded") && line.contains(&*library.to_string_lossy());
         named || line.contains("not found") || line.contains("error while loading")
@@ -95,7 +99,8 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
 
 /// The file of this process. Without /proc it is what execve(2) was given, as the auxiliary vector keeps it.
 pub fn executable() -> Result<PathBuf, String> {
-    std::env::current_exe().or_else(|_| of_auxiliary_vector()).map_err(|error| error.to_string())
+    let why = |error: std::io::Error| format!("anyring's own file cannot be found: {}", crate::errno::of(&error));
+    std::env::current_exe().or_else(|_| of_auxiliary_vector()).map_err(why)
 }
 
 fn of_auxiliary_vector() -> std::io::Result<PathBuf> {
@@ -105,7 +110,9 @@ fn of_auxiliary_vector() -> std::io::Result<PathBuf> {
         name.as_ref().map(|name| CStr::from_ptr(name))
     };
     let name = name.ok_or(std::io::ErrorKind::NotFound)?;
-    std::fs::canonicalize(OsStr::from_bytes(name.to_bytes()))
+    let name = Path::new(OsStr::from_bytes(name.to_bytes()));
+    // Where readlink(2) is refused, as it is.
+    std::fs::canonicalize(name).or_else(|_| std::path::absolute(name))
 }
 
 /// The absolute path of the host of guests: what ANYRING_GUEST names, else this executable. The error is one line.

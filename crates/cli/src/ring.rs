@@ -1,15 +1,16 @@
-//! A few requests through an io_uring of its own: the question whether io_uring works here. A sandbox's kernel may have a part
+//! A few requests through an io_uring of its own, as programs make them, one of which waits: the question whether io_uring works here. A sandbox's kernel may have a part
 //! of it only, as gVisor's of 2022 has NOP and READV. Whoever answers the system calls is probed, the kernel or a library in
 //! between, and told apart by what the ring's descriptor is.
 
-use crate::child::{ask, Outcome};
+use crate::child::{ask, ask_if_safe, Outcome};
 use crate::errno;
 use anyring_abi::{
     Cqe, Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_FEAT_SINGLE_MMAP, IORING_OFF_CQ_RING, IORING_OFF_SQES,
     IORING_OFF_SQ_RING, IORING_REGISTER_PROBE, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
-use rustix::pipe::{pipe_with, PipeFlags};
-use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use rustix::event::Timespec;
+use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,6 +33,12 @@ pub enum Fault {
     Wrong(String),
 }
 
+impl Fault {
+    fn of(call: &str, error: rustix::io::Errno) -> Fault {
+        Fault::Refused { call: call.to_owned(), code: error.raw_os_error() }
+    }
+}
+
 impl std::fmt::Display for Fault {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -46,7 +53,7 @@ pub type Trial = Outcome<Result<Server, Fault>>;
 
 /// Tries io_uring in a forked child.
 pub fn try_here() -> Trial {
-    ask(complete_requests)
+    ask_if_safe(complete_requests)
 }
 
 /// Whether the kernel's own io_uring works, by `trial`.
@@ -64,11 +71,13 @@ pub fn describe(trial: &Trial) -> String {
 }
 
 /// What is said of an io_uring that works.
-pub const WORKS: &str = "a NOP, a READ and a POLL_ADD were submitted and completed";
+pub const WORKS: &str = "a NOP, a READ, a POLL_ADD, a TIMEOUT and a RECV that waited were submitted and completed";
 
-/// The requests, in the order of the SQEs; each one's index is its `user_data`.
-const REQUESTS: [Opcode; 3] = [Opcode::Nop, Opcode::Read, Opcode::PollAdd];
-const ENTRIES: u32 = 4;
+/// The requests, in the order of the SQEs; each one's index is its `user_data`. The last waits until the others are there.
+const REQUESTS: [Opcode; 5] = [Opcode::Nop, Opcode::Read, Opcode::PollAdd, Opcode::Timeout, Opcode::Recv];
+const ENTRIES: u32 = 8;
+/// How long the TIMEOUT takes.
+static TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Sets up a ring, asks it for its operations, submits [`REQUESTS`], waits for them and checks their completions.
 pub fn complete_requests() -> Result<Server, Fault> {
@@ -91,41 +100,75 @@ pub fn complete_requests() -> Result<Server, Fault> {
     let cq_ring = separate_cq.as_ref().unwrap_or(&sq_ring);
     let sqes = Mapping::new(&ring, params.sq_entries as usize * size_of::<Sqe>(), IORING_OFF_SQES)?;
 
-    let no_pipe =
-        |error: rustix::io::Errno| Fault::Refused { call: "pipe2".to_owned(), code: error.raw_os_error() };
-    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(no_pipe)?;
-    rustix::io::write(&writer, b"r").map_err(no_pipe)?;
-    let mut byte = 0_u8;
-    for (index, opcode) in REQUESTS.into_iter().enumerate() {
-        let mut sqe = Sqe { opcode: opcode as u8, user_data: index as u64, ..Sqe::default() };
-        match opcode {
-            Opcode::Read => {
-                (sqe.fd, sqe.off) = (reader.as_raw_fd(), u64::MAX);
-                (sqe.addr, sqe.len) = (&raw mut byte as u64, 1);
-            }
-            Opcode::PollAdd => (sqe.fd, sqe.op_flags) = (writer.as_raw_fd(), libc::POLLOUT as u32),
-            _ => {}
-        }
-        sqes.write(index * size_of::<Sqe>(), sqe)?;
-        sq_ring.write(params.sq_off.array as usize + index * size_of::<u32>(), index as u32)?;
+    let files = Files::open();
+    let mut bytes = [0_u8; 2];
+    let wanted: Vec<_> = files.requests(&mut bytes).collect();
+    for (place, (index, sqe)) in wanted.iter().enumerate() {
+        sqes.write(place * size_of::<Sqe>(), Sqe { user_data: *index as u64, ..*sqe })?;
+        sq_ring.write(params.sq_off.array as usize + place * size_of::<u32>(), place as u32)?;
     }
     // Release: the server's Acquire load of the tail must see the SQEs.
-    sq_ring.word(params.sq_off.tail)?.store(REQUESTS.len() as u32, Ordering::Release);
-    let enter = [fd, REQUESTS.len(), REQUESTS.len(), IORING_ENTER_GETEVENTS as usize, 0, 0];
-    let submitted = call("io_uring_enter", NR_IO_URING_ENTER, enter)?;
+    sq_ring.word(params.sq_off.tail)?.store(wanted.len() as u32, Ordering::Release);
+    // The RECV waits, until the others are there.
+    let first = wanted.len() - usize::from(files.sockets.is_some());
+    let enter = |submit, wait| {
+        call("io_uring_enter", NR_IO_URING_ENTER, [fd, submit, wait, IORING_ENTER_GETEVENTS as usize, 0, 0])
+    };
+    let submitted = enter(wanted.len(), first)?;
+    if let Some([_, other]) = &files.sockets {
+        rustix::io::write(other, b"r").map_err(|error| Fault::of("write", error))?;
+        enter(0, wanted.len())?;
+    }
     // Acquire: pairs with the server's Release store of the tail after it wrote the CQEs.
     let tail = cq_ring.word(params.cq_off.tail)?.load(Ordering::Acquire);
-    let cqes = (0..REQUESTS.len().min(tail as usize))
+    let cqes = (0..wanted.len().min(tail as usize))
         .map(|index| cq_ring.read(params.cq_off.cqes as usize + index * size_of::<Cqe>()))
         .collect::<Result<Vec<Cqe>, Fault>>()?;
     judge(&cqes)?;
-    if (submitted, tail as usize) != (REQUESTS.len(), REQUESTS.len()) {
-        let wanted = REQUESTS.len();
+    if (submitted, tail as usize) != (wanted.len(), wanted.len()) {
+        let wanted = wanted.len();
         return Err(Fault::Wrong(format!(
             "io_uring_enter submitted {submitted} of {wanted} requests, {tail} completed"
         )));
     }
     Ok(server_of(ring.as_fd()))
+}
+
+/// What the requests are about: what cannot be had is left out, since it says nothing of io_uring.
+struct Files {
+    /// A file with a byte in it: this program's own, or a memfd.
+    file: Option<OwnedFd>,
+    sockets: Option<[OwnedFd; 2]>,
+}
+
+impl Files {
+    fn open() -> Files {
+        let memory = || {
+            let file = memfd_create("anyring-doctor", MemfdFlags::CLOEXEC).ok()?;
+            rustix::io::write(&file, b"r").ok().map(|_| file)
+        };
+        let own = || std::fs::File::open(crate::library::executable().ok()?).ok().map(OwnedFd::from);
+        let sockets = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        Files { file: own().or_else(memory), sockets: sockets.ok().map(<[OwnedFd; 2]>::from) }
+    }
+
+    /// Those of [`REQUESTS`] that can be made, by their index.
+    fn requests<'a>(&'a self, bytes: &'a mut [u8; 2]) -> impl Iterator<Item = (usize, Sqe)> + 'a {
+        let [read, received] = bytes.each_mut().map(|byte| &raw mut *byte as u64);
+        REQUESTS.into_iter().enumerate().filter_map(move |(index, opcode)| {
+            let mut sqe = Sqe { opcode: opcode as u8, fd: -1, ..Sqe::default() };
+            match opcode {
+                Opcode::Read => (sqe.fd, sqe.addr, sqe.len) = (self.file.as_ref()?.as_raw_fd(), read, 1),
+                Opcode::Timeout => (sqe.addr, sqe.len) = (&raw const TIMEOUT as u64, 1),
+                Opcode::PollAdd => {
+                    (sqe.fd, sqe.op_flags) = (self.sockets.as_ref()?[1].as_raw_fd(), libc::POLLOUT as u32)
+                }
+                Opcode::Recv => (sqe.fd, sqe.addr, sqe.len) = (self.sockets.as_ref()?[0].as_raw_fd(), received, 1),
+                _ => {}
+            }
+            Some((index, sqe))
+        })
+    }
 }
 
 /// How many rings fit at the same time.
@@ -135,6 +178,14 @@ pub struct Room {
     pub rings: u32,
     /// What the next one was answered.
     pub end: Option<String>,
+}
+
+/// A soft limit; `None` where there is none, or nobody tells.
+pub fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the kernel fills in a local.
+    unsafe { libc::getrlimit(resource, &mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// Makes rings of 64 entries in a forked child, with which they end, until one is refused. Kernels before Linux 7.2.11 charge them to
@@ -152,11 +203,17 @@ fn fill() -> Room {
     const BYTES_EACH: u64 = 8192;
     const MOST: u64 = 1280;
     // One more than may fit; where nothing is charged there is nothing to find.
-    let limit = getrlimit(Resource::Memlock).current;
+    let limit = soft_limit(libc::RLIMIT_MEMLOCK);
     let most = limit.map_or(ENTRIES_EACH as u64, |bytes| (bytes / BYTES_EACH + 1).min(MOST)) as u32;
     // The limits of files are another question.
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills in, and reads, a local.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
     for rings in 0..most {
         let mut params = Params::default();
         let params_address = std::ptr::from_mut(&mut params) as usize;
@@ -178,14 +235,15 @@ fn judge(cqes: &[Cqe]) -> Result<(), Fault> {
         let (Some(opcode), Some(seen)) = (REQUESTS.get(index), seen.get_mut(index)) else {
             return Err(Fault::Wrong(format!("nobody asked for the completion {cqe:?}")));
         };
-        if cqe.res < 0 {
+        if cqe.res < 0 && (*opcode, cqe.res) != (Opcode::Timeout, -libc::ETIME) {
             return Err(Fault::Refused {
                 call: format!("IORING_OP_{}", opcode.name()),
                 code: cqe.res.saturating_neg(),
             });
         }
         let right = match opcode {
-            Opcode::Read => cqe.res == 1,
+            Opcode::Read | Opcode::Recv => cqe.res == 1,
+            Opcode::Timeout => cqe.res == -libc::ETIME,
             Opcode::PollAdd => cqe.res & i32::from(libc::POLLOUT) != 0,
             _ => cqe.res == 0,
         };

@@ -19,10 +19,11 @@ const SCHEMA: u32 = 1;
 
 /// The JSON of `anyring stats --json`.
 #[derive(Serialize)]
-struct Counters {
+pub struct Counters {
     schema: u32,
     kernel_refused_errno: u64,
-    rings: u64,
+    /// Rings of ours.
+    pub rings: u64,
     /// Rings that the kernel made beside those.
     kernel_rings: u64,
     enters: u64,
@@ -73,12 +74,16 @@ pub fn run(options: &StatsOptions) -> Result<i32, Failure> {
 const LIMIT_BYTES: u64 = 1 << 20;
 
 fn read(options: &StatsOptions) -> Result<Counters, Failure> {
-    let failure = |why: &dyn std::fmt::Display| Failure::own(format!("{}: {why}", options.file.display()));
-    let bytes = bytes(&options.file, OpenOptions::new().read(true)).map_err(|why| failure(&why))?;
+    of(&options.file).map_err(|why| Failure::own(format!("{}: {why}", options.file.display())))
+}
+
+/// The counters in a file, or why it has none.
+pub fn of(file: &Path) -> Result<Counters, String> {
+    let bytes = bytes(file, OpenOptions::new().read(true))?;
     if bytes.is_empty() {
-        return Err(failure(&"the file is empty: nothing was counted"));
+        return Err("the file is empty: nothing was counted".to_owned());
     }
-    Snapshot::from_bytes(&bytes).map(Counters::from).map_err(|why| failure(&why))
+    Snapshot::from_bytes(&bytes).map(Counters::from).map_err(|why| why.to_string())
 }
 
 /// The bytes of a regular file: opening another may wait for ever (a FIFO) or have an effect (a device).
@@ -137,7 +142,8 @@ impl From<Snapshot> for Counters {
     }
 }
 
-fn table(counters: &Counters) -> String {
+/// For people.
+pub fn table(counters: &Counters) -> String {
     let refused = match counters.kernel_refused_errno {
         0 => "no (or it was not asked)".to_owned(),
         code => i32::try_from(code).map_or_else(|_| format!("errno {code}"), errno::name),

@@ -4,10 +4,14 @@
 mod common;
 
 use common::{
-    anyring, below, compiled, doctor, kernel_works, killing, library, output, plainly, skipped, stdout, ANYRING,
-    ERRNOS,
+    answering, anyring, below, compiled, doctor, kernel_works, killing, library, output, plainly, skipped, stdout,
+    ANYRING, ERRNOS,
 };
+use seccompiler::SeccompAction;
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -62,6 +66,135 @@ fn a_ring_that_does_no_read_does_not_work() {
     let (seen, works) = ((0..64).map(said).collect::<Vec<_>>(), (Some(0), String::new()));
     assert!(seen.contains(&refused), "{seen:?}");
     assert!(seen.iter().all(|one| *one == refused || *one == works), "{seen:?}");
+}
+
+/// What `doctor --json` says where one more call is refused.
+fn refused(call: i64) -> serde_json::Value {
+    let words = ["deny", "--", ANYRING, "doctor", "--json"];
+    let output = output(below(answering(SeccompAction::Errno(libc::EPERM as u32), &[call]), &mut anyring(&words)));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("call {call}: {error}: {output:?}"))
+}
+
+/// The first line is of what a program would find, not of what doctor itself would like to have.
+#[test]
+fn the_verdict_is_of_what_a_program_meets() {
+    library();
+    for call in [libc::SYS_pipe2, libc::SYS_epoll_pwait, libc::SYS_readlink, libc::SYS_poll, libc::SYS_setrlimit] {
+        let report = refused(call);
+        assert_eq!(report["verdict"]["runs"], true, "call {call}: {report}");
+    }
+    let program =
+        ["deny", "--", ANYRING, "run", "--guest", "--backend", "user", "--", ANYRING, "entry-point", "guest"];
+    for call in [libc::SYS_preadv2, libc::SYS_recvfrom, libc::SYS_getsockopt, libc::SYS_madvise] {
+        let filter = answering(SeccompAction::Errno(libc::EPERM as u32), &[call]);
+        let is_served = output(below(filter, &mut anyring(&program))).status.success();
+        let report = refused(call);
+        let guest = &report["entry_points"][4];
+        assert_eq!(
+            (&guest["name"], &guest["works"]),
+            (&"guest".into(), &is_served.into()),
+            "call {call}: {report}"
+        );
+        let ways = report["entry_points"].as_array().expect("a list");
+        let works = ways.iter().any(|way| way["name"] != "preload" && way["works"] == true);
+        assert_eq!(report["verdict"]["runs"], works, "call {call}: {report}");
+    }
+}
+
+#[test]
+fn no_file_but_its_own_is_needed() {
+    library();
+    let below = |words: &[&str]| {
+        let mut command = plainly(Command::new("unshare"));
+        let hide = "mount -t tmpfs none /dev && exec \"$@\"";
+        output(command.args(["--user", "--map-root-user", "--mount", "sh", "-c", hide, "sh"]).args(words))
+    };
+    if !below(&["true"]).status.success() {
+        return skipped("doctor without /dev: there is no leave to mount over it");
+    }
+    let report = below(&[ANYRING, "deny", "--", ANYRING, "doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    assert_eq!(report["verdict"]["runs"], true, "{report}");
+}
+
+/// The limit of processes counts those of the user, who is nobody else's here.
+#[test]
+fn what_cannot_be_tried_is_not_said_to_fail() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in [Path::new(ANYRING), library()] {
+        std::fs::copy(file, folder.path().join(file.file_name().expect("a name"))).expect("copy");
+    }
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+    let program = folder.path().join("anyring");
+    let one_process = || {
+        let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+        // SAFETY: system calls on numbers and a local.
+        let answers = unsafe {
+            [
+                libc::setresgid(54321, 54321, 54321),
+                libc::setresuid(54321, 54321, 54321),
+                libc::setrlimit(libc::RLIMIT_NPROC, &limit),
+            ]
+        };
+        if answers == [0; 3] {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    };
+    let mut command = anyring(&["deny", "--"]);
+    command.arg(program).args(["doctor", "--json"]);
+    // SAFETY: system calls only.
+    let Ok(seen) = unsafe { command.pre_exec(one_process) }.output() else {
+        return skipped("one process: there is no leave to become another user");
+    };
+    let report: serde_json::Value = serde_json::from_slice(&seen.stdout).expect("JSON");
+    assert_eq!(report["verdict"]["runs"], true, "{report}");
+    assert!(report["verdict"]["summary"].as_str().is_some_and(|text| text.contains("cannot be tried")), "{report}");
+}
+
+/// Who serves a process that runs: by what it has in it, and what it counts.
+#[test]
+fn a_process_that_runs_is_explained() {
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let counters = folder.path().join("counters").display().to_string();
+    let explained = |words: &[&str]| {
+        let mut child = anyring(words).stdin(std::process::Stdio::piped()).spawn().expect("start");
+        let asked = || {
+            let said = output(&mut anyring(&["doctor", "--json", "--pid", &child.id().to_string()]));
+            serde_json::from_slice::<serde_json::Value>(&said.stdout)
+                .ok()
+                .map(|report| (said.status.code(), report))
+        };
+        // Until it has become the program.
+        let start = std::time::Instant::now();
+        let found = loop {
+            match asked() {
+                Some(found) if found.1["name"] == "cat" || start.elapsed().as_secs() > 10 => break found,
+                _ => std::thread::yield_now(),
+            }
+        };
+        drop(child.stdin.take());
+        child.wait().expect("an end");
+        found
+    };
+    let (status, report) = explained(&["deny", "--", ANYRING, "run", "--stats", &counters, "--", "cat"]);
+    assert_eq!(
+        (status, &report["way"], &report["backend"]),
+        (Some(0), &"library".into(), &"user".into()),
+        "{report}"
+    );
+    assert_eq!(report["library"], library().display().to_string());
+    assert_eq!(
+        (&report["counters"]["rings"], &report["kernel_rings"]),
+        (&0.into(), &serde_json::json!([])),
+        "{report}"
+    );
+    let (status, report) = explained(&["deny", "--", "cat"]);
+    assert_eq!((status, &report["way"]), (Some(1), &serde_json::Value::Null), "{report}");
+    let missing = output(&mut anyring(&["doctor", "--pid", "4194304"]));
+    assert_eq!(common::one_line_failure(&missing, 125), "anyring: --pid 4194304: no such process, or no /proc\n");
 }
 
 #[test]

@@ -3,11 +3,11 @@
 //! A filter is told from the kernel by questions to which the kernel has only one answer: a null parameter block is
 //! EFAULT and a closed descriptor EBADF, and a filter, which knows neither, answers its own error number instead.
 
-use crate::child::{ask, Outcome};
+use crate::child::{ask_if_safe, Outcome};
 use crate::errno;
 use crate::ring::{Fault, Server, Trial};
 use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
-use rustix::process::{getrlimit, Gid, Resource};
+use rustix::process::Gid;
 use serde::Serialize;
 
 /// What stands in the way.
@@ -27,6 +27,8 @@ pub enum Cause {
     DescriptorLimit,
     /// A security module (SELinux, AppArmor ...).
     SecurityModule,
+    /// An operation that is denied (EACCES: restrictions, or filters of Linux 7.0).
+    DeniedOperation,
     /// A library preloaded into this very process answers.
     Emulated,
     /// None of the probes tells.
@@ -44,6 +46,7 @@ impl Cause {
             Cause::Memlock => "memlock",
             Cause::DescriptorLimit => "descriptor-limit",
             Cause::SecurityModule => "security-module",
+            Cause::DeniedOperation => "denied-operation",
             Cause::Emulated => "emulated",
             Cause::Unknown => "unknown",
         }
@@ -120,7 +123,7 @@ impl Evidence {
             seccomp_mode: field(&status, "Seccomp:").or_else(seccomp_mode),
             seccomp_filters: field(&status, "Seccomp_filters:"),
             no_new_privs: crate::exec::no_new_privs(),
-            memlock_limit_bytes: getrlimit(Resource::Memlock).current,
+            memlock_limit_bytes: crate::ring::soft_limit(libc::RLIMIT_MEMLOCK),
             security_modules: std::fs::read_to_string("/sys/kernel/security/lsm").ok(),
         }
     }
@@ -211,6 +214,7 @@ fn past_the_gate(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) 
         libc::EMFILE | libc::ENFILE => (Cause::DescriptorLimit, seen),
         // One of its operations, or IORING_REGISTER_PROBE.
         libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS if call != "io_uring_setup" => (Cause::KernelLacksIt, seen),
+        libc::EACCES if call.starts_with("IORING_OP_") => (Cause::DeniedOperation, seen),
         libc::EPERM | libc::EACCES => {
             (Cause::SecurityModule, format!("{seen}, after the kernel read its arguments"))
         }
@@ -235,7 +239,7 @@ fn call(call: &'static str, number: i64, args: [usize; 4], of_kernel: &'static s
 /// What a call answers, made in a child.
 fn answer(number: i64, args: [usize; 4]) -> String {
     let [a, b, c, d] = args;
-    let outcome = ask(|| {
+    let outcome = ask_if_safe(|| {
         // SAFETY: the arguments name no memory and no open descriptor, so the call can only be refused.
         match unsafe { libc::syscall(number, a, b, c, d, 0, 0) } {
             -1 => errno::name(errno::last()),

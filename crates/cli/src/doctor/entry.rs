@@ -2,7 +2,7 @@
 //! which makes a ring by that way, or this executable as a guest of itself.
 
 use super::Check;
-use crate::child::PATIENCE_S;
+use crate::child::{ask, hear, Outcome, Said};
 use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::{executable, preload_list};
@@ -15,9 +15,8 @@ use std::ffi::{c_char, CString};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// glibc's loader, by the name that dynamic programs have in them.
 const LOADER: &str =
@@ -51,13 +50,15 @@ impl EntryPoint {
 /// Tries every way that there is here: those of the library only with glibc. Answers glibc's version, too.
 pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     let library = library.filter(|_| Path::new(LOADER).exists());
+    // A filter may kill for it.
+    let leaves_no_core = matches!(ask(limit_core), Outcome::Answered(true));
     let mut glibc = None;
     let mut checks = Vec::new();
     for entry in EntryPoint::value_variants() {
         let found = match (entry, library) {
             (EntryPoint::Raw | EntryPoint::Guest, _) if !anyring_guest::HERE => Err("x86-64 only".to_owned()),
-            (EntryPoint::Guest, _) => start(*entry, None),
-            (_, Some(library)) => start(*entry, Some(library)),
+            (EntryPoint::Guest, _) => start(*entry, None, leaves_no_core),
+            (_, Some(library)) => start(*entry, Some(library), leaves_no_core),
             (_, None) => continue,
         };
         if let (EntryPoint::Preload, Ok(said)) = (entry, &found) {
@@ -76,42 +77,54 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
 }
 
 /// Runs [`run`] in a new process with the library preloaded, or as a guest: what that prints, or why it failed.
-fn start(entry: EntryPoint, library: Option<&Path>) -> Result<String, String> {
+fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool) -> Result<String, String> {
     let executable = executable()?;
-    let mut command = Command::new(&executable);
-    match library {
-        Some(library) => command.env("LD_PRELOAD", preload_list(library)),
+    let lead: Vec<_> = match library {
+        Some(_) => Vec::new(),
         None => {
             let state = State { rings: true, aio: true, ..State::default() };
-            command.args(anyring_guest::lead(state, &executable)).arg(&executable)
+            anyring_guest::lead(state, &executable)
+                .into_iter()
+                .chain([executable.clone().into_os_string()])
+                .collect()
         }
     };
-    command.args(["entry-point", entry.name()]).stdin(Stdio::null()).env("ANYRING_BACKEND", "user");
-    for ours in ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW"] {
-        command.env_remove(ours);
-    }
-    let limit = || {
-        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: both are async-signal-safe system calls; the alarm outlives exec and ends a process that hangs.
-        unsafe {
-            libc::setrlimit(libc::RLIMIT_CORE, &no_core);
-            libc::alarm(PATIENCE_S);
+    let words = [executable.clone().into_os_string()].into_iter().chain(lead);
+    let words = words.chain(["entry-point", entry.name()].map(Into::into));
+    let words: Vec<_> = words.filter_map(|word| CString::new(word.into_vec()).ok()).collect();
+    let argv: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
+    let said = hear(|| {
+        if leaves_no_core {
+            limit_core();
         }
-        Ok(())
-    };
-    // SAFETY: `limit` allocates nothing and takes no lock.
-    let output = unsafe { command.pre_exec(limit) }.output().map_err(|error| error.to_string())?;
-    match (output.status.code(), output.status.signal()) {
-        (Some(0), _) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        (_, Some(libc::SIGALRM)) => Err(format!("no answer within {PATIENCE_S} s")),
-        (_, Some(signal)) => Err(format!("the process was killed by {}", errno::signal_name(signal))),
+        if let Some(library) = library {
+            std::env::set_var("LD_PRELOAD", preload_list(library));
+        }
+        std::env::set_var("ANYRING_BACKEND", "user");
+        for ours in ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW"] {
+            std::env::remove_var(ours);
+        }
+        // SAFETY: strings, and a list of them that ends with null.
+        unsafe { libc::execv(argv[0], argv.as_ptr()) };
+        format!("anyring cannot execute itself: {}", errno::describe(errno::last()))
+    });
+    match said {
+        Outcome::Answered(Said { status: 0, text }) => Ok(text),
         // The loader's complaint about the library would come before what was found.
-        _ => Err(first_line_after_prefix(&output.stderr)),
+        Outcome::Answered(Said { text, .. }) => Err(first_line_after_prefix(&text)),
+        Outcome::Killed(signal) => Err(format!("the process was killed by {}", errno::signal_name(signal))),
+        other => Err(other.describe(|_| String::new())),
     }
 }
 
-fn first_line_after_prefix(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
+/// What is killed leaves no core file.
+fn limit_core() -> bool {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a pointer to an initialised rlimit.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) == 0 }
+}
+
+fn first_line_after_prefix(text: &str) -> String {
     let line = text.lines().next().unwrap_or("it failed without a word");
     line.strip_prefix("anyring: ").unwrap_or(line).to_owned()
 }

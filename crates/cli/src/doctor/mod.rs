@@ -4,10 +4,12 @@
 mod cause;
 mod entry;
 mod probe;
+mod process;
 mod report;
 
 pub use probe::{kernel_aio_in_brief, missing_block};
 
+use crate::child::NO_CHILD;
 use crate::cli::{DoctorOptions, EntryPoint};
 use crate::failure::Failure;
 use crate::{library, output, ring};
@@ -100,6 +102,9 @@ struct Report {
 
 /// Probes, prints, and answers 0 when an io_uring program would run here, else 1.
 pub fn run(options: &DoctorOptions) -> Result<i32, Failure> {
+    if let Some(pid) = options.pid {
+        return process::run(pid, options.json);
+    }
     // SAFETY: no handler is involved. Ignored by whoever started us, SIGCHLD would hide how our children ended.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let report = examine();
@@ -133,7 +138,8 @@ fn examine() -> Report {
     let missing = missing(&library, &entry_points, &building_blocks);
     let auto = if works { Server::Kernel } else { Server::User };
     let runs = works || missing.is_none();
-    let summary = summary(&io_uring, missing.as_deref());
+    let is_tried = entry_points.iter().any(|way| way.works);
+    let summary = summary(&io_uring, missing.as_deref(), is_tried);
     let run = Choices {
         auto: (works || missing.is_none()).then_some(auto),
         kernel: works.then_some(Server::Kernel),
@@ -154,7 +160,7 @@ fn examine() -> Report {
             Some(why) => format!("anyring itself: {why}"),
         });
         advice.extend(permit(cause).map(str::to_owned));
-        if missing.is_none() {
+        if missing.is_none() && is_tried {
             advice.extend(limits(&entry_points));
         }
     }
@@ -176,25 +182,36 @@ fn examine() -> Report {
     }
 }
 
-/// What keeps anyring from serving a program here, or `None`.
+/// What keeps anyring from serving a program here, or `None`: by what became of each way, and a block only says why.
 fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check]) -> Option<String> {
-    if let Some(broken) = blocks.iter().find(|check| check.needed && !check.works) {
-        return Some(broken.fault());
-    }
+    let is_untried = |way: &Check| way.answer.starts_with(NO_CHILD);
     match library {
         // One that was named is meant.
         Err(reason) if library::is_named() => return Some(reason.clone()),
-        _ if entries.iter().any(|way| way.works) => return None,
-        Err(reason) => return Some(reason.clone()),
-        Ok(_) => {}
+        _ if entries.iter().all(is_untried) && blocks.iter().all(|block| block.works || !block.needed) => {
+            return None
+        }
+        _ if entries.iter().any(|way| way.works && way.name != "preload") => return None,
+        _ => {}
     }
-    entries.first().map(|way| format!("it serves no ring here ({}: {})", way.name, way.answer))
+    if let Some(broken) = blocks.iter().find(|check| check.needed && !check.works) {
+        return Some(broken.fault());
+    }
+    // Of the ways that say the same the first.
+    let ways: Vec<_> = entries.iter().filter(|way| !way.works).collect();
+    match (library, ways.first()) {
+        (Err(reason), None) => Some(reason.clone()),
+        (_, way) => way.map(|way| format!("it serves no ring here ({}: {})", way.name, way.answer)),
+    }
 }
 
-fn summary(io_uring: &KernelRing, missing: Option<&str>) -> String {
+fn summary(io_uring: &KernelRing, missing: Option<&str>, is_tried: bool) -> String {
     let cause = io_uring.cause.name();
     match (io_uring.works, missing) {
         (true, _) => "io_uring programs run here: the kernel's io_uring works.".to_owned(),
+        (false, None) if !is_tried => {
+            format!("io_uring programs may run here under `anyring run`, which cannot be tried: {NO_CHILD}.")
+        }
         (false, None) => {
             format!("io_uring programs run here under `anyring run`; the kernel's own does not work ({cause}).")
         }
@@ -227,13 +244,24 @@ fn permit(cause: Cause) -> Option<&'static str> {
         Cause::Memlock => "for the kernel's own: raise the limit of locked memory (ulimit -l, LimitMEMLOCK=)",
         Cause::DescriptorLimit => "raise the limit of open files (ulimit -n); anyring needs descriptors too",
         Cause::SecurityModule => "for the kernel's own: permit io_uring in the security module's policy",
+        Cause::DeniedOperation => "for the kernel's own: permit the operation in the ring's restrictions",
         Cause::Emulated => "to see the kernel itself, run doctor where nothing of anyring runs it",
         Cause::Unknown => return None,
     })
 }
 
-/// Which programs anyring would not serve here, though it serves others.
-fn limits(entries: &[Check]) -> impl Iterator<Item = String> + '_ {
+/// Which programs anyring would not serve here, though it serves others. What the library cannot be loaded into is a guest.
+fn limits(entries: &[Check]) -> Vec<String> {
+    let works = |name: &str| entries.iter().find(|check| check.name == name).map(|check| check.works);
+    let said = |check: &Check| format!("{} ({})", check.purpose, check.answer);
+    if let (Some(preload), Some(true)) = (entries.iter().find(|check| check.name == "preload"), works("guest")) {
+        if !preload.works {
+            return vec![format!(
+                "all programs run as guests, since the library cannot be loaded ({})",
+                preload.answer
+            )];
+        }
+    }
     let broken = entries.iter().filter(|check| !check.works);
-    broken.map(|check| format!("not served by anyring: {} ({})", check.purpose, check.answer))
+    broken.map(|check| format!("not served by anyring: {}", said(check))).collect()
 }

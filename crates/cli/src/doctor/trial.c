@@ -2,28 +2,74 @@
  * glibc's version.
  *
  * It is dynamically linked, which anyring itself is not, and begins without libc's start code, so that each glibc can load it.
- * Whatever helps is asked of the kernel by an instruction; only what is tried goes by libc or liburing. */
+ * Whatever helps is asked of the kernel by an instruction; only what is tried goes by libc or liburing. It makes a few requests, as
+ * programs do, one of which waits. */
 
 #define WEAK __attribute__((weak))
 
 #ifdef __aarch64__
-enum { READ_LINK_AT = 78, EXIT_GROUP = 94, FSTAT = 80, WRITE = 64, MODE_OFFSET = 16 };
+enum { READ_LINK_AT = 78, EXIT_GROUP = 94, FSTAT = 80, WRITE = 64, SOCKETPAIR = 199, MODE_OFFSET = 16 };
 #else
-enum { READ_LINK_AT = 267, EXIT_GROUP = 231, FSTAT = 5, WRITE = 1, MODE_OFFSET = 24 };
+enum { READ_LINK_AT = 267, EXIT_GROUP = 231, FSTAT = 5, WRITE = 1, SOCKETPAIR = 53, MODE_OFFSET = 24 };
 #endif
-enum { SETUP = 425, ENTER = 426, CURRENT_FOLDER = -100 };
+#ifdef __aarch64__
+enum { MMAP = 222 };
+#else
+enum { MMAP = 9 };
+#endif
+enum { SETUP = 425, ENTER = 426, CURRENT_FOLDER = -100, GETEVENTS = 1 };
+enum { NOP = 0, TIMEOUT = 11, READ = 22, RECV = 27 };
+enum { READ_WRITE = 3, SHARED = 1, SINGLE_MMAP = 1, OFFSET_SQES = 0x10000000 };
 
 long syscall(long number, ...);
+void *mmap(void *address, unsigned long length, int protection, int flags, int fd, long offset);
 const char *gnu_get_libc_version(void);
 int io_uring_queue_init(unsigned entries, void *ring, unsigned flags) WEAK;
+int io_uring_submit_and_wait(void *ring, unsigned count) WEAK;
 
-/* `struct io_uring` of liburing is 216 bytes (static programs fix its size); this has room to spare. Its `ring_fd` is behind two
- * queues of 104 and 88 bytes and the flags. */
-static _Alignas(8) char ring[512];
-enum { RING_FD_OFFSET = 196 };
+/* `struct io_uring` of liburing (static programs fix its size), with room to spare. */
+static struct {
+    struct {
+        unsigned *head, *tail, *mask, *entries, *flags, *dropped, *array;
+        struct sqe *sqes;
+        unsigned sqe_head, sqe_tail;
+        unsigned long bytes;
+        void *ring;
+        unsigned ring_mask, ring_entries, pad[2];
+    } sq;
+    struct {
+        unsigned *head, *tail, *mask, *entries, *flags, *overflow;
+        struct cqe *cqes;
+        unsigned long bytes;
+        void *ring;
+        unsigned ring_mask, ring_entries, pad[2];
+    } cq;
+    unsigned flags;
+    int fd;
+    char rest[256];
+} ring;
+
+struct sqe {
+    unsigned char opcode, flags;
+    unsigned short priority;
+    int fd;
+    unsigned long offset, address;
+    unsigned length, op_flags;
+    unsigned long user_data, rest[3];
+};
+
+struct cqe {
+    unsigned long user_data;
+    int result;
+    unsigned flags;
+};
 
 /* `struct io_uring_params`. */
-static _Alignas(8) char params[120];
+static struct {
+    unsigned sq_entries, cq_entries, flags, cpu, idle, features, wq_fd, reserved[3];
+    unsigned sq_head, sq_tail, sq_mask, sq_ring_entries, sq_flags, sq_dropped, sq_array, sq_reserved[3];
+    unsigned cq_head, cq_tail, cq_mask, cq_ring_entries, cq_overflow, cq_cqes, cq_flags, cq_reserved[3];
+} params;
 
 static long instruction(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -99,12 +145,116 @@ static int is_of_kernel(int fd)
     return (*(unsigned *)(status + MODE_OFFSET) & TYPE) == 0;
 }
 
+/* How the requests are entered. */
+static long (*enter)(long fd, unsigned submit, unsigned wait);
+
+static long enter_by_syscall(long fd, unsigned submit, unsigned wait)
+{
+    return syscall(ENTER, fd, submit, wait, GETEVENTS, 0, 0);
+}
+
+static long enter_by_instruction(long fd, unsigned submit, unsigned wait)
+{
+    return instruction(ENTER, fd, submit, wait, GETEVENTS, 0, 0);
+}
+
+static long enter_by_liburing(long fd, unsigned submit, unsigned wait)
+{
+    (void)fd, (void)submit;
+    return io_uring_submit_and_wait(&ring, wait);
+}
+
+/* Maps a ring that was made by a system call, as liburing does. */
+static void map(int fd, int by_instruction)
+{
+    unsigned long bytes = params.sq_array + params.sq_entries * sizeof(unsigned);
+    unsigned long cqs = params.cq_cqes + params.cq_entries * sizeof(struct cqe);
+    char *at, *sqes;
+    if (!(params.features & SINGLE_MMAP))
+        end("the ring has two mappings\n");
+    if (cqs > bytes)
+        bytes = cqs;
+    if (by_instruction) {
+        at = (char *)instruction(MMAP, 0, bytes, READ_WRITE, SHARED, fd, 0);
+        sqes = (char *)instruction(MMAP, 0, params.sq_entries * sizeof(struct sqe), READ_WRITE, SHARED, fd, OFFSET_SQES);
+    } else {
+        at = mmap(0, bytes, READ_WRITE, SHARED, fd, 0);
+        sqes = mmap(0, params.sq_entries * sizeof(struct sqe), READ_WRITE, SHARED, fd, OFFSET_SQES);
+    }
+    if ((unsigned long)at > -4096UL || (unsigned long)sqes > -4096UL)
+        end("its ring cannot be mapped\n");
+    ring.fd = fd;
+    ring.sq.tail = (unsigned *)(at + params.sq_tail);
+    ring.sq.array = (unsigned *)(at + params.sq_array);
+    ring.sq.sqes = (struct sqe *)sqes;
+    ring.cq.tail = (unsigned *)(at + params.cq_tail);
+    ring.cq.cqes = (struct cqe *)(at + params.cq_cqes);
+}
+
+static int result_of(unsigned long user_data, unsigned count)
+{
+    for (unsigned index = 0; index < count; index++)
+        if (ring.cq.cqes[index].user_data == user_data)
+            return ring.cq.cqes[index].result;
+    return -1000;
+}
+
+/* A NOP, a READ, a TIMEOUT, and a RECV that waits until the others are there. */
+static void request(void)
+{
+    static const long time[2] = {0, 1000000};
+    static char bytes[4];
+    int file[2], pair[2], has_pair = instruction(SOCKETPAIR, 1, 1, 0, (long)pair, 0, 0) == 0;
+    struct sqe wanted[] = {
+        {.opcode = NOP, .fd = -1, .user_data = 1},
+        {.opcode = TIMEOUT, .fd = -1, .address = (unsigned long)time, .length = 1, .user_data = 2},
+        {.opcode = READ, .offset = -1, .address = (unsigned long)bytes, .length = 1, .user_data = 3},
+        {.opcode = RECV, .address = (unsigned long)(bytes + 1), .length = 1, .user_data = 4},
+    };
+    unsigned count = 2;
+    if (has_pair && instruction(SOCKETPAIR, 1, 1, 0, (long)file, 0, 0) == 0) {
+        print(file[1], "r");
+        wanted[2].fd = file[0];
+        wanted[3].fd = pair[0];
+        count = 4;
+    }
+    for (unsigned index = 0; index < count; index++) {
+        ring.sq.sqes[index] = wanted[index];
+        if (enter != enter_by_liburing)
+            ring.sq.array[index] = index;
+    }
+    if (enter == enter_by_liburing)
+        ring.sq.sqe_tail = count;
+    else
+        __atomic_store_n(ring.sq.tail, count, __ATOMIC_RELEASE);
+    if (enter(ring.fd, count, count == 4 ? 3 : count) < 0)
+        end("io_uring_enter failed\n");
+    if (count == 4) {
+        print(pair[1], "r");
+        if (enter(ring.fd, 0, 4) < 0)
+            end("io_uring_enter failed where a RECV waits\n");
+    }
+    if (__atomic_load_n(ring.cq.tail, __ATOMIC_ACQUIRE) != count)
+        end("a request did not complete\n");
+    if (result_of(1, count) != 0)
+        end("a NOP failed\n");
+    if (result_of(2, count) != -62)
+        end("a TIMEOUT failed\n");
+    if (count == 4 && result_of(3, count) != 1)
+        end("a READ failed\n");
+    if (count == 4 && result_of(4, count) != 1)
+        end("a RECV that waited failed\n");
+}
+
 static void judge(long fd)
 {
     if (fd < 0)
         end("no ring could be made by it\n");
     if (is_of_kernel(fd))
         end("the kernel answered, not the library\n");
+    if (enter != enter_by_liburing)
+        map(fd, enter == enter_by_instruction);
+    request();
     end("");
 }
 
@@ -117,20 +267,17 @@ static void __attribute__((noreturn, used)) begin(long *stack)
         print(1, gnu_get_libc_version());
         end("");
     } else if (is_same(way, "liburing")) {
-        if (!io_uring_queue_init)
+        if (!io_uring_queue_init || !io_uring_submit_and_wait)
             end("the library does not export io_uring_queue_init\n");
-        int error = io_uring_queue_init(2, ring, 0);
-        judge(error < 0 ? error : *(int *)(ring + RING_FD_OFFSET));
+        int error = io_uring_queue_init(8, &ring, 0);
+        enter = enter_by_liburing;
+        judge(error < 0 ? error : ring.fd);
     } else if (is_same(way, "syscall")) {
-        long fd = syscall(SETUP, 2, params);
-        if (fd >= 0 && syscall(ENTER, fd, 0, 0, 0, 0, 0) != 0)
-            end("io_uring_enter failed\n");
-        judge(fd);
+        enter = enter_by_syscall;
+        judge(syscall(SETUP, 8, &params));
     } else if (is_same(way, "raw")) {
-        long fd = instruction(SETUP, 2, (long)params, 0, 0, 0, 0);
-        if (fd >= 0 && instruction(ENTER, fd, 0, 0, 0, 0, 0) != 0)
-            end("io_uring_enter failed\n");
-        judge(fd);
+        enter = enter_by_instruction;
+        judge(instruction(SETUP, 8, (long)&params, 0, 0, 0, 0));
     }
     end("which way?\n");
 }

@@ -1,0 +1,152 @@
+//! `anyring doctor --pid`: who serves a process that runs, by what /proc tells of it and by the counters that it keeps.
+
+use crate::failure::Failure;
+use crate::stats::{self, Counters};
+use crate::{errno, output};
+use serde::Serialize;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The JSON of `doctor --pid N --json`.
+#[derive(Serialize)]
+struct Process {
+    schema: u32,
+    pid: u32,
+    name: String,
+    summary: String,
+    /// How it is served: `library`, `guest`, or by nobody of ours.
+    way: Option<&'static str>,
+    /// The library that is mapped in it.
+    library: Option<String>,
+    /// ANYRING_BACKEND and ANYRING_AIO, as it was started.
+    backend: Option<String>,
+    aio: Option<String>,
+    /// Descriptors of rings that are the kernel's.
+    kernel_rings: Vec<u32>,
+    /// What it counts, with all that keep the same file.
+    counters: Option<Counters>,
+    /// Why there are none.
+    no_counters: Option<String>,
+    /// Where its messages go.
+    log: Option<String>,
+}
+
+/// Prints what there is to say of process `pid`, and answers 0 where anyring is in it, else 1.
+pub fn run(pid: u32, json: bool) -> Result<i32, Failure> {
+    let process = look(pid)?;
+    let text = match json {
+        true => {
+            let json = serde_json::to_string_pretty(&process);
+            json.map_err(|error| Failure::own(format!("cannot write JSON: {error}")))? + "\n"
+        }
+        false => text(&process),
+    };
+    output::print(&text)?;
+    Ok(i32::from(process.way.is_none()))
+}
+
+fn look(pid: u32) -> Result<Process, Failure> {
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    let failed = |error: std::io::Error| match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => Failure::own(format!("--pid {pid}: no such process, or no /proc")),
+        _ => Failure::own(format!("--pid {pid}: {}", errno::of(&error))),
+    };
+    let name = fs::read_to_string(folder.join("comm")).map_err(failed)?.trim().to_owned();
+    let maps = fs::read(folder.join("maps")).map_err(failed)?;
+    let environment = fs::read(folder.join("environ")).map_err(failed)?;
+    let maps = String::from_utf8_lossy(&maps);
+    let library = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]))
+        .find(|path| Path::new(path).file_name().is_some_and(|file| file.as_bytes().starts_with(b"libanyring")));
+    let variable = |name: &str| {
+        let of = |line: &[u8]| line.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
+        let value = environment.split(|byte| *byte == 0).find_map(of).filter(|value| !value.is_empty())?;
+        Some(String::from_utf8_lossy(&value).into_owned())
+    };
+    // The host of guests is the executable itself.
+    let is_host = || fs::read_link(folder.join("exe")).is_ok_and(|file| is_host(&file));
+    let way = match library {
+        Some(_) => Some("library"),
+        None if is_host() => Some("guest"),
+        None => None,
+    };
+    let kernel_rings = kernel_rings(&folder).map_err(failed)?;
+    let file = variable("ANYRING_STATS");
+    let counters = match &file {
+        None => Err("none are kept (`anyring run --stats FILE`)".to_owned()),
+        // As the process sees it.
+        Some(file) => stats::of(&folder.join("root").join(file.trim_start_matches('/'))),
+    };
+    let backend = variable("ANYRING_BACKEND");
+    let summary = summary(way, backend.as_deref(), &kernel_rings, counters.as_ref().ok());
+    Ok(Process {
+        schema: 1,
+        pid,
+        name,
+        summary,
+        way,
+        library: library.map(str::to_owned),
+        backend,
+        aio: variable("ANYRING_AIO"),
+        kernel_rings,
+        no_counters: counters.as_ref().err().cloned(),
+        counters: counters.ok(),
+        log: variable("ANYRING_LOG"),
+    })
+}
+
+/// Whether an executable is this command, which alone hosts guests.
+fn is_host(file: &Path) -> bool {
+    let is_same = || crate::library::executable().ok().is_some_and(|own| own == file);
+    file.file_name().is_some_and(|name| name.as_bytes().starts_with(b"anyring")) || is_same()
+}
+
+fn kernel_rings(folder: &Path) -> std::io::Result<Vec<u32>> {
+    let mut rings = Vec::new();
+    for entry in fs::read_dir(folder.join("fd"))? {
+        let entry = entry?;
+        let is_ring = fs::read_link(entry.path()).is_ok_and(|name| name.as_os_str() == "anon_inode:[io_uring]");
+        rings.extend(entry.file_name().to_str().filter(|_| is_ring).and_then(|name| name.parse::<u32>().ok()));
+    }
+    rings.sort_unstable();
+    Ok(rings)
+}
+
+fn summary(way: Option<&str>, backend: Option<&str>, kernels: &[u32], counters: Option<&Counters>) -> String {
+    let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let kernels = count(kernels.len(), "ring");
+    match (way, backend) {
+        (None, _) => format!("anyring is not in this process; it has {kernels} of the kernel's."),
+        (Some(way), Some("user")) => format!("anyring serves this process ({way})."),
+        (Some(way), _) => {
+            let ours =
+                counters.map_or(String::new(), |counters| format!(" and {} made by anyring", counters.rings));
+            format!("the kernel serves this process, and anyring what that refuses ({way}): {kernels} of the kernel's{ours}.")
+        }
+    }
+}
+
+fn text(process: &Process) -> String {
+    let mut text = format!("{} ({}): {}\n", process.name, process.pid, process.summary);
+    let mut row = |name: &str, value: &str| text.push_str(&format!("  {name:22} {value}\n"));
+    let or_none = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+    row("library", &or_none(&process.library));
+    row("ANYRING_BACKEND", &or_none(&process.backend));
+    row("ANYRING_AIO", &or_none(&process.aio));
+    let rings: Vec<_> = process.kernel_rings.iter().map(u32::to_string).collect();
+    row(
+        "kernel's rings",
+        &if rings.is_empty() { "none".to_owned() } else { format!("descriptors {}", rings.join(", ")) },
+    );
+    row("log", &or_none(&process.log));
+    match (&process.counters, &process.no_counters) {
+        (Some(counters), _) => {
+            text.push_str("\ncounters of all processes that keep them in the same file\n");
+            text.push_str(&stats::table(counters));
+        }
+        (None, why) => row("counters", &or_none(why)),
+    }
+    text
+}
