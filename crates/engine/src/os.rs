@@ -34,7 +34,7 @@ pub use linux::{
     ForNow, Linux,
 };
 pub use question::{ask_in_child, is_filtered};
-pub use status::{file_status, is_eventfd, FileStatus};
+pub use status::{file_status, is_at_hand, is_eventfd, FileStatus};
 
 use crate::Errno;
 

@@ -119,6 +119,7 @@ cases! {
     a_file_for_a_ring_that_ends_is_answered: "stuck" "last-message";
     a_file_for_a_ring_that_is_kept_can_be_taken_back: "stuck" "cancelled-message";
     a_file_whose_server_is_gone_keeps_nobody_from_its_ring: "servers" "transfers";
+    the_status_of_such_a_file_keeps_nobody_either: "servers" "statuses";
     calls_that_concern_no_ring_cost_no_other_calls: "cheap" "calls";
     what_is_started_where_the_library_is_not_says_nothing: "absent" "name";
     what_is_started_behind_a_mount_says_nothing: "absent" "mount";

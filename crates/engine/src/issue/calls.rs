@@ -86,7 +86,8 @@ impl Calls {
 }
 
 impl RingGuard {
-    /// Puts a request in flight whose call this thread makes, if it may, and those before it did not take long.
+    /// Puts a request in flight whose call this thread makes, if it may, is not known to wait for somebody else, and those before it
+    /// did not take long.
     pub(crate) fn leave_to_caller(&mut self, id: Id) {
         let request = &self.slab[id];
         let is_forced = request.op.is_forced(request.opcode);
@@ -94,7 +95,8 @@ impl RingGuard {
             Op::Fs(_) => (is_forced, !is_forced),
             _ => (false, false),
         };
-        if !self.calls.are_made || is_measured && self.stalls.goes_to_worker() {
+        let asks_elsewhere = self.calls.are_made && request.op.asks_elsewhere();
+        if !self.calls.are_made || asks_elsewhere || is_measured && self.stalls.goes_to_worker() {
             return self.punt(id, Approach::Plain, Punt::NoForm);
         }
         if let Err(error) = self.keep_file(id) {

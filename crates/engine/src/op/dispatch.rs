@@ -128,6 +128,7 @@ impl Op {
         fn is_brought(self, result: i32, inline: bool) -> bool;
         fn waits_for_storage(self, fd: i32) -> bool;
         fn answer_in_worker(self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict;
+        fn asks_elsewhere(self) -> bool;
         fn tell_cancelled(self) -> ();
         fn extra(self) -> Option<[u64; 2]>;
         fn slot(self) -> u32;

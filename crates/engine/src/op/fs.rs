@@ -11,10 +11,11 @@
 
 use super::{call, reject_fixed_file, reject_unused, Context, Field, Identity, OnRing, Operation, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
-use crate::os::{user_read, user_read_slice};
+use crate::os::{is_at_hand, user_read, user_read_slice};
 use crate::resource::files::FixedFile;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
+use core::ffi::CStr;
 use std::sync::Arc;
 
 /// `PATH_MAX` of limits.h: the longest path the kernel takes, with its terminating zero.
@@ -168,6 +169,11 @@ impl Operation for Fs {
         None // of a directory nothing is remembered
     }
 
+    fn asks_elsewhere(&self) -> bool {
+        let Fs::Statx { dirfd, path, flags, .. } = self else { return false };
+        !is_at_hand(*dirfd, path.as_c_str(), flags & libc::AT_SYMLINK_NOFOLLOW as u32 == 0)
+    }
+
     fn identity(&self, row: Identity) -> Identity {
         if mutated(Mutation::PathsByAnyWorker) {
             Identity::Never
@@ -231,6 +237,10 @@ impl Path {
     /// Whether there is nothing before the terminating zero.
     pub(super) fn is_empty(&self) -> bool {
         self.0.len() == 1
+    }
+
+    fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
 
     fn is_absolute(&self) -> bool {

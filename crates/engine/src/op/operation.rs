@@ -87,6 +87,11 @@ pub trait Operation {
         false
     }
 
+    /// It asks for a status that a server or a disk may have to give: natively a worker does, and no submission waits for that.
+    fn asks_elsewhere(&self) -> bool {
+        false
+    }
+
     /// A call of a worker's may sleep until somebody else does something to its file.
     #[inline]
     fn may_sleep_on_file(&self) -> bool {

@@ -1,11 +1,12 @@
 //! What a descriptor names, for decisions that are taken under locks.
 
-use super::{check, syscall};
+use super::{ask_in_child, check, is_filtered, syscall};
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::Errno;
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 /// What the kernel knows of an open file by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,50 @@ pub fn is_eventfd(fd: i32) -> bool {
             let add = || syscall(libc::SYS_write, [fd as usize, &raw const nothing as usize, size, 0, 0, 0]);
             file_status(fd).is_ok_and(|status| status.kind == 0) && add() == size as isize
         }
+    }
+}
+
+/// Whether the kernel knows by itself what this path names and what its status is: nobody waits for a disk or a server then. Also
+/// where it does not tell: before Linux 5.12, or behind a filter.
+pub fn is_at_hand(dirfd: i32, path: &CStr, follows: bool) -> bool {
+    const RESOLVE_CACHED: u64 = 0x20;
+    if path.is_empty() {
+        return by_statx(dirfd).map_or(true, |status| status.is_local);
+    }
+    if mutated(Mutation::ServersAreAsked) || !may_open_cached() {
+        return true;
+    }
+    let flags = libc::O_PATH | libc::O_CLOEXEC | if follows { 0 } else { libc::O_NOFOLLOW };
+    let how = [flags as u64, 0, RESOLVE_CACHED];
+    let args = [dirfd as usize, path.as_ptr() as usize, how.as_ptr() as usize, size_of_val(&how), 0, 0];
+    match check(syscall(libc::SYS_openat2, args)) {
+        Ok(fd) => {
+            let status = by_statx(fd as i32);
+            syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+            status.map_or(true, |status| status.is_local)
+        }
+        Err(error) => !matches!(error, Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM),
+    }
+}
+
+/// Whether openat2(2) may be called: a filter may kill for it. Asked once. Relaxed: each stores the same.
+fn may_open_cached() -> bool {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static PERMITTED: AtomicU8 = AtomicU8::new(0);
+    if PERMITTED.load(Relaxed) == 0 {
+        let answer = if is_filtered() { ask_in_child(ask_for_openat2) } else { Some(0) };
+        let Some(errno) = answer else { return false };
+        PERMITTED.store(if errno == 0 { YES } else { NO }, Relaxed);
+    }
+    PERMITTED.load(Relaxed) == YES
+}
+
+/// Of nothing it is EINVAL.
+fn ask_for_openat2() -> isize {
+    match check(syscall(libc::SYS_openat2, [0; 6])) {
+        Err(Errno::INVAL) => 0,
+        _ => -1,
     }
 }
 

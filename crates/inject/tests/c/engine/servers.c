@@ -279,4 +279,28 @@ static void transfers(void)
 	end_server();
 }
 
-CASES({"transfers", transfers})
+/* The status of a file on such a server, by number and by name: the submission that asks for it comes back at once. */
+static void statuses(void)
+{
+	struct statx status[2] = {0};
+	struct io_uring ring;
+	char name[32];
+
+	start_server();
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", files[0]);
+	init_ring(&ring, 8, 0);
+	io_uring_prep_statx(next_sqe(&ring), files[0], "", AT_EMPTY_PATH, STATX_BASIC_STATS, &status[0]);
+	io_uring_prep_statx(next_sqe(&ring), AT_FDCWD, name, 0, STATX_BASIC_STATS, &status[1]);
+	submit(&ring, 2);
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	expect(&ring, 1, 0);
+	let_server_answer();
+	expect(&ring, 0, 0);
+	expect(&ring, 0, 0);
+	CHECK(status[0].stx_size == FILE_BYTES && status[1].stx_size == FILE_BYTES);
+	io_uring_queue_exit(&ring);
+	end_server();
+}
+
+CASES({"transfers", transfers}, {"statuses", statuses})
