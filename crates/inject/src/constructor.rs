@@ -95,6 +95,8 @@ fn renew_after_fork() {
     backend::renew_after_fork();
     backend::renew_sharing_after_fork();
     raw::renew_after_fork();
+    // clone3(2) with CLONE_CLEAR_SIGHAND has reset them.
+    signals::action::take_back();
 }
 
 #[used]

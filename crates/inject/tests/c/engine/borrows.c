@@ -196,6 +196,10 @@ static void without_handlers(void (*what)(void))
 
 static void use_bad_pointers(void)
 {
+	/* What the engine itself copies. */
+	io_uring_prep_openat(next_sqe(&ring), AT_FDCWD, (char *)16, O_RDONLY, 0);
+	submit(&ring, 1);
+	expect(&ring, 0, -EFAULT);
 	write_all(pipes[1], "x");
 	submit_read(&ring, pipes[0], (char *)16, 1, 2);
 	expect(&ring, 2, -EFAULT);
