@@ -38,6 +38,11 @@ pub fn by_instructions(raw: bool) {
     RAW.store(raw, Ordering::Relaxed);
 }
 
+/// Whether they do.
+pub fn is_by_instructions() -> bool {
+    RAW.load(Ordering::Relaxed)
+}
+
 /// The call, and what the kernel's register would hold: a value, or `-errno`.
 pub fn call(number: i64, args: [u64; 6]) -> i64 {
     if LEAP.get().is_none() {

@@ -25,6 +25,7 @@ const LOOKS: u32 = 2000;
 const CHILDREN: usize = 32;
 
 /// The soft limits that a program begins with.
+#[derive(Clone)]
 struct Limits([(u32, u64); 6]);
 
 impl Limits {
@@ -70,6 +71,7 @@ fn is_gentle() -> bool {
 }
 
 /// What a process has that runs steps.
+#[derive(Clone)]
 struct Runner {
     limits: Limits,
     children: [libc::pid_t; CHILDREN],
@@ -97,7 +99,7 @@ pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
     progress.at(10_001);
     runner.wait_for_children();
     progress.at(10_002);
-    witness::check(PATIENCE);
+    witness::check(program, PATIENCE);
     runner.limits.restore(None);
     numbers::empty();
     progress.at(10_003);

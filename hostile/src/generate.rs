@@ -68,7 +68,8 @@ pub fn program(seed: u64) -> Program {
         }
     }
     generator.witness(&mut steps);
-    let twice = generator.chance(1, 16) && !steps.iter().any(odd::is_small);
+    odd::leave_out_names(&mut steps);
+    let twice = generator.chance(1, 16) && !steps.iter().any(odd::is_for_one_copy);
     Program { seed, raw, unprivileged, twice, steps }
 }
 

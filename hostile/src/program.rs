@@ -112,6 +112,8 @@ pub mod manner {
     pub const MASKED: u8 = 16;
     /// A stack of 16 KiB.
     pub const SMALL: u8 = 32;
+    /// A seccomp filter of its own, which refuses fsync(2).
+    pub const FILTERED: u8 = 64;
 }
 
 /// How a child comes to be.
@@ -123,6 +125,8 @@ pub enum Birth {
     Bare,
     /// clone3(2) with these flags, of which libc knows nothing.
     Clone(u64),
+    /// clone(2) as vfork(2) is made, with these flags besides: in its parent's memory.
+    Vfork(i32),
 }
 
 /// One thing that a program does.
@@ -220,6 +224,12 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether a thread may have a filter of its own, which threads of the engine's may get from it (docs/limits.md).
+    pub fn filters_threads(&self) -> bool {
+        let filters = |step: &Step| matches!(step, Step::Within { place: Place::Thread { manner }, .. } if manner & manner::FILTERED != 0);
+        self.steps.iter().any(filters)
+    }
+
     /// The program without these steps.
     pub fn without(mut self, left_out: &[usize]) -> Program {
         let mut number = 0;

@@ -12,7 +12,7 @@ const NAMES: [&str; 3] = ["anyring-helper\n", "anyring-waitid\n", "anyring-maker
 struct Manner {
     policy_and_nice: Option<(i32, i32)>,
     cpus: Option<String>,
-    filters: u32,
+    filters: Option<String>,
 }
 
 fn read(task: &str, file: &str) -> String {
@@ -26,7 +26,7 @@ fn field(status: &str, name: &str) -> Option<String> {
 /// Reports one of them that is not as the process's first thread is, or takes its signals.
 pub fn check(program: &Program) {
     // A nice value that is lower again, and another scheduler, take rights.
-    let any_nice = program.unprivileged;
+    let (any_nice, any_filters) = (program.unprivileged, program.filters_threads());
     // Whether a filter permits the calls is asked in a child, for which there may be no room.
     let has_no_room = |step: &Step| {
         matches!(step, Step::Limit { resource: libc::RLIMIT_AS | libc::RLIMIT_NPROC, value: Some(_) })
@@ -42,7 +42,7 @@ pub fn check(program: &Program) {
         Manner {
             policy_and_nice: Some(scheduled).filter(|_| !any_nice),
             cpus: field(&status, "Cpus_allowed:"),
-            filters: field(&status, "Seccomp_filters:").and_then(|count| count.parse().ok()).unwrap_or(0),
+            filters: field(&status, "Seccomp_filters:").filter(|_| !any_filters),
         }
     };
     let own = std::process::id().to_string();

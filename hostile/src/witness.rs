@@ -3,6 +3,7 @@
 
 use crate::child::{identity, report};
 use crate::execute::call_interrupted;
+use crate::program::Program;
 use anyring_abi::*;
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -103,8 +104,9 @@ fn ready() -> u32 {
     word(12).load(Ordering::Acquire).wrapping_sub(word(8).load(Ordering::Relaxed))
 }
 
-/// In the end: the READ waits, is answered once there is something, and a worker does what it is there for.
-pub fn check(patience: Duration) {
+/// In the end: the READ waits, is answered once there is something, and a worker does what it is there for, unless it has the
+/// filter of a thread of this program's.
+pub fn check(program: &Program, patience: Duration) {
     arm();
     if SUBMITTED.load(Ordering::Relaxed) == 0 {
         return;
@@ -139,6 +141,7 @@ pub fn check(patience: Duration) {
         let cqe = unsafe { *((cqes + 16 * number) as *const Cqe) };
         let expected = match cqe.user_data {
             1 => 8,
+            2 if cqe.res == -libc::EPERM && program.filters_threads() => cqe.res,
             2 => 0,
             _ => c_int::MIN,
         };

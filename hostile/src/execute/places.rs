@@ -8,6 +8,8 @@ use crate::program::{Birth, Place, Step};
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// CLONE_CLEAR_SIGHAND.
+pub const NO_HANDLERS: u64 = 1 << 32;
 /// How large the stack is of what is not done on the thread's own.
 const STACK_BYTES: usize = 256 << 10;
 /// Where it begins. Relaxed: stored before any thread is made.
@@ -31,6 +33,13 @@ pub fn prepare() {
 
 fn stack() -> *mut c_void {
     STACK.load(Ordering::Relaxed) as *mut c_void
+}
+
+/// What is done by a child in its parent's memory.
+struct Work<'a> {
+    runner: &'a Runner,
+    steps: &'a [Step],
+    executes: bool,
 }
 
 impl Runner {
@@ -62,12 +71,18 @@ impl Runner {
 
     fn give_birth(&mut self, birth: Birth, steps: &[Step], executes: bool) {
         let Some(free) = self.children.iter().position(|child| *child == 0) else { return };
-        // SAFETY: a child runs steps, which take no lock that another thread could hold, and ends by _exit.
+        let mut work = Work { runner: self, steps, executes };
+        // SAFETY: a child runs steps, which take no lock that another thread could hold, and ends by _exit. Where it has its
+        // parent's memory it has a stack of its own, and its parent waits for it.
         let child = unsafe {
             match birth {
                 Birth::Fork => libc::fork(),
                 Birth::Bare => _Fork(),
                 Birth::Clone(flags) => clone(flags),
+                Birth::Vfork(flags) => {
+                    let flags = flags | libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+                    libc::clone(be_vforked, stack().byte_add(STACK_BYTES), flags, (&raw mut work).cast())
+                }
             }
         };
         if child == 0 {
@@ -93,12 +108,21 @@ impl Runner {
     }
 }
 
-/// A child that goes on here, on a copy of the stack. Source: clone3(2).
+/// A child that goes on here, on a copy of the stack. Source: clone3(2). Without handlers an instruction of its own may kill it
+/// (docs/limits.md).
 fn clone(flags: u64) -> libc::pid_t {
+    let flags = if call::is_by_instructions() { flags & !NO_HANDLERS } else { flags };
     // SAFETY: all zeroes are arguments.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     (args.flags, args.exit_signal) = (flags, libc::SIGCHLD as u64);
     call::call(libc::SYS_clone3, [&raw mut args as u64, size_of::<libc::clone_args>() as u64, 0, 0, 0, 0]) as c_int
+}
+
+/// What the parent knows is left as it is.
+extern "C" fn be_vforked(work: *mut c_void) -> c_int {
+    // SAFETY: its parent waits, with what it gave.
+    let work = unsafe { &*work.cast::<Work>() };
+    work.runner.clone().be_child(work.steps, work.executes)
 }
 
 /// Executes this program, to see what it gets then.

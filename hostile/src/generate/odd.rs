@@ -1,12 +1,29 @@
 //! Steps that are about the process around the rings.
 
 use super::Generator;
+use crate::execute::places::NO_HANDLERS;
 use crate::program::*;
 use anyring_abi::*;
 
-/// Whether a step needs a thread whose stack has no room for the thread-local memory of two copies of the library.
-pub fn is_small(step: &Step) -> bool {
-    matches!(step, Step::Within { place: Place::Thread { manner }, .. } if manner & manner::SMALL != 0)
+/// Whether two copies of the library cannot have this step: a thread whose stack has no room for the thread-local memory of both,
+/// or a child in its parent's memory, which the one that does not serve may end by a trap (docs/limits.md).
+pub fn is_for_one_copy(step: &Step) -> bool {
+    match step {
+        Step::Within { place: Place::Thread { manner }, .. } => manner & manner::SMALL != 0,
+        Step::Within { place: Place::Child { birth: Birth::Vfork(_), .. }, .. } => true,
+        _ => false,
+    }
+}
+
+/// Leaves out calls on the engine's numbers where a child with memory of its own has some in the same table (docs/limits.md).
+pub fn leave_out_names(steps: &mut [Step]) {
+    let shares = |step: &Step| {
+        matches!(step, Step::Within { place: Place::Child { birth: Birth::Clone(flags), .. }, .. }
+            if flags & libc::CLONE_FILES as u64 != 0)
+    };
+    if steps.iter().any(shares) {
+        steps.iter_mut().filter(|step| matches!(step, Step::Name { .. })).for_each(|step| *step = Step::Pause);
+    }
 }
 
 impl Generator {
@@ -19,13 +36,20 @@ impl Generator {
             4 => return Place::Handler,
             _ => {}
         }
-        let births = [Birth::Fork, Birth::Fork, Birth::Bare, Birth::Clone(0)];
+        const FILES: u64 = libc::CLONE_FILES as u64;
+        let births = [
+            Birth::Fork,
+            Birth::Fork,
+            Birth::Bare,
+            Birth::Clone(self.choose(&[0, FILES, NO_HANDLERS, FILES | NO_HANDLERS])),
+            Birth::Vfork(self.choose(&[0, 0, libc::CLONE_FILES])),
+        ];
         Place::Child { birth: self.choose(&births), executes: self.chance(1, 5) }
     }
 
     /// Mostly one thing that is odd.
     fn manner(&mut self) -> u8 {
-        let kinds = [1u32, 2, 4, 8, 16, 32];
+        let kinds = [1u32, 2, 4, 8, 16, 32, 64];
         (self.choose(&kinds) | self.bits(&kinds, 1, 6)) as u8
     }
 
