@@ -264,6 +264,7 @@ impl Simulated {
     ) -> Option<isize> {
         const INTERRUPTED: isize = -(libc::EINTR as isize);
         let (fd, readable, writable) = (args[0] as i32, libc::POLLIN, libc::POLLOUT);
+        let flags = || kernel(libc::SYS_fcntl, [args[0], libc::F_GETFL as usize, 0, 0, 0, 0]);
         match number {
             libc::SYS_futex => return self.futex(me, args, stop),
             libc::SYS_sched_yield => {
@@ -274,7 +275,8 @@ impl Simulated {
                 self.sleep(time_of(args[0]).unwrap_or(0));
                 return Some(0);
             }
-            libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
+            // What is not open is refused at once.
+            libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if flags() >= 0 => {
                 let timeout_ns = match number {
                     libc::SYS_epoll_pwait2 => time_of(args[3]),
                     _ => (args[3] as i32 >= 0).then(|| args[3] as u64 * 1_000_000),
@@ -317,8 +319,8 @@ impl Simulated {
             }
             _ => return None,
         };
-        let flags = kernel(libc::SYS_fcntl, [args[0], libc::F_GETFL as usize, 0, 0, 0, 0]);
-        if flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0 {
+        let flags = flags();
+        if flags < 0 || flags as i32 & libc::O_NONBLOCK != 0 {
             return None;
         }
         match self.wait_for(me, number, vec![(fd, waits_for)], stop) {
