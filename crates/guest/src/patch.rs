@@ -134,8 +134,8 @@ fn patch(site: usize, calls: &Calls, when: When) -> Result<(), &'static str> {
     starts.retain(|start| when == When::Trapped || !start.is_passed);
     let before = Jump::before(&code, first, &starts, site - first, &AVOIDED);
     let mut refusal = "nothing at or before it can be replaced at once";
-    if probe::patching_refusal() != 0 {
-        return Err("code must not be writable here");
+    if let Some(why) = probe::patching_refusal() {
+        return Err(why);
     }
     for jump in in_place.into_iter().chain(before).filter(|jump| !origin::overlaps(jump.from)) {
         let moved = &code[jump.from - first..site - first];

@@ -21,16 +21,19 @@ pub fn aio_refusal() -> c_int {
     ask_in_child(ask_for_context).unwrap_or(libc::EPERM)
 }
 
-/// The errno with which a page is refused to be writable and executable; 0 where it is permitted.
-/// A filter that kills counts as EPERM.
-pub fn patching_refusal() -> c_int {
-    ask_in_child(ask_for_writable_code).unwrap_or(libc::EPERM)
+/// Why a page may not be writable and then executable, if so.
+pub fn patching_refusal() -> Option<&'static str> {
+    match ask_in_child(ask_for_writable_code) {
+        Some(0) => None,
+        None => Some("no child process can be made to ask whether code may be written"),
+        Some(_) => Some("code must not be writable here"),
+    }
 }
 
 /// Whether a filter ends whoever makes a call of io_uring's, so that not even a trap of another filter's is left: the kernel takes
 /// the strictest answer.
 pub fn ring_calls_kill() -> bool {
-    is_filtered() && ask_in_child(make_ring_calls) != 0
+    is_filtered() && ask_in_child(make_ring_calls) != Some(0)
 }
 
 /// Makes the three calls, with arguments that mean nothing. A trap is no end: its handler leaves by the same answer.

@@ -5,11 +5,12 @@
 //! exit. Until such a handler is there ([`handler_installed`]), copies go through process_vm_readv(2) and
 //! process_vm_writev(2), which check the address in the kernel and cost a microsecond.
 
-use super::{ask_in_child, check, is_filtered, syscall, Os, Sys};
+use super::question::Question;
+use super::{check, syscall, Os, Sys};
 use crate::mutation::{mutated, Mutation};
 use crate::os::handlers;
 use crate::Errno;
-use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{compiler_fence, fence, AtomicBool, Ordering};
 
 unsafe extern "C" {
     fn anyring_user_copy(to: usize, from: usize, bytes: usize) -> usize;
@@ -38,23 +39,11 @@ pub fn handler_installed() {
     HANDLER.store(true, Ordering::Release); // partner: the Acquire load in `copy`
 }
 
-/// Whether the kernel copies for us, once it was asked: 0 before. Relaxed: each stores the same.
-static KERNEL_COPIES: AtomicU8 = AtomicU8::new(0);
-
 /// Whether the kernel copies for us: it has process_vm_readv(2), and no filter refuses it, or kills for it (that of a service of
-/// systemd's without `@ipc` does). Asked once.
+/// systemd's without `@ipc` does).
 pub fn kernel_copies() -> bool {
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    match KERNEL_COPIES.load(Ordering::Relaxed) {
-        0 => {
-            let answer = if is_filtered() { ask_in_child(ask_for_copy) } else { Some(-ask_for_copy() as i32) };
-            let Some(copies) = answer.map(|errno| errno == 0) else { return false };
-            KERNEL_COPIES.store(if copies { YES } else { NO }, Ordering::Relaxed);
-            copies
-        }
-        answer => answer == YES,
-    }
+    static COPIES: Question = Question::new(ask_for_copy);
+    COPIES.is_yes()
 }
 
 fn ask_for_copy() -> isize {

@@ -1,6 +1,7 @@
 //! The trait `Os` on Linux itself.
 
 use super::arch::kernel;
+use super::question::{is_refused_by, Question};
 use super::{check, wait, wait_interruptibly, EpollEvent, Os};
 use crate::os::calls;
 use crate::os::Sys;
@@ -122,16 +123,16 @@ fn futex_wait_by(call: Call, word: &AtomicU32, expected: u32, timeout_ns: Option
 
 /// Whether futex_waitv(2) is there: Linux 5.16, and no filter against it.
 pub fn can_wait_for_several() -> bool {
-    const UNKNOWN: u32 = 0;
-    const THERE: u32 = 1;
-    const MISSING: u32 = 2;
-    static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
-    if KNOWN.load(Relaxed) == UNKNOWN {
-        // A vector of nothing is EINVAL.
-        let there = check(syscall(libc::SYS_futex_waitv, [0; 6])) == Err(Errno::INVAL);
-        KNOWN.store(if there { THERE } else { MISSING }, Relaxed);
-    }
-    KNOWN.load(Relaxed) == THERE
+    // A vector of nothing is EINVAL.
+    static CAN: Question = Question::new(|| is_refused_by(libc::SYS_futex_waitv, [0; 6], libc::EINVAL));
+    CAN.is_yes()
+}
+
+/// The same of epoll_pwait2(2): Linux 5.11.
+fn can_wait_for_nanoseconds() -> bool {
+    const NOBODY: [usize; 6] = [usize::MAX, 0, 1, 0, 0, 0];
+    static CAN: Question = Question::new(|| is_refused_by(libc::SYS_epoll_pwait2, NOBODY, libc::EBADF));
+    CAN.is_yes()
 }
 
 impl Os for Linux {
@@ -192,7 +193,7 @@ impl Os for Linux {
         let mask = sigmask.map_or(0, |m| m as *const u64 as usize);
         let (buffer, room) = (events.as_mut_ptr() as usize, events.len());
         let timed = timeout_ns.is_some_and(|timeout_ns| timeout_ns != 0);
-        if timed && NO_EPOLL_PWAIT2.load(Relaxed) == 0 {
+        if timed && NO_EPOLL_PWAIT2.load(Relaxed) == 0 && can_wait_for_nanoseconds() {
             let timeout = timeout_ns.map(timespec);
             let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
             match check(wait_interruptibly(

@@ -9,6 +9,7 @@ use super::{arch, check, syscall};
 use crate::Errno;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 const STACK: usize = 16 * 1024;
 
@@ -23,6 +24,46 @@ pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     let answer = asked.by_child_on(stack + STACK);
     syscall(libc::SYS_munmap, [stack, STACK, 0, 0, 0, 0]);
     answer
+}
+
+/// Something that is asked once: in a child where a filter might kill for it. What a newer kernel has is missing in the lists of an
+/// older systemd, whose filters kill.
+pub struct Question {
+    ask: fn() -> isize,
+    /// 0 before. Relaxed: each stores the same.
+    answer: AtomicU8,
+}
+
+impl Question {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+
+    /// Yes where `ask` answers 0.
+    pub const fn new(ask: fn() -> isize) -> Question {
+        Question { ask, answer: AtomicU8::new(0) }
+    }
+
+    /// The answer.
+    pub fn is_yes(&self) -> bool {
+        match self.answer.load(Ordering::Relaxed) {
+            0 => {
+                let answer = if is_filtered() { ask_in_child(self.ask) } else { Some(-(self.ask)() as c_int) };
+                let Some(errno) = answer else { return false };
+                self.answer.store(if errno == 0 { Self::YES } else { Self::NO }, Ordering::Relaxed);
+                errno == 0
+            }
+            answer => answer == Self::YES,
+        }
+    }
+}
+
+/// For a question: 0 where the kernel refuses a call by this error number, as it alone does.
+pub fn is_refused_by(number: libc::c_long, args: [usize; 6], errno: c_int) -> isize {
+    match syscall(number, args) {
+        answer if answer == -(errno as isize) => 0,
+        0.. => -(libc::EPERM as isize),
+        answer => answer,
+    }
 }
 
 /// Whether this thread has a seccomp filter.

@@ -138,8 +138,8 @@ pub fn patch(
     if jumps.is_empty() {
         return Err("nothing before it can be replaced at once");
     }
-    if probe::patching_refusal() != 0 {
-        return Err("code must not be writable here");
+    if let Some(why) = probe::patching_refusal() {
+        return Err(why);
     }
     let mut refusal = "";
     for jump in jumps {
