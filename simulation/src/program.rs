@@ -46,6 +46,9 @@ pub struct World {
     /// Other threads than the ring's may call on it.
     shares: bool,
     forks: bool,
+    /// There may be no more descriptors for a while: RLIMIT_NOFILE.
+    limits: bool,
+    limited: bool,
     /// Some requests wait for all before them; else some have no end.
     pub(crate) drains: bool,
     finished: usize,
@@ -107,9 +110,11 @@ impl Program {
         let shares = flags & IORING_SETUP_SINGLE_ISSUER == 0;
         let cq_entries = [8, 32, 256][random.usize(..3)];
         let streams = (0..random.usize(1..5)).map(|_| stream(&mut random)).collect();
-        let (forks, drains) = (random.u32(..3) == 0, random.bool());
+        let (forks, drains, limits) = (random.u32(..3) == 0, random.bool(), random.u32(..3) == 0);
         let (slots, files, records, finished) = (Vec::new(), open_files(), Records::default(), 0);
-        let world = World { slots, streams, files, records, random, shares, forks, drains, finished };
+        let limited = false;
+        let world =
+            World { slots, streams, files, records, random, shares, forks, limits, limited, drains, finished };
         Program { system, world: Mutex::new(world), steps, flags, cq_entries }
     }
 
@@ -146,6 +151,7 @@ impl Program {
         loop {
             match Ring::new(self.flags, 8, self.cq_entries) {
                 Ok(ring) => return ring,
+                Err(Errno::MFILE) if self.world().limited => self.world().limit(false),
                 Err(error) if self.system.faults(|it| it.has_failed_with(error.raw_os_error())) => {
                     self.system.progresses()
                 }
@@ -172,6 +178,7 @@ impl Program {
         }
         if me == 0 {
             self.system.set_faulty(false);
+            self.world().limit(false);
         }
         self.drain(mine);
         self.world().close(mine);
@@ -192,10 +199,20 @@ impl Program {
             40..60 => self.wait(at),
             60..75 => self.take(at),
             75..88 => self.feed(),
-            88..96 => self.system.sleep(ns),
+            88..95 => self.system.sleep(ns),
+            95 => self.limit(),
             96 => self.renew(mine),
             97..99 => self.fork(),
             _ => self.system.point_of_program(),
+        }
+    }
+
+    /// Leaves no descriptors, or gives them back.
+    fn limit(&self) {
+        let world = &mut *self.world();
+        if world.limits {
+            world.limit(!world.limited);
+            self.system.faults_mut(|it| it.count("limit of descriptors", u64::from(world.limited)));
         }
     }
 
@@ -287,8 +304,16 @@ impl Program {
             world.slots[mine].closed = true;
             world.abandon(mine);
         }
-        let old = self.world().slots[mine].ring.clone();
-        old.close();
+        let (old, other) = {
+            let world = &mut *self.world();
+            // Beyond a limit no number can be taken.
+            let is_taken = world.random.bool() && !world.limited;
+            (world.slots[mine].ring.clone(), is_taken.then_some(world.files[0]))
+        };
+        match other {
+            Some(other) => old.replace(other),
+            None => old.close(),
+        }
         let ring = Arc::new(self.make_ring());
         self.world().slots[mine] = Slot::new(ring);
         self.system.progresses();
@@ -392,6 +417,19 @@ impl Stream {
 }
 
 impl World {
+    fn limit(&mut self, on: bool) {
+        /// Fewer than there are, and more than anybody polls.
+        const FEW: u64 = 8;
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a local that outlives the calls.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+            limit.rlim_cur = if on { FEW } else { limit.rlim_max };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+        self.limited = on;
+    }
+
     /// What is in flight, and in the streams, for a report.
     fn describe(&self) -> String {
         let streams = self.streams.iter().enumerate().map(|(at, stream)| {

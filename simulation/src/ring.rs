@@ -138,6 +138,14 @@ impl Ring {
         Some(cqe)
     }
 
+    /// dup2(2) of another file onto its number, which is closed then. Threads in a call on it go on.
+    pub fn replace(&self, other: i32) {
+        process::closing(self.fd);
+        let onto = [other as usize, self.fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
+        kernel(libc::SYS_dup3, onto);
+        kernel(libc::SYS_close, [self.fd as usize, 0, 0, 0, 0, 0]);
+    }
+
     /// close(2). Threads in a call on it go on.
     pub fn close(&self) {
         close(self.fd);

@@ -359,9 +359,15 @@ impl Schedule {
         next.0
     }
 
-    /// One of the threads whose sleep may end for nothing: those of futexes, and what signals interrupt.
+    /// One of the threads whose sleep may end for nothing: those of futexes, and what signals interrupt and nobody makes again.
     fn sleeper(&self, pick: usize) -> Option<usize> {
-        let sleeps = |thread: &Thread| matches!(thread.state, State::Sleeps { wait: Wait::Futex { .. }, .. });
+        const POLLS: [libc::c_long; 4] =
+            [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_ppoll];
+        let sleeps = |thread: &Thread| match &thread.state {
+            State::Sleeps { wait: Wait::Futex { .. }, .. } => true,
+            State::Sleeps { wait: Wait::Descriptors(_), .. } => POLLS.contains(&thread.call),
+            _ => false,
+        };
         let sleepers: Vec<_> = (0..self.threads.len()).filter(|it| sleeps(&self.threads[*it])).collect();
         (!sleepers.is_empty()).then(|| sleepers[pick % sleepers.len()])
     }
