@@ -3,6 +3,36 @@
 /// Calls that may make a child in this memory, which [`syscall`] notes.
 pub const LENDERS: &[i64] = &[libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
+/// Lines of assembly that push registers, as unwinders follow it.
+macro_rules! pushed {
+    ($($register:literal),*) => { concat!($("push ", $register, "\n.cfi_adjust_cfa_offset 8\n"),*) };
+}
+pub(crate) use pushed;
+
+/// Lines of assembly that pop registers.
+macro_rules! popped {
+    ($($register:literal),*) => { concat!($("pop ", $register, "\n.cfi_adjust_cfa_offset -8\n"),*) };
+}
+pub(crate) use popped;
+
+/// Lines of assembly that set errno to the error in eax, by `{errno}`, and return -1.
+macro_rules! failed {
+    () => {
+        concat!(
+            "neg eax\n",
+            "push rax\n", // also aligns the stack for the call
+            ".cfi_adjust_cfa_offset 8\n",
+            "call {errno}\n",
+            "pop rcx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "mov [rax], ecx\n",
+            "mov rax, -1\n",
+            "ret\n",
+        )
+    };
+}
+pub(crate) use failed;
+
 /// libc's `syscall()`: the numbers below `$limit` whose bits are set in `$ours` go to `$special`.
 macro_rules! syscall {
     ($limit:path, $ours:path, $special:path) => {
@@ -29,15 +59,7 @@ macro_rules! syscall {
             "jae 3f",
             "ret",
             "3:",
-            "neg eax",
-            "push rax", // also aligns the stack for the call
-            ".cfi_adjust_cfa_offset 8",
-            "call {errno}",
-            "pop rcx",
-            ".cfi_adjust_cfa_offset -8",
-            "mov [rax], ecx",
-            "mov rax, -1",
-            "ret",
+            $crate::arch::failed!(),
             "5:", // a child may run in this memory: no frame here
             "mov byte ptr [rip + {made}], 1",
             "jmp 2b",

@@ -4,6 +4,7 @@
 //! would make every caller this library. So the return address that libc sees is that of some `ret` instruction
 //! inside the real caller's code, which then returns here.
 
+use crate::arch::{popped, pushed};
 use crate::entry;
 use crate::next::next;
 use anyring_engine::forced::{point, Point};
@@ -30,22 +31,12 @@ macro_rules! in_the_callers_name {
     ($prepare:path) => {
         naked_asm!(
             ".cfi_startproc",
-            "push rdi",
-            ".cfi_adjust_cfa_offset 8",
-            "push rsi",
-            ".cfi_adjust_cfa_offset 8",
-            "push rdx",
-            ".cfi_adjust_cfa_offset 8",
+            pushed!("rdi", "rsi", "rdx"),
             "mov rdi, [rsp + 24]", // our return address; the stack is aligned for the call
             "call {prepare}",
             "mov r11, rax",
             "mov rax, rdx",
-            "pop rdx",
-            ".cfi_adjust_cfa_offset -8",
-            "pop rsi",
-            ".cfi_adjust_cfa_offset -8",
-            "pop rdi",
-            ".cfi_adjust_cfa_offset -8",
+            popped!("rdx", "rsi", "rdi"),
             "lea rcx, [rip + 2f]",
             "push rcx",
             ".cfi_adjust_cfa_offset 8",

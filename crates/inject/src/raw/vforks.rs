@@ -2,6 +2,7 @@
 //! time who they are in. libc's own (posix_spawn(3), system(3)) call no wrapper.
 #![cfg_attr(test, allow(dead_code))] // unit tests use libc's own
 
+use crate::arch::{failed, popped, pushed};
 use crate::copy;
 use crate::next::Next;
 use crate::{entry, signals};
@@ -87,15 +88,7 @@ pub unsafe extern "C" fn vfork() -> c_int {
         "4:",
         ".cfi_adjust_cfa_offset 8",
         ".cfi_offset rip, -8",
-        "neg eax",
-        "push rax", // also aligns the stack for the call
-        ".cfi_adjust_cfa_offset 8",
-        "call {errno}",
-        "pop rcx",
-        ".cfi_adjust_cfa_offset -8",
-        "mov [rax], ecx",
-        "mov eax, -1",
-        "ret",
+        failed!(),
         ".cfi_endproc",
         notice = sym notice,
         number = const libc::SYS_vfork,
@@ -134,35 +127,13 @@ pub unsafe extern "C" fn clone() -> c_int {
         "jz 3f",
         "jmp rax",
         "3:", // in such a case, and before the constructor
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "push rcx",
-        ".cfi_adjust_cfa_offset 8",
-        "push r8",
-        ".cfi_adjust_cfa_offset 8",
-        "push r9",
-        ".cfi_adjust_cfa_offset 8",
+        pushed!("rdi", "rsi", "rdx", "rcx", "r8", "r9"),
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "call {find}",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
-        "pop r9",
-        ".cfi_adjust_cfa_offset -8",
-        "pop r8",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rcx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
+        popped!("r9", "r8", "rcx", "rdx", "rsi", "rdi"),
         "jmp rax",
         ".cfi_endproc",
         shares = const libc::CLONE_VM | libc::CLONE_THREAD,

@@ -4,6 +4,8 @@
 //! What goes on by uc_link (makecontext(3)) is libc's business: it blocks what the context says.
 
 use super::mask;
+#[cfg(target_arch = "x86_64")]
+use crate::arch::{popped, pushed};
 use crate::next::{missing, next};
 use crate::{door, entry};
 use anyring_engine::forced::{point, Point};
@@ -25,19 +27,13 @@ macro_rules! once_noted {
         core::arch::naked_asm!(
             ".cfi_startproc",
             "endbr64",
-            "push rdi",
-            ".cfi_adjust_cfa_offset 8",
-            "push rsi",
-            ".cfi_adjust_cfa_offset 8",
+            pushed!("rdi", "rsi"),
             "sub rsp, 8",
             ".cfi_adjust_cfa_offset 8",
             "call {before}",
             "add rsp, 8",
             ".cfi_adjust_cfa_offset -8",
-            "pop rsi",
-            ".cfi_adjust_cfa_offset -8",
-            "pop rdi",
-            ".cfi_adjust_cfa_offset -8",
+            popped!("rsi", "rdi"),
             "jmp rax",
             ".cfi_endproc",
             before = sym $before,
