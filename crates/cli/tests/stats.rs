@@ -93,6 +93,22 @@ fn a_served_programs_counters_say_so() {
     assert!(counters["rings"].as_u64() >= Some(1) && counters["enters"].as_u64() >= Some(1), "{counters}");
 }
 
+/// The first ring that it makes after it has closed those of its parent.
+#[test]
+fn each_ring_of_a_forked_child_is_counted() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("counters");
+    let Some(program) = common::compiled("rings", directory.path()) else {
+        return common::skipped("there is no C compiler");
+    };
+    let mut words = vec!["deny", "--", ANYRING, "run", "--stats", file.to_str().expect("UTF-8"), "--"];
+    words.extend([program.to_str().expect("UTF-8"), "2", "3"]);
+    let ran = output(&mut anyring(&words));
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(json_of(&file)["rings"], 5);
+}
+
 #[test]
 fn a_run_that_the_kernel_serves_is_counted_as_such() {
     if !common::kernel_works("counters of a run that the kernel serves") {

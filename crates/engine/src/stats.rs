@@ -291,7 +291,12 @@ unsafe fn map(at: *mut Stats, flags: MapFlags, fd: BorrowedFd) -> Result<*mut St
 
 /// Counts a new ring, which is among those that live by now. From the first one on a tracer can find the counters.
 pub fn ring_made() {
+    // First: a forked child that had parted with them counts in what is its own until then.
+    show();
     stats().rings.fetch_add(1, Ordering::Relaxed);
+}
+
+fn show() {
     // The lock, so that `rings_are_gone` either sees the ring or is over.
     let Some(source) = SOURCE.lock() else { return };
     if FILE.load(Ordering::Relaxed) < 0 {

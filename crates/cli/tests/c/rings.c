@@ -1,4 +1,5 @@
-/* Makes so many rings without a library, and has each complete a NOP: "N rings, K of the kernel". */
+/* Makes so many rings without a library, and has each complete a NOP: "N rings, K of the kernel". With a second number: a forked child
+ * that closes them makes so many of its own. */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>
 #include <stdio.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void fail(const char *what)
@@ -37,18 +39,36 @@ static int nop(int fd, const struct io_uring_params *params)
 	return !strcmp(name, "anon_inode:[io_uring]");
 }
 
-int main(int argc, char **argv)
+static int fds[1024];
+
+static void make(int count)
 {
-	int count = argc > 1 ? atoi(argv[1]) : 1, kernels = 0;
+	int kernels = 0;
 
 	for (int i = 0; i < count; i++) {
 		struct io_uring_params params = {0};
-		int fd = syscall(SYS_io_uring_setup, 4, &params);
 
-		if (fd < 0)
+		fds[i] = syscall(SYS_io_uring_setup, 4, &params);
+		if (fds[i] < 0)
 			fail("io_uring_setup");
-		kernels += nop(fd, &params);
+		kernels += nop(fds[i], &params);
 	}
 	printf("%d rings, %d of the kernel\n", count, kernels);
-	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	int count = argc > 1 ? atoi(argv[1]) : 1, status = 0;
+
+	make(count);
+	fflush(stdout);
+	if (argc > 2 && !fork()) {
+		for (int i = 0; i < count; i++)
+			close(fds[i]);
+		make(atoi(argv[2]));
+		return 0;
+	}
+	while (wait(&status) > 0)
+		;
+	return status != 0;
 }
