@@ -297,6 +297,31 @@ fn filters_without_the_calls_of_ours_kill_nobody() {
     }
 }
 
+/// What a filter and Landlock refuse to the program they refuse to its requests: each is a call of the process.
+#[test]
+fn rules_of_the_program_hold_for_its_requests() {
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(rules) = compiled("rules", folder.path()) else { return skipped("there is no C compiler") };
+    let rules = rules.to_str().expect("UTF-8");
+    let refused = format!("call {0}, request {0}\n", libc::EACCES);
+    for rule in ["connect", "open"] {
+        for way in [&[][..], &["--guest"]] {
+            let run = [&["run", "--backend", "user"], way, &["--", rules, rule]].concat();
+            let seen = output(&mut anyring(&run));
+            if seen.status.code() == Some(77) {
+                skipped(&format!("whether the rule on {rule} holds: it cannot be made here: {seen:?}"));
+                continue;
+            }
+            assert_eq!(stdout(&seen), refused, "{rule} {way:?}: {seen:?}");
+        }
+    }
+    if kernel_works("that the kernel's io_uring passes seccomp by") {
+        let natively = output(plainly(Command::new(rules)).arg("connect"));
+        assert_eq!(stdout(&natively), format!("call {}, request 0\n", libc::EACCES));
+    }
+}
+
 #[test]
 fn backend_kernel_says_why_it_cannot() {
     let why = one_line_failure(&output(&mut denied(&["run", "--backend", "kernel", "--", "true"])), 125);
