@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a child may take, in seconds.
@@ -19,6 +20,14 @@ pub const PATIENCE_S: u32 = 5;
 
 /// What is said where none can be made.
 pub const NO_CHILD: &str = "no child process can be made";
+
+/// Whether a child was refused as only an emulator of another processor's programs does it. Relaxed: there is one thread.
+static IS_EMULATED: AtomicBool = AtomicBool::new(false);
+
+/// Whether an emulator (qemu-user) answers this program's calls, as the last child that was made has shown.
+pub fn is_emulated() -> bool {
+    IS_EMULATED.load(Ordering::Relaxed)
+}
 
 /// How a question ended.
 #[derive(Debug, Clone)]
@@ -186,6 +195,11 @@ impl Child {
         let mut pid = fork(libc::CLONE_PIDFD);
         if pid == -1 && errno::last() == libc::EINVAL {
             pid = fork(0);
+        }
+        // Each kernel makes a child without a signal; qemu-user makes only those that fork(3) of libc would.
+        if pid == -1 && errno::last() == libc::EINVAL {
+            IS_EMULATED.store(true, Ordering::Relaxed);
+            pid = fork(libc::SIGCHLD);
         }
         match pid {
             -1 => return Err(format!("{NO_CHILD}: {}", refused("clone"))),

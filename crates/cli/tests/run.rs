@@ -751,3 +751,28 @@ fn the_log_tells_in_one_line_who_serves_and_why() {
         assert!(kernels.ends_with("; started without the library\n"), "{kernels}");
     }
 }
+
+/// Programs of x86-64 on another processor: no calls of io_uring's, no seccomp(2), no child without a signal.
+#[test]
+fn programs_below_an_emulator_are_served_or_refused_in_one_line() {
+    let emulator = ["qemu-x86_64-static", "qemu-x86_64"]
+        .into_iter()
+        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()));
+    let Some(emulator) = emulator else { return skipped("programs below qemu-user: it is not installed") };
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(rings) = compiled("rings", folder.path()) else { return skipped("there is no C compiler") };
+    let below = |words: &[&str]| output(plainly(Command::new(emulator)).args(words));
+    let preload = format!("LD_PRELOAD={}", library().display());
+    let seen = below(&["-E", &preload, rings.to_str().expect("UTF-8"), "2"]);
+    assert_eq!(stdout(&seen), "2 rings, 0 of the kernel\n", "{seen:?}");
+    let report = below(&[ANYRING, "doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    assert_eq!(report["io_uring"]["cause"], "user-emulation", "{report}");
+    // Without an emulator for what it executes, run's program is this processor's own: it begins at all.
+    let seen = below(&[ANYRING, "run", "--", "true"]);
+    assert!(seen.status.success(), "{seen:?}");
+    // As `run` starts the host of a guest.
+    let rings = rings.to_str().expect("UTF-8");
+    one_line_failure(&below(&[ANYRING, "--program=ra", rings, rings, rings]), 125);
+}

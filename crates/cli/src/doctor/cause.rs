@@ -29,6 +29,8 @@ pub enum Cause {
     SecurityModule,
     /// An operation that is denied (EACCES: restrictions, or filters of Linux 7.0).
     DeniedOperation,
+    /// An emulator of another processor's programs, without the calls.
+    UserEmulation,
     /// A library preloaded into this very process answers.
     Emulated,
     /// None of the probes tells.
@@ -47,6 +49,7 @@ impl Cause {
             Cause::DescriptorLimit => "descriptor-limit",
             Cause::SecurityModule => "security-module",
             Cause::DeniedOperation => "denied-operation",
+            Cause::UserEmulation => "user-emulation",
             Cause::Emulated => "emulated",
             Cause::Unknown => "unknown",
         }
@@ -191,6 +194,9 @@ fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
     let seen = format!("a closed descriptor is answered with {} instead of {}", strange.answer, strange.of_kernel);
     let unknown_to_kernel = name == "ENOSYS" && evidence.unused_call == "ENOSYS";
     match (unknown_to_kernel, evidence.filtered()) {
+        (true, _) if crate::child::is_emulated() => {
+            (Cause::UserEmulation, "qemu-user answers this program's calls, and has none of io_uring's".to_owned())
+        }
         (true, false) => (Cause::KernelLacksIt, "the calls answer ENOSYS as an unused number does".to_owned()),
         // The sysctl's file comes with io_uring itself.
         (true, true) if evidence.io_uring_disabled.is_none() => {

@@ -241,6 +241,7 @@ fn permit(cause: Cause) -> Option<&'static str> {
         }
         Cause::Sysctl => "for the kernel's own: as root, sysctl kernel.io_uring_disabled=0, or join kernel.io_uring_group",
         Cause::KernelLacksIt => "for the kernel's own: a kernel with CONFIG_IO_URING (5.6 or newer)",
+        Cause::UserEmulation => "for the kernel's own: run the program on its own kind of processor",
         Cause::Memlock => "for the kernel's own: raise the limit of locked memory (ulimit -l, LimitMEMLOCK=)",
         Cause::DescriptorLimit => "raise the limit of open files (ulimit -n); anyring needs descriptors too",
         Cause::SecurityModule => "for the kernel's own: permit io_uring in the security module's policy",
