@@ -13,7 +13,7 @@ STEP = scripts/step.sh $(LOGS)
 STEPS := setup format lint doc build-tests weight unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        chaos differential hostile simulation-soak sanitizers e2e-soak findings refused containers hosts engines aarch64
+        chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64
 LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
@@ -163,6 +163,10 @@ findings: setup-soak build-tests
 # Programs do what docs/refused.md says where io_uring is refused: the rows that are cheap to have.
 refused: setup-soak build-tests
 	@$(STEP) $@ scripts/refused.py $(CHECK)
+
+# The calls that a filter has to permit: packaging/seccomp/anyring.json.
+calls: setup-soak build-tests
+	@$(STEP) $@ scripts/calls.py $(CHECK)
 
 demo: setup
 	@scripts/build.sh $(TARGET)

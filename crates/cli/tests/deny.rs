@@ -287,3 +287,24 @@ fn minimal_has_no_proc_or_says_why_not() {
     proc_is_hidden_or_said(command, (65534, 65534));
     assert!(std::path::Path::new("/proc/self/status").exists(), "only the program's own /proc is hidden");
 }
+
+/// The fragment for profiles and the line for units of systemd's name the same calls, and none of those that they are there without.
+#[test]
+fn the_published_lists_of_calls_agree() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).expect(file);
+    let fragment: serde_json::Value = serde_json::from_str(&read("packaging/seccomp/anyring.json")).expect("JSON");
+    assert_eq!(fragment["action"], "SCMP_ACT_ALLOW");
+    let names = fragment["names"].as_array().expect("a list").iter().map(|name| name.as_str().expect("a name"));
+    let names: Vec<_> = names.collect();
+    assert!(names.iter().all(|name| !name.starts_with("io_uring")) && names.is_sorted(), "{names:?}");
+    assert!(
+        ["epoll_ctl", "futex", "memfd_create", "socketpair"].iter().all(|name| names.contains(name)),
+        "{names:?}"
+    );
+    let line = format!("\nSystemCallFilter={}\n", names.join(" "));
+    assert!(
+        read("docs/containers.md").contains(&line),
+        "docs/containers.md has another line: scripts/calls.py --write"
+    );
+}
