@@ -1,6 +1,7 @@
 //! `anyring stats`: prints the counters that the library kept in a file.
 
 use crate::cli::StatsOptions;
+use crate::doctor;
 use crate::errno;
 use crate::failure::Failure;
 use crate::output;
@@ -36,6 +37,8 @@ pub struct Counters {
     unserved_children: u64,
     /// The first of them, with the reasons.
     unserved: Vec<String>,
+    /// Processes that run, and may not write the file.
+    kept_out: Vec<String>,
     /// Only the opcodes that were completed at all, by the kernel header's name without `IORING_OP_`.
     completions: BTreeMap<&'static str, Paths>,
 }
@@ -83,7 +86,8 @@ pub fn of(file: &Path) -> Result<Counters, String> {
     if bytes.is_empty() {
         return Err("the file is empty: nothing was counted".to_owned());
     }
-    Snapshot::from_bytes(&bytes).map(Counters::from).map_err(|why| why.to_string())
+    let counters = Snapshot::from_bytes(&bytes).map(Counters::from).map_err(|why| why.to_string())?;
+    Ok(Counters { kept_out: doctor::kept_out(file), ..counters })
 }
 
 /// The bytes of a regular file: opening another may wait for ever (a FIFO) or have an effect (a device).
@@ -133,6 +137,7 @@ impl From<Snapshot> for Counters {
             left_to_kernel: LeftToKernel { io_uring: snapshot.left_to_kernel[0], aio: snapshot.left_to_kernel[1] },
             unserved_children: snapshot.unserved_children,
             unserved: snapshot.unserved,
+            kept_out: Vec::new(),
             completions: occurred
                 .map(|(opcode, [inline, poll, kernel_aio, worker])| {
                     (opcode.name(), Paths { inline, poll, kernel_aio, worker })
@@ -169,6 +174,9 @@ pub fn table(counters: &Counters) -> String {
     let others = counters.unserved_children.saturating_sub(counters.unserved.len() as u64);
     if others != 0 && !counters.unserved.is_empty() {
         text.push_str(&format!("  and {others} more, which `--log` names\n"));
+    }
+    for process in &counters.kept_out {
+        text.push_str(&format!("  not counted: {process}, who may not write this file\n"));
     }
     let left = &counters.left_to_kernel;
     for (what, programs) in

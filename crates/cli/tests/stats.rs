@@ -40,7 +40,7 @@ fn counters_are_printed_as_they_were_counted() {
         "overflows": 5, "errors": 1, "traps": 64, "patches": 2,
         "left_to_kernel": {"io_uring": 2, "aio": 0},
         "unserved_children": 0,
-        "unserved": [],
+        "unserved": [], "kept_out": [],
         "completions": {
             "READ": {"inline": 1, "poll": 0, "kernel_aio": 1, "worker": 2},
             "POLL_ADD": {"inline": 0, "poll": 1, "kernel_aio": 0, "worker": 0},
@@ -91,6 +91,34 @@ fn a_served_programs_counters_say_so() {
     let all = json!({"NOP": once, "READ": read, "POLL_ADD": once, "RECV": waited, "TIMEOUT": waited});
     assert_eq!(counters["completions"], all);
     assert!(counters["rings"].as_u64() >= Some(1) && counters["enters"].as_u64() >= Some(1), "{counters}");
+}
+
+/// The file is root's, and the program is somebody else's by the time it makes its rings.
+#[test]
+fn a_process_that_may_not_write_its_counters_is_named() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("counters");
+    let mut command = anyring(&["deny", "--", ANYRING, "run", "--stats"]);
+    command.arg(&file).args(["--", "setpriv", "--reuid=54322", "--regid=54322", "--clear-groups", "cat"]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("start");
+    let said = format!("process {} (cat), of user 54322", child.id());
+    let start = std::time::Instant::now();
+    let named = loop {
+        let named = file.exists().then(|| json_of(&file)["kept_out"].clone());
+        if named == Some(json!([said]))
+            || start.elapsed().as_secs() >= 10
+            || child.try_wait().expect("a status").is_some()
+        {
+            break named;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    drop(child.stdin.take());
+    if !child.wait().expect("an end").success() {
+        return common::skipped("a process that gives its user up: there is no leave to, or no setpriv");
+    }
+    assert_eq!(named, Some(json!([said])));
 }
 
 /// The first ring that it makes after it has closed those of its parent.

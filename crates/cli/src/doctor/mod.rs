@@ -8,6 +8,7 @@ mod process;
 mod report;
 
 pub use probe::{kernel_aio_in_brief, missing_block};
+pub use process::kept_out;
 
 use crate::child::NO_CHILD;
 use crate::cli::{DoctorOptions, EntryPoint};

@@ -6,6 +6,7 @@ use crate::{errno, output};
 use serde::Serialize;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The JSON of `doctor --pid N --json`.
@@ -95,6 +96,35 @@ fn look(pid: u32) -> Result<Process, Failure> {
         counters: counters.ok(),
         log: variable("ANYRING_LOG"),
     })
+}
+
+/// The processes that were to keep their counters in `file`, and may not write it: one that has given its user up, say. As far as /proc
+/// tells whoever asks.
+pub fn kept_out(file: &Path) -> Vec<String> {
+    let (Ok(file), Ok(found)) = (fs::canonicalize(file), fs::metadata(file)) else { return Vec::new() };
+    let of = |folder: &Path| {
+        let environment = fs::read(folder.join("environ")).ok()?;
+        let mut lines = environment.split(|byte| *byte == 0);
+        let named = lines.find_map(|line| line.strip_prefix(b"ANYRING_STATS="))?;
+        let named = fs::canonicalize(Path::new(std::ffi::OsStr::from_bytes(named))).ok()?;
+        let status = fs::read_to_string(folder.join("status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        // Real, effective, saved, of the file system.
+        let own = |name: &str| field(name).split_whitespace().nth(1)?.parse::<u32>().ok();
+        let (user, group) = (own("Uid:")?, own("Gid:")?);
+        let is_in = |group: u32| field("Groups:").split_whitespace().any(|it| it.parse() == Ok(group));
+        let bit = match () {
+            () if user == 0 => return None,
+            () if user == found.uid() => 0o200,
+            () if group == found.gid() || is_in(found.gid()) => 0o020,
+            () => 0o002,
+        };
+        let is_kept_out = named == file && found.mode() & bit == 0;
+        let number = folder.file_name()?.to_string_lossy();
+        is_kept_out.then(|| format!("process {number} ({}), of user {user}", field("Name:").trim()))
+    };
+    let folders = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    folders.filter_map(|folder| of(&folder)).collect()
 }
 
 /// Whether an executable is this command, which alone hosts guests.
