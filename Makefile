@@ -168,7 +168,8 @@ refused: setup-soak build-tests
 calls: setup-soak build-tests
 	@$(STEP) $@ scripts/calls.py $(CHECK)
 
-demo: setup
+demo:
+	@scripts/setup.sh demo
 	@scripts/build.sh $(TARGET)
 	@scripts/demo.sh $(TARGET)
 

@@ -9,25 +9,8 @@ target=$(realpath "${1:?usage: packaging/test-install.sh TARGET}")
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-install-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_AIO ANYRING_STATS ANYRING_LOG ANYRING_RAW
-passed=0 failed=0
-
-# case_ NAME COMMAND...: one test, passed when the command answers 0.
-case_() {
-  local name=$1 output status
-  shift
-  # Not as a condition, in which -e would have no effect inside.
-  set +e
-  output=$(set -e && "$@" 2>&1)
-  status=$?
-  set -e
-  if [ "$status" = 0 ]; then
-    echo "ok: $name"
-    passed=$((passed + 1))
-  else
-    echo "FAILED: $name: $output"
-    failed=$((failed + 1))
-  fi
-}
+# shellcheck source=packaging/cases.sh
+. packaging/cases.sh
 
 # A make of our own, since this may run below `make test` with its variables and flags.
 make_() { env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS CARGO_TARGET_DIR="$target" make --no-print-directory "$@"; }
@@ -80,6 +63,18 @@ builds_without_setup() {
   recipe=$(make_ -n build)
   if grep setup <<<"$recipe"; then return 1; fi
   PATH=$folder/no-setup:$PATH make_ build
+}
+
+# What a user builds is built once, and with one profile.
+builds_once() {
+  local real
+  real=$(command -v cargo)
+  mkdir -p "$folder/one-build"
+  printf '#!/bin/sh\necho "$*" >>"%s"\nexec "%s" "$@"\n' "$folder/cargo-calls" "$real" >"$folder/one-build/cargo"
+  chmod +x "$folder/one-build/cargo"
+  PATH=$folder/one-build:$PATH make_ build
+  [ "$(wc -l <"$folder/cargo-calls")" = 1 ] && grep -q -e ' --release ' "$folder/cargo-calls" || { cat "$folder/cargo-calls"; return 1; }
+  if grep -q -e --workspace "$folder/cargo-calls"; then cat "$folder/cargo-calls"; return 1; fi
 }
 
 runs_where_it_was_moved() {
@@ -154,6 +149,7 @@ libdir_is_one_that_the_command_knows() {
 
 case_ "tables are right at each instruction" tables_are_right_at_each_instruction
 case_ "make build needs nothing that make setup installs" builds_without_setup
+case_ "make build calls cargo once, for what is installed" builds_once
 case_ "make install calls no compiler and installs below DESTDIR only" installs_without_building
 case_ "run works from where the prefix was moved" runs_where_it_was_moved
 case_ "doctor finds every way in working there" doctor_finds_every_way
@@ -164,5 +160,4 @@ command -v man >/dev/null || echo "note: no man(1) here, so the man pages are no
 case_ "man pages and completions are sound" pages_are_sound
 case_ "make uninstall leaves nothing of ours" uninstalls_everything
 case_ "LIBDIR is where the command looks, or refused" libdir_is_one_that_the_command_knows
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" = 0 ]
+finish

@@ -12,13 +12,13 @@ cd "$(dirname "$0")/.."
 target=$1
 shift
 export CARGO_TARGET_DIR=$target
-cargo build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab
-# The drop-in liburing.so.2, the man pages and the completions, in TARGET/release/dist. What is built with the development
-# profile is built as part of the whole workspace, as the unit tests are: what is built once serves all of them.
-whole=(--locked --workspace --exclude anyring-e2e)
-cargo build "${whole[@]}" --bin anyring-xtask "${@/#/--bin=}"
-"$target/debug/anyring-xtask" dist "$target/release"
+# One call, so that what several of them need is built once.
+cargo build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab -p anyring-dist
+# The drop-in liburing.so.2, the man pages and the completions, in TARGET/release/dist.
+"$target/release/anyring-dist" "$target/release"
 if [ $# = 0 ]; then exit; fi
+# Built as part of the whole workspace, as the unit tests are: what is built once serves all of them.
+cargo build --locked --workspace --exclude anyring-e2e --bin anyring-xtask "${@/#/--bin=}"
 mkdir -p "$target/check"
 case " $* " in *" anyring-conformance "*)
   for libc in gnu musl; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need on Debian 12 or newer, and nothing that is already there.
 #
-# usage: scripts/setup.sh [soak]       (soak: also what only `make soak` needs)
+# usage: scripts/setup.sh [demo|soak]       (demo: what `make demo` needs, and no more; soak: also what only `make soak` needs)
 #
 # Debian packages come through apt-get when this runs as root; otherwise the missing ones are named in one line and
 # the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
@@ -27,11 +27,15 @@ fail() {
 # The Debian packages that are missing, by what each is needed for.
 missing_packages() {
   command -v cc >/dev/null || echo gcc libc6-dev
+  command -v flock >/dev/null || echo util-linux
+  command -v fio >/dev/null || echo fio
+  { command -v qemu-img && command -v qemu-io; } >/dev/null || echo qemu-utils
+  # One package has the headers, liburing.so and the archive liburing.a.
+  echo '#include <liburing.h>' | cc -E - >/dev/null 2>&1 || echo liburing-dev
+  if [ "$TIER" = demo ]; then return; fi
   command -v c++ >/dev/null || echo g++
   command -v make >/dev/null || echo make
-  command -v flock >/dev/null || echo util-linux
   command -v readelf >/dev/null || echo binutils
-  command -v fio >/dev/null || echo fio
   command -v musl-gcc >/dev/null || echo musl-tools
   if [ "$TIER" = soak ]; then
     # To unpack the suites of liburing and libaio.
@@ -63,9 +67,6 @@ missing_packages() {
   # To load the completions that are installed for them.
   command -v zsh >/dev/null || echo zsh
   command -v fish >/dev/null || echo fish
-  { command -v qemu-img && command -v qemu-io; } >/dev/null || echo qemu-utils
-  # One package has the headers, liburing.so and the archive liburing.a.
-  echo '#include <liburing.h>' | cc -E - >/dev/null 2>&1 || echo liburing-dev
   if ! node_is_right && ! python3 -m pip --version >/dev/null 2>&1; then echo python3-pip; fi
 }
 
@@ -170,6 +171,7 @@ check_rust() {
   have=$(cargo --version | cut -d' ' -f2)
   [ "$(printf '%s\n' "$RUST_MINIMUM" "$have" | sort -V | head -1)" = "$RUST_MINIMUM" ] ||
     fail "cargo $have is too old: $RUST_MINIMUM or newer is needed; $advice"
+  if [ "$TIER" = demo ]; then return; fi
   cargo fmt --version >/dev/null 2>&1 || fail "no rustfmt: rustup component add rustfmt, or Debian's package rustfmt"
   cargo clippy --version >/dev/null 2>&1 ||
     fail "no clippy: rustup component add clippy, or Debian's package rust-clippy"
@@ -177,6 +179,10 @@ check_rust() {
 
 [ "$(uname -s)" = Linux ] || fail "io_uring is a Linux interface; this is $(uname -s)"
 install_packages
+if [ "$TIER" = demo ]; then
+  check_rust
+  exit
+fi
 install_node
 fetch_postgres
 fetch_mariadb

@@ -5,30 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What one build of anyring-inject yields.
-#[derive(Debug)]
-pub struct Artifacts {
-    /// libanyring.so.
-    pub shared: PathBuf,
-    /// libanyring.a.
-    pub archive: PathBuf,
-}
-
-impl Artifacts {
-    /// The two libraries in one of cargo's output directories (`target/debug`, `target/debug/deps`).
-    pub fn in_directory(directory: &Path) -> Result<Artifacts> {
-        let built = Artifacts { shared: directory.join("libanyring.so"), archive: directory.join("libanyring.a") };
-        for file in [&built.shared, &built.archive] {
-            ensure!(file.is_file(), "{} is missing: cargo build -p anyring-inject makes it", file.display());
-        }
-        Ok(built)
-    }
-
-    /// The directory that holds them.
-    pub fn directory(&self) -> &Path {
-        self.shared.parent().unwrap_or(Path::new("."))
-    }
-}
+pub use anyring_dist::dropin::Artifacts;
 
 /// Builds anyring-inject and answers where its libraries are.
 pub fn build(release: bool) -> Result<Artifacts> {

@@ -22,6 +22,7 @@ const CRATES: &[&str] = &[
     "fuzz",
     "e2e",
     "xtask",
+    "xtask/dist",
 ];
 
 /// Folders with many files of one kind, which the README.md of their crate describes.

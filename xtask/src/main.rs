@@ -1,6 +1,5 @@
 //! `cargo xtask`: the command line of the build steps, see `--help`.
 
-mod manual;
 mod mutations;
 
 use anyhow::{ensure, Context, Result};
@@ -23,15 +22,6 @@ enum Task {
         #[arg(long)]
         release: bool,
         /// Where to put them [default: target/PROFILE/dropin]
-        #[arg(long, value_name = "DIR")]
-        out: Option<PathBuf>,
-    },
-    /// Make what `make install` installs besides cargo's own outputs: drop-ins, man pages, completions
-    Dist {
-        /// Where cargo put libanyring.a and libanyring.so (target/release)
-        #[arg(value_name = "DIR")]
-        built: PathBuf,
-        /// Where to put them [default: DIR/dist]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
@@ -66,12 +56,6 @@ fn main() -> Result<()> {
             for library in dropin::link(&built, &out)? {
                 println!("{}", library.display());
             }
-        }
-        Task::Dist { built, out } => {
-            let out = out.unwrap_or_else(|| built.join("dist"));
-            dropin::link(&artifacts::Artifacts::in_directory(&built)?, &out.join("dropin"))?;
-            manual::write(&out)?;
-            println!("{}", out.display());
         }
         Task::CheckSymbols { release } => {
             let built = artifacts::build(release)?;

@@ -1,13 +1,37 @@
 //! The drop-ins: the code of libanyring.so with liburing's names and symbol versions.
 
-use crate::artifacts::Artifacts;
 use anyhow::{ensure, Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[path = "../../crates/inject/stubs.rs"]
+#[path = "../../../crates/inject/stubs.rs"]
 mod stubs;
+
+/// What one build of anyring-inject yields.
+#[derive(Debug)]
+pub struct Artifacts {
+    /// libanyring.so.
+    pub shared: PathBuf,
+    /// libanyring.a.
+    pub archive: PathBuf,
+}
+
+impl Artifacts {
+    /// The two libraries in one of cargo's output directories (`target/debug`, `target/debug/deps`).
+    pub fn in_directory(directory: &Path) -> Result<Artifacts> {
+        let built = Artifacts { shared: directory.join("libanyring.so"), archive: directory.join("libanyring.a") };
+        for file in [&built.shared, &built.archive] {
+            ensure!(file.is_file(), "{} is missing: cargo build -p anyring-inject makes it", file.display());
+        }
+        Ok(built)
+    }
+
+    /// The directory that holds them.
+    pub fn directory(&self) -> &Path {
+        self.shared.parent().unwrap_or(Path::new("."))
+    }
+}
 
 /// The libraries, each with its version map in `crates/inject/maps`.
 pub const DROPINS: [(&str, &str); 3] =
@@ -15,7 +39,7 @@ pub const DROPINS: [(&str, &str); 3] =
 
 /// Where the version map of that name is.
 pub fn map_path(map: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/inject/maps").join(map)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/inject/maps").join(map)
 }
 
 /// Links both drop-ins into `out`, in the order of [`DROPINS`].
