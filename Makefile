@@ -10,17 +10,18 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc build-tests weight unit loom simulation conformance e2e install-test
+STEPS := setup format lint doc build-tests weight unit loom simulation conformance e2e install-test dist-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64,$(SOAK))
+        chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64 \
+        dist-soak deb-test
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64 dist-soak deb-test,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall clean \
+.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall dist deb clean \
         $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
@@ -35,6 +36,8 @@ help:
 	@echo "make demo        fio, qemu-img and tokio-uring where io_uring is denied, and our rate beside the kernel's"
 	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
 	@echo "make uninstall   takes that away again"
+	@echo "make dist        the files of a release, in $(TARGET)/out: tarballs, SHA256SUMS, SBOMs; signed by ANYRING_SIGNING_KEY"
+	@echo "make deb         a Debian package of what is built, in $(TARGET)/out"
 	@echo "make clean       removes what was built and what setup installed here"
 
 # Goes on after a failed step, so that one run shows everything; the summary fails if anything did.
@@ -199,6 +202,24 @@ uninstall:
 # What `make install` installs runs from any place and goes away again.
 install-test: build-tests
 	@$(STEP) $@ packaging/test-install.sh $(TARGET)
+
+# The files of a release, the same bytes wherever they are built.
+dist:
+	@scripts/dist.sh $(TARGET) $(TARGET)/out
+
+# That they are; `dist-test` packs twice what is built, `dist-soak` builds it twice.
+dist-test: build-tests
+	@$(STEP) $@ packaging/test-dist.sh $(TARGET)
+dist-soak: build-tests
+	@FULL=1 $(STEP) $@ packaging/test-dist.sh $(TARGET)
+
+deb:
+	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
+	@scripts/deb.sh $(TARGET)/release $(TARGET)/out
+
+# What lintian says of it, and what Debian 11, 12 and 13 do with it.
+deb-test: setup-soak build-tests
+	@$(STEP) $@ packaging/test-deb.sh $(TARGET)
 
 # packaging/Dockerfile and kubernetes.yaml, step by step in a chroot; with FULL=1 the build, too.
 containers: setup-soak build-tests

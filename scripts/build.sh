@@ -3,6 +3,8 @@
 #
 # usage: scripts/build.sh TARGET [PROGRAMS...]      (TARGET: where cargo builds; PROGRAMS: those that check it)
 #
+# CARGO_CONFIG is one more line of configuration for what is installed (scripts/dist.sh).
+#
 # The programs that check are built with the development profile, which is quicker, and TARGET/check has them and what they
 # check in one folder. There anyring-conformance is as a static program, too, linked with glibc's archives, and with musl's if
 # the toolchain has that target: TARGET/check/anyring-conformance-gnu and -musl.
@@ -13,7 +15,7 @@ target=$1
 shift
 export CARGO_TARGET_DIR=$target
 # One call, so that what several of them need is built once.
-cargo build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab -p anyring-dist
+cargo ${CARGO_CONFIG:+--config "$CARGO_CONFIG"} build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab -p anyring-dist
 # The drop-in liburing.so.2, the man pages and the completions, in TARGET/release/dist.
 "$target/release/anyring-dist" "$target/release"
 if [ $# = 0 ]; then exit; fi

@@ -55,6 +55,7 @@ missing_packages() {
       PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || echo e2fsprogs
       # For `make containers` and `make engines`, which only root can do: the engines are in systems made by it.
       command -v debootstrap >/dev/null || echo debootstrap
+      command -v lintian >/dev/null || echo lintian
       python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
       # To look at the lab's report; another Chromium does, too.
       command -v chromium >/dev/null || echo chromium

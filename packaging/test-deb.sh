@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# The Debian package: lintian is content, and fresh systems install it, are served by it, and are as before once it is purged.
+#
+# usage: packaging/test-deb.sh TARGET [SUITE...]      (TARGET/release holds what `make build` built; Debian 11, 12 and 13)
+#
+# TARGET/containers keeps the base systems. fio comes from Debian's archive, as the machine reaches it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(realpath "${1:?usage: packaging/test-deb.sh TARGET [SUITE...]}")
+shift
+suites=("$@")
+[ $# != 0 ] || suites=(bullseye bookworm trixie)
+# shellcheck disable=SC2034 # for packaging/base.sh
+WHAT="the Debian package"
+# shellcheck source=packaging/base.sh
+. packaging/base.sh
+# shellcheck source=packaging/cases.sh
+. packaging/cases.sh
+folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-deb-test-XXXXXX")
+trap 'rm -rf --one-file-system "$folder"' EXIT
+command -v dpkg-deb >/dev/null || skip "there is no dpkg-deb here"
+scripts/deb.sh "$target/release" "$folder" >/dev/null
+package=$(echo "$folder"/anyring_*_amd64.deb)
+
+same_bytes_again() {
+  scripts/deb.sh "$target/release" "$folder/again" >/dev/null
+  cmp "$package" "$folder/again/${package##*/}"
+}
+
+lintian_is_content() { lintian --fail-on error,warning "$package" --allow-root; }
+
+# What happens in a fresh system: FIO names whether it has one. The first mark is of what there was before.
+# shellcheck disable=SC2016 # for the shell over there
+over_there='set -eu
+export DEBIAN_FRONTEND=noninteractive
+files() { find / -xdev \( -path /proc -o -path /tmp -o -path /var/cache -o -path /var/log -o -path /var/lib/apt -o -path /var/lib/dpkg \) -prune -o -print | sort; }
+apt-get update -q >/dev/null
+apt-get install -q -y --no-install-recommends fio >/dev/null
+files >/tmp/before
+apt-get install -q -y --no-install-recommends /tmp/anyring.deb
+cd /tmp
+job="fio --name=job --ioengine=io_uring --rw=randrw --size=1m --verify=crc32c --iodepth=8"
+if anyring deny -- $job >/tmp/denied 2>&1; then echo "fio is served without anyring"; exit 1; fi
+anyring deny -- anyring run --stats /tmp/counters -- $job >/tmp/served 2>&1 || { cat /tmp/served; exit 1; }
+anyring stats /tmp/counters | grep "^WRITE"
+anyring deny -- anyring doctor >/tmp/doctor
+for way in preload liburing syscall raw; do grep -Eq "^ +$way +yes" /tmp/doctor || { cat /tmp/doctor; exit 1; }; done
+apt-get purge -q -y anyring >/dev/null
+files >/tmp/after
+diff /tmp/before /tmp/after'
+
+# in_fresh SUITE: in a copy of the base system, in namespaces with which all that is mounted and started ends.
+in_fresh() {
+  local root=$folder/$1
+  mkdir "$root"
+  tar -C "$root" -xf "$target/containers/$1.tar"
+  cp "$package" "$root/tmp/anyring.deb"
+  cp --remove-destination /etc/resolv.conf "$root/etc/resolv.conf"
+  # shellcheck disable=SC2016 # for the shell in the namespaces
+  timeout 900 unshare --mount --pid --fork --kill-child --propagation private sh -c '
+    mount -t proc proc "$1/proc" && mount --bind /dev "$1/dev" && exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
+      http_proxy="${http_proxy:-}" chroot "$1" sh -c "$2"' sh "$root" "$over_there" </dev/null
+  rm -rf --one-file-system "$root"
+}
+
+case_ "the package is the same bytes twice" same_bytes_again
+if command -v lintian >/dev/null; then
+  case_ "lintian has no error and no warning" lintian_is_content
+else
+  skip_ "lintian" "it is not installed (Debian: lintian)"
+fi
+for suite in "${suites[@]}"; do
+  # In a subshell, since what these find missing ends it.
+  if (need_chroots "$suite" && make_base "$target/containers" "$suite") >"$folder/reason" 2>&1 && [ -f "$target/containers/$suite.tar" ]; then
+    case_ "$suite installs it, serves fio with it, and is as before once it is purged" in_fresh "$suite"
+  else
+    skip_ "$suite" "$(grep -m1 '^skip' "$folder/reason" || tail -n 1 "$folder/reason")"
+  fi
+done
+finish

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# The files of a release: the same bytes twice, whole, signed, and working where they are unpacked.
+#
+# usage: [FULL=1] packaging/test-dist.sh TARGET       (TARGET/release holds what `make build` built)
+#
+# Without FULL what is built already is packed twice. With FULL=1 everything is built twice, in two folders, with an SBOM.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(realpath "${1:?usage: packaging/test-dist.sh TARGET}")
+folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-dist-test-XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_AIO ANYRING_STATS ANYRING_LOG ANYRING_RAW ANYRING_SIGNING_KEY
+# shellcheck source=packaging/cases.sh
+. packaging/cases.sh
+
+# dist NAME: the files of a release in FOLDER/NAME, in surroundings of their own.
+dist() {
+  local name=$1
+  if [ -z "${FULL:-}" ]; then
+    NO_SBOM=1 scripts/dist.sh "$target" "$folder/$name" "$target/release"
+    return
+  fi
+  git clone -q . "$folder/sources-of-$name"
+  ANYRING_TOOLS=$target/tools "$folder/sources-of-$name/scripts/dist.sh" "$folder/built-of-$name" "$folder/$name"
+}
+
+same_twice() {
+  (umask 077 && TZ=Asia/Tokyo dist first)
+  # Another folder, and another moment.
+  sleep 1
+  (umask 002 && LC_ALL=C.UTF-8 dist the-second)
+  diff -r "$folder/first" "$folder/the-second"
+}
+
+no_path_of_this_machine() {
+  if grep -aqF -e "$folder" -e "$HOME/" "$folder"/first/anyring-*-linux; then return 1; fi
+  mkdir "$folder/looked-at"
+  tar -C "$folder/looked-at" -xf "$folder"/first/anyring-*-linux.tar.gz
+  if grep -arlF -e "$folder" -e "$HOME/" "$folder/looked-at"; then return 1; fi
+}
+
+boms_name_what_is_built_in() {
+  python3 - "$folder"/first/*.cdx.json <<'PYTHON'
+import json, sys
+for file in sys.argv[1:]:
+    bom = json.load(open(file))
+    names = {part["name"] for part in bom["components"]}
+    assert bom["bomFormat"] == "CycloneDX" and {"anyring-engine", "rustix", "libc"} <= names, (file, names)
+    assert not names & {"criterion", "anyring-conformance"}, file
+assert len(sys.argv) == 4, sys.argv
+PYTHON
+}
+
+sums_hold() { (cd "$folder/first" && sha256sum --check --strict --quiet SHA256SUMS && [ "$(wc -l <SHA256SUMS)" = "$(find . -name '*anyring[-_]*' | wc -l)" ]); }
+
+works_where_it_is_unpacked() {
+  local tree report
+  tar -C "$folder" -xf "$folder"/first/anyring-*-linux.tar.gz
+  tree=$(echo "$folder"/anyring-*-linux)
+  report=$(cd / && "$tree/bin/anyring" deny -- "$tree/bin/anyring" doctor)
+  for way in preload liburing syscall raw; do
+    grep -Eq "^ +$way +yes" <<<"$report" || { echo "$report"; return 1; }
+  done
+}
+
+# The single file, beside which there is no library: what it starts is a guest.
+single_file_serves() {
+  mkdir "$folder/alone"
+  cp "$folder"/first/anyring-*-linux "$folder/alone/anyring"
+  "$folder/alone/anyring" deny -- "$folder/alone/anyring" run --backend user --stats "$folder/counters" -- "$folder/alone/anyring" --version
+}
+
+signature_is_of_the_sums() {
+  local key
+  ssh-keygen -q -t ed25519 -N '' -C release -f "$folder/key"
+  key=$(cat "$folder/key")
+  NO_SBOM=1 ANYRING_SIGNING_KEY=$key scripts/dist.sh "$target" "$folder/signed" "$target/release"
+  echo "release $(cat "$folder/key.pub")" >"$folder/signers"
+  verify() { ssh-keygen -Y verify -q -f "$folder/signers" -I release -n anyring-release -s "$folder/signed/SHA256SUMS.sig" <"$1"; }
+  verify "$folder/signed/SHA256SUMS" && sed 's/^./x/' "$folder/signed/SHA256SUMS" >"$folder/changed"
+  if verify "$folder/changed"; then return 1; fi
+  # The key itself is in none of them.
+  if grep -raqF "$(sed -n 3p "$folder/key")" "$folder/signed"; then return 1; fi
+}
+
+case_ "a release is the same bytes twice" same_twice
+case_ "SHA256SUMS is of all its files" sums_hold
+case_ "the tarball works where it is unpacked" works_where_it_is_unpacked
+case_ "the single file serves a program" single_file_serves
+if command -v ssh-keygen >/dev/null; then
+  case_ "the signature is of SHA256SUMS, by the key of the environment" signature_is_of_the_sums
+else
+  skip_ "the signature" "no ssh-keygen here (Debian: openssh-client)"
+fi
+if [ -n "${FULL:-}" ]; then
+  case_ "nothing built knows a folder of this machine" no_path_of_this_machine
+  case_ "the SBOMs name what is built in" boms_name_what_is_built_in
+fi
+finish

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Makes the files of a release in OUT: the same bytes in whatever folder, by the same toolchain.
+#
+# usage: [NO_SBOM=] [SOURCE_DATE_EPOCH=S] [ANYRING_SIGNING_KEY=KEY] scripts/dist.sh TARGET OUT [RELEASE]
+#
+# TARGET is where cargo builds, in a folder of its own, since what is built here knows no path of this machine. With RELEASE what
+# is built there is packed instead, which shows the packing only. OUT gets
+#
+#   anyring-VERSION-x86_64-linux.tar.gz   what `make install` installs, to be used where it is unpacked
+#   anyring-VERSION-x86_64-linux          the static program alone, for images that get one file
+#   anyring_VERSION_amd64.deb             the same as a Debian package, where there is dpkg-deb
+#   anyring-VERSION-src.tar.gz            the sources
+#   *-VERSION.cdx.json                    what is built in, of each program and library: CycloneDX, by cargo-cyclonedx
+#   SHA256SUMS, SHA256SUMS.sig            the latter by the OpenSSH private key that ANYRING_SIGNING_KEY holds, if it holds one
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage="usage: [NO_SBOM=] [SOURCE_DATE_EPOCH=S] [ANYRING_SIGNING_KEY=KEY] $0 TARGET OUT [RELEASE]"
+target=${1:?$usage} out=${2:?$usage} release=${3:-}
+VERSION=$(scripts/version.sh)
+CYCLONEDX=0.5.9
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(scripts/version.sh date)}
+# What sorts and what names days does so alike everywhere.
+export LC_ALL=C TZ=UTC
+umask 022
+
+name=anyring-$VERSION-$(uname -m)-linux
+mkdir -p "$out"
+out=$(realpath "$out") target=$(realpath -m "$target")
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-dist-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# build: with the folders' names replaced in what the compiler writes. Given by --config they are added to those of .cargo/config.toml,
+# and a build elsewhere has the same names for the same crates.
+build() {
+  local cargo_home=${CARGO_HOME:-$HOME/.cargo}
+  local flags="build.rustflags=['--remap-path-prefix=$PWD=/anyring','--remap-path-prefix=$target=/target','--remap-path-prefix=$cargo_home=/cargo']"
+  CARGO_CONFIG=$flags scripts/build.sh "$target/dist"
+  release=$target/dist/release
+}
+
+# pack FOLDER NAME: FOLDER/NAME as OUT/NAME.tar.gz, with one time, one owner and one order.
+pack() {
+  tar -C "$1" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -cf - "$2" |
+    gzip -9n >"$out/$2.tar.gz"
+}
+
+# What is built in: of the command, of the library and of the lab's worker each.
+sbom() {
+  local tools=${ANYRING_TOOLS:-$target/tools} part crate
+  [ -x "$tools/bin/cargo-cyclonedx" ] ||
+    cargo install --quiet --locked --version "$CYCLONEDX" --root "$tools" --target-dir "$tools/build" cargo-cyclonedx
+  # It writes beside each manifest: into a copy of the sources, whose place it names.
+  cp -r "$work/anyring-$VERSION-src" "$work/sbom"
+  "$tools/bin/cargo-cyclonedx" cyclonedx -qq --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu --no-build-deps \
+    --override-filename bom --manifest-path "$work/sbom/Cargo.toml"
+  for part in anyring:cli libanyring:inject anyring-lab-worker:lab; do
+    crate=${part#*:}
+    sed "s|$work/sbom|/anyring|g" "$work/sbom/crates/$crate/bom.json" >"$out/${part%:*}-$VERSION.cdx.json"
+  done
+}
+
+sign() {
+  local key=$work/key
+  (umask 077 && printf '%s\n' "$ANYRING_SIGNING_KEY" >"$key")
+  ssh-keygen -q -Y sign -n anyring-release -f "$key" "$out/SHA256SUMS"
+}
+
+[ -n "$release" ] || build
+# Nothing of an earlier one.
+find "$out" -maxdepth 1 -type f \( -name '*anyring[-_]*' -o -name 'SHA256SUMS*' \) -delete
+DESTDIR=$work PREFIX=/$name STRIP=1 scripts/install.sh install "$release" >/dev/null
+pack "$work" "$name"
+install -m 755 "$work/$name/bin/anyring" "$out/$name"
+if command -v dpkg-deb >/dev/null; then scripts/deb.sh "$release" "$out" >/dev/null; else echo "dist: no dpkg-deb here, so no Debian package"; fi
+# What git has at HEAD: a change that is not committed is in no release.
+git archive --prefix="anyring-$VERSION-src/" HEAD | tar -x -C "$work"
+pack "$work" "anyring-$VERSION-src"
+[ -n "${NO_SBOM:-}" ] || sbom
+(cd "$out" && find . -maxdepth 1 -name '*anyring[-_]*' -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
+if [ -n "${ANYRING_SIGNING_KEY:-}" ]; then sign; else echo "dist: not signed: ANYRING_SIGNING_KEY holds no key"; fi
+echo "dist: $out"
+cat "$out/SHA256SUMS"

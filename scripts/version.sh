@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Prints the version of what is in this checkout or, by the word `date`, the second of its last change.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ "${1:-}" = date ]; then
+  # Unpacked sources have their files' time instead.
+  git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.toml
+else
+  sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml
+fi
