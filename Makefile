@@ -14,14 +14,14 @@ STEPS := setup format lint doc build-tests weight unit loom simulation conforman
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64 \
-        dist-soak deb-test
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64 dist-soak deb-test,$(SOAK))
+        dist-soak packages
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64 dist-soak packages,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall dist deb clean \
+.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall dist deb rpm clean \
         $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
@@ -37,7 +37,7 @@ help:
 	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
 	@echo "make uninstall   takes that away again"
 	@echo "make dist        the files of a release, in $(TARGET)/out: tarballs, SHA256SUMS, SBOMs; signed by ANYRING_SIGNING_KEY"
-	@echo "make deb         a Debian package of what is built, in $(TARGET)/out"
+	@echo "make deb         a Debian package of what is built, in $(TARGET)/out; make rpm: an RPM"
 	@echo "make clean       removes what was built and what setup installed here"
 
 # Goes on after a failed step, so that one run shows everything; the summary fails if anything did.
@@ -217,9 +217,13 @@ deb:
 	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
 	@scripts/deb.sh $(TARGET)/release $(TARGET)/out
 
-# What lintian says of it, and what Debian 11, 12 and 13 do with it.
-deb-test: setup-soak build-tests
-	@$(STEP) $@ packaging/test-deb.sh $(TARGET)
+rpm:
+	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
+	@scripts/rpm.sh $(TARGET)/release $(TARGET)/out
+
+# What lintian and rpm say of them, and what Debian 11, 12 and 13 do.
+packages: setup-soak build-tests
+	@$(STEP) $@ packaging/test-packages.sh $(TARGET)
 
 # packaging/Dockerfile and kubernetes.yaml, step by step in a chroot; with FULL=1 the build, too.
 containers: setup-soak build-tests

@@ -9,6 +9,7 @@
 #   anyring-VERSION-x86_64-linux.tar.gz   what `make install` installs, to be used where it is unpacked
 #   anyring-VERSION-x86_64-linux          the static program alone, for images that get one file
 #   anyring_VERSION_amd64.deb             the same as a Debian package, where there is dpkg-deb
+#   anyring-VERSION-1.x86_64.rpm          and as an RPM, where there is rpmbuild
 #   anyring-VERSION-src.tar.gz            the sources
 #   *-VERSION.cdx.json                    what is built in, of each program and library: CycloneDX, by cargo-cyclonedx
 #   SHA256SUMS, SHA256SUMS.sig            the latter by the OpenSSH private key that ANYRING_SIGNING_KEY holds, if it holds one
@@ -73,6 +74,7 @@ DESTDIR=$work PREFIX=/$name STRIP=1 scripts/install.sh install "$release" >/dev/
 pack "$work" "$name"
 install -m 755 "$work/$name/bin/anyring" "$out/$name"
 if command -v dpkg-deb >/dev/null; then scripts/deb.sh "$release" "$out" >/dev/null; else echo "dist: no dpkg-deb here, so no Debian package"; fi
+if command -v rpmbuild >/dev/null; then scripts/rpm.sh "$release" "$out" >/dev/null; else echo "dist: no rpmbuild here, so no RPM"; fi
 # What git has at HEAD: a change that is not committed is in no release.
 git archive --prefix="anyring-$VERSION-src/" HEAD | tar -x -C "$work"
 pack "$work" "anyring-$VERSION-src"

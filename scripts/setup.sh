@@ -56,6 +56,7 @@ missing_packages() {
       # For `make containers` and `make engines`, which only root can do: the engines are in systems made by it.
       command -v debootstrap >/dev/null || echo debootstrap
       command -v lintian >/dev/null || echo lintian
+      command -v rpmbuild >/dev/null || echo rpm
       python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
       # To look at the lab's report; another Chromium does, too.
       command -v chromium >/dev/null || echo chromium

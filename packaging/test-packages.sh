@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# The Debian package: lintian is content, and fresh systems install it, are served by it, and are as before once it is purged.
+# The packages. Debian's: lintian is content, and fresh systems install it, are served by it, and are as before once it is purged.
+# RPM's: into a root of its own and out again. Alpine's, Nix' and Homebrew's recipes: as far as a shell can tell.
 #
-# usage: packaging/test-deb.sh TARGET [SUITE...]      (TARGET/release holds what `make build` built; Debian 11, 12 and 13)
+# usage: packaging/test-packages.sh TARGET [SUITE...]      (TARGET/release holds what `make build` built; Debian 11, 12 and 13)
 #
 # TARGET/containers keeps the base systems. fio comes from Debian's archive, as the machine reaches it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-target=$(realpath "${1:?usage: packaging/test-deb.sh TARGET [SUITE...]}")
+target=$(realpath "${1:?usage: packaging/test-packages.sh TARGET [SUITE...]}")
 shift
 suites=("$@")
 [ $# != 0 ] || suites=(bullseye bookworm trixie)
 # shellcheck disable=SC2034 # for packaging/base.sh
-WHAT="the Debian package"
+WHAT="the packages"
 # shellcheck source=packaging/base.sh
 . packaging/base.sh
 # shellcheck source=packaging/cases.sh
 . packaging/cases.sh
-folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-deb-test-XXXXXX")
+folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-packages-XXXXXX")
 trap 'rm -rf --one-file-system "$folder"' EXIT
 command -v dpkg-deb >/dev/null || skip "there is no dpkg-deb here"
 scripts/deb.sh "$target/release" "$folder" >/dev/null
@@ -29,6 +30,42 @@ same_bytes_again() {
 }
 
 lintian_is_content() { lintian --fail-on error,warning "$package" --allow-root; }
+
+rpm_comes_and_goes() {
+  local root=$folder/rpm-root first
+  first=$(scripts/rpm.sh "$target/release" "$folder" | tail -n 1)
+  scripts/rpm.sh "$target/release" "$folder/again" >/dev/null
+  cmp "$first" "$folder/again/${first##*/}"
+  # glibc is not in that root: its dependency is looked at instead.
+  rpm -qp --requires "$first" | grep -qx 'glibc >= 2.17'
+  mkdir "$root"
+  rpm --root "$root" --nodeps --install "$first"
+  "$root/usr/bin/anyring" deny -- "$root/usr/bin/anyring" doctor | grep -Eq '^ +preload +yes'
+  rpm --root "$root" --nodeps --erase anyring
+  [ -z "$(find "$root/usr" -name '*anyring*' -not -path '*/lib/sysimage/*')" ]
+}
+
+# abuild's two steps that are the recipe's own.
+apkbuild_packages() {
+  mkdir "$folder/apk" "$folder/apk/src"
+  tar -C "$folder/apk/src" -xf "$folder"/release/anyring-*-linux.tar.gz
+  srcdir=$folder/apk/src pkgdir=$folder/apk/pkg sh -euc '. "$1"; package
+    [ "$license" = "MIT OR Apache-2.0" ] && cd "$2" && echo "$sha512sums" | sed "/^$/d" | sha512sum --check --quiet' \
+    sh "$folder/release/recipes/APKBUILD" "$folder/release"
+  "$folder/apk/pkg/usr/bin/anyring" --version && [ -f "$folder/apk/pkg/usr/share/man/man1/anyring.1" ]
+}
+
+# What the formula and the flake install is in the tarball, and its sum is theirs.
+recipes_name_what_there_is() {
+  local sum path
+  sum=$(sha256sum <"$folder"/release/anyring-*-linux.tar.gz)
+  grep -q "${sum%% *}" "$folder/release/recipes/flake.nix" && grep -q "${sum%% *}" "$folder/release/recipes/anyring.rb"
+  if grep -r '@[A-Z0-9]*@' "$folder/release/recipes"; then return 1; fi
+  for path in $(grep -oE '"(bin|lib|share)/[^"]*"' "$folder/release/recipes/anyring.rb" | tr -d '"'); do
+    # shellcheck disable=SC2086 # a pattern
+    (cd "$folder"/apk/src/anyring-* && ls -d $path >/dev/null)
+  done
+}
 
 # What happens in a fresh system: FIO names whether it has one. The first mark is of what there was before.
 # shellcheck disable=SC2016 # for the shell over there
@@ -70,6 +107,17 @@ if command -v lintian >/dev/null; then
 else
   skip_ "lintian" "it is not installed (Debian: lintian)"
 fi
+if command -v rpmbuild >/dev/null; then
+  case_ "the RPM is the same bytes twice, installs, works and goes" rpm_comes_and_goes
+else
+  skip_ "the RPM" "there is no rpmbuild here (Debian: rpm)"
+fi
+NO_SBOM=1 scripts/dist.sh "$target" "$folder/release" "$target/release" >/dev/null
+scripts/recipes.sh "$folder/release" >/dev/null
+case_ "Alpine's recipe packages the release" apkbuild_packages
+case_ "the recipes of Nix and Homebrew name what there is" recipes_name_what_there_is
+command -v nix >/dev/null || skip_ "the flake" "there is no nix here"
+command -v brew >/dev/null || skip_ "the formula" "there is no brew here"
 for suite in "${suites[@]}"; do
   # In a subshell, since what these find missing ends it.
   if (need_chroots "$suite" && make_base "$target/containers" "$suite") >"$folder/reason" 2>&1 && [ -f "$target/containers/$suite.tar" ]; then
