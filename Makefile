@@ -10,7 +10,7 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc build-tests weight unit loom simulation conformance e2e install-test dist-test
+STEPS := setup format lint doc build-tests weight unit loom simulation conformance e2e install-test dist-test ci-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64 \
@@ -212,6 +212,10 @@ dist-test: build-tests
 	@$(STEP) $@ packaging/test-dist.sh $(TARGET)
 dist-soak: build-tests
 	@FULL=1 $(STEP) $@ packaging/test-dist.sh $(TARGET)
+
+# The steps of action.yml and packaging/ci, as a runner runs them.
+ci-test: build-tests
+	@$(STEP) $@ packaging/test-ci.sh $(TARGET)
 
 deb:
 	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)

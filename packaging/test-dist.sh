@@ -71,6 +71,23 @@ single_file_serves() {
   "$folder/alone/anyring" deny -- "$folder/alone/anyring" run --backend user --stats "$folder/counters" -- "$folder/alone/anyring" --version
 }
 
+# packaging/Dockerfile.scratch, step by step.
+image_from_scratch() {
+  local instruction words root=$folder/image
+  mkdir "$root"
+  while read -r instruction words; do
+    case $instruction in
+      FROM) [ "$words" = scratch ] ;;
+      COPY) cp "$folder/first/${words% *}" "$root${words#* }" ;;
+      ENTRYPOINT) [ "$words" = '["/anyring"]' ] ;;
+      CMD) [ "$words" = '["doctor"]' ] ;;
+      '#'* | '') ;;
+      *) echo "$instruction is not known here"; return 1 ;;
+    esac
+  done <packaging/Dockerfile.scratch
+  "$target/release/anyring" deny -- unshare --map-root-user --root "$root" /anyring doctor | grep -E '^ +guest +yes'
+}
+
 signature_is_of_the_sums() {
   local key
   ssh-keygen -q -t ed25519 -N '' -C release -f "$folder/key"
@@ -88,11 +105,38 @@ case_ "a release is the same bytes twice" same_twice
 case_ "SHA256SUMS is of all its files" sums_hold
 case_ "the tarball works where it is unpacked" works_where_it_is_unpacked
 case_ "the single file serves a program" single_file_serves
+# Every step but the build and the push, in a clone; and what is no release.
+release_is_checked() {
+  local clone=$folder/clone
+  git clone -q . "$clone"
+  cd "$clone"
+  git config user.name release && git config user.email release@localhost
+  make_release() { NO_SBOM=1 CARGO_TARGET_DIR=$folder/released scripts/release.sh "$target/release"; }
+  make_release
+  [ "$(git rev-list -n 1 "v$(scripts/version.sh)")" = "$(git rev-parse HEAD)" ]
+  grep -q '^- ' "$folder/released/out/NOTES.md" && [ -f "$folder/released/out/recipes/APKBUILD" ]
+  # Once more is the same, as where the tag was pushed.
+  make_release
+  echo >>README.md
+  if make_release 2>/dev/null; then echo "a change that is not committed passes"; return 1; fi
+  git commit -qam changed
+  if make_release 2>/dev/null; then echo "a tag of another commit passes"; return 1; fi
+  git tag -d "v$(scripts/version.sh)" >/dev/null
+  sed -i '0,/^## /s/^## .*/## [Unreleased]/' CHANGELOG.md && git commit -qam unreleased
+  if make_release 2>/dev/null; then echo "an undated section passes"; return 1; fi
+}
+
+if unshare --map-root-user true 2>/dev/null; then
+  case_ "an image of the single file alone works" image_from_scratch
+else
+  skip_ "an image of the single file" "this machine lets nobody make a user namespace"
+fi
 if command -v ssh-keygen >/dev/null; then
   case_ "the signature is of SHA256SUMS, by the key of the environment" signature_is_of_the_sums
 else
   skip_ "the signature" "no ssh-keygen here (Debian: openssh-client)"
 fi
+case_ "scripts/release.sh makes files, notes and the tag, of a dated commit only" release_is_checked
 if [ -n "${FULL:-}" ]; then
   case_ "nothing built knows a folder of this machine" no_path_of_this_machine
   case_ "the SBOMs name what is built in" boms_name_what_is_built_in

@@ -63,7 +63,8 @@ each() {
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
   for file in conformance differential fuzz hostile simulation; do "$1" 644 "$file/README.md" "$documents/$file"; done
-  for file in packaging/{Dockerfile,Dockerfile.example,kubernetes.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
+  for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,kubernetes.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
+  "$1" 644 packaging/ci/gitlab.yml "$documents/packaging/ci"
 }
 
 check() { [ -f "$2" ] || fail "$2 is missing: make build makes it"; }
@@ -89,7 +90,7 @@ case $action in
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
       "$documents/docs/decisions" "$documents/docs" \
-      "$documents"/{conformance,differential,fuzz,hostile,simulation,packaging} "$documents"; do
+      "$documents"/{conformance,differential,fuzz,hostile,simulation,packaging/ci,packaging} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"
