@@ -30,8 +30,8 @@ pub use guard::{
 pub use interrupt::{can_interrupt, end_waits, handled, heed_handlers, interrupt, interrupted, is_nudge, nudge};
 pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
 pub use linux::{
-    can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, nap, probe_flags, syscall, usable_cpus,
-    ForNow, Linux,
+    calls_with_flags_are_refused, can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, nap,
+    probe_flags, syscall, usable_cpus, ForNow, Linux,
 };
 pub use question::{ask_in_child, is_filtered};
 pub use status::{file_status, is_at_hand, is_eventfd, FileStatus};

@@ -14,7 +14,7 @@ use super::{call, Context, Direction, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::op::iovecs;
 use crate::op::selection::Selection;
-use crate::os::{file_status, flags_are_ignored, user_read};
+use crate::os::{calls_with_flags_are_refused, file_status, flags_are_ignored, user_read};
 use crate::resource::buffers::Buffer;
 use crate::{descriptors, Errno};
 use anyring_abi::{Opcode, Sqe, IORING_RW_ATTR_FLAG_PI, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, MAX_RW_COUNT};
@@ -457,7 +457,27 @@ pub(super) fn transfer(
         return Err(Errno::OPNOTSUPP); // it would wait
     }
     // The high half of the position is zero: on 64-bit machines the first argument holds all of it.
-    call(number, [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize])
+    let args = [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize];
+    match call(number, args) {
+        Err(Errno::PERM | Errno::NOSYS) if calls_with_flags_are_refused() => without_flags(write, args),
+        answer => answer,
+    }
+}
+
+/// The call by its older relatives, where a filter refuses it.
+#[cold]
+fn without_flags(write: bool, args: [usize; 6]) -> Result<usize, Errno> {
+    let [fd, iovecs, count, offset, _, flags] = args;
+    if flags != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let number = match (write, offset as u64 == CURRENT_POSITION) {
+        (false, false) => libc::SYS_preadv,
+        (true, false) => libc::SYS_pwritev,
+        (false, true) => libc::SYS_readv,
+        (true, true) => libc::SYS_writev,
+    };
+    call(number, [fd, iovecs, count, offset, 0, 0])
 }
 
 /// Where an SQE with this `off` and these flags has the transfer begin.
@@ -493,7 +513,7 @@ fn takes_nowait(fd: i32) -> bool {
     let iovec = [byte.as_mut_ptr() as usize, 1];
     let args = [fd as usize, iovec.as_ptr() as usize, 1, BEYOND_ALL, 0, RWF_NOWAIT as usize];
     match call(libc::SYS_preadv2, args) {
-        Err(Errno::OPNOTSUPP) => false,
+        Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSYS) => false,
         Err(Errno::BADF) => file_status(fd).is_ok_and(|status| status.file_system(fd) == Some(EXT4)),
         _ => true,
     }

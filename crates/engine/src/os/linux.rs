@@ -44,10 +44,12 @@ fn timespec(timeout_ns: u64) -> [i64; 2] {
 /// 1 once epoll_pwait2 answered ENOSYS (Linux before 5.11, or a filter).
 static NO_EPOLL_PWAIT2: AtomicU32 = AtomicU32::new(0);
 
-/// Whether preadv2(2) looks at its flags: [`LOOKED_AT`], [`IGNORED`], or 0 before anybody asked.
+/// Whether preadv2(2) looks at its flags: [`LOOKED_AT`], [`IGNORED`], [`REFUSED`], or 0 before anybody asked.
 static FLAGS: AtomicU32 = AtomicU32::new(0);
 const LOOKED_AT: u32 = 1;
 const IGNORED: u32 = 2;
+/// It, or pwritev2(2), is refused whatever its arguments.
+const REFUSED: u32 = 3;
 
 /// On how many CPUs the calling thread may run; 0 if the system does not say. Source: sched_getaffinity(2).
 pub fn usable_cpus() -> u32 {
@@ -64,7 +66,21 @@ pub fn usable_cpus() -> u32 {
 /// Whether preadv2(2) and pwritev2(2) ignore their flags on some files (gVisor, on pipes): RWF_NOWAIT must not be tried.
 #[inline]
 pub fn flags_are_ignored() -> bool {
-    FLAGS.load(Relaxed) == IGNORED
+    FLAGS.load(Relaxed) >= IGNORED
+}
+
+/// Whether preadv2(2) or pwritev2(2) is refused by a filter.
+#[cold]
+pub fn calls_with_flags_are_refused() -> bool {
+    FLAGS.load(Relaxed) == REFUSED
+}
+
+/// Asks both calls for nothing of a descriptor that is none. Only what filters answer counts: another error is that of a moment, and
+/// would be remembered.
+pub(super) fn refuses_calls_with_flags() -> bool {
+    let answers =
+        [libc::SYS_preadv2, libc::SYS_pwritev2].map(|number| syscall(number, [usize::MAX, 0, 0, 0, 0, 0]));
+    answers.into_iter().any(|answer| matches!(-answer as i32, libc::EPERM | libc::EACCES | libc::ENOSYS))
 }
 
 /// Finds out, without a call that could wait: at the end of a pipe without writers a flag that no kernel knows is either
@@ -73,7 +89,12 @@ pub fn probe_flags() {
     if FLAGS.load(Relaxed) == 0 {
         // Without a pipe now the next ring asks.
         let Some(looks) = flags_are_looked_at() else { return };
-        FLAGS.store(if looks { LOOKED_AT } else { IGNORED }, Relaxed);
+        let found = match looks {
+            _ if refuses_calls_with_flags() => REFUSED,
+            true => LOOKED_AT,
+            false => IGNORED,
+        };
+        FLAGS.store(found, Relaxed);
     }
 }
 

@@ -140,3 +140,12 @@ fn sleeps_are_shorter_by_what_the_kernel_may_add() {
     let expected = [999_000_000, 999_000_000, 999_900_000_000];
     assert_eq!(far.map(|(left_ns, polls)| Sys::sleep_ns(left_ns, polls)), expected);
 }
+
+#[test]
+fn calls_with_flags_that_are_refused_are_noticed() {
+    const NO_READS: &[Refusal] = &[(libc::SYS_preadv2, None, libc::EPERM)];
+    const NO_WRITES: &[Refusal] = &[(libc::SYS_pwritev2, None, libc::ENOSYS)];
+    assert!(!linux::refuses_calls_with_flags());
+    assert!(refusing(NO_READS, linux::refuses_calls_with_flags));
+    assert!(refusing(NO_WRITES, linux::refuses_calls_with_flags));
+}
