@@ -195,11 +195,14 @@ pub fn remove_file(path: &std::path::Path) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// getrlimit(2). It does not fail.
-#[inline(always)]
+/// getrlimit(2). Where a filter refuses the call, which rustix takes for impossible, a limit of descriptors is the 1,024 that Linux
+/// begins with (`INR_OPEN_CUR`), so that there are numbers below it; there is no other.
 pub fn getrlimit(of: Resource) -> Rlimit {
-    let _ = at(libc::SYS_prlimit64);
-    rustix::process::getrlimit(of)
+    let unknown = if of == Resource::Nofile { 1_024 } else { u64::MAX };
+    let mut limits = [unknown, u64::MAX];
+    super::syscall(libc::SYS_prlimit64, [0, of as usize, 0, limits.as_mut_ptr() as usize, 0, 0]);
+    let [current, maximum] = limits.map(|limit| (limit != u64::MAX).then_some(limit)); // RLIM_INFINITY
+    Rlimit { current, maximum }
 }
 
 #[cfg(test)]
@@ -265,6 +268,15 @@ mod tests {
                 found.push(format!("{name}: an instruction"));
             }
         }
+    }
+
+    #[test]
+    fn limits_are_what_the_kernel_says_or_begins_with() {
+        use rustix::process::Resource::Nofile;
+        let refused = || super::getrlimit(Nofile);
+        let begins = rustix::process::Rlimit { current: Some(1_024), maximum: None };
+        assert_eq!(super::getrlimit(Nofile), rustix::process::getrlimit(Nofile));
+        assert_eq!(crate::os::refusing::refusing(&[(libc::SYS_prlimit64, None, libc::EPERM)], refused), begins);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::setup::{close, io_uring_queue_exit, io_uring_queue_init, map_ring, po
 use super::{guard, hand_on, ring as borrow};
 use crate::door;
 use anyring_abi::*;
+use anyring_engine::os::calls;
 use core::ffi::{c_int, c_uint, c_ushort, c_void};
 use core::ptr::{null, null_mut};
 use libc::{iovec, size_t};
@@ -14,7 +15,7 @@ use linux_raw_sys::io_uring::{
     io_uring_rsrc_update, io_uring_rsrc_update2,
 };
 use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
-use rustix::process::{getrlimit, setrlimit, Resource};
+use rustix::process::{setrlimit, Resource};
 
 /// `IORING_REGISTER_ZCRX_CTRL` (Linux 6.19).
 const IORING_REGISTER_ZCRX_CTRL: u32 = 36;
@@ -204,7 +205,7 @@ fn register_files(count: u32, try_to: impl Fn() -> c_int) -> c_int {
     if answer != -libc::EMFILE {
         return answer;
     }
-    let mut limit = getrlimit(Resource::Nofile);
+    let mut limit = calls::getrlimit(Resource::Nofile);
     if let Some(current) = limit.current.filter(|current| *current < u64::from(count)) {
         limit.current = Some(current + u64::from(count));
         // Above the hard limit this is refused, and the second attempt answers EMFILE again.
