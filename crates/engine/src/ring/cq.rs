@@ -225,10 +225,16 @@ impl RingGuard {
 
     /// Moves CQEs from the spill and the backlog to the CQ, as far as there is room. The kernel does so when the program
     /// asks for events.
+    #[inline]
     pub fn flush_overflow(&mut self) {
-        if !self.is_shared() && !self.has_own_backlog() {
-            return; // nobody moves anything there meanwhile
+        // On a ring of this process alone nobody moves anything there meanwhile.
+        if self.is_shared() || self.has_own_backlog() {
+            self.move_overflow();
         }
+    }
+
+    #[cold]
+    fn move_overflow(&mut self) {
         let control = self.control;
         let view = self.memory.view;
         let state = &mut **self;
