@@ -76,6 +76,7 @@ mod timeout_count;
 mod uring_cmd;
 mod waitid;
 mod waits;
+mod waits_repeated;
 mod xattr;
 mod zero_copy_receive;
 

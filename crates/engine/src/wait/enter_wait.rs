@@ -86,8 +86,9 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     };
     let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
     let polled = guard.is_polled();
-    // Completions must not keep what is ready behind them from being seen for ever.
-    if !polled && (wish.min_complete == 0 || ring.driver.handover.visits().is_multiple_of(8)) {
+    // Completions must not keep what is ready behind them from being seen for ever. Who sleeps looks anyhow.
+    let look_due = || ring.driver.handover.visits().is_multiple_of(8) && satisfied(&guard, target, timeouts);
+    if !polled && (wish.min_complete == 0 || look_due()) {
         guard.drive();
     }
     if !polled && wish.min_complete == 0 && guard.poll_set.has_postponed() {
@@ -160,6 +161,10 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     if taken == Taken::Mine {
         ring.driver.handover.give_back();
         pass_role_on(&guard);
+    }
+    if ring.driver.handover.is_attached() {
+        // The helper's sleep does not tell of what was there when an attempt was put off.
+        guard.poll_for_unattempted();
     }
     guard.call_helper();
     let closed = guard.is_closed();
@@ -301,8 +306,10 @@ fn sleep(
     // What a thread with another table posts may wake nobody.
     let looks = shared || tables::differ() || !driving && may_be_killed();
     let look_ns = looks.then_some(member::LOOK_NS);
-    let look_ns = look_ns.into_iter().chain(blind_ns).chain(unwatched_ns);
-    let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).chain(wq::look_again_ns()).min();
+    let ends = [left_ns, timer_ns, look_ns, blind_ns, unwatched_ns, wq::look_again_ns()];
+    // Not by `Option`'s own order, in which none is the least.
+    let first_ns = ends.into_iter().fold(u64::MAX, |first_ns, end_ns| first_ns.min(end_ns.unwrap_or(u64::MAX)));
+    let timeout_ns = (first_ns != u64::MAX).then_some(first_ns);
     let slept = match watched {
         _ if is_needed => Ok(0),
         Some(bell) if polled => {
