@@ -74,6 +74,24 @@ fn replacing(cx: &Context) {
     assert_eq!([has(&mut second, 0, &bytes[0]), has(&mut second, 1, &bytes[1])], [true; 2]);
 }
 
+#[case(since = "6.13")]
+fn tags_are_told_from_the_last_slot(cx: &Context) {
+    let mut bytes = [[1; 8]; 2];
+    let (first, mut ring) = (source(cx, &mut bytes), cx.ring(8));
+    let [a, b] = &mut bytes;
+    let (vectors, tags) = ([iovec_mut(a), iovec_mut(b)], [7u64, 8]);
+    // struct io_uring_rsrc_register: count, flags, padding, data, tags.
+    let resources = [2, 0, vectors.as_ptr() as u64, address(&tags)];
+    assert_eq!(ring.register(IORING_REGISTER_BUFFERS2, address(&resources) as usize, 32), 0);
+    let flags = IORING_REGISTER_DST_REPLACE;
+    assert_eq!(clone(&ring, Clone { source: first.fd, flags, ..Clone::default() }), 0);
+    assert_eq!(ring.wait_ordered(2), [(8, 0), (7, 0)]);
+    assert_eq!(ring.register(IORING_UNREGISTER_BUFFERS, 0, 0), 0);
+    assert_eq!(ring.register(IORING_REGISTER_BUFFERS2, address(&resources) as usize, 32), 0);
+    assert_eq!(ring.register(IORING_UNREGISTER_BUFFERS, 0, 0), 0);
+    assert_eq!(ring.wait_ordered(2), [(8, 0), (7, 0)]);
+}
+
 #[case]
 fn a_part(cx: &Context) {
     let mut bytes = [[1; 8]; 2];

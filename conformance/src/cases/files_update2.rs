@@ -94,6 +94,41 @@ fn tag_of_an_empty_slot_is_einval(cx: &Context) {
 }
 
 #[case(since = "5.19")]
+fn refused_tag_leaves_file_and_tag(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
+    assert_eq!(change(&ring, 0, [fd(&reader)], [7]), 1);
+    assert_eq!(change(&ring, 0, [-1], [8]), -EINVAL);
+    ring.expect_quiet();
+    assert_eq!(held(&mut ring, [0]), [true]);
+}
+
+#[case(since = "5.19")]
+fn what_could_be_read_is_done(cx: &Context) {
+    let ((reader, _writer), mut ring, memory) = (pipe(), sparse(cx), pages(2));
+    protect(&memory[4096..], libc::PROT_NONE);
+    memory[4092..4096].copy_from_slice(&fd(&reader).to_ne_bytes());
+    let data = address(memory) + 4092;
+    assert_eq!(call(&ring, &Update { data, count: 2, ..Update::default() }), 1);
+    assert_eq!(held(&mut ring, [0, 1]), [true, false]);
+    // The tags end there.
+    memory[4088..4096].copy_from_slice(&7u64.to_ne_bytes());
+    let (files, tags) = ([fd(&reader); 2], address(memory) + 4088);
+    assert_eq!(call(&ring, &Update { offset: 2, data: address(&files), tags, count: 2, ..Update::default() }), 1);
+    assert_eq!(held(&mut ring, [2, 3]), [true, false]);
+    let update = prep(Opcode::FilesUpdate, -1, data, 2, 1);
+    memory[4092..4096].copy_from_slice(&fd(&reader).to_ne_bytes());
+    assert_eq!(ring.run(update), 1);
+}
+
+#[case(since = "5.19")]
+fn tags_are_told_from_the_last_slot(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
+    assert_eq!(change(&ring, 0, [fd(&reader); 4], [7, 8, 9, 10]), 4);
+    assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0), 0);
+    assert_eq!(ring.wait_ordered(4), [(10, 0), (9, 0), (8, 0), (7, 0)]);
+}
+
+#[case(since = "5.19")]
 fn bad_descriptor_counts_what_was_done(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
     assert_eq!(change(&ring, 0, [fd(&reader), 9999, fd(&reader)], [0; 3]), 1);

@@ -168,6 +168,21 @@ fn buffers_none_is_einval(cx: &Context) {
 }
 
 #[case]
+fn buffers_that_cannot_be_written_are_efault(cx: &Context) {
+    let (ring, memory) = (cx.ring(4), pages(4));
+    protect(&memory[..4096], libc::PROT_READ);
+    protect(&memory[3 * 4096..], libc::PROT_NONE);
+    let at = |first: usize, bytes: usize| {
+        let range = libc::iovec { iov_base: (address(memory) as usize + first) as *mut _, iov_len: bytes };
+        ring.register(IORING_REGISTER_BUFFERS, &raw const range as usize, 1) as i32
+    };
+    assert_eq!([at(0, 4096), at(4095, 2), at(2 * 4096, 4097)], [-EFAULT; 3]);
+    assert_eq!(at(4096, 2 * 4096), 0);
+    assert_eq!(ring.register(IORING_UNREGISTER_BUFFERS, 0, 0), 0);
+    assert_eq!(at(4097, 1), 0, "at no boundary");
+}
+
+#[case]
 fn buffers_unregister_without_is_enxio(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_UNREGISTER_BUFFERS, 0, 0) as i32, -ENXIO);
 }

@@ -276,20 +276,18 @@ fn register_buffers(guard: &mut RingGuard, table: Table, sparse: bool) -> Result
     if table.count == 0 || table.count > MAX_BUFFERS {
         return Err(Errno::INVAL);
     }
-    let tags = table.tags()?;
-    guard.buffers = Some(Buffers::new(guard.ring(), table.address, table.count, &tags)?);
+    guard.buffers = Some(Buffers::new(guard.ring(), &table)?);
     Ok(0)
 }
 
 fn update_buffers(guard: &mut RingGuard, update: Update) -> Result<u32, Errno> {
     let end = update.end()?;
-    let (ring, table) = (guard.ring(), update.table);
+    let ring = guard.ring();
     let buffers = guard.buffers.as_mut().ok_or(Errno::NXIO)?;
     if end > buffers.slot_count() {
         return Err(Errno::INVAL);
     }
-    let tags = table.tags()?;
-    buffers.fill(ring, update.first, table.address, table.count, &tags).map(|done| done as u32)
+    buffers.update(ring, &update)
 }
 
 fn register_files(guard: &mut RingGuard, table: Table, sparse: bool) -> Result<u32, Errno> {
@@ -305,8 +303,7 @@ fn register_files(guard: &mut RingGuard, table: Table, sparse: bool) -> Result<u
     if table.count > MAX_FILES || u64::from(table.count) > descriptor_limit() {
         return Err(Errno::MFILE);
     }
-    let fds = table.fds_or_empty(sparse)?;
-    guard.files = Some(Files::new(guard.ring(), &fds, &table.tags()?)?);
+    guard.files = Some(Files::new(guard.ring(), &table)?);
     guard.forget_before(0..MAX_FILES);
     Ok(0)
 }

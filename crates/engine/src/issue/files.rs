@@ -83,13 +83,12 @@ fn install_anywhere(files: &mut Files, address: u64) -> Result<(), Errno> {
 /// IORING_REGISTER_FILES_UPDATE: how many files were replaced.
 pub(crate) fn update_files(guard: &mut RingGuard, update: Update) -> Result<u32, Errno> {
     let end = update.end()?;
-    let (ring, table) = (guard.ring(), update.table);
+    let ring = guard.ring();
     let files = guard.files.as_mut().ok_or(Errno::NXIO)?;
     if end > files.slot_count() {
         return Err(Errno::INVAL);
     }
-    let fds = table.fds()?;
-    let answer = files.update(ring, update.first, &fds, &table.tags()?).map(|done| done as u32);
+    let answer = files.update(ring, &update);
     guard.forget_before(update.first..end);
     answer
 }

@@ -1,10 +1,11 @@
 //! Registered buffers: io_uring_register(2), IORING_REGISTER_BUFFERS and what works on it. Only the ranges are kept:
 //! nothing is pinned, and the kernel checks the addresses again at each transfer.
 
+use super::table::{Table, Update};
 use super::tag::{Tag, Tagged};
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
-use crate::os::user_read;
+use crate::os::{check_writable, user_read};
 use crate::Errno;
 use core::ops::Range;
 use std::sync::Arc;
@@ -34,64 +35,31 @@ impl Buffers {
         self.slots.len()
     }
 
-    /// Registers `count` iovecs found at `address`, with their tags (0, or missing, for none). An `address` of 0 leaves
-    /// all slots empty.
-    pub fn new(ring: &'static dyn Tagged, address: u64, count: u32, tags: &[u64]) -> Result<Buffers, Errno> {
-        if address == 0 && tags.iter().any(|tag| *tag != 0) {
-            return Err(Errno::INVAL); // `io_sqe_buffers_register` in io_uring/rsrc.c: a tag needs a buffer
-        }
-        let mut buffers = Buffers { slots: alloc::filled(None, count as usize)? };
-        if address != 0 {
-            let filled = buffers.fill_slots(ring, 0..count, address, tags);
-            if let (_, Err(error)) = filled {
-                buffers.slots.iter().flatten().flat_map(|buffer| &buffer.tag).for_each(Tag::forget);
-                return Err(error);
+    /// Registers the iovecs of `table` with their tags. An address of 0 leaves all slots empty.
+    pub fn new(ring: &'static dyn Tagged, table: &Table) -> Result<Buffers, Errno> {
+        let mut buffers = Buffers { slots: alloc::filled(None, table.count as usize)? };
+        for (index, slot) in (0..).zip(&mut buffers.slots) {
+            match buffer_of(ring, table, index) {
+                Ok(buffer) => *slot = buffer,
+                Err(error) => {
+                    buffers.slots.iter().flatten().flat_map(|buffer| &buffer.tag).for_each(Tag::forget);
+                    return Err(error);
+                }
             }
         }
         Ok(buffers)
     }
 
-    /// Replaces `count` buffers from slot `first` on; answers how many were done before an error.
-    pub fn fill(
-        &mut self,
-        ring: &'static dyn Tagged,
-        first: u32,
-        address: u64,
-        count: u32,
-        tags: &[u64],
-    ) -> Result<usize, Errno> {
-        let end = first.checked_add(count).ok_or(Errno::OVERFLOW)?;
-        if end as usize > self.slots.len() {
-            return Err(Errno::INVAL);
-        }
-        match self.fill_slots(ring, first..end, address, tags) {
-            (0, Err(error)) => Err(error),
-            (done, _) => Ok(done),
-        }
-    }
-
-    /// The same for slots that there are: how many were done, and what ended it.
-    fn fill_slots(
-        &mut self,
-        ring: &'static dyn Tagged,
-        slots: Range<u32>,
-        address: u64,
-        tags: &[u64],
-    ) -> (usize, Result<(), Errno>) {
-        let slots = &mut self.slots[slots.start as usize..slots.end as usize];
-        for (done, slot) in slots.iter_mut().enumerate() {
-            let tag = tags.get(done).copied().unwrap_or(0);
-            let range = alloc::reserve().and_then(|()| user_range(address, done as u64));
-            match range {
-                Ok(None) if tag != 0 => return (done, Err(Errno::INVAL)),
-                Ok(range) => {
-                    *slot =
-                        range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, tag: Tag::new(ring, tag) }));
-                }
-                Err(error) => return (done, Err(error)),
+    /// Replaces the buffers in slots that there are; answers how many were done before an error.
+    pub fn update(&mut self, ring: &'static dyn Tagged, update: &Update) -> Result<u32, Errno> {
+        for (done, slot) in (0..update.table.count).zip(&mut self.slots[update.first as usize..]) {
+            match buffer_of(ring, &update.table, done) {
+                Ok(buffer) => *slot = buffer,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
             }
         }
-        (slots.len(), Ok(()))
+        Ok(update.table.count)
     }
 
     /// How many slots there are.
@@ -122,7 +90,8 @@ impl Buffers {
         let size = self.slots.len().max(first + ranges.len());
         self.slots.try_reserve_exact(size - self.slots.len()).map_err(alloc::refused)?;
         self.slots.resize(size, None);
-        for (slot, range) in self.slots[first..].iter_mut().zip(ranges) {
+        // In this order, in which the tags of those that were there are told: see `drop`.
+        for (slot, range) in self.slots[first..first + ranges.len()].iter_mut().zip(ranges).rev() {
             alloc::reserve()?;
             *slot = range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, tag: None }));
         }
@@ -142,7 +111,25 @@ impl Buffers {
     }
 }
 
-/// The `index`th iovec at `address`, if it could be pinned: both ends readable. `None` for an empty one.
+impl Drop for Buffers {
+    /// Tags are told from the last slot to the first (`io_rsrc_data_free` in io_uring/rsrc.c).
+    fn drop(&mut self) {
+        while self.slots.pop().is_some() {}
+    }
+}
+
+/// The buffer at `index` of `table`, if one is to be there. Source: `io_sqe_buffers_register` in io_uring/rsrc.c.
+fn buffer_of(ring: &'static dyn Tagged, table: &Table, index: u32) -> Result<Option<Arc<Buffer>>, Errno> {
+    alloc::reserve()?;
+    let range = if table.address == 0 { None } else { user_range(table.address, index.into())? };
+    match (range, table.tag(index)?) {
+        (None, 0) => Ok(None),
+        (None, _) => Err(Errno::INVAL), // a tag needs a buffer
+        (Some((address, bytes)), tag) => Ok(Some(Arc::new(Buffer { address, bytes, tag: Tag::new(ring, tag) }))),
+    }
+}
+
+/// The `index`th iovec at `address`, if it could be pinned: both ends writable. `None` for an empty one.
 fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
     let [base, bytes]: [u64; 2] = user_read(address.wrapping_add(16 * index))?;
     match (base, bytes) {
@@ -152,8 +139,9 @@ fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
         (_, bytes) if bytes > MAX_BYTES => Err(Errno::FAULT),
         _ => {
             let end = base.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
-            user_read::<u8>(base)?;
-            user_read::<u8>(end - 1)?;
+            for byte in [base, end - 1] {
+                check_writable(byte & !3, 1)?;
+            }
             Ok(Some((base, bytes)))
         }
     }

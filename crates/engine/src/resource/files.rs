@@ -4,12 +4,14 @@
 //! number. Requests in flight keep theirs open (`Arc`). When one is closed another may get its number, so whoever makes one
 //! has the poll set forget what it knows of the number (`PollSet::forget`).
 
+use super::table::{Table, Update};
 use super::tag::{Tag, Tagged};
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::os::file_status;
 use crate::os::handlers;
+use crate::os::user_read;
 use crate::sync::Hook;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
@@ -166,13 +168,12 @@ impl Files {
         self.slots.len()
     }
 
-    /// Registers `fds` with their tags (0, or missing, for none); -1 leaves a slot empty.
-    pub fn new(ring: &'static dyn Tagged, fds: &[i32], tags: &[u64]) -> Result<Files, Errno> {
-        let tag = |slot: usize| tags.get(slot).copied().unwrap_or(0);
+    /// Registers the descriptors of `table` with their tags; -1 leaves a slot empty.
+    pub fn new(ring: &'static dyn Tagged, table: &Table) -> Result<Files, Errno> {
         let mut slots: Vec<Option<Arc<FixedFile>>> = Vec::new();
-        slots.try_reserve_exact(fds.len()).map_err(alloc::refused)?;
-        for (slot, fd) in fds.iter().enumerate() {
-            match open(ring, *fd, tag(slot)) {
+        slots.try_reserve_exact(table.count as usize).map_err(alloc::refused)?;
+        for slot in 0..table.count {
+            match table.tag(slot).and_then(|tag| open(ring, table.fd(slot)?, tag)) {
                 Ok(file) => slots.push(file),
                 Err(error) => {
                     slots.iter().flatten().flat_map(|file| &file.tag).for_each(Tag::forget);
@@ -199,38 +200,40 @@ impl Files {
         self.slots[slots].iter().flatten()
     }
 
-    /// Replaces the files from slot `first` on; answers how many were done before an error.
-    pub fn update(
-        &mut self,
-        ring: &'static dyn Tagged,
-        first: u32,
-        fds: &[i32],
-        tags: &[u64],
-    ) -> Result<usize, Errno> {
-        let end = first.checked_add(fds.len() as u32).ok_or(Errno::OVERFLOW)?;
-        if end as usize > self.slots.len() {
-            return Err(Errno::INVAL);
-        }
-        for (done, fd) in fds.iter().enumerate() {
-            let (index, tag) = (first as usize + done, tags.get(done).copied().unwrap_or(0));
-            let result = match *fd {
-                IORING_REGISTER_FILES_SKIP if tag == 0 => continue,
-                IORING_REGISTER_FILES_SKIP => Err(Errno::INVAL),
-                fd => {
-                    if !mutated(Mutation::StaleRegisteredFile) {
-                        self.empty(index);
-                    }
-                    open(ring, fd, tag)
-                }
-            };
-            match result {
-                Ok(None) => {}
-                Ok(Some(file)) => self.fill(index, file),
+    /// Replaces the files in slots that there are; answers how many were done before an error.
+    pub fn update(&mut self, ring: &'static dyn Tagged, update: &Update) -> Result<u32, Errno> {
+        for done in 0..update.table.count {
+            match self.update_slot(ring, (update.first + done) as usize, &update.table, done) {
+                Ok(()) => {}
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => return Ok(done),
             }
         }
-        Ok(fds.len())
+        Ok(update.table.count)
+    }
+
+    /// Replaces the file in slot `index` by the one at `place` of `table`. Source: `__io_sqe_files_update` in io_uring/rsrc.c.
+    fn update_slot(
+        &mut self,
+        ring: &'static dyn Tagged,
+        index: usize,
+        table: &Table,
+        place: u32,
+    ) -> Result<(), Errno> {
+        let (tag, fd) = (table.tag(place)?, user_read(table.fd_address(place))?);
+        if tag != 0 && matches!(fd, IORING_REGISTER_FILES_SKIP | -1) {
+            return Err(Errno::INVAL); // of a slot that keeps its file
+        }
+        if fd == IORING_REGISTER_FILES_SKIP {
+            return Ok(());
+        }
+        if !mutated(Mutation::StaleRegisteredFile) {
+            self.empty(index);
+        }
+        if let Some(file) = open(ring, fd, tag)? {
+            self.fill(index, file);
+        }
+        Ok(())
     }
 
     /// Puts a new descriptor, which becomes the engine's, into the slot that an SQE's `file_index` names: slot + 1, or
@@ -299,6 +302,13 @@ impl Files {
             return Err(Errno::INVAL);
         }
         self.empty(index as usize).then_some(()).ok_or(Errno::BADF)
+    }
+}
+
+impl Drop for Files {
+    /// Tags are told from the last slot to the first (`io_rsrc_data_free` in io_uring/rsrc.c).
+    fn drop(&mut self) {
+        while self.slots.pop().is_some() {}
     }
 }
 
