@@ -7,13 +7,14 @@ use crate::{
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
 use anyring_engine::{alloc, process, thread};
+use anyring_serve::environment;
 use core::ffi::{c_char, c_int};
 
 /// Runs when the loader has mapped everything the program starts with, before any code of that: also before libc's constructor,
 /// which says where the environment is.
-extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, environment: *const *const c_char) {
+extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list: *const *const c_char) {
     joined::complete();
-    exec::begin(environment);
+    exec::begin(list);
     backend::quieten_panics();
     entry::aside(|| {
         point(Point::Constructor);
@@ -45,6 +46,10 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, envir
         if !musl::is_glibc() || !copy::is_first() || alloc::reserve().is_err() {
             backend::leave_to_kernel();
         } else {
+            if !list.is_null() {
+                // SAFETY: the loader's argument, as a program's main is given it.
+                unsafe { environment::keep(list) };
+            }
             register_forked();
             thread::prepare();
             process::at_fork(renew_after_fork);

@@ -413,6 +413,7 @@ cases! {
     the_lowest_number_is_the_programs: "manners" "lowest";
     masks_that_cannot_be_read_are_refused: "manners" "bad-masks";
     flags_of_descriptions_stay: "manners" "flags";
+    a_cleared_environment_changes_nothing: "environment" "cleared";
     a_jump_makes_no_system_call: "manners" "jumps";
     pipes_have_no_other_ends_than_the_programs: "manners" "ends";
     losing_a_pipe_to_another_reader_keeps_nobody: "manners" "faster-pipe";

@@ -1,0 +1,48 @@
+/* Programs that clear their environment, or write over it, before their first call: what they were started with holds. */
+#include "engine.h"
+
+#include <linux/aio_abi.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+extern char **environ;
+
+/* As setproctitle does, which takes the room of all the strings. */
+static void write_over_environment(void)
+{
+	for (char **variable = environ; *variable; variable++)
+		memset(*variable, 'x', strlen(*variable));
+	CHECK(clearenv() == 0);
+}
+
+/* Whether the kernel made the context: it maps a completion ring of its own. */
+static int is_kernels(void)
+{
+	char line[512];
+	int found = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps))
+		found |= strstr(line, "/[aio]") != NULL;
+	fclose(maps);
+	return found;
+}
+
+static void backends_are_as_at_the_start(void)
+{
+	int preloaded = getenv("LD_PRELOAD") != NULL;
+	aio_context_t context = 0;
+	struct io_uring ring;
+	struct stat status;
+
+	write_over_environment();
+	CHECK(syscall(SYS_io_setup, 4, &context) == 0);
+	CHECK(is_kernels() != preloaded);
+	init_ring(&ring, 4, 0);
+	CHECK(fstat(ring.ring_fd, &status) == 0);
+	CHECK(S_ISSOCK(status.st_mode) == preloaded);
+	CHECK(syscall(SYS_io_destroy, context) == 0);
+}
+
+CASES({"cleared", backends_are_as_at_the_start})
