@@ -15,6 +15,7 @@ mod cqe_mixed;
 mod delivery;
 mod enter;
 mod epoll_wait;
+mod eventfd;
 mod file_table;
 mod files_update2;
 mod fs;

@@ -13,7 +13,7 @@
 //! a dead ring and not freed memory.
 
 pub mod arrivals;
-mod batch;
+pub mod batch;
 pub mod broken;
 pub mod cq;
 mod guard;

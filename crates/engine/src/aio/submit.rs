@@ -14,6 +14,7 @@ use crate::os::calls;
 use crate::os::{file_status, is_eventfd, user_read, GuardedWords, Os, Sys};
 use crate::request::{Request, Target};
 use crate::resource::files::FixedFile;
+use crate::ring::batch::Poster;
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::stats::Path;
@@ -162,7 +163,7 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
         Ok(Verdict::Done(result) | Verdict::DoneShort(result) | Verdict::DoneWith { result, .. }) => {
             stats::completed(opcode, Path::Inline, result);
             guard.record(|it| it.iocb_ends());
-            guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, false);
+            guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, Poster::Task);
             on_its_way.answered();
         }
         Ok(verdict) => {

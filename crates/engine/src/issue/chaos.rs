@@ -21,6 +21,7 @@ use crate::memory::layout::word;
 use crate::op::Op;
 use crate::os::{file_status, user_read, user_write, Clock};
 use crate::request::{Id, Request, Target};
+use crate::ring::batch::Poster;
 use crate::ring::{RingGuard, State};
 use crate::Errno;
 use anyring_abi::{Cqe, Opcode, Sqe, IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
@@ -266,7 +267,7 @@ pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     let shots = chaos.shots;
     if polls && guard.has_room() && chaos.draw(Rule::Spurious, shots).is_some() {
         guard.note(Rule::Spurious, shots, About::Request(id), "told twice");
-        guard.post(cqe, true);
+        guard.post(cqe, Poster::Task);
     }
     let Some(chaos) = &guard.chaos else { return };
     // A thread of ours asks all the time on a polled ring.

@@ -7,8 +7,10 @@
 use crate::forced::{point, Point};
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
+use crate::op::row;
 use crate::os::{syscall, Os, Sys};
 use crate::request::{Cancelled, Chain, Detached, Id, Request};
+use crate::ring::batch::Poster;
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::shared::control::RECORD_FREE;
@@ -18,6 +20,24 @@ use anyring_abi::{
     Cqe, Opcode, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_IO_DRAIN,
 };
 use core::sync::atomic::Ordering;
+
+/// Who posts a request's CQE natively. What waits for readiness or a device is completed by task work, and so is what a worker
+/// here reads because it is not cached.
+fn natively_posted_by(request: &Request) -> Poster {
+    let Some(row) = row(request.opcode) else { return Poster::Task };
+    let from_start = request.flags & IOSQE_ASYNC != 0 || request.op.is_forced(request.opcode);
+    let by_worker = match request.path {
+        Path::Inline => from_start,
+        Path::Poll => from_start && row.on_worker,
+        Path::Device => false,
+        Path::Worker => from_start || row.hashed,
+    };
+    if by_worker {
+        Poster::Worker
+    } else {
+        Poster::Task
+    }
+}
 
 impl RingGuard {
     /// Where a thread of ours has found that nobody reads any more what was to be written: natively that is the submitter, in which
@@ -305,12 +325,12 @@ impl RingGuard {
             self.record(|it| it.ends_quietly());
         }
         if posts {
-            let asynchronous = request.path != Path::Inline;
+            let poster = natively_posted_by(&request);
             let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
             match request.cqe_flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
-                0 => self.post(cqe, asynchronous),
-                IORING_CQE_F_32 => self.post_large(cqe, request.op.extra().unwrap_or_default(), asynchronous),
-                _ => self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, asynchronous),
+                0 => self.post(cqe, poster),
+                IORING_CQE_F_32 => self.post_large(cqe, request.op.extra().unwrap_or_default(), poster),
+                _ => self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, poster),
             }
             if let Some(record) = request.record {
                 self.batch.ends(record);

@@ -11,8 +11,8 @@ use crate::op::selection::{used_buffers, without_buffer, Attempted};
 use crate::op::{Direction, Op, Skip, Verdict};
 use crate::request::{Id, Polling, State};
 use crate::resource::buf_ring::Choice;
+use crate::ring::batch::Poster;
 use crate::ring::RingGuard;
-use crate::stats::Path;
 use crate::{stats, Errno};
 use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::ops::ControlFlow;
@@ -169,7 +169,7 @@ impl RingGuard {
         self.record_of(id, |it| it.shoots());
         let more = if mutated(Mutation::ShotWithoutMore) { 0 } else { IORING_CQE_F_MORE };
         let cqe = Cqe { user_data, res: result, flags: flags | more };
-        self.post(cqe, path != Path::Inline);
+        self.post(cqe, Poster::Task);
         if self.chaos.is_some() {
             chaos::after_shot(self, id, cqe);
         }

@@ -14,6 +14,7 @@ use crate::issue::arm::events_for;
 use crate::op::{Direction, Op, Skip, Verdict};
 use crate::poll::{ENDED, READ};
 use crate::request::{ListKind, Polling, Request, Target, Then, Tried};
+use crate::ring::batch::Poster;
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::stats::Path;
@@ -126,7 +127,7 @@ pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
             point(Point::Finish);
             stats::completed(single.opcode, Path::Poll, result);
             guard.record(|it| it.single_ends(single.told));
-            guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, true);
+            guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, Poster::Task);
             on_its_way.answered();
         }
         Verdict::WouldBlock(Direction::Read) => put_back(guard, place, single, on_its_way),

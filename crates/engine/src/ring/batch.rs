@@ -13,6 +13,40 @@ use crate::shared::control::{Control, PostLock, RECORD_FREE, RECORD_IN_BACKLOG, 
 use anyring_abi::Cqe;
 use core::sync::atomic::Ordering;
 
+/// Who posts a CQE natively, which decides how often the registered eventfd is signalled. Source: io_uring/eventfd.c.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Poster {
+    /// The submitting call or task work, which signals once for all that it posts.
+    Task,
+    /// The same, with a signal for each (`io_post_aux_cqe` in io_uring/io_uring.c).
+    Each,
+    /// A worker of io-wq: a signal for each, and the only ones for `IORING_REGISTER_EVENTFD_ASYNC`.
+    Worker,
+}
+
+/// How many CQEs each of them posts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Signals {
+    /// Those by [`Poster::Task`], known when the batch ends.
+    pub together: u32,
+    /// Those by [`Poster::Each`].
+    pub alone: u32,
+    /// These by [`Poster::Worker`].
+    pub by_worker: u32,
+}
+
+impl Signals {
+    /// One more.
+    #[inline(always)] // in the loop over SQEs, where nothing is left of it
+    pub(super) fn add(&mut self, poster: Poster) {
+        match poster {
+            Poster::Task => {}
+            Poster::Each => self.alone += 1,
+            Poster::Worker => self.by_worker += 1,
+        }
+    }
+}
+
 /// Completions that were not copied to the CQ yet.
 pub struct Batch {
     pub(super) cqes: [Cqe; BATCH],
@@ -28,8 +62,8 @@ pub struct Batch {
     pub(super) posted: usize,
     /// How many of them are TIMEOUTs' own: each ends every wait.
     pub(super) timeouts: u32,
-    /// One of them was not completed in its submitting call (`IORING_REGISTER_EVENTFD_ASYNC`).
-    pub(super) asynchronous: bool,
+    /// How many of them natively signal the registered eventfd alone, and how many as the others do, together.
+    pub(super) signals: Signals,
     /// Shared records that end with a CQE of the batch, and its place there; in the order of places.
     pub(super) ended: [((u8, u8), u8); BATCH],
     pub(super) ended_count: usize,
@@ -155,14 +189,16 @@ impl Batch {
         }
     }
 
-    /// Forgets the CQEs: whether one of them was not completed in its submitting call.
+    /// Forgets the CQEs: how they signal the registered eventfd.
     #[inline(always)] // each flush
-    pub(super) fn begin_anew(&mut self) -> bool {
+    pub(super) fn begin_anew(&mut self) -> Signals {
+        let together = self.count as u32;
         (self.count, self.posted) = (0, 0);
         if self.limit != BATCH {
             (self.limit, self.extra) = (BATCH, [0; 2]);
         }
-        core::mem::take(&mut self.asynchronous)
+        let Signals { alone, by_worker, .. } = core::mem::take(&mut self.signals);
+        Signals { together: together.saturating_sub(alone + by_worker), alone, by_worker }
     }
 
     /// All of it was posted: how many that were.
@@ -215,7 +251,7 @@ impl Default for Batch {
             head_seen: 0,
             posted: 0,
             timeouts: 0,
-            asynchronous: false,
+            signals: Signals::default(),
             ended: [((0, 0), 0); BATCH],
             ended_count: 0,
         }

@@ -34,6 +34,7 @@ use crate::issue::device;
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::request::{Request, State};
+use crate::ring::batch::Poster;
 use crate::ring::table;
 use crate::stats::Path;
 use crate::wq::Job;
@@ -297,7 +298,7 @@ impl RingGuard {
 
     fn answer_left(&mut self, (user_data, record): LeftOver) {
         let unanswered = Unanswered::new(self.ring, user_data, record);
-        self.post(Cqe { user_data, res: -Errno::IO.raw_os_error(), flags: 0 }, true);
+        self.post(Cqe { user_data, res: -Errno::IO.raw_os_error(), flags: 0 }, Poster::Task);
         unanswered.answered();
         if let Some(record) = record {
             self.batch.ends(record);

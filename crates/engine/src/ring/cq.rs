@@ -4,6 +4,7 @@
 //! finds the CQ full, or others waiting before it, goes to the shared backlog (`IORING_FEAT_NODROP`), and from there to
 //! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
 
+use super::batch::{Poster, Signals};
 use super::{Ring, RingGuard, State};
 use crate::forced::{point, Point};
 use crate::issue::unwatched;
@@ -79,12 +80,12 @@ impl Ring {
 impl RingGuard {
     /// Adds a CQE to the batch.
     #[inline]
-    pub fn post(&mut self, cqe: Cqe, asynchronous: bool) {
+    pub fn post(&mut self, cqe: Cqe, poster: Poster) {
         if self.batch.is_full() {
             self.flush();
         }
         let place = self.batch.add(cqe);
-        self.batch.asynchronous |= asynchronous;
+        self.batch.signals.add(poster);
         self.queue.count();
         self.record(|it| it.posted(place));
     }
@@ -92,12 +93,12 @@ impl RingGuard {
     /// Posts a CQE of 32 bytes, on a ring that has them. It makes a batch alone. Such CQEs are marked by `IORING_CQE_F_32`
     /// only where there are others (`IORING_SETUP_CQE_MIXED`). Source: `io_req_set_res32` in io_uring/io_uring.h.
     #[cold]
-    pub fn post_large(&mut self, mut cqe: Cqe, extra: [u64; 2], asynchronous: bool) {
+    pub fn post_large(&mut self, mut cqe: Cqe, extra: [u64; 2], poster: Poster) {
         self.flush();
         if !self.memory.view.layout().mixed {
             cqe.flags &= !IORING_CQE_F_32;
         }
-        self.post(cqe, asynchronous);
+        self.post(cqe, poster);
         (self.batch.limit, self.batch.extra) = (1, extra);
         if self.memory.view.is_double(&cqe) {
             self.queue.count(); // TIMEOUTs count entries
@@ -114,8 +115,8 @@ impl RingGuard {
     #[inline]
     pub fn post_message(&mut self, cqe: Cqe) {
         match self.memory.view.is_double(&cqe) {
-            true => self.post_large(cqe, [0; 2], false),
-            false => self.post(cqe, false),
+            true => self.post_large(cqe, [0; 2], Poster::Each),
+            false => self.post(cqe, Poster::Each),
         }
     }
 
@@ -123,7 +124,7 @@ impl RingGuard {
     #[cold]
     pub fn post_notification(&mut self, user_data: u64, flags: u32) {
         let res = (flags & IORING_NOTIF_USAGE_ZC_COPIED) as i32;
-        self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF }, true);
+        self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF }, Poster::Task);
     }
 
     /// Says that the CQE just posted is a TIMEOUT's.
@@ -200,11 +201,11 @@ impl RingGuard {
         if let Some(recorder) = recorder {
             recorder.complete(&batch.cqes[..batch.count], batch.count - overflowed);
         }
-        let asynchronous = batch.begin_anew();
+        let signals = batch.begin_anew();
         if wake {
             self.wake();
         }
-        self.tell_watchers(asynchronous);
+        self.tell_watchers(signals);
     }
 
     /// Where the batch goes if not to the CQ.
@@ -267,10 +268,28 @@ impl RingGuard {
 
     /// Signals the registered eventfd and whoever polls the ring's descriptor.
     #[inline]
-    fn tell_watchers(&mut self, asynchronous: bool) {
-        if let Some((eventfd, only_asynchronous)) = self.eventfd {
-            self.signal_eventfd(eventfd, asynchronous || !only_asynchronous);
+    fn tell_watchers(&mut self, signals: Signals) {
+        if self.eventfd.is_some() {
+            // On a ring with IORING_SETUP_DEFER_TASKRUN its owner posts whatever completes, all of it together.
+            let Signals { together, alone, by_worker } = signals;
+            match self.ring().defers() {
+                true => self.signal_eventfd(1, 0),
+                false => self.signal_eventfd(u32::from(together != 0) + alone + by_worker, by_worker),
+            }
         }
+        self.make_readable_if_watched();
+    }
+
+    /// The same where nothing was posted yet: natively whoever brings work signals, a worker or who makes something ready.
+    fn tell_watchers_of_work(&mut self) {
+        if self.eventfd.is_some() {
+            self.signal_eventfd(1, self.ring().arrived.any().into());
+        }
+        self.make_readable_if_watched();
+    }
+
+    #[inline]
+    fn make_readable_if_watched(&mut self) {
         if self.ring().polled_by_ring.load(Ordering::Relaxed) {
             self.control.header().watched.fetch_or(WATCHED_EDGE, Ordering::Relaxed);
         }
@@ -279,11 +298,14 @@ impl RingGuard {
         }
     }
 
+    /// `count` times, or `by_worker` times where only workers' completions count (`IORING_REGISTER_EVENTFD_ASYNC`).
     #[cold]
-    fn signal_eventfd(&mut self, eventfd: i32, wanted: bool) {
+    fn signal_eventfd(&mut self, count: u32, by_worker: u32) {
+        let Some((eventfd, only_by_workers)) = self.eventfd else { return };
+        let count = if only_by_workers { by_worker } else { count };
         let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
-        if !disabled && wanted {
-            signal(eventfd, 1);
+        if !disabled && count != 0 {
+            signal(eventfd, count.into());
             self.signalled = true;
         }
     }
@@ -408,7 +430,7 @@ impl RingGuard {
         if wake {
             self.wake();
         }
-        self.tell_watchers(true);
+        self.tell_watchers_of_work();
     }
 
     /// The announced work was done.

@@ -10,6 +10,7 @@ use crate::issue::{device, iopoll, msg_ring};
 use crate::lock::Held;
 use crate::op::{Op, Verdict};
 use crate::os::handlers;
+use crate::ring::batch::Poster;
 use crate::shared::control;
 use crate::wq::{self, Job};
 use crate::{descriptors, stats, Errno};
@@ -98,7 +99,7 @@ impl RingGuard {
     #[cold]
     fn post_tags(&mut self) {
         for user_data in self.ring.retired.take() {
-            self.post(Cqe { user_data, res: 0, flags: 0 }, true);
+            self.post(Cqe { user_data, res: 0, flags: 0 }, Poster::Each);
         }
     }
 

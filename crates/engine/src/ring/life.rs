@@ -4,6 +4,7 @@ use super::notes::Due;
 use crate::issue::device;
 use crate::mutation::{mutated, Mutation};
 use crate::request::{self, Slab};
+use crate::ring::batch::Poster;
 use crate::ring::resize;
 use crate::ring::{Ring, RingGuard, State};
 use crate::shared::control;
@@ -317,7 +318,7 @@ impl RingGuard {
                 }
                 let user_data = shared.user_data.load(Ordering::Relaxed);
                 let cqe = Cqe { user_data, res: -Errno::CANCELED.raw_os_error(), flags: 0 };
-                self.post(cqe, true);
+                self.post(cqe, Poster::Task);
                 self.batch.ends(record);
             }
             self.flush();

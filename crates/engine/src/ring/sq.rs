@@ -12,6 +12,7 @@ use crate::op::net::refused_flags;
 use crate::op::{definition, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
+use crate::ring::batch::Poster;
 use crate::stats::Path;
 use crate::wq::creds::Hold;
 use crate::{alloc, stats, Errno};
@@ -388,7 +389,8 @@ impl RingGuard {
         self.tally(opcode, result);
         if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
             self.record(|it| it.ends());
-            self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
+            let poster = if sqe.flags & IOSQE_ASYNC != 0 { Poster::Worker } else { Poster::Task };
+            self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, poster);
         }
         on_its_way.answered();
     }
@@ -486,7 +488,10 @@ impl RingGuard {
             None => stats::failed(),
         }
         self.drain.pass_by();
-        self.post(Cqe { user_data: sqe.user_data, res: result, flags: cqe_flags & IORING_CQE_F_MORE }, false);
+        self.post(
+            Cqe { user_data: sqe.user_data, res: result, flags: cqe_flags & IORING_CQE_F_MORE },
+            Poster::Task,
+        );
         if cqe_flags & IORING_CQE_F_NOTIF != 0 {
             self.post_notification(sqe.user_data, cqe_flags);
         }
