@@ -577,3 +577,23 @@ fn no_free_slot_for_a_socket_does_not_break_the_chain(cx: &Context) {
     ring.go_all(&[open.with(LINK).data(1), sqe::nop().data(2)]);
     assert_eq!(ring.wait_ordered(2), [(1, -libc::ENFILE), (2, -ECANCELED)]);
 }
+
+#[case(since = "5.6")]
+fn open_of_a_fifo_behind_what_waited_waits_for_nobody(cx: &Context) {
+    let mut ring = cx.ring(4);
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::mkfifo(c"fifo".as_ptr(), 0o600) }, 0);
+    let (mut opened, mut bytes) = (Vec::new(), [0; 1]);
+    for (how, error) in [(libc::O_WRONLY, -libc::ENXIO), (libc::O_RDONLY, 0), (libc::O_WRONLY, 0)] {
+        let (reader, mut writer) = pipe();
+        let read = sqe::read(fd(&reader), &mut bytes, 0).with(IOSQE_IO_LINK).data(1);
+        ring.go_all(&[read, sqe::openat(libc::AT_FDCWD, c"fifo", how, 0).data(2)]);
+        writer.write_all(b"x").expect("write");
+        let cqes = ring.wait_ordered(2);
+        assert_eq!(cqes[0], (1, 1));
+        match error {
+            0 => opened.push(owned(cqes[1].1, "an end")),
+            error => assert_eq!(cqes[1].1, error),
+        }
+    }
+}

@@ -29,6 +29,21 @@ fn full_queue_goes_through(cx: &Context) {
 }
 
 #[case(own_flags)]
+fn open_of_a_fifo_waits_for_nobody(cx: &Context) {
+    let mut ring = polled(cx, 4);
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::mkfifo(c"fifo".as_ptr(), 0o600) }, 0);
+    go(&mut ring, &[sqe::openat(libc::AT_FDCWD, c"fifo", libc::O_WRONLY, 0)]);
+    assert_eq!(seen(&mut ring).res, -libc::ENXIO);
+    go(&mut ring, &[sqe::openat(libc::AT_FDCWD, c"fifo", libc::O_RDONLY, 0)]);
+    let reader = owned(seen(&mut ring).res, "the reader");
+    // SAFETY: an open descriptor.
+    assert_eq!(unsafe { libc::fcntl(fd(&reader), libc::F_GETFL) } & libc::O_NONBLOCK, 0);
+    go(&mut ring, &[sqe::openat(libc::AT_FDCWD, c"fifo", libc::O_WRONLY, 0)]);
+    owned(seen(&mut ring).res, "the writer");
+}
+
+#[case(own_flags)]
 fn pending_read_completes_without_a_call(cx: &Context) {
     let ((reader, mut writer), mut buffer) = (pipe(), [0; 4]);
     let mut ring = ring_of(cx, 4, Params { sq_thread_idle: 10_000, ..params(0) });

@@ -83,6 +83,12 @@ impl RingGuard {
         self.queue_to_worker(id, approach, why, true);
     }
 
+    /// Whether io-wq makes a request from the start. Its operation is `op`.
+    fn is_natively_by_worker(&self, id: Id, op: &Op) -> bool {
+        let request = &self.slab[id];
+        request.in_worker || request.flags & IOSQE_ASYNC != 0 || op.is_forced(request.opcode)
+    }
+
     fn queue_to_worker(&mut self, id: Id, approach: Approach, why: Punt, is_first: bool) {
         match self.slab[id].op.waiter() {
             Some(Waiter::Futex) => return self.punt_to_waiter(id, Waiter::Futex),
@@ -142,6 +148,8 @@ impl RingGuard {
             helper::stand_by();
         }
         let approach = match approach {
+            // Natively no worker makes it: it waits for nobody, and who has both ends of a FIFO opened waits for the first.
+            _ if matches!(op, Op::Fs(_)) && !self.is_natively_by_worker(id, &op) => Approach::AttemptFirst,
             Approach::AttemptFirst if op.identity(self.slab[id].opcode) != Identity::Names => approach,
             _ if by_creds_pool => Approach::Plain,
             _ => approach,
