@@ -597,3 +597,21 @@ fn open_of_a_fifo_behind_what_waited_waits_for_nobody(cx: &Context) {
         }
     }
 }
+
+#[case(undisturbed, since = "5.5")]
+fn link_timeout_that_is_over_as_it_begins(cx: &Context) {
+    let (file, mut ring, mut bytes) = (file("f", b"abc"), cx.ring(4), [0; 8]);
+    let (now, past) = (Timespec::default(), Timespec { tv_sec: 1, tv_nsec: 0 });
+    let absolute = sqe::link_timeout(&past).op_flags(IORING_TIMEOUT_ABS);
+    for (request, timeout, answers) in [
+        (sqe::nop(), sqe::link_timeout(&now), [0, -ENOENT]),
+        (sqe::nop(), absolute, [0, -ENOENT]),
+        (sqe::nop(), sqe::link_timeout(&past), [0, -ECANCELED]),
+        (sqe::read(fd(&file), &mut bytes, 0), sqe::link_timeout(&now), [3, -ENOENT]),
+        (sqe::poll_remove(77), sqe::link_timeout(&now), [-ENOENT, -ENOENT]),
+        (sqe::read(-1, &mut bytes, 0), sqe::link_timeout(&now), [-libc::EBADF, -ECANCELED]),
+    ] {
+        ring.go_all(&[request.with(IOSQE_IO_LINK).data(1), timeout.data(2)]);
+        assert_eq!(ring.wait_ordered(2), [(1, answers[0]), (2, answers[1])]);
+    }
+}

@@ -8,6 +8,7 @@ use crate::forced::{point, Point};
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::row;
+use crate::op::timeout::Timeout;
 use crate::os::{syscall, Os, Sys};
 use crate::request::{Cancelled, Chain, Detached, Id, Request};
 use crate::ring::batch::Poster;
@@ -290,7 +291,7 @@ impl RingGuard {
                 self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
             let next = if guards {
                 let behind = self.slab[next].next.take();
-                self.end_in_turn(next, -Errno::CANCELED.raw_os_error(), false);
+                self.end_in_turn(next, self.answer_of_unarmed(next, result), false);
                 behind
             } else {
                 Some(next)
@@ -309,6 +310,21 @@ impl RingGuard {
         if !self.drain.is_idle() {
             self.release_held();
         }
+    }
+
+    /// What a LINK_TIMEOUT says whose request has completed with `result` at once. Natively its timer has been started by then,
+    /// unless there was no such file, and one that is due as it starts has expired.
+    fn answer_of_unarmed(&self, id: Id, result: i32) -> i32 {
+        /// Natively a request takes longer than that.
+        const AT_ONCE_NS: u64 = 1_000;
+        let expires = |timeout: &Timeout| match timeout.when.absolute {
+            true => timeout.when.time_ns <= timeout.clock.now_ns(),
+            false => timeout.when.time_ns <= AT_ONCE_NS,
+        };
+        let has_expired = self.slab[id].op.timeout().is_some_and(expires);
+        let error =
+            if has_expired && result != -Errno::BADF.raw_os_error() { Errno::NOENT } else { Errno::CANCELED };
+        -error.raw_os_error()
     }
 
     /// Posts a request's CQE and gives its place back. No CQE when it is to be `quiet`, or when it did not fail and asked
