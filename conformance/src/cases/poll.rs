@@ -294,6 +294,26 @@ fn update_to_ready_events_fires(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, i32::from(IN)), (2, 0)]);
 }
 
+#[case(since = "5.13")]
+fn update_to_what_is_there_is_answered_behind_the_submission(cx: &Context) {
+    let ((_reader, writer), mut ring) = (pipe(), cx.ring(8));
+    ring.go(sqe::poll_add(fd(&writer), IN, 0).data(1));
+    let update_and = |ring: &mut Ring, other: Sqe| {
+        ring.go_all(&[update(1, IORING_POLL_UPDATE_EVENTS, OUT, 0).data(2), other.data(3)]);
+        ring.wait_ordered(3)
+    };
+    assert_eq!(update_and(&mut ring, sqe::nop()), [(2, 0), (3, 0), (1, i32::from(OUT))]);
+    // It is found no more.
+    for other in [sqe::cancel(1, 0), sqe::poll_remove(1), update(1, IORING_POLL_UPDATE_EVENTS, IN, 0)] {
+        ring.go(sqe::poll_add(fd(&writer), IN, 0).data(1));
+        assert_eq!(update_and(&mut ring, other), [(2, 0), (3, -ENOENT), (1, i32::from(OUT))]);
+    }
+    // What is linked behind it goes on.
+    ring.go_all(&[sqe::poll_add(fd(&writer), IN, 0).with(IOSQE_IO_LINK).data(1), sqe::nop().data(4)]);
+    assert_eq!(update_and(&mut ring, sqe::nop()), [(2, 0), (3, 0), (1, i32::from(OUT))]);
+    assert_eq!(ring.wait_ordered(1), [(4, 0)]);
+}
+
 #[case]
 fn update_with_bad_flags_is_einval(cx: &Context) {
     let mut ring = cx.ring(4);
@@ -433,4 +453,44 @@ fn a_peer_that_stopped_sending_is_always_reported(cx: &Context) {
     assert_eq!(ring.run(sqe::poll_add(fd(&a), libc::POLLIN, 0)), hung);
     let writable = i32::from(libc::POLLRDHUP | libc::POLLOUT);
     assert_eq!(ring.run(sqe::poll_add(fd(&a), libc::POLLOUT, 0)), writable);
+}
+
+#[case(since = "5.13")]
+fn multishot_and_oneshot_answers_once(cx: &Context) {
+    for initial in [0, 1] {
+        let (mut file, mut ring) = (eventfd(initial, libc::EFD_NONBLOCK), cx.ring(4));
+        let poll = sqe::poll_add(fd(&file), IN, IORING_POLL_ADD_MULTI);
+        ring.go(poll.op_flags(IN as u32 | libc::EPOLLONESHOT as u32));
+        if initial == 0 {
+            file.write_all(&1u64.to_ne_bytes()).expect("write");
+        }
+        let cqe = ring.wait();
+        assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
+        file.write_all(&1u64.to_ne_bytes()).expect("write");
+        ring.expect_quiet();
+    }
+}
+
+#[case(own_flags, since = "6.0")]
+fn multishot_of_a_ring_ends_with_what_its_cqes_tell(cx: &Context) {
+    let (mut ring, mut other) = (cx.ring_with(8, 0), cx.ring_with(8, 0));
+    let poll = sqe::poll_add(other.fd, IN, IORING_POLL_ADD_MULTI);
+    ring.go(poll);
+    ring.expect_quiet();
+    other.go(sqe::nop());
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
+    // What is there when it begins is told besides.
+    ring.go(poll);
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (i32::from(IN), IORING_CQE_F_MORE));
+    other.go(sqe::nop());
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
+    // It would go round for ever.
+    ring.go(sqe::poll_add(ring.fd, IN, IORING_POLL_ADD_MULTI).data(7));
+    ring.expect_quiet();
+    ring.go(sqe::nop().data(8));
+    assert_eq!(ring.wait_sorted(2), [(7, i32::from(IN)), (8, 0)]);
+    ring.expect_quiet();
 }

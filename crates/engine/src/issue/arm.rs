@@ -408,9 +408,10 @@ impl RingGuard {
         let told = self.poll_set.existing(fd).map_or(0, |entry| entry.found);
         self.answer(fd, |poll| {
             let seen = if poll.multishot { seen & !told } else { seen };
-            // What comes of its own CQEs is the last (EPOLL_URING_WAKE in `io_poll_wake`): it would go round for ever.
-            let last = poll.multishot && by_itself && !poll.found_at_once();
-            let is_socket = || !descriptors::is_ring(fd) && socket_option(fd, libc::SO_TYPE).is_ok();
+            // What comes of CQEs is the last (EPOLL_URING_WAKE in `io_poll_wake`): of its own it would go round for ever.
+            let is_ring = descriptors::is_ring(fd);
+            let last = poll.multishot && (by_itself || is_ring) && !poll.found_at_once();
+            let is_socket = || !is_ring && socket_option(fd, libc::SO_TYPE).is_ok();
             (poll.woken(seen, is_socket), last)
         });
     }

@@ -267,8 +267,11 @@ impl RingGuard {
         if let (Some(events), Some(poll)) = (remove.events, self.slab[id].op.poll_mut()) {
             poll.events = events;
         }
-        // Armed anew: it may be ready for the new events already.
-        self.reissue(id);
+        // Armed anew: what is ready for the new events already is answered by task work, behind the rest of the submission.
+        match self.attempt_again(id) {
+            Verdict::Done(result) => self.end_in_turn(id, result, result < 0),
+            verdict => self.follow(id, verdict),
+        }
         Verdict::Done(0)
     }
 }

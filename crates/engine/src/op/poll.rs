@@ -40,7 +40,7 @@ impl PollAdd {
         }
         Ok(PollAdd {
             events: sqe.op_flags as u16,
-            multishot,
+            multishot: multishot && sqe.op_flags & libc::EPOLLONESHOT as u32 == 0,
             always: ALWAYS | libc::POLLRDHUP as u16,
             found: false,
         })
