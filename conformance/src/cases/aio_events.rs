@@ -54,6 +54,21 @@ fn timeout_ends_the_wait(cx: &Context) {
     assert!(started.elapsed() >= Duration::from_millis(60));
 }
 
+/// Waits for the event of a poll, which comes once this thread sleeps.
+#[case(own_flags)]
+fn timeout_before_the_present_never_comes(cx: &Context) {
+    skip_libaio(cx.door);
+    for (tv_sec, tv_nsec) in [(-1, 0), (0, -1), (-5, 999_999_999)] {
+        let (aio, (reader, mut writer)) = (Aio::new(cx.door, 8), pipe());
+        assert_eq!(aio.submit(&mut [poll(&reader, libc::POLLIN)]), 1);
+        let feeder = once_asleep(move || writer.write_all(b"x").expect("write"));
+        let (mut events, timeout) = ([IoEvent::default()], Timespec { tv_sec, tv_nsec });
+        let (events, timeout) = (events.as_mut_ptr() as usize, &raw const timeout as usize);
+        assert_eq!(aio.get_at(1, 1, events, timeout), 1);
+        feeder.join().expect("the feeder");
+    }
+}
+
 #[case(own_flags)]
 fn timeout_with_some_of_the_events(cx: &Context) {
     let aio = Aio::new(cx.door, 8);

@@ -188,6 +188,14 @@ fn sigmask_keeps_a_signal_out(cx: &Context) {
 }
 
 #[case]
+fn negative_numbers_of_completions_are_there_at_once(cx: &Context) {
+    let ring = cx.ring(8);
+    for wanted in [u32::MAX, 0xffff_fff0, 0xffff_ff00, 0xf000_0000, 0x8000_0001] {
+        assert_eq!(ring.enter(0, wanted, IORING_ENTER_GETEVENTS, 0, 0), 0, "{wanted:#x}");
+    }
+}
+
+#[case]
 fn plain_sigmask_argument(cx: &Context) {
     count_signal(libc::SIGUSR1);
     block_signal(libc::SIGUSR1);

@@ -448,6 +448,24 @@ fn recvmsg_negative_name_length_is_eoverflow(cx: &Context) {
 }
 
 #[case]
+fn recvmsg_lengths_without_a_sum_are_eoverflow(cx: &Context) {
+    let ((_a, b), mut ring) = (pair(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 8, 64);
+    for (name, control) in
+        [(0, usize::MAX), (0, i32::MAX as usize - 15), (8, usize::MAX - 8), (i32::MAX, 0), (1 << 30, 1 << 30)]
+    {
+        let mut header = header(name, 0);
+        header.msg_controllen = control as _;
+        assert_eq!(ring.run(recvmsg(fd(&b), &mut header)), -EOVERFLOW, "{name} {control}");
+    }
+    // The largest that have one find no buffer of that size.
+    put(&_a, b"x");
+    let mut header = header(0, 0);
+    header.msg_controllen = (i32::MAX as usize - 16) as _;
+    assert_eq!(ring.run(recvmsg(fd(&b), &mut header)), -EFAULT);
+}
+
+#[case]
 fn recvmsg_without_select_is_einval(cx: &Context) {
     let ((_a, b), mut ring, mut header) = (pair(), cx.ring(8), header(0, 0));
     assert_eq!(ring.run(sqe::recvmsg(fd(&b), &mut header, 0).ioprio(IORING_RECV_MULTISHOT as u16)), -EINVAL);

@@ -192,6 +192,23 @@ fn words_of_the_program_are_kept(cx: &Context) {
 }
 
 #[case(own_flags)]
+fn there_is_a_reason_to_enter(cx: &Context) {
+    let mut ring = cx.ring_with(2, DEFERRED);
+    assert_eq!(ring.resize(8, 0, 0), 0);
+    assert_eq!(ring.sq_flags(), IORING_SQ_NEED_WAKEUP | IORING_SQ_TASKRUN);
+    assert_eq!(ring.run(sqe::nop()), 0);
+    assert_eq!(ring.resize(2, 4, IORING_SETUP_CQSIZE), 0);
+    (0..3).for_each(|_| ring.go_all(&[sqe::nop(); 2]));
+    assert_ne!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, 0);
+    assert_eq!(ring.resize(8, 0, 0), 0);
+    assert_eq!(ring.sq_flags(), IORING_SQ_NEED_WAKEUP | IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
+    assert_eq!(ring.wait_all(6).len(), 6);
+    let mut flagged = cx.ring_with(2, DEFERRED | IORING_SETUP_TASKRUN_FLAG);
+    assert_eq!(flagged.resize(8, 0, 0), 0);
+    assert_eq!(flagged.sq_flags(), IORING_SQ_NEED_WAKEUP | IORING_SQ_TASKRUN);
+}
+
+#[case(own_flags)]
 fn requests_in_flight_complete_in_the_new_areas(cx: &Context) {
     let ((reader, mut writer), mut ring, mut bytes) = (pipe(), cx.ring_with(4, DEFERRED), [0; 4]);
     ring.go(sqe::read(fd(&reader), &mut bytes, 0).data(1));

@@ -48,14 +48,15 @@ pub fn io_pgetevents(wait: &Wait, mask: u64) -> Result<u64, Errno> {
     read_events(wait, span_ns, sigmask)
 }
 
-/// The timeout; `None` for none.
+/// The timeout; `None` for none. Before the present it never comes: natively the sum is taken for one that overflows
+/// (`ktime_add_safe` in kernel/time/hrtimer.c).
 fn span_ns(timeout: u64) -> Result<Option<u64>, Errno> {
     if timeout == 0 {
         return Ok(None);
     }
     let time: Timespec = user_read(timeout)?;
-    let seconds_ns = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
-    Ok(Some(seconds_ns.saturating_add(time.tv_nsec.max(0) as u64)))
+    let span_ns = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec);
+    Ok(u64::try_from(span_ns).ok())
 }
 
 /// Source: `do_io_getevents` and `read_events` in fs/aio.c.

@@ -99,9 +99,11 @@ fn copy_to(guard: &mut RingGuard, new: &View) -> Result<(), Errno> {
     for ahead in 0..completed {
         old.copy_cqe_to(new, cq_head.wrapping_add(ahead))?;
     }
-    for offset in [word::SQ_DROPPED, word::SQ_FLAGS, word::CQ_FLAGS, word::CQ_OVERFLOW] {
+    for offset in [word::SQ_DROPPED, word::CQ_FLAGS, word::CQ_OVERFLOW] {
         new.store(offset, old.load(offset)?)?;
     }
+    // Whoever looked for a reason to enter in the old areas has one: `io_register_resize_rings` in io_uring/register.c.
+    new.store(word::SQ_FLAGS, old.load(word::SQ_FLAGS)? | IORING_SQ_NEED_WAKEUP | IORING_SQ_TASKRUN)?;
     new.store(word::SQ_HEAD, sq_head)?;
     new.store(word::SQ_TAIL, sq_tail)?;
     new.store(word::CQ_HEAD, cq_head)?;

@@ -46,7 +46,7 @@ fn satisfied(guard: &RingGuard, target: u64, timeouts: u32) -> bool {
     reached || guard.control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts
 }
 
-/// The total of the CQ that ends a wait for `min_complete` CQEs. What is there already counts by the words in ring memory: of a
+/// The total of the CQ that ends a wait for `min_complete` CQEs, of which natively half of the numbers are negative. What is there already counts by the words in ring memory: of a
 /// head beyond the tail the difference is as large as can be, and there is nothing to wait for.
 fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
     let view = guard.memory.view;
@@ -54,7 +54,11 @@ fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
     let head = view.load(word::CQ_HEAD)?;
     let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
     let post = guard.control.lock_post();
-    Ok(if ready >= wanted { post.cq_total() } else { post.total_at(head.wrapping_add(wanted)) })
+    Ok(if ready >= wanted || (min_complete as i32) < 0 {
+        post.cq_total()
+    } else {
+        post.total_at(head.wrapping_add(wanted))
+    })
 }
 
 /// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.

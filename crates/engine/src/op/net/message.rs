@@ -77,6 +77,15 @@ fn known_flags(flags: u32, header: &Header) -> u32 {
     }
 }
 
+/// Whether what the multishot form puts before the data has a size. Source: `io_recvmsg_mshot_prep` in io_uring/net.c.
+fn fits_before_data(header: &Header) -> bool {
+    /// `struct io_uring_recvmsg_out`.
+    const OUT_BYTES: u64 = 16;
+    let name = u64::try_from(header.name_length).ok();
+    let bytes = name.and_then(|name| (header.control_length as u64).checked_add(OUT_BYTES + name));
+    bytes.is_some_and(|bytes| bytes <= i32::MAX as u64)
+}
+
 /// Addresses in the program's `struct msghdr`.
 #[derive(Debug)]
 struct Told {
@@ -129,7 +138,7 @@ impl Message {
         if iovecs == Iovecs::Selecting && header.iovec_count > 1 {
             return Err(Errno::INVAL);
         }
-        if multishot && header.name_length < 0 {
+        if multishot && !fits_before_data(&header) {
             return Err(Errno::OVERFLOW);
         }
         if header.name_length < 0 {
