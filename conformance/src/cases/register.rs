@@ -183,6 +183,14 @@ fn buffers_that_cannot_be_written_are_efault(cx: &Context) {
 }
 
 #[case]
+fn buffers_are_kept_whatever_mprotect_forbids(cx: &Context) {
+    let ((_reader, writer), mut ring, memory) = (pipe(), cx.ring(4), pages(1));
+    assert_eq!(ring.register_buffers(&[iovec_mut(memory)]), 0);
+    protect(memory, libc::PROT_NONE);
+    assert_eq!(ring.run(prep(Opcode::WriteFixed, fd(&writer), address(memory), 8, 0)), 8);
+}
+
+#[case]
 fn buffers_unregister_without_is_enxio(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_UNREGISTER_BUFFERS, 0, 0) as i32, -ENXIO);
 }

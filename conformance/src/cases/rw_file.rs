@@ -514,3 +514,17 @@ fn o_direct_aligned_reads(cx: &Context) {
         assert!(memory.iter().all(|byte| *byte == 5));
     }
 }
+
+#[case]
+fn write_at_the_position_that_a_limit_cuts_short_leaves_it(cx: &Context) {
+    use std::io::Seek;
+    let (mut file, mut ring) = (file("f", b""), cx.ring(4));
+    let limit = libc::rlimit { rlim_cur: 5, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a limit of the case's own process, and a signal that it ignores.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+    }
+    assert_eq!(ring.run(sqe::write(fd(&file), b"0123456789", -1)), 5);
+    assert_eq!(file.stream_position().expect("lseek"), 0);
+}
