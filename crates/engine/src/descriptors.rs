@@ -14,7 +14,7 @@ pub use numbers::{closes_are_seen, is_ring, note_use, set_closes_are_seen};
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::handlers;
+use crate::os::{handlers, standard};
 use crate::os::{Os, Sys};
 use crate::sync::Hook;
 use crate::thread::tables;
@@ -124,7 +124,8 @@ static LOWEST: AtomicI32 = AtomicI32::new(0);
 #[cold]
 fn find_lowest() -> i32 {
     let limit = calls::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
-    let mut lowest = (limit - TOP_ROOM).max(limit / 2);
+    // Never a standard number, however low the limit was once: what is remembered outlives it.
+    let mut lowest = (limit - TOP_ROOM).max(limit / 2).max(standard::END);
     if mutated(Mutation::OwnNumbersAreLow) {
         lowest = lowest.min(3);
     }
@@ -146,7 +147,7 @@ fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
             }
             Ok(moved) => return Ok(Own(moved.into_raw_fd())),
             Err(Errno::MFILE | Errno::INVAL) if !is_known => (lowest, is_known) = (find_lowest(), true),
-            Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest = (lowest / 2).max(3),
+            Err(Errno::MFILE | Errno::INVAL) if lowest > standard::END => lowest = (lowest / 2).max(standard::END),
             Err(Errno::MFILE | Errno::INVAL) => return Err(Errno::MFILE),
             Err(error) => return Err(error),
         }

@@ -10,7 +10,8 @@ use super::linux::{nap, syscall};
 use crate::mutation::{mutated, Mutation};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-const END: i32 = 3;
+/// The lowest number that the engine's own may have.
+pub const END: i32 = 3;
 
 /// Whether all three are known to be open. Relaxed: a close at the same time is not seen in either order.
 static OPEN: AtomicBool = AtomicBool::new(false);

@@ -37,15 +37,41 @@ static void use_a_ring(int ready[2])
 	io_uring_queue_exit(&ring);
 }
 
+static void limit_to(int numbers)
+{
+	struct rlimit few;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &few) == 0);
+	few.rlim_cur = numbers;
+	CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+}
+
+/* While all numbers there are were low, a duplicate was needed: what was learned of the limit then is not held to later. */
+static void below_a_low_limit(int ready[2])
+{
+	struct io_uring ring, other;
+	char byte;
+
+	CHECK(close(2) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, ready[0], &byte, 1, 1);
+	limit_to(STANDARD);
+	CHECK(close(ready[0]) == 0);
+	limit_to(1024);
+	CHECK(io_uring_queue_init(8, &other, DEFERRED) == 0);
+	io_uring_queue_exit(&other);
+	io_uring_queue_exit(&ring);
+	mine(1);
+	CHECK(dup(0) == 2);
+	mine(0);
+}
+
 /* Where no other number is left. */
 static void fill_the_table(void)
 {
-	struct rlimit few;
 	int last = -1, fd;
 
-	CHECK(getrlimit(RLIMIT_NOFILE, &few) == 0);
-	few.rlim_cur = 16;
-	CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+	limit_to(16);
 	while ((fd = fcntl(1, F_DUPFD_CLOEXEC, STANDARD)) >= 0)
 		last = fd;
 	CHECK(close(2) == 0);
@@ -79,6 +105,7 @@ static void traced(void)
 	CHECK(null == 0 && dup(null) == 1 && dup2(null, 2) == 2);
 	mine(0);
 	use_a_ring(ready);
+	below_a_low_limit(ready);
 	fill_the_table();
 	_exit(0);
 }
