@@ -4,7 +4,8 @@ use super::{child, Runner};
 use crate::program::{manner, Step};
 use libc::{c_int, c_ulong, c_void};
 
-/// The smallest that pthread_attr_setstacksize(3) takes.
+/// The smallest that pthread_attr_setstacksize(3) takes without the frames of signals: a handler that waits on a ring may be
+/// interrupted by another.
 const SMALL_BYTES: usize = 16 << 10;
 
 extern "C" {
@@ -26,7 +27,8 @@ impl Runner {
             let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
             libc::pthread_attr_init(&mut attributes);
             if manner & manner::SMALL != 0 {
-                libc::pthread_attr_setstacksize(&mut attributes, SMALL_BYTES);
+                let frame = libc::getauxval(libc::AT_MINSIGSTKSZ) as usize;
+                libc::pthread_attr_setstacksize(&mut attributes, SMALL_BYTES + frame);
             }
             if manner & manner::MASKED != 0 {
                 pthread_attr_setsigmask_np(&mut attributes, &super::all_but_the_alarm());
