@@ -9,7 +9,6 @@
 
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
-use crate::thread;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Of [`CHANGED`], [`UNSEEN`] and [`KEPT`]. Relaxed: a thread that changes its identity sets it before that, and takes each ring's
@@ -54,17 +53,16 @@ pub fn changes() -> u32 {
     CHANGES.load(Ordering::Relaxed)
 }
 
-/// Whether system call `number`, one of [`NUMBERS`], with this first argument makes the calling thread differ from others.
-pub fn is_changed_by(number: i64, argument: usize) -> bool {
+/// Whether system call `number`, one of [`NUMBERS`], with this first argument changes an identity.
+pub fn may_be_changed_by(number: i64, argument: usize) -> bool {
     const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
     const NO_IDENTITY: i32 = libc::CLONE_FILES | libc::CLONE_SYSVSEM;
-    let changes = match number {
+    match number {
         libc::SYS_unshare => argument as i32 & !NO_IDENTITY != 0,
         libc::SYS_keyctl => argument == KEYCTL_JOIN_SESSION_KEYRING,
         libc::SYS_setfsuid | libc::SYS_setfsgid => argument as u32 != u32::MAX, // that only asks
         _ => true,
-    };
-    changes && !thread::is_alone()
+    }
 }
 
 /// The calling thread is about to change its identity, beside others. `keep` has what is in flight keep the one that all have.

@@ -346,11 +346,15 @@ pub fn unshared() {
 /// The calling thread is about to make system call `number`, one of [`identity::NUMBERS`], with this first argument.
 #[cold]
 pub fn before_identity_call(number: i64, argument: usize) {
+    if !identity::may_be_changed_by(number, argument) {
+        return;
+    }
     // A forked child that is noticed later would forget what is noted here. One of vfork(2) changes nothing of its parent's.
     if OWNER.load(Ordering::Relaxed) != 0 && !is_owner() {
         return;
     }
-    if identity::is_changed_by(number, argument) {
+    // Alone it differs from nobody.
+    if !thread::is_alone() {
         identity::changing(|| {
             let mut claim = None;
             for ring in rings() {

@@ -389,7 +389,7 @@ pub fn system_call(args: [usize; 6]) -> isize {
     if size != 8 || guarded() == 0 && !os::kernel_copies() {
         return kernel(set);
     }
-    let wanted = if set == 0 { None } else { sys::read_program(set as *const u64) };
+    let wanted = if set == 0 { None } else { read_set(set) };
     if !are_kept(how as c_int, wanted) {
         let before = settle(wanted.map(|_| how as c_int));
         let answer = kernel(set);
@@ -408,6 +408,15 @@ pub fn system_call(args: [usize; 6]) -> isize {
         tell(old, before);
     }
     answer
+}
+
+/// The program's set. The guarded routine takes no call for it, and opens what it needs to where that is blocked.
+fn read_set(set: usize) -> Option<u64> {
+    if active() {
+        os::user_read(set as u64).ok()
+    } else {
+        sys::read_program(set as *const u64)
+    }
 }
 
 /// Adds to the mask that the kernel has told.

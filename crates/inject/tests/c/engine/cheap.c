@@ -1,6 +1,7 @@
 /* Calls that concern no ring cost the system calls that they are, while there is a ring: a tracer counts. */
 #include "engine.h"
 #include <sys/epoll.h>
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/ptrace.h>
 #include <sys/select.h>
@@ -148,6 +149,21 @@ static void do_wait_masked(void)
 	CHECK(pselect(0, NULL, NULL, NULL, &now, &none) == 0);
 }
 
+static void do_mask_by_number(void)
+{
+	unsigned long all = -1UL, old, none = 0;
+
+	CHECK(syscall(SYS_rt_sigprocmask, SIG_BLOCK, &none, &old, 8) == 0);
+	CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, 8) == 0);
+	CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8) == 0);
+}
+
+static void do_identity(void)
+{
+	CHECK(unshare(0) == 0);
+	CHECK(setfsuid(-1) == (int)geteuid());
+}
+
 static void do_nothing_else(void)
 {
 	CHECK(getppid() > 0);
@@ -162,7 +178,7 @@ static const struct {
 	{"fcntl", do_fcntl, 3}, {"map", do_map, 3},	  {"advise", do_advise, 2},   {"poll", do_poll, 2},
 	{"select", do_select, 1}, {"epoll", do_epoll, 3}, {"syscall", do_syscall, 3}, {"getppid", do_nothing_else, 1},
 	{"action", do_action, 3}, {"mask", do_mask, 3},	  {"close_range", do_close_range, 2},
-	{"masked waits", do_wait_masked, 2},
+	{"masked waits", do_wait_masked, 2}, {"mask by number", do_mask_by_number, 3}, {"identity", do_identity, 3},
 };
 enum { COUNT = sizeof(all) / sizeof(all[0]) };
 
