@@ -2,7 +2,7 @@
 //!
 //! Whoever takes signals over holds [`Lock`]; what changes one action does without, as the handler of a signal that reads it.
 
-use super::{bit, guarded, way, GUARDABLE};
+use super::{bit, guarded, mask, way, GUARDABLE};
 use crate::sys;
 use anyring_engine::descriptors;
 use anyring_engine::os::nap;
@@ -447,13 +447,13 @@ pub fn system_call(args: [usize; 6]) -> isize {
     }
     let wanted = match new {
         0 => None,
-        _ => match sys::read_program(new as *const Action) {
+        _ => match mask::read_program(new) {
             Some(action) => Some(action),
             None => return -(libc::EFAULT as isize),
         },
     };
     let before = wanted.map_or_else(|| ask_kept(signal), |wanted| exchange_kept(signal, |_| wanted));
-    if old != 0 && !sys::write_program(old as *mut Action, before) {
+    if old != 0 && !mask::write_program(old, before) {
         return -(libc::EFAULT as isize);
     }
     0
@@ -461,3 +461,5 @@ pub fn system_call(args: [usize; 6]) -> isize {
 
 // SAFETY: four integers.
 unsafe impl sys::Plain for Action {}
+// SAFETY: as above.
+unsafe impl anyring_engine::os::Plain for Action {}

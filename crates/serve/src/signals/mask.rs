@@ -389,7 +389,7 @@ pub fn system_call(args: [usize; 6]) -> isize {
     if size != 8 || guarded() == 0 && !os::kernel_copies() {
         return kernel(set);
     }
-    let wanted = if set == 0 { None } else { read_set(set) };
+    let wanted = if set == 0 { None } else { read_program(set) };
     if !are_kept(how as c_int, wanted) {
         let before = settle(wanted.map(|_| how as c_int));
         let answer = kernel(set);
@@ -410,19 +410,28 @@ pub fn system_call(args: [usize; 6]) -> isize {
     answer
 }
 
-/// The program's set. The guarded routine takes no call for it, and opens what it needs to where that is blocked.
-fn read_set(set: usize) -> Option<u64> {
+/// What the program has at `from`. The guarded routine takes no call for it, and opens what it needs to where that is blocked.
+pub(super) fn read_program<T: sys::Plain + os::Plain>(from: usize) -> Option<T> {
     if active() {
-        os::user_read(set as u64).ok()
+        os::user_read(from as u64).ok()
     } else {
-        sys::read_program(set as *const u64)
+        sys::read_program(from as *const T)
+    }
+}
+
+/// Tells the program at `to`, likewise; whether it can be told there.
+pub(super) fn write_program<T: sys::Plain + os::Plain>(to: usize, value: T) -> bool {
+    if active() {
+        os::user_write(to as u64, &value).is_ok()
+    } else {
+        sys::write_program(to as *mut T, value)
     }
 }
 
 /// Adds to the mask that the kernel has told.
 fn tell(old: usize, before: u64) {
-    if let Some(real) = sys::read_program(old as *const u64) {
-        sys::write_program(old as *mut u64, real | before);
+    if let Some(real) = read_program::<u64>(old) {
+        write_program(old, real | before);
     }
 }
 

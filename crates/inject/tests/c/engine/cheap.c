@@ -158,6 +158,16 @@ static void do_mask_by_number(void)
 	CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8) == 0);
 }
 
+static void do_action_by_number(void)
+{
+	struct {
+		unsigned long words[4];
+	} action;
+
+	CHECK(syscall(SYS_rt_sigaction, SIGUSR1, NULL, &action, 8) == 0);
+	CHECK(syscall(SYS_rt_sigaction, SIGUSR1, &action, NULL, 8) == 0);
+}
+
 static void do_identity(void)
 {
 	CHECK(unshare(0) == 0);
@@ -179,6 +189,7 @@ static const struct {
 	{"select", do_select, 1}, {"epoll", do_epoll, 3}, {"syscall", do_syscall, 3}, {"getppid", do_nothing_else, 1},
 	{"action", do_action, 3}, {"mask", do_mask, 3},	  {"close_range", do_close_range, 2},
 	{"masked waits", do_wait_masked, 2}, {"mask by number", do_mask_by_number, 3}, {"identity", do_identity, 3},
+	{"action by number", do_action_by_number, 2},
 };
 enum { COUNT = sizeof(all) / sizeof(all[0]) };
 
