@@ -340,7 +340,7 @@ pub struct CheckOptions {
     pub no_overflow: bool,
     /// Of each kind of request, 99 of 100 complete in this time: 250us, 2ms, 1s. Leaves out what waits by its nature
     /// (timeouts, polls, futexes, waitid)
-    #[arg(long, value_name = "TIME", value_parser = parse_bound)]
+    #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub max_p99: Option<Bound>,
     /// No misuse that passes silently: CQEs never seen, user_data twice in flight, files closed that are in use. Asks
     /// nothing else, and anyring serves (docs/chaos.md)
@@ -388,6 +388,12 @@ fn parse_bound(text: &str) -> Result<Bound, String> {
         Some(Bound { ns, text: text.to_owned(), unit, unit_ns: *unit_ns })
     });
     found.ok_or_else(|| "a time with its unit: ns, us, ms or s".to_owned())
+}
+
+/// A time that something may take.
+fn parse_patience(text: &str) -> Result<Bound, String> {
+    let bound = parse_bound(text)?;
+    (bound.ns != 0).then_some(bound).ok_or_else(|| "a time above 0: nothing takes none".to_owned())
 }
 
 const LAB_EXAMPLES: &str = "\
@@ -562,6 +568,12 @@ fn chaos_help() -> String {
     )
 }
 
+/// The name of an injection, or of a finding.
+fn parse_injection(text: &str) -> Result<String, String> {
+    let name = anyring_engine::chaos::Name::parse(text);
+    name.map(|name| name.to_string()).ok_or_else(|| "RING.POSITION.RULE, as 1.2.short".to_owned())
+}
+
 /// Run PROGRAM on anyring's engine, which does by a seeded choice what io_uring permits: short reads, late CQEs ...
 #[derive(Debug, Args)]
 #[command(after_help = chaos_help(), override_usage = "anyring chaos [OPTIONS] -- PROGRAM [ARGS]...")]
@@ -579,10 +591,10 @@ pub struct ChaosOptions {
     #[arg(long)]
     pub shrink: bool,
     /// Make only these injections, as --shrink and the log name them
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_injection)]
     pub only: Vec<String>,
     /// A run that takes longer has failed, and is killed: 500ms, 10s [default: none, with --runs or --shrink 10s]
-    #[arg(long, value_name = "TIME", value_parser = parse_bound)]
+    #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub timeout: Option<Bound>,
     /// A run has failed that prints this on standard output or standard error
     #[arg(long, value_name = "TEXT")]

@@ -68,6 +68,11 @@ pub fn resolve(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file))
 }
 
+/// Whether execve(2) would not refuse it at first sight, so that who serves it can be said before.
+pub fn can_start(file: &Path) -> bool {
+    is_executable(file) && crate::elf::missing_interpreter(file).is_none()
+}
+
 /// Whether we may execute it.
 pub fn is_executable(file: &Path) -> bool {
     file.is_file() && accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()

@@ -4,7 +4,7 @@ use crate::asked::{self, Decision, Means};
 use crate::cli::{Backend, RunOptions};
 use crate::doctor::{self, Server};
 use crate::elf::Way;
-use crate::exec::{exec, exec_by, resolve};
+use crate::exec::{can_start, exec, exec_by, resolve};
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
 use crate::{elf, library, ring};
 use anyring_guest::State;
@@ -18,8 +18,8 @@ use std::path::Path;
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
     let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
-    // A program that is not found is left to exec, which says so.
-    let file = resolve(&options.program.words[0]);
+    // What is not found, or cannot be executed, is left to exec, which says so: nobody serves it.
+    let file = resolve(&options.program.words[0]).filter(|file| can_start(file));
     if (rings.server, aio.server) == (Server::Kernel, Server::Kernel) && !options.guest {
         return leave_to_kernel(options, file.as_deref(), &rings, &aio);
     }

@@ -43,7 +43,7 @@ pub struct Counters {
     completions: BTreeMap<&'static str, Paths>,
 }
 
-/// Programs whose requests the kernel served, which are not counted.
+/// Programs that the kernel serves if they ask for it, which is not counted.
 #[derive(Serialize)]
 struct LeftToKernel {
     io_uring: u64,
@@ -183,8 +183,8 @@ pub fn table(counters: &Counters) -> String {
         [("io_uring", left.io_uring), ("Linux AIO", left.aio)].iter().filter(|(_, left)| *left != 0)
     {
         text.push_str(&format!(
-            "{:25}{programs} (programs; their requests are not counted)\n",
-            format!("kernel served {what}")
+            "{:25}{programs} (programs; whether they asked for it is not counted)\n",
+            format!("{what} left to kernel")
         ));
     }
     if counters.completions.is_empty() {

@@ -369,6 +369,15 @@ fn two_bugs_together_shrink_to_two_injections() {
 }
 
 #[test]
+fn an_injection_that_is_not_met_proves_nothing() {
+    let Some(program) = program() else { return };
+    let only = |name| chaos(&["--seed", "1", "--rules", "all", "--only", name], &[program, "enter", "right"]);
+    let unmet = only("1.999999.short");
+    assert_eq!(unmet.status.code(), Some(125), "{}", stderr(&unmet));
+    assert!(stderr(&unmet).contains("--only 1.999999.short: "), "{}", stderr(&unmet));
+}
+
+#[test]
 fn the_program_s_output_is_its_own() {
     let Some(program) = program() else { return };
     let script = format!("echo out; echo err >&2; {program} enter right");
@@ -406,6 +415,13 @@ fn what_has_left_its_session_is_killed_with_the_program() {
 fn what_cannot_be_done_is_said_in_one_line() {
     one_line_failure(&chaos(&["--rules", "shorter"], &["true"]), 2);
     one_line_failure(&chaos(&[], &["/nowhere/program"]), 127);
+    for options in
+        [&["--only", "nonsense"][..], &["--only", "1.2.shorter"], &["--only", "1.2.short,"], &["--timeout", "0s"]]
+    {
+        let why = String::from_utf8(chaos(options, &["true"]).stderr).expect("UTF-8");
+        assert!(why.contains(options[0]) && !why.contains("ring that"), "{options:?}: {why}");
+        assert_eq!(chaos(options, &["true"]).status.code(), Some(2), "{options:?}");
+    }
     let nothing = one_line_failure(&chaos(&[], &["true"]), 125);
     assert!(nothing.contains("no ring"), "{nothing}");
 }

@@ -752,6 +752,27 @@ fn the_log_tells_in_one_line_who_serves_and_why() {
     }
 }
 
+#[test]
+fn nobody_is_said_to_serve_what_cannot_be_started() {
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (log, stats, script) =
+        (folder.path().join("log"), folder.path().join("stats"), folder.path().join("script"));
+    common::install(b"#!/nonexistent/interpreter\n", &script);
+    let cannot =
+        [("/no/such/program", 127), ("no-such-program", 127), ("/", 126), (script.to_str().expect("UTF-8"), 127)];
+    for backend in ["auto", "user", "kernel"] {
+        for (program, status) in cannot {
+            let mut command = anyring(&["run", "--backend", backend, "--log"]);
+            command.arg(&log).arg("--stats").arg(&stats).args(["--", program]);
+            let run = output(&mut command);
+            let is_refused = run.status.code() == Some(125) && backend == "kernel";
+            assert!(run.status.code() == Some(status) || is_refused, "{run:?}");
+            assert!(!log.exists() && !stats.exists(), "{backend} {program}");
+        }
+    }
+}
+
 /// Programs of x86-64 on another processor: no calls of io_uring's, no seccomp(2), no child without a signal.
 #[test]
 fn programs_below_an_emulator_are_served_or_refused_in_one_line() {

@@ -151,6 +151,10 @@ fn a_run_that_the_kernel_serves_is_counted_as_such() {
     }
     let text = stdout(&output(anyring(&["stats"]).arg(&file)));
     assert!(text.contains("anyring trace --backend kernel"), "says what counts them: {text}");
+    assert!(
+        text.contains("Linux AIO left to kernel ") && !text.contains("served"),
+        "true(1) asked for none: {text}"
+    );
 }
 
 /// A file that ANYRING_STATS names by mistake is the user's.

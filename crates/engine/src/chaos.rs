@@ -176,7 +176,8 @@ pub struct Name {
 }
 
 impl Name {
-    fn parse(name: &str) -> Option<Name> {
+    /// That of a text.
+    pub fn parse(name: &str) -> Option<Name> {
         let mut parts = name.split('.');
         let (ring, position, rule) = (parts.next()?, parts.next()?, parts.next()?);
         let rule = rules::RULES.iter().find(|row| row.name == rule)?.rule;

@@ -71,9 +71,11 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     let seeds = first..first.saturating_add(options.runs.unwrap_or(1).into());
     let (mut failed, mut cases) = (Vec::new(), Vec::new());
     let (mut injections, mut rings) = (0, 0);
+    let mut unmet = options.only.clone();
     for seed in seeds.clone() {
         let run = runner.run(seed, (!options.only.is_empty()).then_some(&options.only[..]))?;
         injections += run.injections.len();
+        unmet.retain(|name| !run.injections.iter().any(|injection| injection.is(name)));
         rings += run.rings;
         let failure = runner.failure(&run);
         if junit.is_some() {
@@ -109,6 +111,14 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     }
     if rings == 0 && failed.is_empty() {
         return Err(Failure { status: OWN_FAILURE, message: format!("{NO_RING}, so that nothing is proven") });
+    }
+    if !unmet.is_empty() && failed.is_empty() {
+        let message = format!(
+            "--only {}: the program never came to it, by {}, so that nothing is proven",
+            unmet.join(","),
+            if seeds.end - seeds.start == 1 { "this seed and these rules" } else { "these seeds and rules" }
+        );
+        return Err(Failure { status: OWN_FAILURE, message });
     }
     if many {
         let (of, last) = (seeds.end - seeds.start, seeds.end - 1);

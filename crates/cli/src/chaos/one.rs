@@ -35,6 +35,11 @@ pub struct Injection {
 }
 
 impl Injection {
+    /// Whether it is what `--only` calls so.
+    pub fn is(&self, name: &str) -> bool {
+        self.name == name
+    }
+
     /// The injection for people: a line, and one for each frame of the program's.
     pub fn lines(&self) -> Vec<String> {
         with_frames(self.describe(), &self.at)
