@@ -191,7 +191,7 @@ pub struct Event {
     pub fd: i32,
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `len`. CREATE: entries of the SQ, or what io_setup(2) asked for. REGISTER:
     /// registered files. ENTER: `to_submit`. CQRING_WAIT: how many CQEs. Work runs: how many items. SHORT_WRITE: bytes
-    /// wanted.
+    /// wanted. FILE_GET, COMPLETE, CQE_OVERFLOW of the kernel's: 1 where a thread of io-wq did it.
     pub len: u32,
     /// COMPLETE, CQE_OVERFLOW: the CQE's. REGISTER: the answer. REQ_FAILED: the error. SHORT_WRITE: bytes written.
     /// POLL_ARM: see [`skip`](Event::skip). QUEUE_ASYNC_WORK: see [`punt`](Event::punt).

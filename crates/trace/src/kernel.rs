@@ -9,8 +9,9 @@
 //! The pages read from `trace_pipe_raw` are as `events/header_page` and `events/header_event` in tracefs describe them.
 
 use crate::{now_ns, processes, take_older, was_left_behind, Event, Source, FILE_PREFIX};
-use anyring_abi::IORING_ENTER_REGISTERED_RING;
+use anyring_abi::{Opcode, IORING_ENTER_REGISTERED_RING, IOSQE_ASYNC, IOSQE_IO_DRAIN};
 use anyring_engine::event::{FileKind, Kind};
+use anyring_engine::op;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -139,6 +140,12 @@ struct Names {
     processes: HashMap<u32, u32>,
     /// Which ring a process knows by a number.
     numbers: HashMap<(u32, i32), u32>,
+    /// What the descriptors of a process were when they could be looked at.
+    files: HashMap<(u32, i32), FileKind>,
+    /// Whether a thread that only the instance for all tells of is one of io-wq.
+    io_wq: HashMap<u32, bool>,
+    /// Rings on which something was drained.
+    drained: HashSet<u64>,
 }
 
 impl Names {
@@ -201,9 +208,46 @@ impl Names {
         *request
     }
 
+    /// What the file behind a number is: when nobody can say any more, what it was.
+    fn file(&mut self, whose: Whose, ring: u64, thread: u32, fd: i32) -> FileKind {
+        let maker = self.ours.get(&ring).filter(|_| whose == Whose::All).map(|maker| *maker as u32);
+        let process = self.process(maker.unwrap_or(thread));
+        match file_kind(thread, fd) {
+            FileKind::Unknown => self.files.get(&(process, fd)).copied().unwrap_or(FileKind::Unknown),
+            kind => *self.files.entry((process, fd)).and_modify(|known| *known = kind).or_insert(kind),
+        }
+    }
+
+    /// Whether the thread is one of io-wq's workers: what is no kernel worker and polls no ring. They end with their program.
+    fn is_io_wq(&mut self, whose: Whose, thread: u32) -> bool {
+        let is_kworker = || fs::read(format!("/proc/{thread}/comm")).is_ok_and(|name| name.starts_with(b"kworker"));
+        whose == Whose::All
+            && !self.pollers.contains(&thread)
+            && *self.io_wq.entry(thread).or_insert_with(|| !is_kworker())
+    }
+
+    /// The SQE's flags of a request's, as far as they can be told: the kernel sends some to workers by the same bit.
+    fn sqe_flags(&mut self, ring: u64, opcode: u16, flags: u32) -> u32 {
+        let flags = flags & 0xff; // above are the kernel's own
+        if flags & u32::from(IOSQE_IO_DRAIN) != 0 {
+            self.drained.insert(ring);
+        }
+        match may_be_forced(opcode) || self.drained.contains(&ring) {
+            true => flags & !u32::from(IOSQE_ASYNC),
+            false => flags,
+        }
+    }
+
     fn process(&mut self, thread: u32) -> u32 {
         *self.processes.entry(thread).or_insert_with(|| processes::process_of(thread).unwrap_or(thread))
     }
+}
+
+/// Whether the kernel sends requests of this opcode to a worker that nobody wants there (REQ_F_FORCE_ASYNC).
+fn may_be_forced(opcode: u16) -> bool {
+    use Opcode::{Fadvise, Openat, Openat2};
+    let opcode = u8::try_from(opcode).ok().and_then(Opcode::from_u8);
+    opcode.is_some_and(|it| matches!(it, Fadvise | Openat | Openat2) || op::row(it).is_some_and(|row| row.forced))
 }
 
 /// What the file behind a number is, now: it may have been closed since.
@@ -388,13 +432,13 @@ impl KernelSource {
                 continue;
             };
             if self.names.concerns_us(whose, format, &record) {
-                events.push(event_of(&mut self.names, format, &record, time_ns));
+                events.push(event_of(&mut self.names, whose, format, &record, time_ns));
             }
         }
     }
 }
 
-fn event_of(names: &mut Names, format: &Format, record: &[u8], time_ns: u64) -> Event {
+fn event_of(names: &mut Names, whose: Whose, format: &Format, record: &[u8], time_ns: u64) -> Event {
     let value = |name: &str| format.value(record, name);
     let kind = format.kind;
     let thread = value("common_pid") as u32;
@@ -425,12 +469,18 @@ fn event_of(names: &mut Names, format: &Format, record: &[u8], time_ns: u64) -> 
             (event.len, event.offset) = (value("nr_files") as u32, value("nr_bufs"));
             event.result = value("ret") as i32;
         }
-        Kind::SubmitReq | Kind::QueueAsyncWork => event.flags &= 0xff, // above are the kernel's own
+        Kind::SubmitReq | Kind::QueueAsyncWork => {
+            event.flags = names.sqe_flags(value("ctx"), event.opcode, event.flags);
+        }
         Kind::ReqFailed => {
             (event.len, event.offset) = (value("len") as u32, value("off"));
             event.result = value("error") as i32;
         }
-        Kind::FileGet => event.file = file_kind(thread, event.fd),
+        Kind::FileGet => {
+            event.file = names.file(whose, value("ctx"), thread, event.fd);
+            event.len = names.is_io_wq(whose, thread).into();
+        }
+        Kind::Complete | Kind::CqeOverflow => event.len = names.is_io_wq(whose, thread).into(),
         Kind::PollArm => event.flags = value("events") as u32,
         Kind::Link => event.offset = names.request(value("target_req"), false).into(),
         Kind::FailLink => event.offset = names.request(value("link"), false).into(),
@@ -515,6 +565,35 @@ mod tests {
         let later = 1_005 + (2 << 27) + 1 + 3;
         assert_eq!(found, [(1_005, 0xaa), (later, 0xbb), (later + 1 + 7, 0xcc)]);
         assert!(records(&page[..10]).is_empty());
+    }
+
+    #[test]
+    fn a_flag_that_the_kernel_sets_itself_is_not_the_sqe_s() {
+        let mut names = Names::default();
+        let (is_async, drain) = (u32::from(IOSQE_ASYNC), u32::from(IOSQE_IO_DRAIN));
+        for forced in [Opcode::Fsync, Opcode::Statx, Opcode::Openat, Opcode::Fadvise] {
+            assert_eq!(names.sqe_flags(1, forced as u16, is_async | 4 | 1 << 20), 4, "{forced:?}");
+        }
+        let read = Opcode::Read as u16;
+        assert_eq!(names.sqe_flags(1, read, is_async), is_async);
+        assert_eq!(names.sqe_flags(1, read, drain | is_async), drain);
+        assert_eq!(names.sqe_flags(1, read, is_async), 0, "what comes behind a drain is sent there, too");
+        assert_eq!(names.sqe_flags(2, read, is_async), is_async, "on another ring");
+    }
+
+    #[test]
+    fn what_a_number_named_is_remembered_for_a_program_that_has_ended() {
+        let mut names = Names::default();
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&reader);
+        assert_eq!(names.file(Whose::Own, 1, own, fd), FileKind::Fifo);
+        drop(reader);
+        assert_eq!(names.file(Whose::Own, 1, own, fd), FileKind::Fifo);
+        // A thread of io-wq that has gone, too: it works for the process that made the ring.
+        names.ours.insert(1, own.into());
+        assert_eq!(names.file(Whose::All, 1, u32::MAX, fd), FileKind::Fifo);
+        assert!(names.is_io_wq(Whose::All, u32::MAX) && !names.is_io_wq(Whose::Own, own));
     }
 
     #[test]

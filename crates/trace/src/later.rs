@@ -10,11 +10,13 @@ struct Thread<T> {
     steps: u64,
     /// What it has completed in the present one; nothing for what was not in question.
     done: Vec<Option<T>>,
+    /// Items of task work that only begin the next request of a chain.
+    begun: u32,
 }
 
 impl<T> Default for Thread<T> {
     fn default() -> Self {
-        Thread { steps: 0, done: Vec::new() }
+        Thread { steps: 0, done: Vec::new(), begun: 0 }
     }
 }
 
@@ -41,18 +43,24 @@ impl<T> Threads<T> {
     pub fn step(&mut self, thread: u32) -> Vec<Option<T>> {
         let thread = self.0.entry(thread).or_default();
         thread.steps += 1;
+        thread.begun = 0;
         core::mem::take(&mut thread.done)
     }
 
-    /// The thread has completed something, which is given if it may have been in the submitting call.
-    pub fn complete(&mut self, thread: u32, what: Option<T>) {
-        self.0.entry(thread).or_default().done.push(what);
+    /// The thread has completed something, which is given if it may have been in the submitting call. Task work of the
+    /// thread then `begins_next` of its chain.
+    pub fn complete(&mut self, thread: u32, what: Option<T>, begins_next: bool) {
+        let thread = self.0.entry(thread).or_default();
+        thread.done.push(what);
+        thread.begun += u32::from(begins_next);
     }
 
     /// The thread has run task work, by which as many as `count` of its last completions were made. They come behind those
     /// that were inline.
     pub fn task_work(&mut self, thread: u32, count: u32) -> [Vec<Option<T>>; 2] {
-        let mut inline = self.0.get_mut(&thread).map_or_else(Vec::new, |thread| core::mem::take(&mut thread.done));
+        let Some(thread) = self.0.get_mut(&thread) else { return [Vec::new(), Vec::new()] };
+        let count = count.saturating_sub(core::mem::take(&mut thread.begun));
+        let mut inline = core::mem::take(&mut thread.done);
         let later = inline.split_off(inline.len().saturating_sub(count as usize));
         [inline, later]
     }

@@ -152,6 +152,8 @@ pub struct Kinds {
     pub forced: u64,
     /// Why workers got requests, and how many for each reason. The kernel does not tell.
     pub worker_because: BTreeMap<&'static str, u64>,
+    /// Of what workers had, the requests that were linked behind one that a worker had: it went on with them.
+    pub behind_worker: u64,
     /// Of these, with an error.
     pub errors: u64,
     /// Of these, with fewer bytes than asked for; none where it is not told how many that were.

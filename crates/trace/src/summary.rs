@@ -49,6 +49,8 @@ struct Tally {
     forced: u64,
     /// Why workers got them, by the place in [`Punt::ALL`].
     punts: [u64; Punt::ALL.len()],
+    /// Those that workers had because they had the one before it in the chain.
+    behind_worker: u64,
     errors: u64,
     short: u64,
     unfinished: u64,
@@ -66,6 +68,7 @@ impl Default for Tally {
             paths: [0; PATHS],
             forced: 0,
             punts: [0; Punt::ALL.len()],
+            behind_worker: 0,
             errors: 0,
             short: 0,
             unfinished: 0,
@@ -115,6 +118,10 @@ struct InFlight {
     /// Why a worker got it, where that is told.
     punt: Option<Punt>,
     several: bool,
+    /// The next in its chain; 0 for none.
+    next: u32,
+    /// The one before it in its chain was a worker's.
+    behind_worker: bool,
     user_data: u64,
     /// When it was submitted, by what its thread did.
     moment: Moment,
@@ -148,6 +155,19 @@ impl InFlight {
         let sized = has_sizes && counts_bytes(self.opcode);
         let size = if sized { SizeClass::of(self.len) } else { SizeClass::Untold };
         Key { opcode: self.opcode, file: self.file, size }
+    }
+
+    /// A thread of io-wq is at work on it. `queue_async_work` is told of the first in a chain only.
+    fn begin_in_io_wq(&mut self, ring: &mut RingTally, now_ns: u64) {
+        if self.queued_ns != 0 {
+            let queued_ns = core::mem::take(&mut self.queued_ns);
+            *self.in_queue_ns.get_or_insert(0) += now_ns.saturating_sub(queued_ns);
+        }
+        if self.path == Path::Inline {
+            self.path = Path::Worker;
+            ring.with_workers += 1;
+            ring.most_with_workers = ring.most_with_workers.max(ring.with_workers);
+        }
     }
 }
 
@@ -200,6 +220,9 @@ impl Summary {
                 ring.look_up(event.fd, event.file);
                 if let Some(request) = request {
                     request.file = event.file;
+                    if !self.has_sizes && event.len == 1 {
+                        request.begin_in_io_wq(ring, event.time_ns);
+                    }
                 }
             }
             Kind::PollArm => {
@@ -225,6 +248,13 @@ impl Summary {
                 if let Some((request, worked)) = queued.zip(event.worked()) {
                     let queued_ns = core::mem::take(&mut request.queued_ns);
                     *request.in_queue_ns.get_or_insert(0) += worked.began_ns.saturating_sub(queued_ns);
+                }
+            }
+            Kind::Link => {
+                let before = u32::try_from(event.offset).ok();
+                let before = before.and_then(|before| self.in_flight.get_mut(&(event.ring, before)));
+                if let Some(before) = before {
+                    before.next = event.request;
                 }
             }
             Kind::Complete | Kind::CqeOverflow => {
@@ -294,6 +324,8 @@ impl Summary {
             in_queue_ns: None,
             punt: None,
             several: false,
+            next: 0,
+            behind_worker: false,
             user_data: event.user_data,
             moment: self.threads.moment(event.thread),
         };
@@ -311,7 +343,7 @@ impl Summary {
                 request.several = true;
             }
             if !self.has_sizes {
-                self.threads.complete(event.thread, None);
+                self.threads.complete(event.thread, None, false);
             }
             return;
         }
@@ -321,6 +353,9 @@ impl Summary {
         let now = self.threads.moment(event.thread);
         let Some(ring) = self.rings.get_mut(&event.ring) else { return };
         let polled = ring.flags & IORING_SETUP_IOPOLL != 0;
+        if !self.has_sizes && event.len == 1 {
+            request.begin_in_io_wq(ring, event.time_ns);
+        }
         if !self.has_sizes && request.path == Path::Inline && (request.moment != now || polled) {
             request.path = Path::KernelAio;
         }
@@ -330,6 +365,8 @@ impl Summary {
         if let Some(punt) = request.punt {
             tally.punts[punt as usize] += 1;
         }
+        let by_worker = request.path == Path::Worker;
+        tally.behind_worker += u64::from(by_worker && request.behind_worker);
         tally.errors += u64::from(event.result < 0);
         tally.short += u64::from(short);
         if let Some(in_queue_ns) = request.in_queue_ns {
@@ -342,7 +379,11 @@ impl Summary {
             tally.took(request.path, latency_ns);
         }
         if !self.has_sizes {
-            self.threads.complete(event.thread, open.then_some(Untold { ring: event.ring, key, latency_ns }));
+            let untold = open.then_some(Untold { ring: event.ring, key, latency_ns });
+            self.threads.complete(event.thread, untold, request.next != 0 && event.result >= 0);
+        }
+        if let Some(next) = self.in_flight.get_mut(&(event.ring, request.next)).filter(|_| request.next != 0) {
+            next.behind_worker = by_worker;
         }
     }
 
@@ -440,6 +481,7 @@ impl Tally {
             kernel_aio,
             worker,
             forced: self.forced,
+            behind_worker: self.behind_worker,
             worker_because: Punt::ALL
                 .iter()
                 .zip(self.punts)
@@ -597,6 +639,48 @@ mod tests {
         let report = summary.report(0);
         let (ring, kinds) = (&report.rings[0], &report.rings[0].kinds[0]);
         assert_eq!((ring.cqes, ring.overflows, kinds.count, kinds.unfinished), (4, 3, 4, 1));
+    }
+
+    /// As the kernel's tracepoints tell it: a chain whose first request a worker gets, and one whose first is inline.
+    #[test]
+    fn what_io_wq_completes_was_a_worker_s_wherever_in_the_chain() {
+        let mut summary = Summary::new(false);
+        let of = |kind, opcode: Opcode, request, time_ns| Event {
+            opcode: opcode as u16,
+            len: 0,
+            ..event(kind, request, time_ns)
+        };
+        let in_io_wq = |event: Event| Event { thread: 9, len: 1, ..event };
+        let link =
+            |request, time_ns| Event { offset: u64::from(request - 1), ..event(Kind::Link, request, time_ns) };
+        let events = [
+            event(Kind::Enter, 0, 1),
+            of(Kind::SubmitReq, Opcode::Fsync, 1, 10),
+            of(Kind::SubmitReq, Opcode::Write, 2, 11),
+            link(2, 11),
+            of(Kind::QueueAsyncWork, Opcode::Fsync, 1, 12),
+            in_io_wq(of(Kind::FileGet, Opcode::Fsync, 1, 20)),
+            in_io_wq(of(Kind::Complete, Opcode::Fsync, 1, 80)),
+            in_io_wq(of(Kind::FileGet, Opcode::Write, 2, 81)),
+            in_io_wq(of(Kind::Complete, Opcode::Write, 2, 90)),
+            event(Kind::Enter, 0, 100),
+            of(Kind::SubmitReq, Opcode::Read, 3, 110),
+            of(Kind::SubmitReq, Opcode::Statx, 4, 111),
+            link(4, 111),
+            of(Kind::Complete, Opcode::Read, 3, 112),
+            of(Kind::QueueAsyncWork, Opcode::Statx, 4, 113),
+            Event { len: 1, ..event(Kind::TaskWorkRun, 0, 114) }, // which began the second
+            in_io_wq(of(Kind::Complete, Opcode::Statx, 4, 120)),
+        ];
+        events.iter().for_each(|event| summary.add(event));
+        let report = summary.report(0);
+        let kinds = |opcode| report.rings[0].kinds.iter().find(|it| it.kind.opcode == opcode).expect("that kind");
+        let paths = |opcode| [kinds(opcode).inline, kinds(opcode).kernel_aio, kinds(opcode).worker];
+        assert_eq!((paths("FSYNC"), paths("WRITE")), ([0, 0, 1], [0, 0, 1]));
+        assert_eq!((kinds("FSYNC").behind_worker, kinds("WRITE").behind_worker), (0, 1));
+        assert_eq!((paths("READ"), paths("STATX")), ([1, 0, 0], [0, 0, 1]));
+        assert_eq!(kinds("FSYNC").queued_p50_ns, Some(8));
+        assert_eq!(report.rings[0].most_with_workers, 1);
     }
 
     #[test]
