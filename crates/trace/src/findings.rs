@@ -49,10 +49,15 @@ fn of_io_uring(ring: &RingReport) -> Vec<Found> {
     let files = &ring.files_on;
     let of_kinds = ring.kinds.iter().flat_map(|kinds| {
         let punted = [punted_reads(kinds, files), punted_writes(kinds, files)];
-        [forced(kinds), slow_inline(kinds), attempts_in_vain(kinds)].into_iter().chain(punted)
+        [forced(kinds), slow_inline(kinds), of_kernel(ring, || attempts_in_vain(kinds))].into_iter().chain(punted)
     });
-    let of_all =
-        [overflows(ring), one_enter_each(ring), one_submitter(ring), many_with_workers(ring), unregistered(ring)];
+    let of_all = [
+        overflows(ring),
+        one_enter_each(ring),
+        of_kernel(ring, || one_submitter(ring)),
+        many_with_workers(ring),
+        of_kernel(ring, || unregistered(ring)),
+    ];
     of_kinds.chain(of_all).collect()
 }
 
@@ -60,6 +65,11 @@ fn of_io_uring(ring: &RingReport) -> Vec<Found> {
 /// the right path, is not told.
 fn of_aio(ring: &RingReport) -> Vec<Found> {
     vec![one_enter_each(ring), many_with_workers(ring)]
+}
+
+/// What saves something on the kernel's rings and nothing on our engine's, or even costs there (multishot RECV).
+fn of_kernel(ring: &RingReport, find: impl Fn() -> Found) -> Found {
+    ring.by_kernel.then(find).flatten()
 }
 
 type Found = Option<(&'static str, String, &'static str)>;
@@ -167,6 +177,8 @@ fn punted(
         None if kinds.worker_because.is_empty() => kinds.worker.saturating_sub(kinds.forced),
         None => 0,
     };
+    // They are where the one before them was, whatever the file.
+    let punted = punted.saturating_sub(kinds.behind_worker);
     if !(is_block || kinds.kind.file == "file") || punted < FEW || !mostly(punted, kinds.count, percent) {
         return None;
     }
@@ -214,12 +226,14 @@ fn punted_reads(kinds: &Kinds, files: &[FilesOn]) -> Found {
         ),
         Why::WouldWait => (
             format!("what they wanted was not in the page cache of {name}{source}"),
-            "have the file read ahead (IORING_OP_FADVISE or posix_fadvise with POSIX_FADV_WILLNEED), or read with O_DIRECT",
+            match mostly(kinds.sequential, kinds.count, 50) {
+                true => "have the file read ahead (IORING_OP_FADVISE or posix_fadvise with POSIX_FADV_WILLNEED)",
+                false => "read with O_DIRECT, if what is read is not read again",
+            },
         ),
         Why::Unknown => (
             "the page cache did not have it, or the file system has no nonblocking read: which is not known".to_owned(),
-            "if the same reads are inline a second time, have the file read ahead (POSIX_FADV_WILLNEED); else the file \
-             system is why",
+            "if the same reads are inline a second time, the page cache did not have them; else the file system is why",
         ),
     };
     let evidence = format!(
@@ -285,6 +299,7 @@ fn one_enter_each(ring: &RingReport) -> Found {
     if ring.submitted < FEW
         || each < 0.9
         || batch > 1.5
+        || ring.submits_and_waits
         || ring.setup_flags.is_some_and(|flags| flags & IORING_SETUP_SQPOLL != 0)
     {
         return None;
@@ -354,13 +369,25 @@ mod tests {
 
     /// `count` requests on one ring, each with what `more` says of it between its submission and its end.
     fn trace(count: u32, opcode: Opcode, len: u32, more: &[Kind], flags: impl Fn(u32) -> u32) -> Report {
-        let mut summary = Summary::new(true);
+        traced(Summary::new(true), count, opcode, len, more, flags, 0)
+    }
+
+    /// The same, with calls that wait for so many.
+    fn traced(
+        mut summary: Summary,
+        count: u32,
+        opcode: Opcode,
+        len: u32,
+        more: &[Kind],
+        flags: impl Fn(u32) -> u32,
+        waits: u64,
+    ) -> Report {
         let base = Event { ring: 1, fd: 5, len, opcode: opcode as u16, ..Event::new(Kind::Enter) };
         summary.add(&Event { len: 8, offset: 16, ..Event { kind: Kind::Create, ..base } });
         for number in 1..=count {
             let flags = flags(number);
             let of = |kind, time_ns| Event { kind, request: number, time_ns, flags, ..base };
-            summary.add(&Event { len: 1, ..base });
+            summary.add(&Event { len: 1, offset: waits, ..base });
             summary.add(&of(Kind::SubmitReq, 0));
             summary.add(&Event { file: FileKind::Regular, ..of(Kind::FileGet, 1) });
             let worker = flags & u32::from(IOSQE_ASYNC) != 0;
@@ -467,6 +494,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_behind_a_worker_is_not_the_file_system_s_fault() {
+        let mut report = trace(400, Opcode::Write, 512, &[Kind::QueueAsyncWork], |_| 0);
+        let kinds = &mut report.rings[0].kinds[0];
+        (kinds.worker, kinds.behind_worker) = (400, 400);
+        kinds.worker_because = [("no_nonblocking_form", 400)].into_iter().collect();
+        assert!(super::of_ring(&report.rings[0]).iter().all(|it| it.name != "writes_punted"));
+    }
+
+    #[test]
+    fn reading_ahead_is_advised_to_who_reads_on() {
+        let advice = |sequential| {
+            let mut report = trace(400, Opcode::Read, 512, &[], |_| 0);
+            let kinds = &mut report.rings[0].kinds[0];
+            (kinds.worker, kinds.sequential) = (400, sequential);
+            kinds.worker_because = [("would_wait", 400)].into_iter().collect();
+            let found = super::of_ring(&report.rings[0]);
+            found.into_iter().find(|it| it.name == "reads_punted").expect("that finding").advice
+        };
+        assert!(advice(390).contains("WILLNEED"));
+        assert!(!advice(10).contains("WILLNEED"));
+    }
+
+    #[test]
     fn allocating_is_advised_where_it_helps() {
         let never = of_punted(Opcode::Write, &[("ext4", false, Some(false))]);
         assert!(never.evidence.contains("ext4 has no nonblocking write"), "{}", never.evidence);
@@ -480,13 +530,17 @@ mod tests {
 
     #[test]
     fn each_other_finding_has_its_evidence() {
-        let waited = trace(2_000, Opcode::Recv, 64, &[Kind::PollArm], |_| 0);
+        let ours = trace(2_000, Opcode::Recv, 64, &[Kind::PollArm], |_| 0);
+        assert_eq!(names(&ours), ["one_enter_each"], "what saves nothing there: {:?}", ours.findings);
+        let waited = traced(Summary::new(false), 2_000, Opcode::Recv, 64, &[Kind::PollArm], |_| 0, 0);
         assert_eq!(
             names(&waited),
             ["attempts_in_vain", "one_enter_each", "one_submitter", "unregistered_descriptor"],
             "{:?}",
             waited.findings
         );
+        let at_once = traced(Summary::new(true), 2_000, Opcode::Recv, 64, &[Kind::PollArm], |_| 0, 1);
+        assert_eq!(names(&at_once), [""; 0], "it submits and waits in one call");
         let large = trace(200, Opcode::Read, 1 << 20, &[], |_| 0);
         assert!(names(&large).contains(&"inline_blocks"), "{:?}", large.findings);
         let overflown = trace(200, Opcode::Nop, 0, &[Kind::CqeOverflow], |_| 0);

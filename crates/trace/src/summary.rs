@@ -51,6 +51,8 @@ struct Tally {
     punts: [u64; Punt::ALL.len()],
     /// Those that workers had because they had the one before it in the chain.
     behind_worker: u64,
+    /// Those that begin where the one before on their descriptor ends.
+    sequential: u64,
     errors: u64,
     short: u64,
     unfinished: u64,
@@ -69,6 +71,7 @@ impl Default for Tally {
             forced: 0,
             punts: [0; Punt::ALL.len()],
             behind_worker: 0,
+            sequential: 0,
             errors: 0,
             short: 0,
             unfinished: 0,
@@ -88,6 +91,8 @@ struct RingTally {
     known: bool,
     enters: u64,
     submitting_enters: u64,
+    /// Of these, those that also wait.
+    waiting_submissions: u64,
     submitted: u64,
     waits: u64,
     cqes: u64,
@@ -100,6 +105,8 @@ struct RingTally {
     with_workers: u64,
     most_with_workers: u64,
     lookups: HashMap<i32, (u64, FileKind)>,
+    /// Where the last transfer of each descriptor ends, if that is told.
+    ends: HashMap<i32, u64>,
     kinds: BTreeMap<Key, Tally>,
 }
 
@@ -122,6 +129,8 @@ struct InFlight {
     next: u32,
     /// The one before it in its chain was a worker's.
     behind_worker: bool,
+    /// It begins where the one before it on its descriptor ends.
+    sequential: bool,
     user_data: u64,
     /// When it was submitted, by what its thread did.
     moment: Moment,
@@ -201,6 +210,7 @@ impl Summary {
                 ring.enters += 1;
                 if event.len != 0 {
                     ring.submitting_enters += 1;
+                    ring.waiting_submissions += u64::from(!event.is_aio() && event.offset != 0);
                     ring.several_submitters |= *ring.submitter.get_or_insert(event.thread) != event.thread;
                 }
             }
@@ -326,6 +336,7 @@ impl Summary {
             several: false,
             next: 0,
             behind_worker: false,
+            sequential: self.has_sizes && self.goes_on(event),
             user_data: event.user_data,
             moment: self.threads.moment(event.thread),
         };
@@ -334,6 +345,19 @@ impl Summary {
             self.forget_at = QUIET_IN_FLIGHT.max(2 * self.in_flight.len());
         }
         self.in_flight.insert((event.ring, event.request), request);
+    }
+
+    /// Whether it begins where the one before it on its descriptor ends.
+    fn goes_on(&mut self, event: &Event) -> bool {
+        let Some(ring) = self.rings.get_mut(&event.ring).filter(|_| counts_bytes(event.opcode)) else {
+            return false;
+        };
+        if ring.ends.len() >= DESCRIPTORS && !ring.ends.contains_key(&event.fd) {
+            return false;
+        }
+        let end = event.offset.saturating_add(event.len.into());
+        let before = ring.ends.insert(event.fd, end);
+        event.offset == u64::MAX || before == Some(event.offset)
     }
 
     fn complete(&mut self, event: &Event) {
@@ -367,6 +391,7 @@ impl Summary {
         }
         let by_worker = request.path == Path::Worker;
         tally.behind_worker += u64::from(by_worker && request.behind_worker);
+        tally.sequential += u64::from(request.sequential);
         tally.errors += u64::from(event.result < 0);
         tally.short += u64::from(short);
         if let Some(in_queue_ns) = request.in_queue_ns {
@@ -397,7 +422,8 @@ impl Summary {
                 ring.kinds.entry(key).or_default().unfinished += 1;
             }
         }
-        let rings: Vec<_> = self.rings.into_iter().map(|(number, ring)| ring.report(number)).collect();
+        let rings: Vec<_> =
+            self.rings.into_iter().map(|(number, ring)| ring.report(number, !self.has_sizes)).collect();
         let findings = rings.iter().flat_map(findings::of_ring).collect();
         Report {
             rings,
@@ -428,10 +454,12 @@ impl RingTally {
         all
     }
 
-    fn report(self, ring: u32) -> RingReport {
+    fn report(self, ring: u32, by_kernel: bool) -> RingReport {
         let ratio = |part: u64, whole: u64| (whole != 0).then(|| part as f64 / whole as f64);
         RingReport {
             ring,
+            by_kernel,
+            submits_and_waits: 2 * self.waiting_submissions > self.submitting_enters,
             interface: self.interface,
             fd: (self.known && self.interface == Interface::IoUring).then_some(self.fd),
             thread: self.known.then_some(self.thread),
@@ -482,6 +510,7 @@ impl Tally {
             worker,
             forced: self.forced,
             behind_worker: self.behind_worker,
+            sequential: self.sequential,
             worker_because: Punt::ALL
                 .iter()
                 .zip(self.punts)
