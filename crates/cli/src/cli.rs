@@ -581,12 +581,16 @@ pub struct ChaosOptions {
     /// What the choices are made by; with --runs the first of several [default: a random one, with --runs 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// What may be done: names separated by commas, `all` for what the manual permits, or a file of names [default: all]
+    /// What may be done: names separated by commas, `all` for what the manual permits, `thorough` for that, lifetimes and misuse, or a file of names
+    /// [default: all]
     #[arg(long, value_name = "FILE|RULE,...")]
     pub rules: Option<String>,
     /// So many runs, each with its own seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: Option<u32>,
+    /// End with the first run that fails
+    #[arg(long, requires = "runs")]
+    pub fail_fast: bool,
     /// Look for the fewest injections with which the first seed that fails does so
     #[arg(long)]
     pub shrink: bool,

@@ -288,7 +288,8 @@ fn the_test_report_has_a_case_for_each_seed() {
     let (status, xml) = report("lifetimes", &[program, "reuse-write"]);
     assert_eq!((status, xml.matches("<testcase classname=\"anyring chaos\" name=\"seed ").count()), (Some(1), 3));
     assert!(xml.contains("tests=\"3\" failures=\"") && xml.contains("memory in flight was changed; "), "{xml}");
-    assert!(xml.contains("again: anyring chaos --seed 1 --rules lifetimes -- ..."), "{xml}");
+    let again = format!("again: anyring chaos --seed 1 --rules lifetimes -- {program} reuse-write");
+    assert!(xml.contains(&again), "{xml}");
     let (status, xml) = report("short", &[program, "reuse-write", "right"]);
     assert_eq!(status, Some(0));
     assert!(xml.contains("tests=\"3\" failures=\"0\" errors=\"0\"") && xml.contains("\"seed 3\"/>"), "{xml}");
@@ -362,10 +363,49 @@ fn two_bugs_together_shrink_to_two_injections() {
     let injections: Vec<_> = text.lines().filter(|line| line.contains("user_data")).collect();
     assert_eq!(injections.len(), 2, "{text}");
     let again = text.lines().last().expect("a line").split("--only ").nth(1).expect("how to see it again");
-    let names = again.strip_suffix(" -- ...").expect("the program's place");
+    let (names, words) = again.split_once(" -- ").expect("the program's place");
+    assert_eq!(words, format!("{program} both"), "the whole command");
     let seed = text.split("--seed ").nth(1).and_then(|rest| rest.split(' ').next()).expect("the seed");
     let run = chaos(&["--seed", seed, "--rules", "short,late", "--only", names], &[program, "both"]);
     assert_eq!(run.status.code(), Some(1), "{}", stderr(&run));
+}
+
+#[test]
+fn what_was_not_looked_for_is_said_and_thorough_looks_for_it() {
+    let Some(program) = program() else { return };
+    for case in ["reuse-write", "misuse-closed"] {
+        let run = chaos(&["--rules", "short", "--runs", "3"], &[program, case]);
+        assert_eq!(run.status.code(), Some(0), "{case}: {}", stderr(&run));
+        assert!(stderr(&run).contains("not looked for: "), "{case}: {}", stderr(&run));
+        let run = chaos(&["--rules", "thorough", "--runs", "30", "--fail-fast"], &[program, case]);
+        assert_eq!(run.status.code(), Some(1), "{case}: {}", stderr(&run));
+        assert_eq!(stderr(&run).matches(" fails: ").count(), 1, "the first alone: {}", stderr(&run));
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_the_report_of_the_runs_before() {
+    let Some(program) = program() else { return };
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let [xml, log] = ["chaos.xml", "chaos.log"].map(|name| folder.path().join(name));
+    let script =
+        format!("'{program}' reuse-write right; [ -e again ] && {{ touch waits; sleep 100; }}; touch again");
+    let mut command = anyring(&["chaos", "--runs", "9", "--timeout", "60s", "--junit"]);
+    command.arg(&xml).arg("--log").arg(&log).args(["--", "sh", "-c", &script]).current_dir(folder.path());
+    let mut run = command.spawn().expect("start");
+    while !folder.path().join("waits").exists() {
+        assert!(run.try_wait().expect("wait").is_none(), "it ended");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().expect("kill").success());
+    assert_eq!(run.wait().expect("wait").code(), Some(128 + libc::SIGINT));
+    let text = std::fs::read_to_string(&xml).expect("a report");
+    assert!(text.contains("name=\"seed 1\"") && text.ends_with("</testsuites>\n"), "{text}");
+    assert!(
+        std::fs::read_to_string(&log).expect("a log").contains("\"seed\":2"),
+        "of the run that was interrupted"
+    );
 }
 
 #[test]

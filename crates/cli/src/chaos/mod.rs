@@ -29,7 +29,7 @@ struct Case {
 
 impl Case {
     fn of(options: &ChaosOptions, seed: u64, failure: Option<&str>, run: &Run) -> Case {
-        let again = format!("again: anyring chaos --seed {seed}{} -- ...", rules_given(options));
+        let again = again(options, seed, &options.only);
         let lines: Vec<_> = run.findings.iter().flat_map(one::Finding::lines).chain([again]).collect();
         let failure = failure.map(|how| format!("{how}; {}", count(run)));
         Case { seed, failure, details: lines.join("\n") }
@@ -50,9 +50,27 @@ fn junit_of(cases: &[Case], made_rings: bool, rules: Option<&str>) -> String {
     suite.report(&[("rules", rules.unwrap_or("all"))])
 }
 
-/// `--rules`, as it was given.
-fn rules_given(options: &ChaosOptions) -> String {
-    options.rules.as_ref().map_or(String::new(), |rules| format!(" --rules {rules}"))
+/// The whole command that makes a run again, for a shell.
+fn again(options: &ChaosOptions, seed: u64, only: &[String]) -> String {
+    let mut words = vec!["anyring".to_owned(), "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];
+    let mut flag =
+        |name: &str, value: Option<String>| words.extend(value.into_iter().flat_map(|it| [name.to_owned(), it]));
+    flag("--rules", options.rules.clone());
+    flag("--only", (!only.is_empty()).then(|| only.join(",")));
+    flag("--timeout", options.timeout.as_ref().map(|limit| limit.text.clone()));
+    flag("--fail-output", options.fail_output.clone());
+    words.push("--".to_owned());
+    words.extend(options.program.words.iter().map(|word| word.to_string_lossy().into_owned()));
+    format!("again: {}", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./,:=+@%".contains(it);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 /// Runs the program with each seed.
@@ -70,11 +88,20 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     let runner = Runner::new(options, rules, many)?;
     let seeds = first..first.saturating_add(options.runs.unwrap_or(1).into());
     let (mut failed, mut cases) = (Vec::new(), Vec::new());
-    let (mut injections, mut rings) = (0, 0);
+    let (mut injections, mut rings, mut last) = (0, 0, first);
     let mut unmet = options.only.clone();
     for seed in seeds.clone() {
-        let run = runner.run(seed, (!options.only.is_empty()).then_some(&options.only[..]))?;
-        injections += run.injections.len();
+        let run = match runner.run(seed, (!options.only.is_empty()).then_some(&options.only[..])) {
+            Ok(run) => run,
+            Err(failure) => {
+                // What is known so far is written: the runs before an interrupt count.
+                if let Some((name, file)) = junit {
+                    write_junit(options, name, file, &cases, rings != 0)?;
+                }
+                return Err(failure);
+            }
+        };
+        (injections, last) = (injections + run.injections.len(), seed);
         unmet.retain(|name| !run.injections.iter().any(|injection| injection.is(name)));
         rings += run.rings;
         let failure = runner.failure(&run);
@@ -103,11 +130,12 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
             tell_findings(&run);
         }
         failed.push(seed);
+        if options.fail_fast {
+            break;
+        }
     }
-    if let Some((name, mut file)) = junit {
-        let text = junit_of(&cases, rings != 0, options.rules.as_deref());
-        let written = file.write_all(text.as_bytes());
-        written.map_err(|error| output::unwritten(&name.display().to_string(), &error))?;
+    if let Some((name, file)) = junit {
+        write_junit(options, name, file, &cases, rings != 0)?;
     }
     if rings == 0 && failed.is_empty() {
         return Err(Failure { status: OWN_FAILURE, message: format!("{NO_RING}, so that nothing is proven") });
@@ -121,10 +149,26 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         return Err(Failure { status: OWN_FAILURE, message });
     }
     if many {
-        let (of, last) = (seeds.end - seeds.start, seeds.end - 1);
+        let of = last - first + 1;
         say(&format!("{} of {of} seeds fail ({first} to {last}); {injections} injections", failed.len()));
+        let is_thorough = |rules: Rules| rules.has(Rule::Lifetimes) && rules.has(Rule::Misuse);
+        if failed.is_empty() && options.only.is_empty() && !Rules::parse(&runner.rules).is_ok_and(is_thorough) {
+            say("not looked for: memory and descriptors that requests in flight lose (--rules thorough does)");
+        }
     }
     Ok(if failed.is_empty() { 0 } else { FAILED })
+}
+
+fn write_junit(
+    options: &ChaosOptions,
+    name: &Path,
+    mut file: std::fs::File,
+    cases: &[Case],
+    made_rings: bool,
+) -> Result<(), Failure> {
+    let text = junit_of(cases, made_rings, options.rules.as_deref());
+    let written = file.write_all(text.as_bytes());
+    written.map_err(|error| output::unwritten(&name.display().to_string(), &error))
 }
 
 /// What a run for misuse alone has found (`anyring check --lint`).
@@ -144,6 +188,7 @@ pub fn lint(program: &Program) -> Result<Linted, Failure> {
         seed: None,
         rules: None,
         runs: None,
+        fail_fast: false,
         shrink: false,
         only: Vec::new(),
         timeout: None,
@@ -188,8 +233,8 @@ fn tell_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
     }
     fewest.iter().flat_map(one::Injection::lines).for_each(|line| say(&line));
     let names: Vec<_> = fewest.iter().map(|injection| injection.name.as_str()).collect();
-    let rules = rules_given(options);
-    say(&format!("again: anyring chaos --seed {seed}{rules} --only {} -- ...", names.join(",")));
+    let names: Vec<_> = names.into_iter().map(str::to_owned).collect();
+    say(&again(options, seed, &names));
 }
 
 /// The names that `--rules` gives, or the file that it names has, separated by commas; checked.

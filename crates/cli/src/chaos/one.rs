@@ -139,7 +139,7 @@ pub struct Run {
 /// Runs the program again and again.
 pub struct Runner<'a> {
     options: &'a ChaosOptions,
-    rules: String,
+    pub rules: String,
     /// Its output is kept, and it has no standard input.
     apart: bool,
     timeout: Option<Duration>,
@@ -183,12 +183,13 @@ impl<'a> Runner<'a> {
         let mut command = self.command(seed, only)?;
         let begin = Instant::now();
         let mut child = command.spawn().map_err(|error| Failure::own(format!("cannot start itself: {error}")))?;
-        let ending = self.wait(&mut child, begin)?;
+        let ending = self.wait(&mut child, begin);
         let text = read_all(&self.injected)?;
         if let Some(mut log) = self.log.as_ref() {
             let written = log.write_all(&text);
             written.map_err(|error| Failure::own(format!("--log: {}", errno::of(&error))))?;
         }
+        let ending = ending?; // an interrupt leaves in the log what there was
         let (mut injections, mut findings, mut rings) = (Vec::new(), Vec::new(), 0);
         // A process that is killed in the middle of a line has no more of it.
         for line in text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()) {

@@ -130,7 +130,8 @@ impl Rules {
         Rules(permitted.map(|row| 1 << row.rule as u32).sum())
     }
 
-    /// The rules of a list of names, separated by commas. `all` stands for what the manual permits.
+    /// The rules of a list of names, separated by commas. `all` stands for what the manual permits, `thorough` for that and what
+    /// only watches.
     ///
     /// # Errors
     /// The name that no rule has.
@@ -140,6 +141,9 @@ impl Rules {
             match RULES.iter().find(|row| row.name == name) {
                 Some(row) => rules.0 |= 1 << row.rule as u32,
                 None if name == "all" => rules.0 |= Rules::permitted().0,
+                None if name == "thorough" => {
+                    rules.0 |= Rules::permitted().0 | 1 << Rule::Lifetimes as u32 | 1 << Rule::Misuse as u32;
+                }
                 None => return Err(name.to_owned()),
             }
         }
@@ -180,6 +184,9 @@ mod tests {
     fn a_list_names_rules_and_nothing_else() {
         let rules = Rules::parse("all, eio").expect("rules");
         assert!(rules.has(Rule::Short) && rules.has(Rule::Eio) && !rules.has(Rule::Corrupt));
+        let thorough = Rules::parse("thorough").expect("rules");
+        assert!([Rule::Late, Rule::Lifetimes, Rule::Misuse].iter().all(|rule| thorough.has(*rule)));
+        assert!(!thorough.has(Rule::Eio));
         assert_eq!(Rules::parse("short,shorter"), Err("shorter".to_owned()));
         assert_eq!(Rules::parse(""), Ok(Rules(0)));
     }
