@@ -10,7 +10,7 @@ use anyring_engine::op::Punt;
 use serde::Serialize;
 
 /// Fewer requests than these say nothing.
-const FEW: u64 = 100;
+pub(crate) const FEW: u64 = 100;
 /// A request that keeps its submitter longer blocks it, if it is large; the kernel does not tell sizes.
 const LONG_NS: u64 = 100_000;
 /// As many requests with workers at a time pile up.
@@ -407,7 +407,11 @@ mod tests {
 
     #[test]
     fn a_few_requests_say_nothing() {
-        assert_eq!(names(&trace(50, Opcode::Read, 1 << 20, &[Kind::PollArm], |_| 0)), [""; 0]);
+        let few = trace(50, Opcode::Read, 1 << 20, &[Kind::PollArm], |_| 0);
+        assert_eq!(names(&few), [""; 0]);
+        assert!(few
+            .to_string()
+            .contains("Fewer than 100 requests: nothing is said yet of what could be better.\n"));
     }
 
     #[test]

@@ -335,6 +335,11 @@ impl Report {
             }
             writeln!(formatter, "  -> {}", finding.advice)?;
         }
+        let mut used = self.rings.iter().filter(|ring| ring.is_used()).peekable();
+        if self.findings.is_empty() && used.peek().is_some() && used.all(|ring| ring.submitted < findings::FEW) {
+            let few = findings::FEW;
+            writeln!(formatter, "Fewer than {few} requests: nothing is said yet of what could be better.")?;
+        }
         Ok(())
     }
 }
