@@ -65,6 +65,7 @@ each() {
   for file in conformance differential fuzz hostile simulation; do "$1" 644 "$file/README.md" "$documents/$file"; done
   for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,kubernetes.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
   "$1" 644 packaging/ci/gitlab.yml "$documents/packaging/ci"
+  "$1" 644 packaging/grafana/anyring.json "$documents/packaging/grafana"
   "$1" 644 packaging/seccomp/anyring.json "$documents/packaging/seccomp"
 }
 
@@ -91,7 +92,7 @@ case $action in
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
       "$documents/docs/decisions" "$documents/docs" \
-      "$documents"/{conformance,differential,fuzz,hostile,simulation,packaging/ci,packaging/seccomp,packaging} "$documents"; do
+      "$documents"/{conformance,differential,fuzz,hostile,simulation,packaging/ci,packaging/grafana,packaging/seccomp,packaging} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

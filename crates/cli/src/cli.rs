@@ -201,18 +201,36 @@ const STATS_EXAMPLES: &str = "\
 Examples:
   anyring run --backend user --stats fio.stats -- fio job.fio && anyring stats fio.stats
   anyring stats fio.stats --json | jq .completions
+  anyring stats --pid $(pidof fio)
+  anyring stats --prometheus >anyring.prom.new && mv anyring.prom.new /var/lib/prometheus/node-exporter/anyring.prom
+  anyring stats --listen 127.0.0.1:9639 &
+  anyring stats --listen /run/anyring.sock & curl --unix-socket /run/anyring.sock http://localhost/metrics
 
-Exit status: 0 when the counters were printed, 125 when FILE has none.";
+A process counts from its first ring, whether it was asked for a FILE or not: --pid, and --prometheus and --listen without a FILE,
+need nothing but the leave to look into it. They find it while a ring of anyring's lives.
 
-/// Print the counters that `run --stats FILE` (ANYRING_STATS) keeps
+Exit status: 0 when the counters were printed, 125 when FILE or PID has none.";
+
+/// Print the counters that `run --stats FILE` (ANYRING_STATS) keeps, or those of a process that runs
 #[derive(Debug, Args)]
 #[command(after_help = STATS_EXAMPLES)]
 pub struct StatsOptions {
-    /// The counters file; it may be in use
-    pub file: PathBuf,
+    /// The counters file, which may be in use; with --prometheus or --listen several, or none for all processes that anyring serves
+    #[arg(required_unless_present_any = ["pid", "prometheus", "listen"], value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+    /// Print the counters of the running process PID
+    #[arg(long, value_name = "PID", conflicts_with = "files", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
     /// Print them as JSON (docs/configuration.md describes it)
     #[arg(long)]
     pub json: bool,
+    /// Print them as OpenMetrics text, for Prometheus (docs/configuration.md describes it)
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
+    /// Answer http://ADDRESS/metrics with them as OpenMetrics text, until a signal ends it. ADDRESS: a loopback address with its port,
+    /// or the path of a Unix socket, which has a slash
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "json")]
+    pub listen: Option<String>,
 }
 
 const TRACE_EXAMPLES: &str = "\

@@ -7,7 +7,11 @@ use anyring_engine::stats;
 use anyring_engine::stats::Path as Route;
 use common::{anyring, library, one_line_failure, output, stdout, ANYRING};
 use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::Ordering;
 
 fn json_of(file: &Path) -> serde_json::Value {
@@ -196,4 +200,193 @@ fn what_holds_no_counters_is_named() {
     let missing = output(&mut anyring(&["stats", "/nonexistent/counters"]));
     assert!(one_line_failure(&missing, 125).contains("no such file"));
     assert!(one_line_failure(&output(&mut anyring(&["stats", "/"])), 125).contains("directory"));
+}
+
+/// A program with two rings, which keeps its counters in memory and stays.
+struct Served(std::process::Child);
+
+impl Served {
+    fn start(folder: &Path) -> Option<Served> {
+        library();
+        let program = common::compiled("rings", folder)?;
+        let mut command = anyring(&["deny", "--", ANYRING, "run", "--backend", "user", "--"]);
+        command.arg(program).args(["2", "0", "stay"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("start");
+        let mut said = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        while said.lines().count() < 2 {
+            assert_ne!(lines.read_line(&mut said).expect("read"), 0, "{said}");
+        }
+        Some(Served(child))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The families of an OpenMetrics text, with their samples; the text is what OpenMetrics says.
+fn families(text: &str) -> BTreeMap<String, Vec<(String, u64)>> {
+    let mut families: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
+    let (mut name, mut suffix) = (String::new(), "");
+    let body = text.strip_suffix("# EOF\n").expect("the end is marked");
+    for line in body.lines() {
+        if let Some(family) = line.strip_prefix("# TYPE ") {
+            let (family, kind) = family.split_once(' ').expect("a type");
+            (name, suffix) = (family.to_owned(), if kind == "counter" { "_total" } else { "" });
+            assert!(["counter", "gauge"].contains(&kind), "{line}");
+            assert!(families.insert(name.clone(), Vec::new()).is_none(), "twice: {name}");
+        } else if let Some(help) = line.strip_prefix("# HELP ") {
+            assert!(help.starts_with(&format!("{name} ")), "{line}");
+        } else {
+            let rest = line.strip_prefix(&format!("{name}{suffix}{{")).expect("a sample of the family");
+            let (labels, value) = rest.rsplit_once("} ").expect("a value");
+            let samples = families.get_mut(&name).expect("a family");
+            assert!(samples.iter().all(|(other, _)| other != labels), "twice: {line}");
+            samples.push((labels.to_owned(), value.parse().expect("a number")));
+        }
+    }
+    families
+}
+
+#[test]
+fn a_process_that_runs_is_asked_without_a_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(served) = Served::start(directory.path()) else {
+        return common::skipped("there is no C compiler");
+    };
+    let pid = served.0.id().to_string();
+    let counters = output(&mut anyring(&["stats", "--json", "--pid", &pid]));
+    let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).expect("JSON");
+    assert_eq!((&counters["rings"], &counters["completions"]["NOP"]["inline"]), (&json!(2), &json!(2)));
+    let said = stdout(&output(&mut anyring(&["doctor", "--pid", &pid])));
+    assert!(said.contains("\nrings                    2\n"), "{said}");
+    let labels = format!("pid=\"{pid}\",program=\"rings\"");
+    let nops: Vec<_> = [("inline", 2), ("poll", 0), ("kernel_aio", 0), ("worker", 0)]
+        .map(|(path, count)| (format!("{labels},opcode=\"NOP\",path=\"{path}\""), count))
+        .into();
+    for words in [&["stats", "--prometheus", "--pid", &pid][..], &["stats", "--prometheus"]] {
+        let mut families = families(&stdout(&output(&mut anyring(words))));
+        // All that run are more than ours.
+        families.values_mut().for_each(|samples| samples.retain(|(sample, _)| sample.contains(&labels)));
+        assert_eq!(families["anyring_rings"], [(labels.clone(), 2)]);
+        assert_eq!(families["anyring_completions"], nops);
+    }
+    let own = std::process::id().to_string();
+    let unserved = one_line_failure(&output(&mut anyring(&["stats", "--pid", &own])), 125);
+    assert!(unserved.contains("no ring of anyring's"), "{unserved}");
+}
+
+#[test]
+fn files_are_labelled_with_their_names() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [first, second] = ["a \"b\" \\c", "second"].map(|name| directory.path().join(name));
+    let mut block = vec![0; size_of::<stats::Stats>()];
+    block[..8].copy_from_slice(&stats::MAGIC.to_ne_bytes());
+    for file in [&first, &second] {
+        std::fs::write(file, &block).expect("write");
+    }
+    let text = stdout(&output(anyring(&["stats", "--prometheus"]).args([&first, &second])));
+    let folder = directory.path().display();
+    let label = |name: &str| (format!("file=\"{folder}/{name}\""), 0);
+    assert_eq!(families(&text)["anyring_rings"], [label(r#"a \"b\" \\c"#), label("second")]);
+    let several = output(anyring(&["stats"]).args([&first, &second]));
+    assert!(one_line_failure(&several, 2).contains("--prometheus"));
+}
+
+/// What a server that listens there answers.
+fn ask(mut stream: impl Read + Write, request: &str) -> String {
+    stream.write_all(request.as_bytes()).expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn metrics_are_answered_on_this_machine_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let path = socket.to_str().expect("UTF-8");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
+    let listen = |address: &str| Served(anyring(&["stats", "--listen", address]).spawn().expect("start"));
+    fn connected<S>(connect: impl Fn() -> std::io::Result<S>) -> S {
+        let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            match connect() {
+                Ok(stream) => return stream,
+                Err(error) => assert!(std::time::Instant::now() < limit, "{error}"),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+    let by_tcp = listen(&port.to_string());
+    let by_path = listen(path);
+    let at_port = || connected(|| std::net::TcpStream::connect(port));
+    let at_path = || connected(|| UnixStream::connect(&socket));
+    for answer in [
+        ask(at_port(), "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ask(at_path(), "GET /metrics HTTP/1.0\r\n\r\n"),
+    ] {
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text;"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+        assert!(families(body).contains_key("anyring_completions"), "{body}");
+    }
+    assert!(ask(at_port(), "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(ask(at_port(), "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    // One that says nothing holds up nobody for good.
+    let silent = at_port();
+    assert!(ask(at_port(), "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
+    drop((silent, by_tcp));
+    // In use it is not taken over; left over it is.
+    assert!(one_line_failure(&output(&mut anyring(&["stats", "--listen", path])), 125).contains("in use"));
+    drop(by_path);
+    let again = listen(path);
+    assert!(ask(at_path(), "GET /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
+    drop(again);
+    for address in ["0.0.0.0:9639", "192.0.2.1:9639", "localhost", "[::]:9639"] {
+        let refused = one_line_failure(&output(&mut anyring(&["stats", "--listen", address])), 125);
+        assert!(refused.contains("loopback"), "{refused}");
+    }
+}
+
+/// The words in each `expr` of the dashboard that begin as our names do.
+fn names_in(panel: &serde_json::Value, names: &mut BTreeSet<String>) {
+    match panel {
+        serde_json::Value::Object(fields) => {
+            for (field, value) in fields {
+                if let (true, Some(text)) =
+                    (["expr", "query", "definition"].contains(&field.as_str()), value.as_str())
+                {
+                    let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+                    names.extend(words.filter(|word| word.starts_with("anyring_")).map(str::to_owned));
+                }
+                names_in(value, names);
+            }
+        }
+        serde_json::Value::Array(values) => values.iter().for_each(|value| names_in(value, names)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_shows_what_is_exported() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/anyring.json");
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).expect("the dashboard")).expect("JSON");
+    let mut shown = BTreeSet::new();
+    names_in(&dashboard, &mut shown);
+    let text = stdout(&output(&mut anyring(&["stats", "--prometheus"])));
+    let counters: BTreeSet<_> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let exported: BTreeSet<_> = families(&text)
+        .into_keys()
+        .map(|name| if counters.contains(&*name) { name + "_total" } else { name })
+        .collect();
+    assert_eq!(shown, exported);
+    let ids: Vec<_> = dashboard["panels"].as_array().expect("panels").iter().map(|panel| &panel["id"]).collect();
+    assert!(ids.iter().enumerate().all(|(index, id)| !ids[..index].contains(id)), "each panel has its own id");
 }

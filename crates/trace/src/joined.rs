@@ -40,7 +40,9 @@ impl JoinedSource {
     /// # Errors
     /// One line that says why it cannot be asked.
     pub fn of_process(pid: i32) -> Result<Option<JoinedSource>, String> {
-        let Some(counters) = find_counters(pid)? else { return Ok(None) };
+        let Some(counters) = find_counters(pid, OpenOptions::new().read(true).write(true))? else {
+            return Ok(None);
+        };
         match fcntl_lock(&counters, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::ACCESS) => {
@@ -73,7 +75,8 @@ impl JoinedSource {
         if what == REFUSED || what == 0 {
             return Err("its events go to another anyring trace, or it has no room for them".to_owned());
         }
-        let file = open(format!("/proc/{}/fd/{}", self.pid, what - 1).as_ref());
+        let path = format!("/proc/{}/fd/{}", self.pid, what - 1);
+        let file = open(path.as_ref(), OpenOptions::new().read(true).write(true));
         let file = file.map_err(|error| format!("its file of events: {error}"))?;
         if !is_new_memfd(&file) {
             return Err("what it gave as its file of events is something else".to_owned());
@@ -153,11 +156,11 @@ fn read_word(file: &File, place: u64) -> Result<u64, String> {
 }
 
 /// Opens what a process has open, if that is a file: opening another thing may have an effect.
-fn open(path: &std::path::Path) -> std::io::Result<File> {
+fn open(path: &std::path::Path, options: &mut OpenOptions) -> std::io::Result<File> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
 /// Whether it is a memfd that nobody has used. The process might be another user's, and name a file that only we may
@@ -167,8 +170,15 @@ fn is_new_memfd(file: &File) -> bool {
         && file.metadata().is_ok_and(|file| file.len() == 0 && file.nlink() == 0)
 }
 
-/// The counters of the process: the file among its descriptors that has their size and begins as they do.
-fn find_counters(pid: i32) -> Result<Option<File>, String> {
+/// Why the counters of a process cannot be read, where they are of another layout.
+pub const ANOTHER_VERSION: &str = "another version of anyring serves it";
+
+/// The counters of the process, opened with these options: the file among its descriptors that has their size and begins as
+/// they do. It is there while a ring of our engine's lives.
+///
+/// # Errors
+/// One line that says why it cannot be had.
+pub fn find_counters(pid: i32, options: &mut OpenOptions) -> Result<Option<File>, String> {
     let folder = format!("/proc/{pid}/fd");
     let refused = |error: std::io::Error| match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
@@ -185,14 +195,14 @@ fn find_counters(pid: i32) -> Result<Option<File>, String> {
         if !is_named && found.len() != size_of::<Stats>() as u64 {
             continue;
         }
-        let Ok(file) = open(&path) else { continue };
+        let Ok(file) = open(&path, options) else { continue };
         let magic = read_word(&file, 0);
         if found.len() == size_of::<Stats>() as u64 && magic == Ok(MAGIC) {
             return Ok(Some(file));
         }
         // Without bytes it is being made just now.
         if is_named && found.len() != 0 {
-            return Err("another version of anyring serves it".to_owned());
+            return Err(ANOTHER_VERSION.to_owned());
         }
     }
     Ok(None)

@@ -26,7 +26,7 @@ pub use engine::EngineSource;
 pub use file_systems::{FileSystems, FilesOn};
 pub use filter::Filter;
 pub use findings::Finding;
-pub use joined::JoinedSource;
+pub use joined::{find_counters, JoinedSource, ANOTHER_VERSION};
 pub use kernel::KernelSource;
 pub use line::line;
 pub use page::page;

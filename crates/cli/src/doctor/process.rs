@@ -25,7 +25,7 @@ struct Process {
     aio: Option<String>,
     /// Descriptors of rings that are the kernel's.
     kernel_rings: Vec<u32>,
-    /// What it counts, with all that keep the same file.
+    /// What it counts, with its children and all that keep the same file.
     counters: Option<Counters>,
     /// Why there are none.
     no_counters: Option<String>,
@@ -76,7 +76,7 @@ fn look(pid: u32) -> Result<Process, Failure> {
     let kernel_rings = kernel_rings(&folder).map_err(failed)?;
     let file = variable("ANYRING_STATS");
     let counters = match &file {
-        None => Err("none are kept (`anyring run --stats FILE`)".to_owned()),
+        None => stats::of_process(pid as i32).map(Counters::from),
         // As the process sees it.
         Some(file) => stats::of(&folder.join("root").join(file.trim_start_matches('/'))),
     };
@@ -173,7 +173,7 @@ fn text(process: &Process) -> String {
     row("log", &or_none(&process.log));
     match (&process.counters, &process.no_counters) {
         (Some(counters), _) => {
-            text.push_str("\ncounters of all processes that keep them in the same file\n");
+            text.push_str("\ncounters of all processes that keep them together\n");
             text.push_str(&stats::table(counters));
         }
         (None, why) => row("counters", &or_none(why)),

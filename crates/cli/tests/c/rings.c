@@ -1,5 +1,5 @@
 /* Makes so many rings without a library, and has each complete a NOP: "N rings, K of the kernel". With a second number: a forked child
- * that closes them makes so many of its own. */
+ * that closes them makes so many of its own. With a third word it stays until its standard input ends. */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>
 #include <stdio.h>
@@ -70,5 +70,7 @@ int main(int argc, char **argv)
 	}
 	while (wait(&status) > 0)
 		;
+	if (argc > 3)
+		getchar();
 	return status != 0;
 }

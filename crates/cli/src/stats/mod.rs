@@ -1,15 +1,18 @@
-//! `anyring stats`: prints the counters that the library kept in a file.
+//! `anyring stats`: prints the counters that the library kept in a file, or keeps in a process that runs.
+
+mod listen;
+mod prometheus;
 
 use crate::cli::StatsOptions;
 use crate::doctor;
 use crate::errno;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::output;
 use anyring_abi::Opcode;
 use anyring_engine::stats::{self, Snapshot, Stats};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -59,15 +62,18 @@ struct Paths {
     worker: u64,
 }
 
-/// Prints the counters in the file.
+/// Prints the counters, or answers with them.
 pub fn run(options: &StatsOptions) -> Result<i32, Failure> {
-    let counters = read(options)?;
-    let text = match options.json {
-        true => {
-            let json = serde_json::to_string_pretty(&counters);
+    if let Some(address) = &options.listen {
+        return listen::run(address, || prometheus::text(options)).map(|never| match never {});
+    }
+    let text = match options {
+        StatsOptions { prometheus: true, .. } => prometheus::text(options)?,
+        StatsOptions { json: true, .. } => {
+            let json = serde_json::to_string_pretty(&read(options)?);
             json.map_err(|error| Failure::own(error.to_string()))? + "\n"
         }
-        false => table(&counters),
+        _ => table(&read(options)?),
     };
     output::print(&text)?;
     Ok(0)
@@ -77,17 +83,46 @@ pub fn run(options: &StatsOptions) -> Result<i32, Failure> {
 const LIMIT_BYTES: u64 = 1 << 20;
 
 fn read(options: &StatsOptions) -> Result<Counters, Failure> {
-    of(&options.file).map_err(|why| Failure::own(format!("{}: {why}", options.file.display())))
+    match (options.pid, &options.files[..]) {
+        (Some(pid), _) => {
+            let counters = of_process(pid).map_err(|why| Failure::own(format!("--pid {pid}: {why}")))?;
+            Ok(Counters::from(counters))
+        }
+        (None, [file]) => of(file).map_err(|why| Failure::own(format!("{}: {why}", file.display()))),
+        _ => {
+            let message = "several counters files: only with --prometheus or --listen (see --help)".to_owned();
+            Err(Failure { status: failure::USAGE, message })
+        }
+    }
 }
 
 /// The counters in a file, or why it has none.
 pub fn of(file: &Path) -> Result<Counters, String> {
+    Ok(Counters { kept_out: doctor::kept_out(file), ..Counters::from(snapshot(file)?) })
+}
+
+fn snapshot(file: &Path) -> Result<Snapshot, String> {
     let bytes = bytes(file, OpenOptions::new().read(true))?;
     if bytes.is_empty() {
         return Err("the file is empty: nothing was counted".to_owned());
     }
-    let counters = Snapshot::from_bytes(&bytes).map(Counters::from).map_err(|why| why.to_string())?;
-    Ok(Counters { kept_out: doctor::kept_out(file), ..counters })
+    Snapshot::from_bytes(&bytes).map_err(|why| why.to_string())
+}
+
+/// The counters that a process keeps, in a file or in memory.
+pub fn of_process(pid: i32) -> Result<Snapshot, String> {
+    let found = file_of(pid)?;
+    Snapshot::from_bytes(&bytes_of(found)?).map_err(|why| why.to_string())
+}
+
+fn file_of(pid: i32) -> Result<File, String> {
+    let found = anyring_trace::find_counters(pid, OpenOptions::new().read(true))?;
+    found.ok_or_else(|| "it has no ring of anyring's now (`anyring doctor --pid` says who serves it)".to_owned())
+}
+
+fn bytes_of(file: File) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    file.take(LIMIT_BYTES).read_to_end(&mut bytes).map(|_| bytes).map_err(|error| errno::of(&error))
 }
 
 /// The bytes of a regular file: opening another may wait for ever (a FIFO) or have an effect (a device).
@@ -97,9 +132,7 @@ fn bytes(file: &Path, options: &OpenOptions) -> Result<Vec<u8>, String> {
         Ok(found) if !found.is_file() => return Err("it is not a regular file".to_owned()),
         _ => {}
     }
-    let mut bytes = Vec::new();
-    let read = options.open(file).and_then(|file| file.take(LIMIT_BYTES).read_to_end(&mut bytes));
-    read.map(|_| bytes).map_err(|error| errno::of(&error))
+    bytes_of(options.open(file).map_err(|error| errno::of(&error))?)
 }
 
 /// Opens the counters as the library does, so that it can: the file is made if it is missing, and gets its room on the disk.

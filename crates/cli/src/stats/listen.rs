@@ -1,0 +1,122 @@
+//! `anyring stats --listen`: the counters by HTTP, for who is on this machine. One request at a time, each within a few seconds:
+//! a client that is slow holds up nobody for longer.
+
+use crate::errno;
+use crate::failure::Failure;
+use std::convert::Infallible;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+/// For a request and its answer.
+const LIMIT: Duration = Duration::from_secs(5);
+/// More than a request for a page has.
+const REQUEST_BYTES: usize = 8192;
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection whose calls end by a moment.
+trait Stream: Read + Write {
+    fn end_within(&self, time: Duration) -> io::Result<()>;
+}
+
+macro_rules! stream {
+    ($($stream:ty)*) => {$(
+        impl Stream for $stream {
+            fn end_within(&self, time: Duration) -> io::Result<()> {
+                self.set_read_timeout(Some(time))?;
+                self.set_write_timeout(Some(time))
+            }
+        }
+    )*};
+}
+stream!(TcpStream UnixStream);
+
+/// Answers requests with what `metrics` says then, until a signal ends the process.
+pub fn run(address: &str, metrics: impl Fn() -> Result<String, Failure>) -> Result<Infallible, Failure> {
+    // What is wrong from the start is said now, and not to a scraper.
+    metrics()?;
+    let listener = bind(address).map_err(|why| Failure::own(format!("--listen {address}: {why}")))?;
+    loop {
+        let stream: io::Result<Box<dyn Stream>> = match &listener {
+            Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Box::new(stream) as _),
+            Listener::Unix(listener) => listener.accept().map(|(stream, _)| Box::new(stream) as _),
+        };
+        match stream {
+            // It has gone, or is too slow: nobody is left to be told.
+            Ok(mut stream) => _ = serve(&mut *stream, &metrics),
+            // There are no descriptors just now, say.
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+fn bind(address: &str) -> Result<Listener, String> {
+    if address.contains('/') {
+        return bind_unix(address).map(Listener::Unix).map_err(|error| errno::of(&error));
+    }
+    let loopback = address.parse::<SocketAddr>().ok().filter(|address| address.ip().is_loopback());
+    let address =
+        loopback.ok_or("neither a loopback address with a port (127.0.0.1:9639) nor a path with a slash")?;
+    TcpListener::bind(address).map(Listener::Tcp).map_err(|error| errno::of(&error))
+}
+
+/// In place of a socket on which nobody listens any more, too.
+fn bind_unix(path: &str) -> io::Result<UnixListener> {
+    let is_left_over =
+        || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_left_over() => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        bound => bound,
+    }
+}
+
+fn serve(stream: &mut dyn Stream, metrics: impl Fn() -> Result<String, Failure>) -> io::Result<()> {
+    let end = Instant::now() + LIMIT;
+    let until_end = |stream: &dyn Stream| match end.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(ErrorKind::TimedOut.into()),
+        time => stream.end_within(time),
+    };
+    let mut request = Vec::new();
+    while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") && request.len() < REQUEST_BYTES {
+        until_end(stream)?;
+        let mut bytes = [0; 1024];
+        match stream.read(&mut bytes)? {
+            0 => return Ok(()),
+            count => request.extend(&bytes[..count]),
+        }
+    }
+    let answer = answer(&request, metrics);
+    let mut left = answer.as_bytes();
+    while !left.is_empty() {
+        until_end(stream)?;
+        let written = stream.write(left)?;
+        left = &left[written..];
+    }
+    Ok(())
+}
+
+fn answer(request: &[u8], metrics: impl Fn() -> Result<String, Failure>) -> String {
+    let mut words = request.split(|byte| byte.is_ascii_whitespace());
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (status, kind, body) = match (method, path) {
+        (b"GET" | b"HEAD", b"/metrics") => match metrics() {
+            Ok(text) => ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text),
+            Err(failure) => ("503 Service Unavailable", "text/plain; charset=utf-8", failure.message + "\n"),
+        },
+        (b"GET" | b"HEAD", _) => ("404 Not Found", "text/plain", "the counters are at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", "text/plain", "only GET and HEAD\n".to_owned()),
+    };
+    let length = body.len();
+    let body = if method == b"HEAD" { "" } else { &body };
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
