@@ -32,6 +32,7 @@ installs_without_building() {
   done
   PATH=$folder/no-tools:$PATH make_ install-strip DESTDIR="$folder/staged" PREFIX=/opt/anyring
   for file in bin/anyring lib/anyring/libanyring.so lib/anyring/anyring-lab-worker \
+    lib/anyring/libanyring.so.0 lib/anyring/libanyring.a include/anyring.h lib/pkgconfig/anyring.pc \
     lib/anyring/dropin/liburing.so.2 lib/anyring/dropin/libaio.so.1 share/man/man1/anyring.1 \
     share/man/man1/anyring-run.1 share/man/man7/anyring.7 share/bash-completion/completions/anyring share/doc/anyring/docs/limits.md; do
     [ -f "$folder/staged/opt/anyring/$file" ] || { echo "$file is not installed"; return 1; }
@@ -125,6 +126,37 @@ pages_are_sound() {
   if grep -r entry-point "$folder/moved/share/bash-completion" "$folder/moved/share/man"; then return 1; fi
 }
 
+# example LANGUAGE NUMBER: that block of docs/embedding.md, as it is written, from where the prefix was moved; the program that it
+# ends with is served where io_uring is refused, without a wrapper.
+example() {
+  local documents=$folder/moved/share/doc/anyring work=$folder/example-$1-$2 commands
+  commands=$(awk -v wanted="$2" '/^```$/ { inside = 0 } inside; /^```sh$/ { inside = ++count == wanted }' "$documents/docs/embedding.md")
+  cp -r "$documents/examples/$1" "$work"
+  cd "$work"
+  export PKG_CONFIG_PATH=$folder/moved/lib/pkgconfig
+  bash -euxc "${commands%$'\n'*}"
+  "$folder/moved/bin/anyring" deny -- bash -euc "${commands##*$'\n'}" >said
+  cat said
+  grep -qx 'served by anyring' said && grep -qx '64 bytes' said
+}
+
+# Behind liburing it is nobody's first choice, and says so.
+order_is_said() {
+  local work=$folder/order
+  mkdir "$work"
+  export PKG_CONFIG_PATH=$folder/moved/lib/pkgconfig
+  # shellcheck disable=SC2046 # words
+  cc "$folder/moved/share/doc/anyring/examples/c/read.c" -o "$work/read" -Wl,--no-as-needed -luring $(pkg-config --cflags --libs anyring)
+  if "$work/read" 2>"$work/said"; then return 1; fi
+  grep -q 'File exists' "$work/said"
+}
+
+# Without the file of the library; and what is linked with that names it as the loader finds it.
+archive_is_inside() {
+  if readelf -d "$folder/example-c-4/read" | grep -q libanyring; then return 1; fi
+  readelf -d "$folder/example-c-1/read" | grep -q 'NEEDED.*libanyring.so.0]'
+}
+
 uninstalls_everything() {
   mkdir -p "$folder/staged/opt"
   mv "$folder/moved" "$folder/staged/opt/anyring"
@@ -158,6 +190,16 @@ case_ "the drop-in liburing.so.2 serves" dropin_serves
 case_ "the drop-in libaio.so.1 serves" libaio_dropin_serves
 command -v man >/dev/null || echo "note: no man(1) here, so the man pages are not rendered, only looked at"
 case_ "man pages and completions are sound" pages_are_sound
+if [ -e /usr/include/liburing.h ] && command -v pkg-config >/dev/null; then
+  case_ "a C program is served that is linked with anyring" example c 1
+  case_ "a C program is served that has anyring inside" example c 4
+  case_ "what they need is what was linked" archive_is_inside
+  case_ "the wrong order of libraries is said" order_is_said
+  if command -v meson >/dev/null; then case_ "so with Meson" example c 2; else skip_ "so with Meson" "no meson here"; fi
+  if command -v cmake >/dev/null; then case_ "so with CMake" example c 3; else skip_ "so with CMake" "no cmake here"; fi
+else
+  skip_ "programs that are linked with anyring" "no liburing-dev or no pkg-config here"
+fi
 case_ "make uninstall leaves nothing of ours" uninstalls_everything
 case_ "LIBDIR is where the command looks, or refused" libdir_is_one_that_the_command_knows
 finish

@@ -22,6 +22,12 @@ DESTDIR=$root PREFIX=/usr STRIP=1 scripts/install.sh install "$release" >/dev/nu
 mkdir -p "$root/usr/share/zsh/vendor-completions" "$root/usr/share/lintian/overrides" "$root/DEBIAN"
 mv "$root/usr/share/zsh/site-functions/_anyring" "$root/usr/share/zsh/vendor-completions/"
 rmdir "$root/usr/share/zsh/site-functions"
+# For compilers of one processor.
+mkdir -p "$root/usr/lib/x86_64-linux-gnu/pkgconfig"
+mv "$root/usr/lib/pkgconfig/anyring.pc" "$root/usr/lib/x86_64-linux-gnu/pkgconfig/"
+rmdir "$root/usr/lib/pkgconfig"
+# shellcheck disable=SC2016 # pkg-config's variable
+sed -i 's|^prefix=.*|prefix=${pcfiledir}/../../..|' "$root/usr/lib/x86_64-linux-gnu/pkgconfig/anyring.pc"
 chmod 644 "$root"/usr/lib/anyring/*.so "$root"/usr/lib/anyring/dropin/*
 gzip -9n "$root"/usr/share/man/man?/*
 mv "$documents/CHANGELOG.md" "$work/changelog.md"

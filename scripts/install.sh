@@ -46,6 +46,9 @@ each() {
   local file
   "$1" 755 "$release/anyring" "$root$prefix/bin"
   "$1" 644 "$release/libanyring.so" "$private"
+  "$1" 644 "$release/dist/libanyring.a" "$private"
+  "$1" 644 crates/inject/include/anyring.h "$root$prefix/include"
+  "$1" 644 packaging/anyring.pc "$root$libdir/pkgconfig"
   "$1" 755 "$release/anyring-lab-worker" "$private"
   "$1" 644 "$release/dist/dropin/liburing.so.2" "$private/dropin"
   "$1" 644 "$release/dist/dropin/liburing-ffi.so.2" "$private/dropin"
@@ -64,6 +67,7 @@ each() {
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
   for file in conformance differential fuzz hostile simulation; do "$1" 644 "$file/README.md" "$documents/$file"; done
   for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,kubernetes.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
+  for file in examples/c/*; do "$1" 644 "$file" "$documents/examples/c"; done
   "$1" 644 packaging/ci/gitlab.yml "$documents/packaging/ci"
   "$1" 644 packaging/grafana/anyring.json "$documents/packaging/grafana"
   "$1" 644 packaging/seccomp/anyring.json "$documents/packaging/seccomp"
@@ -74,7 +78,7 @@ check() { [ -f "$2" ] || fail "$2 is missing: make build makes it"; }
 put() {
   local to=$3/${4:-$(basename "$2")}
   install -D -m "$1" "$2" "$to"
-  if [ -n "${STRIP:-}" ] && [[ $2 == "$release"/* && $2 != */dist/[cm]* ]]; then strip --strip-unneeded "$to"; fi
+  if [ -n "${STRIP:-}" ] && [[ $2 == "$release"/* && $2 != */dist/[clm]* ]]; then strip --strip-unneeded "$to"; fi
 }
 
 remove() { rm -f "$3/${4:-$(basename "$2")}"; }
@@ -83,16 +87,21 @@ case $action in
   install)
     each check
     each put
+    # What programs that are linked with it ask the loader for.
+    ln -sf libanyring.so "$private/libanyring.so.0"
+    up=$(realpath -m --relative-to="$libdir/pkgconfig" "$prefix")
+    sed -i "s|@UP@|$up|; s|@LIB@|${libdir#"$prefix"/}|; s|@VERSION@|$(scripts/version.sh)|" "$root$libdir/pkgconfig/anyring.pc"
     echo "installed anyring in $root$prefix"
     ;;
   uninstall)
     # The man pages are listed from the build, so what a removed build no longer knows goes by name.
     rm -f "$share"/man/man1/anyring.1 "$share"/man/man1/anyring-*.1
     each remove
+    rm -f "$private/libanyring.so.0"
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
       "$documents/docs/decisions" "$documents/docs" \
-      "$documents"/{conformance,differential,fuzz,hostile,simulation,packaging/ci,packaging/grafana,packaging/seccomp,packaging} "$documents"; do
+      "$documents"/{conformance,differential,examples/c,examples,fuzz,hostile,simulation,packaging/ci,packaging/grafana,packaging/seccomp,packaging} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

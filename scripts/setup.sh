@@ -37,6 +37,10 @@ missing_packages() {
   command -v make >/dev/null || echo make
   command -v readelf >/dev/null || echo binutils
   command -v musl-gcc >/dev/null || echo musl-tools
+  # For the examples of docs/embedding.md.
+  command -v pkg-config >/dev/null || echo pkg-config
+  command -v meson >/dev/null || echo meson
+  command -v cmake >/dev/null || echo cmake
   if [ "$TIER" = soak ]; then
     # To unpack the suites of liburing and libaio.
     command -v dpkg-source >/dev/null || echo dpkg-dev

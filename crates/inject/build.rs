@@ -26,6 +26,9 @@ fn main() {
     // Before the constructors of the program's other libraries, and what its .preinit_array has: these may make system calls by
     // instructions of their own (src/constructor.rs).
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    // By this name it is known to programs that are linked with it. The names that it exports have no version: each stands before
+    // all versions of another library's.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libanyring.so.0");
     // The unwinder that stops panics is linked in: the shared one would cost every program that we are preloaded into
     // half as much again to load.
     println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");

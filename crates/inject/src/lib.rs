@@ -9,6 +9,7 @@ mod copy;
 pub mod descriptor;
 pub mod dispatch;
 pub mod door;
+pub mod embed;
 mod entry;
 pub mod exec;
 #[cfg(feature = "forced-panics")]

@@ -53,6 +53,18 @@ pub fn link(built: &Artifacts, out: &Path) -> Result<Vec<PathBuf>> {
     DROPINS.iter().map(|(name, map)| link_one(&link, &built.archive, &map_path(map), &out.join(name))).collect()
 }
 
+/// The archive for programs that are linked with it, without what only debuggers and compilers read: a sixth of the size.
+pub fn strip_archive(built: &Artifacts, out: &Path) -> Result<()> {
+    fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+    let mut strip = Command::new("strip");
+    strip.args(["--strip-unneeded", "--enable-deterministic-archives"]);
+    // Bitcode for link-time optimisation by rustc.
+    strip.args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
+    let output = strip.arg("-o").arg(out.join("libanyring.a")).arg(&built.archive).output().context("run strip")?;
+    ensure!(output.status.success(), "strip libanyring.a: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
 /// What all of them are linked with.
 struct Link {
     compiler: PathBuf,

@@ -1,4 +1,4 @@
-//! `anyring-dist RELEASE`: makes the drop-ins, the man pages and the completions in RELEASE/dist, of what cargo built there.
+//! `anyring-dist RELEASE`: makes the drop-ins, the archive, the man pages and the completions in RELEASE/dist, of what cargo built there.
 
 mod manual;
 
@@ -11,6 +11,8 @@ fn main() -> Result<()> {
     let [release] = &arguments[..] else { bail!("usage: anyring-dist RELEASE") };
     let release = Path::new(release);
     let out = release.join("dist");
-    dropin::link(&Artifacts::in_directory(release)?, &out.join("dropin"))?;
+    let built = Artifacts::in_directory(release)?;
+    dropin::link(&built, &out.join("dropin"))?;
+    dropin::strip_archive(&built, &out)?;
     manual::write(&out)
 }

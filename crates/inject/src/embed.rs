@@ -1,0 +1,31 @@
+//! What include/anyring.h has: for programs that are linked with this library, instead of having it preloaded. They are served
+//! without a call of these.
+
+use crate::{backend, copy, dispatch, entry, liburing, syscall};
+use anyring_abi::{Params, NR_IO_URING_SETUP};
+use anyring_serve::host::Server;
+use core::ffi::{c_char, c_int, c_void};
+
+/// The release.
+#[cfg_attr(not(test), no_mangle)]
+pub extern "C" fn anyring_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Decides who serves the process's rings, by a first one. 0: the kernel, and anyring what that refuses. 1: anyring. `-errno`:
+/// nobody; -EEXIST where another library's functions stand before these.
+#[cfg_attr(not(test), no_mangle)]
+pub extern "C" fn anyring_install() -> c_int {
+    let ways = [liburing::queue::io_uring_submit as *const c_void, syscall::syscall as *const c_void];
+    if !ways.into_iter().all(copy::is_ours) {
+        return -libc::EEXIST;
+    }
+    let mut params = Params::default();
+    let call = |number, args| entry::answer_any(|| dispatch::call(number, args));
+    let ring = call(NR_IO_URING_SETUP, [1, &raw mut params as usize, 0, 0, 0, 0]);
+    if ring < 0 {
+        return ring as c_int;
+    }
+    call(libc::SYS_close, [ring as usize, 0, 0, 0, 0, 0]);
+    c_int::from(matches!(backend::rings(), Server::Engine | Server::Mixed))
+}
