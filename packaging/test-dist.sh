@@ -36,7 +36,7 @@ same_twice() {
 no_path_of_this_machine() {
   if grep -aqF -e "$folder" -e "$HOME/" "$folder"/first/anyring-*-linux; then return 1; fi
   mkdir "$folder/looked-at"
-  tar -C "$folder/looked-at" -xf "$folder"/first/anyring-*-linux.tar.gz
+  for file in "$folder"/first/anyring-{*-linux,conformance-*}.tar.gz; do tar -C "$folder/looked-at" -xf "$file"; done
   if grep -arlF -e "$folder" -e "$HOME/" "$folder/looked-at"; then return 1; fi
 }
 
@@ -69,6 +69,22 @@ single_file_serves() {
   mkdir "$folder/alone"
   cp "$folder"/first/anyring-*-linux "$folder/alone/anyring"
   "$folder/alone/anyring" deny -- "$folder/alone/anyring" run --backend user --stats "$folder/counters" -- "$folder/alone/anyring" --version
+}
+
+# The conformance cases, where nothing else is: on this kernel, and what it says of one that refuses.
+cases_run_alone() {
+  local tree
+  tar -C "$folder" -xf "$folder"/first/anyring-conformance-*.tar.gz
+  tree=$(echo "$folder"/anyring-conformance-*-x86_64)
+  cd "$tree"
+  ./anyring-conformance --tap --filter nop:: --oracle oracle.json >"$folder/tap"
+  grep -qx 'TAP version 14' "$folder/tap" && grep -q '^1\.\.[1-9]' "$folder/tap"
+  if grep '^not ok' "$folder/tap"; then return 1; fi
+  ./anyring-conformance --keeps --filter nop:: >"$folder/keeps"
+  grep -q '^Linux .* claims and breaks 0; ' "$folder/keeps"
+  # Without io_uring not one is kept, and each says so.
+  if "$target/release/anyring" deny -- ./anyring-conformance --keeps --filter nop:: --release 6.18 >"$folder/broken"; then return 1; fi
+  grep -q '^Linux 6.18 keeps 0 of ' "$folder/broken" && grep -q '^broken: nop::' "$folder/broken"
 }
 
 # packaging/Dockerfile.scratch, step by step; with /proc and /dev/null, which container engines bring.
@@ -109,6 +125,7 @@ case_ "a release is the same bytes twice" same_twice
 case_ "SHA256SUMS is of all its files" sums_hold
 case_ "the tarball works where it is unpacked" works_where_it_is_unpacked
 case_ "the single file serves a program" single_file_serves
+case_ "the conformance cases run alone and say which claims hold" cases_run_alone
 # Every step but the build and the push, in a clone; and what is no release.
 release_is_checked() {
   local clone=$folder/clone

@@ -10,6 +10,7 @@
 #   anyring-VERSION-x86_64-linux          the static program alone, for images that get one file
 #   anyring_VERSION_amd64.deb             the same as a Debian package, where there is dpkg-deb
 #   anyring-VERSION-1.x86_64.rpm          and as an RPM, where there is rpmbuild
+#   anyring-conformance-VERSION-x86_64.tar.gz   the conformance cases as one static program, for other kernels
 #   anyring-VERSION-src.tar.gz            the sources
 #   *-VERSION.cdx.json                    what is built in, of each program and library: CycloneDX, by cargo-cyclonedx
 #   SHA256SUMS, SHA256SUMS.sig            the latter by the OpenSSH private key that ANYRING_SIGNING_KEY holds, if it holds one
@@ -38,6 +39,21 @@ build() {
   local flags="build.rustflags=['--remap-path-prefix=$PWD=/anyring','--remap-path-prefix=$target=/target','--remap-path-prefix=$cargo_home=/cargo']"
   CARGO_CONFIG=$flags scripts/build.sh "$target/dist"
   release=$target/dist/release
+  # The environment's flags come in place of the configuration's. Not in pieces, of which earlier builds would decide.
+  local static="-C target-feature=+crt-static --remap-path-prefix=$PWD=/anyring --remap-path-prefix=$target=/target --remap-path-prefix=$cargo_home=/cargo"
+  RUSTFLAGS=$static CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$target/dist cargo build --locked -p anyring-conformance \
+    --bin anyring-conformance --target "$(uname -m)-unknown-linux-gnu"
+  cases=$target/dist/$(uname -m)-unknown-linux-gnu/debug/anyring-conformance
+}
+
+# The conformance cases, with what they need to be understood without the rest.
+conformance() {
+  local name=anyring-conformance-$VERSION-$(uname -m)
+  mkdir "$work/$name"
+  install -m 755 "$cases" "$work/$name/anyring-conformance"
+  strip --strip-unneeded "$work/$name/anyring-conformance"
+  install -m 644 packaging/conformance/README.md conformance/oracle.json LICENSE-APACHE LICENSE-MIT "$work/$name/"
+  pack "$work" "$name"
 }
 
 # pack FOLDER NAME: FOLDER/NAME as OUT/NAME.tar.gz, with one time, one owner and one order.
@@ -67,12 +83,15 @@ sign() {
   ssh-keygen -q -Y sign -n anyring-release -f "$key" "$out/SHA256SUMS"
 }
 
+# Where scripts/build.sh puts it for `make test`.
+cases=$target/check/anyring-conformance-gnu
 [ -n "$release" ] || build
 # Nothing of an earlier one.
 find "$out" -maxdepth 1 -type f \( -name '*anyring[-_]*' -o -name 'SHA256SUMS*' \) -delete
 DESTDIR=$work PREFIX=/$name STRIP=1 scripts/install.sh install "$release" >/dev/null
 pack "$work" "$name"
 install -m 755 "$work/$name/bin/anyring" "$out/$name"
+if [ -e "$cases" ]; then conformance; else echo "dist: no $cases, so no conformance cases: make build-tests makes it"; fi
 if command -v dpkg-deb >/dev/null; then scripts/deb.sh "$release" "$out" >/dev/null; else echo "dist: no dpkg-deb here, so no Debian package"; fi
 if command -v rpmbuild >/dev/null; then scripts/rpm.sh "$release" "$out" >/dev/null; else echo "dist: no rpmbuild here, so no RPM"; fi
 # What git has at HEAD: a change that is not committed is in no release.

@@ -3,6 +3,7 @@
 use crate::case::{self, Case, Context, FLAG_SETS};
 use crate::differences::{self, Difference};
 use crate::door::Door;
+use crate::keeps;
 use crate::oracle::{running_kernel, Oracle};
 use crate::report::{Format, Printer, Report};
 use crate::runner::{self, Job, Runner};
@@ -69,6 +70,15 @@ struct Options {
     /// In which form to print the results
     #[arg(long, value_enum, default_value = "plain")]
     format: Format,
+    /// The same as --format tap
+    #[arg(long, conflicts_with = "format")]
+    tap: bool,
+    /// Print which claims this kernel keeps, by topic, and those that it breaks
+    #[arg(long, conflicts_with_all = ["format", "tap", "expect"])]
+    keeps: bool,
+    /// With --keeps: what this kernel is to be as new as, in place of the release that it says it is
+    #[arg(long, value_name = "RELEASE", requires = "keeps")]
+    release: Option<String>,
     /// The known differences: listed cases must fail, all others pass (may be repeated, later files change earlier ones)
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
@@ -167,7 +177,12 @@ fn run(options: &Options) -> Result<bool, String> {
     if oracle.is_none() {
         differences::forget_answers(&mut differences);
     }
-    let mut printer = Printer::new(options.format, &differences, options.quiet);
+    let format = match () {
+        () if options.tap => Format::Tap,
+        () if options.keeps => Format::None,
+        () => options.format,
+    };
+    let mut printer = Printer::new(format, &differences, options.quiet);
     let reports = run_all(options, &jobs, &differences, oracle.as_ref(), &mut printer);
     if let Some(path) = &options.record {
         record(path, &reports, options.add)?;
@@ -175,6 +190,12 @@ fn run(options: &Options) -> Result<bool, String> {
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&reports).map_err(|error| error.to_string())?;
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if options.keeps {
+        let (system, release) = keeps::running_system();
+        let (text, all_kept) = keeps::summary(&reports, &system, options.release.as_ref().unwrap_or(&release));
+        print!("{text}");
+        return Ok(all_kept);
     }
     Ok(printer.summarise(&reports))
 }

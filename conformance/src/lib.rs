@@ -17,6 +17,7 @@ pub mod sys;
 
 mod asleep;
 mod cases;
+mod keeps;
 mod polled;
 mod runner;
 mod spread;

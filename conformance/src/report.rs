@@ -80,6 +80,9 @@ pub enum Format {
     Plain,
     /// Test Anything Protocol, version 14.
     Tap,
+    /// Nothing as they come.
+    #[value(skip)]
+    None,
 }
 
 /// Prints results as they come, and what they sum up to.
@@ -106,6 +109,7 @@ impl<'d> Printer<'d> {
         match self.format {
             Format::Plain => self.print_plain(report, known),
             Format::Tap => println!("{}", tap(self.printed, report, known)),
+            Format::None => {}
         }
     }
 
@@ -152,6 +156,7 @@ impl<'d> Printer<'d> {
             match self.format {
                 Format::Plain => println!("STALE  {what}"),
                 Format::Tap => println!("not ok {} - {what}", self.printed),
+                Format::None => {}
             }
         }
         let count = |wanted: fn(&Outcome) -> bool| reports.iter().filter(|report| wanted(&report.outcome)).count();
@@ -160,6 +165,7 @@ impl<'d> Printer<'d> {
         let flaky = count(|outcome| matches!(outcome, Outcome::Flaky(_)));
         let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_))) + flaky;
         match self.format {
+            Format::None => {}
             Format::Tap => println!("1..{}", self.printed),
             Format::Plain => {
                 if known > 0 {
