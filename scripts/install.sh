@@ -66,7 +66,7 @@ each() {
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
   for file in conformance differential fuzz hostile simulation; do "$1" 644 "$file/README.md" "$documents/$file"; done
-  for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,kubernetes.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
+  for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,cloudnative-pg.yaml,kubernetes.yaml,postgresql.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
   for file in examples/c/*; do "$1" 644 "$file" "$documents/examples/c"; done
   "$1" 644 packaging/ci/gitlab.yml "$documents/packaging/ci"
   "$1" 644 packaging/grafana/anyring.json "$documents/packaging/grafana"
