@@ -14,8 +14,8 @@ STEPS := setup format lint doc build-tests weight unit loom simulation conforman
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64 \
-        dist-test dist-soak packages
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64 dist-test dist-soak packages,$(SOAK))
+        dist-test dist-soak packages embedding
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64 dist-test dist-soak packages embedding,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -212,6 +212,10 @@ dist-test: build-tests
 	@$(STEP) $@ packaging/test-dist.sh $(TARGET)
 dist-soak: build-tests
 	@FULL=1 $(STEP) $@ packaging/test-dist.sh $(TARGET)
+
+# The crate `anyring`, for programs in Rust, and that it could be published.
+embedding: setup-soak build-tests
+	@$(STEP) $@ scripts/embedding.sh $(TARGET)
 
 # The steps of action.yml and packaging/ci, as a runner runs them.
 ci-test: build-tests

@@ -67,6 +67,8 @@ each() {
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
   for file in conformance differential fuzz hostile simulation; do "$1" 644 "$file/README.md" "$documents/$file"; done
   for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,cloudnative-pg.yaml,kubernetes.yaml,postgresql.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
+  "$1" 644 crates/anyring/README.md "$documents/crates/anyring"
+  for file in crates/anyring/examples/*; do "$1" 644 "$file" "$documents/crates/anyring/examples"; done
   for file in examples/c/*; do "$1" 644 "$file" "$documents/examples/c"; done
   "$1" 644 packaging/ci/gitlab.yml "$documents/packaging/ci"
   "$1" 644 packaging/grafana/anyring.json "$documents/packaging/grafana"
@@ -101,7 +103,7 @@ case $action in
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
       "$documents/docs/decisions" "$documents/docs" \
-      "$documents"/{conformance,differential,examples/c,examples,fuzz,hostile,simulation,packaging/ci,packaging/grafana,packaging/seccomp,packaging} "$documents"; do
+      "$documents"/{conformance,crates/anyring/examples,crates/anyring,crates,differential,examples/c,examples,fuzz,hostile,simulation,packaging/ci,packaging/grafana,packaging/seccomp,packaging} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

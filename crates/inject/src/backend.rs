@@ -11,7 +11,9 @@ use anyring_serve::host::Server;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 
-#[cfg(not(test))]
+#[cfg(all(not(test), not(feature = "allocator")))]
+pub use anyring_serve::engine::quieten_own_panics;
+#[cfg(all(not(test), feature = "allocator"))]
 pub use anyring_serve::engine::quieten_panics;
 use anyring_serve::engine::recover_copy;
 pub use anyring_serve::engine::{open_log, renew_after_fork};

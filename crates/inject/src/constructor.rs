@@ -15,7 +15,11 @@ use core::ffi::{c_char, c_int};
 extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list: *const *const c_char) {
     joined::complete();
     exec::begin(list);
+    // As a library of its own it has a std of its own.
+    #[cfg(feature = "allocator")]
     backend::quieten_panics();
+    #[cfg(not(feature = "allocator"))]
+    backend::quieten_own_panics();
     entry::aside(|| {
         point(Point::Constructor);
         #[cfg(feature = "mutations")]

@@ -29,3 +29,8 @@ pub extern "C" fn anyring_install() -> c_int {
     call(libc::SYS_close, [ring as usize, 0, 0, 0, 0, 0]);
     c_int::from(matches!(backend::rings(), Server::Engine | Server::Mixed))
 }
+
+/// How many rings anyring has made in this process and its parents.
+pub fn rings() -> u64 {
+    anyring_engine::stats::stats().rings.load(core::sync::atomic::Ordering::Relaxed)
+}

@@ -16,6 +16,21 @@ pub fn quieten_panics() {
     }));
 }
 
+/// The same where std is the program's, too: what other panics say goes on to its own hook.
+pub fn quieten_own_panics() {
+    // The folder of our crates, or in a registry the beginning of their names.
+    let own = file!().rfind("serve").map_or(file!(), |end| &file!()[..end]);
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.location().is_some_and(|place| place.file().starts_with(own)) {
+            open_log();
+            log::line(&panic.to_string());
+        } else {
+            others(panic);
+        }
+    }));
+}
+
 /// Opens the log where `ANYRING_LOG` names one: before the first ring, or for what is to be said earlier.
 pub fn open_log() {
     static OPENED: AtomicBool = AtomicBool::new(false);

@@ -1,0 +1,40 @@
+//! What the guard says, on whatever serves: `scripts/embedding.sh` runs this where io_uring is refused, too.
+
+use anyring::{Guard, Server};
+use io_uring::IoUring;
+use std::panic::catch_unwind;
+
+/// One test, since the rings of all threads are counted together.
+#[test]
+fn a_test_without_a_ring_fails_where_anyring_serves() {
+    let guard = Guard::new();
+    let server = guard.server();
+    IoUring::new(4).expect("a ring");
+    drop(guard);
+    let fell_back = catch_unwind(|| drop(Guard::new()));
+    assert_eq!(fell_back.is_err(), server == Server::Anyring);
+    // What a test says as it fails is not hidden by a second panic.
+    let said = catch_unwind(|| {
+        let _guard = Guard::new();
+        panic!("its own");
+    });
+    assert_eq!(said.expect_err("it panicked").downcast_ref::<&str>(), Some(&"its own"));
+    assert_eq!(anyring::install(), Ok(server));
+}
+
+/// The program's own panics stay its own.
+#[test]
+fn panics_of_the_program_reach_its_hook() {
+    let output = std::process::Command::new(std::env::current_exe().expect("its path"))
+        .args(["--exact", "panics_aloud", "--ignored", "--nocapture"])
+        .output()
+        .expect("start");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("guard.rs") && said.contains("heard"), "{said}");
+}
+
+#[test]
+#[ignore = "of the test above"]
+fn panics_aloud() {
+    panic!("heard");
+}
