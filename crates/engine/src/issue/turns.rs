@@ -32,7 +32,8 @@ impl RingGuard {
     /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
     #[inline(always)] // in each enter
     pub fn go_on(&mut self) {
-        if core::mem::take(&mut self.poll_set.due.multishot) {
+        if self.poll_set.due.multishot {
+            self.poll_set.due.multishot = false;
             self.poll_now();
             self.settle();
         }

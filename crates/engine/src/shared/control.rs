@@ -386,8 +386,9 @@ impl PostLock<'_> {
     /// Advances the CQ tail and drops `taken` CQEs from the front of the backlog, in one store.
     #[inline]
     pub fn advance(&mut self, cq_tail: u32, taken: u32) {
-        let total = self.cq_total();
-        let total = total.wrapping_add(cq_tail.wrapping_sub(total as u32).into());
+        // Counted from the last total, as in `cq_total`: the tail may have gone on since, but not by 2^32.
+        let recent = self.header.cq_total.load(Ordering::Relaxed);
+        let total = recent.wrapping_add(cq_tail.wrapping_sub(recent as u32).into());
         let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
         let head = u64::from(head.wrapping_add(taken));
         // Release pairs with the Acquire of the next lock holder, should this one die before it unlocks.
