@@ -70,29 +70,45 @@ pub fn enter<H: Host>(
     arg: *const c_void,
     arg_size: usize,
 ) -> isize {
-    let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
+    let call = Enter { fd, to_submit, min_complete, flags, arg: arg as u64, arg_size };
     let server = H::rings();
     if server != Server::Engine {
-        if let Some(answer) = enter_kernels(server, args) {
+        if let Some(answer) = enter_kernels(server, &call) {
             return answer;
         }
     }
-    let call = Enter { fd, to_submit, min_complete, flags, arg: arg as u64, arg_size };
     let serve = || {
         point(Point::EnterDoor);
         register_of(anyring_engine::enter(&call))
     };
     match entry::contain(|| struck_ring(&call), serve).unwrap_or(BROKEN) {
-        NO_RING if is_kernels_ring(fd) => raw(NR_IO_URING_ENTER, args),
+        NO_RING => enter_no_ring(&call),
         answer => answer,
     }
 }
 
+/// The answer to a call on what is no ring of the engine's.
+#[cold]
+fn enter_no_ring(call: &Enter) -> isize {
+    match is_kernels_ring(call.fd) {
+        true => raw(NR_IO_URING_ENTER, arguments(call)),
+        false => NO_RING,
+    }
+}
+
+/// The call's arguments as the kernel takes them.
+fn arguments(call: &Enter) -> [usize; 6] {
+    let counts = [call.fd, call.to_submit, call.min_complete, call.flags].map(|argument| argument as usize);
+    let [fd, to_submit, min_complete, flags] = counts;
+    [fd, to_submit, min_complete, flags, call.arg as usize, call.arg_size]
+}
+
 /// The kernel's answer, where the kernel may have made the ring; `None` where it did not.
 #[cold]
-fn enter_kernels(server: Server, args: [usize; 6]) -> Option<isize> {
+fn enter_kernels(server: Server, call: &Enter) -> Option<isize> {
+    let args = arguments(call);
     match server {
-        Server::Mixed => mixed::enter(args, args[3] as u32 & IORING_ENTER_REGISTERED_RING != 0),
+        Server::Mixed => mixed::enter(args, call.flags & IORING_ENTER_REGISTERED_RING != 0),
         _ => Some(raw(NR_IO_URING_ENTER, args)),
     }
 }
