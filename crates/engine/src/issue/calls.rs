@@ -176,7 +176,13 @@ impl RingGuard {
         let (ring, control) = (self.ring(), self.control);
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
         ring.callers.fetch_add(1, Ordering::Relaxed);
-        let awake = Awake::after(Sleep { ring, control, kind: Kind::Call, driving: false, view: self.memory.view });
+        let awake = Awake::after(Sleep {
+            ring,
+            control,
+            kind: Kind::Call,
+            driving: false,
+            rings: self.memory.view.rings(),
+        });
         self.calls.end();
         self.let_go();
         let result = call();

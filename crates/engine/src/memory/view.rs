@@ -70,12 +70,6 @@ impl View {
         self.atomic(offset).load(Ordering::Acquire)
     }
 
-    /// Whether the CQ is empty. A head that cannot be read says nothing of the kind.
-    pub fn cq_is_empty(&self) -> bool {
-        let words = [word::CQ_HEAD, word::CQ_TAIL].map(|word| self.load(word));
-        words[0].is_ok() && words[0] == words[1]
-    }
-
     /// Release store of a word: pairs with the program's acquire load of it (`io_uring_smp_load_acquire`).
     #[inline]
     pub fn store(&self, offset: usize, value: u32) -> Result<(), Errno> {
@@ -314,6 +308,12 @@ sqe_fields!(
     addr3: u64,
     pad2: u64
 );
+
+/// Whether the CQ is empty whose rings' area is at this address. Words that cannot be read say nothing of the kind.
+pub fn cq_at_is_empty(rings: usize) -> bool {
+    let words = [word::CQ_HEAD, word::CQ_TAIL].map(|word| GuardedWords::load(rings + word));
+    words[0].is_ok() && words[0] == words[1]
+}
 
 /// Copies `bytes` bytes, a multiple of 16, by the guarded accessor, wherever they are.
 pub(crate) fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {

@@ -9,7 +9,7 @@
 //! that returns. What the ring needs to stay is kept for it, until the thread, in no handler, comes to wait again.
 
 use crate::driver::AWAKE;
-use crate::memory::view::View;
+use crate::memory::view::cq_at_is_empty;
 use crate::mutation::{mutated, Mutation};
 use crate::os::handlers;
 use crate::ring::wake::pass_role_on;
@@ -26,7 +26,8 @@ pub(crate) struct Sleep {
     pub control: Control,
     pub kind: Kind,
     pub driving: bool,
-    pub view: View,
+    /// Where the ring's memory is: no more of it, as each thread's stack has room for the books.
+    pub rings: usize,
 }
 
 /// How a thread waits.
@@ -69,6 +70,9 @@ struct Note {
     usage: u32,
 }
 
+/// The memory of a thread is on its stack, which may be 16 KiB.
+const _: () = assert!(size_of::<Sleeps>() <= 512);
+
 thread_local! {
     /// Those of the calling thread.
     static ASLEEP: Sleeps = const {
@@ -107,7 +111,7 @@ impl Sleeps {
         for place in &self.0 {
             let is_noted = place.usage.load(Ordering::Relaxed) & USAGE == NOTED && place.held_cqes.get().is_none();
             if let Some(sleep) = place.sleep.get().filter(|_| is_noted) {
-                place.held_cqes.set(Some(!sleep.view.cq_is_empty()));
+                place.held_cqes.set(Some(!cq_at_is_empty(sleep.rings)));
             }
         }
     }

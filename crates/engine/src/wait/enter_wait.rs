@@ -214,8 +214,13 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
             post.register_waiter(NEVER, true)
         };
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
-        let awake =
-            Awake::after(Sleep { ring, control, kind: Kind::Futex, driving: false, view: guard.memory.view });
+        let awake = Awake::after(Sleep {
+            ring,
+            control,
+            kind: Kind::Futex,
+            driving: false,
+            rings: guard.memory.view.rings(),
+        });
         // Partner: the fence in `announce_room`.
         fence(Ordering::SeqCst);
         let full = guard.sq_is_full();
@@ -300,7 +305,7 @@ fn sleep(
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let (shared, unwatched_ns) = (guard.is_shared(), guard.poll_set.look_ns().filter(|_| driving));
     let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
-    let awake = Awake::after(Sleep { ring, control, kind, driving, view: guard.memory.view });
+    let awake = Awake::after(Sleep { ring, control, kind, driving, rings: guard.memory.view.rings() });
     point(Point::Sleep);
     let cookie = guard.cookie;
     drop(guard);
