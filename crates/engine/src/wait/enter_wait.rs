@@ -46,7 +46,8 @@ fn satisfied(guard: &RingGuard, target: u64, timeouts: u32) -> bool {
     reached || guard.control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts
 }
 
-/// The total of the CQ that ends a wait for `min_complete` CQEs, of which natively half of the numbers are negative. What is there already counts by the words in ring memory: of a
+/// The total of the CQ that ends a wait for `min_complete` CQEs, natively a signed number: of a negative one there is enough.
+/// What is there already counts by the words in ring memory: of a
 /// head beyond the tail the difference is as large as can be, and there is nothing to wait for.
 fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
     let view = guard.memory.view;
