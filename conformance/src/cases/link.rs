@@ -598,7 +598,7 @@ fn open_of_a_fifo_behind_what_waited_waits_for_nobody(cx: &Context) {
     }
 }
 
-#[case(undisturbed, since = "5.5")]
+#[case(undisturbed, since = "5.6")]
 fn link_timeout_that_is_over_as_it_begins(cx: &Context) {
     let (file, mut ring, mut bytes) = (file("f", b"abc"), cx.ring(4), [0; 8]);
     let (now, past) = (Timespec::default(), Timespec { tv_sec: 1, tv_nsec: 0 });
