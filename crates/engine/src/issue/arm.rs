@@ -331,7 +331,7 @@ impl RingGuard {
     }
 
     /// Attempts the requests that wait on one list, in its order, until one finds nothing.
-    fn retry(&mut self, fd: i32, list: ListKind) {
+    pub(super) fn retry(&mut self, fd: i32, list: ListKind) {
         self.heed_notes();
         while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
             let State::Polling(Polling { then, .. }) = *self.slab[id].state() else { return };
@@ -443,79 +443,6 @@ impl RingGuard {
             let id = self.disarm(id).id();
             self.finish(id, answer.into(), false);
         }
-    }
-
-    /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
-    /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
-    pub fn verify(&mut self) {
-        self.attempt_all_postponed();
-        for _ in 0..self.poll_set.unverified.len() {
-            self.verify_next();
-        }
-    }
-
-    pub(crate) fn attempt_all_postponed(&mut self) {
-        if mutated(Mutation::PutOffIsNotMadeUpFor) {
-            return;
-        }
-        for _ in 0..self.poll_set.postponed.len() {
-            self.attempt_next_postponed();
-        }
-    }
-
-    fn verify_next(&mut self) {
-        let Some(fd) = self.poll_set.unverified.pop_front() else { return };
-        let epoll = self.poll_set.epoll();
-        let Some(entry) = self.poll_set.existing(fd) else { return };
-        entry.unverified = false;
-        if entry.idle() || entry.unwatched {
-            return;
-        }
-        let wanted = entry.registered;
-        if self.poll_set.control_registration(epoll, fd, wanted) != Ok(true) {
-            // The number names something else now, or nothing: attempt the requests, they will find out.
-            self.reissue_all(fd);
-        }
-    }
-
-    fn attempt_next_postponed(&mut self) {
-        let Some(fd) = self.poll_set.postponed.pop_front() else { return };
-        let Some(entry) = self.poll_set.existing(fd) else { return };
-        entry.postponed = false;
-        if entry.single.is_some() {
-            return single::attempt_single(self, fd);
-        }
-        let waiting = entry.readers.first();
-        let Some(first) = waiting else { return };
-        if !entry.facts.is_empty() {
-            if self.wants_buffer(first) && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
-                return; // its event will find that there is none
-            }
-            self.retry(fd, ListKind::Read);
-        }
-        match self.poll_set.existing(fd) {
-            Some(entry) if entry.readers.first() != waiting => entry.facts.end_streak(),
-            _ => self.end_nonblocking_reads(fd),
-        }
-    }
-
-    /// Reads of Linux AIO that found nothing end where the description has become a nonblocking one: io_submit(2) would
-    /// have answered so, had it not put the attempt off.
-    pub(crate) fn end_nonblocking_reads(&mut self, fd: i32) {
-        if !self.is_context() || !descriptors::is_nonblocking(fd) {
-            return;
-        }
-        single::join_list(self, fd);
-        self.poll_set.forget_access(fd);
-        while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.readers.first()) {
-            let id = self.disarm(id).id();
-            self.finish(id, -Errno::AGAIN.raw_os_error(), true);
-        }
-    }
-
-    /// It has no buffer and finds none.
-    fn wants_buffer(&mut self, id: Id) -> bool {
-        self.with_op(id, |guard, op| !guard.finds_buffer(op))
     }
 
     pub(crate) fn reissue_all(&mut self, fd: i32) {
