@@ -515,7 +515,7 @@ fn o_direct_aligned_reads(cx: &Context) {
     }
 }
 
-#[case]
+#[case(since = "5.6")]
 fn write_at_the_position_that_a_limit_cuts_short_leaves_it(cx: &Context) {
     use std::io::Seek;
     let (mut file, mut ring) = (file("f", b""), cx.ring(4));
