@@ -125,7 +125,7 @@ impl PollSet {
     }
 
     /// Whether the first attempt at a read, or a poll's first look, is better put off: the last few found nothing, and the
-    /// next look at the poll set tells when there is something ([`PollSet::register`]). An attempt that finds nothing
+    /// next look at the poll set tells when there is something (`PollSet::register`). An attempt that finds nothing
     /// costs as much as a read. At worst data that was there already is found a little later.
     /// Once in a while one is attempted all the same: where there is something by now, all are again.
     #[inline]
