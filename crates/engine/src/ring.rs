@@ -39,12 +39,12 @@ use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::resource::tag::Tagged;
 use crate::ring::poller::Poller;
-use crate::sync::{fence_after_swap, thread_pointer};
+use crate::sync::thread_pointer;
 use crate::thread::tables;
 use crate::wq::{Job, Origin};
 use crate::Errno;
 use anyring_abi::Cqe;
-use arrivals::Arrivals;
+use arrivals::{Arrivals, Left};
 use broken::{Health, LeftOver};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -65,6 +65,8 @@ pub struct Ring {
     /// `IORING_SETUP_*`; R_DISABLED goes when the ring is enabled, the others stay.
     pub flags: AtomicU32,
     state: Lock<Option<Box<State>>>,
+    /// What is left for whoever holds it.
+    pub left: Left,
     /// What workers bring back.
     pub arrived: Arrivals<Arc<Job>>,
     /// CQEs that other rings sent (`IORING_OP_MSG_RING`) while somebody held this one, or that wait for its owner.
@@ -86,9 +88,6 @@ pub struct Ring {
     pub mapped: AtomicUsize,
     /// Who polls and fires timers, and how whoever waits sleeps.
     pub driver: Driver,
-    /// Something that `settle` has to look at: results that the owner of a deferred ring has not been told of, or a panic
-    /// in a thread that did not hold the ring.
-    untold: AtomicBool,
     /// There was no memory for the CQE of some tag, and the program has not been told. Relaxed: it says nothing of anything else.
     pub dropped: AtomicBool,
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
@@ -153,10 +152,11 @@ impl Ring {
             cookie: AtomicU64::new(0),
             flags: AtomicU32::new(0),
             state: Lock::new(None),
-            arrived: Arrivals::new(),
-            messages: Arrivals::new(),
-            retired: Arrivals::new(),
-            notes: Arrivals::new(),
+            left: Left::new(),
+            arrived: Arrivals::new(Left::RESULTS),
+            messages: Arrivals::new(Left::MESSAGES),
+            retired: Arrivals::new(Left::TAGS),
+            notes: Arrivals::new(Left::NOTES),
             heeds: AtomicBool::new(false),
             left_alone: AtomicBool::new(false),
             holder: AtomicUsize::new(0),
@@ -164,7 +164,6 @@ impl Ring {
             engine_end: AtomicI32::new(-1),
             mapped: AtomicUsize::new(0),
             driver: Driver::new(),
-            untold: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
             owed: AtomicU32::new(0),
             poller: Lock::new(None),
@@ -233,7 +232,7 @@ impl Ring {
     fn receive_all(&'static self, jobs: Vec<Arc<Job>>) {
         // A worker does not interrupt itself: where there is no room, whoever holds the ring makes some.
         let mut jobs = jobs.into_iter();
-        while let Err(left) = self.arrived.put(jobs) {
+        while let Err(left) = self.arrived.put(&self.left, jobs) {
             jobs = left;
             alloc::wait();
         }
@@ -254,7 +253,7 @@ impl Ring {
     /// call of this in the same thread.
     #[must_use]
     pub fn leave_message(&'static self, cqe: Cqe) -> bool {
-        if self.messages.put([cqe].into_iter()).is_err() {
+        if self.messages.put(&self.left, [cqe].into_iter()).is_err() {
             return false;
         }
         match self.keeps_messages() {
@@ -275,20 +274,22 @@ impl Ring {
     /// that one does it before letting go: two rings are never locked in turn.
     #[cold]
     fn signal_deferred(&'static self) {
-        // SeqCst: partner is the fence in RingGuard's drop, and the Acquire in `settle`.
-        self.untold.swap(true, Ordering::SeqCst);
-        fence_after_swap();
+        self.left.set(Left::UNTOLD);
         drop(self.try_lock());
     }
 
     /// Whether results, tags or SQEs wait for the holder of the ring.
     #[inline]
     fn has_left_overs(&self) -> bool {
+        self.left.any(!Left::NOTES) && self.has_left_overs_for_holder()
+    }
+
+    #[inline(never)] // seldom, and each call would pay for its registers
+    fn has_left_overs_for_holder(&self) -> bool {
         // SQEs are owed to a signal handler that submitted while this thread held the ring, perhaps just before it let go.
-        let owed = self.owed.load(Ordering::Relaxed) != 0;
-        let arrived = self.arrived.any() && self.completes_here();
-        let messages = self.messages.any() && !self.keeps_messages();
-        arrived || messages || self.untold.load(Ordering::Relaxed) || self.retired.any() || owed
+        let for_anybody = self.left.any(Left::TAGS | Left::UNTOLD | Left::OWED);
+        let results = self.left.any(Left::RESULTS) && self.completes_here();
+        for_anybody || results || (self.left.any(Left::MESSAGES) && !self.keeps_messages())
     }
 
     /// Whether the calling thread may complete what workers brought back.
@@ -310,14 +311,14 @@ impl Ring {
     /// Whether results wait to be completed, or messages to be posted.
     #[inline]
     pub fn has_arrived(&self) -> bool {
-        self.arrived.any() | self.messages.any()
+        self.left.any(Left::RESULTS | Left::MESSAGES)
     }
 }
 
 impl Tagged for Ring {
     /// The tag is posted now, or by whoever holds the ring before letting go.
     fn retire(&'static self, tag: u64) {
-        if self.retired.put([tag].into_iter()).is_err() {
+        if self.retired.put(&self.left, [tag].into_iter()).is_err() {
             self.dropped.store(true, Ordering::Relaxed);
         }
         // While a panic unwinds no guard is made: its drop could not tell that it is not the one that was struck.

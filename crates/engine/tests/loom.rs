@@ -20,7 +20,7 @@ use lock::{Held, Lock};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use owner::{Call, Duty, Handover, Mailbox, Taken};
-use ring::arrivals::Arrivals;
+use ring::arrivals::{Arrivals, Left};
 use sync::{AtomicBool, AtomicU32, Ordering};
 
 /// Explores a model with at most `preemptions` preemptions.
@@ -82,8 +82,8 @@ mod arrivals {
     /// A ring: what its lock guards is how many things were completed.
     struct Ring {
         state: Lock<State>,
+        left: Left,
         arrived: Arrivals<u32>,
-        untold: AtomicBool,
         handover: Handover,
         wake_sequence: Event,
     }
@@ -98,8 +98,8 @@ mod arrivals {
         fn new() -> Arc<Ring> {
             Arc::new(Ring {
                 state: Lock::new(State::default()),
-                arrived: Arrivals::new(),
-                untold: AtomicBool::new(false),
+                left: Left::new(),
+                arrived: Arrivals::new(Left::RESULTS),
                 handover: Handover::new(),
                 wake_sequence: Event::default(),
             })
@@ -108,15 +108,15 @@ mod arrivals {
         /// `RingGuard::settle` and `RingGuard::drop`.
         fn let_go<'a>(&'a self, mut held: Held<'a, State>, deferred: bool) {
             loop {
-                if self.untold.load(Ordering::Relaxed) && self.untold.swap(false, Ordering::Acquire) {
+                if self.left.take(Left::UNTOLD) {
                     held.announced = true;
                     self.wake_sequence.write();
                 }
                 if !deferred {
-                    held.completed += self.arrived.take().len();
+                    held.completed += self.arrived.take(&self.left).len();
                 }
                 drop(held);
-                let left = || (self.arrived.any() && !deferred) || self.untold.load(Ordering::Relaxed);
+                let left = || (self.left.any(Left::RESULTS) && !deferred) || self.left.any(Left::UNTOLD);
                 match self.state.lock_again_if(left) {
                     Some(again) => held = again,
                     None => return,
@@ -126,10 +126,9 @@ mod arrivals {
 
         /// `Ring::deliver` and `Ring::signal_deferred`.
         fn deliver(&self, thing: u32, deferred: bool) {
-            let _ = self.arrived.put([thing].into_iter());
+            let _ = self.arrived.put(&self.left, [thing].into_iter());
             if deferred {
-                self.untold.swap(true, Ordering::SeqCst);
-                sync::fence_after_swap();
+                self.left.set(Left::UNTOLD);
             }
             if let Some(held) = self.state.try_lock() {
                 self.let_go(held, deferred);
@@ -168,17 +167,17 @@ mod arrivals {
             loop {
                 // `collect`: what has arrived is completed, and then what was announced is settled.
                 let mut held = ring.state.lock().unwrap();
-                if ring.arrived.any() {
-                    held.completed += ring.arrived.take().len();
+                if ring.left.any(Left::RESULTS) {
+                    held.completed += ring.arrived.take(&ring.left).len();
                 }
-                if ring.untold.load(Ordering::Relaxed) && ring.untold.swap(false, Ordering::Acquire) {
+                if ring.left.take(Left::UNTOLD) {
                     held.announced = true;
                 }
                 if held.completed == 1 {
                     break;
                 }
                 // `sleep`: from here on an announcement changes the word that the sleeper compares.
-                if !ring.handover.may_sleep(ring.arrived.any()) {
+                if !ring.handover.may_sleep(ring.left.any(Left::RESULTS)) {
                     continue;
                 }
                 *ring.wake_sequence.written.lock().unwrap() = false;

@@ -112,7 +112,7 @@ pub(crate) fn keep_transfers(guard: &mut RingGuard) {
     if !guard.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0) {
         return;
     }
-    let mut rest = Rest::take(&guard.ring().arrived);
+    let mut rest = Rest::take(&guard.ring().arrived, &guard.ring().left);
     for _ in 0..rest.things.len() {
         let Some(job) = rest.things.pop_front() else { break };
         match is_transfer_done(&job) {

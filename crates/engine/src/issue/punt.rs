@@ -7,7 +7,7 @@ use crate::op::{row, Context, Direction, Identity, Op, Operation, Punt, Verdict,
 use crate::os::file_status;
 use crate::request::Request;
 use crate::request::{Id, State, Target, Then, Tried};
-use crate::ring::arrivals::Rest;
+use crate::ring::arrivals::{Left, Rest};
 use crate::ring::helper;
 use crate::ring::RingGuard;
 use crate::stats::Path;
@@ -180,7 +180,7 @@ impl RingGuard {
     /// Completes what workers brought back, and posts messages.
     pub fn complete_arrived(&mut self) {
         self.post_messages();
-        let mut rest = Rest::take(&self.ring().arrived);
+        let mut rest = Rest::take(&self.ring().arrived, &self.ring().left);
         if !rest.things.is_empty() {
             let (count, deferred) = (rest.things.len(), self.ring().defers());
             self.record(|it| it.work_run(count, deferred));
@@ -198,11 +198,11 @@ impl RingGuard {
     /// Posts messages that were left for the holder of the ring, in the order in which they were.
     #[inline]
     pub fn post_messages(&mut self) {
-        let messages = &self.ring().messages;
-        if !messages.any() {
+        let ring = self.ring();
+        if !ring.left.any(Left::MESSAGES) {
             return;
         }
-        let mut rest = Rest::take(messages);
+        let mut rest = Rest::take(&ring.messages, &ring.left);
         while let Some(cqe) = rest.things.pop_front() {
             self.post_message(cqe);
         }

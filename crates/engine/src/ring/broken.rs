@@ -34,6 +34,7 @@ use crate::issue::device;
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::request::{Request, State};
+use crate::ring::arrivals::Left;
 use crate::ring::batch::Poster;
 use crate::ring::table;
 use crate::stats::Path;
@@ -189,9 +190,7 @@ impl Ring {
     /// A panic in a thread that may not hold the ring breaks it. Who holds it ends the requests before letting go.
     pub fn strike(&'static self) {
         self.health.strike();
-        // SeqCst, and the fence: as in `deliver`; the flag makes the holder look again.
-        self.untold.swap(true, Ordering::SeqCst);
-        crate::sync::fence_after_swap();
+        self.left.set(Left::UNTOLD); // the holder looks again
         drop(self.try_lock());
     }
 }
@@ -286,7 +285,7 @@ impl RingGuard {
         ring.flags.fetch_and(!IORING_SETUP_DEFER_TASKRUN, Ordering::Relaxed);
         self.clear_announcement();
         self.post_messages();
-        let arrived = ring.arrived.take();
+        let arrived = ring.arrived.take(&ring.left);
         arrived.into_iter().chain(finished).for_each(|job| self.receive(job));
         let control = self.control;
         // Under the post lock, as after a submission.

@@ -12,6 +12,7 @@ use crate::memory::layout::{word, BATCH};
 use crate::memory::view::View;
 use crate::os::{syscall, Os, Sys};
 use crate::resource::files::FixedFile;
+use crate::ring::arrivals::Left;
 use crate::shared::control::{PostLock, WATCHED_EDGE, WATCHED_LEVEL};
 use crate::Errno;
 use crate::{descriptors, stats};
@@ -58,7 +59,7 @@ pub fn signal(eventfd: i32, count: u64) {
 /// Entries of the CQ that messages left for the ring's owner may take.
 #[inline]
 fn entries_left(ring: &Ring, view: &View) -> u32 {
-    if !ring.messages.any() {
+    if !ring.left.any(Left::MESSAGES) {
         return 0;
     }
     // A large one takes two, and may leave one free.
@@ -283,7 +284,7 @@ impl RingGuard {
     /// The same where nothing was posted yet: natively whoever brings work signals, a worker or who makes something ready.
     fn tell_watchers_of_work(&mut self) {
         if self.eventfd.is_some() {
-            self.signal_eventfd(1, self.ring().arrived.any().into());
+            self.signal_eventfd(1, self.ring().left.any(Left::RESULTS).into());
         }
         self.make_readable_if_watched();
     }
@@ -418,7 +419,7 @@ impl RingGuard {
         // Messages alone wake the owner when there are as many as it waits for (`IOU_F_TWQ_LAZY_WAKE` in the kernel). What
         // a worker brings may be any number of CQEs, and what another process posts does not count what is left here.
         let left = entries_left(self.ring(), &self.memory.view);
-        let only_messages = left != 0 && !self.ring().arrived.any() && !self.is_shared();
+        let only_messages = left != 0 && !self.ring().left.any(Left::RESULTS) && !self.is_shared();
         let control = self.control;
         let post = control.lock_post();
         let tail = post.cq_total() + u64::from(left);

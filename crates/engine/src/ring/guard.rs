@@ -1,6 +1,6 @@
 //! A held ring: what its holder does before it lets go.
 
-use super::arrivals::Rest;
+use super::arrivals::{Left, Rest};
 use super::broken::Strike;
 use super::notes::{self, Due, Note};
 use super::wake::DueWake;
@@ -91,14 +91,14 @@ impl RingGuard {
         if !self.ring.keeps_messages() {
             self.post_messages();
         }
-        if self.ring.arrived.any() && self.ring.completes_here() {
+        if self.ring.left.any(Left::RESULTS) && self.ring.completes_here() {
             self.complete_arrived();
         }
     }
 
     #[cold]
     fn post_tags(&mut self) {
-        for user_data in self.ring.retired.take() {
+        for user_data in self.ring.retired.take(&self.ring.left) {
             self.post(Cqe { user_data, res: 0, flags: 0 }, Poster::Each);
         }
     }
@@ -129,21 +129,21 @@ impl RingGuard {
     /// Whether there is more to do than to post what is batched.
     #[inline(always)] // in each call, twice
     fn has_to_settle(&self) -> bool {
-        let ring = self.ring;
-        let brought = ring.has_arrived() | ring.retired.any() | ring.untold.load(Ordering::Relaxed);
-        brought || !self.queue.is_empty() || self.device.has_to_submit() || self.submission.is_some()
+        self.ring.left.any(!(Left::NOTES | Left::OWED))
+            || !self.queue.is_empty()
+            || self.device.has_to_submit()
+            || self.submission.is_some()
     }
 
     #[inline(never)] // or who has nothing to settle pays for its registers
     fn settle_all(&mut self) {
-        // Acquire: partner is the SeqCst of whoever sets it.
-        if self.ring.untold.load(Ordering::Relaxed) && self.ring.untold.swap(false, Ordering::Acquire) {
+        if self.ring.left.take(Left::UNTOLD) {
             self.attend();
         }
         if self.ring.has_arrived() {
             self.settle_arrived_here();
         }
-        if self.ring.retired.any() {
+        if self.ring.left.any(Left::TAGS) {
             self.post_tags();
         }
         loop {
@@ -219,7 +219,7 @@ impl RingGuard {
     /// Whether notes were left.
     #[inline]
     pub fn has_notes(&self) -> bool {
-        self.ring.notes.any()
+        self.ring.left.any(Left::NOTES)
     }
 
     /// Acts on the notes that were left.
@@ -234,7 +234,7 @@ impl RingGuard {
     fn act_on_notes(&mut self) {
         // Put down last: what a panic leaves here is back among the notes by then.
         let _heeding = notes::Heeding::begin(self.ring);
-        let mut rest = Rest::take(&self.ring.notes);
+        let mut rest = Rest::take(&self.ring.notes, &self.ring.left);
         while let Some(note) = rest.things.pop_front() {
             match note {
                 Note::Closed(fd, private) => self.detach_number(fd, Some(private)),
@@ -332,7 +332,7 @@ impl RingGuard {
         self.state = state;
         self.held = Some(held);
         self.put_in_order();
-        let owed = self.ring.owed.swap(0, Ordering::Relaxed);
+        let owed = if self.ring.left.take(Left::OWED) { self.ring.owed.swap(0, Ordering::Relaxed) } else { 0 };
         if owed != 0 {
             self.submit_owed(owed);
         }
@@ -352,9 +352,9 @@ impl RingGuard {
             return self.receive(job);
         }
         // Where there is no memory to keep it, it is received early.
-        if let Err(left) = self.ring.arrived.put([job].into_iter()) {
+        if let Err(left) = self.ring.arrived.put(&self.ring.left, [job].into_iter()) {
             return left.for_each(|job| self.receive(job));
         }
-        self.ring.untold.store(true, Ordering::Relaxed); // for `settle`, which this thread comes to
+        self.ring.left.set(Left::UNTOLD); // for `settle`, which this thread comes to
     }
 }

@@ -4,6 +4,7 @@ use super::notes::Due;
 use crate::issue::device;
 use crate::mutation::{mutated, Mutation};
 use crate::request::{self, Slab};
+use crate::ring::arrivals::Left;
 use crate::ring::batch::Poster;
 use crate::ring::resize;
 use crate::ring::{Ring, RingGuard, State};
@@ -29,11 +30,12 @@ impl Ring {
             self.engine_end.store(state.engine_end, Ordering::Relaxed);
             self.mapped.store(state.memory.address(), Ordering::Relaxed);
             self.numbers.store(0, Ordering::Relaxed);
-            self.untold.store(false, Ordering::Relaxed);
             self.dropped.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
             // What a former life of this ring left behind.
-            drop((self.arrived.take(), self.messages.take(), self.retired.take(), self.notes.take()));
+            let Ring { left, arrived, messages, retired, notes, .. } = self;
+            drop((arrived.take(left), messages.take(left), retired.take(left), notes.take(left)));
+            left.forget(Left::UNTOLD | Left::OWED);
             self.inherited.store(false, Ordering::Relaxed);
             self.table.store(tables::mine(), Ordering::Relaxed);
             self.kept_from_children.store(false, Ordering::Relaxed);
@@ -55,11 +57,11 @@ impl Ring {
             if !mutated(Mutation::LocksStayHeldAfterFork) {
                 self.state.reset();
             }
-            self.arrived.reset();
+            self.arrived.reset(&self.left);
             self.unanswered.reset();
-            self.retired.reset();
-            self.messages.reset();
-            self.notes.reset();
+            self.retired.reset(&self.left);
+            self.messages.reset(&self.left);
+            self.notes.reset(&self.left);
             self.heeds.store(false, Ordering::Relaxed);
             self.left_alone.store(false, Ordering::Relaxed);
             self.holder.store(0, Ordering::Relaxed);
@@ -153,8 +155,9 @@ impl RingGuard {
         self.calls.clear();
         drop(core::mem::take(&mut self.drain));
         let kept = self.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default();
-        drop(self.ring.messages.take());
-        for job in self.ring.arrived.take().into_iter().chain(kept) {
+        let ring = self.ring;
+        drop(ring.messages.take(&ring.left));
+        for job in ring.arrived.take(&ring.left).into_iter().chain(kept) {
             if job.cookie == self.cookie {
                 drop(self.slab.remove(request::Id::from_word(job.request)));
             }

@@ -11,6 +11,7 @@ use crate::issue::lint;
 use crate::mutation::{mutated, Mutation};
 use crate::os::Clock;
 use crate::resource::files::FixedFile;
+use crate::ring::arrivals::Left;
 use crate::ring::helper;
 use crate::ring::table;
 use crate::sync::{fence_after_swap, thread_pointer};
@@ -103,7 +104,7 @@ impl Ring {
     /// Leaves a note, for the holder if there is one.
     pub fn leave_note(&'static self, note: Note) {
         let mut left = [note].into_iter();
-        while let Err(note) = self.notes.put(left) {
+        while let Err(note) = self.notes.put(&self.left, left) {
             if self.notes.held_by_me() {
                 return; // a handler that was set past us interrupted this very function
             }
@@ -117,7 +118,7 @@ impl Ring {
     /// interrupted this very function.
     #[must_use]
     pub fn leave_file(&'static self, job: Arc<Job>) -> bool {
-        let left = self.notes.put([Note::File(job)].into_iter()).is_ok();
+        let left = self.notes.put(&self.left, [Note::File(job)].into_iter()).is_ok();
         if left {
             self.look_at_notes();
         }
@@ -126,9 +127,7 @@ impl Ring {
 
     /// Notes are heeded now, or by whoever holds the ring before letting go.
     fn look_at_notes(&'static self) {
-        // SeqCst: partner is the fence in RingGuard's drop, and the Acquire in `settle`.
-        self.untold.swap(true, Ordering::SeqCst);
-        fence_after_swap();
+        self.left.set(Left::UNTOLD);
         match self.try_lock() {
             Some(guard) => drop(guard),
             None => self.forget_notes_if_ended(),
@@ -140,7 +139,7 @@ impl Ring {
     pub fn forget_notes_if_ended(&self) {
         fence_after_swap();
         let notes = match self.state.try_lock() {
-            Some(held) if held.is_none() => self.notes.take(),
+            Some(held) if held.is_none() => self.notes.take(&self.left),
             _ => return,
         };
         for note in notes {
@@ -210,7 +209,7 @@ impl Ring {
     fn has_unheeded_notes(&self) -> bool {
         // In this order: who takes the notes has said before that it heeds them. The fence's partner is in `Heeding::begin`,
         // the Acquire's in its drop.
-        self.notes.any() || {
+        self.left.any(Left::NOTES) || {
             fence(Ordering::Acquire);
             self.heeds.load(Ordering::Acquire)
         }
@@ -282,7 +281,7 @@ mod tests {
                 std::thread::yield_now();
             }
             let heeding = Heeding::begin(ring);
-            assert_eq!(ring.notes.take().len(), 1);
+            assert_eq!(ring.notes.take(&ring.left).len(), 1);
             // Runs, so that it does not look asleep.
             let until = Instant::now() + Duration::from_millis(2);
             while Instant::now() < until {

@@ -6,6 +6,7 @@ use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::user_read;
 use crate::resource::wait_region;
+use crate::ring::arrivals::Left;
 use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::wait::enter_wait::{wait, Wish};
@@ -59,6 +60,7 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
         Err(LockFailure::Reentry) if call.to_submit != 0 => {
             if !mutated(Mutation::HandlersSqesForgotten) {
                 ring.owed.fetch_add(call.to_submit, Ordering::Relaxed);
+                ring.left.set(Left::OWED);
             }
             return Ok(call.to_submit);
         }

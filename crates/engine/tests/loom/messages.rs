@@ -24,8 +24,8 @@ struct Ring {
     deferred: bool,
     /// `None` once the ring has ended.
     state: Lock<Option<State>>,
+    left: Left,
     messages: Arrivals<u32>,
-    untold: AtomicBool,
     handover: Handover,
     sleepers: AtomicU32,
     /// The control area and the ring's memory, until the ring has ended.
@@ -53,8 +53,8 @@ impl Ring {
         Arc::new(Ring {
             deferred,
             state: Lock::new(Some(State::default())),
-            messages: Arrivals::new(),
-            untold: AtomicBool::new(false),
+            left: Left::new(),
+            messages: Arrivals::new(Left::MESSAGES),
             handover: Handover::new(),
             sleepers: AtomicU32::new(0),
             waiters: Waiters::default(),
@@ -125,14 +125,14 @@ impl Ring {
 
     /// `RingGuard::post_messages`.
     fn post_messages(&self, state: &mut State) {
-        if self.messages.any() {
-            self.messages.take().into_iter().for_each(|message| self.post(state, message));
+        if self.left.any(Left::MESSAGES) {
+            self.messages.take(&self.left).into_iter().for_each(|message| self.post(state, message));
         }
     }
 
     /// `RingGuard::settle`.
     fn settle(&self, state: &mut State) {
-        if self.untold.load(Ordering::Relaxed) && self.untold.swap(false, Ordering::Acquire) {
+        if self.left.take(Left::UNTOLD) {
             // `announce_work`
             self.assert_mapped();
             if self.waiters.are_satisfied_by(u64::from(state.cq_tail) + self.messages.number() as u64) {
@@ -155,7 +155,7 @@ impl Ring {
             if due {
                 self.futex_wake();
             }
-            let left = || (self.messages.any() && !self.deferred) || self.untold.load(Ordering::Relaxed);
+            let left = || (self.left.any(Left::MESSAGES) && !self.deferred) || self.left.any(Left::UNTOLD);
             match self.state.lock_again_if(left) {
                 Some(again) => held = again,
                 None => return,
@@ -175,10 +175,9 @@ impl Ring {
                 return self.let_go(held);
             }
         }
-        let _ = self.messages.put([message].into_iter());
+        let _ = self.messages.put(&self.left, [message].into_iter());
         if self.deferred {
-            self.untold.swap(true, Ordering::SeqCst);
-            sync::fence_after_swap();
+            self.left.set(Left::UNTOLD);
         }
         if let Some(held) = self.state.try_lock() {
             self.let_go(held);
@@ -198,7 +197,7 @@ impl Ring {
             if state.cq_tail >= target {
                 break Waited::Satisfied;
             }
-            if !self.handover.may_sleep(self.messages.any()) {
+            if !self.handover.may_sleep(self.left.any(Left::MESSAGES)) {
                 continue;
             }
             if spins {
@@ -213,7 +212,7 @@ impl Ring {
                 if state.cq_tail >= target {
                     break Waited::Satisfied;
                 }
-                if self.messages.any() {
+                if self.left.any(Left::MESSAGES) {
                     continue;
                 }
             }

@@ -38,6 +38,7 @@ struct World {
     kernel: Mutex<Kernel>,
     changed: Condvar,
     mailbox: Lock<Mailbox<()>>,
+    left: Left,
     arrived: Arrivals<()>,
     helpers: Mutex<Vec<thread::JoinHandle<()>>>,
     /// The helper ends as soon as it may, not after two seconds.
@@ -52,7 +53,8 @@ impl World {
             kernel: Mutex::default(),
             changed: Condvar::new(),
             mailbox: Lock::new(Mailbox::NEW),
-            arrived: Arrivals::new(),
+            left: Left::new(),
+            arrived: Arrivals::new(Left::RESULTS),
             helpers: Mutex::default(),
             impatient,
         })
@@ -135,7 +137,7 @@ impl World {
                     world.detach();
                 }
             }
-            assert!(world.handover.may_sleep(world.arrived.any()));
+            assert!(world.handover.may_sleep(world.left.any(Left::RESULTS)));
             let driving = taken == Taken::Mine;
             let seen = world.change(|kernel| {
                 assert!(!(driving && kernel.driver_sleeps), "two threads drive");

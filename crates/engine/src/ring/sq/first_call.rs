@@ -9,6 +9,7 @@ use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::op::first_call::FirstCall;
 use crate::op::{definition, AtOnce, Definition};
+use crate::ring::arrivals::Left;
 use crate::ring::broken::Unanswered;
 use crate::ring::{Ring, State};
 use crate::Errno;
@@ -84,7 +85,7 @@ impl State {
         let control = self.control;
         let (first, mut head, most) = (run.head, run.head, run.left);
         let mut stop = Stop::Over;
-        while head.wrapping_sub(first) != most && !ring.notes.any() {
+        while head.wrapping_sub(first) != most && !ring.left.any(Left::NOTES) {
             if self.batch.is_full() {
                 stop = Stop::Full; // before an SQE is taken: nothing panics between it and its CQE
                 break;
