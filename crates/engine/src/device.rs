@@ -72,11 +72,6 @@ impl Device {
         self.untold = false;
     }
 
-    /// What tells of completions in the poll set, if there is a context.
-    pub fn eventfd(&self) -> Option<i32> {
-        self.context.as_ref().map(|(_, eventfd)| *eventfd)
-    }
-
     /// Whether the ring may have a context, or has one.
     pub fn may_be_had(&self) -> bool {
         !self.refused

@@ -83,7 +83,7 @@ impl Punt {
 pub enum Skip {
     /// The last one found nothing, and no event has come since: the next event leads to one.
     KnownEmpty,
-    /// The last few found nothing: the next look at the poll set tells of what is there.
+    /// The last few found nothing: it is made before anybody sleeps.
     Postponed,
     /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`): arming makes an event of what
     /// is there.
@@ -124,7 +124,7 @@ impl Skip {
         matches!(self, Skip::PollFirst | Skip::LookOnceArmed | Skip::OthersIdentity | Skip::NoForm)
     }
 
-    /// The attempt is yet to be made.
+    /// The attempt is yet to be made, whether or not there is an event.
     pub fn is_postponed(self) -> bool {
         matches!(self, Skip::Postponed | Skip::LookOnceArmed)
     }

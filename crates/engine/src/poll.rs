@@ -17,9 +17,9 @@ pub(crate) mod turns;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{check, file_status, syscall, EpollEvent, Os, Sys};
+use crate::os::{file_status, EpollEvent, Os, Sys};
 use crate::request::slab::List;
-use crate::request::{Id, ListKind};
+use crate::request::ListKind;
 use crate::{alloc, descriptors, Errno};
 use facts::Facts;
 pub use facts::Medium;
@@ -52,7 +52,7 @@ pub(crate) struct Entry {
     /// Events that the standing registration asks for, 0 for none.
     pub(crate) registered: u32,
     pub(crate) facts: Facts,
-    /// A read was armed without an attempt, which is made before anybody sleeps.
+    /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
     pub(crate) postponed: bool,
     /// On the list of entries to verify before a sleep.
     pub(crate) unverified: bool,
@@ -82,22 +82,6 @@ impl Entry {
         self.facts = Facts::default();
     }
 
-    /// Whether each look at the poll set tells of what is there, and not only of what came since the last one.
-    #[inline]
-    pub(crate) fn is_level(&self) -> bool {
-        self.registered != 0 && self.registered & EDGE == 0
-    }
-
-    /// Who waits first for something to read: it changes when an event has served somebody.
-    pub(crate) fn first_waiting(&self) -> (Option<Id>, Option<Id>, Option<u32>) {
-        (self.readers.first(), self.polls.first(), self.single)
-    }
-
-    /// Whether the registration may become level-triggered: an event that goes on being told of would not be news to these.
-    pub(crate) fn may_be_level(&self) -> bool {
-        self.is_level() || (self.registered != 0 && self.writers.is_empty() && self.polls.is_empty())
-    }
-
     pub(crate) fn idle(&self) -> bool {
         self.readers.is_empty() && self.writers.is_empty() && self.polls.is_empty() && self.single.is_none()
     }
@@ -117,8 +101,6 @@ pub struct PollSet {
     unwatched: VecDeque<i32>,
     /// Looks at the poll set while there was something in one of the first two.
     looks: u32,
-    /// Events that were none of ours any more.
-    stale: u32,
     /// Whose turn it is.
     pub(crate) due: turns::Due,
     /// Requests that wait for readiness.
@@ -211,47 +193,18 @@ impl PollSet {
     /// Makes the poll set and its wake-up descriptor.
     #[cold]
     fn make_first_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
+        let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let kick = descriptors::to_top(calls::eventfd(0, flags)?)?;
-        let set = new_set(&[(kick.as_raw_fd(), KICK), (engine_end, FOREIGN_KICK)])?.into_raw_fd();
+        let add =
+            |fd, data| Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32 | EDGE, data);
+        add(kick.as_raw_fd(), KICK)?;
+        if engine_end >= 0 {
+            add(engine_end, FOREIGN_KICK)?;
+        }
+        let set = set.into_raw_fd();
         (self.epoll, self.kick) = (Some(set), Some(kick.into_raw_fd()));
         Ok(set)
-    }
-
-    /// Puts a new set in the place of the present one, which has registrations that nobody can take back: their numbers name other
-    /// files by now, and the files live on elsewhere. `device` is the descriptor of the kernel's AIO, where there is one. The
-    /// requests that wait have to be armed anew: the numbers. None where there is no new set.
-    #[cold]
-    pub(crate) fn begin_anew(&mut self, engine_end: i32, device: Option<i32>) -> Option<Vec<i32>> {
-        let (epoll, kick) = (self.epoll?, self.kick?);
-        let own = [(kick, KICK), (engine_end, FOREIGN_KICK), (device.unwrap_or(-1), DEVICE)];
-        let set = new_set(&own).ok()?;
-        let mut waiting = Vec::new();
-        waiting.try_reserve(self.entries.len()).ok()?;
-        // The number stays the same: whoever sleeps on the old set, and is kicked, comes back to the new one.
-        check(syscall(
-            libc::SYS_dup3,
-            [set.as_raw_fd() as usize, epoll as usize, libc::O_CLOEXEC as usize, 0, 0, 0],
-        ))
-        .ok()?;
-        for (fd, entry) in (0..).zip(&mut self.entries) {
-            let Some(entry) = entry else { continue };
-            entry.registered = 0;
-            if !entry.idle() {
-                waiting.push(fd);
-            }
-        }
-        self.stale = 0;
-        Some(waiting)
-    }
-
-    /// An event came of a registration that is none of ours any more: true where there were so many that the set is to
-    /// [begin anew](Self::begin_anew).
-    #[cold]
-    pub(crate) fn note_stale(&mut self) -> bool {
-        const MANY: u32 = 64;
-        self.stale += 1;
-        self.stale >= MANY
     }
 
     /// Makes room for what is remembered of a number. `EBADF` for one beyond the table that is not open: the table would
@@ -278,7 +231,6 @@ impl PollSet {
     }
 
     /// What is remembered of a number for which there is room.
-    #[inline]
     pub(crate) fn entry(&mut self, fd: i32) -> &mut Entry {
         self.entries[fd as usize].get_or_insert_with(Box::default)
     }
@@ -287,45 +239,26 @@ impl PollSet {
         self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
     }
 
-    /// Makes the standing registration ask for `events` too. False where the file cannot be polled. Where [`PollSet::postpones`]
-    /// has an attempt `put_off` it becomes level-triggered, so that the next look at the poll set tells of what is there already.
-    #[inline(always)] // for each request that waits
+    /// Makes the standing registration ask for `events` too. False where the file cannot be polled.
     pub(crate) fn register(
         &mut self,
         epoll: Option<i32>,
         fd: i32,
         events: u32,
-        put_off: bool,
         attempted_now: bool,
     ) -> Result<bool, Errno> {
         let entry = self.entry(fd);
-        let asked = entry.registered | events;
-        let wanted = match put_off && !mutated(Mutation::PutOffIsNotMadeUpFor) {
-            true => asked & !(EDGE | WRITE),
-            false if entry.is_level() && events & WRITE == 0 => asked,
-            false => asked | EDGE,
-        };
-        if wanted != entry.registered {
-            return self.control_registration(epoll, fd, wanted);
+        let wanted = entry.registered | events | EDGE;
+        if wanted == entry.registered {
+            // An attempt under this very hold of the lock, on a number that cannot have changed unseen, needs no check.
+            let sure = attempted_now && descriptors::closes_are_seen();
+            if !sure && !entry.unverified {
+                entry.unverified = true;
+                self.unverified.push_back(fd);
+            }
+            return Ok(true);
         }
-        // An attempt under this very hold of the lock, on a number that cannot have changed unseen, needs no check.
-        let sure = attempted_now && descriptors::closes_are_seen();
-        if !sure && !entry.unverified {
-            entry.unverified = true;
-            self.unverified.push_back(fd);
-        }
-        Ok(true)
-    }
-
-    /// A level-triggered event has served nobody: it is told of once from now on, and what is put off is tried at once again.
-    /// False where the number names another file than its requests wait for.
-    #[cold]
-    pub(crate) fn end_level(&mut self, fd: i32) -> bool {
-        let epoll = self.epoll;
-        let Some(entry) = self.existing(fd) else { return true };
-        entry.facts.end_streak();
-        let wanted = entry.registered | EDGE;
-        self.control_registration(epoll, fd, wanted) == Ok(true)
+        self.control_registration(epoll, fd, wanted)
     }
 
     /// `fd` names another file than before: what is remembered of it does not count, nor do events still to come. An
@@ -454,15 +387,6 @@ impl PollSet {
         }
         self.entries.clear();
     }
-}
-
-/// A set in which each of these descriptors, if it is one, has an edge-triggered registration with its data.
-fn new_set(own: &[(i32, u64)]) -> Result<descriptors::Own, Errno> {
-    let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;
-    for (fd, data) in own.iter().filter(|(fd, _)| *fd >= 0) {
-        Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, *fd, libc::EPOLLIN as u32 | EDGE, *data)?;
-    }
-    Ok(set)
 }
 
 #[cfg(test)]

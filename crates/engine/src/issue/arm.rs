@@ -82,25 +82,23 @@ impl RingGuard {
         }
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
         let anew = skip.is_some_and(Skip::tells_anew) || shut_down;
-        let is_put_off = skip.is_some_and(Skip::is_postponed);
-        let queued =
-            is_put_off && (skip == Some(Skip::LookOnceArmed) || (list == ListKind::Read && state.is_context()));
         let registered = if anew || state.slab[id].op.poll().is_some_and(|poll| poll.multishot) {
             // No attempt could be made: the registration is renewed so that what is there already makes an event.
             let wanted = state.poll_set.entry(fd).registered | events | EDGE;
             state.poll_set.control_registration(epoll, fd, wanted)?
         } else {
             let attempted_now = state.slab[id].path != Path::Worker;
-            state.poll_set.register(epoll, fd, events, is_put_off && !queued, attempted_now)?
+            state.poll_set.register(epoll, fd, events, attempted_now)?
         };
         if !registered {
             return Ok(Arming::CannotPoll);
         }
-        if queued {
+        let postponed = skip.is_some_and(Skip::is_postponed);
+        if postponed {
             state.poll_set.postpone(fd); // nothing is known of the file
         }
         let entry = state.poll_set.entry(fd);
-        if !is_put_off && !fresh && !anew {
+        if !postponed && !fresh && !anew {
             // The attempt came after the registration: what arrives from now on makes an event.
             entry.facts.note_empty(list);
         }
@@ -245,25 +243,17 @@ impl RingGuard {
     fn serve_one(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
         point(Point::Serve);
         self.heed_notes();
-        let known = |entry: &&mut Entry| {
-            let ours = entry.generation == generation && (entry.registered != 0 || entry.unwatched);
-            ours || mutated(Mutation::StaleEventsCount)
-        };
+        let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
         let Some(entry) = self.poll_set.existing(fd).filter(known) else {
-            if self.poll_set.note_stale() {
-                self.renew_poll_set();
-            }
             return false;
         };
         entry.facts.note_event(seen);
-        let level = entry.is_level().then(|| entry.first_waiting());
-        if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && (entry.postponed || level.is_some()) {
+        if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && entry.postponed {
             entry.facts.end_streak(); // it was there
         }
         if entry.single.is_some() {
             if seen & libc::EPOLLRDHUP as u32 == 0 {
                 single::serve_single(self, fd, seen);
-                self.end_level_unless_served(fd, level);
                 return true;
             }
             single::join_list(self, fd);
@@ -278,33 +268,7 @@ impl RingGuard {
             self.retry(fd, ListKind::Write);
         }
         self.wake_polls(fd, seen as u16);
-        self.end_level_unless_served(fd, level);
         true
-    }
-
-    /// Registrations of files that their numbers name no more would keep everybody from sleeping: there is a new poll set.
-    #[cold]
-    fn renew_poll_set(&mut self) {
-        self.detach();
-        let state = &mut **self;
-        let device = state.device.eventfd();
-        let Some(waiting) = state.poll_set.begin_anew(state.engine_end, device) else { return };
-        for fd in waiting {
-            self.reissue_all(fd);
-        }
-        self.ring().driver.wake_from_epoll();
-        self.call_helper();
-    }
-
-    /// An event that serves nobody while it lasts would keep everybody from sleeping. `before` is who waited when it came, where
-    /// the registration was level-triggered.
-    #[inline]
-    fn end_level_unless_served(&mut self, fd: i32, before: Option<(Option<Id>, Option<Id>, Option<u32>)>) {
-        let Some(before) = before else { return };
-        let unserved = |entry: &mut Entry| entry.is_level() && entry.first_waiting() == before;
-        if self.poll_set.existing(fd).is_some_and(unserved) && !self.poll_set.end_level(fd) {
-            self.reissue_all(fd);
-        }
     }
 
     /// What is still waited for on a socket of datagrams that was shut down for reading will not come. Natively a worker's
@@ -423,6 +387,11 @@ impl RingGuard {
         let mut polls = core::iter::successors(entry.polls.first(), |id| List::after(&state.slab, *id));
         let multishot = polls.any(|id| state.slab[id].op.poll().is_some_and(|poll| poll.multishot));
         multishot && state.eventfd.is_some_and(|(eventfd, _)| descriptors::same_description(eventfd, fd))
+    }
+
+    /// Answers the poll requests of a descriptor that `seen` concerns, as a look found it.
+    pub(crate) fn answer_polls(&mut self, fd: i32, seen: u16) {
+        self.answer(fd, |_| (seen, false));
     }
 
     /// Answers with what `judge` says that each is told, and whether it is the last that it hears.

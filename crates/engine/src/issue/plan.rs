@@ -129,12 +129,11 @@ impl State {
         Step::Attempt
     }
 
-    /// Whether a first attempt to read is put off: where others wait, or the call is about to, the look at the poll set is made
-    /// anyhow. Else it would tell of this one alone. Of a context it is io_getevents(2) that looks.
+    /// Whether a first attempt to read is put off. While nothing else waits on a ring none is: a look at the poll set would tell of
+    /// it alone, and the sleep's own tells that, too. Of a context it is io_getevents(2) that looks.
     #[inline]
     fn is_put_off(&mut self, fd: i32) -> bool {
-        let set = &self.poll_set;
-        (set.armed() | set.due.sleeps_for != 0 || self.is_context()) && self.poll_set.postpones(fd)
+        (self.poll_set.armed() != 0 || self.is_context()) && self.poll_set.postpones(fd)
     }
 
     /// Why a first attempt is better left out, if so.

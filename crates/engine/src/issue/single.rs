@@ -12,7 +12,8 @@ use crate::aio_ring::Single;
 use crate::forced::{point, Point};
 use crate::issue::arm::events_for;
 use crate::op::{Direction, Op, Skip, Verdict};
-use crate::poll::{ENDED, READ};
+use crate::os::{Os, Sys};
+use crate::poll::{EDGE, ENDED, READ, WRITE};
 use crate::request::{ListKind, Polling, Request, Target, Then, Tried};
 use crate::ring::batch::Poster;
 use crate::ring::broken::Unanswered;
@@ -47,28 +48,23 @@ pub fn wait_singly(
     let events = events_for(op, ListKind::Read);
     let postponed = skip.is_some_and(Skip::is_postponed);
     let state = &mut **guard;
-    if !state.poll_set.has_room_single(fd, events) {
-        return Err(on_its_way);
-    }
-    let looks = opcode == Opcode::PollAdd;
-    let epoll = state.poll_set.epoll();
-    if postponed && looks && state.poll_set.register(epoll, fd, events, true, true) != Ok(true) {
+    if !state.poll_set.has_room_single(fd, events | EDGE) {
         return Err(on_its_way);
     }
     if state.single(place).is_none() {
         return Err(on_its_way);
     }
     // Of a poll nothing is said, as natively.
-    let armed = (!looks).then_some(events);
+    let armed = (opcode != Opcode::PollAdd).then_some(events);
     let told = state.recorder.as_mut().map(|recorder| recorder.waits_singly(armed, skip)).unwrap_or_default();
     if let Some(single) = state.single(place) {
         *single = Some(Single { op: core::mem::take(op), opcode, fd, told });
     }
     state.poll_set.begin_single(fd, place);
     on_its_way.answered();
-    if postponed && !looks {
+    if postponed {
         state.poll_set.postpone(fd);
-    } else if !looks {
+    } else if opcode != Opcode::PollAdd {
         state.poll_set.entry(fd).facts.note_empty(ListKind::Read);
     }
     point(Point::Arm);
@@ -150,14 +146,22 @@ fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Unans
     on_its_way.answered();
 }
 
-/// Makes the attempt to read that was put off.
+/// Makes the attempt, or the look, that was put off.
 pub(crate) fn attempt_single(guard: &mut RingGuard, fd: i32) {
-    let Some((place, Some(_))) = single(guard, fd) else { return };
-    if guard.poll_set.existing(fd).is_some_and(|entry| !entry.facts.is_empty()) {
-        serve_single(guard, fd, READ);
+    let Some((place, Some(single))) = single(guard, fd) else { return };
+    let looks = single.list() == ListKind::Poll;
+    let empty = guard.poll_set.existing(fd).is_some_and(|entry| entry.facts.is_empty());
+    match looks {
+        true => match Sys::poll_now(fd, (READ | WRITE) as u16) {
+            Ok(seen @ 1..) => serve_single(guard, fd, seen.into()),
+            _ => return,
+        },
+        false if !empty => serve_single(guard, fd, READ),
+        false => {}
     }
     match guard.poll_set.existing(fd) {
         Some(entry) if entry.single != Some(place) => entry.facts.end_streak(), // attempt at once again
+        _ if looks => {}
         _ => guard.end_nonblocking_reads(fd),
     }
 }

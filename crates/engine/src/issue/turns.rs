@@ -9,6 +9,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::{Op, Turn};
 use crate::os::{Os, Sys};
 use crate::poll::turns::When;
+use crate::poll::{READ, WRITE};
 use crate::request::{Id, ListKind, Target};
 use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
@@ -164,6 +165,10 @@ impl RingGuard {
         if entry.single.is_some() {
             return single::attempt_single(self, fd);
         }
+        if !entry.polls.is_empty() {
+            self.look_for_polls(fd);
+        }
+        let Some(entry) = self.poll_set.existing(fd) else { return };
         let waiting = entry.readers.first();
         let Some(first) = waiting else { return };
         if !entry.facts.is_empty() {
@@ -175,6 +180,19 @@ impl RingGuard {
         match self.poll_set.existing(fd) {
             Some(entry) if entry.readers.first() != waiting => entry.facts.end_streak(),
             _ => self.end_nonblocking_reads(fd),
+        }
+    }
+
+    /// The look that was put off of Linux AIO's polls.
+    fn look_for_polls(&mut self, fd: i32) {
+        if !self.is_context() {
+            return;
+        }
+        let Ok(seen @ 1..) = Sys::poll_now(fd, (READ | WRITE) as u16) else { return };
+        let first = self.poll_set.existing(fd).and_then(|entry| entry.polls.first());
+        self.answer_polls(fd, seen);
+        if let Some(entry) = self.poll_set.existing(fd).filter(|entry| entry.polls.first() != first) {
+            entry.facts.end_streak();
         }
     }
 

@@ -125,15 +125,16 @@ impl PollSet {
     }
 
     /// Whether the first attempt at a read, or a poll's first look, is better put off: the last few found nothing, and the
-    /// next look at the poll set tells when there is something (`PollSet::register`). An attempt that finds nothing
-    /// costs as much as a read. At worst data that was there already is found a little later.
+    /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
+    /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`PollSet::is_turn`]), so
+    /// at worst data that was there already is found a little later.
     /// Once in a while one is attempted all the same: where there is something by now, all are again.
     #[inline]
     pub fn postpones(&mut self, fd: i32) -> bool {
         const STREAK: u8 = 4;
         const TRIAL: u8 = 64;
         let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return false };
-        if entry.facts.empty_streak < STREAK || !entry.may_be_level() {
+        if entry.facts.empty_streak < STREAK || entry.registered == 0 {
             return false;
         }
         entry.facts.times_postponed = entry.facts.times_postponed.wrapping_add(1);
@@ -174,9 +175,7 @@ impl PollSet {
     pub fn attempts_next(&self, fd: i32, direction: Direction, may_be_direct: bool) -> Option<bool> {
         let Some(facts) = self.facts(fd) else { return (!may_be_direct).then_some(false) };
         let waits = match direction {
-            Direction::Read => {
-                facts.read_empty || (facts.empty_streak != 0 && (self.armed | self.due.sleeps_for) != 0)
-            }
+            Direction::Read => facts.read_empty || (facts.empty_streak != 0 && self.armed != 0),
             Direction::Write => facts.write_full,
         };
         let is_cached = !may_be_direct || facts.stream || facts.medium == Some(Medium::Cache);
@@ -312,7 +311,7 @@ mod tests {
         let file = std::fs::File::open("/proc/self/exe").expect("a file");
         let fd = file.as_raw_fd();
         let (mut set, epoll) = set_for(fd);
-        assert_eq!(set.register(Some(epoll), fd, READ, false, true), Ok(false));
+        assert_eq!(set.register(Some(epoll), fd, READ, true), Ok(false));
         assert!(set.entry(fd).facts.unpollable);
         assert!(!set.is_unpollable(fd), "the number may be closed unseen: epoll is asked each time");
         set.forget(fd);
@@ -325,7 +324,7 @@ mod tests {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let fd = reader.as_raw_fd();
         let (mut set, epoll) = set_for(fd);
-        assert_eq!(set.register(Some(epoll), fd, READ, false, true), Ok(true));
+        assert_eq!(set.register(Some(epoll), fd, READ, true), Ok(true));
         for _ in 0..200 {
             set.note_first_read(fd, true);
             set.postpones(fd);

@@ -18,9 +18,6 @@ pub struct Due {
     /// Requests to read were armed without an attempt since the poll set was last looked at: what is there for them comes
     /// before the call returns, and before something ends requests.
     pub(crate) unattempted: bool,
-    /// For how many completions the call at work is going to sleep: what is put off costs nothing then, since the sleep tells of
-    /// what is there. A hint.
-    pub(crate) sleeps_for: u32,
     /// A READ_MULTISHOT goes on behind its submission: its event is in the poll set, behind those of others.
     pub(crate) multishot: bool,
 }

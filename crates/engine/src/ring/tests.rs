@@ -5,7 +5,7 @@ use super::{Ring, RingGuard};
 use crate::memory::layout::word;
 use crate::op::rw::Rw;
 use crate::op::{Op, Verdict};
-use crate::os::{EpollEvent, Os, Sys};
+use crate::os::{Os, Sys};
 use crate::process;
 use crate::request::{Cancelled, Request, State, Target};
 use crate::ring::table;
@@ -15,7 +15,6 @@ use anyring_abi::{
     Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IOSQE_ASYNC,
 };
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread::JoinHandle;
@@ -263,80 +262,5 @@ fn what_is_linked_behind_a_workers_request_ends_with_its_ring() {
     assert!(guard.slab.get(id).is_none());
     guard.reopen();
     drop(guard);
-    program.close();
-}
-
-/// So many reads that wait have the next one put off.
-const ROUNDS: u32 = 7;
-
-/// A ring with a poll on a pipe that stays quiet, the pipe, and another pipe whose last reads all waited: the next one is put off.
-fn with_reads_that_waited() -> (Program, [std::io::PipeReader; 2], [std::io::PipeWriter; 2]) {
-    let ((quiet, quiet_writer), (reader, mut writer)) = (pipe(), pipe());
-    let program = Program::starting_at(0);
-    let poll = Sqe { opcode: Opcode::PollAdd as u8, op_flags: libc::POLLIN as u32, ..Sqe::default() };
-    program.submit(Sqe { fd: quiet.as_raw_fd(), ..poll });
-    for round in 1..=ROUNDS {
-        program.read_one(&reader);
-        writer.write_all(b"x").expect("room");
-        program.wait_for(round);
-    }
-    assert!(program.is_level(reader.as_raw_fd()), "the last one was put off");
-    (program, [quiet, reader], [quiet_writer, writer])
-}
-
-fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
-    std::io::pipe().expect("a pipe")
-}
-
-impl Program {
-    fn read_one(&self, reader: &std::io::PipeReader) {
-        let byte: &'static mut [u8; 1] = Box::leak(Box::new([0]));
-        let (opcode, fd, off) = (Opcode::Read as u8, reader.as_raw_fd(), u64::MAX);
-        self.submit(Sqe { opcode, fd, off, addr: byte.as_mut_ptr() as u64, len: 1, ..Sqe::default() });
-    }
-
-    fn is_level(&self, fd: i32) -> bool {
-        let mut guard = self.ring().lock().expect("the ring");
-        guard.poll_set.existing(fd).is_some_and(|entry| entry.is_level())
-    }
-
-    /// Looks at the poll set `looks` times, then how many events it tells of still.
-    fn events_after(&self, looks: usize) -> usize {
-        let mut guard = self.ring().lock().expect("the ring");
-        (0..looks).for_each(|_| _ = guard.poll_now());
-        let mut events = [EpollEvent::default(); 8];
-        Sys::epoll_wait(guard.poll_set.epoll().expect("a poll set"), &mut events, Some(0), None).expect("a look")
-    }
-
-    /// The poll on the quiet pipe is answered, as the `count`th of all.
-    fn hears_the_quiet_one(&self, writer: &mut std::io::PipeWriter, count: u32) {
-        writer.write_all(b"x").expect("room");
-        self.wait_for(count);
-        assert_eq!(self.posted(), count);
-    }
-}
-
-#[test]
-fn what_nobody_waits_for_is_told_of_once() {
-    let (program, [_quiet, reader], [mut quiet_writer, mut writer]) = with_reads_that_waited();
-    writer.write_all(b"x").expect("room");
-    assert_eq!(program.events_after(2), 0);
-    assert!(!program.is_level(reader.as_raw_fd()));
-    program.read_one(&reader);
-    assert_eq!(program.posted(), ROUNDS + 1, "it is attempted at once");
-    program.hears_the_quiet_one(&mut quiet_writer, ROUNDS + 2);
-    program.close();
-}
-
-/// Its number was closed unseen, and the file lives on: epoll(7) goes on telling of it, and takes nothing back by that number.
-#[test]
-fn a_registration_that_nobody_can_take_back_goes_with_the_poll_set() {
-    let (program, [_quiet, reader], [mut quiet_writer, mut writer]) = with_reads_that_waited();
-    let _another = reader.try_clone().expect("a duplicate");
-    drop(reader);
-    writer.write_all(b"x").expect("room");
-    assert_ne!(program.events_after(8), 0);
-    assert_eq!(program.events_after(200), 0);
-    program.hears_the_quiet_one(&mut quiet_writer, ROUNDS + 1);
     program.close();
 }

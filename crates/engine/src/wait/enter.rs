@@ -85,7 +85,6 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     let mut submitted = 0;
     if call.to_submit != 0 {
         check_issuer(&guard)?;
-        guard.poll_set.due.sleeps_for = call.min_complete;
         submitted = submit_and_call(&mut guard, call.to_submit)?;
         if call.flags & IORING_ENTER_GETEVENTS != 0 || !ring.defers() {
             guard.go_on();

@@ -167,10 +167,6 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
         ring.driver.handover.give_back();
         pass_role_on(&guard);
     }
-    if ring.driver.handover.is_attached() {
-        // The helper's sleep does not tell of what was there when an attempt was put off.
-        guard.poll_for_unattempted();
-    }
     guard.call_helper();
     let closed = guard.is_closed();
     drop(guard);
