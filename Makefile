@@ -112,7 +112,7 @@ mutations: build-tests
 
 # Random programs, of 2,000 fixed seeds, on the kernel and on ours.
 differential: build-tests
-	@$(STEP) $@ $(CHECK)/anyring-differential compare --expect differential/differences.txt
+	@$(STEP) $@ $(CHECK)/anyring-differential compare --expect tests/differential/differences.txt
 
 # Hostile programs of 20,000 fixed seeds, on ours; a few run with the unit tests.
 hostile: build-tests

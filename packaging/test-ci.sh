@@ -16,5 +16,5 @@ done
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-ci-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 NO_SBOM=1 scripts/dist.sh "$target" "$folder" "$target/release" >/dev/null
-e2e/clients/build.sh "$target/e2e" nop
+tests/e2e/clients/build.sh "$target/e2e" nop
 PYTHONDONTWRITEBYTECODE=1 python3 packaging/test_ci.py "$target/release" "$folder" "$target/e2e/nop"

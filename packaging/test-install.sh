@@ -99,7 +99,7 @@ lab_finds_its_worker() { "$folder/moved/bin/anyring" lab load --runs 3; }
 # The drop-in instead of the preload: a program linked with liburing.so.2 finds ours first.
 dropin_serves() {
   local client=$target/e2e/nop output
-  [ -x "$client" ] || e2e/clients/build.sh "$target/e2e"
+  [ -x "$client" ] || tests/e2e/clients/build.sh "$target/e2e"
   output=$(LD_LIBRARY_PATH=$folder/moved/lib/anyring/dropin ANYRING_BACKEND=user \
     "$folder/moved/bin/anyring" deny -- "$client" 1000)
   grep -q verified <<<"$output" || { echo "$output"; return 1; }

@@ -63,7 +63,7 @@ row() {
 as=()
 
 version() { "$@" 2>&1 | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)*' | head -n 1 || true; }
-crate() { sed -n "/^name = \"$2\"/{n;s/version = \"\(.*\)\"/\1/p}" "e2e/clients/$1/Cargo.lock" | head -n 1; }
+crate() { sed -n "/^name = \"$2\"/{n;s/version = \"\(.*\)\"/\1/p}" "tests/e2e/clients/$1/Cargo.lock" | head -n 1; }
 
 # What every program here deals with. Some have `short` or `enter` beside it.
 calm=late,multishot,cancel,nobufs,overflow,busy,spurious,notify,edge
@@ -91,7 +91,7 @@ run_liburing_examples() {
 
 run_rust_clients() {
   any_chosen io-uring tokio-uring monoio compio || return 0
-  e2e/clients/build.sh "$clients" io-uring tokio-uring monoio compio >"$logs/clients.log" 2>&1
+  tests/e2e/clients/build.sh "$clients" io-uring tokio-uring monoio compio >"$logs/clients.log" 2>&1
   # The client asks for whole transfers, in one call.
   row io-uring "$calm" "$(crate io-uring io-uring)" "$clients/io-uring file"
   row tokio-uring "short,$calm" "$(crate tokio-uring tokio-uring)" "$clients/tokio-uring file"
@@ -105,7 +105,7 @@ run_netty() {
     skip netty "no $jars, or no java"
     return
   fi
-  local version echo="java -cp '$jars/*' $root/e2e/clients/netty/Echo.java"
+  local version echo="java -cp '$jars/*' $root/tests/e2e/clients/netty/Echo.java"
   version=$(basename "$jars"/netty-common-*.jar | grep -oE '[0-9.]+[0-9]')
   row netty "short,$calm" "$version" "$echo"
 }
@@ -114,7 +114,7 @@ run_node() {
   local program
   program=$(realpath "$(scripts/node.sh --path)")
   # The script takes it that a write of a file is whole.
-  local run="UV_USE_IO_URING=1 $program $root/e2e/clients/node.js ."
+  local run="UV_USE_IO_URING=1 $program $root/tests/e2e/clients/node.js ."
   row node "$calm" "$(version "$program" --version)" "$run"
 }
 
@@ -252,7 +252,7 @@ run_conformance() {
   fi
   local log=$logs/conformance.log runs=$(((seeds + 19) / 20))
   if "$work/anyring" chaos --rules late,lifetimes,notify,edge --runs "$runs" --timeout 120s -- "$bin/anyring-conformance" --disturbed \
-    --spread --quiet --jobs $((4 * $(nproc))) --expect "$root/conformance/differences.txt" >"$log" 2>&1; then
+    --spread --quiet --jobs $((4 * $(nproc))) --expect "$root/tests/conformance/differences.txt" >"$log" 2>&1; then
     passed=$((passed + 1))
   else
     failed=$((failed + 1))

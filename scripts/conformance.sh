@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the conformance cases and holds what they are answered against conformance/oracle.json, what the kernel answered.
+# Runs the conformance cases and holds what they are answered against tests/conformance/oracle.json, what the kernel answered.
 #
 # usage: scripts/conformance.sh once|engine|kernel|oracle BIN  (BIN: the folder with anyring and anyring-conformance)
 #
@@ -10,14 +10,14 @@
 #            ADD=1 adds these runs to the record that there is
 #
 # On ours the cases also run in a program without instructions of its own, where more is remembered of descriptors, and in
-# static programs, with glibc and with musl, which are served as guests (conformance/differences-guest.txt), and, once each,
-# where the program's threads may differ in identity (conformance/differences-identity.txt). What fails
-# runs again three times, alone; if it then passes it is called flaky and skipped (conformance/README.md).
+# static programs, with glibc and with musl, which are served as guests (tests/conformance/differences-guest.txt), and, once each,
+# where the program's threads may differ in identity (tests/conformance/differences-identity.txt). What fails
+# runs again three times, alone; if it then passes it is called flaky and skipped (tests/conformance/README.md).
 set -euo pipefail
 
 side=${1:-} bin=$(realpath "${2:-.}")
 here=$(cd "$(dirname "$0")/.." && pwd)
-record=$here/conformance/oracle.json
+record=$here/tests/conformance/oracle.json
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export TMPDIR=$folder
@@ -26,12 +26,12 @@ common=(--quiet --jobs $((4 * $(nproc))) --confirm 3)
 all=(--matrix --door liburing --door libc --door raw)
 
 natively() { "$bin/anyring-conformance" "${common[@]}" "${all[@]}" "$@"; }
-judged=("${common[@]}" --oracle "$record" --expect "$here/conformance/differences.txt")
+judged=("${common[@]}" --oracle "$record" --expect "$here/tests/conformance/differences.txt")
 serve() { "$bin/anyring" deny -- "$bin/anyring" run --backend user --aio user "$@"; }
 on_ours() { serve -- "$bin/$1" "${judged[@]}" "${@:2}"; }
 # guest gnu|musl WORDS...: as a static program with this libc.
 guest() {
-  local program=$bin/anyring-conformance-$1 list=$here/conformance/differences-guest.txt
+  local program=$bin/anyring-conformance-$1 list=$here/tests/conformance/differences-guest.txt
   [ -e "$program" ] || skip "no static program with $1: the toolchain lacks x86_64-unknown-linux-$1 (rustup target add)"
   serve --guest -- "$program" "${judged[@]}" --expect "$list" "${@:2}"
 }
@@ -63,7 +63,7 @@ skip() {
 case $side in
   once)
     sum on_ours anyring-conformance --spread -- on_ours anyring-conformance-plain --spread \
-      -- on_ours anyring-conformance --spread --identities-differ --expect "$here/conformance/differences-identity.txt" \
+      -- on_ours anyring-conformance --spread --identities-differ --expect "$here/tests/conformance/differences-identity.txt" \
       -- guest gnu --spread -- guest musl --spread
     ;;
   engine)
@@ -76,7 +76,7 @@ case $side in
     recorded=$(sed -n 's/^{"kernel":"\([0-9]*\.[0-9]*\).*/\1/p' "$record")
     case $(uname -r) in
       "$recorded".*) natively --oracle "$record" ;;
-      *) skip "conformance/oracle.json is of Linux $recorded, this is $(uname -r)" ;;
+      *) skip "tests/conformance/oracle.json is of Linux $recorded, this is $(uname -r)" ;;
     esac
     ;;
   oracle)

@@ -18,7 +18,7 @@ LIMIT_SECONDS=60 # for one command; each takes a few seconds
 bold='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then bold=$'\e[1m' plain=$'\e[0m'; fi
 
-"$here/e2e/clients/build.sh" "$target/e2e" nop tokio-uring
+"$here/tests/e2e/clients/build.sh" "$target/e2e" nop tokio-uring
 export PATH="$target/release:$target/e2e:$PATH" RUST_BACKTRACE=0
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-demo-XXXXXX")
 trap 'rm -rf "$folder"' EXIT

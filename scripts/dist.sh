@@ -52,7 +52,7 @@ conformance() {
   mkdir "$work/$name"
   install -m 755 "$cases" "$work/$name/anyring-conformance"
   strip --strip-unneeded "$work/$name/anyring-conformance"
-  install -m 644 packaging/conformance/README.md conformance/oracle.json LICENSE-APACHE LICENSE-MIT "$work/$name/"
+  install -m 644 packaging/conformance/README.md tests/conformance/oracle.json LICENSE-APACHE LICENSE-MIT "$work/$name/"
   pack "$work" "$name"
 }
 

@@ -11,6 +11,6 @@ scope=--workspace
 [ "$subcommand" = fmt ] && scope=--all
 target=${CARGO_TARGET_DIR:-$PWD/target}
 CARGO_TARGET_DIR=$target cargo "$subcommand" "$scope" "$@"
-for manifest in e2e/clients/*/Cargo.toml; do
+for manifest in tests/e2e/clients/*/Cargo.toml; do
   CARGO_TARGET_DIR=$target/e2e/lint cargo "$subcommand" --manifest-path "$manifest" "$@"
 done

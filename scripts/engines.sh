@@ -83,12 +83,12 @@ program() {
 programs() {
   local headers=(-idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu) archive=/usr/lib/x86_64-linux-gnu/liburing.a
   mkdir -p "$work/programs/lists"
-  e2e/clients/build.sh "$target/e2e"
+  tests/e2e/clients/build.sh "$target/e2e"
   cp "$target/e2e/tokio-uring" "$work/programs"
   strip -o "$work/programs/anyring-conformance-plain" "$target/check/anyring-conformance-plain"
-  cp conformance/*.txt "$work/programs/lists"
-  program nop-musl musl-gcc -static -O2 "${headers[@]}" e2e/clients/nop.c "$archive" -o
-  program static-liburing cc -static -O2 -pthread e2e/clients/static-liburing.c "$archive" -o
+  cp tests/conformance/*.txt "$work/programs/lists"
+  program nop-musl musl-gcc -static -O2 "${headers[@]}" tests/e2e/clients/nop.c "$archive" -o
+  program static-liburing cc -static -O2 -pthread tests/e2e/clients/static-liburing.c "$archive" -o
   program go env CGO_ENABLED=0 GO111MODULE=off GOFLAGS= GOCACHE="$kept/go-cache" go build -C crates/cli/tests/go -o
   mkdir "$work/programs/postgres"
   if ! scripts/postgres.sh place "$work/programs/postgres" >"$work/programs/postgres.bin"; then

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-CLIENT = Path(__file__).resolve().parent.parent / "e2e/clients/findings.c"
+CLIENT = Path(__file__).resolve().parent.parent / "tests/e2e/clients/findings.c"
 
 # Advised on the kernel's rings only.
 SAVES_NOTHING_ON_OURS = ["attempts_in_vain", "unregistered_descriptor"]

@@ -4,7 +4,7 @@
 # usage: scripts/host.sh BIN KERNEL COMMAND ARGS...   (BIN: the folder with anyring, libanyring.so, anyring-conformance-plain)
 #
 # KERNEL is 5.10, 6.1, 6.12, what Debian's backports have (6.18, 7.2 ...), or `newest`, that of Debian sid. The command finds these
-# programs and busybox's by its PATH, the lists of conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its
+# programs and busybox's by its PATH, the lists of tests/conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its
 # status are this script's.
 #
 #   HOST_ARCH       aarch64: what was built is for that, and such a machine is emulated; without anyring (x86_64)
@@ -148,7 +148,7 @@ mkdir -p "$root"/{bin,proc,sys,dev,tmp,scratch,modules,lists,etc,lib,lib64}
 chmod 1777 "$root/tmp"
 cp "$host/busybox" "$root/bin"
 cp "$host"/modules/*.ko "$root/modules"
-cp conformance/*.txt conformance/oracle.json "$root/lists"
+cp tests/conformance/*.txt tests/conformance/oracle.json "$root/lists"
 printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
 for program in "${programs[@]}"; do
   # A script stays as it is.

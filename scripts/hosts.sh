@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs doctor, programs (scripts/host-programs.sh) and the conformance cases on Debian's kernels (scripts/host.sh), and holds
-# what fails of the cases there against conformance/differences-host-KERNEL.txt. The programs also run on a processor without
+# what fails of the cases there against tests/conformance/differences-host-KERNEL.txt. The programs also run on a processor without
 # XSAVE and FSGSBASE.
 #
 # usage: scripts/hosts.sh BIN [--write] [KERNEL...]   (BIN: the folder with what was built, beside that with the end-to-end
@@ -21,8 +21,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 clients=$(dirname "$bin")/e2e
-e2e/clients/build.sh "$clients"
-e2e/clients/build.sh "$clients" killing
+tests/e2e/clients/build.sh "$clients"
+tests/e2e/clients/build.sh "$clients" killing
 HOST_PROGRAMS=scripts/host-programs.sh
 for program in fio qemu-img "$clients"/{tokio-uring,io-uring,static-liburing,nop,killing} "$bin"/anyring-conformance-{gnu,musl}; do
   command -v "$program" >/dev/null && HOST_PROGRAMS+=" $program"
@@ -62,7 +62,7 @@ exit \$status" sh "$@" >"$log" 2>&1 || status=$?
   broken=$(sed -n 's/^program \(.*\): fails$/\1/p' "$log" | paste -sd, | sed 's/,/, /g')
   absent=$(grep -c '^skip: ' "$log" || true)
   refused=$(sed -n 's/^way: \([^:]*\): no$/\1/p' "$log" | paste -sd, | sed 's/,/, /g')
-  listed=$(grep -cvE '^(#|$)' "conformance/differences-host-$kernel.txt" 2>/dev/null || true)
+  listed=$(grep -cvE '^(#|$)' "tests/conformance/differences-host-$kernel.txt" 2>/dev/null || true)
   release=$(sed -n 's/^release: //p' "$log")
   release=${release:-$kernel}${name#"Linux $kernel"}
   if [ $# = 0 ]; then
@@ -79,7 +79,7 @@ exit \$status" sh "$@" >"$log" 2>&1 || status=$?
 
 for kernel in "${kernels[@]}"; do
   expect=(--expect /lists/differences.txt)
-  if [ -e "conformance/differences-host-$kernel.txt" ]; then
+  if [ -e "tests/conformance/differences-host-$kernel.txt" ]; then
     expect+=(--expect "/lists/differences-host-$kernel.txt")
   fi
   on_host "Linux $kernel" "$kernel" "$seen

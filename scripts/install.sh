@@ -65,7 +65,7 @@ each() {
   for file in docs/programs/*.md; do "$1" 644 "$file" "$documents/docs/programs"; done
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
-  for file in conformance differential fuzz hostile simulation; do "$1" 644 "$file/README.md" "$documents/$file"; done
+  for file in conformance differential fuzz hostile simulation; do "$1" 644 "tests/$file/README.md" "$documents/tests/$file"; done
   for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,cloudnative-pg.yaml,kubernetes.yaml,postgresql.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
   "$1" 644 crates/anyring/README.md "$documents/crates/anyring"
   for file in crates/anyring/examples/*; do "$1" 644 "$file" "$documents/crates/anyring/examples"; done
@@ -103,7 +103,7 @@ case $action in
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
       "$documents/docs/decisions" "$documents/docs" \
-      "$documents"/{conformance,crates/anyring/examples,crates/anyring,crates,differential,examples/c,examples,fuzz,hostile,simulation,packaging/ci,packaging/grafana,packaging/seccomp,packaging} "$documents"; do
+      "$documents"/{crates/anyring/examples,crates/anyring,crates,examples/c,examples,packaging/ci,packaging/grafana,packaging/seccomp,packaging,tests/conformance,tests/differential,tests/fuzz,tests/hostile,tests/simulation,tests} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

@@ -57,7 +57,7 @@ run() {
     return 1
   }
   local exceptions=()
-  if [ "$SUITE" = bookworm ]; then exceptions=(--exceptions conformance/liburing-tests.txt); fi
+  if [ "$SUITE" = bookworm ]; then exceptions=(--exceptions tests/conformance/liburing-tests.txt); fi
   python3 scripts/liburing_tests.py --bin "$bin" --tests "$SOURCE" "${exceptions[@]}" "$@"
 }
 

@@ -9,7 +9,7 @@ set -euo pipefail
 
 bin=$(realpath "$1")
 profiles=(docker rhel8 gvisor minimal)
-lists=$(cd "$(dirname "$0")/../conformance" && pwd)
+lists=$(cd "$(dirname "$0")/../tests/conformance" && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 chmod 755 "$folder"
@@ -36,7 +36,7 @@ conformance() {
 programs() {
   local name=$1 profile=$2
   ANYRING_TEST_BELOW="$folder/bin/anyring deny --profile $profile --" \
-    "$lists/../scripts/cargo-test.sh" --locked --quiet -p anyring-inject --test engine -- fork a_child_ generations \
+    "$lists/../../scripts/cargo-test.sh" --locked --quiet -p anyring-inject --test engine -- fork a_child_ generations \
     message_wakes deferred ping_pong losing_a flags_of record_locks whatever_cancels handler_ >"$folder/$name.log" 2>&1 ||
     touch "$folder/$name.failed"
 }

@@ -138,12 +138,12 @@ fetch_suites() {
 # What some tests of programs need, which can be skipped, too.
 fetch_libraries() {
   local folder=.build/netty
-  if [ ! -d $folder ] && ! mvn -q -B -f e2e/clients/netty/pom.xml dependency:copy-dependencies \
+  if [ ! -d $folder ] && ! mvn -q -B -f tests/e2e/clients/netty/pom.xml dependency:copy-dependencies \
     "-DoutputDirectory=$PWD/$folder" >.build/netty.log 2>&1; then
     rm -rf $folder
     say "no Netty: $(tail -n 1 .build/netty.log)"
   fi
-  fetch_wheel tigerbeetle e2e/clients/tigerbeetle-requirements.txt
+  fetch_wheel tigerbeetle tests/e2e/clients/tigerbeetle-requirements.txt
   fetch_module tigerbeetle
   fetch_module newest
   fetch_wheel zig crates/cli/tests/zig/requirements.txt
@@ -159,12 +159,12 @@ fetch_wheel() {
   say "no $1: $(tail -n 1 ".build/$1.log")"
 }
 
-# fetch_module NAME: what e2e/clients/NAME asks for, into .build/NAME-node.
+# fetch_module NAME: what tests/e2e/clients/NAME asks for, into .build/NAME-node.
 fetch_module() {
   local folder=.build/$1-node
   [ ! -d "$folder" ] || return 0
   mkdir -p "$folder"
-  cp "e2e/clients/$1/package.json" "e2e/clients/$1/package-lock.json" "$folder"
+  cp "tests/e2e/clients/$1/package.json" "tests/e2e/clients/$1/package-lock.json" "$folder"
   npm ci --silent --ignore-scripts --no-audit --no-fund --prefix "$folder" >".build/$1-node.log" 2>&1 && return
   rm -rf "$folder"
   say "no $1 for Node: $(tail -n 1 ".build/$1-node.log")"

@@ -1,5 +1,5 @@
 //! CONFORMANCE.md: a line for each name of the interface, made of committed files alone. These are the record of what the
-//! kernel answered (conformance/oracle.json), the list of known differences, the engine's opcode table and docs/limits.md.
+//! kernel answered (tests/conformance/oracle.json), the list of known differences, the engine's opcode table and docs/limits.md.
 //! The conformance runs show that ours answers what the record says, but for those differences.
 
 use anyhow::{Context, Result};
@@ -234,9 +234,9 @@ impl Sources {
     /// Reads them from the repository.
     pub fn read(root: &Path) -> Result<Sources> {
         let text = |name: &str| std::fs::read_to_string(root.join(name)).with_context(|| name.to_owned());
-        let oracle = Oracle::read(&root.join("conformance/oracle.json")).map_err(anyhow::Error::msg)?;
+        let oracle = Oracle::read(&root.join("tests/conformance/oracle.json")).map_err(anyhow::Error::msg)?;
         let mut known = Vec::new();
-        differences::parse(&text("conformance/differences.txt")?, &mut known).map_err(anyhow::Error::msg)?;
+        differences::parse(&text("tests/conformance/differences.txt")?, &mut known).map_err(anyhow::Error::msg)?;
         Ok(Sources { oracle, differences: known, limits: text("docs/limits.md")? })
     }
 
@@ -260,7 +260,7 @@ impl Sources {
         let topics: BTreeSet<_> = self.oracle.cases.keys().map(|case| topic(case)).collect();
         text.push('\n');
         for topic in topics {
-            writeln!(text, "[{topic}]: conformance/src/cases/{topic}.rs")?;
+            writeln!(text, "[{topic}]: tests/conformance/src/cases/{topic}.rs")?;
         }
         Ok((text, complaints))
     }
@@ -272,7 +272,7 @@ const HEAD: &str = "\
 # What is supported
 
 Every name of the io_uring interface of Linux 6.18, and how it fares. `cargo xtask conformance` makes this file of what the
-kernel answered in the conformance cases (conformance/oracle.json) and of the known differences. `make test` runs the cases
+kernel answered in the conformance cases (tests/conformance/oracle.json) and of the known differences. `make test` runs the cases
 on anyring and holds them against the same files.
 
 - *works*: a case succeeds with it on the kernel and on anyring: a request whose CQE says so, a call, a bit that was seen.
@@ -290,7 +290,7 @@ that hold for any setup flags also run with the sets of `--matrix`. *cases* coun
 ";
 
 const DIFFERENCES: &str = "\
-Cases that fail on anyring, or are answered otherwise, with the reason, from conformance/differences.txt. [docs/limits.md](docs/limits.md) tells more,
+Cases that fail on anyring, or are answered otherwise, with the reason, from tests/conformance/differences.txt. [docs/limits.md](docs/limits.md) tells more,
 and what no case can show.";
 
 #[cfg(test)]
@@ -341,7 +341,7 @@ mod tests {
             .any(|line| line.starts_with("RECV_ZC: served according to the opcode table: false")));
         assert!(complaints.iter().any(|line| line.starts_with("NOP: no case")));
         assert!(text.contains("| RECV_ZC | 6.15 | works | 1 | own | [a] |"), "{text}");
-        assert!(text.ends_with("\n[a]: conformance/src/cases/a.rs\n"));
+        assert!(text.ends_with("\n[a]: tests/conformance/src/cases/a.rs\n"));
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn a_case_is_no_older_than_the_names_that_it_needs() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
-        let oracle = Oracle::read(&root.join("conformance/oracle.json")).expect("the record");
+        let oracle = Oracle::read(&root.join("tests/conformance/oracle.json")).expect("the record");
         let names: BTreeMap<String, &Name> = interface::names().map(|name| (name.to_string(), name)).collect();
         for case in anyring_conformance::case::all() {
             let (major, minor) = case.since().split_once('.').expect("a release");

@@ -15,18 +15,18 @@ const CRATES: &[&str] = &[
     "crates/trace",
     "crates/lab",
     "crates/advise",
-    "conformance",
-    "differential",
-    "hostile",
-    "simulation",
-    "fuzz",
-    "e2e",
+    "tests/conformance",
+    "tests/differential",
+    "tests/hostile",
+    "tests/simulation",
+    "tests/fuzz",
+    "tests/e2e",
     "xtask",
     "xtask/dist",
 ];
 
 /// Folders with many files of one kind, which the README.md of their crate describes.
-const LEFT_OUT: &[&str] = &["conformance/src/cases"];
+const LEFT_OUT: &[&str] = &["tests/conformance/src/cases"];
 
 /// The longest sentence that is still read at a glance, in characters.
 const LONGEST: usize = 200;

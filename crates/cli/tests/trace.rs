@@ -204,9 +204,9 @@ fn are_same(kernel: &[String], ours: Option<&Vec<String>>) -> bool {
     })
 }
 
-/// The cases of `conformance/traced.txt`.
+/// The cases of `tests/conformance/traced.txt`.
 fn traced_cases() -> Vec<String> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/traced.txt");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance/traced.txt");
     let text = std::fs::read_to_string(file).expect("the list");
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
 }

@@ -1,6 +1,6 @@
 //! What stands in for the system in the build with the feature `simulated`: every call of the engine passes here.
 //!
-//! For tests only, never in a library that is used. `simulation/` has the one implementation; without it calls go to the
+//! For tests only, never in a library that is used. `tests/simulation/` has the one implementation; without it calls go to the
 //! kernel.
 
 use crate::Errno;

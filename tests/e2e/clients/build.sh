@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds end-to-end clients into OUT: those named, or the dynamically linked ones of this folder.
 #
-# usage: e2e/clients/build.sh OUT [CLIENT...]
+# usage: tests/e2e/clients/build.sh OUT [CLIENT...]
 #
 # A CLIENT is one of this folder's C programs or crates (`io-uring-direct` is io-uring with another feature), as it is or, with
 # one of these endings, linked in another way: `-static` (with glibc), `-static-pie`, `-musl` (static), `-musl-dynamic`. `go` and
@@ -11,7 +11,7 @@
 # missing the reason is printed, and the status is 77.
 set -euo pipefail
 
-out=${1:?usage: e2e/clients/build.sh OUT [CLIENT...]}
+out=${1:?usage: tests/e2e/clients/build.sh OUT [CLIENT...]}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$out"
@@ -20,8 +20,8 @@ cd "$here" # so that messages name files as the repository does
 exec 9>"$out/.lock"
 flock 9
 
-guests=../../crates/cli/tests
-zig=../../.build/zig/ziglang/zig
+guests=../../../crates/cli/tests
+zig=../../../.build/zig/ziglang/zig
 
 # missing COMMAND PACKAGE
 missing() {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The repository's root.
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("e2e/ is inside the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/e2e/ is inside the repository")
 }
 
 /// The target directory that this test was built in: `TARGET/PROFILE/deps/TEST`.
@@ -43,7 +43,7 @@ pub fn open_to_all(file: &Path) -> bool {
     mode(file) & wanted == wanted && file.ancestors().skip(1).all(|above| mode(above) & 0o1 != 0)
 }
 
-/// One of the clients that `e2e/clients/build.sh` builds, by its name there.
+/// One of the clients that `tests/e2e/clients/build.sh` builds, by its name there.
 ///
 /// # Panics
 ///
@@ -62,7 +62,7 @@ pub fn client_or_reason(name: &str) -> Result<PathBuf, String> {
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     let build = || {
         let out = target().join("e2e");
-        let mut command = Command::new(root().join("e2e/clients/build.sh"));
+        let mut command = Command::new(root().join("tests/e2e/clients/build.sh"));
         by_script(command.arg(&out).arg(name), out.join(name))
     };
     built.entry(name.to_owned()).or_insert_with(build).clone()
@@ -146,5 +146,5 @@ pub fn place_debian11(directory: &Path) {
 
 /// The script that Node runs.
 pub fn node_script() -> PathBuf {
-    root().join("e2e/clients/node.js")
+    root().join("tests/e2e/clients/node.js")
 }

@@ -29,7 +29,7 @@ impl Programs {
         let directory = directory.expect("a temporary folder");
         let everybody = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(directory.path(), everybody).expect("open the folder to all");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/postgres.sh");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres.sh");
         let output = Command::new(script).arg("place").arg(directory.path()).output().expect("run postgres.sh");
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         match output.status.code() {

@@ -8,7 +8,7 @@ use anyring_engine::op;
 use std::os::fd::AsFd;
 
 /// As the library has it, whose `crate::backend` it asks.
-#[path = "../../crates/inject/src/raw/scan.rs"]
+#[path = "../../../crates/inject/src/raw/scan.rs"]
 #[allow(dead_code)]
 mod scan;
 

@@ -59,7 +59,7 @@ pub fn program(seed: u64, door: Option<Door>) -> Program {
     let door = door.unwrap_or(chosen);
     let mut program = Program { seed, door, setup_flags, cq_entries, wait_while_submitting, steps };
     // One that answers again and again ends where it fills the CQ, and what has its place there before depends on when CQEs
-    // are taken, and, while they are held, on workers. (`multishot::overflow_ends_*` in `conformance/` fills it for certain.)
+    // are taken, and, while they are held, on workers. (`multishot::overflow_ends_*` in `tests/conformance/` fills it for certain.)
     let holds = program.steps.iter().any(|step| matches!(step, Step::HoldCompletions(_)));
     let filled = holds || program.cq_entries == u32::from(GROUP_ENTRIES);
     let multishot = program.requests().any(is_multishot);

@@ -37,7 +37,7 @@ const SUPERUSERS: &str = ":/usr/sbin:/sbin";
 
 /// The blocks of commands of one page in docs/.
 fn blocks(page: &str) -> Vec<String> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let blocks = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().expect("a block").to_owned());
     let blocks: Vec<String> = blocks.collect();
