@@ -29,7 +29,7 @@ help:
 	@echo "make test        what must pass before a change lands: $(STEPS)"
 	@echo "make soak        the rest, in hours: $(SOAK); then beside load"
 	@echo "make STEP        one of these steps alone"
-	@echo "make oracle      records anew what the kernel answers in each case, and writes CONFORMANCE.md; 10 minutes"
+	@echo "make oracle      records anew what the kernel answers in each case, and writes docs/conformance.md; 10 minutes"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make results     measures everything into docs/results, in 15 minutes; the machine should do nothing else"
 	@echo "make bench       what the engine's parts cost, in a process without doors (criterion)"

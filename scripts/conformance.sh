@@ -6,7 +6,7 @@
 #   once     on ours, each case once: its name gives the door and the flags (`make test`)
 #   engine   on ours, through every door with every set of flags (`make soak`)
 #   kernel   the same on the kernel's io_uring
-#   oracle   makes the record anew from such runs on the kernel, twice through each door, and CONFORMANCE.md of it; with
+#   oracle   makes the record anew from such runs on the kernel, twice through each door, and docs/conformance.md of it; with
 #            ADD=1 adds these runs to the record that there is
 #
 # On ours the cases also run in a program without instructions of its own, where more is remembered of descriptors, and in

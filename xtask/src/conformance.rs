@@ -1,4 +1,4 @@
-//! CONFORMANCE.md: a line for each name of the interface, made of committed files alone. These are the record of what the
+//! docs/conformance.md: a line for each name of the interface, made of committed files alone. These are the record of what the
 //! kernel answered (tests/conformance/oracle.json), the list of known differences, the engine's opcode table and docs/limits.md.
 //! The conformance runs show that ours answers what the record says, but for those differences.
 
@@ -64,7 +64,7 @@ impl<'a> Limits<'a> {
     }
 
     fn link(&self, name: &Name) -> Option<String> {
-        self.0.get(name.name).map(|heading| format!("[limits](docs/limits.md#{heading})"))
+        self.0.get(name.name).map(|heading| format!("[limits](limits.md#{heading})"))
     }
 }
 
@@ -223,7 +223,7 @@ fn about(count: usize) -> String {
     }
 }
 
-/// What CONFORMANCE.md is made of.
+/// What docs/conformance.md is made of.
 pub struct Sources {
     oracle: Oracle,
     differences: Vec<Difference>,
@@ -240,7 +240,7 @@ impl Sources {
         Ok(Sources { oracle, differences: known, limits: text("docs/limits.md")? })
     }
 
-    /// The text of CONFORMANCE.md, and what is wrong with it.
+    /// The text of docs/conformance.md, and what is wrong with it.
     pub fn table(&self) -> Result<(String, Vec<String>)> {
         let limits = Limits::new(&self.limits);
         let evidence = Evidence { oracle: &self.oracle, differences: &self.differences, limits };
@@ -260,7 +260,7 @@ impl Sources {
         let topics: BTreeSet<_> = self.oracle.cases.keys().map(|case| topic(case)).collect();
         text.push('\n');
         for topic in topics {
-            writeln!(text, "[{topic}]: tests/conformance/src/cases/{topic}.rs")?;
+            writeln!(text, "[{topic}]: ../tests/conformance/src/cases/{topic}.rs")?;
         }
         Ok((text, complaints))
     }
@@ -290,7 +290,7 @@ that hold for any setup flags also run with the sets of `--matrix`. *cases* coun
 ";
 
 const DIFFERENCES: &str = "\
-Cases that fail on anyring, or are answered otherwise, with the reason, from tests/conformance/differences.txt. [docs/limits.md](docs/limits.md) tells more,
+Cases that fail on anyring, or are answered otherwise, with the reason, from tests/conformance/differences.txt. [limits.md](limits.md) tells more,
 and what no case can show.";
 
 #[cfg(test)]
@@ -341,13 +341,13 @@ mod tests {
             .any(|line| line.starts_with("RECV_ZC: served according to the opcode table: false")));
         assert!(complaints.iter().any(|line| line.starts_with("NOP: no case")));
         assert!(text.contains("| RECV_ZC | 6.15 | works | 1 | own | [a] |"), "{text}");
-        assert!(text.ends_with("\n[a]: tests/conformance/src/cases/a.rs\n"));
+        assert!(text.ends_with("\n[a]: ../tests/conformance/src/cases/a.rs\n"));
     }
 
     #[test]
     fn limits_are_found_below_their_heading() {
         let limits = Limits::new("## Rings, and more\nNOP is\n## Later\nNOP again");
-        assert_eq!(limits.link(&OPCODES[0]).as_deref(), Some("[limits](docs/limits.md#rings-and-more)"));
+        assert_eq!(limits.link(&OPCODES[0]).as_deref(), Some("[limits](limits.md#rings-and-more)"));
         assert_eq!(limits.link(&OPCODES[1]), None);
     }
 
@@ -356,9 +356,9 @@ mod tests {
         let text =
             "## Index\n### By name\n- NOP, READV: [Late I/O], [rings]\n## Rings\n### More\nNOP, READV and WRITEV\n";
         let limits = Limits::new(text);
-        assert_eq!(limits.link(&OPCODES[0]).as_deref(), Some("[limits](docs/limits.md#late-io)"));
-        assert_eq!(limits.link(&OPCODES[1]).as_deref(), Some("[limits](docs/limits.md#late-io)"));
-        assert_eq!(limits.link(&OPCODES[2]).as_deref(), Some("[limits](docs/limits.md#more)"));
+        assert_eq!(limits.link(&OPCODES[0]).as_deref(), Some("[limits](limits.md#late-io)"));
+        assert_eq!(limits.link(&OPCODES[1]).as_deref(), Some("[limits](limits.md#late-io)"));
+        assert_eq!(limits.link(&OPCODES[2]).as_deref(), Some("[limits](limits.md#more)"));
     }
 
     #[test]
@@ -393,10 +393,10 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
         let (text, complaints) = Sources::read(root).and_then(|sources| sources.table()).expect("a table");
         assert_eq!(complaints, [""; 0], "not every name is as it should be");
-        let current = std::fs::read_to_string(root.join("CONFORMANCE.md")).expect("CONFORMANCE.md");
+        let current = std::fs::read_to_string(root.join("docs/conformance.md")).expect("docs/conformance.md");
         assert!(
             current == text,
-            "CONFORMANCE.md is not what its sources say: `cargo xtask conformance` writes it anew"
+            "docs/conformance.md is not what its sources say: `cargo xtask conformance` writes it anew"
         );
     }
 }

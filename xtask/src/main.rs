@@ -36,7 +36,7 @@ enum Task {
         #[arg(value_name = "LIBRARY", required = true)]
         libraries: Vec<PathBuf>,
     },
-    /// Write CONFORMANCE.md anew; fails while a name is not served or has no case
+    /// Write docs/conformance.md anew; fails while a name is not served or has no case
     Conformance,
     /// Print which rooms of the engine import which, and what
     Rooms {
@@ -97,7 +97,7 @@ fn main() -> Result<()> {
 fn make_conformance() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
     let (text, complaints) = conformance::Sources::read(root)?.table()?;
-    std::fs::write(root.join("CONFORMANCE.md"), text)?;
+    std::fs::write(root.join("docs/conformance.md"), text)?;
     complaints.iter().for_each(|complaint| println!("{complaint}"));
     ensure!(complaints.is_empty(), "not every name is as it should be");
     Ok(())

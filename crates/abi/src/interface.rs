@@ -1,4 +1,4 @@
-//! Every name of the interface of Linux 6.18 (`include/uapi/linux/io_uring.h`), in groups: what CONFORMANCE.md has a
+//! Every name of the interface of Linux 6.18 (`include/uapi/linux/io_uring.h`), in groups: what docs/conformance.md has a
 //! line for. A conformance case holds the masks and counts of IORING_REGISTER_QUERY against these lists.
 
 use crate::constants::*;

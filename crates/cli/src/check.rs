@@ -154,7 +154,7 @@ fn excepted(names: &[String]) -> Result<Vec<String>, Failure> {
         is_known.then(|| opcode.to_owned()).ok_or_else(|| Failure {
             status: USAGE,
             message: format!(
-                "--except {name}: no opcode has this name (CONFORMANCE.md lists them, as READ or FSYNC)"
+                "--except {name}: no opcode has this name (docs/conformance.md lists them, as READ or FSYNC)"
             ),
         })
     };

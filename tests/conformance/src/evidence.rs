@@ -1,4 +1,4 @@
-//! What a case used of the interface, and what of that succeeded: the evidence that CONFORMANCE.md is made of.
+//! What a case used of the interface, and what of that succeeded: the evidence that docs/conformance.md is made of.
 //!
 //! The runner asks for it (`--record`, `--oracle`); cases know nothing of it. [`Door`](crate::door::Door) reports every
 //! setup, enter, register call and mapping, [`Ring`](crate::ring::Ring) every SQE and CQE. What is seen goes into memory

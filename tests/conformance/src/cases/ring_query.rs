@@ -40,7 +40,7 @@ fn whole(cx: &Context, fd: i32, features: u32) {
     assert_eq!(answer[5], 1, "one question is known");
 }
 
-/// Holds the lists that CONFORMANCE.md is made of against the kernel's own.
+/// Holds the lists that docs/conformance.md is made of against the kernel's own.
 #[case(own_flags)]
 fn names_all_that_the_header_of_6_18_has(cx: &Context) {
     use anyring_abi::interface::{Name, ENTER_FLAGS, FEATURES, OPCODES, REGISTER_CALLS, SETUP_FLAGS, SQE_FLAGS};
