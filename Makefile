@@ -201,7 +201,7 @@ uninstall:
 
 # What `make install` installs runs from any place and goes away again.
 install-test: build-tests
-	@$(STEP) $@ packaging/test-install.sh $(TARGET)
+	@$(STEP) $@ tests/packaging/test-install.sh $(TARGET)
 
 # The files of a release, the same bytes wherever they are built.
 dist:
@@ -209,9 +209,9 @@ dist:
 
 # That they are; `dist-test` packs twice what is built, `dist-soak` builds it twice.
 dist-test: build-tests
-	@$(STEP) $@ packaging/test-dist.sh $(TARGET)
+	@$(STEP) $@ tests/packaging/test-dist.sh $(TARGET)
 dist-soak: build-tests
-	@FULL=1 $(STEP) $@ packaging/test-dist.sh $(TARGET)
+	@FULL=1 $(STEP) $@ tests/packaging/test-dist.sh $(TARGET)
 
 # The crate `anyring`, for programs in Rust, and that it could be published.
 embedding: setup-soak build-tests
@@ -219,7 +219,7 @@ embedding: setup-soak build-tests
 
 # The steps of action.yml and packaging/ci, as a runner runs them.
 ci-test: build-tests
-	@$(STEP) $@ packaging/test-ci.sh $(TARGET)
+	@$(STEP) $@ tests/packaging/test-ci.sh $(TARGET)
 
 deb:
 	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
@@ -231,11 +231,11 @@ rpm:
 
 # What lintian and rpm say of them, and what Debian 11, 12 and 13 do.
 packages: setup-soak build-tests
-	@$(STEP) $@ packaging/test-packages.sh $(TARGET)
+	@$(STEP) $@ tests/packaging/test-packages.sh $(TARGET)
 
 # packaging/Dockerfile and kubernetes.yaml, step by step in a chroot; with FULL=1 the build, too.
 containers: setup-soak build-tests
-	@$(STEP) $@ packaging/test-in-chroot.sh $(TARGET)
+	@$(STEP) $@ tests/containers/test-in-chroot.sh $(TARGET)
 
 # Doctor, programs and the conformance cases on other kernels, in QEMU; WRITE=1 also writes the table of docs/hosts.md.
 hosts: setup-soak build-tests

@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.."
 target=$(realpath "${1:?usage: scripts/embedding.sh TARGET}")
 unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_AIO ANYRING_STATS ANYRING_LOG ANYRING_RAW
 export CARGO_TARGET_DIR=$target/embed
-# shellcheck source=packaging/cases.sh
-. packaging/cases.sh
+# shellcheck source=tests/kit/cases.sh
+. tests/kit/cases.sh
 deny() { "$target/release/anyring" deny -- "$@"; }
 
 # example NUMBER: that block of the page, below the refusal.

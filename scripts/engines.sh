@@ -6,14 +6,14 @@
 # ONLY=WORDS keeps the tests whose names contain these words.
 #
 # The engines' packages are in systems of their own, made by debootstrap and kept in TARGET/engines, so that nothing is installed
-# here. Each runs in namespaces of its own for mounts, processes and control groups (packaging/enter-tree.sh), in which
-# packaging/in_engines.py starts the daemons and runs what packaging/engine_tests.py has. No image is pulled: the base images are
+# here. Each runs in namespaces of its own for mounts, processes and control groups (tests/containers/enter-tree.sh), in which
+# tests/containers/in_engines.py starts the daemons and runs what tests/containers/engine_tests.py has. No image is pulled: the base images are
 # debootstrap's, and the build stage of packaging/Dockerfile finds what is built in TARGET already. Packages come from Debian only.
 # At the end nothing is left of it but TARGET/engines. WRITE=1 writes the table of docs/containers.md anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# shellcheck source=packaging/base.sh
-. packaging/base.sh
+# shellcheck source=tests/kit/base.sh
+. tests/kit/base.sh
 
 target=$(realpath "${1:?usage: scripts/engines.sh TARGET [TREE/ENGINE...]}")
 shift
@@ -117,8 +117,8 @@ in_tree() {
   (
     for hierarchy in $(hierarchies); do echo "$BASHPID" >"$hierarchy/$group/cgroup.procs"; done
     PYTHONDONTWRITEBYTECODE=1 exec unshare --mount --pid --cgroup --fork --kill-child --propagation private \
-      packaging/enter-tree.sh "$kept/$tree" "$work" \
-      python3 "$PWD/packaging/in_engines.py" "$work" "$tree" "$@"
+      tests/containers/enter-tree.sh "$kept/$tree" "$work" \
+      python3 "$PWD/tests/containers/in_engines.py" "$work" "$tree" "$@"
   )
 }
 

@@ -59,7 +59,7 @@ each() {
   "$1" 644 "$release/dist/completions/anyring.bash" "$share/bash-completion/completions" anyring
   "$1" 644 "$release/dist/completions/_anyring" "$share/zsh/site-functions"
   "$1" 644 "$release/dist/completions/anyring.fish" "$share/fish/vendor_completions.d"
-  # All that these documents lead to: packaging/test-install.sh follows their links.
+  # All that these documents lead to: tests/packaging/test-install.sh follows their links.
   for file in *.md LICENSE-*; do "$1" 644 "$file" "$documents"; done
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
   for file in docs/programs/*.md; do "$1" 644 "$file" "$documents/docs/programs"; done

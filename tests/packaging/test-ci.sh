@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The steps of the GitHub action and of the GitLab template, as a runner runs them: packaging/test_ci.py.
+# The steps of the GitHub action and of the GitLab template, as a runner runs them: tests/packaging/test_ci.py.
 #
-# usage: packaging/test-ci.sh TARGET       (TARGET/release holds what `make build` built)
+# usage: tests/packaging/test-ci.sh TARGET       (TARGET/release holds what `make build` built)
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
-target=$(realpath "${1:?usage: packaging/test-ci.sh TARGET}")
+target=$(realpath "${1:?usage: tests/packaging/test-ci.sh TARGET}")
 for need in "python3 -c 'import yaml'" "curl --version"; do
   if ! sh -c "$need" >/dev/null 2>&1; then
     echo "skip: the action and the template: $need fails here (Debian: python3-yaml, curl)"
@@ -17,4 +17,4 @@ folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-ci-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 NO_SBOM=1 scripts/dist.sh "$target" "$folder" "$target/release" >/dev/null
 tests/e2e/clients/build.sh "$target/e2e" nop
-PYTHONDONTWRITEBYTECODE=1 python3 packaging/test_ci.py "$target/release" "$folder" "$target/e2e/nop"
+PYTHONDONTWRITEBYTECODE=1 python3 tests/packaging/test_ci.py "$target/release" "$folder" "$target/e2e/nop"

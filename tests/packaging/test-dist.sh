@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # The files of a release: the same bytes twice, whole, signed, and working where they are unpacked.
 #
-# usage: [FULL=1] packaging/test-dist.sh TARGET       (TARGET/release holds what `make build` built)
+# usage: [FULL=1] tests/packaging/test-dist.sh TARGET       (TARGET/release holds what `make build` built)
 #
 # Without FULL what is built already is packed twice. With FULL=1 everything is built twice, in two folders, with an SBOM.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
-target=$(realpath "${1:?usage: packaging/test-dist.sh TARGET}")
+target=$(realpath "${1:?usage: tests/packaging/test-dist.sh TARGET}")
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-dist-test-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_AIO ANYRING_STATS ANYRING_LOG ANYRING_RAW ANYRING_SIGNING_KEY
-# shellcheck source=packaging/cases.sh
-. packaging/cases.sh
+# shellcheck source=tests/kit/cases.sh
+. tests/kit/cases.sh
 
 # dist NAME: the files of a release in FOLDER/NAME, in surroundings of their own.
 dist() {

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # Runs the steps of packaging/Dockerfile, Dockerfile.example and kubernetes.yaml where no container engine is: each
-# image is a chroot, made by debootstrap; see packaging/in_chroot.py for what stands in for what.
+# image is a chroot, made by debootstrap; see tests/containers/in_chroot.py for what stands in for what.
 #
-# usage: [FULL=1] packaging/test-in-chroot.sh TARGET
+# usage: [FULL=1] tests/containers/test-in-chroot.sh TARGET
 #
 # Without FULL the image's `make` is fed with what is built in TARGET already and its package list is only simulated;
 # with FULL=1 everything is compiled in the chroot. What in_chroot.py knows of Dockerfiles is tested first, everywhere.
 # TARGET/containers keeps the base system and the packages fetched,
 # so that only the first run takes a minute more.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
-target=$(realpath "${1:?usage: packaging/test-in-chroot.sh TARGET}")
+target=$(realpath "${1:?usage: tests/containers/test-in-chroot.sh TARGET}")
 SUITE=bookworm # Debian 12, which both Dockerfiles name
 WHAT="the containers' steps"
-# shellcheck source=packaging/base.sh
-. packaging/base.sh
+# shellcheck source=tests/kit/base.sh
+. tests/kit/base.sh
 
-PYTHONDONTWRITEBYTECODE=1 python3 packaging/test_in_chroot.py
+PYTHONDONTWRITEBYTECODE=1 python3 tests/containers/test_in_chroot.py
 
 [ -n "${FULL:-}" ] || need_libc "$SUITE" "; FULL=1 builds in the chroot"
 need_chroots "$SUITE"
@@ -27,4 +27,4 @@ kept=$target/containers
 mkdir -p "$kept/archives"
 make_base "$kept" "$SUITE"
 exec unshare --mount --propagation private \
-  python3 packaging/in_chroot.py "$target" "$kept/$SUITE.tar" "$kept/archives" ${FULL:+--full}
+  python3 tests/containers/in_chroot.py "$target" "$kept/$SUITE.tar" "$kept/archives" ${FULL:+--full}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import in_chroot
 
-HERE = Path(__file__).resolve().parent
+PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 
 
 def stages(text):
@@ -35,7 +35,7 @@ class Entrypoint(unittest.TestCase):
 
 class Ours(unittest.TestCase):
     def test_each_stage_of_the_example_starts_fio(self):
-        images = in_chroot.configurations(HERE / "Dockerfile.example")
+        images = in_chroot.configurations(PACKAGING / "Dockerfile.example")
         self.assertEqual(set(images), {"fio", "preload", "run", "file"})
         plain = images["fio"].command
         self.assertEqual(plain[0], "/usr/bin/fio")
@@ -43,7 +43,7 @@ class Ours(unittest.TestCase):
             self.assertEqual((images[stage].entrypoint, images[stage].command), (entrypoint, plain), stage)
 
     def test_the_image_starts_doctor(self):
-        image = in_chroot.configurations(HERE / "Dockerfile")["anyring"]
+        image = in_chroot.configurations(PACKAGING / "Dockerfile")["anyring"]
         self.assertEqual(image.entrypoint + image.command, ["/usr/bin/anyring", "doctor"])
 
 

@@ -1,4 +1,4 @@
-"""Runs anyring in real container engines: inside the tree that packaging/enter-tree.sh made, whose engines these are.
+"""Runs anyring in real container engines: inside the tree that tests/containers/enter-tree.sh made, whose engines these are.
 
 usage: in_engines.py WORK LABEL ENGINE...     (WORK: what scripts/engines.sh prepared; LABEL: the tree's name)
 
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import engine_tests
 
-HERE = Path(__file__).resolve().parent
-SOURCES = HERE.parent
+SOURCES = Path(__file__).resolve().parents[2]
+PACKAGING = SOURCES / "packaging"
 # A build, and a container: the slowest is the installation of packages.
 BUILD_LIMIT_S, RUN_LIMIT_S = 600, 90
 USER = "engines"
@@ -45,10 +45,10 @@ ENTRYPOINT ["/anyring", "run", "--"]
 BASES = {"rust:1.95-slim-bookworm": (TOOLCHAIN, None, "built")}
 IMAGES = {
     "anyring:0.1.0": ("packaging/Dockerfile", "anyring", SOURCES),
-    "fio:plain": (EXAMPLE, "fio", HERE),
-    "fio:preload": (EXAMPLE, "preload", HERE),
-    "fio:run": (EXAMPLE, "run", HERE),
-    "fio:file": (EXAMPLE, "file", HERE),
+    "fio:plain": (EXAMPLE, "fio", PACKAGING),
+    "fio:preload": (EXAMPLE, "preload", PACKAGING),
+    "fio:run": (EXAMPLE, "run", PACKAGING),
+    "fio:file": (EXAMPLE, "file", PACKAGING),
     "more:run": (MORE, None, "programs/lists"),
     "more:scratch": (SCRATCH, None, "programs/lists"),
 }

@@ -1,4 +1,4 @@
-"""What runs in each container engine: packaging/in_engines.py calls these, each with the engine.
+"""What runs in each container engine: tests/containers/in_engines.py calls these, each with the engine.
 
 A test answers nothing, or why it is skipped. What a program did is told by anyring's own counters, in the volume /results.
 """
@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-CONTAINERS = Path(__file__).resolve().parent.parent / "docs/containers.md"
+CONTAINERS = Path(__file__).resolve().parents[2] / "docs/containers.md"
 
 # All at once: not root, nothing writable but the volume and a small /tmp, no capability.
 HARDENED = ["--user", "65534:65534", "--read-only", "--tmpfs", "/tmp:size=32m", "--cap-drop", "ALL",

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Installs into a DESTDIR, moves the result, runs it from there, and uninstalls.
 #
-# usage: packaging/test-install.sh TARGET       (TARGET/release holds what `make build` built)
+# usage: tests/packaging/test-install.sh TARGET       (TARGET/release holds what `make build` built)
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
-target=$(realpath "${1:?usage: packaging/test-install.sh TARGET}")
+target=$(realpath "${1:?usage: tests/packaging/test-install.sh TARGET}")
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-install-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_AIO ANYRING_STATS ANYRING_LOG ANYRING_RAW
-# shellcheck source=packaging/cases.sh
-. packaging/cases.sh
+# shellcheck source=tests/kit/cases.sh
+. tests/kit/cases.sh
 
 # A make of our own, since this may run below `make test` with its variables and flags.
 make_() { env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS CARGO_TARGET_DIR="$target" make --no-print-directory "$@"; }

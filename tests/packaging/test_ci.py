@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RELEASE, OUT, CLIENT = (Path(word).resolve() for word in sys.argv[1:4])
 # Makes a ring and asks nothing of it, so that no seed can do anything to it.
 RING_ONLY = "python3 -c 'import ctypes; print(ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120)))'"

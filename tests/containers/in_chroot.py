@@ -22,8 +22,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-SOURCES = HERE.parent
+SOURCES = Path(__file__).resolve().parents[2]
+PACKAGING = SOURCES / "packaging"
 # A step: the slowest is the installation of packages, or with --full the build.
 LIMIT_S = {False: 240, True: 1800}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -90,7 +90,7 @@ def configurations(dockerfile):
             images[stage] = image = Image(None, images.get(parent))
         else:
             known = image.configure(name, text) or name in ("RUN", "COPY")
-            assert known, f"{dockerfile.name}: {name} is not known here; teach packaging/in_chroot.py"
+            assert known, f"{dockerfile.name}: {name} is not known here; teach tests/containers/in_chroot.py"
     return images
 
 
@@ -174,7 +174,7 @@ class Engine:
             elif image.configure(name, text):
                 image.inside(".").mkdir(parents=True, exist_ok=True)  # WORKDIR makes the folder
             else:
-                raise AssertionError(f"{dockerfile.name}: {name} is not known here; teach packaging/in_chroot.py")
+                raise AssertionError(f"{dockerfile.name}: {name} is not known here; teach tests/containers/in_chroot.py")
 
     def layer(self, image, text):
         """RUN, or the layer kept from an earlier run of the same text on the same system, as an engine keeps it."""
@@ -291,7 +291,7 @@ class Pod:
     @staticmethod
     def only(mapping, *known):
         unknown = set(mapping) - set(known)
-        assert not unknown, f"kubernetes.yaml: {unknown} not known here; teach packaging/in_chroot.py"
+        assert not unknown, f"kubernetes.yaml: {unknown} not known here; teach tests/containers/in_chroot.py"
 
     def start(self, container, words=None, env=None):
         self.only(container, "name", "image", "command", "env", "volumeMounts", "securityContext", "resources")
@@ -311,7 +311,7 @@ class Pod:
 
 
 def dockerfile(name, context, tags):
-    return lambda engine: engine.build(HERE / name, context, tags)
+    return lambda engine: engine.build(PACKAGING / name, context, tags)
 
 
 def doctor_in_the_image(engine):
@@ -340,7 +340,7 @@ def check_fio(engine, process, counters):
 
 
 def pod(engine):
-    pod = Pod(HERE / "kubernetes.yaml", engine)
+    pod = Pod(PACKAGING / "kubernetes.yaml", engine)
     [program] = pod.spec["containers"]
     # The surroundings are those that the file asks for.
     probe = "id -u; grep -E '^(NoNewPrivs|Seccomp|CapBnd):' /proc/self/status; touch /etc/x; touch /anyring/x"
@@ -373,7 +373,7 @@ def main():
         engine = Engine(Path(folder), arguments)
         tests = [
             ("Dockerfile builds", dockerfile("Dockerfile", SOURCES, {"anyring": "anyring:0.1.0"})),
-            ("Dockerfile.example builds", dockerfile("Dockerfile.example", HERE, {"fio": "fio:plain"})),
+            ("Dockerfile.example builds", dockerfile("Dockerfile.example", PACKAGING, {"fio": "fio:plain"})),
             ("doctor, the image's command, finds that programs are served", doctor_in_the_image),
             ("fio without anyring fails in a container", without_anyring_the_example_fails),
             ("fio with the preloaded library is served", example("preload")),

@@ -2,22 +2,22 @@
 # The packages. Debian's: lintian is content, and fresh systems install it, are served by it, and are as before once it is purged.
 # RPM's: into a root of its own and out again. Alpine's, Nix' and Homebrew's recipes: as far as a shell can tell.
 #
-# usage: packaging/test-packages.sh TARGET [SUITE...]      (TARGET/release holds what `make build` built; Debian 11, 12 and 13)
+# usage: tests/packaging/test-packages.sh TARGET [SUITE...]      (TARGET/release holds what `make build` built; Debian 11, 12 and 13)
 #
 # TARGET/containers keeps the base systems. fio comes from Debian's archive, as the machine reaches it.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
-target=$(realpath "${1:?usage: packaging/test-packages.sh TARGET [SUITE...]}")
+target=$(realpath "${1:?usage: tests/packaging/test-packages.sh TARGET [SUITE...]}")
 shift
 suites=("$@")
 [ $# != 0 ] || suites=(bullseye bookworm trixie)
-# shellcheck disable=SC2034 # for packaging/base.sh
+# shellcheck disable=SC2034 # for tests/kit/base.sh
 WHAT="the packages"
-# shellcheck source=packaging/base.sh
-. packaging/base.sh
-# shellcheck source=packaging/cases.sh
-. packaging/cases.sh
+# shellcheck source=tests/kit/base.sh
+. tests/kit/base.sh
+# shellcheck source=tests/kit/cases.sh
+. tests/kit/cases.sh
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-packages-XXXXXX")
 trap 'rm -rf --one-file-system "$folder"' EXIT
 command -v dpkg-deb >/dev/null || skip "there is no dpkg-deb here"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a debootstrapped system the root of this mount namespace, for what is started in it, and runs a command there.
 #
-# usage: unshare --mount --pid --cgroup --fork --kill-child --propagation private packaging/enter-tree.sh TREE WORK COMMAND ARGS...
+# usage: unshare --mount --pid --cgroup --fork --kill-child --propagation private tests/containers/enter-tree.sh TREE WORK COMMAND ARGS...
 #
 # The command sees WORK and, read-only, this checkout under their own names. What it writes elsewhere goes to WORK/tree, so that
 # TREE stays as it is. /var/lib/docker and /var/lib/containers are folders there, since overlayfs does not lie on overlayfs.
@@ -9,7 +9,7 @@
 set -euo pipefail
 
 tree=$(realpath "$1") work=$(realpath "$2")
-sources=$(cd "$(dirname "$0")/.." && pwd)
+sources=$(cd "$(dirname "$0")/../.." && pwd)
 shift 2
 
 layers=$work/tree root=$work/tree/root
