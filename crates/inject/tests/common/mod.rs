@@ -66,7 +66,7 @@ pub fn compile(source: &str, program: &Path, arguments: &[&str]) {
 /// Compiles as [`compile`] does, with another compiler; that of C++ `tests/c/SOURCE.cc`.
 pub fn compile_with(compiler: &str, source: &str, program: &Path, arguments: &[&str]) {
     let (extension, standard) = if compiler == "c++" { ("cc", "-std=gnu++17") } else { ("c", "-std=gnu17") };
-    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source).with_extension(extension);
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c").join(source).with_extension(extension);
     let mut cc = Command::new(compiler);
     cc.args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
     let output = cc.arg(&text).arg("-o").arg(program).args(arguments).output().expect("run the compiler");
