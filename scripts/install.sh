@@ -61,6 +61,7 @@ each() {
   "$1" 644 "$release/dist/completions/anyring.fish" "$share/fish/vendor_completions.d"
   # All that these documents lead to: tests/packaging/test-install.sh follows their links.
   for file in *.md LICENSE-*; do "$1" 644 "$file" "$documents"; done
+  "$1" 644 crates/lab/LICENSE-DejaVu "$documents/crates/lab"
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
   for file in docs/programs/*.md; do "$1" 644 "$file" "$documents/docs/programs"; done
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
@@ -69,7 +70,7 @@ each() {
   for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,cloudnative-pg.yaml,kubernetes.yaml,postgresql.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
   "$1" 644 crates/anyring/README.md "$documents/crates/anyring"
   for file in crates/anyring/examples/*; do "$1" 644 "$file" "$documents/crates/anyring/examples"; done
-  for file in examples/c/*; do "$1" 644 "$file" "$documents/examples/c"; done
+  for file in docs/examples/c/*; do "$1" 644 "$file" "$documents/docs/examples/c"; done
   "$1" 644 packaging/ci/gitlab.yml "$documents/packaging/ci"
   "$1" 644 packaging/grafana/anyring.json "$documents/packaging/grafana"
   "$1" 644 packaging/seccomp/anyring.json "$documents/packaging/seccomp"
@@ -102,8 +103,8 @@ case $action in
     rm -f "$private/libanyring.so.0"
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
-      "$documents/docs/decisions" "$documents/docs" \
-      "$documents"/{crates/anyring/examples,crates/anyring,crates,examples/c,examples,packaging/ci,packaging/grafana,packaging/seccomp,packaging,tests/conformance,tests/differential,tests/fuzz,tests/hostile,tests/simulation,tests} "$documents"; do
+      "$documents/docs/decisions" "$documents/docs/examples/c" "$documents/docs/examples" "$documents/docs" \
+      "$documents"/{crates/anyring/examples,crates/anyring,crates/lab,crates,packaging/ci,packaging/grafana,packaging/seccomp,packaging,tests/conformance,tests/differential,tests/fuzz,tests/hostile,tests/simulation,tests} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

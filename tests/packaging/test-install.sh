@@ -131,7 +131,7 @@ pages_are_sound() {
 example() {
   local documents=$folder/moved/share/doc/anyring work=$folder/example-$1-$2 commands
   commands=$(awk -v wanted="$2" '/^```$/ { inside = 0 } inside; /^```sh$/ { inside = ++count == wanted }' "$documents/docs/embedding.md")
-  cp -r "$documents/examples/$1" "$work"
+  cp -r "$documents/docs/examples/$1" "$work"
   cd "$work"
   export PKG_CONFIG_PATH=$folder/moved/lib/pkgconfig
   bash -euxc "${commands%$'\n'*}"
@@ -146,7 +146,7 @@ order_is_said() {
   mkdir "$work"
   export PKG_CONFIG_PATH=$folder/moved/lib/pkgconfig
   # shellcheck disable=SC2046 # words
-  cc "$folder/moved/share/doc/anyring/examples/c/read.c" -o "$work/read" -Wl,--no-as-needed -luring $(pkg-config --cflags --libs anyring)
+  cc "$folder/moved/share/doc/anyring/docs/examples/c/read.c" -o "$work/read" -Wl,--no-as-needed -luring $(pkg-config --cflags --libs anyring)
   if "$work/read" 2>"$work/said"; then return 1; fi
   grep -q 'File exists' "$work/said"
 }
