@@ -1,5 +1,5 @@
 //! Every flag of the command, in the one place that parsing, `--help`, the man pages and the completions are made
-//! from (xtask/dist includes this file, so it names nothing else of the crate).
+//! from (crates/xtask/dist includes this file, so it names nothing else of the crate).
 
 use anyring_engine::chaos::rules::RULES;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};

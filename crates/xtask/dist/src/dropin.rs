@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[path = "../../../crates/inject/stubs.rs"]
+#[path = "../../../inject/stubs.rs"]
 mod stubs;
 
 /// What one build of anyring-inject yields.
@@ -39,7 +39,7 @@ pub const DROPINS: [(&str, &str); 3] =
 
 /// Where the version map of that name is.
 pub fn map_path(map: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/inject/maps").join(map)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../inject/maps").join(map)
 }
 
 /// Links both drop-ins into `out`, in the order of [`DROPINS`].

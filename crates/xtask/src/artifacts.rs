@@ -1,5 +1,6 @@
 //! What cargo builds: the libraries of anyring-inject, and what tests want besides.
 
+use crate::root;
 use anyhow::{bail, ensure, Context, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -78,10 +79,6 @@ pub fn folder_for_tests() -> Result<PathBuf> {
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).context("cargo's metadata")?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names no target folder")?;
     Ok(Path::new(target).join("for-tests"))
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn cargo_itself() -> OsString {

@@ -21,8 +21,8 @@ const CRATES: &[&str] = &[
     "tests/simulation",
     "tests/fuzz",
     "tests/e2e",
-    "xtask",
-    "xtask/dist",
+    "crates/xtask",
+    "crates/xtask/dist",
 ];
 
 /// Folders with many files of one kind, which the README.md of their crate describes.
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_head_begins_with_one_sentence() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let root = crate::root();
         list(root).expect("a list");
     }
 }

@@ -2,10 +2,10 @@
 
 mod mutations;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{ensure, Result};
 use anyring_xtask::{artifacts, conformance, dropin, heads, rooms, symbols, unwinding};
 use clap::{Parser, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Build steps that cargo alone cannot do")]
@@ -95,7 +95,7 @@ fn main() -> Result<()> {
 }
 
 fn make_conformance() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
+    let root = anyring_xtask::root();
     let (text, complaints) = conformance::Sources::read(root)?.table()?;
     std::fs::write(root.join("docs/conformance.md"), text)?;
     complaints.iter().for_each(|complaint| println!("{complaint}"));
@@ -104,13 +104,13 @@ fn make_conformance() -> Result<()> {
 }
 
 fn list_rooms() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
+    let root = anyring_xtask::root();
     print!("{}", heads::list(root)?);
     Ok(())
 }
 
 fn print_rooms() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
+    let root = anyring_xtask::root();
     let rooms = rooms::Rooms::read(&root.join("crates/engine/src"))?;
     let arrows = rooms.arrows();
     for ((from, to), lines) in &arrows {

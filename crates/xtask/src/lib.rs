@@ -9,3 +9,12 @@ pub mod heads;
 pub mod rooms;
 pub mod symbols;
 pub mod unwinding;
+
+/// The repository's root.
+///
+/// # Panics
+///
+/// Never: this crate is inside the repository.
+pub fn root() -> &'static std::path::Path {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/xtask is in the repository")
+}

@@ -7,7 +7,7 @@ use clap_mangen::Man;
 use std::fs;
 use std::path::Path;
 
-#[path = "../../../crates/cli/src/cli.rs"]
+#[path = "../../../cli/src/cli.rs"]
 #[allow(dead_code)] // only the definition is used here, never a parsed value
 mod cli;
 

@@ -222,7 +222,7 @@ mod tests {
     /// What knows no ring does not come to know one unseen: ARCHITECTURE.md says which rooms are where.
     #[test]
     fn the_engines_rooms_depend_one_way() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let root = crate::root();
         let rooms = Rooms::read(&root.join("crates/engine/src")).expect("the sources");
         let circles = rooms.circles();
         assert!(circles.len() <= 3, "as many arrows run back up: {circles:?}");
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn few_files_extend_the_guard() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let root = crate::root();
         let rooms = Rooms::read(&root.join("crates/engine/src")).expect("the sources");
         let files: Vec<_> = rooms.files.iter().filter(|file| file.extends_guard).map(|file| &file.path).collect();
         assert!(files.len() <= 15, "a signature should say what it touches; {} files: {files:?}", files.len());

@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn links_within_limits_lead_to_headings() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let root = crate::root();
         let text = std::fs::read_to_string(root.join("docs/limits.md")).expect("the limits");
         let titles = text.lines().filter(|line| line.starts_with('#'));
         let headings: BTreeSet<_> = titles.map(|title| anchor(title.trim_start_matches('#').trim())).collect();
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_case_is_no_older_than_the_names_that_it_needs() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let root = crate::root();
         let oracle = Oracle::read(&root.join("tests/conformance/oracle.json")).expect("the record");
         let names: BTreeMap<String, &Name> = interface::names().map(|name| (name.to_string(), name)).collect();
         for case in anyring_conformance::case::all() {
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn conformance_md_is_what_its_sources_say() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let root = crate::root();
         let (text, complaints) = Sources::read(root).and_then(|sources| sources.table()).expect("a table");
         assert_eq!(complaints, [""; 0], "not every name is as it should be");
         let current = std::fs::read_to_string(root.join("docs/conformance.md")).expect("docs/conformance.md");
