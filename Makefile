@@ -21,24 +21,29 @@ LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitiz
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall dist deb rpm clean \
+.PHONY: help build test soak case oracle demo results bench e2e-kernel install install-strip uninstall dist deb rpm clean \
         $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
-	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release; needs Rust and a C linker only"
-	@echo "make test        what must pass before a change lands: $(STEPS)"
-	@echo "make soak        the rest, in hours: $(SOAK); then beside load"
-	@echo "make STEP        one of these steps alone"
-	@echo "make oracle      records anew what the kernel answers in each case, and writes docs/conformance.md; 10 minutes"
-	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
-	@echo "make results     measures everything into docs/results, in 15 minutes; the machine should do nothing else"
-	@echo "make bench       what the engine's parts cost, in a process without doors (criterion)"
-	@echo "make demo        fio, qemu-img and tokio-uring where io_uring is denied, and our rate beside the kernel's"
-	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
-	@echo "make uninstall   takes that away again"
-	@echo "make dist        the files of a release, in $(TARGET)/out: tarballs, SHA256SUMS, SBOMs; signed by ANYRING_SIGNING_KEY"
-	@echo "make deb         a Debian package of what is built, in $(TARGET)/out; make rpm: an RPM"
-	@echo "make clean       removes what was built and what setup installed here"
+	@echo "make build           the command anyring and libanyring.so, in $(TARGET)/release"
+	@echo "make install         into PREFIX (/usr/local), below DESTDIR"
+	@echo "make install-strip   the same without debugging symbols"
+	@echo "make uninstall       removes what install installed"
+	@echo "make demo            fio, qemu-img and tokio-uring where io_uring is denied"
+	@echo
+	@echo "make case NAME=X     one conformance case on the kernel and on anyring"
+	@echo "make test            what must pass before a change lands; 20 minutes"
+	@echo "make soak            the other checks, then all again under load; hours"
+	@echo "make STEP            one step of these; CONTRIBUTING.md lists them"
+	@echo "make oracle          records the kernel's answers, in 10 minutes"
+	@echo "make e2e-kernel      the end-to-end tests on the kernel's own io_uring"
+	@echo
+	@echo "make bench           what the engine's parts cost (criterion)"
+	@echo "make results         measures everything into docs/results, in 15 minutes"
+	@echo
+	@echo "make dist            the files of a release, in $(TARGET)/out"
+	@echo "make deb, make rpm   a package of what is built, in $(TARGET)/out"
+	@echo "make clean           removes what was built, and what setup put into .build"
 
 # Goes on after a failed step, so that one run shows everything; the summary fails if anything did.
 test:
@@ -101,6 +106,10 @@ conformance-engine: build-tests
 	@$(STEP) $@ scripts/conformance.sh engine $(CHECK)
 conformance-kernel: build-tests
 	@$(STEP) $@ scripts/conformance.sh kernel $(CHECK)
+
+# One of them, in seconds: make case NAME=nop::completes_with_zero
+case:
+	@scripts/conformance.sh case $(TARGET)/debug "$(NAME)"
 
 # ADD=1 adds to the record that there is.
 oracle: build-tests

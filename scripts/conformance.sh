@@ -2,12 +2,14 @@
 # Runs the conformance cases and holds what they are answered against tests/conformance/oracle.json, what the kernel answered.
 #
 # usage: scripts/conformance.sh once|engine|kernel|oracle BIN  (BIN: the folder with anyring and anyring-conformance)
+#        scripts/conformance.sh case BIN TOPIC::CASE            (BIN: cargo's debug folder, which is built first)
 #
 #   once     on ours, each case once: its name gives the door and the flags (`make test`)
 #   engine   on ours, through every door with every set of flags (`make soak`)
 #   kernel   the same on the kernel's io_uring
 #   oracle   makes the record anew from such runs on the kernel, twice through each door, and docs/conformance.md of it; with
 #            ADD=1 adds these runs to the record that there is
+#   case     one case on the kernel, then on anyring, held against what the kernel has just answered
 #
 # On ours the cases also run in a program without instructions of its own, where more is remembered of descriptors, and in
 # static programs, with glibc and with musl, which are served as guests (tests/conformance/differences-guest.txt), and, once each,
@@ -84,8 +86,21 @@ case $side in
     cd "$here"
     cargo xtask conformance
     ;;
+  case)
+    name=${3:-}
+    [ -n "$name" ] || { echo "usage: make case NAME=topic::case" >&2 && exit 2; }
+    cargo build --quiet --locked --manifest-path "$here/Cargo.toml" -p anyring-conformance -p anyring-inject
+    run=("$bin/anyring-conformance" --quiet --jobs $((4 * $(nproc))) "${all[@]}" --exact --filter "$name") status=0
+    echo "on the kernel:"
+    "${run[@]}" --repeat 3 --record "$folder/kernel.json" || status=$?
+    [ "$status" != 2 ] || exit 2 # there is no such case
+    echo "on anyring:"
+    LD_PRELOAD=$bin/libanyring.so ANYRING_BACKEND=user ANYRING_AIO=user \
+      "${run[@]}" --oracle "$folder/kernel.json" --expect "$here/tests/conformance/differences.txt" || status=1
+    exit "$status"
+    ;;
   *)
-    sed -n 's/^# usage: /usage: /p' "$0" >&2
+    sed -n '/^# usage:/,/^#$/s/^# //p' "$0" >&2
     exit 2
     ;;
 esac
