@@ -10,7 +10,7 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc build-tests weight unit loom simulation conformance e2e install-test ci-test
+STEPS := setup format lint doc commits build-tests weight unit loom simulation conformance e2e install-test ci-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64 \
@@ -75,6 +75,10 @@ lint: setup
 
 doc: setup
 	@$(STEP) $@ scripts/doc.sh
+
+# The subjects of commits.
+commits:
+	@$(STEP) $@ scripts/commits.sh
 
 # For users: needs a Rust toolchain with the linker that it calls (cc), and installs nothing.
 build:
