@@ -10,7 +10,7 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc commits build-tests weight unit loom simulation conformance e2e install-test ci-test
+STEPS := setup format lint doc commits build-tests prose weight unit loom simulation conformance e2e install-test ci-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64 \
@@ -87,6 +87,10 @@ build:
 # The same and the programs that check it.
 build-tests: setup
 	@$(STEP) $@ scripts/build.sh $(TARGET) $(addprefix anyring-,conformance conformance-plain differential hostile)
+
+# The English of documents, help and doc comments.
+prose: build-tests
+	@$(STEP) $@ $(TARGET)/debug/anyring-xtask prose
 
 # Instructions and system calls a request, against those committed; WRITE=1 commits to the present ones.
 weight: build-tests

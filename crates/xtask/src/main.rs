@@ -3,7 +3,7 @@
 mod mutations;
 
 use anyhow::{ensure, Result};
-use anyring_xtask::{artifacts, conformance, dropin, heads, rooms, symbols, unwinding};
+use anyring_xtask::{artifacts, conformance, dropin, heads, prose, rooms, symbols, unwinding};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -43,6 +43,15 @@ enum Task {
         /// Print each source file instead, with the first sentence of its head
         #[arg(long)]
         list: bool,
+    },
+    /// Check the English of documents, help and doc comments: no file may have more places that break a rule than are listed
+    Prose {
+        /// Print the places of the files whose paths begin with this instead (may be repeated)
+        #[arg(value_name = "PATH", conflicts_with = "write")]
+        paths: Vec<String>,
+        /// Lower the list to what there is; make it anew if it is missing
+        #[arg(long)]
+        write: bool,
     },
     /// Prove that what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then
     Mutations(mutations::Options),
@@ -89,6 +98,8 @@ fn main() -> Result<()> {
         Task::Conformance => make_conformance()?,
         Task::Rooms { list: true } => list_rooms()?,
         Task::Rooms { list: false } => print_rooms()?,
+        Task::Prose { paths, write } if paths.is_empty() => prose::check(anyring_xtask::root(), write)?,
+        Task::Prose { paths, .. } => prose::print(anyring_xtask::root(), &paths)?,
         Task::Mutations(options) => mutations::prove(&options)?,
     }
     Ok(())
