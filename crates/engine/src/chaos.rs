@@ -225,7 +225,7 @@ pub struct Chaos {
     modules: RefCell<Modules>,
 }
 
-/// What a new ring gets: nothing, unless chaos has [begun](begin), or somebody is [told](tell_filled).
+/// Returns what a new ring gets: `None`, unless chaos has [begun](begin) or a [sanitizer's hook](tell_filled) is set.
 pub fn of_new_ring() -> Option<Box<Chaos>> {
     let settings = SETTINGS.get().or_else(|| FILLED.get().map(|_| &NOTHING))?;
     let ring = RINGS.fetch_add(1, Ordering::Relaxed) + 1;

@@ -30,7 +30,7 @@ pub struct Block {
     index: u16,
     /// The stacks.
     pub levels: [Level; LEVELS],
-    /// What [`crate::fast`] has it found by: the negative of the guest's FS base, or [`NOT_FOUND`].
+    /// The key for [`crate::fast`]: the negative of the guest's FS base, or [`NOT_FOUND`].
     pub minus_fs: AtomicUsize,
     /// Where the registers are of a call that comes by a jump: at the top of the first stack.
     pub frame: AtomicUsize,

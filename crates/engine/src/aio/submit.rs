@@ -365,7 +365,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
             _ if may_be_directory(verdict) && kind_of(fd) == libc::S_IFDIR => Err(Errno::INVAL), // it has no read_iter
             // The flags are looked at before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
             _ if failed(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
-            // What the file's own write answers is told by the event.
+            // The event carries the result of the file's own write.
             _ if failed(Errno::AGAIN) && rw.knows_no_nowait() => Ok(Verdict::error(Errno::OPNOTSUPP)),
             _ if flags.nonblocking() => Ok(without_waiting(verdict, op, fd)),
             _ => Ok(verdict),

@@ -158,7 +158,7 @@ impl RingGuard {
         self.poll_when(When::Later)
     }
 
-    /// The same, which says when.
+    /// [`poll_now`](Self::poll_now), with the point in time as an argument.
     pub(crate) fn poll_when(&mut self, when: When) -> bool {
         let reaped = device::reap(self);
         if self.poll_set.armed() == 0 && !self.device.is_untold() {
@@ -394,7 +394,7 @@ impl RingGuard {
         self.answer(fd, |_| (seen, false));
     }
 
-    /// Answers with what `judge` says that each is told, and whether it is the last that it hears.
+    /// Completes each poll with the events that `judge` returns; the flag ends a multishot poll.
     fn answer(&mut self, fd: i32, mut judge: impl FnMut(&mut PollAdd) -> (u16, bool)) {
         let mut next = self.poll_set.existing(fd).and_then(|entry| entry.polls.first());
         while let Some(id) = next {

@@ -41,7 +41,7 @@ impl State {
             // A worker of io-wq makes no request that answers several times (`io_wq_submit_work`).
             return Step::Refuse(Errno::CANCELED);
         }
-        // The others are only armed there.
+        // The worker only arms multishot and POLL_FIRST requests.
         let makes = !request.op.is_multishot() && !polls_first;
         match is_async && request.path == Path::Inline && makes {
             false => Step::Attempt,

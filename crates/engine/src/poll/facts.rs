@@ -128,7 +128,7 @@ impl PollSet {
     /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
     /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`PollSet::is_turn`]), so
     /// at worst data that was there already is found a little later.
-    /// Once in a while one is attempted all the same: where there is something by now, all are again.
+    /// Every so often one is attempted anyway; a hit re-enables attempts.
     #[inline]
     pub fn postpones(&mut self, fd: i32) -> bool {
         const STREAK: u8 = 4;
@@ -251,7 +251,7 @@ impl PollSet {
 
     #[cold]
     pub(crate) fn ask_medium(&mut self, fd: i32) -> Medium {
-        // Of one that is not open nothing is remembered.
+        // Remember nothing about a closed descriptor.
         let Ok(flags) = status_flags(fd) else { return Medium::Cache };
         let medium = match flags & libc::O_DIRECT {
             0 => Medium::Cache,

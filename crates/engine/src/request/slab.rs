@@ -14,17 +14,17 @@ pub struct Id {
 }
 
 impl Id {
-    /// Where the request is: no other in flight is there.
+    /// The slot index; unique among requests in flight.
     pub fn place(self) -> usize {
         self.index as usize
     }
 
-    /// In one word, for whoever gives it back.
+    /// Packs the id into one word.
     pub fn to_word(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// What [`to_word`](Self::to_word) made a word of.
+    /// Unpacks an id from [`to_word`](Self::to_word).
     pub fn from_word(word: u64) -> Id {
         Id { index: word as u32, generation: (word >> 32) as u32 }
     }
@@ -80,7 +80,7 @@ impl Slab {
         self.has_room = !self.free.is_empty() || self.slots.len() != self.slots.capacity();
     }
 
-    /// For how many requests there is to be room when there is none for one more.
+    /// The capacity to grow to when the slab is full.
     pub fn next_size(&self) -> usize {
         (2 * self.slots.len()).max(4)
     }
@@ -92,7 +92,7 @@ impl Slab {
             self.buckets.try_reserve_exact(buckets - self.buckets.len())?;
         }
         self.free.try_reserve_exact(size)?; // it is empty now
-                                            // The last: only they say that there is room.
+                                            // Last: its capacity is what `has_room` reads.
         let grown = self.slots.try_reserve_exact(size - self.slots.len());
         self.note_room();
         grown

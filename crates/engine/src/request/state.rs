@@ -241,7 +241,7 @@ impl Request {
         }
     }
 
-    /// Something else than a predecessor, or the end of a submission, moves it on.
+    /// True if an event, a worker, the device or a timer moves the request on.
     fn waits(&self) -> bool {
         match self.state {
             State::Deferred | State::Polling(_) | State::Queued(_) => true,
@@ -277,7 +277,7 @@ impl Request {
         self.op.depends_on_caller(self.opcode)
     }
 
-    /// So it does after a wait for readiness.
+    /// True if the submitter's identity still matters after a wait for readiness.
     pub fn acts_when_ready(&self) -> bool {
         self.op.identity(self.opcode) == Identity::Ready
     }

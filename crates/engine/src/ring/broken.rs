@@ -83,7 +83,7 @@ impl Health {
         let _ = self.0.compare_exchange(UNJOINED, WHOLE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Whether whoever takes the lock has nothing to do first.
+    /// True if a new lock holder has no repair to do.
     #[inline]
     pub fn is_whole(&self) -> bool {
         self.0.load(Ordering::Relaxed) == WHOLE
@@ -308,7 +308,7 @@ impl RingGuard {
     #[cold]
     pub fn submit_owed(&mut self, owed: u32) {
         match self.is_broken() {
-            // Who has been told that they are consumed cannot be told that there is no memory.
+            // The caller already knows that these SQEs were consumed, so ENOMEM is no longer possible.
             false if self.submit(owed) == Err(Errno::AGAIN) => self.answer_owed(owed),
             false => {}
             true => self.answer_owed(owed),

@@ -189,7 +189,7 @@ impl RingGuard {
         }
     }
 
-    /// What a request that stays leads to is ended besides: it must not look for that when it comes back.
+    /// Forgets a request's successors, which end now: it must not look for them later.
     fn forget_chain(&mut self, id: request::Id) {
         (self.slab[id].next, self.slab[id].guard) = (None, None);
     }

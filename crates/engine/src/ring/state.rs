@@ -66,7 +66,7 @@ pub struct State {
     pub tally: crate::stats::Tally,
     /// Who is told what happens here, if anybody wants to know.
     pub recorder: Option<Box<super::recorder::Recorder>>,
-    /// Which wish for events the recorder follows: what `Tracer::wanted` was.
+    /// The version of the trace request that the recorder follows: what `Tracer::wanted` was.
     pub heard: u64,
     /// CQEs not yet posted.
     pub batch: Batch,

@@ -137,7 +137,7 @@ pub fn are_there() -> bool {
     RUNNING.load(Ordering::Relaxed) + STARTING.load(Ordering::Relaxed) != 0
 }
 
-/// Whether the calling thread is the only one of the program's. What cannot be told is no.
+/// Whether the calling thread is the only one of the program's. False if it cannot be determined.
 pub fn is_only_one_of_program() -> bool {
     loop {
         let starting = STARTING.load(Ordering::Relaxed);

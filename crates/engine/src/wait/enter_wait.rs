@@ -77,7 +77,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     }
     guard.clear_announcement();
     guard.collect();
-    // Whatever another process does to the words that they share, who asks for nothing is not kept waiting.
+    // A caller that waits for 0 completions never sleeps, whatever another process writes to the shared words.
     let only_asks = target.is_none() && wish.min_complete == 0;
     if !only_asks {
         os::heed_handlers();

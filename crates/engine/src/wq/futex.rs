@@ -509,7 +509,7 @@ impl FutexWaiter {
     }
 }
 
-/// Where a word stands more than once in a vector its first place is woken first, but the last one is told.
+/// The entry that is reported: a word listed twice is woken by its first entry, and its last index is reported.
 fn first_of_same(slots: &Slots, woken: usize) -> usize {
     let Some(occupant) = &slots.occupants[woken] else { return woken };
     let same = |it: &Occupant| Arc::ptr_eq(&it.job, &occupant.job) && it.word.address == occupant.word.address;

@@ -261,7 +261,7 @@ fn unblocking(signal: c_int, mask: u64) -> u64 {
     }
 }
 
-/// What is really blocked, besides what was, while the program's handler of `signal` runs, when its action is `program`.
+/// The extra signals blocked while the program's handler of `signal` runs, when its action is `program`.
 pub fn blocking(signal: c_int, program: &Action) -> u64 {
     let stays_open = real(signal, program).flags & libc::SA_NODEFER as u64 != 0;
     unblocking(signal, program.mask) | if stays_open { 0 } else { bit(signal) }

@@ -25,7 +25,7 @@ pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
     }
 }
 
-/// What it has besides its data: the names, and addresses and lengths. None where there is no memory for them.
+/// The metadata of a request: names, addresses and lengths. None without memory for them.
 fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
     let (mut names, mut ranges, mut all) = (Vec::new(), Vec::new(), true);
     op.each_part(&mut |name, address, bytes| {
