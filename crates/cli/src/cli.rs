@@ -1,5 +1,5 @@
-//! Every flag of the command, in the one place that parsing, `--help`, the man pages and the completions are made
-//! from (crates/xtask/dist includes this file, so it names nothing else of the crate).
+//! Every flag of the command: the one source of parsing, `--help`, the man pages and the completions.
+//! crates/xtask/dist includes this file, so it names nothing else of the crate.
 
 use anyring_engine::chaos::rules::RULES;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -41,20 +41,20 @@ Examples:
   anyring deny -- anyring run -- qemu-img bench -i io_uring disk.img
 
 A program into which no library can be preloaded (statically linked, or linked with musl) runs as a guest: anyring maps it into
-its own process and serves it there, and whatever it starts. Where there is no libanyring.so, every program does.
+its own process, and serves it and everything that it starts. Without libanyring.so every program runs so.
 
 Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot be executed or
 cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage error.";
 
-/// Run PROGRAM; where the kernel's io_uring does not work, anyring serves it
+/// Run PROGRAM; anyring serves it if the kernel's io_uring does not work
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, override_usage = "anyring run [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct RunOptions {
-    /// Who serves io_uring: auto takes the kernel where its io_uring works, and anyring for the rings that it refuses [default:
+    /// The server of io_uring: auto takes the kernel if its io_uring works, and anyring for the rings that it refuses [default:
     /// ANYRING_BACKEND, else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// Who serves Linux AIO: io_setup, io_submit and the others [default: ANYRING_AIO, else auto]
+    /// The server of Linux AIO: io_setup, io_submit and the others [default: ANYRING_AIO, else auto]
     #[arg(long, value_enum)]
     pub aio: Option<Backend>,
     /// Keep counters of what anyring served in FILE (ANYRING_STATS)
@@ -78,11 +78,11 @@ pub struct RunOptions {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// The kernel where its own works, otherwise anyring
+    /// The kernel if its io_uring works, otherwise anyring
     Auto,
-    /// The kernel; fail where its own does not work
+    /// The kernel; fail if its io_uring does not work
     Kernel,
-    /// anyring, even where the kernel's own works
+    /// anyring, even if the kernel's io_uring works
     User,
 }
 
@@ -90,9 +90,9 @@ const DENY_EXAMPLES: &str = "\
 Examples:
   anyring deny -- fio job.fio                             as under a container's default profile
   anyring deny --errno ENOSYS --aio -- myserver           no io_uring and no kernel AIO
-  anyring deny --errno kill -- myserver                   as below a filter that ends whoever asks
+  anyring deny --errno kill -- myserver                   as below a filter that kills the caller
   anyring deny --profile rhel8 -- myserver                without what Linux 4.18 lacks
-  anyring deny --profile minimal -- anyring doctor        what doctor says where most is missing
+  anyring deny --profile minimal -- anyring doctor        doctor's report where most is missing
 
 Every process that PROGRAM starts inherits the filter; nothing takes it off again. It sets no_new_privs, so set-user-ID
 programs run without their privileges.
@@ -104,7 +104,7 @@ Exit status: the program's own. 125 when the filter cannot be installed, 126 whe
 #[derive(Debug, Args)]
 #[command(after_help = DENY_EXAMPLES, override_usage = "anyring deny [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct DenyOptions {
-    /// What io_uring_setup, io_uring_enter and io_uring_register answer [default: EPERM, or the profile's]
+    /// Answer of io_uring_setup, io_uring_enter and io_uring_register [default: EPERM, or the profile's]
     #[arg(long, value_enum, ignore_case = true)]
     pub errno: Option<DenyErrno>,
     /// Take away what else is missing in this environment (docs/profiles.md lists it)
@@ -153,14 +153,14 @@ pub enum Profile {
     Minimal,
     /// The sandbox of a coding agent without network: no calls that reach others by sockets, no ptrace (EPERM)
     Agent,
-    /// The same without pairs of sockets, too: nothing is served there (EPERM)
+    /// The agent's sandbox, without pairs of sockets, too: nothing is served there (EPERM)
     AgentStrict,
     /// A service whose filter ends the process for what it does not list (kill)
     Kill,
 }
 
 impl DenyErrno {
-    /// What the filter answers for the system calls.
+    /// The filter's answer for the system calls.
     pub fn action(self) -> u32 {
         let errno = |code: i32| libc::SECCOMP_RET_ERRNO | code as u32;
         match self {
@@ -206,8 +206,8 @@ Examples:
   anyring stats --listen 127.0.0.1:9639 &
   anyring stats --listen /run/anyring.sock & curl --unix-socket /run/anyring.sock http://localhost/metrics
 
-A process counts from its first ring, whether it was asked for a FILE or not: --pid, and --prometheus and --listen without a FILE,
-need nothing but the leave to look into it. They find it while a ring of anyring's lives.
+A process counts from its first ring, with or without a FILE. --pid, and --prometheus and --listen without a FILE, need
+permission to trace the process (ptrace(2)). They find it while it has a ring of anyring's.
 
 Exit status: 0 when the counters were printed, 125 when FILE or PID has none.";
 
@@ -244,7 +244,7 @@ Examples:
   anyring trace --json -o report.json -- ./mytest && jq '.rings[].kinds[]' report.json
 
 With anyring's own engine no privilege is needed. The kernel's io_uring is traced through tracefs, as root; its
-tracepoints tell no sizes.
+tracepoints carry no sizes.
 
 Exit status: the program's own; a signal that ended it ends anyring too. 125 when anyring could not do its part, 126
 when the program cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error.";
@@ -253,7 +253,7 @@ when the program cannot be executed or cannot be served, 127 when it was not fou
 #[derive(Debug, Args)]
 #[command(after_help = TRACE_EXAMPLES, override_usage = "anyring trace [OPTIONS] -- PROGRAM [ARGS]...\n       anyring trace [OPTIONS] --pid PID")]
 pub struct TraceOptions {
-    /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced [default: ANYRING_BACKEND,
+    /// The server of io_uring: auto takes the kernel if its io_uring works and can be traced [default: ANYRING_BACKEND,
     /// else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
@@ -274,7 +274,7 @@ pub struct TraceOptions {
     pub words: Vec<OsString>,
 }
 
-/// What trace and report write.
+/// The output of trace and report.
 #[derive(Debug, Args)]
 pub struct Form {
     /// Print each event as a line, as bpftrace names it, instead of the summary
@@ -317,7 +317,7 @@ usage error.";
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_EXAMPLES)]
 pub struct ReportOptions {
-    /// What anyring trace --record has written
+    /// A recording by anyring trace --record
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     #[command(flatten)]
@@ -331,37 +331,37 @@ Examples:
   anyring check --lint -- ./mytest
   anyring check --backend user --max-worker-share 5% --max-p99 2ms -- ./myserver-test
 
-Standard error gets a line for each expectation that does not hold, or one line that all held; it says who served and why.
---no-punts and --max-worker-share ask what the kernel does. Where it cannot be traced, the check fails before the program
-starts; --backend user asks about anyring's own workers instead.
+Standard error gets a line for each broken expectation, or one line that all held, and who served and why.
+--no-punts and --max-worker-share check the kernel. If it cannot be traced, the check fails before the program starts;
+--backend user checks anyring's own workers instead.
 
-Exit status: the program's own where that is not 0; else 1 when an expectation did not hold, and 125 when nothing is
+Exit status: the program's own if that is not 0; else 1 when an expectation did not hold, and 125 when nothing is
 proven: events were lost, or no ring was made. The rest as for trace.";
 
-/// Run PROGRAM and fail when its io_uring requests do not go as stated
+/// Run PROGRAM and fail if its io_uring requests break the given expectations
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES, override_usage = "anyring check [OPTIONS] -- PROGRAM [ARGS]...")]
 #[group(id = "expectations", required = true, multiple = true, args = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "lint"])]
 pub struct CheckOptions {
-    /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced [default: ANYRING_BACKEND,
+    /// The server of io_uring: auto takes the kernel if its io_uring works and can be traced [default: ANYRING_BACKEND,
     /// else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
     /// No request goes to a worker
     #[arg(long)]
     pub no_punts: bool,
-    /// At most so much of all requests goes to workers
+    /// At most this share of all requests goes to workers
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub max_worker_share: Option<f64>,
     /// No CQE finds the CQ full
     #[arg(long)]
     pub no_overflow: bool,
-    /// Of each kind of request, 99 of 100 complete in this time: 250us, 2ms, 1s. Leaves out what waits by its nature
+    /// 99 of 100 requests of each kind complete in this time: 250us, 2ms, 1s. Leaves out requests that wait by nature
     /// (timeouts, polls, futexes, waitid)
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub max_p99: Option<Bound>,
-    /// No misuse that passes silently: CQEs never seen, user_data twice in flight, files closed that are in use. Asks
-    /// nothing else, and anyring serves (docs/chaos.md)
+    /// Report silent misuse: CQEs never seen, user_data twice in flight, files closed that are in use. Checks nothing
+    /// else, and anyring serves (docs/chaos.md)
     #[arg(long, conflicts_with_all = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "except", "backend"])]
     pub lint: bool,
     /// Leave requests of these opcodes out: FSYNC, or FSYNC,FALLOCATE (not of --no-overflow)
@@ -429,7 +429,7 @@ Workloads:
   load     loading libanyring.so into a process that never uses io_uring
 
 Backends: anyring, kernel, epoll, poll, libuv, posix-aio, anyring-aio, anyring-aio-poll, kernel-aio, kernel-aio-poll,
-threads, futex, libc; each where it has a meaning.
+threads, futex, libc; each where it makes sense.
 
 Examples:
   anyring lab nop load
@@ -444,7 +444,7 @@ usage error; 128 and the signal's number when interrupted.";
 #[derive(Debug, Args)]
 #[command(after_help = LAB_EXAMPLES)]
 pub struct LabOptions {
-    /// What to measure [default: everything]
+    /// Workloads to measure [default: everything]
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// Only these backends
@@ -453,10 +453,10 @@ pub struct LabOptions {
     /// Runs that count, after one that is dropped [default: 9, or what the workload needs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub runs: Option<u16>,
-    /// About how long it may take in all: where time is short, workloads make fewer runs, at least 2
+    /// Approximate time for everything, in minutes: if it is short, workloads make fewer runs, at least 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub minutes: Option<u16>,
-    /// Little work and 1 run, to see that it works: the figures are worth nothing
+    /// Little work and 1 run, to see that it works: do not use the figures
     #[arg(long)]
     pub quick: bool,
     /// Measure nothing: show, and with --out draw anew, the report.json of an earlier run
@@ -495,11 +495,10 @@ Examples:
   anyring advise /dev/loop0 --direct --op write --rewrite --size 256K,512K,1M
   anyring deny -- anyring advise tcp                  on anyring's engine, where io_uring is denied
 
-The verdict comes first, then what it rests on. A size counts as faster or slower only if its time differs by 5 % or more, each
-of three turns says so, and an interval that is corrected for the number of sizes excludes chance; else it is undecided.
+The verdict comes first, then what it rests on. A size counts as faster or slower if its time differs by 5 % or more
+in each of three turns, and an interval corrected for the number of sizes excludes chance. Otherwise it is undecided.
 
-A file's pages are evicted from the page cache where requests that miss it are measured. No root is needed for what can be
-opened.
+To measure cache misses, a file's pages are evicted from the page cache. If you can open the file, you need no root.
 
 Exit status: 0 when it was measured, whatever came out; 125 when it could not be or must not be; 2 for a usage error; 128
 and the signal's number when interrupted.";
@@ -511,22 +510,22 @@ pub struct AdviseOptions {
     /// A file or a block device, `pipe` or `tcp` (./pipe is a file)
     #[arg(value_name = "PATH|pipe|tcp")]
     pub subject: OsString,
-    /// The requests [default: read, of tcp recv]
+    /// The requests [default: read, for tcp recv]
     #[arg(long, value_enum)]
     pub op: Option<AdviseOperation>,
     /// Bytes a request, in multiples of 1024 with K, of 1024 * 1024 with M [default: several]
     #[arg(long = "size", value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub sizes: Vec<u32>,
-    /// Past the page cache (O_DIRECT)
+    /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// Permit writes: what is there is read and written again, so nobody else may write it meanwhile
+    /// Permit writes: the same data is read and written again, so nobody else may write it meanwhile
     #[arg(long)]
     pub rewrite: bool,
-    /// Who serves io_uring [default: ANYRING_BACKEND, else auto]
+    /// The server of io_uring [default: ANYRING_BACKEND, else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// Pairs of requests, without and with IOSQE_ASYNC, for each size, at least 15; fewer where they take long
+    /// Number of request pairs per size, without and with IOSQE_ASYNC (at least 15; fewer if they are slow)
     #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u16).range(15..))]
     pub rounds: u16,
     /// Print the report as JSON (docs/advise.md describes it)
@@ -567,9 +566,8 @@ Examples:
   anyring chaos --runs 100 --junit chaos.xml -- ./mytest   for CI: a test case for each seed
 
 A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than --timeout, prints the text of
---fail-output, has memory changed that `lifetimes` watches, or does what
-`misuse` tells. With --runs or --shrink, PROGRAM has no standard input, and its
-output is shown of the first run that fails.
+--fail-output, changes memory that `lifetimes` watches, or does what `misuse` reports. With --runs or --shrink, PROGRAM has no
+standard input, and the output of the first failed run is shown.
 
 Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring) or anyring could not do
 its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error, 128 and the
@@ -582,7 +580,7 @@ fn chaos_help() -> String {
     let (permitted, outside) = (rules(true).collect::<String>(), rules(false).collect::<String>());
     format!(
         "Rules, all of which the manual permits (docs/chaos.md says where):\n{permitted}\n\
-         Followed only where they are named:\n{outside}\n{CHAOS_EXAMPLES}"
+         Followed only when named:\n{outside}\n{CHAOS_EXAMPLES}"
     )
 }
 
@@ -592,33 +590,33 @@ fn parse_injection(text: &str) -> Result<String, String> {
     name.map(|name| name.to_string()).ok_or_else(|| "RING.POSITION.RULE, as 1.2.short".to_owned())
 }
 
-/// Run PROGRAM on anyring's engine, which does by a seeded choice what io_uring permits: short reads, late CQEs ...
+/// Run PROGRAM while anyring injects rare but legal behaviour, chosen by a seed: short reads, late CQEs ...
 #[derive(Debug, Args)]
 #[command(after_help = chaos_help(), override_usage = "anyring chaos [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct ChaosOptions {
-    /// What the choices are made by; with --runs the first of several [default: a random one, with --runs 1]
+    /// Seed of the choices; with --runs the first of several [default: a random one, with --runs 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// What may be done: names separated by commas, `all` for what the manual permits, `thorough` for that, lifetimes and misuse, or a file of names
-    /// [default: all]
+    /// Rules: names separated by commas, or a file of names. `all`: everything that the manual permits. `thorough`: all, lifetimes
+    /// and misuse [default: all]
     #[arg(long, value_name = "FILE|RULE,...")]
     pub rules: Option<String>,
-    /// So many runs, each with its own seed
+    /// Number of runs, each with its own seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: Option<u32>,
     /// End with the first run that fails
     #[arg(long, requires = "runs")]
     pub fail_fast: bool,
-    /// Look for the fewest injections with which the first seed that fails does so
+    /// Search the fewest injections with which the first failing seed fails
     #[arg(long)]
     pub shrink: bool,
     /// Make only these injections, as --shrink and the log name them
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_injection)]
     pub only: Vec<String>,
-    /// A run that takes longer has failed, and is killed: 500ms, 10s [default: none, with --runs or --shrink 10s]
+    /// Kill a run that takes longer, which has failed: 500ms, 10s [default: none, with --runs or --shrink 10s]
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub timeout: Option<Bound>,
-    /// A run has failed that prints this on standard output or standard error
+    /// Fail a run that prints this on standard output or standard error
     #[arg(long, value_name = "TEXT")]
     pub fail_output: Option<String>,
     /// Write what was injected and found to FILE, as JSON, one line each (docs/chaos.md describes it)

@@ -11,13 +11,13 @@ use std::path::Path;
 #[allow(dead_code)] // only the definition is used here, never a parsed value
 mod cli;
 
-/// How it works: the one page that no flag tells about.
+/// How it works: the one page that describes no flag.
 const OVERVIEW: &str = include_str!("anyring.7");
 
 /// Completes the program that follows `--`, and its arguments, as its own.
 const BASH_PROGRAM: &str = include_str!("program.bash");
 
-/// The same for fish.
+/// Completion of the program for fish.
 const FISH_PROGRAM: &str = "\
 complete -c anyring -n 'contains -- -- (commandline -opc)' -x \
 -a '(set -l words (commandline -opc); \
@@ -62,7 +62,7 @@ const VARIABLES: &[(&str, &str, &[&str])] = &[
 const FILES: &[(&str, &str, &[&str])] = &[
     (
         "PREFIX/lib/anyring/libanyring.so",
-        "The library that serves the program. It is looked for from where the command is.",
+        "The library that serves the program. The command looks for it relative to itself.",
         &["run", "trace", "check", "chaos", "doctor", "lab", "advise"],
     ),
     ("PREFIX/lib/anyring/anyring-lab-worker", "The programs that are measured.", &["lab"]),
@@ -83,18 +83,18 @@ const FILES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// What is said of a command besides its flags; the paragraphs of `--help` follow.
+/// The description of each command; the paragraphs of `--help` follow.
 const DESCRIPTIONS: &[(&str, &str)] = &[
-    ("", "Programs that use io_uring fail, or fall back to something slower, where the kernel refuses it. anyring puts an implementation of io_uring into their process, made from ordinary system calls. No program has to be recompiled, no privilege is needed. How it works is told in anyring(7)."),
-    ("run", "Tries in a child whether the kernel's io_uring and Linux AIO work. If both do, the program is started as without anyring. If one does not, the program is started with libanyring.so preloaded, or as a guest that anyring maps into its own process, and anyring serves what the kernel does not. anyring run becomes the program: it stays the same process, and adds nothing to its output."),
+    ("", "Where the kernel refuses io_uring, programs that use it fail or fall back to something slower. anyring puts an implementation of io_uring into their process, made from ordinary system calls. Nothing is recompiled, and no privilege is needed. anyring(7) describes how it works."),
+    ("run", "Tries in a child whether the kernel's io_uring and Linux AIO work. The program is started with libanyring.so preloaded, or as a guest that anyring maps into its own process. anyring serves what the kernel refuses. anyring run becomes the program: it stays the same process, and adds nothing to its output."),
     ("deny", "Installs a seccomp filter that answers io_uring's system calls with an error, as a container's runtime does, and becomes the program."),
     ("doctor", "Tries the kernel's io_uring and every way in which anyring reaches a program, each in a process of its own, and says what would happen here and why."),
-    ("stats", "Prints the counters that anyring keeps in FILE: rings, calls, errors, and for each opcode how many requests completed in the call, after readiness, by the kernel's AIO and by a worker thread. It can be read while the program runs. Of programs that the kernel serves it counts how many there were."),
+    ("stats", "Prints the counters that anyring keeps in FILE: rings, calls, errors, and for each opcode how many requests completed in the call, after readiness, by the kernel's AIO and by a worker thread. FILE can be read while the program runs. Programs that the kernel serves are only counted."),
     ("trace", "Runs a program, or joins one that runs, and reports for each kind of request which path it took, how long it took, and what could be better."),
-    ("report", "Reports a trace that was recorded earlier as anyring-trace(1) would have reported it: as a summary, as events, as a page or for Perfetto. Nothing is run, and no privilege is needed."),
-    ("check", "Runs a program as anyring-trace(1) does, and fails when its requests did not go the stated ways: for continuous integration."),
-    ("chaos", "Runs a program on anyring's own engine, which does by a seeded choice what io_uring permits and programs seldom meet: short transfers, late completions, refused calls. A program that then fails has relied on what is not promised."),
-    ("lab", "Measures workloads on anyring, on the kernel's io_uring and on what a program would use instead, in turns, and checks every result."),
+    ("report", "Reports a recorded trace as anyring-trace(1) would have reported it: as a summary, as events, as a page or for Perfetto. It runs nothing and needs no privilege."),
+    ("check", "Runs a program as anyring-trace(1) does, and fails if its requests did not take the stated paths. Use it in continuous integration."),
+    ("chaos", "Runs a program on anyring's own engine, which injects behaviour that io_uring permits and programs seldom meet, chosen by a seed: short transfers, late completions, refused calls. A program that then fails has relied on what is not promised."),
+    ("lab", "Measures workloads on anyring, on the kernel's io_uring and on the alternatives, in turns, and checks every result."),
     ("advise", "Measures whether IOSQE_ASYNC pays for a file or a device, and from which size on."),
 ];
 
@@ -236,7 +236,7 @@ fn body(text: &str) -> String {
 /// The columns of a line that keeps its form: 80 without the margin of 7.
 const KEPT_COLUMNS: usize = 80 - 7;
 
-/// A line that keeps its form. One that is too wide goes on below itself: at what explains it, or behind `joint`.
+/// A line that keeps its form. One that is too wide goes on below itself: at what explains it, or after `joint`.
 fn kept_line(line: &str, joint: &str) -> String {
     if line.len() <= KEPT_COLUMNS {
         return format!("{}\n", plain(line));
