@@ -105,7 +105,7 @@ fn of_path(
     let metadata = fs::metadata(path).map_err(failed)?;
     let absolute = std::path::absolute(path).map_err(failed)?;
     if absolute.to_str().is_none() {
-        return Err(refused("its path is not UTF-8, in which the worker is told of it"));
+        return Err(refused("its path is not UTF-8, which the worker needs"));
     }
     let file_type = metadata.file_type();
     let kind = match () {

@@ -41,7 +41,7 @@ impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             libc::EEXIST => formatter.write_str("another library's io_uring functions stand before anyring's"),
-            errno => write!(formatter, "no ring is to be had: {}", std::io::Error::from_raw_os_error(errno)),
+            errno => write!(formatter, "no ring is available: {}", std::io::Error::from_raw_os_error(errno)),
         }
     }
 }

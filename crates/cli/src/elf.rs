@@ -45,7 +45,7 @@ pub fn way_of(program: &Path) -> Result<Way, String> {
     let opened = File::open(&file);
     if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) && is_executable(&file) {
         let file = file.display();
-        complain(&format!("anyring: {file} may be executed but not read: it cannot be told whether it is served"));
+        complain(&format!("anyring: {file} may be executed but not read, so it is unknown whether it is served"));
     }
     // Of a guest the privileges count, too: they are not gained when it is loaded by a program.
     let by_linkage = opened.ok().and_then(obstacle);

@@ -41,7 +41,7 @@ fn refusal(program: &Program, code: i32) -> Failure {
     let missing = resolve(&program.words[0]).and_then(|file| crate::elf::missing_interpreter(&file));
     let reason = match (code, missing) {
         (libc::ENOENT, Some(interpreter)) => {
-            format!("its interpreter, {}, is missing; install it, or name another behind #!", interpreter.display())
+            format!("its interpreter, {}, is missing; install it, or name another after #!", interpreter.display())
         }
         (libc::ENOENT, None) => "no such file or directory".to_owned(),
         (code, _) => errno::describe(code),

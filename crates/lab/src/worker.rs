@@ -64,9 +64,7 @@ impl Launcher {
         let mut reply: Reply = match output.status.signal() {
             // A filter may kill whoever asks for io_uring.
             Some(libc::SIGSYS) if !backend.is_ours() => {
-                return Ok(Reply::Missing(
-                    "a seccomp filter kills whoever makes this call here (SIGSYS)".to_owned(),
-                ))
+                return Ok(Reply::Missing("a seccomp filter here kills the caller (SIGSYS)".to_owned()))
             }
             Some(signal) => return Err(format!("{backend}: {NAME} was killed by signal {signal} {complaint}")),
             None => serde_json::from_slice(&output.stdout).map_err(|error| {

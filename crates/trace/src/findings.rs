@@ -347,7 +347,7 @@ fn many_with_workers(ring: &RingReport) -> Found {
         Interface::IoUring => {
             "bound the workers (io_uring_register_iowq_max_workers), or keep fewer such requests in flight"
         }
-        Interface::Aio => "keep fewer such requests in flight: what is behind many others waits as long",
+        Interface::Aio => "keep fewer such requests in flight: a request after many others waits as long",
     };
     (ring.most_with_workers >= MANY_WORKERS).then_some(("workers_pile_up", evidence, advice))
 }

@@ -252,7 +252,7 @@ impl std::fmt::Display for Report {
         }
         self.write_findings(formatter)?;
         if self.unattributed_enters != 0 {
-            writeln!(formatter, "{} enter calls of which the ring is not known", self.unattributed_enters)?;
+            writeln!(formatter, "{} enter calls on an unknown ring", self.unattributed_enters)?;
         }
         match self.events_lost {
             0 => Ok(()),

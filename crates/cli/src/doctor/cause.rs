@@ -154,7 +154,7 @@ pub fn find(trial: &Trial, evidence: &Evidence) -> (Cause, String) {
         Outcome::Answered(Err(Fault::Wrong(what))) => (Cause::Unknown, what.clone()),
         Outcome::Answered(Err(Fault::Refused { call, code })) => refused(call, *code, evidence),
         Outcome::Killed(libc::SIGSYS) => {
-            (Cause::Seccomp, "a seccomp filter kills whoever makes the calls".to_owned())
+            (Cause::Seccomp, "a seccomp filter kills the caller of io_uring's calls".to_owned())
         }
         Outcome::Killed(_) | Outcome::TimedOut | Outcome::Failed(_) => {
             (Cause::Unknown, crate::ring::describe(trial))

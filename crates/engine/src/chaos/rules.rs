@@ -89,7 +89,7 @@ pub const RULES: [Row; 17] = [
     permitted(
         Rule::Notify,
         "notify",
-        "the notification of a zero-copy send comes late, behind other CQEs",
+        "the notification of a zero-copy send comes late, after other CQEs",
         "io_uring_enter(2)",
     ),
     permitted(
