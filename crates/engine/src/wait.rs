@@ -4,6 +4,7 @@ pub mod enter;
 pub mod enter_wait;
 pub mod helper;
 pub mod iopoll;
+mod sleep;
 pub mod sqpoll;
 
 use crate::{alloc, os, process, ring, Errno};

@@ -307,7 +307,7 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
         poller.wake();
     }
     if call.flags & IORING_ENTER_SQ_WAIT != 0 {
-        guard = match crate::wait::enter_wait::wait_for_room(guard) {
+        guard = match crate::wait::sleep::wait_for_room(guard) {
             Some(guard) => guard,
             None => return Ok(call.to_submit),
         };
