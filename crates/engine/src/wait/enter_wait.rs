@@ -12,6 +12,7 @@ use crate::ring::sleeps;
 use crate::ring::table;
 use crate::ring::wake::pass_role_on;
 use crate::ring::RingGuard;
+use crate::shared::control::PostLock;
 use crate::thread;
 use crate::Errno;
 use core::sync::atomic::Ordering;
@@ -31,11 +32,12 @@ pub struct Wish {
     pub sigmask: Option<u64>,
 }
 
-/// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
-fn satisfied(guard: &RingGuard, target: u64, timeouts: u32) -> bool {
-    let post = guard.control.lock_post();
-    let reached = post.cq_total() >= target;
-    reached || guard.control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts
+impl Wish {
+    /// How long the next sleep may be, if not for ever.
+    pub fn left_ns(&self) -> Option<u64> {
+        let until_ns = self.minimum_ns.or(self.deadline_ns);
+        until_ns.map(|until_ns| until_ns.saturating_sub(self.clock.now_ns()))
+    }
 }
 
 /// The total of the CQ that ends a wait for `min_complete` CQEs, natively a signed number: of a negative one there is enough.
@@ -61,112 +63,200 @@ pub fn wait(guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
 
 /// Waits until the total of the CQ has come to `target`, or as [`wait`] does.
 pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Result<(), Errno> {
-    let ring = guard.ring();
-    let mut wish = *wish;
-    ring.driver.handover.visit();
-    if wish.min_complete != 0 {
-        guard.dismiss_helper();
-    }
-    guard.clear_announcement();
-    guard.collect();
-    // A caller that waits for 0 completions never sleeps, whatever another process writes to the shared words.
-    let only_asks = target.is_none() && wish.min_complete == 0;
-    if !only_asks {
-        os::heed_handlers();
-    }
-    let mut target = match target.map_or_else(|| wait_target(&guard, wish.min_complete), Ok) {
-        Ok(target) => target,
-        Err(error) => {
-            guard.call_helper();
-            return Err(error);
-        }
-    };
-    let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
-    let polled = guard.is_polled();
-    // Completions must not keep what is ready behind them from being seen for ever. Who sleeps looks anyhow.
-    let look_due = || ring.driver.handover.visits().is_multiple_of(8) && satisfied(&guard, target, timeouts);
-    if !polled && (wish.min_complete == 0 || look_due()) {
-        guard.drive();
-    }
-    if !polled && wish.min_complete == 0 && guard.poll_set.has_postponed() {
-        // The program asks what there is now: attempts that were put off are due.
-        guard.verify();
-        guard.collect();
-    }
-    let frame = 0u8;
-    let mut taken = Taken::No;
-    let mut said = false;
+    let mut wait = Wait::begin(&mut guard, wish, target).inspect_err(|_| guard.call_helper())?;
     let result = loop {
-        if only_asks || satisfied(&guard, target, timeouts) {
+        if wait.is_over(&guard) {
             break Ok(());
         }
-        // On a polled ring the role only says who sleeps with a signal mask.
-        if taken == Taken::No && (!polled || wish.sigmask.is_some()) {
-            let take = || ring.driver.handover.take(thread::id(), &raw const frame as usize);
-            taken = take();
-            if taken == Taken::No && ring.driver.bury() {
-                taken = take();
-            }
-            guard.leave_helper();
-        }
-        let driving = taken != Taken::No;
-        if driving && !polled && guard.poll_set.has_unverified() {
-            if guard.poll_now() {
-                guard.collect();
-                continue;
-            }
-            guard.verify();
-            guard.collect();
-            if satisfied(&guard, target, timeouts) {
-                break Ok(());
-            }
-        }
-        if !polled && guard.chaos.is_some() && chaos::let_next_go(&mut guard) {
-            guard.collect();
+        wait.take_role(&mut guard);
+        if wait.has_looked(&mut guard) {
             continue;
         }
-        if !core::mem::replace(&mut said, true) {
-            guard.record(|it| it.cqring_wait(wish.min_complete));
-        }
+        wait.record(&mut guard);
         if sleeps::were_left() {
             guard = give_up_what_was_left(guard)?;
         }
-        let (again, slept) = sleep(guard, &wish, target, timeouts, driving);
-        guard = match again {
-            Some(guard) => guard,
-            None => return Err(Errno::BADF),
-        };
+        let slept;
+        (guard, slept) = sleep(guard, &wait).ok_or(Errno::BADF)?;
         if guard.is_broken() {
             break Err(guard.refuse_call());
         }
         guard.collect();
-        taken = ring.driver.handover.still(taken, thread::id(), &raw const frame as usize);
-        if let Err(Ended { why: error, held_cqes }) = slept {
-            let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
-            if minimum_over && wish.deadline_ns.is_some() && guard.cq_is_empty() {
-                target = guard.cq_total() + 1;
-                continue;
-            }
-            // io_getevents(2) looks for itself.
-            let of_aio = guard.is_context();
-            let now = || !of_aio && !guard.cq_is_empty() || satisfied(&guard, target, timeouts);
-            let done = held_cqes.filter(|_| !of_aio).unwrap_or_else(now);
-            break if done { Ok(()) } else { Err(error) };
+        wait.look_after_role(&guard);
+        if let Some(result) = slept.err().and_then(|ended| wait.end_early(&guard, &ended)) {
+            break result;
         }
     };
-    guard.settle_readability();
-    if taken == Taken::Mine {
-        ring.driver.handover.give_back();
-        pass_role_on(&guard);
-    }
-    guard.call_helper();
-    let closed = guard.is_closed();
-    drop(guard);
-    if closed {
-        // Another thread closed the ring meanwhile: this call was its last user.
-        table::end_if_unused(ring);
-    }
+    wait.end(guard);
     result
+}
+
+/// One thread's wait. It stays where it is: its address says which frame of the thread has the driver's role.
+pub(super) struct Wait {
+    pub wish: Wish,
+    /// The total of the CQ that ends it.
+    target: u64,
+    /// How many TIMEOUTs had ended of themselves when it began: one more ends it.
+    timeouts: u32,
+    /// It ends as soon as what is there is posted, whatever another process does to the words that they share.
+    only_asks: bool,
+    /// A thread polls the ring, and does all there is to do for it. The role then only says who sleeps with a signal mask.
+    pub polled: bool,
+    taken: Taken,
+    is_recorded: bool,
+}
+
+impl Wait {
+    /// Posts what there is for the program, without a sleep.
+    fn begin(guard: &mut RingGuard, wish: &Wish, target: Option<u64>) -> Result<Wait, Errno> {
+        guard.ring().driver.handover.visit();
+        if wish.min_complete != 0 {
+            guard.dismiss_helper();
+        }
+        guard.clear_announcement();
+        guard.collect();
+        let only_asks = target.is_none() && wish.min_complete == 0;
+        if !only_asks {
+            os::heed_handlers();
+        }
+        let target = target.map_or_else(|| wait_target(guard, wish.min_complete), Ok)?;
+        let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
+        let (polled, taken) = (guard.is_polled(), Taken::No);
+        let wait = Wait { wish: *wish, target, timeouts, only_asks, polled, taken, is_recorded: false };
+        if !polled {
+            wait.look_first(guard);
+        }
+        Ok(wait)
+    }
+
+    /// Looks at the poll set where no sleep may follow that does.
+    fn look_first(&self, guard: &mut RingGuard) {
+        // Completions must not keep what is ready behind them from being seen for ever.
+        let is_due = || guard.ring().driver.handover.visits().is_multiple_of(8) && self.is_satisfied(guard);
+        if self.wish.min_complete == 0 || is_due() {
+            guard.drive();
+        }
+        if self.wish.min_complete == 0 && guard.poll_set.has_postponed() {
+            // The program asks what there is now: attempts that were put off are due.
+            guard.verify();
+            guard.collect();
+        }
+    }
+
+    /// Whether there is nothing to wait for any more.
+    fn is_over(&self, guard: &RingGuard) -> bool {
+        self.only_asks || self.is_satisfied(guard)
+    }
+
+    /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
+    fn is_satisfied(&self, guard: &RingGuard) -> bool {
+        self.is_reached(&guard.control.lock_post())
+    }
+
+    /// The same, under the post lock.
+    pub fn is_reached(&self, post: &PostLock) -> bool {
+        let timeouts = &post.control().header().waiters.timeouts;
+        post.cq_total() >= self.target || timeouts.load(Ordering::Relaxed) != self.timeouts
+    }
+
+    /// Registers the thread as one that waits: what the futex word holds. `None` if it need not wait.
+    pub fn register(&self, guard: &RingGuard, in_futex: bool) -> Option<u32> {
+        let mut post = guard.control.lock_post();
+        if self.is_reached(&post) {
+            return None;
+        }
+        Some(post.register_waiter(self.target, in_futex))
+    }
+
+    /// Whether the thread drives the ring: it sleeps on the poll set and until the next deadline.
+    pub fn is_driving(&self) -> bool {
+        self.taken != Taken::No
+    }
+
+    /// An address in the frame that waits.
+    fn frame(&self) -> usize {
+        core::ptr::from_ref(self) as usize
+    }
+
+    /// Drives the ring from now on, if nobody else does.
+    fn take_role(&mut self, guard: &mut RingGuard) {
+        if self.is_driving() || (self.polled && self.wish.sigmask.is_none()) {
+            return;
+        }
+        let driver = &guard.ring().driver;
+        let take = || driver.handover.take(thread::id(), self.frame());
+        let mut taken = take();
+        if taken == Taken::No && driver.bury() {
+            taken = take();
+        }
+        self.taken = taken;
+        guard.leave_helper();
+    }
+
+    /// After a sleep: a handler of the program's that interrupted it has given the role up.
+    fn look_after_role(&mut self, guard: &RingGuard) {
+        self.taken = guard.ring().driver.handover.still(self.taken, thread::id(), self.frame());
+    }
+
+    /// What is left to do before a sleep. True when there was something, which may end the wait.
+    fn has_looked(&self, guard: &mut RingGuard) -> bool {
+        if self.polled {
+            return false;
+        }
+        if self.is_driving() && guard.poll_set.has_unverified() {
+            let has_served = guard.poll_now();
+            if !has_served {
+                guard.verify();
+            }
+            guard.collect();
+            if has_served || self.is_satisfied(guard) {
+                return true;
+            }
+        }
+        if guard.chaos.is_some() && chaos::let_next_go(guard) {
+            guard.collect();
+            return true;
+        }
+        false
+    }
+
+    /// Tells who traces that the call waits, once.
+    fn record(&mut self, guard: &mut RingGuard) {
+        if !core::mem::replace(&mut self.is_recorded, true) {
+            guard.record(|it| it.cqring_wait(self.wish.min_complete));
+        }
+    }
+
+    /// A sleep ended by a signal or a deadline: how the wait does, unless it goes on.
+    fn end_early(&mut self, guard: &RingGuard, ended: &Ended) -> Option<Result<(), Errno>> {
+        let is_minimum_over = ended.why == Errno::TIME && self.wish.minimum_ns.take().is_some();
+        if is_minimum_over && self.wish.deadline_ns.is_some() && guard.cq_is_empty() {
+            self.target = guard.cq_total() + 1;
+            return None;
+        }
+        // io_getevents(2) looks for itself.
+        let of_aio = guard.is_context();
+        let now = || !of_aio && !guard.cq_is_empty() || self.is_satisfied(guard);
+        let done = ended.held_cqes.filter(|_| !of_aio).unwrap_or_else(now);
+        Some(if done { Ok(()) } else { Err(ended.why) })
+    }
+
+    /// Gives the role back, and lets go of the ring.
+    fn end(self, mut guard: RingGuard) {
+        let ring = guard.ring();
+        guard.settle_readability();
+        if self.taken == Taken::Mine {
+            ring.driver.handover.give_back();
+            pass_role_on(&guard);
+        }
+        guard.call_helper();
+        let closed = guard.is_closed();
+        drop(guard);
+        if closed {
+            // Another thread closed the ring meanwhile: this call was its last user.
+            table::end_if_unused(ring);
+        }
+    }
 }
 
 /// The calling thread has left waits unseen, which end now.

@@ -1,7 +1,7 @@
 //! One sleep of a thread that waits on a ring: on the ring's futex word, on its poll set, or, where a thread polls the ring, on
 //! the eventfd that this one rings.
 
-use super::enter_wait::Wish;
+use super::enter_wait::Wait;
 use crate::driver::{may_be_killed, IN_EPOLL, IN_FUTEX};
 use crate::forced::{point, Point};
 use crate::issue::unwatched;
@@ -15,7 +15,7 @@ use crate::shared::member;
 use crate::thread::tables;
 use crate::wq;
 use crate::Errno;
-use core::sync::atomic::{fence, Ordering};
+use core::sync::atomic::{fence, AtomicU32, Ordering};
 
 /// Why a thread sleeps no more.
 pub(super) struct Ended {
@@ -83,95 +83,128 @@ pub(super) fn lock_again(ring: &'static Ring, cookie: u64) -> Option<RingGuard> 
     ring.lock().ok().filter(|guard| guard.cookie == cookie)
 }
 
-/// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.
-pub(super) fn sleep(
-    mut guard: RingGuard,
-    wish: &Wish,
-    target: u64,
-    timeouts: u32,
-    driving: bool,
-) -> (Option<RingGuard>, Result<(), Ended>) {
-    let (ring, polled) = (guard.ring(), guard.is_polled());
-    if !polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
-        return (Some(guard), Ok(()));
-    }
-    let until_ns = wish.minimum_ns.or(wish.deadline_ns);
-    let left_ns = until_ns.map(|deadline_ns| deadline_ns.saturating_sub(wish.clock.now_ns()));
-    if left_ns == Some(0) {
-        return (Some(guard), Err(Errno::TIME.into()));
-    }
-    let mut by_epoll = driving && (guard.awaits_events() || wish.sigmask.is_some());
-    let heeds_timers = driving && !polled && !mutated(Mutation::DriverSleepsBeyondTimers);
-    let timer_ns = if heeds_timers { guard.timers.next_ns() } else { None };
-    let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, by_epoll));
-    let engine_end = guard.engine_end;
-    // The poll set of a polled ring is its thread's.
-    let made = by_epoll.then(|| if polled { guard.make_bell() } else { guard.poll_set.make_epoll(engine_end) });
-    let watched = match made.transpose() {
-        Ok(watched) => watched,
-        Err(Errno::MFILE | Errno::NFILE) => None,
-        Err(error) => return (Some(guard), Err(error.into())),
-    };
-    // Where there is no descriptor to sleep on, the thread looks for itself.
-    let blind_ns = (by_epoll && watched.is_none()).then_some(LOOK_NS);
-    by_epoll &= watched.is_some();
-    let control = guard.control;
-    let sequence = {
-        let mut post = control.lock_post();
-        let reached = post.cq_total() >= target;
-        if reached || control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts {
-            drop(post);
-            return (Some(guard), Ok(()));
+/// What a thread sleeps on.
+#[derive(Clone, Copy)]
+enum On {
+    /// The ring's futex word.
+    Futex,
+    /// The poll set.
+    PollSet(i32),
+    /// The eventfd of a ring that a thread polls, which that one signals: the poll set is its own.
+    Eventfd(i32),
+    /// The futex word as well, because there is no descriptor left for a poll set: the thread looks from time to time.
+    NoDescriptor,
+}
+
+impl On {
+    /// What the calling thread is to sleep on, which is made if there is none.
+    fn choose(guard: &mut RingGuard, wait: &Wait) -> Result<On, Errno> {
+        if !wait.is_driving() || (!guard.awaits_events() && wait.wish.sigmask.is_none()) {
+            return Ok(On::Futex);
         }
-        post.register_waiter(target, !by_epoll)
-    };
-    if driving {
-        let kick = if polled { watched } else { guard.poll_set.kick() };
-        ring.driver.kick.store(kick.unwrap_or(-1), Ordering::Relaxed);
-        ring.driver.sleeping.store(if by_epoll { IN_EPOLL } else { IN_FUTEX }, Ordering::Relaxed);
+        let engine_end = guard.engine_end;
+        let made = match wait.polled {
+            true => guard.make_bell().map(On::Eventfd),
+            false => guard.poll_set.make_epoll(engine_end).map(On::PollSet),
+        };
+        match made {
+            Err(Errno::MFILE | Errno::NFILE) => Ok(On::NoDescriptor),
+            made => made,
+        }
     }
-    ring.sleepers.fetch_add(1, Ordering::Relaxed);
-    let (shared, unwatched_ns) = (guard.is_shared(), guard.poll_set.look_ns().filter(|_| driving));
-    let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
-    let awake = Awake::after(Sleep { ring, control, kind, driving, rings: guard.memory.view.rings() });
-    point(Point::Sleep);
-    let cookie = guard.cookie;
-    drop(guard);
-    let is_needed = !driving && !polled && awake.is_needed();
-    let mut events = [EpollEvent::default(); EVENTS];
+
+    /// Whether a descriptor ends the sleep.
+    fn kind(self) -> Kind {
+        match self {
+            On::PollSet(_) | On::Eventfd(_) => Kind::Epoll,
+            On::Futex | On::NoDescriptor => Kind::Futex,
+        }
+    }
+
+    /// Sleeps until somebody ends it, but not for longer than `timeout_ns`: how many events there are.
+    fn sleep(
+        self,
+        (word, sequence): (&AtomicU32, u32),
+        timeout_ns: Option<u64>,
+        sigmask: Option<&u64>,
+        events: &mut [EpollEvent],
+    ) -> Result<usize, Errno> {
+        match self {
+            On::PollSet(epoll) => Sys::epoll_wait(epoll, events, timeout_ns, sigmask),
+            On::Eventfd(eventfd) => {
+                let mut set = [libc::pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 }];
+                let signalled = Sys::poll(&mut set, timeout_ns, sigmask);
+                let mut count = 0u64;
+                syscall(libc::SYS_read, [eventfd as usize, &raw mut count as usize, 8, 0, 0, 0]);
+                signalled.map(|_| 0)
+            }
+            // The mask is to hold while it sleeps, and no longer.
+            On::NoDescriptor if sigmask.is_some() => Sys::poll(&mut [], timeout_ns, sigmask).map(|_| 0),
+            On::Futex | On::NoDescriptor => {
+                Sys::futex_sleep(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|()| 0)
+            }
+        }
+    }
+}
+
+/// After how long the sleep ends of itself, if ever.
+fn ends_after_ns(guard: &RingGuard, wait: &Wait, on: On, left_ns: Option<u64>) -> Option<u64> {
+    let heeds_timers = wait.is_driving() && !wait.polled && !mutated(Mutation::DriverSleepsBeyondTimers);
+    let timer_ns = if heeds_timers { guard.timers.next_ns() } else { None };
+    let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, on.kind() == Kind::Epoll));
     // Another process's death is announced by nobody.
     // What a thread with another table posts may wake nobody.
-    let looks = shared || tables::differ() || !driving && may_be_killed();
+    let looks = guard.is_shared() || tables::differ() || !wait.is_driving() && may_be_killed();
     let look_ns = looks.then_some(member::LOOK_NS);
-    let ends = [left_ns, timer_ns, look_ns, blind_ns, unwatched_ns, wq::look_again_ns()];
-    // Not by `Option`'s own order, in which none is the least.
+    let unwatched_ns = guard.poll_set.look_ns().filter(|_| wait.is_driving());
+    let blind_ns = matches!(on, On::NoDescriptor).then_some(LOOK_NS);
+    first_ns([left_ns, timer_ns, look_ns, unwatched_ns, blind_ns])
+}
+
+/// The least, not by `Option`'s own order, in which none is.
+fn first_ns<const N: usize>(ends: [Option<u64>; N]) -> Option<u64> {
     let first_ns = ends.into_iter().fold(u64::MAX, |first_ns, end_ns| first_ns.min(end_ns.unwrap_or(u64::MAX)));
-    let timeout_ns = (first_ns != u64::MAX).then_some(first_ns);
-    let slept = match watched {
-        _ if is_needed => Ok(0),
-        Some(bell) if polled => {
-            let mut set = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
-            let rung = Sys::poll(&mut set, timeout_ns, wish.sigmask.as_ref());
-            let mut count = 0u64;
-            syscall(libc::SYS_read, [bell as usize, &raw mut count as usize, 8, 0, 0, 0]);
-            rung.map(|_| 0)
-        }
-        Some(epoll) => Sys::epoll_wait(epoll, &mut events, timeout_ns, wish.sigmask.as_ref()),
-        // The mask is to hold while it sleeps, and no longer.
-        None if blind_ns.is_some() && wish.sigmask.is_some() => {
-            Sys::poll(&mut [], timeout_ns, wish.sigmask.as_ref()).map(|_| 0)
-        }
-        None => {
-            let word = &control.header().waiters.sequence;
-            Sys::futex_sleep(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
-        }
+    (first_ns != u64::MAX).then_some(first_ns)
+}
+
+/// Sleeps once, without the ring's lock, and serves what the sleep brought: the ring, if it is there still, and how the sleep
+/// ended, an error for a signal or the deadline.
+pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Result<(), Ended>)> {
+    let (ring, control, cookie, driving) = (guard.ring(), guard.control, guard.cookie, wait.is_driving());
+    if !wait.polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
+        return Some((guard, Ok(())));
+    }
+    let left_ns = wait.wish.left_ns();
+    if left_ns == Some(0) {
+        return Some((guard, Err(Errno::TIME.into())));
+    }
+    let on = match On::choose(&mut guard, wait) {
+        Ok(on) => on,
+        Err(error) => return Some((guard, Err(error.into()))),
+    };
+    let Some(sequence) = wait.register(&guard, on.kind() == Kind::Futex) else { return Some((guard, Ok(()))) };
+    if driving {
+        note_driver_asleep(&guard, on);
+    }
+    let (shared, ends_after_ns) = (guard.is_shared(), ends_after_ns(&guard, wait, on, left_ns));
+    ring.sleepers.fetch_add(1, Ordering::Relaxed);
+    let awake = Awake::after(Sleep { ring, control, kind: on.kind(), driving, rings: guard.memory.view.rings() });
+    point(Point::Sleep);
+    drop(guard);
+    let mut events = [EpollEvent::default(); EVENTS];
+    let slept = if !driving && !wait.polled && awake.is_needed() {
+        Ok(0)
+    } else {
+        let word = (&control.header().waiters.sequence, sequence);
+        let timeout_ns = first_ns([ends_after_ns, wq::look_again_ns()]);
+        on.sleep(word, timeout_ns, wait.wish.sigmask.as_ref(), &mut events)
     };
     // Before the sleep ends in the books: until then the ring cannot end.
     let again = lock_again(ring, cookie);
     let held_cqes = awake.held_cqes();
     // A signal handler that jumped (but not out of here) has ended this sleep in the books already.
     drop(awake);
-    let Some(mut guard) = again else { return (None, Err(Errno::BADF.into())) };
+    let mut guard = again?;
     wq::look_again();
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
         guard.look_for_the_dead();
@@ -179,13 +212,26 @@ pub(super) fn sleep(
     if guard.poll_set.has_unwatched() && driving {
         unwatched::look(&mut guard);
     }
-    match slept {
+    let slept = match slept {
         Ok(count) => {
             guard.serve(&events[..count], When::Later);
-            (Some(guard), Ok(()))
+            Ok(())
         }
-        Err(Errno::INTR) => (Some(guard), Err(Ended { why: Errno::INTR, held_cqes })),
-        Err(Errno::TIMEDOUT | Errno::AGAIN) => (Some(guard), Ok(())),
-        Err(error) => (Some(guard), Err(error.into())),
-    }
+        Err(Errno::TIMEDOUT | Errno::AGAIN) => Ok(()),
+        Err(Errno::INTR) => Err(Ended { why: Errno::INTR, held_cqes }),
+        Err(error) => Err(error.into()),
+    };
+    Some((guard, slept))
+}
+
+/// Tells those who post how the driver sleeps, and what wakes it.
+fn note_driver_asleep(guard: &RingGuard, on: On) {
+    let (kick, sleeping) = match on {
+        On::PollSet(_) => (guard.poll_set.kick(), IN_EPOLL),
+        On::Eventfd(eventfd) => (Some(eventfd), IN_EPOLL),
+        On::Futex | On::NoDescriptor => (None, IN_FUTEX),
+    };
+    let driver = &guard.ring().driver;
+    driver.kick.store(kick.unwrap_or(-1), Ordering::Relaxed);
+    driver.sleeping.store(sleeping, Ordering::Relaxed);
 }
