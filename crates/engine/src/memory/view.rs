@@ -70,6 +70,13 @@ impl View {
         self.atomic(offset).load(Ordering::Acquire)
     }
 
+    /// [`store`](Self::store) in memory that the engine has mapped.
+    #[inline]
+    pub fn store_mapped(&self, offset: usize, value: u32) {
+        debug_assert!(!self.guarded);
+        self.atomic(offset).store(value, Ordering::Release);
+    }
+
     /// Release store of a word: pairs with the program's acquire load of it (`io_uring_smp_load_acquire`).
     #[inline]
     pub fn store(&self, offset: usize, value: u32) -> Result<(), Errno> {

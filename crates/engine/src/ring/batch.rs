@@ -129,22 +129,25 @@ impl Batch {
         self.cqes[..self.count].get(self.posted..).unwrap_or_default()
     }
 
-    /// Writes all of it to the CQ from `tail` on, where there is room: the next tail, and that none is left.
-    #[inline]
-    pub(super) fn write_run(&mut self, control: &Control, view: &View, tail: u32) -> (u32, usize) {
-        let waiting = self.waiting();
-        let count = waiting.len() as u32;
+    /// Whether it holds CQEs of 16 bytes only, none of which was posted or is a TIMEOUT's.
+    #[inline(always)] // each flush
+    pub(super) fn is_plain(&self) -> bool {
+        (self.posted == 0) & (self.limit == BATCH) & (self.timeouts == 0)
+    }
+
+    /// Writes a plain one to the CQ from `tail` on, where there is room for all of it: the next tail.
+    #[inline(always)] // each flush
+    pub(super) fn write_run(&mut self, control: &Control, view: &View, tail: u32) -> u32 {
+        let count = self.count as u32;
         if self.ended_count != 0 {
             self.locate_ended(control, tail, count, 0);
         }
-        view.write_run(tail, waiting);
+        view.write_run(tail, &self.cqes[..self.count]);
         self.posted = self.count;
-        (tail.wrapping_add(count), 0)
+        tail.wrapping_add(count)
     }
 
     /// Writes it to the CQ from `tail` on as far as `room` entries go: the next tail, and how many CQEs are left.
-    #[cold]
-    #[inline(never)]
     pub(super) fn place(
         &mut self,
         post: &mut PostLock,

@@ -5,10 +5,11 @@
 //! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
 
 use super::batch::{Poster, Signals};
+use super::state::Life;
 use super::{Ring, RingGuard, State};
 use crate::forced::{point, Point};
 use crate::issue::unwatched;
-use crate::memory::layout::{word, BATCH};
+use crate::memory::layout::word;
 use crate::memory::view::View;
 use crate::os::{syscall, Os, Sys};
 use crate::resource::files::FixedFile;
@@ -138,7 +139,9 @@ impl RingGuard {
     #[inline]
     pub fn flush(&mut self) {
         while self.batch.count != 0 {
-            self.flush_batch::<false>();
+            if !self.flush_plain() {
+                self.flush_batch::<false>();
+            }
             if self.queue.is_counted() {
                 self.fire_counting();
             }
@@ -153,6 +156,40 @@ impl RingGuard {
         self.wake();
     }
 
+    /// Copies the batch to the CQ where all of it fits and nobody is to be told: most rings most of the time. False where that
+    /// is not so, and nothing was done.
+    #[inline(never)] // or each place that posts pays for its registers
+    fn flush_plain(&mut self) -> bool {
+        let is_polled_by_ring = self.ring.polled_by_ring.load(Ordering::Relaxed);
+        let State { batch, control, memory, spill, records, recorder, eventfd, aio, life, .. } = &mut **self;
+        let view = &memory.view;
+        let is_watched = recorder.is_some() | eventfd.is_some() | is_polled_by_ring;
+        let goes_elsewhere = aio.is_some() | (*life == Life::Abandoned) | !spill.is_empty();
+        if is_watched | goes_elsewhere | !batch.is_plain() | !view.takes_runs() {
+            return false;
+        }
+        let header = control.header();
+        let mut post = control.lock_post();
+        point(Point::Post);
+        let told = header.waiters.waiting.load(Ordering::Relaxed) | header.watched.load(Ordering::Relaxed);
+        let tail = post.cq_tail();
+        if (told | header.shared.load(Ordering::Relaxed) | post.backlog()) != 0
+            || batch.room(view, tail, false) < batch.count as u32
+        {
+            return false;
+        }
+        let tail = batch.write_run(control, view, tail);
+        post.advance(tail, 0);
+        view.store_mapped(word::CQ_TAIL, tail);
+        point(Point::Posted);
+        if batch.ended_count != 0 {
+            batch.free_ended(control, records);
+        }
+        drop(post);
+        batch.begin_anew();
+        true
+    }
+
     fn flush_batch<const FULL: bool>(&mut self) {
         if self.is_abandoned() | self.is_context() {
             return self.flush_elsewhere();
@@ -165,14 +202,8 @@ impl RingGuard {
         let tail = post.cq_tail();
         let room = batch.room(view, tail, control.header().shared.load(Ordering::Relaxed) != 0);
         let is_behind = FULL | (post.backlog() != 0) | !spill.is_empty();
-        let is_plain =
-            !is_behind && batch.limit == BATCH && view.takes_runs() && batch.waiting().len() <= room as usize;
-        let (tail, overflowed) = if is_plain {
-            batch.write_run(control, view, tail)
-        } else {
-            let room = if is_behind { 0 } else { room };
-            batch.place(&mut post, view, (tail, room), queue)
-        };
+        let room = if is_behind { 0 } else { room };
+        let (tail, overflowed) = batch.place(&mut post, view, (tail, room), queue);
         post.advance(tail, 0);
         let _ = view.store(word::CQ_TAIL, tail);
         point(Point::Posted);

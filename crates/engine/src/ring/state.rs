@@ -89,7 +89,7 @@ pub struct State {
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,
     /// How far it is from its end.
-    life: Life,
+    pub(super) life: Life,
     /// Made with `anyring_abi::IORING_SETUP_R_DISABLED` and not enabled yet.
     pub disabled: bool,
     /// What a ring of polled devices has (`anyring_abi::IORING_SETUP_IOPOLL`).
@@ -114,7 +114,7 @@ pub struct State {
 
 /// How far a ring is from its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Life {
+pub(super) enum Life {
     /// It is open.
     Open,
     /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
