@@ -103,7 +103,7 @@ impl RingGuard {
         }
     }
 
-    /// What [`Ring::untold`] was set for.
+    /// What [`Left::UNTOLD`] was set for.
     #[cold]
     fn attend(&mut self) {
         self.put_in_order();
