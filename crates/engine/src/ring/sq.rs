@@ -331,15 +331,12 @@ impl RingGuard {
     #[inline(never)] // or the loop has fewer registers
     fn answer_run(&mut self, run: &mut Run) {
         let ring = self.ring();
-        loop {
-            match State::answer_run(self, ring, run) {
-                Stop::Over => return,
-                Stop::Full => self.flush(),
-                Stop::Unfinished(unfinished) => {
-                    run.accepted = Some(self.go_on_after(unfinished));
-                    return;
-                }
-            }
+        let mut unfinished = None;
+        while let Stop::Full = State::answer_run(self, ring, run, &mut unfinished) {
+            self.flush();
+        }
+        if let Some(unfinished) = unfinished {
+            run.accepted = Some(self.go_on_after(unfinished));
         }
     }
 

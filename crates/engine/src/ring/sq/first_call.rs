@@ -37,7 +37,7 @@ pub(super) enum Stop {
     /// The batch takes no more.
     Full,
     /// The last one's call did not answer it.
-    Unfinished(Unfinished),
+    Unfinished,
 }
 
 /// An SQE whose call gave an answer from which its operation has to go on.
@@ -79,9 +79,15 @@ impl State {
     }
 
     /// Takes SQEs for as long as a call answers each. Stops before one that needs more than that, and behind one whose call did
-    /// not answer it. Only where [`takes_runs`](crate::ring::RingGuard::takes_runs) says so.
+    /// not answer it, which is left in `unfinished`: it is large, and a result would be copied. Only where
+    /// [`takes_runs`](crate::ring::RingGuard::takes_runs) says so.
     #[inline(always)] // once; what follows seldom is apart, or each SQE pays for its registers
-    pub(super) fn answer_run(&mut self, ring: &'static Ring, run: &mut Run) -> Stop {
+    pub(super) fn answer_run(
+        &mut self,
+        ring: &'static Ring,
+        run: &mut Run,
+        unfinished: &mut Option<Unfinished>,
+    ) -> Stop {
         let control = self.control;
         let (first, mut head, most) = (run.head, run.head, run.left);
         let mut stop = Stop::Over;
@@ -123,7 +129,8 @@ impl State {
                     Ok(count) if call.is_result(count, is_stream) => result = count as i32,
                     answer => {
                         let sqe = call.sqe(opcode as u8, user_data);
-                        stop = Stop::Unfinished(Unfinished { opcode, row, sqe, answer, on_its_way });
+                        *unfinished = Some(Unfinished { opcode, row, sqe, answer, on_its_way });
+                        stop = Stop::Unfinished;
                         break;
                     }
                 }
