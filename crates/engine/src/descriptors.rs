@@ -5,6 +5,7 @@
 //! select(2), or, when those are all taken, from the rest of [`KNOWN_NUMBERS`].
 
 mod description;
+pub mod forks;
 pub mod level;
 pub mod limit;
 pub mod numbers;
@@ -108,12 +109,12 @@ pub fn next_own(first: u32, last: u32) -> Option<u32> {
 
 /// Moves a descriptor to the top of the table (close-on-exec), and remembers it as the engine's own.
 pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
-    duplicate_to_top(crate::os::for_now(fd).as_fd())
+    to_top_from(crate::os::for_now(fd))
 }
 
 /// The same of one that is the engine's own already, for a moment.
 pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
-    duplicate_to_top(fd.as_fd())
+    duplicate_to_top(fd.as_fd(), Use::Kept)
 }
 
 /// Where the engine's own numbers begin; 0 before it is known. Relaxed: any value that it ever had does. The limit that it comes
@@ -133,7 +134,26 @@ fn find_lowest() -> i32 {
     lowest
 }
 
-fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
+/// What a number of the engine's own is had for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// A forked child may have it, too.
+    Kept,
+    /// See [`note_in_flight`].
+    InFlight,
+}
+
+fn duplicate_to_top(fd: BorrowedFd<'_>, of_use: Use) -> Result<Own, Errno> {
+    forks::change(|| {
+        let own = find_number(fd)?;
+        if of_use == Use::InFlight {
+            note_in_flight(own.0);
+        }
+        Ok(own)
+    })
+}
+
+fn find_number(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     let (mut lowest, mut is_known) = match LOWEST.load(Relaxed) {
         0 => (find_lowest(), true),
         lowest => (lowest, false),
@@ -196,19 +216,28 @@ pub fn is_nonblocking(fd: i32) -> bool {
 
 /// A private duplicate of a descriptor of the program's, at the top of the table.
 pub fn duplicate(fd: i32) -> Result<i32, Errno> {
+    duplicate_for(fd, Use::Kept)
+}
+
+/// The same for a request in flight: see [`note_in_flight`].
+pub fn duplicate_in_flight(fd: i32) -> Result<i32, Errno> {
+    duplicate_for(fd, Use::InFlight)
+}
+
+fn duplicate_for(fd: i32, of_use: Use) -> Result<i32, Errno> {
     if fd < 0 {
         return Err(Errno::BADF);
     }
     // SAFETY: only borrowed for the call; a number that is not open makes it fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     // In one step: closing an intermediate duplicate would give up the program's POSIX locks on the file.
-    let mut duplicate = duplicate_to_top(borrowed);
+    let mut duplicate = duplicate_to_top(borrowed, of_use);
     if matches!(duplicate, Err(Errno::MFILE)) && handlers::has_left() {
         handlers::do_what_is_left(); // closes, those of the files that this one takes the place of, say
-        duplicate = duplicate_to_top(borrowed);
+        duplicate = duplicate_to_top(borrowed, of_use);
     }
     if matches!(duplicate, Err(Errno::MFILE)) {
-        duplicate = limit::duplicate_beyond(borrowed);
+        duplicate = limit::duplicate_beyond(borrowed, of_use);
     }
     Ok(duplicate?.into_raw_fd())
 }
@@ -246,14 +275,16 @@ pub fn close(fd: i32) {
     if LEFT_ALONE.load(Relaxed) {
         return;
     }
-    if let Some((word, bit)) = own_bit(fd) {
-        word.fetch_and(!bit, Relaxed);
-        let in_flight = &IN_FLIGHT[fd as usize / 64];
-        if in_flight.load(Relaxed) & bit != 0 {
-            in_flight.fetch_and(!bit, Relaxed);
+    forks::change(|| {
+        if let Some((word, bit)) = own_bit(fd) {
+            word.fetch_and(!bit, Relaxed);
+            let in_flight = &IN_FLIGHT[fd as usize / 64];
+            if in_flight.load(Relaxed) & bit != 0 {
+                in_flight.fetch_and(!bit, Relaxed);
+            }
         }
-    }
-    Sys::close(fd);
+        Sys::close(fd);
+    });
 }
 
 /// Puts a file that means nothing under number `fd`, which the program is about to close or to use otherwise. Where none can be

@@ -78,6 +78,8 @@ mutations! {
     "descriptors" {
         ChildrenKeepFilesInFlight "children-keep-files-in-flight" Engine "a_child_has_no_files_of_requests",
             "A forked child keeps the files open that its parent's requests work on.";
+        ForksMeetChanges "forks-meet-changes" Engine "children_forked_at_any_moment_have_no_files_of_requests",
+            "Decision 20: a child that is forked while a number of ours is given back keeps the file for good.";
         NothingIsVerified "nothing-is-verified" Engine "a_number_that_is_reused_unseen_is_found",
             "Decision 9: no registration is looked at again before a sleep.";
         StandardNumbersAreTaken "standard-numbers-are-taken" Engine "nothing_is_made_under_standard_numbers",

@@ -10,7 +10,7 @@ use crate::forced::{point, Point};
 use crate::memory::{mapped, Area};
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{shares_memory_with, standard, syscall, ForkPage, Look, Os, Sys};
+use crate::os::{handlers, shares_memory_with, standard, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::notes::Note;
 use crate::ring::table::{self, ring, rings};
@@ -390,15 +390,30 @@ pub fn at_fork(renew: fn()) -> bool {
     AT_FORK.iter().any(claim)
 }
 
-/// libc's fork(3) has returned in the child. Only what tells the child from its children of vfork(2) is noted, and what would
+/// libc's fork(3) is about to fork, and about to take malloc's locks. A handler that interrupted it, and called on a ring for which
+/// a thread has to be made, would wait for them for good: the program's handlers wait until they are free.
+pub fn forks() {
+    handlers::hold();
+    descriptors::forks::begin();
+}
+
+/// It has returned in the parent.
+pub fn has_forked() {
+    descriptors::forks::end();
+    handlers::let_go();
+}
+
+/// It has returned in the child. Only what tells the child from its children of vfork(2) is noted, and what would
 /// keep files of the parent's open is closed: most children execute another program.
 pub fn forked() {
+    descriptors::forks::reset_after_fork();
     descriptors::close_in_flight();
     standard::reset_after_fork(false);
     // By call: the program may have blocked SIGSEGV.
     if let Some(child) = FORK_PAGE.child(Look::ByCall) {
         child.store(Sys::process_id(), Ordering::Relaxed);
     }
+    handlers::let_go();
 }
 
 #[cold]
@@ -434,7 +449,8 @@ fn put_in_order(word: &AtomicU32) {
     unsafe {
         table::reset_after_fork();
         tables::reset_after_fork();
-        crate::descriptors::limit::reset_after_fork();
+        descriptors::forks::reset_after_fork();
+        descriptors::limit::reset_after_fork();
         crate::wq::reset_after_fork();
         crate::wq::futex::reset_after_fork();
         crate::wq::waitid::reset_after_fork();

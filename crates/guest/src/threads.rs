@@ -40,6 +40,7 @@ pub fn clone(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isiz
 fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
     let [flags, stack, parent_tid, child_tid, tls, _] = args;
     let kernel = [flags & !SETTLS, 0, parent_tid, child_tid, 0, 0];
+    process::forks();
     // SAFETY: the child goes on here, on its copy of this very stack.
     let answer = tcb::fork(|| unsafe { sys::call(libc::SYS_clone, kernel) });
     if answer == 0 {
@@ -52,6 +53,8 @@ fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
         if flags & SETTLS != 0 {
             registers.fs = tls as u64;
         }
+    } else {
+        process::has_forked();
     }
     answer
 }

@@ -14,6 +14,7 @@ mod entry;
 pub mod exec;
 #[cfg(feature = "forced-panics")]
 pub mod forced;
+pub mod fork;
 mod host;
 pub mod identity;
 mod joined;

@@ -373,6 +373,8 @@ cases! {
     a_splice_that_waits_for_its_output_keeps_its_input: "numbers" "splice";
     record_locks_stay_whatever_a_worker_does: "numbers" "locks";
     a_child_has_no_files_of_requests: "numbers" "fork";
+    children_forked_at_any_moment_have_no_files_of_requests: "numbers" "forks";
+    children_forked_without_handlers_have_no_files_of_requests: "numbers" "bare-forks";
     a_closed_ring_leaves_the_memory_alone: "closed" "shared";
     a_closed_ring_leaves_private_memory_alone: "closed" "private";
     who_waits_on_a_closed_ring_finds_the_completion: "closed" "stays";

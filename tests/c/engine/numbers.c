@@ -305,6 +305,67 @@ static void a_child_has_no_files_of_requests(void)
 	wait_for_child(child);
 }
 
+static int busy_pipe[2];
+
+/* Requests whose file the engine has under a number of its own, for a moment each. */
+static void *makes_requests(void *end)
+{
+	static struct io_uring busy;
+	char byte;
+
+	init_ring(&busy, 8, 0);
+	while (!atomic_load((atomic_int *)end)) {
+		int number = dup(busy_pipe[0]);
+
+		submit_read(&busy, number, &byte, 1, 1);
+		CHECK(close(number) == 0);
+		write_all(busy_pipe[1], "x");
+		expect(&busy, 1, 1);
+	}
+	return NULL;
+}
+
+/* How many numbers name that pipe that the program has not given it. */
+static int numbers_of_busy_pipe(void)
+{
+	struct stat pipe, other;
+	int count = 0;
+
+	CHECK(fstat(busy_pipe[0], &pipe) == 0);
+	for (int fd = 200; fd < 4096; fd++)
+		count += fstat(fd, &other) == 0 && other.st_dev == pipe.st_dev && other.st_ino == pipe.st_ino;
+	return count;
+}
+
+/* The same of children that are forked while such a number is about to be had, or to be given back. */
+static void children_have_no_files_of_requests(pid_t (*forks)(void))
+{
+	atomic_int end = 0;
+	pthread_t thread;
+
+	CHECK(pipe(busy_pipe) == 0);
+	CHECK(pthread_create(&thread, NULL, makes_requests, &end) == 0);
+	for (int i = 0; i < 300; i++) {
+		pid_t child = forks();
+
+		if (child == 0)
+			_exit(numbers_of_busy_pipe());
+		wait_for_child(child);
+	}
+	atomic_store(&end, 1);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void children_forked_at_any_moment(void)
+{
+	children_have_no_files_of_requests(fork);
+}
+
+static void children_forked_without_handlers(void)
+{
+	children_have_no_files_of_requests(_Fork);
+}
+
 /* A read of `number` waits for what is written to `writer`; by then the number names /dev/zero. */
 static void a_read_waits(int number, int writer, unsigned flags)
 {
@@ -361,4 +422,5 @@ CASES({"reads", reads_wait_in_the_poll_set}, {"reads-async", reads_wait_in_worke
       {"connect", a_connect_sleeps_on_a_closed_number},
       {"connect-unseen", a_connect_sleeps_on_a_number_closed_unseen},
       {"open", an_open_sleeps_below_a_closed_number}, {"open-unseen", an_open_sleeps_below_a_number_closed_unseen},
-      {"locks", locks_stay}, {"splice", a_splice_waits_for_its_output}, {"fork", a_child_has_no_files_of_requests})
+      {"locks", locks_stay}, {"splice", a_splice_waits_for_its_output}, {"fork", a_child_has_no_files_of_requests},
+      {"forks", children_forked_at_any_moment}, {"bare-forks", children_forked_without_handlers})

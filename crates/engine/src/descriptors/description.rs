@@ -52,7 +52,7 @@ fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
     // Regular files end here: a duplicate of one, once closed, would give up the program's POSIX locks on it.
     watch(one)?;
     watch(other)?;
-    let number = descriptors::duplicate(one)?;
+    let number = descriptors::duplicate_in_flight(one)?;
     let compare = || {
         watch(number)?;
         check(syscall(libc::SYS_dup3, [other as usize, number as usize, libc::O_CLOEXEC as usize, 0, 0, 0]))?;

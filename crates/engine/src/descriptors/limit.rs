@@ -1,6 +1,6 @@
 //! Limits of the process that stand in the way for a moment, and the number that is kept for when there is no other.
 
-use super::{remember, Own};
+use super::{forks, note_in_flight, remember, Own, Use};
 use crate::lock::Lock;
 use crate::os::{calls, check, syscall};
 use crate::thread::tables;
@@ -55,7 +55,7 @@ pub fn keep_number(source: i32) {
     }
     // SAFETY: open while the caller, who has its ring, is here.
     let source = unsafe { BorrowedFd::borrow_raw(source) };
-    let Ok(kept) = super::duplicate_to_top(source) else { return };
+    let Ok(kept) = super::duplicate_to_top(source, Use::Kept) else { return };
     // Another thread may be faster.
     if KEPT.compare_exchange(-1, kept.as_raw_fd(), Relaxed, Relaxed).is_ok() {
         let _ = kept.into_raw_fd();
@@ -72,7 +72,17 @@ pub fn give_back() {
 
 /// A duplicate where the table is full: above the limit, which is raised as far as it may be, or under the number that is kept.
 #[cold]
-pub(super) fn duplicate_beyond(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
+pub(super) fn duplicate_beyond(fd: BorrowedFd<'_>, of_use: Use) -> Result<Own, Errno> {
+    forks::change(|| {
+        let own = find_number_beyond(fd)?;
+        if of_use == Use::InFlight {
+            note_in_flight(own.as_raw_fd());
+        }
+        Ok(own)
+    })
+}
+
+fn find_number_beyond(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     let limit = calls::getrlimit(Resource::Nofile);
     if let (Some(current), hard) = (limit.current, limit.maximum.unwrap_or(u64::MAX)) {
         let least = (current + 1).min(hard);

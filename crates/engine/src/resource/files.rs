@@ -44,7 +44,7 @@ impl FixedFile {
 
     /// A duplicate of `fd`, a number of the program's, for a request in flight.
     pub fn private(fd: i32) -> Result<Arc<FixedFile>, Errno> {
-        descriptors::duplicate(fd).map(FixedFile::in_flight)
+        descriptors::duplicate_in_flight(fd).map(|private| FixedFile::new(private, None))
     }
 }
 

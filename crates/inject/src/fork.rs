@@ -1,0 +1,55 @@
+//! fork(3) and _Fork(3): the engine hears of each before and after it.
+
+use crate::next::{missing, next};
+use anyring_engine::process;
+use core::ffi::c_int;
+
+next! {
+    FORK = c"_Fork": fn() -> c_int;
+}
+
+/// Has libc's fork(3) call [`forks`] before, [`has_forked`] and [`forked`] after it, in the child. Where it cannot be had, a fork is
+/// noticed without it.
+pub fn register() {
+    type Handler = Option<unsafe extern "C" fn()>;
+    // By name: glibc's pthread_atfork is a static function around this one, which the loader of another libc would miss.
+    // SAFETY: a C string; the first definition in the process is asked for.
+    let register = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__register_atfork".as_ptr()) };
+    if !register.is_null() {
+        // SAFETY: glibc's own function of that name has this type. The handler is there for as long as the process: the
+        // library is never unloaded, and belongs to no object by the last argument.
+        unsafe {
+            let register: unsafe extern "C" fn(Handler, Handler, Handler, *const ()) -> i32 =
+                core::mem::transmute(register);
+            register(Some(forks), Some(has_forked), Some(forked), core::ptr::null());
+        }
+    }
+}
+
+unsafe extern "C" fn forks() {
+    process::forks();
+}
+
+unsafe extern "C" fn has_forked() {
+    process::has_forked();
+}
+
+unsafe extern "C" fn forked() {
+    process::forked();
+}
+
+/// _Fork(3), which calls no handlers. libc's own fork(3) does not come by here.
+///
+/// # Safety
+/// As libc's `_Fork`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn _Fork() -> c_int {
+    process::forks();
+    // SAFETY: as the caller's own call.
+    let answer = FORK.get().map_or_else(missing, |next| unsafe { next() });
+    match answer {
+        0 => process::forked(),
+        _ => process::has_forked(),
+    }
+    answer
+}
