@@ -7,9 +7,12 @@
 //! | `scan.rs` | where the instructions are |
 //! | `decode.rs`, `run.rs` | what of the code before it may be done elsewhere |
 //! | `jump.rs` | the jump, and memory that it reaches |
+//! | `between.rs` | code for tests |
 //! | `origin.rs` | which instructions were moved where |
 
 pub mod ahead;
+#[cfg(test)]
+mod between;
 pub mod counters;
 pub mod decode;
 pub mod jump;
