@@ -43,6 +43,7 @@ unsafe extern "C" fn forked() {
 /// # Safety
 /// As libc's `_Fork`.
 #[cfg_attr(not(test), no_mangle)]
+#[allow(non_snake_case)] // its name
 pub unsafe extern "C-unwind" fn _Fork() -> c_int {
     process::forks();
     // SAFETY: as the caller's own call.

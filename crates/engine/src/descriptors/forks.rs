@@ -60,7 +60,7 @@ pub fn begin() {
     STATE.fetch_add(FORK, Ordering::Relaxed);
     for look in 0..LOOKS_OF_FORKS {
         // Acquire: partner is the Release of the last change, whose marks the child is to have.
-        if STATE.load(Ordering::Acquire) % FORK == 0 {
+        if STATE.load(Ordering::Acquire).is_multiple_of(FORK) {
             return;
         }
         nap(look);
