@@ -616,21 +616,43 @@ static int count_threads(const char *name)
 	return count;
 }
 
-/* Whether what the rings had is given back. The helper has a poll set while it lives, the process one eventfd for it. */
-static int is_as_before(void)
+/* What the rings had and is not given back, if there is something. The helper has a poll set while it lives, the process one
+ * eventfd for it. */
+static const char *what_is_left(void)
 {
-	return count_descriptors("socket:") == 0 && count_descriptors("pipe:") == pipes_before &&
-	       count_descriptors("/memfd:anyring (deleted)") == 0 &&
-	       count_descriptors("anon_inode:[eventpoll]") <= count_threads("anyring-helper") &&
-	       count_descriptors("anon_inode:[eventfd]") <= 1 && count_lines("/proc/self/maps", "memfd:anyring (") == 0 &&
-	       count_lines("/proc/self/maps", "/dev/zero") == 0 && count_lines("/proc/self/maps", "[aio]") == 0;
+	static char text[64];
+	const struct {
+		const char *what;
+		int count, most;
+	} all[] = {
+		{"sockets", count_descriptors("socket:"), 0},
+		{"pipes more or fewer", abs(count_descriptors("pipe:") - pipes_before), 0},
+		{"files in memory", count_descriptors("/memfd:anyring (deleted)"), 0},
+		{"poll sets", count_descriptors("anon_inode:[eventpoll]"), count_threads("anyring-helper")},
+		{"eventfds", count_descriptors("anon_inode:[eventfd]"), 1},
+		{"mappings", count_lines("/proc/self/maps", "memfd:anyring ("), 0},
+		{"mappings of control areas", count_lines("/proc/self/maps", "/dev/zero"), 0},
+		{"contexts of AIO", count_lines("/proc/self/maps", "[aio]"), 0},
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (all[i].count > all[i].most) {
+			snprintf(text, sizeof(text), "%d %s, not %d", all[i].count, all[i].what, all[i].most);
+			return text;
+		}
+	return NULL;
 }
 
 static void nothing_is_left(void)
 {
-	for (int ms = 0; ms < LONG_MS && !is_as_before(); ms += 10)
+	const char *left;
+
+	for (int ms = 0; ms < LONG_MS && what_is_left(); ms += 10)
 		usleep(10000);
-	CHECK(is_as_before());
+	left = what_is_left();
+	if (left)
+		fprintf(stderr, "left: %s\n", left);
+	CHECK(!left);
 	for (int ms = 0; ms < LONG_MS && count_threads("anyring-"); ms += 10)
 		usleep(10000);
 	CHECK(count_threads("anyring-") == 0);
