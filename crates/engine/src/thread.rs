@@ -7,7 +7,7 @@ mod make;
 mod maker;
 mod masks;
 mod place;
-mod symbol;
+pub mod symbol;
 pub mod tables;
 
 pub use count::{are_there, exiting, is_alone, is_only_one_of_program, leader_has_left, one_of_program};

@@ -40,7 +40,6 @@ joined! {
     dladdr "2.2.5";
     dlclose "2.2.5";
     dlinfo "2.3.3";
-    dlsym "2.2.5";
     pthread_attr_setstacksize "2.2.5";
     pthread_detach "2.2.5";
     pthread_getspecific "2.2.5";
@@ -93,7 +92,6 @@ pub fn complete() {
     }
     for (word, name) in words.iter().zip(NAMES).filter(|(word, _)| is_absent(word)) {
         let instead = match name.to_bytes() {
-            b"dlsym" => find_in_libc as *const (),
             b"pthread_getspecific" | b"dladdr" => nothing as *const (),
             _ => refused as *const (),
         };
@@ -127,7 +125,7 @@ pub fn find(name: &CStr) -> Option<*mut c_void> {
 }
 
 /// dlsym(3) where there is no libdl: what libc has.
-unsafe extern "C" fn find_in_libc(_handle: *mut c_void, name: *const c_char) -> *mut c_void {
+pub unsafe extern "C" fn find_in_libc(_handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let Some((open, find)) = words().1 else { return core::ptr::null_mut() };
     // SAFETY: C strings, of ours and of the caller; libc is there.
     unsafe { find(open(c"libc.so.6".as_ptr(), libc::RTLD_NOW | BY_LIBC), name) }

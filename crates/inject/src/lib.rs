@@ -21,6 +21,7 @@ mod joined;
 pub mod jump;
 pub mod libaio;
 pub mod liburing;
+pub mod lookup;
 pub mod memory;
 mod musl;
 pub mod named;

@@ -372,6 +372,11 @@ cases! {
     reads_that_wait_in_workers_read_their_files_after_a_stop: "numbers" "reads-async";
     a_splice_that_waits_for_its_output_keeps_its_input: "numbers" "splice";
     record_locks_stay_whatever_a_worker_does: "numbers" "locks";
+    libcs_syscall_is_ours_by_a_handle: "lookups" "handle";
+    libcs_syscall_is_ours_by_a_version: "lookups" "version";
+    libcs_syscall_is_ours_by_a_scope: "lookups" "scope";
+    what_else_is_fetched_is_found_as_ever: "lookups" "others";
+
     a_child_has_no_files_of_requests: "numbers" "fork";
     children_forked_at_any_moment_have_no_files_of_requests: "numbers" "forks";
     children_forked_without_handlers_have_no_files_of_requests: "numbers" "bare-forks";

@@ -1,9 +1,10 @@
-//! Functions of libc's own, past every object that puts one of its own in front: a collector or tracer does that with
-//! pthread_create(3), and would wait for threads of ours, or run in them.
+//! Functions by name past dlsym(3): libc's own, past every object that puts one of its own in front (a collector or tracer does
+//! that with pthread_create(3), and would wait for threads of ours, or run in them), and those that a symbol of ours stands before.
 
 use core::ffi::{c_int, c_void, CStr};
 use libc::{dl_phdr_info, Elf64_Sym};
 
+const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_SONAME: i64 = 14;
@@ -18,38 +19,88 @@ struct Dynamic {
     value: u64,
 }
 
-struct Search {
-    name: &'static CStr,
-    found: Option<usize>,
-}
-
 /// The address of a function of libc's, if it is a glibc that the loader knows.
 pub fn of_libc(name: &'static CStr) -> Option<usize> {
-    let mut search = Search { name, found: None };
-    // SAFETY: `look` gets the loader's data, and `search`, which is there through the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
+    let mut found = None;
+    each(|object| {
+        // SAFETY: the loader knows the object, so that its tables are mapped and sound.
+        found =
+            unsafe { Tables::of(object).filter(|tables| tables.is_libc()).and_then(|tables| tables.find(name)) };
+        found.is_some()
+    });
+    found
 }
 
-unsafe extern "C" fn look(object: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader's and `of_libc`'s, for the time of this call.
-    let (object, search) = unsafe { (&*object, &mut *search.cast::<Search>()) };
-    // SAFETY: the loader knows the object, so that its tables are mapped and sound.
-    search.found = unsafe { Tables::of(object).and_then(|tables| tables.find(search.name)) };
-    c_int::from(search.found.is_some())
+/// The address that dlsym(RTLD_NEXT, `name`) answers to the object with the code at `own`: of the first object behind it. One that
+/// was loaded late finds what was there before.
+pub fn behind(own: usize, name: &CStr) -> Option<usize> {
+    let (mut before, mut behind, mut is_behind) = (None, None, false);
+    each(|object| {
+        // SAFETY: as in `of_libc`.
+        let (is_own, found) =
+            unsafe { (has(object, own), Tables::of(object).and_then(|tables| tables.find(name))) };
+        match (is_own, is_behind) {
+            (true, _) => is_behind = true,
+            (false, true) => behind = found,
+            (false, false) => before = before.or(found),
+        }
+        behind.is_some()
+    });
+    behind.or(before)
+}
+
+/// Calls `look` for one object after the other, in the loader's order, until it answers true.
+fn each<L: FnMut(&dl_phdr_info) -> bool>(mut look: L) {
+    unsafe extern "C" fn visit<L: FnMut(&dl_phdr_info) -> bool>(
+        object: *mut dl_phdr_info,
+        _size: usize,
+        look: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader's, and the closure of `each`, for the time of this call.
+        c_int::from(unsafe { (*look.cast::<L>())(&*object) })
+    }
+    // SAFETY: `visit` gets the loader's data, and `look`, which is there through the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit::<L>), (&raw mut look).cast()) };
+}
+
+/// # Safety
+/// The object is loaded.
+unsafe fn headers(object: &dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    // SAFETY: the caller's: the loader keeps that many program headers mapped.
+    unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) }
+}
+
+/// Whether an address is in the object.
+///
+/// # Safety
+/// The object is loaded.
+unsafe fn has(object: &dl_phdr_info, address: usize) -> bool {
+    // SAFETY: the caller's.
+    let mut loaded = unsafe { headers(object) }.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    loaded.any(|header| {
+        let start = object.dlpi_addr as usize + header.p_vaddr as usize;
+        (start..start + header.p_memsz as usize).contains(&address)
+    })
 }
 
 /// What the loader looks names up in. Source: elf(5), and `do_lookup_x` in glibc's elf/dl-lookup.c for the hash.
 struct Tables {
     base: usize,
+    /// Its own name, if it has one.
+    soname: Option<usize>,
     strings: usize,
     symbols: usize,
-    hash: usize,
+    hash: Hash,
+}
+
+/// How a name is found.
+enum Hash {
+    Gnu(usize),
+    /// Only how many symbols there are is asked of it.
+    Old(usize),
 }
 
 impl Tables {
-    /// Those of one of [`OBJECTS`].
-    ///
     /// # Safety
     /// The object is loaded.
     unsafe fn of(object: &dl_phdr_info) -> Option<Tables> {
@@ -57,8 +108,7 @@ impl Tables {
         let entry = |tag| {
             // SAFETY: the caller's; the table of entries ends with one of tag 0.
             unsafe {
-                let headers = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
-                let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+                let dynamic = headers(object).iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
                 let mut entry = (base + dynamic.p_vaddr as usize) as *const Dynamic;
                 while (*entry).tag != 0 && (*entry).tag != tag {
                     entry = entry.add(1);
@@ -66,36 +116,66 @@ impl Tables {
                 ((*entry).tag == tag).then(|| (*entry).value as usize)
             }
         };
-        // glibc has made addresses of these; where it cannot write (the vDSO), they are below.
-        let table = |tag| entry(tag).filter(|address| *address > base);
-        let strings = table(DT_STRTAB)?;
+        // glibc has made addresses of these; where it cannot write (the vDSO), and in musl, they are counted from the base.
+        let table = |tag| entry(tag).map(|value| if value > base { value } else { base + value });
+        let hash = table(DT_GNU_HASH).map(Hash::Gnu).or_else(|| table(DT_HASH).map(Hash::Old))?;
+        let (strings, symbols) = (table(DT_STRTAB)?, table(DT_SYMTAB)?);
+        Some(Tables { base, soname: entry(DT_SONAME).map(|offset| strings + offset), strings, symbols, hash })
+    }
+
+    /// Whether it is one of [`OBJECTS`].
+    ///
+    /// # Safety
+    /// The object is loaded.
+    unsafe fn is_libc(&self) -> bool {
         // SAFETY: the name is in the table of strings, which end with a zero.
-        let name = unsafe { CStr::from_ptr((strings + entry(DT_SONAME)?) as *const _) };
-        let tables = Tables { base, strings, symbols: table(DT_SYMTAB)?, hash: table(DT_GNU_HASH)? };
-        OBJECTS.contains(&name).then_some(tables)
+        self.soname.is_some_and(|name| OBJECTS.contains(&unsafe { CStr::from_ptr(name as *const _) }))
+    }
+
+    /// The address that the symbol at `index` defines, if that is its name.
+    ///
+    /// # Safety
+    /// The object is loaded, and has so many symbols.
+    unsafe fn defined(&self, index: u32, name: &CStr) -> Option<usize> {
+        // SAFETY: the caller's; names are strings of the object's.
+        let (symbol, its) = unsafe {
+            let symbol = &*(self.symbols as *const Elf64_Sym).add(index as usize);
+            (symbol, CStr::from_ptr((self.strings + symbol.st_name as usize) as *const _))
+        };
+        (symbol.st_shndx != 0 && its == name).then(|| self.base + symbol.st_value as usize)
     }
 
     /// # Safety
     /// The object is loaded.
     unsafe fn find(&self, name: &CStr) -> Option<usize> {
+        // SAFETY: the caller's: the tables are as the linker made them.
+        unsafe {
+            match self.hash {
+                Hash::Gnu(table) => self.find_by_hash(table as *const u32, name),
+                Hash::Old(table) => {
+                    let symbols = *(table as *const u32).add(1);
+                    (0..symbols).find_map(|index| self.defined(index, name))
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The object is loaded, and has its table of hashes there.
+    unsafe fn find_by_hash(&self, words: *const u32, name: &CStr) -> Option<usize> {
         let hash =
             name.to_bytes().iter().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add((*byte).into()));
         // SAFETY: four words, the filter's of 8 bytes, the buckets' and the chains' of 4: as the linker made them.
         unsafe {
-            let words = self.hash as *const u32;
             let [buckets, first, filter] = [0, 1, 2].map(|at| *words.add(at));
             let heads = words.add(4 + 2 * filter as usize);
             let chains = heads.add(buckets as usize);
             let mut index = *heads.add((hash % buckets) as usize);
             while index >= first {
                 let link = *chains.add((index - first) as usize);
-                let symbol = &*(self.symbols as *const Elf64_Sym).add(index as usize);
-                let its = CStr::from_ptr((self.strings + symbol.st_name as usize) as *const _);
-                if link | 1 == hash | 1 && its == name && symbol.st_shndx != 0 {
-                    return Some(self.base + symbol.st_value as usize);
-                }
-                if link & 1 != 0 {
-                    break;
+                let defined = if link | 1 == hash | 1 { self.defined(index, name) } else { None };
+                if defined.is_some() || link & 1 != 0 {
+                    return defined;
                 }
                 index += 1;
             }
@@ -112,5 +192,15 @@ mod tests {
     fn functions_of_libc_are_found() {
         assert_eq!(of_libc(c"pthread_create"), Some(libc::pthread_create as *const () as usize));
         assert_eq!(of_libc(c"no_such_function"), None);
+    }
+
+    #[test]
+    fn functions_behind_an_object_are_found() {
+        let program = functions_behind_an_object_are_found as *const () as usize;
+        assert_eq!(behind(program, c"pthread_create"), Some(libc::pthread_create as *const () as usize));
+        // libc's own name for it leads nowhere behind libc, and back to the beginning.
+        let libcs = libc::getpid as *const () as usize;
+        assert_ne!(behind(libcs, c"getpid"), Some(libcs));
+        assert_eq!(behind(program, c"no_such_function"), None);
     }
 }

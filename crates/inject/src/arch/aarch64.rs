@@ -93,6 +93,36 @@ macro_rules! with_list {
 }
 pub(crate) use with_list;
 
+/// Asks `$find`, with the caller's arguments, where to jump to with them; where that is nowhere, the answer is known.
+macro_rules! looked_up {
+    ($find:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "sub sp, sp, 32",
+            ".cfi_adjust_cfa_offset 32",
+            "stp x0, x1, [sp]",
+            "stp x2, x30, [sp, 16]",
+            ".cfi_rel_offset x30, 24",
+            "bl {find}",
+            "mov x16, x0",
+            "mov x17, x1",
+            "ldp x0, x1, [sp]",
+            "ldp x2, x30, [sp, 16]",
+            ".cfi_restore x30",
+            "add sp, sp, 32",
+            ".cfi_adjust_cfa_offset -32",
+            "cbz x16, 2f",
+            "br x16",
+            "2:",
+            "mov x0, x17",
+            "ret",
+            ".cfi_endproc",
+            find = sym $find,
+        )
+    };
+}
+pub(crate) use looked_up;
+
 /// The instruction that goes on at another place.
 macro_rules! jump {
     () => {

@@ -140,6 +140,28 @@ macro_rules! with_list {
 }
 pub(crate) use with_list;
 
+/// Asks `$find`, with the caller's arguments, where to jump to with them; where that is nowhere, the answer is known.
+macro_rules! looked_up {
+    ($find:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            $crate::arch::pushed!("rdi", "rsi", "rdx"), // the stack is aligned for the call
+            "call {find}",
+            "mov r11, rax",
+            "mov rax, rdx",
+            $crate::arch::popped!("rdx", "rsi", "rdi"),
+            "test r11, r11",
+            "jz 2f",
+            "jmp r11",
+            "2:",
+            "ret",
+            ".cfi_endproc",
+            find = sym $find,
+        )
+    };
+}
+pub(crate) use looked_up;
+
 /// The instruction that goes on at another place.
 macro_rules! jump {
     () => {

@@ -1,0 +1,93 @@
+//! dlsym(3) and dlvsym(3): whoever fetches libc's `syscall()` by a handle (ctypes, cffi, LuaJIT, JNA) gets ours.
+//!
+//! All else is libc's to find: its functions are jumped to, since what RTLD_NEXT means depends on the return address. Calls of
+//! our own come through here, too, so the functions themselves are found without them.
+
+use crate::{arch, joined, syscall};
+use anyring_engine::thread::symbol;
+use core::ffi::{c_char, c_void, CStr};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+type Find = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// A function of libc's that one of ours stands before: 0 before it was looked for. Relaxed: whoever looks finds the same.
+struct Behind(&'static CStr, AtomicUsize);
+
+static DLSYM: Behind = Behind(c"dlsym", AtomicUsize::new(0));
+static DLVSYM: Behind = Behind(c"dlvsym", AtomicUsize::new(0));
+static SYSCALL: Behind = Behind(c"syscall", AtomicUsize::new(0));
+
+impl Behind {
+    fn address(&self) -> Option<usize> {
+        match self.1.load(Ordering::Relaxed) {
+            0 => {
+                let found = symbol::behind(found_by_dlsym as *const () as usize, self.0)?;
+                self.1.store(found, Ordering::Relaxed);
+                Some(found)
+            }
+            found => Some(found),
+        }
+    }
+}
+
+/// What the functions below do: returned in two registers.
+#[repr(C)]
+pub struct Found {
+    /// Where they jump to; 0 where the answer is known.
+    next: usize,
+    answer: *mut c_void,
+}
+
+/// dlsym(3).
+///
+/// # Safety
+/// As libc's `dlsym`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    arch::looked_up!(found_by_dlsym)
+}
+
+/// dlvsym(3).
+///
+/// # Safety
+/// As libc's `dlvsym`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
+    arch::looked_up!(found_by_dlvsym)
+}
+
+unsafe extern "C" fn found_by_dlsym(handle: *mut c_void, name: *const c_char, _: *const c_char) -> Found {
+    let next = DLSYM.address().unwrap_or(joined::find_in_libc as *const () as usize);
+    // SAFETY: the caller's own arguments.
+    unsafe { found(next, handle, name, core::ptr::null()) }
+}
+
+unsafe extern "C" fn found_by_dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> Found {
+    let next = DLVSYM.address().unwrap_or(nothing as *const () as usize);
+    // SAFETY: as above.
+    unsafe { found(next, handle, name, version) }
+}
+
+/// Stands for a libc without the function.
+extern "C" fn nothing() -> *mut c_void {
+    core::ptr::null_mut()
+}
+
+/// # Safety
+/// `next` is libc's function, and the others are its arguments.
+unsafe fn found(next: usize, handle: *mut c_void, name: *const c_char, version: *const c_char) -> Found {
+    let ours = syscall::syscall as *mut c_void;
+    // SAFETY: a name that the caller vouches for.
+    if name.is_null() || unsafe { CStr::from_ptr(name) } != SYSCALL.0 {
+        return Found { next, answer: core::ptr::null_mut() };
+    }
+    if handle == libc::RTLD_NEXT {
+        return Found { next: 0, answer: ours };
+    }
+    // SAFETY: the function's type, or a longer one, whose last argument dlsym does not look at.
+    let there = unsafe { core::mem::transmute::<usize, Find>(next)(handle, name, version) };
+    let is_libcs = !there.is_null() && SYSCALL.address() == Some(there as usize);
+    Found { next: 0, answer: if is_libcs { ours } else { there } }
+}
