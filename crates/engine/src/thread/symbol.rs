@@ -8,6 +8,7 @@ const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_SONAME: i64 = 14;
+const DT_DEBUG: i64 = 21;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 /// What glibc's objects with pthread_create(3) are called.
 const OBJECTS: [&CStr; 2] = [c"libc.so.6", c"libpthread.so.0"];
@@ -19,68 +20,100 @@ struct Dynamic {
     value: u64,
 }
 
+struct Search {
+    name: &'static CStr,
+    found: Option<usize>,
+}
+
 /// The address of a function of libc's, if it is a glibc that the loader knows.
 pub fn of_libc(name: &'static CStr) -> Option<usize> {
-    let mut found = None;
-    each(|object| {
-        // SAFETY: the loader knows the object, so that its tables are mapped and sound.
-        found =
-            unsafe { Tables::of(object).filter(|tables| tables.is_libc()).and_then(|tables| tables.find(name)) };
-        found.is_some()
-    });
-    found
+    let mut search = Search { name, found: None };
+    // SAFETY: `look` gets the loader's data, and `search`, which is there through the call.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.found
+}
+
+unsafe extern "C" fn look(object: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader's and `of_libc`'s, for the time of this call. It keeps the headers mapped, and knows the object, so that its
+    // tables are sound.
+    unsafe {
+        let (object, search) = (&*object, &mut *search.cast::<Search>());
+        let headers = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC);
+        let tables = dynamic.and_then(|dynamic| {
+            let base = object.dlpi_addr as usize;
+            Tables::at(base, (base + dynamic.p_vaddr as usize) as *const Dynamic)
+        });
+        search.found = tables.filter(|tables| tables.is_libc()).and_then(|tables| tables.find(search.name));
+        c_int::from(search.found.is_some())
+    }
 }
 
 /// The address that dlsym(RTLD_NEXT, `name`) answers to the object with the code at `own`: of the first object behind it. One that
-/// was loaded late finds what was there before.
+/// was loaded late finds what was there before. By no call: who asks may be a collector or tracer that is just learning what it
+/// stands before itself, dl_iterate_phdr(3) too.
 pub fn behind(own: usize, name: &CStr) -> Option<usize> {
-    let (mut before, mut behind, mut is_behind) = (None, None, false);
-    each(|object| {
-        // SAFETY: as in `of_libc`.
-        let (is_own, found) =
-            unsafe { (has(object, own), Tables::of(object).and_then(|tables| tables.find(name))) };
-        match (is_own, is_behind) {
-            (true, _) => is_behind = true,
-            (false, true) => behind = found,
-            (false, false) => before = before.or(found),
-        }
-        behind.is_some()
-    });
-    behind.or(before)
+    let objects = || core::iter::successors(first_object(), |object| object.next());
+    let ours = objects().filter(|object| object.base <= own).max_by_key(|object| object.base)?;
+    // SAFETY: the loader's list is of what is loaded.
+    let found = |object: &'static LinkMap| unsafe { Tables::at(object.base, object.dynamic)?.find(name) };
+    let is_other = |object: &&'static LinkMap| !core::ptr::eq(*object, ours);
+    let behind = core::iter::successors(ours.next(), |object| object.next()).find_map(found);
+    behind.or_else(|| objects().take_while(is_other).find_map(found))
 }
 
-/// Calls `look` for one object after the other, in the loader's order, until it answers true.
-fn each<L: FnMut(&dl_phdr_info) -> bool>(mut look: L) {
-    unsafe extern "C" fn visit<L: FnMut(&dl_phdr_info) -> bool>(
-        object: *mut dl_phdr_info,
-        _size: usize,
-        look: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader's, and the closure of `each`, for the time of this call.
-        c_int::from(unsafe { (*look.cast::<L>())(&*object) })
+/// The beginning of `struct link_map` of link.h.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    _name: *const core::ffi::c_char,
+    dynamic: *const Dynamic,
+    next: *const LinkMap,
+}
+
+impl LinkMap {
+    fn next(&self) -> Option<&'static LinkMap> {
+        // SAFETY: null, or the next of the list, which grows at its end.
+        unsafe { self.next.as_ref() }
     }
-    // SAFETY: `visit` gets the loader's data, and `look`, which is there through the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit::<L>), (&raw mut look).cast()) };
 }
 
-/// # Safety
-/// The object is loaded.
-unsafe fn headers(object: &dl_phdr_info) -> &[libc::Elf64_Phdr] {
-    // SAFETY: the caller's: the loader keeps that many program headers mapped.
-    unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) }
+/// The program itself, which heads the loader's list, as it tells debuggers (link.h's `struct r_debug`).
+fn first_object() -> Option<&'static LinkMap> {
+    #[repr(C)]
+    struct Debug {
+        _version: i32,
+        first: *const LinkMap,
+    }
+    // SAFETY: the kernel, or the loader, tells where the program's headers are, and these where its table of entries is, to which
+    // the loader has added where its list is.
+    unsafe {
+        let (headers, count) = (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM));
+        if headers == 0 {
+            return None;
+        }
+        let table = core::slice::from_raw_parts(headers as *const libc::Elf64_Phdr, count as usize);
+        let of_kind = |kind| table.iter().find(|header| header.p_type == kind);
+        let base = of_kind(libc::PT_PHDR).map_or(0, |own| headers as usize - own.p_vaddr as usize);
+        let dynamic = (base + of_kind(libc::PT_DYNAMIC)?.p_vaddr as usize) as *const Dynamic;
+        let debug = entry(dynamic, DT_DEBUG).filter(|debug| *debug != 0)? as *const Debug;
+        (*debug).first.as_ref()
+    }
 }
 
-/// Whether an address is in the object.
+/// The value of an entry of an object's table.
 ///
 /// # Safety
-/// The object is loaded.
-unsafe fn has(object: &dl_phdr_info, address: usize) -> bool {
+/// The table ends with an entry of tag 0.
+unsafe fn entry(table: *const Dynamic, tag: i64) -> Option<usize> {
     // SAFETY: the caller's.
-    let mut loaded = unsafe { headers(object) }.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    loaded.any(|header| {
-        let start = object.dlpi_addr as usize + header.p_vaddr as usize;
-        (start..start + header.p_memsz as usize).contains(&address)
-    })
+    unsafe {
+        let mut entry = table;
+        while (*entry).tag != 0 && (*entry).tag != tag {
+            entry = entry.add(1);
+        }
+        ((*entry).tag == tag).then(|| (*entry).value as usize)
+    }
 }
 
 /// What the loader looks names up in. Source: elf(5), and `do_lookup_x` in glibc's elf/dl-lookup.c for the hash.
@@ -101,21 +134,13 @@ enum Hash {
 }
 
 impl Tables {
+    /// Those of the object that is loaded at `base` and has its table of entries there.
+    ///
     /// # Safety
     /// The object is loaded.
-    unsafe fn of(object: &dl_phdr_info) -> Option<Tables> {
-        let base = object.dlpi_addr as usize;
-        let entry = |tag| {
-            // SAFETY: the caller's; the table of entries ends with one of tag 0.
-            unsafe {
-                let dynamic = headers(object).iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-                let mut entry = (base + dynamic.p_vaddr as usize) as *const Dynamic;
-                while (*entry).tag != 0 && (*entry).tag != tag {
-                    entry = entry.add(1);
-                }
-                ((*entry).tag == tag).then(|| (*entry).value as usize)
-            }
-        };
+    unsafe fn at(base: usize, entries: *const Dynamic) -> Option<Tables> {
+        // SAFETY: the caller's.
+        let entry = |tag| unsafe { entry(entries, tag) };
         // glibc has made addresses of these; where it cannot write (the vDSO), and in musl, they are counted from the base.
         let table = |tag| entry(tag).map(|value| if value > base { value } else { base + value });
         let hash = table(DT_GNU_HASH).map(Hash::Gnu).or_else(|| table(DT_HASH).map(Hash::Old))?;
