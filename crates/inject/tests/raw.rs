@@ -165,15 +165,32 @@ fn constructors_and_what_runs_before_them_are_served() {
     same_both_ways(&compile("early", NAME, &[library]), &[], None);
 }
 
+/// A program whose plugin makes a ring in its constructor.
+fn with_early_plugin(name: &str) -> PathBuf {
+    compile("early", "libearly.so", &["-shared", "-fPIC", "-DLIBRARY"]);
+    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch("raw").display());
+    compile("early", name, &["-DLOADS", &run_path])
+}
+
+#[test]
+fn a_plugins_constructor_is_served() {
+    const NAME: &str = "a_plugins_constructor_is_served";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    same_both_ways(&with_early_plugin(NAME), &[], None);
+}
+
 #[test]
 fn a_ring_that_the_kernel_has_made_stays_the_kernels() {
     const NAME: &str = "a_ring_that_the_kernel_has_made_stays_the_kernels";
     if let Some(reason) = obstacle() {
         return skip(NAME, reason);
     }
-    compile("early", "libearly.so", &["-shared", "-fPIC", "-DLIBRARY"]);
-    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch("raw").display());
-    same_both_ways(&compile("early", NAME, &["-DLOADS", &run_path]), &[], None);
+    // Where nothing is patched, nobody sees what the constructor of a plugin makes.
+    let program = with_early_plugin(NAME);
+    let output = output(trapped(&program).env("ANYRING_PATCH", "0").env("EXPECT_TRAP", "0"));
+    assert!(output.status.success(), "{}", text(&output));
 }
 
 #[test]

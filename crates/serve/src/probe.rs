@@ -23,7 +23,11 @@ pub fn aio_refusal() -> c_int {
 
 /// Why a page may not be writable and then executable, if so.
 pub fn patching_refusal() -> Option<&'static str> {
-    match ask_in_child(ask_for_writable_code) {
+    let answer = match is_filtered() {
+        true => ask_in_child(ask_for_writable_code),
+        false => Some(-ask_for_writable_code() as c_int),
+    };
+    match answer {
         Some(0) => None,
         None => Some("no child process can be made to ask whether code may be written"),
         Some(_) => Some("code must not be writable here"),

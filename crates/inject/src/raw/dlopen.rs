@@ -119,7 +119,10 @@ extern "C" fn before_dlmopen(caller: usize) -> Onward {
 
 fn onward(caller: usize, next: Option<usize>) -> Onward {
     let mut through = just_return as *const () as usize;
-    entry::aside(|| through = return_instruction_near(caller).unwrap_or(through));
+    entry::aside(|| {
+        super::loader::listen();
+        through = return_instruction_near(caller).unwrap_or(through);
+    });
     Onward { next: next.unwrap_or(nothing as *const () as usize), through }
 }
 

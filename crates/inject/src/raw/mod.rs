@@ -18,6 +18,7 @@ pub mod dlopen;
 mod filter;
 mod installed;
 mod island;
+mod loader;
 mod object;
 mod patch;
 mod scan;
@@ -108,11 +109,19 @@ pub fn start_late() {
 fn look_again(handle: *mut c_void) {
     process::notice_fork();
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
+        known.holder = object::Holder::Nobody; // whatever a panic has left
         object::opened(known, handle);
         if !mutated(Mutation::PluginsAreNotScanned) {
             cover(known, When::Later);
         }
     }
+}
+
+/// Whether what is loaded is to be looked through before its own code runs.
+fn looks_at_what_is_loaded() -> bool {
+    let is_known = || KNOWN.try_lock().is_some_and(|known| known.is_some());
+    let declined = DECLINED.load(Ordering::Relaxed) || mutated(Mutation::PluginsAreNotScanned);
+    !declined && patch::is_enabled() && backend::serves_instructions() && is_known()
 }
 
 /// The process's first ring is there, and [`descriptor::rings_exist`] says so: from now on it may be waited for.

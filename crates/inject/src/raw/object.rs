@@ -49,6 +49,8 @@ pub struct Known {
     passed_over: bool,
     /// Whether the program was running when it was first looked through.
     is_late: bool,
+    /// Whether what is loaded may go meanwhile.
+    pub holder: Holder,
     segments: Vec<Seen>,
     /// The loader's count of objects ever added.
     additions: u64,
@@ -59,6 +61,16 @@ impl Known {
     pub fn late() -> Known {
         Known { is_late: true, ..Known::default() }
     }
+}
+
+/// Who keeps what is loaded where it is while it is looked through.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// It is kept one by one: see [`Kept`].
+    #[default]
+    Nobody,
+    /// The calling thread holds the loader's lock. What is only just mapped must not be opened.
+    Loader,
 }
 
 #[derive(PartialEq)]
@@ -118,7 +130,8 @@ pub fn look(known: &mut Known) -> usize {
         } else if is_new {
             // What the program was started with stays; another thread may be closing a library that was added. One that is
             // gone has not been seen: it may come back to the same place.
-            let kept = if at_start && !known.is_late { None } else { Some(Kept::take(&segment)) };
+            let stays = at_start && !known.is_late || known.holder == Holder::Loader;
+            let kept = if stays { None } else { Some(Kept::take(&segment)) };
             if matches!(kept, Some(None)) {
                 continue;
             }

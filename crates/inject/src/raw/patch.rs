@@ -59,9 +59,14 @@ pub fn is_due(number: i32, behind: usize) -> bool {
     scan::is_ours(number as u64) && is_possible() && counters::count(behind)
 }
 
+/// Whether the program's environment permits it.
+pub fn is_enabled() -> bool {
+    ENABLED.load(Ordering::Relaxed)
+}
+
 /// Whether anything may be patched here.
 pub fn is_possible() -> bool {
-    ENABLED.load(Ordering::Relaxed) && !signals::PROCESS.load(Ordering::Relaxed).is_null()
+    is_enabled() && !signals::PROCESS.load(Ordering::Relaxed).is_null()
 }
 
 /// Gives up what belongs to objects that are not mapped any more: their counters and islands are there for others. Under the

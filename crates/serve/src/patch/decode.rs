@@ -1,7 +1,7 @@
 //! Instructions out of bytes.
 
 use yaxpeax_arch::LengthedInstruction;
-use yaxpeax_x86::long_mode::{InstDecoder, Instruction};
+use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode};
 
 /// `syscall`.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -19,4 +19,9 @@ pub fn decode(code: &[u8], at: usize) -> Option<Instruction> {
 /// How many bytes it has.
 pub fn length(instruction: &Instruction) -> usize {
     instruction.len().to_const() as usize
+}
+
+/// Whether it is a no-operation of any length.
+pub fn does_nothing(instruction: &Instruction) -> bool {
+    instruction.opcode() == Opcode::NOP
 }

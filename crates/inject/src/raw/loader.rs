@@ -1,0 +1,94 @@
+//! What dlopen(3) maps is looked through before its constructors run.
+//!
+//! ld.so tells debuggers of it by a call of a function that does nothing (`r_brk` of link.h's struct r_debug), once it has mapped
+//! everything and before it relocates or runs anything of it. With the program's first dlopen this function becomes a jump to
+//! here; a program that loads nothing keeps it. What finds another code there than a `ret` (a debugger's breakpoint, say),
+//! a libc that is too far away, or no right to write code, leaves it: then the constructors of a plugin see the kernel's answer.
+
+use super::{object, KNOWN};
+use crate::arch::{popped, pushed};
+use crate::{probe, sys};
+use anyring_engine::ring::broken;
+use anyring_engine::thread::{self, symbol};
+use anyring_serve::entry;
+use anyring_serve::patch::decode;
+use anyring_serve::patch::jump::{Jump, JUMP};
+use anyring_serve::patch::run::Start;
+use core::arch::naked_asm;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Relaxed: whoever is late finds another code than a `ret`.
+static LISTENS: AtomicBool = AtomicBool::new(false);
+
+/// The program is about to load something.
+pub(super) fn listen() {
+    if LISTENS.load(Ordering::Relaxed) || !super::looks_at_what_is_loaded() || LISTENS.swap(true, Ordering::Relaxed)
+    {
+        return;
+    }
+    let told = told as *const () as usize;
+    let Some(function) = symbol::behind(told, c"_dl_debug_state") else { return };
+    let jump = jump_at(function).filter(|jump| jump.leads_from(told));
+    if let Some(jump) = jump.filter(|_| probe::patching_refusal().is_none()) {
+        let _ = jump.store(told); // as where it is refused
+    }
+}
+
+/// The jump in place of the function, which is a `ret`, perhaps behind an endbr64, and what fills the rest of its 16 bytes. A
+/// thread may be between the two only where there is another.
+fn jump_at(function: usize) -> Option<Jump> {
+    const ALIGNMENT: usize = 16;
+    const RETURN: u8 = 0xc3;
+    const LANDING: [u8; JUMP] = [0xf3, 0x0f, 0x1e, 0xfa, RETURN];
+    if !function.is_multiple_of(ALIGNMENT) {
+        return None;
+    }
+    // SAFETY: code of the loader's, which is mapped in whole pages.
+    let code = unsafe { core::slice::from_raw_parts(function as *const u8, ALIGNMENT) };
+    let is_free = code.starts_with(&LANDING) && thread::is_alone() || code[0] == RETURN && fills(&code[1..]);
+    let start = Start { offset: 0, length: JUMP, is_passed: false };
+    is_free.then(|| Jump::new(code, function, &start, 0, &(0..0)))?
+}
+
+/// Whether as much as a jump needs does nothing.
+fn fills(code: &[u8]) -> bool {
+    let mut at = 0;
+    while at < JUMP - 1 {
+        match decode::decode(code, at).filter(decode::does_nothing) {
+            Some(nothing) => at += decode::length(&nothing),
+            None => return false,
+        }
+    }
+    true
+}
+
+/// In place of ld.so's function, in the middle of dlopen(3) and dlclose(3). Its callers may know that it changes no register.
+#[unsafe(naked)]
+unsafe extern "C" fn told() {
+    naked_asm!(
+        ".cfi_startproc",
+        "endbr64",
+        pushed!("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11"), // the stack is aligned for the call
+        "call {look}",
+        popped!("r11", "r10", "r9", "r8", "rdi", "rsi", "rdx", "rcx", "rax"),
+        "ret",
+        ".cfi_endproc",
+        look = sym look,
+    )
+}
+
+/// Nothing that ends the thread: it holds the loader's lock. Whoever holds [`KNOWN`] may be waiting for that, so it is not waited
+/// for; what is not looked through here, is when it has been loaded.
+extern "C" fn look() {
+    let errno = sys::errno();
+    let _ = broken::contain_any(|| {
+        entry::inside(|| {
+            if let Some(known) = KNOWN.try_lock().as_deref_mut().and_then(Option::as_mut) {
+                known.holder = object::Holder::Loader;
+                super::cover(known, super::When::Later);
+                known.holder = object::Holder::Nobody;
+            }
+        });
+    });
+    sys::set_errno(errno);
+}
