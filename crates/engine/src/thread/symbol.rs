@@ -1,5 +1,7 @@
-//! Functions by name past dlsym(3): libc's own, past every object that puts one of its own in front (a collector or tracer does
-//! that with pthread_create(3), and would wait for threads of ours, or run in them), and those that a symbol of ours stands before.
+//! Functions by name, past dlsym(3): libc's own, and those that a symbol of ours stands before.
+//!
+//! Of libc's an object may have put one of its own in front: a collector or tracer does that with pthread_create(3), and would
+//! wait for threads of ours, or run in them.
 
 use core::ffi::{c_int, c_void, CStr};
 use libc::{dl_phdr_info, Elf64_Sym};
