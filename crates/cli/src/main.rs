@@ -14,6 +14,7 @@ mod chaos;
 mod check;
 mod child;
 mod cli;
+mod costs;
 mod deny;
 mod doctor;
 mod elf;

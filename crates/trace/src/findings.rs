@@ -1,7 +1,10 @@
 //! What could be better, in plain words: read off what a ring's events added up to, with the numbers that say so and the
 //! flag or call that changes it. Nothing is said of what happened a few times only.
 
+mod causes;
+
 use crate::file_systems::FilesOn;
+use crate::gain::{Costs, Gain, Saved, Spent};
 use crate::report::{time, told, Interface, Kinds, RingReport};
 use anyring_abi::{
     IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQPOLL,
@@ -15,9 +18,11 @@ pub(crate) const FEW: u64 = 100;
 const LONG_NS: u64 = 100_000;
 /// As many requests with workers at a time pile up.
 const MANY_WORKERS: u64 = 64;
+/// As many requests in one call leave little of what it costs.
+const TOGETHER: u64 = 16;
 
 /// Something that could be better on one ring.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
     /// Which ring: its number in this trace.
     pub ring: u32,
@@ -27,6 +32,26 @@ pub struct Finding {
     pub evidence: String,
     /// What to change.
     pub advice: &'static str,
+    /// What that would bring to the program; none where what things cost here is not known.
+    pub gain: Option<Gain>,
+    #[serde(skip)]
+    pub(crate) saved: Saved,
+}
+
+impl Finding {
+    /// Whether it says the same of another ring.
+    pub(crate) fn is_like(&self, other: &Finding) -> bool {
+        (self.name, self.advice) == (other.name, other.advice)
+    }
+}
+
+/// What is to be known beside the ring.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Around {
+    pub costs: Costs,
+    /// Rings with one request in flight at a time.
+    pub alone: usize,
+    pub spent: Spent,
 }
 
 impl std::fmt::Display for Finding {
@@ -36,35 +61,53 @@ impl std::fmt::Display for Finding {
 }
 
 /// What there is to say of one ring.
-pub fn of_ring(ring: &RingReport) -> Vec<Finding> {
+pub(crate) fn of_ring(ring: &RingReport, around: &Around) -> Vec<Finding> {
     let all = match ring.interface {
-        Interface::IoUring => of_io_uring(ring),
-        Interface::Aio => of_aio(ring),
+        Interface::IoUring => of_io_uring(ring, around),
+        Interface::Aio => of_aio(ring, around),
     };
     let found = all.into_iter().flatten();
-    found.map(|(name, evidence, advice)| Finding { ring: ring.ring, name, evidence, advice }).collect()
+    let ring = ring.ring;
+    let of_it = |(name, evidence, advice, saved)| Finding { ring, name, evidence, advice, gain: None, saved };
+    found.map(of_it).collect()
 }
 
-fn of_io_uring(ring: &RingReport) -> Vec<Found> {
-    let files = &ring.files_on;
+fn of_io_uring(ring: &RingReport, around: &Around) -> Vec<Found> {
+    let (files, costs) = (&ring.files_on, &around.costs);
+    let queued = |kinds: &Kinds| queued(ring, kinds, around);
     let of_kinds = ring.kinds.iter().flat_map(|kinds| {
-        let punted = [punted_reads(kinds, files), punted_writes(kinds, files)];
-        [forced(kinds), slow_inline(kinds), of_kernel(ring, || attempts_in_vain(kinds))].into_iter().chain(punted)
+        let punted = [punted_reads(kinds, files, queued(kinds)), punted_writes(kinds, files, queued(kinds))];
+        [
+            forced(kinds, queued(kinds)),
+            slow_inline(kinds, costs),
+            of_kernel(ring, || attempts_in_vain(kinds, costs)),
+        ]
+        .into_iter()
+        .chain(punted)
     });
     let of_all = [
-        overflows(ring),
-        one_enter_each(ring),
-        of_kernel(ring, || one_submitter(ring)),
-        many_with_workers(ring),
-        of_kernel(ring, || unregistered(ring)),
+        overflows(ring, costs),
+        one_enter_each(ring, costs),
+        of_kernel(ring, || one_submitter(ring, costs)),
+        of_kernel(ring, || many_with_workers(ring, costs)),
+        of_kernel(ring, || unregistered(ring, costs)),
     ];
-    of_kinds.chain(of_all).collect()
+    causes::of_ring(ring, around).into_iter().chain(of_kinds).chain(of_all).collect()
 }
 
 /// There are no flags to an iocb and nothing to register; whether a file was opened with O_DIRECT, for which a worker is
 /// the right path, is not told.
-fn of_aio(ring: &RingReport) -> Vec<Found> {
-    vec![one_enter_each(ring), many_with_workers(ring)]
+fn of_aio(ring: &RingReport, around: &Around) -> Vec<Found> {
+    causes::of_ring(ring, around).into_iter().chain([one_enter_each(ring, &around.costs)]).collect()
+}
+
+/// What a worker costs, for so many requests of a kind: CPU time to hand them over, and the time in the queue.
+fn queued(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl Fn(u64) -> Saved {
+    // As many waited at a time as there were in flight.
+    let latencies: f64 = ring.kinds.iter().map(|kinds| kinds.latency_total_ns).sum();
+    let depth = (latencies / around.spent.elapsed_ns.max(1) as f64).max(1.0);
+    let (each_ns, worker_ns) = (kinds.queued_total_ns / kinds.worker.max(1) as f64, around.costs.worker_ns);
+    move |count| Saved { elapsed_ns: count as f64 * each_ns / depth, cpu_ns: count as f64 * worker_ns }
 }
 
 /// What saves something on the kernel's rings and nothing on our engine's, or even costs there (multishot RECV).
@@ -72,14 +115,14 @@ fn of_kernel(ring: &RingReport, find: impl Fn() -> Found) -> Found {
     ring.by_kernel.then(find).flatten()
 }
 
-type Found = Option<(&'static str, String, &'static str)>;
+type Found = Option<(&'static str, String, &'static str, Saved)>;
 
 /// At least `percent` of `whole`.
 fn mostly(part: u64, whole: u64, percent: u64) -> bool {
     whole != 0 && u128::from(part) * 100 >= u128::from(whole) * u128::from(percent)
 }
 
-fn forced(kinds: &Kinds) -> Found {
+fn forced(kinds: &Kinds, saved: impl Fn(u64) -> Saved) -> Found {
     // Our engine makes some of them without a worker.
     let sent =
         kinds.worker_because.get(Punt::AskedFor.name()).copied().unwrap_or(match kinds.worker_because.is_empty() {
@@ -98,7 +141,7 @@ fn forced(kinds: &Kinds) -> Found {
              the flag {} completed in the submitting call, in {inline}",
             kinds.inline
         );
-        return Some(("async_not_needed", evidence, "leave IOSQE_ASYNC away for these requests"));
+        return Some(("async_not_needed", evidence, "leave IOSQE_ASYNC away for these requests", saved(sent)));
     }
     if others != 0 || sent != kinds.forced {
         return None;
@@ -106,10 +149,11 @@ fn forced(kinds: &Kinds) -> Found {
     let evidence = format!(
         "each of {forced} {name} was sent to a worker by IOSQE_ASYNC and took {by_worker} (median); none was tried without"
     );
-    Some(("async_always", evidence, "trace once without IOSQE_ASYNC: if they complete inline, the flag only costs"))
+    let advice = "trace once without IOSQE_ASYNC: if they complete inline, the flag only costs";
+    Some(("async_always", evidence, advice, saved(sent)))
 }
 
-fn slow_inline(kinds: &Kinds) -> Found {
+fn slow_inline(kinds: &Kinds, costs: &Costs) -> Found {
     let is_on_disk = matches!(kinds.kind.file, "file" | "block");
     let large = matches!(kinds.kind.size, "<=1M" | ">1M") || kinds.kind.size == "-" && is_on_disk;
     let median = kinds.inline_p50_ns.filter(|median| *median >= LONG_NS)?;
@@ -123,10 +167,12 @@ fn slow_inline(kinds: &Kinds) -> Found {
         kinds.kind,
         time(Some(median))
     );
-    Some(("inline_blocks", evidence, "IOSQE_ASYNC lets the submitter go on meanwhile, where a core is idle"))
+    // Another core does at most half of it meanwhile.
+    let saved = Saved::elapsed(if costs.cores > 1 { kinds.inline_total_ns / 2.0 } else { 0.0 });
+    Some(("inline_blocks", evidence, "IOSQE_ASYNC lets the submitter go on meanwhile, where a core is idle", saved))
 }
 
-fn attempts_in_vain(kinds: &Kinds) -> Found {
+fn attempts_in_vain(kinds: &Kinds, costs: &Costs) -> Found {
     let advice = match kinds.kind.opcode.as_str() {
         "RECV" | "RECVMSG" => {
             "use multishot (IORING_RECV_MULTISHOT), or IORING_RECVSEND_POLL_FIRST to spare the attempt"
@@ -146,7 +192,7 @@ fn attempts_in_vain(kinds: &Kinds) -> Found {
         kinds.kind,
         time(kinds.poll_p50_ns)
     );
-    Some(("attempts_in_vain", evidence, advice))
+    Some(("attempts_in_vain", evidence, advice, Saved::cpu(kinds.poll as f64 * costs.poll_ns)))
 }
 
 /// Why workers got requests that nobody had sent there.
@@ -208,7 +254,7 @@ fn punted(
     })
 }
 
-fn punted_reads(kinds: &Kinds, files: &[FilesOn]) -> Found {
+fn punted_reads(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved) -> Found {
     if !matches!(kinds.kind.opcode.as_str(), "READ" | "READV" | "READ_FIXED" | "READV_FIXED") {
         return None;
     }
@@ -242,10 +288,10 @@ fn punted_reads(kinds: &Kinds, files: &[FilesOn]) -> Found {
         kinds.kind,
         time(kinds.worker_p50_ns)
     );
-    Some(("reads_punted", evidence, advice))
+    Some(("reads_punted", evidence, advice, saved(punted)))
 }
 
-fn punted_writes(kinds: &Kinds, files: &[FilesOn]) -> Found {
+fn punted_writes(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved) -> Found {
     if !matches!(kinds.kind.opcode.as_str(), "WRITE" | "WRITEV" | "WRITE_FIXED" | "WRITEV_FIXED") {
         return None;
     }
@@ -284,17 +330,18 @@ fn punted_writes(kinds: &Kinds, files: &[FilesOn]) -> Found {
         kinds.kind,
         time(kinds.worker_p50_ns)
     );
-    Some(("writes_punted", evidence, advice))
+    Some(("writes_punted", evidence, advice, saved(punted)))
 }
 
-fn overflows(ring: &RingReport) -> Found {
+fn overflows(ring: &RingReport, costs: &Costs) -> Found {
     let entries = ring.cq_entries.map_or(String::new(), |entries| format!(" of {entries} entries"));
     let evidence = format!("{} of {} CQEs found the CQ{entries} full", ring.overflows, ring.cqes);
     let advice = "make the CQ larger (IORING_SETUP_CQSIZE), or reap completions more often";
-    (ring.overflows != 0).then_some(("cq_overflow", evidence, advice))
+    let saved = Saved::cpu(ring.overflows as f64 * costs.overflow_ns);
+    (ring.overflows != 0).then_some(("cq_overflow", evidence, advice, saved))
 }
 
-fn one_enter_each(ring: &RingReport) -> Found {
+fn one_enter_each(ring: &RingReport, costs: &Costs) -> Found {
     let (each, batch) = (ring.enters_per_request?, ring.sqes_per_enter?);
     if ring.submitted < FEW
         || each < 0.9
@@ -321,10 +368,11 @@ fn one_enter_each(ring: &RingReport) -> Found {
         ring.submitted,
         told(ring.enters)
     );
-    Some(("one_enter_each", evidence, advice))
+    let spared = ring.enters?.saturating_sub(ring.submitted / TOGETHER);
+    Some(("one_enter_each", evidence, advice, Saved::cpu(spared as f64 * costs.call_ns)))
 }
 
-fn one_submitter(ring: &RingReport) -> Found {
+fn one_submitter(ring: &RingReport, costs: &Costs) -> Found {
     let others = IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL | IORING_SETUP_DEFER_TASKRUN;
     let flags = ring.setup_flags?;
     if !ring.one_submitter || ring.submitted < FEW || flags & others != 0 {
@@ -338,10 +386,11 @@ fn one_submitter(ring: &RingReport) -> Found {
     let advice =
         "set IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, if that thread also waits for completions: \
                   they are then worked off when it asks, not whenever they come";
-    Some(("one_submitter", evidence, advice))
+    let later: u64 = ring.kinds.iter().map(|kinds| kinds.count - kinds.inline).sum();
+    Some(("one_submitter", evidence, advice, Saved::cpu(later as f64 * costs.deferred_ns)))
 }
 
-fn many_with_workers(ring: &RingReport) -> Found {
+fn many_with_workers(ring: &RingReport, costs: &Costs) -> Found {
     let evidence = format!("workers had up to {} requests at a time", ring.most_with_workers);
     let advice = match ring.interface {
         Interface::IoUring => {
@@ -349,14 +398,16 @@ fn many_with_workers(ring: &RingReport) -> Found {
         }
         Interface::Aio => "keep fewer such requests in flight: a request after many others waits as long",
     };
-    (ring.most_with_workers >= MANY_WORKERS).then_some(("workers_pile_up", evidence, advice))
+    let saved = Saved::cpu(ring.most_with_workers as f64 * costs.thread_ns);
+    (ring.most_with_workers >= MANY_WORKERS).then_some(("workers_pile_up", evidence, advice, saved))
 }
 
-fn unregistered(ring: &RingReport) -> Found {
+fn unregistered(ring: &RingReport, costs: &Costs) -> Found {
     let most = ring.lookups.first().filter(|most| most.count >= 10 * FEW)?;
     let evidence = format!("descriptor {} ({}) was looked up {} times", most.fd, most.file, most.count);
     let advice = "register it (io_uring_register_files) and set IOSQE_FIXED_FILE";
-    Some(("unregistered_descriptor", evidence, advice))
+    let saved = Saved::cpu(most.count as f64 * costs.lookup_ns);
+    Some(("unregistered_descriptor", evidence, advice, saved))
 }
 
 #[cfg(test)]
@@ -401,6 +452,10 @@ mod tests {
         summary.report(0)
     }
 
+    fn found_of(report: &Report) -> Vec<Finding> {
+        super::of_ring(&report.rings[0], &super::Around::default())
+    }
+
     fn names(report: &Report) -> Vec<&str> {
         report.findings.iter().map(|finding| finding.name).collect()
     }
@@ -443,7 +498,7 @@ mod tests {
             nonblocking_writes: *can,
         });
         report.rings[0].files_on = files.collect();
-        let found = super::of_ring(&report.rings[0]);
+        let found = found_of(&report);
         found.into_iter().find(|it| it.name.ends_with("s_punted")).expect("that finding")
     }
 
@@ -483,7 +538,7 @@ mod tests {
             report.rings[0].kinds[0].worker = 400;
             report.rings[0].kinds[0].worker_because = because.iter().copied().collect();
             report.rings[0].files_on = files.to_vec();
-            super::of_ring(&report.rings[0]).into_iter().find(|it| it.name == "reads_punted").map(|it| it.evidence)
+            found_of(&report).into_iter().find(|it| it.name == "reads_punted").map(|it| it.evidence)
         };
         let cold = find(&[("asked_for", 250), ("would_wait", 150)]).expect("a finding");
         assert!(cold.starts_with("150 of 400 READ") && cold.ends_with("not in the page cache of ext4"), "{cold}");
@@ -494,7 +549,7 @@ mod tests {
         // What was made without a worker was not sent to one.
         let mut report = trace(400, Opcode::Read, 512, &[], |_| IOSQE_ASYNC.into());
         report.rings[0].kinds[0].worker = 0;
-        assert!(super::of_ring(&report.rings[0]).iter().all(|it| it.name != "async_always"));
+        assert!(found_of(&report).iter().all(|it| it.name != "async_always"));
     }
 
     #[test]
@@ -503,7 +558,7 @@ mod tests {
         let kinds = &mut report.rings[0].kinds[0];
         (kinds.worker, kinds.behind_worker) = (400, 400);
         kinds.worker_because = [("no_nonblocking_form", 400)].into_iter().collect();
-        assert!(super::of_ring(&report.rings[0]).iter().all(|it| it.name != "writes_punted"));
+        assert!(found_of(&report).iter().all(|it| it.name != "writes_punted"));
     }
 
     #[test]
@@ -513,7 +568,7 @@ mod tests {
             let kinds = &mut report.rings[0].kinds[0];
             (kinds.worker, kinds.sequential) = (400, sequential);
             kinds.worker_because = [("would_wait", 400)].into_iter().collect();
-            let found = super::of_ring(&report.rings[0]);
+            let found = found_of(&report);
             found.into_iter().find(|it| it.name == "reads_punted").expect("that finding").advice
         };
         assert!(advice(390).contains("WILLNEED"));

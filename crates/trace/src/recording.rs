@@ -4,6 +4,7 @@
 //! 56 bytes each, all numbers with the least byte first; then [`END`], JSON ([`Tail`]), its length in 8 bytes and the magic
 //! line again. One without its end was cut off.
 
+use crate::gain::Spent;
 use crate::{Event, FileSystems, Processes, Report, Summary};
 use anyring_engine::event::{FileKind, Kind};
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,9 @@ pub struct Tail {
     /// Children that could not be served, and why.
     #[serde(default)]
     pub unserved: Vec<String>,
+    /// What the program took.
+    #[serde(default)]
+    pub spent: Spent,
 }
 
 impl Tail {
@@ -48,6 +52,7 @@ impl Tail {
         let mut report = summary.report(self.events_lost);
         report.name_processes(&self.processes);
         report.name_file_systems(&self.file_systems);
+        report.tell_spent(self.spent);
         report.unserved.clone_from(&self.unserved);
         report
     }

@@ -3,14 +3,22 @@
 
 use crate::file_systems::{FileSystems, FilesOn};
 use crate::findings::{self, Finding};
+use crate::gain::{Gain, Saved, Spent};
 use crate::names;
 use crate::processes::Processes;
+use crate::summary::Habits;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What all events add up to.
 #[derive(Debug, Serialize)]
 pub struct Report {
+    /// What the program took in all, by [`Report::tell_spent`].
+    #[serde(flatten)]
+    pub spent: Spent,
+    /// Events that were told.
+    #[serde(skip)]
+    pub(crate) events: u64,
     /// Each ring, in the order in which they were made.
     pub rings: Vec<RingReport>,
     /// Each process that used one of them, by [`Report::name_processes`].
@@ -109,6 +117,9 @@ pub struct RingReport {
     pub most_with_workers: u64,
     /// The descriptors that were looked up most often, since they are not registered: at most three.
     pub lookups: Vec<Lookups>,
+    /// What it does that may be done better.
+    #[serde(skip)]
+    pub habits: Habits,
     /// Where its files are, by [`Report::name_file_systems`].
     pub files_on: Vec<FilesOn>,
     /// Each kind of request.
@@ -192,6 +203,15 @@ pub struct Kinds {
     /// How the latencies are spread.
     #[serde(skip)]
     pub latencies: Vec<Latencies>,
+    /// The latencies of those that completed in the submitting call, added up.
+    #[serde(skip)]
+    pub inline_total_ns: f64,
+    /// The times in the queue of the workers, added up.
+    #[serde(skip)]
+    pub queued_total_ns: f64,
+    /// All latencies, added up.
+    #[serde(skip)]
+    pub latency_total_ns: f64,
 }
 
 /// How many requests of one kind had a latency between the bound before and this one.
@@ -289,7 +309,34 @@ impl Report {
         for ring in &mut self.rings {
             ring.files_on = file_systems.of_ring(ring.ring);
         }
-        self.findings = self.rings.iter().flat_map(findings::of_ring).collect();
+        self.find();
+    }
+
+    /// Says what the program took, by which findings are weighed.
+    pub fn tell_spent(&mut self, spent: Spent) {
+        self.spent = spent;
+        self.find();
+    }
+
+    /// What could be better, the greatest gain first. What several rings have in common counts as one.
+    pub(crate) fn find(&mut self) {
+        let alone = self.rings.iter().filter(|ring| ring.habits.alone >= findings::FEW).count();
+        let around = findings::Around { costs: self.spent.costs.unwrap_or_default(), alone, spent: self.spent };
+        let mut found: Vec<Finding> = self.rings.iter().flat_map(|ring| findings::of_ring(ring, &around)).collect();
+        let sums: Vec<Saved> = found
+            .iter()
+            .map(|it| {
+                let same = found.iter().filter(|other| it.is_like(other));
+                same.fold(Saved::default(), |sum, other| sum.and(other.saved))
+            })
+            .collect();
+        for (finding, saved) in found.iter_mut().zip(sums) {
+            finding.gain = Gain::of(saved, &self.spent, self.events + self.events_lost);
+        }
+        found.retain(|finding| finding.gain.is_none_or(Gain::is_worth_it));
+        let percent = |finding: &Finding| finding.gain.map_or(0.0, |gain| gain.percent);
+        found.sort_by(|one, other| percent(other).total_cmp(&percent(one)));
+        self.findings = found;
     }
 
     fn write_processes(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -323,7 +370,7 @@ impl Report {
     /// What several rings have in common is said once, of the first.
     fn write_findings(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, finding) in self.findings.iter().enumerate() {
-            let same = |other: &&Finding| (other.name, other.advice) == (finding.name, finding.advice);
+            let same = |other: &&Finding| other.is_like(finding);
             if self.findings[..index].iter().any(|before| same(&before) && before.ring != finding.ring) {
                 continue;
             }
@@ -334,6 +381,9 @@ impl Report {
                 writeln!(formatter, "  the same of {}", numbers("ring", others.into_iter()))?;
             }
             writeln!(formatter, "  -> {}", finding.advice)?;
+            if let Some(gain) = finding.gain {
+                writeln!(formatter, "     saves {gain}")?;
+            }
         }
         let mut used = self.rings.iter().filter(|ring| ring.is_used()).peekable();
         if self.findings.is_empty() && used.peek().is_some() && used.all(|ring| ring.submitted < findings::FEW) {
@@ -522,5 +572,44 @@ mod tests {
         assert!(text.contains("in all, 6 rings: 1200 requests, 1200 enter calls, 1200 CQEs, "), "{text}");
         assert_eq!(text.matches("  the same of rings 2-6\n").count(), 1, "each finding once: {text}");
         assert!(text.contains("p50 us") && text.contains("  2.5  "), "one unit: {text}");
+    }
+
+    /// 400 NOPs in a call each, and as many reads one at a time, which take 300 us of the device's time.
+    #[test]
+    fn findings_are_ranked_by_what_they_bring_and_left_out_where_it_is_little() {
+        let mut summary = Summary::new(true);
+        for number in 1..=800u32 {
+            let opcode = if number % 2 == 0 { Opcode::Nop } else { Opcode::Read } as u16;
+            let at_ns = u64::from(number) * 1_000_000;
+            let of = |kind, after_ns| Event {
+                ring: 1,
+                request: number,
+                opcode,
+                time_ns: at_ns + after_ns,
+                ..Event::new(kind)
+            };
+            summary.add(&Event { len: 1, ..of(Kind::Enter, 0) });
+            summary.add(&of(Kind::SubmitReq, 0));
+            if number % 2 != 0 {
+                summary.add(&of(Kind::TaskAdd, 300_000));
+            }
+            summary.add(&Event { result: 4096, ..of(Kind::Complete, 300_000) });
+        }
+        let mut report = summary.report(0);
+        assert!(report.findings.iter().all(|it| it.gain.is_none()), "{:?}", report.findings);
+        let costs = crate::Costs { call_ns: 10_000.0, ..crate::Costs::default() };
+        let mut told = |elapsed_ns| {
+            let cpu_ns = Some(50_000_000);
+            report.tell_spent(Spent { elapsed_ns, cpu_ns, costs: Some(costs) });
+            let line = |it: &Finding| format!("{} {}", it.name, it.gain.expect("a gain"));
+            (report.findings.iter().map(line).collect::<Vec<_>>(), report.to_string())
+        };
+        let (found, text) = told(100_000_000);
+        let [first, second] =
+            ["one_in_flight about 90% of the elapsed time", "one_enter_each about 15% of its CPU time"];
+        assert_eq!(found, [first, second], "{text}");
+        assert!(text.contains("\n     saves about 90% of the elapsed time\n"), "{text}");
+        assert_eq!(told(800_000_000).0, [second, "one_in_flight about 11% of the elapsed time"]);
+        assert_eq!(told(8_000_000_000).0, [second], "1% is not worth a word");
     }
 }

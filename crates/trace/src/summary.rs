@@ -1,7 +1,7 @@
 //! What events add up to: per ring, and per kind of request on it.
 
 use crate::class::{counts_bytes, waits, SizeClass};
-use crate::findings;
+use crate::gain::Spent;
 use crate::later::{Moment, Threads};
 use crate::line::opcode_name;
 use crate::report::{Interface, Kinds, Latencies, Lookups, Report, RequestKind, RingReport, ThreadReport};
@@ -14,8 +14,10 @@ use anyring_engine::op::Punt;
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, HashMap};
 
+mod habits;
 mod rates;
 
+pub use habits::Habits;
 pub use rates::Rates;
 
 /// Requests that ask for no CQE on success never complete here; beyond this many in flight they are forgotten.
@@ -108,6 +110,7 @@ struct RingTally {
     /// Where the last transfer of each descriptor ends, if that is told.
     ends: HashMap<i32, u64>,
     kinds: BTreeMap<Key, Tally>,
+    habits: Habits,
 }
 
 #[derive(Debug, Clone)]
@@ -118,6 +121,10 @@ struct InFlight {
     file: FileKind,
     path: Path,
     submitted_ns: u64,
+    /// When it could begin: behind the one before it in its chain.
+    begun_ns: u64,
+    /// The descriptor that it names, if that is not registered.
+    looked_up: Option<i32>,
     /// When it was queued for a worker the last time, and for how long it has been queued until one began, as far as that
     /// is told.
     queued_ns: u64,
@@ -155,6 +162,8 @@ pub struct Summary {
     /// By the thread that did it.
     by_thread: BTreeMap<u32, ThreadReport>,
     has_sizes: bool,
+    /// How many were added.
+    events: u64,
     /// Of the kernel's requests.
     threads: Threads<Untold>,
 }
@@ -188,6 +197,7 @@ impl Summary {
 
     /// Adds one event; those of a ring must come in the order of time.
     pub fn add(&mut self, event: &Event) {
+        self.events += 1;
         if !self.has_sizes {
             self.follow_thread(event);
         }
@@ -219,7 +229,9 @@ impl Summary {
                 // It was said to be submitted, unless it could not even be read, and gets no event.
                 ring.refused += 1;
                 ring.submitted += u64::from(event.request == 0);
-                self.in_flight.remove(&(event.ring, event.request));
+                if self.in_flight.remove(&(event.ring, event.request)).is_some() {
+                    ring.habits.refuse();
+                }
             }
             Kind::SubmitReq | Kind::ReqFailed => {
                 ring.submitted += 1;
@@ -229,7 +241,7 @@ impl Summary {
             Kind::FileGet => {
                 ring.look_up(event.fd, event.file);
                 if let Some(request) = request {
-                    request.file = event.file;
+                    (request.file, request.looked_up) = (event.file, Some(event.fd));
                     if !self.has_sizes && event.len == 1 {
                         request.begin_in_io_wq(ring, event.time_ns);
                     }
@@ -330,6 +342,8 @@ impl Summary {
             file: FileKind::Unknown,
             path: if waits { Path::Poll } else { Path::Inline },
             submitted_ns: event.time_ns,
+            begun_ns: event.time_ns,
+            looked_up: None,
             queued_ns: 0,
             in_queue_ns: None,
             punt: None,
@@ -345,6 +359,9 @@ impl Summary {
             self.forget_at = QUIET_IN_FLIGHT.max(2 * self.in_flight.len());
         }
         self.in_flight.insert((event.ring, event.request), request);
+        if let Some(ring) = self.rings.get_mut(&event.ring) {
+            ring.habits.submit(event.request);
+        }
     }
 
     /// Whether it begins where the one before it on its descriptor ends.
@@ -384,6 +401,7 @@ impl Summary {
             request.path = Path::KernelAio;
         }
         ring.with_workers -= u64::from(request.path == Path::Worker && ring.with_workers != 0);
+        ring.habits.complete(&request, event);
         let tally = ring.kinds.entry(key).or_default();
         tally.forced += u64::from(request.flags & u32::from(IOSQE_ASYNC) != 0);
         if let Some(punt) = request.punt {
@@ -408,8 +426,13 @@ impl Summary {
             self.threads.complete(event.thread, untold, request.next != 0 && event.result >= 0);
         }
         if let Some(next) = self.in_flight.get_mut(&(event.ring, request.next)).filter(|_| request.next != 0) {
-            next.behind_worker = by_worker;
+            (next.behind_worker, next.begun_ns) = (by_worker, event.time_ns);
         }
+    }
+
+    /// Whether some ring had enough requests for findings.
+    pub fn says_much(&self) -> bool {
+        self.rings.values().any(|ring| ring.submitted >= crate::findings::FEW)
     }
 
     /// What it all adds up to.
@@ -424,16 +447,19 @@ impl Summary {
         }
         let rings: Vec<_> =
             self.rings.into_iter().map(|(number, ring)| ring.report(number, !self.has_sizes)).collect();
-        let findings = rings.iter().flat_map(findings::of_ring).collect();
-        Report {
+        let mut report = Report {
+            spent: Spent::default(),
+            events: self.events,
             rings,
             processes: Vec::new(),
             unserved: Vec::new(),
-            findings,
+            findings: Vec::new(),
             unattributed_enters: self.unattributed_enters,
             events_lost,
             by_thread: self.by_thread,
-        }
+        };
+        report.find();
+        report
     }
 }
 
@@ -478,6 +504,7 @@ impl RingTally {
             one_submitter: self.submitter.is_some() && !self.several_submitters,
             most_with_workers: self.most_with_workers,
             lookups: self.most_looked_up(),
+            habits: self.habits,
             files_on: Vec::new(),
             kinds: self.kinds.into_iter().map(|(key, tally)| tally.report(key)).collect(),
         }
@@ -499,8 +526,12 @@ impl Tally {
         let [inline_p50_ns, poll_p50_ns, kernel_aio_p50_ns, worker_p50_ns] =
             self.latency_ns.each_ref().map(|of| quantile(of, 0.5));
         let latencies = spread(&self.latency_ns);
+        let total = |of: &Histogram<u64>| of.mean() * of.len() as f64;
+        let (inline_total_ns, queued_total_ns) =
+            (total(&self.latency_ns[Path::Inline as usize]), total(&self.queued_ns));
         let [mut all, others @ ..] = self.latency_ns;
         others.iter().for_each(|others| all += others);
+        let latency_total_ns = total(&all);
         Kinds {
             kind: RequestKind { opcode: opcode_name(key.opcode), file: key.file.name(), size: key.size.name() },
             count: inline + poll + kernel_aio + worker,
@@ -531,6 +562,9 @@ impl Tally {
             queued_p50_ns: quantile(&self.queued_ns, 0.5),
             queued_p99_ns: quantile(&self.queued_ns, 0.99),
             latencies,
+            inline_total_ns,
+            queued_total_ns,
+            latency_total_ns,
         }
     }
 }

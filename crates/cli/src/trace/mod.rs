@@ -8,12 +8,12 @@ use crate::elf::Way;
 use crate::exec::resolve;
 use crate::failure::{Failure, CANNOT_EXECUTE};
 use crate::run::chosen;
-use crate::{elf, exec, library, ring};
+use crate::{costs, elf, exec, library, ring};
 use anyring_engine::os::backing::handle_faults;
 use anyring_guest::State;
 use anyring_trace::{
-    EngineSource, Event, FileSystems, Head, JoinedSource, KernelSource, Processes, Rates, Report, Source, Summary,
-    Tail,
+    Costs, EngineSource, Event, FileSystems, Head, JoinedSource, KernelSource, Processes, Rates, Report, Source,
+    Spent, Summary, Tail,
 };
 use std::io::Write;
 use std::path::Path;
@@ -103,7 +103,8 @@ pub fn watch(
     let (processes, file_systems) = (Processes::below(root), FileSystems::new(by_kernel));
     let mut tail = Tail { processes, file_systems, ..Tail::default() };
     let mut events: Vec<Event> = Vec::new();
-    let status = loop {
+    let began = Instant::now();
+    let (status, spent) = loop {
         let ended = subject.look()?;
         let busy = match ended {
             Some(_) => {
@@ -126,8 +127,8 @@ pub fn watch(
         glance(&summary);
         match ended {
             Some(status) => {
-                subject.reap();
-                break status;
+                let elapsed_ns = began.elapsed().as_nanos() as u64;
+                break (status, Spent { elapsed_ns, cpu_ns: subject.reap(), costs: None });
             }
             None if !busy => subject.sleep(),
             None => {}
@@ -135,8 +136,22 @@ pub fn watch(
     };
     tail.events_lost = source.dropped();
     tail.unserved = unserved.map_or(Vec::new(), |log| log.children());
+    drop(source);
+    tail.spent = Spent { costs: summary.says_much().then(|| costs_of(by_kernel)).flatten(), ..spent };
     let report = tail.report(summary);
     Ok(Watched { report, head, tail, subject, status })
+}
+
+/// What requests cost here, and what telling of them adds: some are made while the kernel's tracepoints tell.
+fn costs_of(by_kernel: bool) -> Option<Costs> {
+    let costs = costs::here(by_kernel)?;
+    let Some(mut source) = by_kernel.then(|| KernelSource::new().ok()).flatten() else { return Some(costs) };
+    let mut events = Vec::new();
+    let traced_ns = costs::rounds_ns(by_kernel)?;
+    source.finish(&mut events);
+    drop(source);
+    let told_ns = (traced_ns - costs::rounds_ns(by_kernel)?).max(0.0);
+    Some(Costs { event_ns: told_ns / events.len().max(1) as f64, ..costs })
 }
 
 /// Runs the program and reports. The answer is its exit status.

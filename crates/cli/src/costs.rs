@@ -1,0 +1,259 @@
+//! What requests cost here: made in a forked child on the kernel's io_uring, or on the engine in this executable, in the two
+//! ways of which a finding advises one. CPU time, the least of some tries.
+
+use crate::child::{ask, Outcome};
+use anyring_abi::{
+    Cqe, Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_POLL_ADD_MULTI, IORING_REGISTER_FILES,
+    IORING_SETUP_CQSIZE, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY,
+    IORING_SETUP_SINGLE_ISSUER, IORING_TIMEOUT_MULTISHOT, IOSQE_FIXED_FILE, NR_IO_URING_ENTER,
+    NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
+};
+use anyring_engine::{register, setup, Enter};
+use anyring_trace::Costs;
+use rustix::event::{eventfd, EventfdFlags, Timespec};
+use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::time::{clock_gettime, ClockId};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const ENTRIES: usize = 64;
+/// Each figure is the least of so many tries.
+const TRIES: usize = 3;
+const ROUNDS: u32 = 500;
+static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
+
+/// Measures them; none where rings in memory of the program's own cannot be had (Linux 6.5), or something went wrong.
+pub fn here(by_kernel: bool) -> Option<Costs> {
+    match ask(|| measure(by_kernel)) {
+        Outcome::Answered(costs) => costs,
+        _ => None,
+    }
+}
+
+/// What some rounds take in all: a poll, the call that submits it, its event and the call that waits.
+pub fn rounds_ns(by_kernel: bool) -> Option<f64> {
+    match ask(|| Client::new(by_kernel, 0, 0)?.polls(false)) {
+        Outcome::Answered(each_ns) => each_ns.map(|each_ns| each_ns * (TRIES as u32 * ROUNDS) as f64),
+        _ => None,
+    }
+}
+
+fn measure(by_kernel: bool) -> Option<Costs> {
+    let mut client = Client::new(by_kernel, 0, 0)?;
+    let alone_ns = client.nops(1)?;
+    let call_ns = (alone_ns - client.nops(16)?).max(0.0) * 16.0 / 15.0;
+    let [once_ns, again_ns] = [client.polls(true)?, Client::new(by_kernel, 0, 0)?.polls(false)?];
+    let deferred = Client::new(by_kernel, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0);
+    let deferred_ns = deferred.and_then(|mut client| client.polls(false)).map_or(0.0, |it| again_ns - it);
+    let timeout_ns = match [client.timeouts(false), client.timeouts(true)] {
+        [Some(again_ns), Some(once_ns)] => again_ns - once_ns,
+        _ => 0.0, // before Linux 6.4
+    };
+    let overflow_ns = Client::new(by_kernel, 0, 16)?.fill()? - Client::new(by_kernel, 0, 64)?.fill()?;
+    Some(Costs {
+        call_ns,
+        poll_ns: (again_ns - once_ns - call_ns).max(0.0),
+        timeout_ns: timeout_ns.max(0.0),
+        worker_ns: (client.syncs()? - alone_ns).max(0.0),
+        lookup_ns: client.lookup_ns()?.max(0.0),
+        overflow_ns: overflow_ns.max(0.0) * 64.0 / 48.0,
+        deferred_ns: deferred_ns.max(0.0),
+        thread_ns: least(50, || std::thread::spawn(|| ()).join().ok())?,
+        event_ns: 0.0,
+        cores: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+    })
+}
+
+/// CPU time of one of so many calls.
+fn least(rounds: u32, mut call: impl FnMut() -> Option<()>) -> Option<f64> {
+    let mut least = f64::MAX;
+    for _ in 0..TRIES {
+        let begin = clock_gettime(ClockId::ProcessCPUTime);
+        for _ in 0..rounds {
+            call()?;
+        }
+        let end = clock_gettime(ClockId::ProcessCPUTime);
+        let took = (end.tv_sec - begin.tv_sec) as f64 * 1e9 + (end.tv_nsec - begin.tv_nsec) as f64;
+        least = least.min(took / f64::from(rounds));
+    }
+    Some(least)
+}
+
+/// A ring in memory of this process, which ends with it.
+struct Client {
+    by_kernel: bool,
+    fd: i32,
+    params: Params,
+    queues: *mut u8,
+    sqes: *mut Sqe,
+    tail: u32,
+}
+
+impl Client {
+    fn new(by_kernel: bool, flags: u32, cq_entries: u32) -> Option<Client> {
+        // The engine in this process has no handler, nor an address that is bad.
+        anyring_engine::os::handler_installed();
+        std::env::remove_var("ANYRING_TRACE");
+        let area = || {
+            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a new mapping wherever the kernel likes.
+            let address = unsafe { libc::mmap(std::ptr::null_mut(), 1 << 14, protection, flags, -1, 0) };
+            (address != libc::MAP_FAILED).then_some(address)
+        };
+        let (queues, sqes) = (area()?, area()?);
+        let sized = if cq_entries != 0 { IORING_SETUP_CQSIZE } else { 0 };
+        let flags = flags | sized | IORING_SETUP_NO_MMAP | IORING_SETUP_NO_SQARRAY;
+        let mut params = Params { flags, cq_entries, ..Params::default() };
+        (params.cq_off.user_addr, params.sq_off.user_addr) = (queues as u64, sqes as u64);
+        let entries = if cq_entries != 0 { 8 } else { ENTRIES };
+        let address = std::ptr::from_mut(&mut params) as u64;
+        let fd = match by_kernel {
+            // SAFETY: the parameters outlive the call, and the memory that they name outlives the ring.
+            true => unsafe { libc::syscall(NR_IO_URING_SETUP, entries, address) as i32 },
+            false => setup(entries as u32, address).ok()?,
+        };
+        (fd >= 0).then(|| Client { by_kernel, fd, params, queues: queues.cast(), sqes: sqes.cast(), tail: 0 })
+    }
+
+    fn word(&self, offset: u32) -> &AtomicU32 {
+        // SAFETY: one of the words that setup said to be in the area, which lasts as long as the process.
+        unsafe { &*self.queues.add(offset as usize).cast() }
+    }
+
+    fn push(&mut self, sqe: Sqe) {
+        // SAFETY: the index is below the entries, for which there is room; the server reads it behind the tail's store.
+        unsafe { self.sqes.add((self.tail & (self.params.sq_entries - 1)) as usize).write_volatile(sqe) };
+        self.tail = self.tail.wrapping_add(1);
+        // Release: the server's Acquire load of the tail sees the SQE.
+        self.word(self.params.sq_off.tail).store(self.tail, Ordering::Release);
+    }
+
+    fn enter(&self, to_submit: u32, min_complete: u32) -> Option<()> {
+        let flags = IORING_ENTER_GETEVENTS;
+        let submitted = match self.by_kernel {
+            // SAFETY: no pointers; what the SQEs name outlives the requests.
+            true => unsafe { libc::syscall(NR_IO_URING_ENTER, self.fd, to_submit, min_complete, flags, 0, 0) },
+            false => {
+                let call = Enter { fd: self.fd as u32, to_submit, min_complete, flags, arg: 0, arg_size: 0 };
+                i64::from(anyring_engine::enter(&call).ok()?)
+            }
+        };
+        (submitted == i64::from(to_submit)).then_some(())
+    }
+
+    /// Takes all CQEs, the last of which must have succeeded, or its time be over.
+    fn reap(&self) -> Option<()> {
+        // Acquire: pairs with the server's Release store of the tail behind the CQEs. Relaxed: only this thread stores it.
+        let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire);
+        let head = self.word(self.params.cq_off.head);
+        if head.load(Ordering::Relaxed) == tail {
+            return None;
+        }
+        let place = (tail.wrapping_sub(1) & (self.params.cq_entries - 1)) as usize;
+        // SAFETY: inside the CQ, whose CQEs before the tail are written.
+        let cqe =
+            unsafe { self.queues.add(self.params.cq_off.cqes as usize).cast::<Cqe>().add(place).read_volatile() };
+        // Release: the server's Acquire load of the head sees that the CQEs were read.
+        head.store(tail, Ordering::Release);
+        (cqe.res >= 0 || cqe.res == -libc::ETIME).then_some(())
+    }
+
+    fn nops(&mut self, together: u32) -> Option<f64> {
+        let each = least(ROUNDS, || {
+            (0..together).for_each(|_| self.push(Sqe { opcode: Opcode::Nop as u8, fd: -1, ..Sqe::default() }));
+            self.enter(together, together)?;
+            self.reap()
+        })?;
+        Some(each / f64::from(together))
+    }
+
+    /// As many NOPs as overflow a small CQ, each eight in a call.
+    fn fill(&mut self) -> Option<f64> {
+        let each = least(50, || {
+            for _ in 0..8 {
+                (0..8).for_each(|_| self.push(Sqe { opcode: Opcode::Nop as u8, fd: -1, ..Sqe::default() }));
+                self.enter(8, 0)?;
+            }
+            for _ in 0..64 / self.params.cq_entries.min(64) {
+                self.reap()?;
+                self.enter(0, 0)?;
+            }
+            Some(())
+        })?;
+        Some(each / 64.0)
+    }
+
+    /// An event each round, with a poll of its own or one for all.
+    fn polls(&mut self, once: bool) -> Option<f64> {
+        let event: OwnedFd = eventfd(0, EventfdFlags::NONBLOCK).ok()?;
+        let len = if once { IORING_POLL_ADD_MULTI } else { 0 };
+        let (opcode, op_flags) = (Opcode::PollAdd as u8, libc::POLLIN as u32);
+        let sqe = Sqe { opcode, fd: event.as_raw_fd(), len, op_flags, ..Sqe::default() };
+        if once {
+            self.push(sqe);
+            self.enter(1, 0)?;
+        }
+        let cost = least(ROUNDS, || {
+            if !once {
+                self.push(sqe);
+                self.enter(1, 0)?;
+            }
+            rustix::io::write(&event, &1u64.to_ne_bytes()).ok()?;
+            self.enter(0, 1)?;
+            rustix::io::read(&event, &mut [0u8; 8]).ok()?;
+            self.reap()
+        });
+        std::mem::forget(event); // the poll goes on
+        cost
+    }
+
+    fn timeouts(&mut self, once: bool) -> Option<f64> {
+        let op_flags = if once { IORING_TIMEOUT_MULTISHOT } else { 0 };
+        let addr = &raw const TICK as u64;
+        let sqe = Sqe { opcode: Opcode::Timeout as u8, fd: -1, addr, len: 1, op_flags, ..Sqe::default() };
+        if once {
+            self.push(sqe);
+            self.enter(1, 0)?;
+        }
+        least(150, || {
+            if !once {
+                self.push(sqe);
+            }
+            self.enter(u32::from(!once), 1)?;
+            self.reap()
+        })
+    }
+
+    /// What a worker always has, and is nothing of a file in memory.
+    fn syncs(&mut self) -> Option<f64> {
+        let file = memfd_create("anyring-costs", MemfdFlags::CLOEXEC).ok()?;
+        least(300, || {
+            self.push(Sqe { opcode: Opcode::Fsync as u8, fd: file.as_raw_fd(), ..Sqe::default() });
+            self.enter(1, 1)?;
+            self.reap()
+        })
+    }
+
+    fn lookup_ns(&mut self) -> Option<f64> {
+        let file = std::fs::File::open("/dev/zero").ok()?;
+        let files = [file.as_raw_fd()];
+        let (fd, address) = (self.fd as u32, files.as_ptr() as u64);
+        match self.by_kernel {
+            // SAFETY: the array outlives the call.
+            true => unsafe { libc::syscall(NR_IO_URING_REGISTER, fd, IORING_REGISTER_FILES, address, 1) == 0 },
+            false => register(fd, IORING_REGISTER_FILES, address, 1).is_ok(),
+        }
+        .then_some(())?;
+        let mut byte = 0u8;
+        let addr = &raw mut byte as u64;
+        let mut cost = |fd: i32, flags: u8| {
+            let sqe = Sqe { opcode: Opcode::Read as u8, fd, flags, addr, len: 1, ..Sqe::default() };
+            least(200, || {
+                (0..16).for_each(|_| self.push(sqe));
+                self.enter(16, 16)?;
+                self.reap()
+            })
+        };
+        Some((cost(files[0], 0)? - cost(0, IOSQE_FIXED_FILE)?) / 16.0)
+    }
+}

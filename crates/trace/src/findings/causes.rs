@@ -1,0 +1,70 @@
+//! First causes: how the program goes about its requests, whatever path they take.
+
+use super::{Around, Found, FEW};
+use crate::gain::Saved;
+use crate::report::{time, Interface, RingReport};
+
+/// A device does about as many small transfers at a time: few do less, and what more would bring is not counted.
+const AT_A_TIME: f64 = 4.0;
+/// Writes that share an FSYNC where they are grouped.
+const GROUP: f64 = 8.0;
+
+pub(super) fn of_ring(ring: &RingReport, around: &Around) -> Vec<Found> {
+    let of_all = [one_in_flight(ring, around), sync_each(ring)];
+    let of_rings = [poll_again(ring, around), timeout_again(ring, around)];
+    let is_io_uring = ring.interface == Interface::IoUring;
+    of_all.into_iter().chain(of_rings.into_iter().filter(|_| is_io_uring)).collect()
+}
+
+fn one_in_flight(ring: &RingReport, around: &Around) -> Found {
+    let (count, took_ns) = (ring.habits.alone, ring.habits.alone_ns);
+    if count < FEW {
+        return None;
+    }
+    let evidence = format!(
+        "{count} reads and writes of at most 64 KiB waited for their device with nothing else in flight, {} in all",
+        time(Some(took_ns))
+    );
+    let advice = "keep several in flight (8 to 32), as far as none needs what another reads";
+    // Other rings keep the device busy, too.
+    let left = around.alone as f64 / AT_A_TIME;
+    Some(("one_in_flight", evidence, advice, Saved::elapsed(took_ns as f64 * (1.0 - left).max(0.0))))
+}
+
+fn sync_each(ring: &RingReport) -> Found {
+    let habits = &ring.habits;
+    let each = habits.writes as f64 / habits.syncs.max(1) as f64;
+    if habits.syncs < FEW || habits.writes < FEW || each >= GROUP / 2.0 {
+        return None;
+    }
+    let evidence = format!(
+        "{} FSYNCs for {} writes, which took {} in all",
+        habits.syncs,
+        habits.writes,
+        time(Some(habits.sync_ns))
+    );
+    let advice = "let several writes share an FSYNC (group commit), as far as they need not be lasting one by one";
+    Some(("sync_each", evidence, advice, Saved::elapsed(habits.sync_ns as f64 * (1.0 - each / GROUP))))
+}
+
+/// The calls that submit nothing else are spared, too.
+fn each_ns(ring: &RingReport, around: &Around, cost_ns: f64) -> f64 {
+    let submits_alone = ring.sqes_per_enter.is_some_and(|each| each < 1.5) && !ring.submits_and_waits;
+    cost_ns + if submits_alone { around.costs.call_ns } else { 0.0 }
+}
+
+fn poll_again(ring: &RingReport, around: &Around) -> Found {
+    let count = ring.habits.polls_again;
+    let evidence = format!("{count} POLL_ADDs were of a descriptor that one had been of before");
+    let advice = "make it once: IORING_POLL_ADD_MULTI (io_uring_prep_poll_multishot)";
+    let saved = Saved::cpu(count as f64 * each_ns(ring, around, around.costs.poll_ns));
+    (count >= FEW).then_some(("poll_again", evidence, advice, saved))
+}
+
+fn timeout_again(ring: &RingReport, around: &Around) -> Found {
+    let count = ring.habits.timeouts_again;
+    let evidence = format!("{count} TIMEOUTs took about as long as the one before, and ended like it");
+    let advice = "make it once, if its time is the same: IORING_TIMEOUT_MULTISHOT (Linux 6.4)";
+    let saved = Saved::cpu(count as f64 * each_ns(ring, around, around.costs.timeout_ns));
+    (count >= FEW).then_some(("timeout_again", evidence, advice, saved))
+}

@@ -1,0 +1,205 @@
+//! Habits of a program that cost it time or CPU time: one request in flight at a time, an FSYNC behind each write, polls and
+//! timeouts that are made anew each time.
+
+use super::{InFlight, Path, DESCRIPTORS};
+use crate::line::ring_opcode;
+use crate::Event;
+use anyring_abi::{
+    Opcode, IOCB_CMD_FDSYNC, IOCB_CMD_FSYNC, IOCB_CMD_PREAD, IOCB_CMD_PREADV, IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV,
+};
+use anyring_engine::event::AIO;
+use std::collections::HashSet;
+
+/// Larger transfers keep a device busy one at a time.
+const SMALL_BYTES: i32 = 64 << 10;
+
+/// What was seen on one ring.
+#[derive(Debug, Clone, Default)]
+pub struct Habits {
+    /// Small transfers that waited for their device with nothing else in flight.
+    pub alone: u64,
+    /// How long, in all.
+    pub alone_ns: u64,
+    /// FSYNCs and FDATASYNCs, and writes.
+    pub syncs: u64,
+    pub writes: u64,
+    /// How long at least one of them was in flight.
+    pub sync_ns: u64,
+    /// One-shot POLL_ADDs of a descriptor that one had been of before.
+    pub polls_again: u64,
+    /// One-shot TIMEOUTs that took as long as the one before.
+    pub timeouts_again: u64,
+    in_flight: u64,
+    /// The request that is in flight alone since its submission.
+    single: Option<u32>,
+    synced_until_ns: u64,
+    polled: HashSet<i32>,
+    tick_ns: u64,
+}
+
+/// What counts here of an operation.
+#[derive(PartialEq, Eq)]
+enum Sort {
+    Read,
+    Write,
+    Sync,
+    Poll,
+    Timeout,
+    Other,
+}
+
+fn sort(opcode: u16) -> Sort {
+    const READS: [u16; 2] = [AIO | IOCB_CMD_PREAD, AIO | IOCB_CMD_PREADV];
+    const WRITES: [u16; 2] = [AIO | IOCB_CMD_PWRITE, AIO | IOCB_CMD_PWRITEV];
+    const SYNCS: [u16; 2] = [AIO | IOCB_CMD_FSYNC, AIO | IOCB_CMD_FDSYNC];
+    use Opcode::*;
+    match ring_opcode(opcode) {
+        Some(Read | Readv | ReadFixed | ReadvFixed) => Sort::Read,
+        Some(Write | Writev | WriteFixed | WritevFixed) => Sort::Write,
+        Some(Fsync) => Sort::Sync,
+        Some(PollAdd) => Sort::Poll,
+        Some(Timeout) => Sort::Timeout,
+        _ if READS.contains(&opcode) => Sort::Read,
+        _ if WRITES.contains(&opcode) => Sort::Write,
+        _ if SYNCS.contains(&opcode) => Sort::Sync,
+        _ => Sort::Other,
+    }
+}
+
+impl Habits {
+    pub(super) fn submit(&mut self, request: u32) {
+        self.single = (self.in_flight == 0).then_some(request);
+        self.in_flight += 1;
+    }
+
+    pub(super) fn refuse(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// The request has its last CQE.
+    pub(super) fn complete(&mut self, request: &InFlight, event: &Event) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let latency_ns = event.time_ns.saturating_sub(request.submitted_ns);
+        let is_alone = self.single == Some(event.request) && request.path != Path::Inline;
+        let is_small = (1..=SMALL_BYTES).contains(&event.result);
+        match sort(request.opcode) {
+            // Where a worker writes, the file's lock is what others would wait for, too.
+            Sort::Read | Sort::Write if is_alone && is_small && self.waits_for_device(request) => {
+                self.alone += 1;
+                self.alone_ns += latency_ns;
+            }
+            Sort::Sync => {
+                self.syncs += 1;
+                let begin_ns = request.begun_ns.max(self.synced_until_ns);
+                self.sync_ns += event.time_ns.saturating_sub(begin_ns);
+                self.synced_until_ns = event.time_ns;
+            }
+            Sort::Poll if !request.several && event.result > 0 => {
+                let Some(fd) = request.looked_up else { return };
+                let was_polled = self.polled.contains(&fd);
+                self.polls_again += u64::from(was_polled);
+                if !was_polled && self.polled.len() < DESCRIPTORS {
+                    self.polled.insert(fd);
+                }
+            }
+            Sort::Timeout if !request.several && event.result == -libc::ETIME => {
+                let is_again = self.tick_ns != 0 && latency_ns < 2 * self.tick_ns && self.tick_ns < 2 * latency_ns;
+                self.timeouts_again += u64::from(is_again);
+                self.tick_ns = latency_ns;
+            }
+            _ => {}
+        }
+        self.writes += u64::from(sort(request.opcode) == Sort::Write);
+    }
+
+    fn waits_for_device(&self, request: &InFlight) -> bool {
+        match request.path {
+            Path::KernelAio => true,
+            Path::Worker => sort(request.opcode) == Sort::Read,
+            Path::Inline | Path::Poll => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Event, Summary};
+    use anyring_abi::{Opcode, IORING_CQE_F_MORE};
+    use anyring_engine::event::{FileKind, Kind};
+
+    fn event(kind: Kind, opcode: Opcode, request: u32, time_ns: u64) -> Event {
+        Event { ring: 1, request, time_ns, opcode: opcode as u16, fd: 5, ..Event::new(kind) }
+    }
+
+    fn habits(events: &[Event]) -> super::Habits {
+        let mut summary = Summary::new(true);
+        events.iter().for_each(|event| summary.add(event));
+        summary.report(0).rings.remove(0).habits
+    }
+
+    /// Two reads by the device, the second before the first is there or behind it.
+    fn reads(second_ns: u64, result: i32) -> super::Habits {
+        let of = |kind, request, time_ns| event(kind, Opcode::Read, request, time_ns);
+        let complete = |request, time_ns| Event { result, ..of(Kind::Complete, request, time_ns) };
+        let mut events = [
+            of(Kind::SubmitReq, 1, 10),
+            of(Kind::TaskAdd, 1, 90),
+            complete(1, 100),
+            of(Kind::SubmitReq, 2, second_ns),
+            of(Kind::TaskAdd, 2, 200),
+            complete(2, 210),
+        ];
+        events.sort_by_key(|event| event.time_ns);
+        habits(&events)
+    }
+
+    #[test]
+    fn only_what_waits_for_a_device_with_nothing_beside_it_is_alone() {
+        let one_by_one = reads(110, 4096);
+        assert_eq!((one_by_one.alone, one_by_one.alone_ns), (2, 90 + 100));
+        assert_eq!(reads(50, 4096).alone, 0, "both were in flight");
+        assert_eq!(reads(110, 1 << 20).alone, 0, "large ones keep the device busy");
+    }
+
+    #[test]
+    fn an_fsync_counts_from_when_it_can_begin_and_two_at_a_time_once() {
+        let of = |kind, opcode, request, time_ns| event(kind, opcode, request, time_ns);
+        let found = habits(&[
+            of(Kind::SubmitReq, Opcode::Write, 1, 10),
+            of(Kind::SubmitReq, Opcode::Fsync, 2, 10),
+            Event { offset: 1, ..of(Kind::Link, Opcode::Fsync, 2, 10) },
+            of(Kind::Complete, Opcode::Write, 1, 40),
+            of(Kind::SubmitReq, Opcode::Fsync, 3, 50),
+            of(Kind::Complete, Opcode::Fsync, 2, 100),
+            of(Kind::Complete, Opcode::Fsync, 3, 120),
+        ]);
+        assert_eq!((found.writes, found.syncs, found.sync_ns), (1, 2, 80));
+    }
+
+    #[test]
+    fn what_is_made_again_is_counted_from_the_second_on() {
+        let mut events = Vec::new();
+        for request in 1..=3 {
+            let of = |kind, opcode, time_ns| event(kind, opcode, request, u64::from(request) * 1_000 + time_ns);
+            events.extend([
+                of(Kind::SubmitReq, Opcode::PollAdd, 0),
+                Event { file: FileKind::Other, ..of(Kind::FileGet, Opcode::PollAdd, 1) },
+                Event { result: 1, ..of(Kind::Complete, Opcode::PollAdd, 2) },
+            ]);
+        }
+        for request in 4..=6 {
+            let of = |kind, time_ns| event(kind, Opcode::Timeout, request, u64::from(request) * 1_000 + time_ns);
+            let took_ns = if request == 6 { 900 } else { 100 };
+            events.extend([of(Kind::SubmitReq, 0), Event { result: -libc::ETIME, ..of(Kind::Complete, took_ns) }]);
+        }
+        let found = habits(&events);
+        assert_eq!((found.polls_again, found.timeouts_again), (2, 1));
+        // A multishot one is made once.
+        let shot = |event: &Event| match event.kind {
+            Kind::Complete => Event { flags: IORING_CQE_F_MORE, ..*event },
+            _ => *event,
+        };
+        let shots: Vec<_> = events.iter().map(shot).collect();
+        assert_eq!(habits(&shots).polls_again, 0);
+    }
+}
