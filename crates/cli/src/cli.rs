@@ -241,6 +241,7 @@ Examples:
   anyring trace --perfetto trace.json -- ./myserver
   anyring trace --pid 1234 --live
   anyring trace --record trace.rec -- ./myserver && anyring report trace.rec
+  anyring trace --verify './mybench --depth 32' -- ./mybench --depth 1
   anyring trace --json -o report.json -- ./mytest && jq '.rings[].kinds[]' report.json
 
 With anyring's own engine no privilege is needed. The kernel's io_uring is traced through tracefs, as root; its
@@ -266,6 +267,10 @@ pub struct TraceOptions {
     /// of a second]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub live: Option<u32>,
+    /// Then run PROGRAM and COMMAND, which sh(1) gets, in five turns without tracing, and say whether COMMAND takes less: it is
+    /// PROGRAM changed as a finding advises, and does the same work
+    #[arg(long, value_name = "COMMAND", conflicts_with = "pid")]
+    pub verify: Option<OsString>,
     /// Trace the running process PID, until it ends or anyring gets SIGINT
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,

@@ -23,6 +23,7 @@ mod later;
 mod outputs;
 mod subject;
 mod unserved;
+mod verify;
 
 pub use later::report;
 use later::Record;
@@ -30,6 +31,7 @@ pub use outputs::create;
 use outputs::{backend_of, check_files, filter_of, Outputs};
 use subject::{Child, Running, Subject};
 use unserved::Unserved;
+use verify::Before;
 
 /// Whom to trace.
 #[derive(Clone, Copy)]
@@ -159,6 +161,7 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     let program = Program { words: options.words.clone() };
     let whom = options.pid.map_or(Whom::Program(&program), Whom::Process);
     let backend = chosen(options.backend, "ANYRING_BACKEND")?;
+    let before = Before::new();
     let form = &options.form;
     let filter = filter_of(form)?;
     // Before the files of an earlier trace are emptied.
@@ -179,6 +182,9 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     let watched = watch(backend, None, whom, each, glance)?;
     record.map_or(Ok(()), |record| record.finish(&watched.head, &watched.tail))?;
     outputs.finish(&watched.report, &watched.head)?;
+    if let Some(changed) = options.verify.as_deref() {
+        before.verify(watched.head.by_kernel, &program, changed)?;
+    }
     watched.end_as_it_did()
 }
 
