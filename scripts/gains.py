@@ -69,7 +69,7 @@ def main():
                 found = [it for it in report["findings"] if it["name"] == name]
                 turns = [[took(anyring, backend, [client, which, file]) for which in (before, after)]
                          for _ in range(arguments.turns)]
-                gain = found[0]["gain"] if found else {"percent": 0.0, "of": "cpu"}
+                gain = (found[0]["gain"] if found else None) or {"percent": 0.0, "of": "cpu"}
                 old, new = [statistics.median(turn[at][gain["of"]] for turn in turns) for at in (0, 1)]
                 measured = 100 * (old - new) / old
                 told = gain["percent"]

@@ -3,10 +3,10 @@
 
 use crate::child::{ask, Outcome};
 use anyring_abi::{
-    Cqe, Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_POLL_ADD_MULTI, IORING_REGISTER_FILES,
-    IORING_SETUP_CQSIZE, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY,
-    IORING_SETUP_SINGLE_ISSUER, IORING_TIMEOUT_MULTISHOT, IOSQE_FIXED_FILE, NR_IO_URING_ENTER,
-    NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
+    Cqe, Opcode, Params, Sqe, IORING_CQE_F_MORE, IORING_ENTER_GETEVENTS, IORING_POLL_ADD_MULTI,
+    IORING_REGISTER_FILES, IORING_SETUP_CQSIZE, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_NO_MMAP,
+    IORING_SETUP_NO_SQARRAY, IORING_SETUP_SINGLE_ISSUER, IORING_TIMEOUT_MULTISHOT, IOSQE_FIXED_FILE,
+    NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
 use anyring_engine::{register, setup, Enter};
 use anyring_trace::Costs;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const ENTRIES: usize = 64;
 /// Each figure is the least of so many tries.
 const TRIES: usize = 3;
-const ROUNDS: u32 = 500;
+const ROUNDS: u32 = 200;
 static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 
 /// Measures them; none where rings in memory of the program's own cannot be had (Linux 6.5), or something went wrong.
@@ -42,18 +42,22 @@ fn measure(by_kernel: bool) -> Option<Costs> {
     let mut client = Client::new(by_kernel, 0, 0)?;
     let alone_ns = client.nops(1)?;
     let call_ns = (alone_ns - client.nops(16)?).max(0.0) * 16.0 / 15.0;
-    let [once_ns, again_ns] = [client.polls(true)?, Client::new(by_kernel, 0, 0)?.polls(false)?];
+    let [poll_once_ns, poll_ns] = [client.polls(true)?, Client::new(by_kernel, 0, 0)?.polls(false)?];
     let deferred = Client::new(by_kernel, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0);
-    let deferred_ns = deferred.and_then(|mut client| client.polls(false)).map_or(0.0, |it| again_ns - it);
-    let timeout_ns = match [client.timeouts(false), client.timeouts(true)] {
-        [Some(again_ns), Some(once_ns)] => again_ns - once_ns,
-        _ => 0.0, // before Linux 6.4
+    let deferred_ns = deferred.and_then(|mut client| client.polls(false)).map_or(0.0, |it| poll_ns - it);
+    // Before Linux 6.4 there is no multishot one.
+    let once_ns = client.timeouts(true, false);
+    let mut timeout_ns = |alone| match [client.timeouts(false, alone), once_ns] {
+        [Some(again_ns), Some(once_ns)] => (again_ns - once_ns).max(0.0),
+        _ => 0.0,
     };
+    let [timeout_ns, timeout_alone_ns] = [false, true].map(&mut timeout_ns);
     let overflow_ns = Client::new(by_kernel, 0, 16)?.fill()? - Client::new(by_kernel, 0, 64)?.fill()?;
-    Some(Costs {
+    let costs = Costs {
         call_ns,
-        poll_ns: (again_ns - once_ns - call_ns).max(0.0),
-        timeout_ns: timeout_ns.max(0.0),
+        poll_ns: (poll_ns - poll_once_ns).max(0.0),
+        timeout_ns,
+        timeout_alone_ns,
         worker_ns: (client.syncs()? - alone_ns).max(0.0),
         lookup_ns: client.lookup_ns()?.max(0.0),
         overflow_ns: overflow_ns.max(0.0) * 64.0 / 48.0,
@@ -61,7 +65,8 @@ fn measure(by_kernel: bool) -> Option<Costs> {
         thread_ns: least(50, || std::thread::spawn(|| ()).join().ok())?,
         event_ns: 0.0,
         cores: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
-    })
+    };
+    Some(costs.rounded())
 }
 
 /// CPU time of one of so many calls.
@@ -141,8 +146,8 @@ impl Client {
         (submitted == i64::from(to_submit)).then_some(())
     }
 
-    /// Takes all CQEs, the last of which must have succeeded, or its time be over.
-    fn reap(&self) -> Option<()> {
+    /// Takes all CQEs, the last of which must have succeeded, or its time be over, and is answered.
+    fn reap(&self) -> Option<Cqe> {
         // Acquire: pairs with the server's Release store of the tail behind the CQEs. Relaxed: only this thread stores it.
         let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire);
         let head = self.word(self.params.cq_off.head);
@@ -155,14 +160,14 @@ impl Client {
             unsafe { self.queues.add(self.params.cq_off.cqes as usize).cast::<Cqe>().add(place).read_volatile() };
         // Release: the server's Acquire load of the head sees that the CQEs were read.
         head.store(tail, Ordering::Release);
-        (cqe.res >= 0 || cqe.res == -libc::ETIME).then_some(())
+        (cqe.res >= 0 || cqe.res == -libc::ETIME).then_some(cqe)
     }
 
     fn nops(&mut self, together: u32) -> Option<f64> {
         let each = least(ROUNDS, || {
             (0..together).for_each(|_| self.push(Sqe { opcode: Opcode::Nop as u8, fd: -1, ..Sqe::default() }));
             self.enter(together, together)?;
-            self.reap()
+            self.reap().map(drop)
         })?;
         Some(each / f64::from(together))
     }
@@ -201,13 +206,14 @@ impl Client {
             rustix::io::write(&event, &1u64.to_ne_bytes()).ok()?;
             self.enter(0, 1)?;
             rustix::io::read(&event, &mut [0u8; 8]).ok()?;
-            self.reap()
+            self.reap().map(drop)
         });
         std::mem::forget(event); // the poll goes on
         cost
     }
 
-    fn timeouts(&mut self, once: bool) -> Option<f64> {
+    /// A TIMEOUT each round, perhaps in a call of its own, or one for all.
+    fn timeouts(&mut self, once: bool, alone: bool) -> Option<f64> {
         let op_flags = if once { IORING_TIMEOUT_MULTISHOT } else { 0 };
         let addr = &raw const TICK as u64;
         let sqe = Sqe { opcode: Opcode::Timeout as u8, fd: -1, addr, len: 1, op_flags, ..Sqe::default() };
@@ -215,22 +221,31 @@ impl Client {
             self.push(sqe);
             self.enter(1, 0)?;
         }
-        least(150, || {
+        least(40, || {
             if !once {
                 self.push(sqe);
             }
-            self.enter(u32::from(!once), 1)?;
-            self.reap()
+            if alone {
+                self.enter(1, 0)?;
+            }
+            self.enter(u32::from(!once && !alone), 1)?;
+            // Where nobody takes them for long they fill the CQ, and one ends.
+            let has_ended = self.reap()?.flags & IORING_CQE_F_MORE == 0;
+            if once && has_ended {
+                self.push(sqe);
+                self.enter(1, 0)?;
+            }
+            Some(())
         })
     }
 
     /// What a worker always has, and is nothing of a file in memory.
     fn syncs(&mut self) -> Option<f64> {
         let file = memfd_create("anyring-costs", MemfdFlags::CLOEXEC).ok()?;
-        least(300, || {
+        least(100, || {
             self.push(Sqe { opcode: Opcode::Fsync as u8, fd: file.as_raw_fd(), ..Sqe::default() });
             self.enter(1, 1)?;
-            self.reap()
+            self.reap().map(drop)
         })
     }
 
@@ -251,7 +266,7 @@ impl Client {
             least(200, || {
                 (0..16).for_each(|_| self.push(sqe));
                 self.enter(16, 16)?;
-                self.reap()
+                self.reap().map(drop)
             })
         };
         Some((cost(files[0], 0)? - cost(0, IOSQE_FIXED_FILE)?) / 16.0)

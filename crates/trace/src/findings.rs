@@ -192,7 +192,12 @@ fn attempts_in_vain(kinds: &Kinds, costs: &Costs) -> Found {
         kinds.kind,
         time(kinds.poll_p50_ns)
     );
-    Some(("attempts_in_vain", evidence, advice, Saved::cpu(kinds.poll as f64 * costs.poll_ns)))
+    Some((
+        "attempts_in_vain",
+        evidence,
+        advice,
+        Saved::cpu(kinds.poll as f64 * (costs.poll_ns - costs.call_ns).max(0.0)),
+    ))
 }
 
 /// Why workers got requests that nobody had sent there.

@@ -10,10 +10,12 @@ const LEAST_PERCENT: f64 = 3.0;
 pub struct Costs {
     /// io_uring_enter(2), without what it submits.
     pub call_ns: f64,
-    /// A POLL_ADD that a multishot one would spare.
+    /// A POLL_ADD that a multishot one would spare, with a call of its own.
     pub poll_ns: f64,
-    /// A TIMEOUT that a multishot one would spare.
+    /// A TIMEOUT that a multishot one would spare, in the call that waits.
     pub timeout_ns: f64,
+    /// The same with a call of its own.
+    pub timeout_alone_ns: f64,
     /// Having a worker make a request, and its end told.
     pub worker_ns: f64,
     /// Looking a descriptor up that could be registered.
@@ -28,6 +30,23 @@ pub struct Costs {
     pub event_ns: f64,
     /// Processors that the program may run on.
     pub cores: u32,
+}
+
+impl Costs {
+    /// In whole nanoseconds, which stay the same in a file.
+    pub fn rounded(mut self) -> Costs {
+        let all = [
+            &mut self.call_ns,
+            &mut self.poll_ns,
+            &mut self.timeout_ns,
+            &mut self.timeout_alone_ns,
+            &mut self.worker_ns,
+            &mut self.lookup_ns,
+        ];
+        let more = [&mut self.overflow_ns, &mut self.deferred_ns, &mut self.thread_ns, &mut self.event_ns];
+        all.into_iter().chain(more).for_each(|cost_ns| *cost_ns = cost_ns.round());
+        self
+    }
 }
 
 /// What the program took in all.

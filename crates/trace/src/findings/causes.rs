@@ -47,17 +47,17 @@ fn sync_each(ring: &RingReport) -> Found {
     Some(("sync_each", evidence, advice, Saved::elapsed(habits.sync_ns as f64 * (1.0 - each / GROUP))))
 }
 
-/// The calls that submit nothing else are spared, too.
-fn each_ns(ring: &RingReport, around: &Around, cost_ns: f64) -> f64 {
-    let submits_alone = ring.sqes_per_enter.is_some_and(|each| each < 1.5) && !ring.submits_and_waits;
-    cost_ns + if submits_alone { around.costs.call_ns } else { 0.0 }
+/// Whether most requests have a call of their own, which is spared with them.
+fn submits_alone(ring: &RingReport) -> bool {
+    ring.sqes_per_enter.is_some_and(|each| each < 1.5) && !ring.submits_and_waits
 }
 
 fn poll_again(ring: &RingReport, around: &Around) -> Found {
     let count = ring.habits.polls_again;
     let evidence = format!("{count} POLL_ADDs were of a descriptor that one had been of before");
     let advice = "make it once: IORING_POLL_ADD_MULTI (io_uring_prep_poll_multishot)";
-    let saved = Saved::cpu(count as f64 * each_ns(ring, around, around.costs.poll_ns));
+    let call_ns = if submits_alone(ring) { 0.0 } else { around.costs.call_ns };
+    let saved = Saved::cpu(count as f64 * (around.costs.poll_ns - call_ns).max(0.0));
     (count >= FEW).then_some(("poll_again", evidence, advice, saved))
 }
 
@@ -65,6 +65,8 @@ fn timeout_again(ring: &RingReport, around: &Around) -> Found {
     let count = ring.habits.timeouts_again;
     let evidence = format!("{count} TIMEOUTs took about as long as the one before, and ended like it");
     let advice = "make it once, if its time is the same: IORING_TIMEOUT_MULTISHOT (Linux 6.4)";
-    let saved = Saved::cpu(count as f64 * each_ns(ring, around, around.costs.timeout_ns));
+    let costs = &around.costs;
+    let each_ns = if submits_alone(ring) { costs.timeout_alone_ns } else { costs.timeout_ns };
+    let saved = Saved::cpu(count as f64 * each_ns);
     (count >= FEW).then_some(("timeout_again", evidence, advice, saved))
 }
