@@ -1,7 +1,7 @@
 //! Classes of requests: by how many bytes they ask for, and by whether they wait by their nature.
 
 use crate::line::ring_opcode;
-use anyring_abi::{Opcode, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PWRITE};
+use anyring_abi::{Opcode, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PREADV, IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV};
 use anyring_engine::event::AIO;
 
 /// Whether an SQE's `len` is a number of bytes.
@@ -13,6 +13,17 @@ pub fn counts_bytes(opcode: u16) -> bool {
         Some(Read | Write | ReadFixed | WriteFixed | Send | Recv | SendZc | Splice | Tee)
     );
     by_ring || IN_AIO.contains(&opcode)
+}
+
+/// Whether its CQEs tell how many bytes were moved.
+pub fn moves_bytes(opcode: u16) -> bool {
+    use Opcode::*;
+    const IN_AIO: [u16; 2] = [AIO | IOCB_CMD_PREADV, AIO | IOCB_CMD_PWRITEV];
+    let by_ring = matches!(
+        ring_opcode(opcode),
+        Some(Readv | Writev | ReadvFixed | WritevFixed | ReadMultishot | Sendmsg | Recvmsg | SendmsgZc)
+    );
+    by_ring || IN_AIO.contains(&opcode) || counts_bytes(opcode)
 }
 
 /// Whether it waits by its nature, without being armed for its file.

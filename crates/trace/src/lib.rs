@@ -21,6 +21,7 @@ mod processes;
 mod recording;
 mod report;
 mod summary;
+mod table;
 
 pub use anyring_engine::event::Event;
 pub use engine::EngineSource;

@@ -1,6 +1,7 @@
 //! The report as one HTML page with everything in it: no script, nothing to fetch, colours that follow the reader's
 //! scheme. Shares of the paths are bars, latencies are columns in powers of two.
 
+use crate::recording::Head;
 use crate::report::{average, told, us, Interface, Kinds, Report, RingReport};
 use std::fmt::Write;
 
@@ -32,13 +33,13 @@ const MARGIN: [usize; 2] = [6, 34];
 // Writing to a String cannot fail, so the results of `write!` below say nothing.
 
 /// The page: what `backend` served of `program`.
-pub fn page(report: &Report, backend: &str, program: &str) -> String {
+pub fn page(report: &Report, backend: &str, head: &Head) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>anyring trace</title>\n<style>{STYLE}</style>\n\
          </head>\n<body>\n<h1>{}</h1>\n<p>Served by {}. Path of each request:<span class=\"key\">",
-        escape(program),
+        escape(&head.title),
         escape(backend)
     );
     for (path, what) in
@@ -47,6 +48,7 @@ pub fn page(report: &Report, backend: &str, program: &str) -> String {
         let _ = write!(page, "<span class=\"{path}\"></span>{path} ({what})");
     }
     page.push_str("</span></p>\n");
+    let _ = writeln!(page, "<p>{}{}</p>", escape(&report.spent_line().unwrap_or_default()), escape(&head.made));
     if report.rings.is_empty() {
         page.push_str("<p class=\"warning\">No ring was made.</p>\n");
     }
@@ -107,7 +109,8 @@ fn section(ring: &RingReport, report: &Report, page: &mut String) {
         ),
     };
     for finding in report.findings.iter().filter(|finding| finding.ring == ring.ring) {
-        let (evidence, advice) = (escape(&finding.evidence), escape(finding.advice));
+        let gain = finding.gain.map_or(String::new(), |gain| format!(": saves {gain}"));
+        let (evidence, advice) = (escape(&finding.evidence), escape(&format!("{}{gain}", finding.advice)));
         let _ = writeln!(page, "<div class=\"finding\">{evidence}<p>&rarr; {advice}</p></div>");
     }
     table(&ring.kinds, page);
@@ -211,6 +214,11 @@ mod tests {
     use crate::{Event, Summary};
     use anyring_engine::event::Kind;
 
+    fn head(title: &str) -> Head {
+        let (why, made) = ("asked for".to_owned(), "anyring on <host>".to_owned());
+        Head { by_kernel: false, why, not_kernel: None, title: title.to_owned(), made }
+    }
+
     #[test]
     fn each_kind_has_its_shares_and_its_latencies() {
         let mut summary = Summary::new(true);
@@ -227,7 +235,8 @@ mod tests {
         let mut processes = crate::Processes::default();
         processes.insert(0, 77, "a<b");
         report.name_processes(&processes);
-        let page = page(&report, "anyring", "sh -c 'a<b & c'");
+        let page = page(&report, "anyring", &head("sh -c 'a<b & c'"));
+        assert!(page.contains("<p>anyring on &lt;host&gt;</p>"), "{page}");
         assert!(page.contains("<p>process 77 (a&lt;b): 1 ring, 3 requests, 0 calls</p>"), "{page}");
         assert!(page.contains("<h1>sh -c 'a&lt;b &amp; c'</h1>"), "{page}");
         assert!(
@@ -242,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_trace_of_nothing_says_so() {
-        let page = page(&Summary::new(true).report(7), "kernel", "true");
+        let page = page(&Summary::new(true).report(7), "kernel", &head("true"));
         assert!(page.contains("No ring was made.") && page.contains("7 events were lost"), "{page}");
     }
 }

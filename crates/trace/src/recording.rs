@@ -27,6 +27,9 @@ pub struct Head {
     pub not_kernel: Option<String>,
     /// Whose they are: the command line, or the process.
     pub title: String,
+    /// By which version, where and when they were traced.
+    #[serde(default)]
+    pub made: String,
 }
 
 /// What is known behind the last event.
@@ -221,7 +224,13 @@ mod tests {
     }
 
     fn recorded() -> Vec<u8> {
-        let head = Head { by_kernel: true, why: "asked for".into(), not_kernel: None, title: "sh -c 'a\n'".into() };
+        let head = Head {
+            by_kernel: true,
+            why: "asked for".into(),
+            not_kernel: None,
+            title: "sh -c 'a\n'".into(),
+            made: String::new(),
+        };
         let mut bytes = Vec::new();
         let mut recorder = Recorder::new(&mut bytes, &head).expect("written");
         events().iter().for_each(|event| recorder.add(event).expect("written"));

@@ -7,6 +7,7 @@ use crate::gain::{Gain, Saved, Spent};
 use crate::names;
 use crate::processes::Processes;
 use crate::summary::Habits;
+use crate::table;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,6 +179,8 @@ pub struct Kinds {
     pub errors: u64,
     /// Of these, with fewer bytes than asked for; none where it is not told how many that were.
     pub short: Option<u64>,
+    /// Bytes that they moved, of those that move some.
+    pub bytes: Option<u64>,
     /// Whether they wait by their nature: timeouts, polls, futexes, children.
     pub waits: bool,
     /// Those without a CQE by the end.
@@ -243,9 +246,27 @@ pub fn time(ns: Option<u64>) -> String {
     }
 }
 
-/// A time in microseconds, so that a column has one unit; "-" for none.
+/// A time in microseconds, so that a column has one unit, but for minutes; "-" for none.
 pub(crate) fn us(ns: Option<u64>) -> String {
-    ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e3))
+    match ns {
+        None => "-".to_owned(),
+        Some(ns @ 0..=999_999) => format!("{:.1}", ns as f64 / 1e3),
+        Some(ns @ 0..=99_999_999_999) => (ns / 1_000).to_string(),
+        Some(ns) => format!("{} s", ns / 1_000_000_000),
+    }
+}
+
+/// A number of bytes for people, in at most six characters.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let unit = (1..=6).rev().find(|unit| bytes >> (10 * unit) != 0);
+    match unit {
+        None => bytes.to_string(),
+        Some(unit) => format!(
+            "{:.1}{}",
+            bytes as f64 / (1u64 << (10 * unit)) as f64,
+            ["K", "M", "G", "T", "P", "E"][unit - 1]
+        ),
+    }
 }
 
 /// What is not known is not 0.
@@ -266,6 +287,10 @@ impl std::fmt::Display for Report {
         for ring in self.rings.iter().filter(|ring| ring.is_used()) {
             ring.fmt(formatter)?;
         }
+        if self.rings.iter().any(|ring| !ring.kinds.is_empty()) {
+            formatter.write_str(table::LEGEND)?;
+        }
+        formatter.write_str(&self.spent_line().unwrap_or_default())?;
         self.write_totals(formatter)?;
         for child in &self.unserved {
             writeln!(formatter, "not served: {child}")?;
@@ -367,6 +392,15 @@ impl Report {
         self.write_processes(formatter)
     }
 
+    /// What the program took, where that is known.
+    pub(crate) fn spent_line(&self) -> Option<String> {
+        let Spent { elapsed_ns, cpu_ns, .. } = self.spent;
+        let moved: u64 = self.rings.iter().flat_map(|ring| &ring.kinds).filter_map(|kinds| kinds.bytes).sum();
+        let cpu = cpu_ns.map_or("unknown".to_owned(), |cpu_ns| time(Some(cpu_ns)));
+        let line = || format!("{} elapsed, CPU time {cpu}, {} bytes moved\n", time(Some(elapsed_ns)), bytes(moved));
+        (elapsed_ns != 0 && self.rings.iter().any(RingReport::is_used)).then(line)
+    }
+
     /// What several rings have in common is said once, of the first.
     fn write_findings(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, finding) in self.findings.iter().enumerate() {
@@ -430,7 +464,7 @@ impl std::fmt::Display for RingReport {
         if self.kinds.is_empty() {
             return Ok(());
         }
-        self.write_table(formatter)
+        table::write(&self.kinds, formatter)
     }
 }
 
@@ -482,57 +516,6 @@ impl RingReport {
             self.refused,
         )
     }
-
-    fn write_table(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let head = [
-            "request",
-            "file",
-            "size",
-            "count",
-            "inline",
-            "poll",
-            "kernel AIO",
-            "worker",
-            "p50 us",
-            "p90 us",
-            "p99 us",
-        ];
-        let rows = self.kinds.iter().map(|kinds| {
-            let share = |part: u64| match kinds.count {
-                0 => "-".to_owned(),
-                count => format!("{:.1}%", 100.0 * part as f64 / count as f64),
-            };
-            [
-                kinds.kind.opcode.clone(),
-                kinds.kind.file.to_owned(),
-                kinds.kind.size.to_owned(),
-                kinds.count.to_string(),
-                share(kinds.inline),
-                share(kinds.poll),
-                share(kinds.kernel_aio),
-                share(kinds.worker),
-                us(kinds.p50_ns),
-                us(kinds.p90_ns),
-                us(kinds.p99_ns),
-                us(kinds.queued_p50_ns),
-                kinds.errors.to_string(),
-                kinds.short.map_or("-".to_owned(), |short| short.to_string()),
-                kinds.unfinished.to_string(),
-            ]
-        });
-        let mut head: Vec<String> = head.map(str::to_owned).to_vec();
-        head.extend(["queued us", "errors", "short", "unfinished"].map(str::to_owned));
-        let table: Vec<Vec<String>> = std::iter::once(head).chain(rows.map(Vec::from)).collect();
-        let width = |column: usize| table.iter().map(|row| row[column].len()).max().unwrap_or(0);
-        for row in &table {
-            let cells = row.iter().enumerate().map(|(column, cell)| match column {
-                0..=2 => format!("{cell:<w$}", w = width(column)),
-                _ => format!("{cell:>w$}", w = width(column)),
-            });
-            writeln!(formatter, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -571,7 +554,7 @@ mod tests {
         assert!(text.contains("rings 7-8: no request\n"), "{text}");
         assert!(text.contains("in all, 6 rings: 1200 requests, 1200 enter calls, 1200 CQEs, "), "{text}");
         assert_eq!(text.matches("  the same of rings 2-6\n").count(), 1, "each finding once: {text}");
-        assert!(text.contains("p50 us") && text.contains("  2.5  "), "one unit: {text}");
+        assert!(text.contains("p50us") && text.contains(" 2.5 "), "one unit: {text}");
     }
 
     /// 400 NOPs in a call each, and as many reads one at a time, which take 300 us of the device's time.

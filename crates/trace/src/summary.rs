@@ -1,6 +1,6 @@
 //! What events add up to: per ring, and per kind of request on it.
 
-use crate::class::{counts_bytes, waits, SizeClass};
+use crate::class::{counts_bytes, moves_bytes, waits, SizeClass};
 use crate::gain::Spent;
 use crate::later::{Moment, Threads};
 use crate::line::opcode_name;
@@ -57,6 +57,7 @@ struct Tally {
     sequential: u64,
     errors: u64,
     short: u64,
+    bytes: u64,
     unfinished: u64,
     /// By path.
     latency_ns: [Histogram<u64>; PATHS],
@@ -76,6 +77,7 @@ impl Default for Tally {
             sequential: 0,
             errors: 0,
             short: 0,
+            bytes: 0,
             unfinished: 0,
             latency_ns: core::array::from_fn(|_| new()),
             queued_ns: new(),
@@ -132,6 +134,8 @@ struct InFlight {
     /// Why a worker got it, where that is told.
     punt: Option<Punt>,
     several: bool,
+    /// Bytes of the CQEs before the last.
+    bytes: u64,
     /// The next in its chain; 0 for none.
     next: u32,
     /// The one before it in its chain was a worker's.
@@ -348,6 +352,7 @@ impl Summary {
             in_queue_ns: None,
             punt: None,
             several: false,
+            bytes: 0,
             next: 0,
             behind_worker: false,
             sequential: self.has_sizes && self.goes_on(event),
@@ -382,6 +387,7 @@ impl Summary {
         if event.flags & (IORING_CQE_F_MORE | IORING_CQE_F_NOTIF) != 0 {
             if let Some(request) = self.in_flight.get_mut(&key).filter(|_| event.flags & IORING_CQE_F_MORE != 0) {
                 request.several = true;
+                request.bytes += u64::try_from(event.result).unwrap_or(0);
             }
             if !self.has_sizes {
                 self.threads.complete(event.thread, None, false);
@@ -412,6 +418,7 @@ impl Summary {
         tally.sequential += u64::from(request.sequential);
         tally.errors += u64::from(event.result < 0);
         tally.short += u64::from(short);
+        tally.bytes += request.bytes + u64::try_from(event.result).unwrap_or(0);
         if let Some(in_queue_ns) = request.in_queue_ns {
             let _ = tally.queued_ns.record(in_queue_ns.max(1));
         }
@@ -548,6 +555,7 @@ impl Tally {
                 .filter(|(_, count)| *count != 0)
                 .map(|(why, count)| (why.name(), count))
                 .collect(),
+            bytes: moves_bytes(key.opcode).then_some(self.bytes),
             waits: waits(key.opcode),
             errors: self.errors,
             short: (key.size != SizeClass::Untold).then_some(self.short),

@@ -62,8 +62,44 @@ fn cells(kinds: &Kinds) -> [String; 11] {
 
 /// What most kinds have none of.
 fn wrongs(kinds: &Kinds) -> String {
-    let counts = [(kinds.errors, "with an error"), (kinds.short.unwrap_or(0), "short"), (kinds.unfinished, "unfinished")];
+    let counts =
+        [(kinds.errors, "with an error"), (kinds.short.unwrap_or(0), "short"), (kinds.unfinished, "unfinished")];
     let told = counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}"));
     let told = told.collect::<Vec<_>>().join(", ");
-    if told.is_empty() { told } else { format!("\n    {told}") }
+    if told.is_empty() {
+        told
+    } else {
+        format!("\n    {told}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Event, Summary};
+    use anyring_abi::Opcode;
+    use anyring_engine::event::{FileKind, Kind};
+
+    #[test]
+    fn no_line_is_longer_than_a_terminal_whatever_the_numbers() {
+        let mut summary = Summary::new(true);
+        for (request, opcode) in [(1, Opcode::Nop), (2, Opcode::FixedFdInstall), (3, Opcode::Read)] {
+            let of = |kind, time_ns| {
+                let event = Event { ring: 1, request, time_ns, len: 1 << 30, ..Event::new(kind) };
+                Event { opcode: opcode as u16, file: FileKind::Directory, ..event }
+            };
+            summary.add(&of(Kind::SubmitReq, 0));
+            summary.add(&of(Kind::FileGet, 1));
+            summary.add(&of(Kind::QueueAsyncWork, 2));
+            summary.add(&Event { offset: 50_000_000_000, fd: 9, ..of(Kind::TaskAdd, 90_000_000_000) });
+            summary.add(&Event { result: 1 << 29, ..of(Kind::Complete, 3_600_000_000_000) });
+        }
+        let mut report = summary.report(0);
+        report.rings[0].kinds.iter_mut().for_each(|kinds| kinds.count *= 1_000_000_000);
+        let text = report.rings[0].to_string();
+        let table: Vec<_> = text.lines().skip(1).collect();
+        assert!(table.iter().all(|line| line.len() <= super::WIDTH), "{text}");
+        assert!(table.contains(&"  READ directory >1M") || text.contains("  READ directory >1M "), "{text}");
+        assert!(text.contains(" 512.0M ") && text.contains("\n    1 short\n"), "{text}");
+        assert!(super::LEGEND.lines().all(|line| line.len() <= super::WIDTH));
+    }
 }

@@ -11,6 +11,7 @@ use crate::run::chosen;
 use crate::{costs, elf, exec, library, ring};
 use anyring_engine::os::backing::handle_faults;
 use anyring_guest::State;
+use anyring_lab::text::date;
 use anyring_trace::{
     Costs, EngineSource, Event, FileSystems, Head, JoinedSource, KernelSource, Processes, Rates, Report, Source,
     Spent, Summary, Tail,
@@ -96,7 +97,7 @@ pub fn watch(
             (join(backend, pid)?, subject)
         }
     };
-    let head = Head { by_kernel, why, not_kernel, title: title_of(whom) };
+    let head = Head { by_kernel, why, not_kernel, title: title_of(whom), made: made() };
     let mut summary = Summary::new(!by_kernel);
     let root = match whom {
         Whom::Program(_) => std::process::id(),
@@ -153,7 +154,7 @@ fn costs_of(by_kernel: bool) -> Option<Costs> {
     source.finish(&mut events);
     drop(source);
     let told_ns = (traced_ns - costs::rounds_ns(by_kernel)?).max(0.0);
-    Some(Costs { event_ns: told_ns / events.len().max(1) as f64, ..costs })
+    Some(Costs { event_ns: told_ns / events.len().max(1) as f64, ..costs }.rounded())
 }
 
 /// Runs the program and reports. The answer is its exit status.
@@ -196,6 +197,17 @@ fn title_of(whom: Whom<'_>) -> String {
             words.join(" ")
         }
     }
+}
+
+/// What traces, on which host and kernel, and since when.
+fn made() -> String {
+    let tell = |what: &str| {
+        let text = std::fs::read_to_string(Path::new("/proc/sys/kernel").join(what));
+        text.map_or("unknown".to_owned(), |text| text.trim().to_owned())
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let (host, release, date) = (tell("hostname"), tell("osrelease"), date(now.as_secs()));
+    format!("anyring {} on {host}, Linux {release}, {date}", env!("CARGO_PKG_VERSION"))
 }
 
 /// The table of `--live`.

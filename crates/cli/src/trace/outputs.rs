@@ -19,6 +19,7 @@ struct JsonReport<'a> {
     backend: &'static str,
     why: &'a str,
     not_kernel: Option<&'a str>,
+    made: &'a str,
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -97,7 +98,7 @@ impl<'a> Outputs<'a> {
         let finished = self.perfetto.map_or(Ok(()), Perfetto::finish);
         finished.map_err(|error| unwritten(&form.perfetto, &error))?;
         if let Some(file) = &mut self.page {
-            let text = page(report, backend_of(head), &head.title);
+            let text = page(report, backend_of(head), head);
             file.write_all(text.as_bytes()).map_err(|error| unwritten(&form.html, &error))?;
         }
         let written = write_report(form, report, head, &mut self.output).and_then(|()| self.output.flush());
@@ -118,10 +119,11 @@ fn write_report(form: &Form, report: &Report, head: &Head, output: &mut impl Wri
         };
     }
     if form.json {
-        let json = JsonReport { schema: SCHEMA, backend, why, not_kernel, report };
+        let json = JsonReport { schema: SCHEMA, backend, why, not_kernel, made: &head.made, report };
         return writeln!(output, "{}", serde_json::to_string_pretty(&json)?);
     }
-    write!(output, "served by {backend}: {why}\n{report}")
+    let made = if head.made.is_empty() { String::new() } else { format!("{}\n", head.made) };
+    write!(output, "served by {backend}: {why}\n{report}{made}")
 }
 
 /// The filter that was asked for.
