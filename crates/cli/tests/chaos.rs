@@ -371,6 +371,15 @@ fn two_bugs_together_shrink_to_two_injections() {
 }
 
 #[test]
+fn what_fails_alike_is_told_once_with_all_its_seeds() {
+    let run = chaos(&["--runs", "4"], &["sh", "-c", "exit 3"]);
+    assert_eq!(run.status.code(), Some(1), "{}", stderr(&run));
+    let said = stderr(&run);
+    assert_eq!(said.matches(" fails: ").count(), 1, "{said}");
+    assert!(said.contains("anyring chaos: exit status 3: 4 seeds: 1-4\n"), "{said}");
+}
+
+#[test]
 fn what_was_not_looked_for_is_said_and_thorough_looks_for_it() {
     let Some(program) = program() else { return };
     for case in ["reuse-write", "misuse-closed"] {

@@ -6,7 +6,7 @@ mod shrink;
 use crate::cli::{ChaosOptions, Program};
 use crate::failure::{Failure, OWN_FAILURE, USAGE};
 use crate::junit::{Outcome, Suite};
-use crate::{exec, output, trace};
+use crate::{exec, lab, output, trace};
 use anyring_engine::chaos::rules::{Rule, Rules};
 use one::{Ending, Run, Runner};
 use std::io::Write;
@@ -87,7 +87,11 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     let junit = options.junit.as_deref().map(|file| Ok((file, trace::create(file)?))).transpose()?;
     let runner = Runner::new(options, rules, many)?;
     let seeds = first..first.saturating_add(options.runs.unwrap_or(1).into());
-    let (mut failed, mut cases) = (Vec::new(), Vec::new());
+    let (mut failures, mut cases) = (Failures::default(), Vec::new());
+    let bar = many.then(|| lab::progress("chaos", seeds.end - seeds.start));
+    // Beside what shows how far it is.
+    let aside = |tell: &dyn Fn()| bar.as_ref().map_or_else(tell, |bar| bar.suspend(tell));
+    let say = |line: &str| aside(&|| say(line));
     let (mut injections, mut rings, mut last) = (0, 0, first);
     let mut unmet = options.only.clone();
     for seed in seeds.clone() {
@@ -105,6 +109,7 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         unmet.retain(|name| !run.injections.iter().any(|injection| injection.is(name)));
         rings += run.rings;
         let failure = runner.failure(&run);
+        bar.iter().for_each(|bar| bar.inc(1));
         if junit.is_some() {
             cases.push(Case::of(options, seed, failure.as_deref(), &run));
         }
@@ -114,33 +119,37 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
             }
             continue;
         };
-        if failed.is_empty() {
-            runner.show_output();
+        if failures.is_empty() {
+            aside(&|| runner.show_output());
         }
         if options.shrink {
             // The program may fail without any.
             say(&format!("seed {seed} fails: {how}; {}", count(&run)));
-            tell_findings(&run);
+            aside(&|| tell_findings(&run));
+            bar.iter().for_each(|bar| bar.finish_and_clear());
             let fewest = shrink::shrink(&runner, seed, &run)?;
             tell_fewest(options, seed, &fewest);
             return Ok(FAILED);
         }
-        say(&format!("seed {seed} fails: {how}; {}", count(&run)));
-        if failed.is_empty() {
-            tell_findings(&run);
+        if failures.is_new(&how) {
+            say(&format!("seed {seed} fails: {how}; {}", count(&run)));
         }
-        failed.push(seed);
+        if failures.is_empty() {
+            aside(&|| tell_findings(&run));
+        }
+        failures.add(how, seed);
         if options.fail_fast {
             break;
         }
     }
+    bar.iter().for_each(|bar| bar.finish_and_clear());
     if let Some((name, file)) = junit {
         write_junit(options, name, file, &cases, rings != 0)?;
     }
-    if rings == 0 && failed.is_empty() {
+    if rings == 0 && failures.is_empty() {
         return Err(Failure { status: OWN_FAILURE, message: format!("{NO_RING}, so that nothing is proven") });
     }
-    if !unmet.is_empty() && failed.is_empty() {
+    if !unmet.is_empty() && failures.is_empty() {
         let message = format!(
             "--only {}: the program never came to it, by {}, so that nothing is proven",
             unmet.join(","),
@@ -150,13 +159,14 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     }
     if many {
         let of = last - first + 1;
-        say(&format!("{} of {of} seeds fail ({first} to {last}); {injections} injections", failed.len()));
+        failures.lines().iter().for_each(|line| say(line));
+        say(&format!("{} of {of} seeds fail ({first} to {last}); {injections} injections", failures.len()));
         let is_thorough = |rules: Rules| rules.has(Rule::Lifetimes) && rules.has(Rule::Misuse);
-        if failed.is_empty() && options.only.is_empty() && !Rules::parse(&runner.rules).is_ok_and(is_thorough) {
+        if failures.is_empty() && options.only.is_empty() && !Rules::parse(&runner.rules).is_ok_and(is_thorough) {
             say("not looked for: memory and descriptors that requests in flight lose (--rules thorough does)");
         }
     }
-    Ok(if failed.is_empty() { 0 } else { FAILED })
+    Ok(if failures.is_empty() { 0 } else { FAILED })
 }
 
 fn write_junit(
@@ -169,6 +179,48 @@ fn write_junit(
     let text = junit_of(cases, made_rings, options.rules.as_deref());
     let written = file.write_all(text.as_bytes());
     written.map_err(|error| output::unwritten(&name.display().to_string(), &error))
+}
+
+/// How runs failed, and which seeds did so.
+#[derive(Default)]
+struct Failures(Vec<(String, Vec<u64>)>);
+
+impl Failures {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(|(_, seeds)| seeds.len()).sum()
+    }
+
+    fn is_new(&self, how: &str) -> bool {
+        self.0.iter().all(|(known, _)| known != how)
+    }
+
+    fn add(&mut self, how: String, seed: u64) {
+        match self.0.iter_mut().find(|(known, _)| *known == how) {
+            Some((_, seeds)) => seeds.push(seed),
+            None => self.0.push((how, vec![seed])),
+        }
+    }
+
+    /// A line for each way in which several failed: the first of them has one already.
+    fn lines(&self) -> Vec<String> {
+        let several = self.0.iter().filter(|(_, seeds)| seeds.len() > 1);
+        several.map(|(how, seeds)| format!("{how}: {} seeds: {}", seeds.len(), ranges(seeds))).collect()
+    }
+}
+
+/// Ascending numbers, those that follow each other as a range: `1, 3-5`.
+fn ranges(numbers: &[u64]) -> String {
+    let groups = numbers.chunk_by(|one, next| one + 1 == *next);
+    let range = |group: &[u64]| match group {
+        [first, .., last] => format!("{first}-{last}"),
+        [only] => only.to_string(),
+        [] => String::new(),
+    };
+    groups.map(range).collect::<Vec<_>>().join(", ")
 }
 
 /// What a run for misuse alone has found (`anyring check --lint`).
