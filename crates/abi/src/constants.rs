@@ -239,6 +239,12 @@ pub const IORING_REGISTER_SRC_REGISTERED: u32 = linux_raw_sys::io_uring::IORING_
 pub const IORING_REGISTER_DST_REPLACE: u32 = linux_raw_sys::io_uring::IORING_REGISTER_DST_REPLACE as u32;
 pub const IORING_MAP_OFF_PARAM_REGION: u64 = 0x2000_0000;
 pub const IO_URING_QUERY_OPCODES: u32 = 0;
+pub const IORING_SETUP_SQE_MIXED: u32 = 1 << 19;
+pub const IORING_SETUP_SQ_REWIND: u32 = 1 << 20;
+pub const IORING_TIMEOUT_IMMEDIATE_ARG: u32 = 1 << 7;
+pub const SOCKET_URING_OP_GETSOCKNAME: u32 = 5;
+pub const IORING_REGISTER_ZCRX_CTRL: u32 = 36;
+pub const IORING_REGISTER_BPF_FILTER: u32 = 37;
 
 macro_rules! restriction_kinds {
     ($($name:ident = $value:expr;)*) => {

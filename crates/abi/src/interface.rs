@@ -1,4 +1,4 @@
-//! Every name of the interface of Linux 6.18 (`include/uapi/linux/io_uring.h`), in groups: what docs/conformance.md has a
+//! Every name of the interface of Linux 7.3 (`include/uapi/linux/io_uring.h`), in groups: what docs/conformance.md has a
 //! line for. A conformance case holds the masks and counts of IORING_REGISTER_QUERY against these lists.
 
 use crate::constants::*;
@@ -151,6 +151,7 @@ pub const OPERATION_FLAGS: &[Name] = of_operations![
     IORING_LINK_TIMEOUT_UPDATE: OpFlags of [TimeoutRemove];
     IORING_TIMEOUT_ETIME_SUCCESS: OpFlags of [Timeout];
     IORING_TIMEOUT_MULTISHOT: OpFlags of [Timeout];
+    IORING_TIMEOUT_IMMEDIATE_ARG: OpFlags of [Timeout, LinkTimeout, TimeoutRemove];
     SPLICE_F_FD_IN_FIXED: OpFlags of [Splice, Tee];
     IORING_POLL_ADD_MULTI: Len of [PollAdd, PollRemove];
     IORING_POLL_UPDATE_EVENTS: Len of [PollRemove];
@@ -185,6 +186,7 @@ pub const OPERATION_FLAGS: &[Name] = of_operations![
     SOCKET_URING_OP_GETSOCKOPT: Command of [UringCmd];
     SOCKET_URING_OP_SETSOCKOPT: Command of [UringCmd];
     SOCKET_URING_OP_TX_TIMESTAMP: Command of [UringCmd];
+    SOCKET_URING_OP_GETSOCKNAME: Command of [UringCmd];
     IORING_RW_ATTR_FLAG_PI: AttributeTypes of [Read, Write];
 ];
 
@@ -209,6 +211,8 @@ pub const SETUP_FLAGS: &[Name] = of_ring![
     IORING_SETUP_NO_SQARRAY,
     IORING_SETUP_HYBRID_IOPOLL,
     IORING_SETUP_CQE_MIXED,
+    IORING_SETUP_SQE_MIXED,
+    IORING_SETUP_SQ_REWIND,
 ];
 
 /// Bits of `params.features`.
@@ -305,6 +309,8 @@ pub const REGISTER_CALLS: &[Name] = of_ring![
     IORING_REGISTER_RESIZE_RINGS,
     IORING_REGISTER_MEM_REGION,
     IORING_REGISTER_QUERY,
+    IORING_REGISTER_ZCRX_CTRL,
+    IORING_REGISTER_BPF_FILTER,
 ];
 
 /// What may be added to any opcode of io_uring_register(2).

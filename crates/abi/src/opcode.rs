@@ -1,16 +1,16 @@
-//! The opcodes of `struct io_uring_sqe`, as Linux 6.18 numbers them (`include/uapi/linux/io_uring.h`).
+//! The opcodes of `struct io_uring_sqe`, as Linux 7.3 numbers them (`include/uapi/linux/io_uring.h`).
 
 use linux_raw_sys::io_uring::io_uring_op as kernel;
 
 /// Defines the opcodes by the kernel's constants: one line has all that is said of one.
 macro_rules! opcodes {
-    ($($variant:ident = $constant:ident,)*) => {
+    ($($variant:ident = $constant:ident $(= $number:literal)?,)*) => {
         /// One io_uring operation. Source: io_uring_enter(2).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         #[allow(missing_docs)] // each variant is the constant of the same name, documented in io_uring_enter(2)
         pub enum Opcode {
-            $($variant = kernel::$constant as u8,)*
+            $($variant = number!($constant $($number)?),)*
         }
 
         impl Opcode {
@@ -24,6 +24,16 @@ macro_rules! opcodes {
                 }
             }
         }
+    };
+}
+
+/// A number of linux-raw-sys's, or of a later header's.
+macro_rules! number {
+    ($constant:ident) => {
+        kernel::$constant as u8
+    };
+    ($constant:ident $number:literal) => {
+        $number
     };
 }
 
@@ -91,13 +101,15 @@ opcodes! {
     ReadvFixed = IORING_OP_READV_FIXED,
     WritevFixed = IORING_OP_WRITEV_FIXED,
     Pipe = IORING_OP_PIPE,
+    Nop128 = IORING_OP_NOP128 = 63,
+    UringCmd128 = IORING_OP_URING_CMD128 = 64,
 }
 
 impl Opcode {
     /// How many opcodes there are: the value of `IORING_OP_LAST`.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// The opcode that an SQE's `opcode` byte names, if Linux 6.18 has it.
+    /// The opcode that an SQE's `opcode` byte names, if Linux 7.3 has it.
     #[inline]
     pub fn from_u8(byte: u8) -> Option<Opcode> {
         Self::ALL.get(usize::from(byte)).copied()
