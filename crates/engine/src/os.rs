@@ -20,6 +20,7 @@ pub mod simulated;
 pub mod standard;
 mod status;
 pub mod unlocked;
+pub mod version;
 
 pub use clock::Clock;
 pub use fork::{ForkPage, Look};

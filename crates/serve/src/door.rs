@@ -13,7 +13,7 @@ use anyring_abi::{
 use anyring_engine::aio as engine_aio;
 use anyring_engine::forced::{point, Point};
 use anyring_engine::memory::Area;
-use anyring_engine::os::calls;
+use anyring_engine::os::{calls, version};
 use anyring_engine::register::registering;
 use anyring_engine::wait::enter::struck_ring;
 use anyring_engine::{descriptors, process, thread, Enter, Errno};
@@ -203,7 +203,7 @@ pub enum Mapping {
 }
 
 /// Maps what is at `offset` of ring `fd`, or says what to map (verified, since a number may have been reused). `again` maps what
-/// is mapped at an address once more. `ENOMEM` when `offset` is none of the ring's areas, or the areas are the program's own
+/// is mapped at an address once more. `ENOMEM`, or `EINVAL` from Linux 7.2 on, when `offset` is none of the ring's areas, or the areas are the program's own
 /// (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
 pub fn map_area(fd: i32, offset: u64, again: impl FnOnce(usize) -> Result<usize, Errno>) -> Result<Mapping, Errno> {
     let mapping = process::with_area(fd, offset, |area| match area {
@@ -212,6 +212,7 @@ pub fn map_area(fd: i32, offset: u64, again: impl FnOnce(usize) -> Result<usize,
     });
     match mapping {
         Some(mapping) => mapping,
+        None if process::verified_ring(fd).is_some() && version::answers_as_7_3() => Err(Errno::INVAL),
         None if process::verified_ring(fd).is_some() => Err(Errno::NOMEM),
         None => Ok(Mapping::Another),
     }

@@ -3,7 +3,7 @@
 use crate::environment::variable;
 use crate::{probe, Host};
 use anyring_engine::lock::Lock;
-use anyring_engine::os::arch;
+use anyring_engine::os::{arch, version};
 use anyring_engine::{chaos, event, log, os, stats, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -58,6 +58,7 @@ pub fn prepare<H: Host>() {
     H::take_back_signals();
     let Some(mut prepared) = PREPARED.lock().filter(|prepared| !**prepared) else { return };
     open_log();
+    version::choose(variable("ANYRING_KERNEL").as_deref());
     H::guard_copies();
     let file = variable("ANYRING_STATS");
     if let Err(error) = stats::open(file.as_deref()) {

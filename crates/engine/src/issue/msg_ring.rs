@@ -10,6 +10,7 @@
 
 use crate::op::msg_ring::MsgRing;
 use crate::op::{Punt, Verdict};
+use crate::os::version;
 use crate::resource::files::FixedFile;
 use crate::ring::table;
 use crate::ring::{Ring, RingGuard};
@@ -58,6 +59,10 @@ fn send_data(message: &MsgRing, target: &'static Ring) -> Result<(), Errno> {
     }
     check_enabled(target)?;
     let flags = if passes_flags { message.target } else { 0 };
+    let has_large_cqes = target.has(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED);
+    if flags & IORING_CQE_F_32 != 0 && !has_large_cqes && version::answers_as_7_3() {
+        return Err(Errno::INVAL);
+    }
     leave(target, Cqe { user_data: message.user_data, res: message.len as i32, flags })
 }
 

@@ -7,7 +7,7 @@ use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::timeout::{Timeout, TimeoutRemove};
 use crate::op::Verdict;
-use crate::os::Clock;
+use crate::os::{version, Clock};
 use crate::request::{Detached, Id, Request, State};
 use crate::ring::RingGuard;
 use crate::stats::Path;
@@ -111,8 +111,8 @@ impl RingGuard {
         }
         let result = match self.cancel_one(guarded) {
             Ok(0) if mutated(Mutation::LinkTimeoutIsCancelled) => -Errno::CANCELED.raw_os_error(),
-            Ok(0) => -Errno::TIME.raw_os_error(),
-            Ok(count) => count,
+            Ok(count) if count != 0 && !version::answers_as_7_3() => count,
+            Ok(_) => -Errno::TIME.raw_os_error(),
             Err(error) => -error.raw_os_error(),
         };
         // For the kernel no failure: IOSQE_CQE_SKIP_SUCCESS keeps its CQE back.

@@ -7,7 +7,7 @@
 
 use crate::memory::SharedArea;
 use crate::mutation::{mutated, Mutation};
-use crate::os::{check_writable, user_read, user_write, GuardedWords};
+use crate::os::{check_writable, user_read, user_write, version, GuardedWords};
 use crate::Errno;
 use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE, MAX_RW_COUNT};
 use std::collections::{BTreeMap, VecDeque};
@@ -188,13 +188,13 @@ impl Groups {
     }
 
     /// IORING_OP_PROVIDE_BUFFERS: adds `count` buffers of the length of `first`, one after the other. `OVERFLOW` when the
-    /// group is full from the start, `INVAL` when it is a ring.
+    /// group is full from the start, which it never is from Linux 7.2 on; `INVAL` when it is a ring.
     pub fn provide(&mut self, group: u16, first: Listed, count: u32) -> Result<u32, Errno> {
         let Group::Listed(list) = self.0.entry(group).or_insert_with(|| Group::Listed(VecDeque::new())) else {
             return Err(Errno::INVAL);
         };
         for place in 0..count {
-            if list.len() == usize::from(u16::MAX) {
+            if list.len() == usize::from(u16::MAX) && !version::answers_as_7_3() {
                 return if place == 0 { Err(Errno::OVERFLOW) } else { Ok(0) };
             }
             if list.try_reserve(1).is_err() {

@@ -2,15 +2,15 @@
 //! the moment it is enabled. Source: `io_register_restrictions` in io_uring/register.c, `io_check_restriction` in
 //! io_uring/io_uring.c.
 
-use crate::os::user_read;
+use crate::os::{user_read, version};
 use crate::Errno;
 use anyring_abi::{
-    Opcode, IORING_REGISTER_QUERY, IORING_RESTRICTION_REGISTER_OP, IORING_RESTRICTION_SQE_FLAGS_ALLOWED,
+    Opcode, IORING_REGISTER_BPF_FILTER, IORING_RESTRICTION_REGISTER_OP, IORING_RESTRICTION_SQE_FLAGS_ALLOWED,
     IORING_RESTRICTION_SQE_FLAGS_REQUIRED, IORING_RESTRICTION_SQE_OP,
 };
 
 /// Calls of io_uring_register(2) that this engine knows of, the last one included.
-pub const REGISTER_CALLS: u32 = IORING_REGISTER_QUERY + 1;
+pub const REGISTER_CALLS: u32 = IORING_REGISTER_BPF_FILTER + 1;
 /// The most entries that one call takes.
 const MAX_ENTRIES: u32 = 4 + REGISTER_CALLS + Opcode::COUNT as u32;
 /// Bytes of `struct io_uring_restriction`.
@@ -25,6 +25,9 @@ pub struct Restrictions {
     opcodes: u128,
     flags_allowed: u8,
     flags_required: u8,
+    /// Whether anything is said of calls, and of SQEs. Before Linux 7.1 either restricts both.
+    of_calls: bool,
+    of_sqes: bool,
 }
 
 impl Restrictions {
@@ -39,9 +42,12 @@ impl Restrictions {
             let [head, _]: [u64; 2] = user_read(arg + ENTRY_BYTES * at)?;
             *entry = head as u32;
         }
-        let mut restrictions = Restrictions::default();
+        let all = entries.is_empty() || !version::answers_as_7_3();
+        let mut restrictions = Restrictions { of_calls: all, of_sqes: all, ..Restrictions::default() };
         for entry in entries {
             let (kind, value) = (u32::from(entry as u16), (entry >> 16) as u8);
+            restrictions.of_calls |= kind == IORING_RESTRICTION_REGISTER_OP;
+            restrictions.of_sqes |= kind != IORING_RESTRICTION_REGISTER_OP;
             match kind {
                 IORING_RESTRICTION_REGISTER_OP if u32::from(value) < REGISTER_CALLS => {
                     restrictions.register_calls |= 1 << value;
@@ -62,7 +68,7 @@ impl Restrictions {
         let listed = self.opcodes & 1 << opcode as u8 != 0;
         let complete = flags & self.flags_required == self.flags_required;
         let known = flags & !(self.flags_allowed | self.flags_required) == 0;
-        if listed && complete && known {
+        if !self.of_sqes || (listed && complete && known) {
             Ok(())
         } else {
             Err(Errno::ACCESS)
@@ -71,7 +77,7 @@ impl Restrictions {
 
     /// `EACCES` for a call of io_uring_register(2) that is not allowed; `opcode` is below [`REGISTER_CALLS`].
     pub fn check_register(&self, opcode: u32) -> Result<(), Errno> {
-        if self.register_calls & 1 << opcode != 0 {
+        if !self.of_calls || self.register_calls & 1 << opcode != 0 {
             Ok(())
         } else {
             Err(Errno::ACCESS)

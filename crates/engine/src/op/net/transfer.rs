@@ -9,7 +9,7 @@ use super::{is_blocking, socket_option, Address};
 use crate::mutation::{mutated, Mutation};
 use crate::op::selection::Selection;
 use crate::op::{call, Context, Direction, Verdict};
-use crate::os::{Os, Sys};
+use crate::os::{version, Os, Sys};
 use crate::resource::buffers::Buffers;
 use crate::Errno;
 use anyring_abi::{
@@ -132,7 +132,7 @@ impl Transfer {
         } else {
             let destination = destination(sqe)?;
             match vector && !selects {
-                true if fixed => return Err(Errno::INVAL),
+                true if fixed && !version::answers_as_7_3() => return Err(Errno::INVAL),
                 true => Data::Message(Box::new(Message::vector(sqe.addr, sqe.len, destination)?)),
                 false => Data::of(sqe, if too_long { MAX_RW_COUNT } else { sqe.len as usize }, destination),
             }
@@ -172,6 +172,9 @@ impl Transfer {
     /// Of a SEND_ZC or SENDMSG_ZC: checks its socket and finds its registered buffer, in the order of io_uring/net.c.
     pub(crate) fn find_buffer(&mut self, fd: i32, buffers: Option<&Buffers>) -> Result<(), Errno> {
         let Some(zero_copy) = &mut self.zero_copy else { return Ok(()) };
+        if version::answers_as_7_3() {
+            zero_copy.check_socket(fd)?;
+        }
         match &self.data {
             Data::Message(message) => {
                 zero_copy.find_buffer(buffers, &message.iovecs, true)?;

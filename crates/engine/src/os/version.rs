@@ -1,0 +1,74 @@
+//! Which Linux this engine answers as: the names that it has, and which answer where kernels that have a name differ.
+//!
+//! Names are those of Linux 7.3 unless `ANYRING_KERNEL=6.18` says otherwise: a program asks for a new one only if it wants it.
+//! Answers are those of the running kernel, so that what the kernel serves and what is served here agree, or the variable's. Both
+//! are chosen once, before the first ring, and looked at where a ring is made or an answer differs: never for each request.
+
+use super::syscall;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// The names that came after Linux 6.18.
+const NAMES: u8 = 1;
+/// The answers of Linux 7.3.
+const ANSWERS: u8 = 2;
+
+/// Relaxed throughout: it is chosen before there is a ring, and whoever has one saw that happen.
+static VERSION: AtomicU8 = AtomicU8::new(NAMES);
+
+/// Chooses by the value of `ANYRING_KERNEL`; any but `6.18` and `7.3` is none.
+pub fn choose(wish: Option<&str>) {
+    let chosen = match wish {
+        Some("6.18") => 0,
+        Some("7.3") => NAMES | ANSWERS,
+        _ if running_is_older([7, 3]) => NAMES,
+        _ => NAMES | ANSWERS,
+    };
+    VERSION.store(chosen, Ordering::Relaxed);
+}
+
+/// Whether there are the names that came after Linux 6.18.
+pub fn has_later_names() -> bool {
+    VERSION.load(Ordering::Relaxed) & NAMES != 0
+}
+
+/// Whether Linux 7.3 is followed where it answers otherwise than 6.18.
+pub fn answers_as_7_3() -> bool {
+    VERSION.load(Ordering::Relaxed) & ANSWERS != 0
+}
+
+/// Whether the running kernel is older than that release, or does not say.
+pub fn running_is_older(version: [u32; 2]) -> bool {
+    let mut name = MaybeUninit::<libc::utsname>::zeroed();
+    if syscall(libc::SYS_uname, [name.as_mut_ptr() as usize, 0, 0, 0, 0, 0]) != 0 {
+        return true;
+    }
+    // SAFETY: the kernel has filled it in; zeros are a value, too.
+    let release = unsafe { name.assume_init() }.release.map(|letter| letter as u8);
+    is_older(&release, version)
+}
+
+/// Whether a release such as `5.10.0-32-amd64` is older than that version.
+fn is_older(release: &[u8], version: [u32; 2]) -> bool {
+    let mut numbers = release.split(|letter| !letter.is_ascii_digit()).map(|digits| {
+        digits.iter().fold(0_u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')))
+    });
+    [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)] < version
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared() {
+        let older = |release: &str| is_older(release.as_bytes(), [5, 16]);
+        assert!(
+            older("5.10.0-32-amd64")
+                && older("4.18.0-553.el8.x86_64")
+                && older("5.15.167.4-microsoft-standard-WSL2")
+        );
+        assert!(!older("5.16.0") && !older("6.1.0\0\0") && !older("10.2"));
+        assert!(older("") && older("other"));
+    }
+}
