@@ -32,7 +32,7 @@ pub mod xattr;
 
 pub use dispatch::Op;
 pub use operation::{LooksBefore, OnRing, Operation, Turn, Waiter};
-pub use table::{definition, is_served, row, AtOnce, Definition, FileUse, Identity};
+pub use table::{count, definition, is_served, row, AtOnce, Definition, FileUse, Identity};
 
 use crate::os::check;
 use crate::Errno;

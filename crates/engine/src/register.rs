@@ -9,9 +9,8 @@ use crate::issue::files::update_files;
 use crate::issue::msg_ring;
 use crate::mutation::{mutated, Mutation};
 use crate::op::msg_ring::MsgRing;
-use crate::op::{is_served, Verdict};
-use crate::os::calls;
-use crate::os::Clock;
+use crate::op::{self, is_served, Verdict};
+use crate::os::{calls, version, Clock};
 use crate::os::{is_eventfd, user_read, user_read_slice, user_write};
 use crate::resource::buffers::{Buffers, MAX_BUFFERS};
 use crate::resource::files::{Files, MAX_FILES};
@@ -162,6 +161,8 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
             one_argument(arg, count)?;
             Err(Errno::OPNOTSUPP) // as built without CONFIG_IO_URING_ZCRX
         }
+        // As with no queue of a network card's; filters answer as on a kernel without them.
+        IORING_REGISTER_ZCRX_CTRL if version::has_later_names() => Err(Errno::NXIO),
         _ => Err(Errno::INVAL),
     }
 }
@@ -420,8 +421,8 @@ fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
             return Err(Errno::INVAL);
         }
     }
-    let listed = (count as usize).min(Opcode::COUNT);
-    user_write(arg, &(Opcode::COUNT as u8 - 1))?;
+    let listed = (count as usize).min(op::count());
+    user_write(arg, &(op::count() as u8 - 1))?;
     user_write(arg + 1, &(listed as u8))?;
     for number in 0..listed as u64 {
         let supported = is_served(number as u8);

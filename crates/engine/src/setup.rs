@@ -4,7 +4,7 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::memory::layout::Layout;
 use crate::memory::{Memory, NO_FILE};
-use crate::os::calls;
+use crate::os::{calls, version};
 use crate::os::{user_read, user_write};
 use crate::ring::recorder::Recorder;
 use crate::ring::table;
@@ -38,7 +38,18 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_NO_IOWAIT;
 
 /// Setup flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
-pub const FLAGS: u32 = IORING_SETUP_IOPOLL
+pub fn flags() -> u32 {
+    if version::has_later_names() {
+        FLAGS | LATER_FLAGS
+    } else {
+        FLAGS
+    }
+}
+
+/// Those that came after Linux 6.18.
+const LATER_FLAGS: u32 = IORING_SETUP_SQE_MIXED | IORING_SETUP_SQ_REWIND;
+
+const FLAGS: u32 = IORING_SETUP_IOPOLL
     | IORING_SETUP_SQPOLL
     | IORING_SETUP_SQ_AFF
     | IORING_SETUP_CQSIZE
@@ -89,7 +100,7 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
 /// What a ring is asked for with, if it can be served.
 fn asked_for(entries: u32, params: u64) -> Result<(Params, Layout), Errno> {
     let given: Params = user_read(params)?;
-    if given.resv != [0; 3] || given.flags & !FLAGS != 0 {
+    if given.resv != [0; 3] || given.flags & !flags() != 0 {
         return Err(Errno::INVAL);
     }
     check_flags(given.flags)?;
@@ -136,8 +147,18 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let polled_and_notified = has(IORING_SETUP_SQPOLL) && has(notified);
     let unmappable = has(IORING_SETUP_REGISTERED_FD_ONLY) && !has(IORING_SETUP_NO_MMAP);
     let hybrid_alone = has(IORING_SETUP_HYBRID_IOPOLL) && !has(IORING_SETUP_IOPOLL);
-    let two_sizes = has(IORING_SETUP_CQE32) && has(IORING_SETUP_CQE_MIXED);
-    if polled_and_notified || flag_without_deferral || deferral_for_many || unmappable || two_sizes || hybrid_alone
+    let two_sizes = has(IORING_SETUP_CQE32) && has(IORING_SETUP_CQE_MIXED)
+        || has(IORING_SETUP_SQE128) && has(IORING_SETUP_SQE_MIXED);
+    // A polling thread goes by the tail, which such a ring has not.
+    let rewinds_wrongly =
+        has(IORING_SETUP_SQ_REWIND) && (has(IORING_SETUP_SQPOLL) || !has(IORING_SETUP_NO_SQARRAY));
+    if polled_and_notified
+        || flag_without_deferral
+        || deferral_for_many
+        || unmappable
+        || two_sizes
+        || hybrid_alone
+        || rewinds_wrongly
     {
         return Err(Errno::INVAL);
     }

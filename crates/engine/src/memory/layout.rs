@@ -5,6 +5,7 @@ use crate::Errno;
 use anyring_abi::{
     CqringOffsets, Params, SqringOffsets, IORING_OFF_CQ_RING, IORING_OFF_SQES, IORING_SETUP_CLAMP,
     IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED, IORING_SETUP_CQSIZE, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128,
+    IORING_SETUP_SQE_MIXED, IORING_SETUP_SQ_REWIND,
 };
 
 /// CQEs that are published together.
@@ -31,6 +32,8 @@ pub mod word {
 /// Largest submission queue (`IORING_MAX_ENTRIES`); the completion queue may be twice that.
 pub const MAX_ENTRIES: u32 = 32_768;
 const PAGE: usize = 4096;
+/// log2 of the bytes of a large SQE.
+pub const LARGE_SHIFT: u32 = 7;
 
 /// Sizes and positions of one ring's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +48,10 @@ pub struct Layout {
     pub mixed: bool,
     /// log2 of an SQE's size in bytes.
     pub sqe_shift: u32,
+    /// An SQE of an opcode of 128 bytes takes two entries (`IORING_SETUP_SQE_MIXED`).
+    pub mixed_sqes: bool,
+    /// Each submission begins with the first SQE; head and tail mean nothing (`IORING_SETUP_SQ_REWIND`).
+    pub rewinds: bool,
     /// Byte offset of the SQ index array, if the ring has one.
     pub array: Option<usize>,
     /// Bytes of the rings area, in whole pages.
@@ -68,11 +75,12 @@ impl Layout {
             2 * sq_entries
         };
         let mixed = params.flags & IORING_SETUP_CQE_MIXED != 0;
-        if mixed && cq_entries < 2 {
+        let mixed_sqes = params.flags & IORING_SETUP_SQE_MIXED != 0;
+        if mixed && cq_entries < 2 || mixed_sqes && sq_entries < 2 {
             return Err(Errno::OVERFLOW);
         }
         let cqe_shift = if params.flags & IORING_SETUP_CQE32 != 0 { 5 } else { 4 };
-        let sqe_shift = if params.flags & IORING_SETUP_SQE128 != 0 { 7 } else { 6 };
+        let sqe_shift = if params.flags & IORING_SETUP_SQE128 != 0 { LARGE_SHIFT } else { 6 };
         // With CQE32 the kernel doubles the header's room too (`rings_size` in io_uring/io_uring.c).
         let cqes_end = (word::CQES + ((cq_entries as usize) << 4)) << (cqe_shift - 4);
         let (array, end) = if params.flags & IORING_SETUP_NO_SQARRAY != 0 {
@@ -87,6 +95,8 @@ impl Layout {
             cqe_shift,
             mixed,
             sqe_shift,
+            mixed_sqes,
+            rewinds: params.flags & IORING_SETUP_SQ_REWIND != 0,
             array,
             rings_bytes: end.next_multiple_of(PAGE),
             sqes_bytes: ((sq_entries as usize) << sqe_shift).next_multiple_of(PAGE),

@@ -16,18 +16,26 @@ pub struct View {
     sqes: usize,
     /// The memory is the program's: every access may fault.
     guarded: bool,
+    /// It is not, and the SQ's tail says what is there.
+    goes_by_tail: bool,
     layout: Layout,
 }
 
 impl View {
     /// A view of the two areas. Not guarded: both are mapped by the engine for as long as the view is used.
     pub fn new(rings: usize, sqes: usize, guarded: bool, layout: Layout) -> View {
-        View { rings, sqes, guarded, layout }
+        View { rings, sqes, guarded, goes_by_tail: !guarded && !layout.rewinds, layout }
     }
 
     /// Whether the areas are the program's own.
     pub fn is_of_program(&self) -> bool {
         self.guarded
+    }
+
+    /// Whether SQEs may be answered as they are found in memory that the engine has mapped.
+    #[inline]
+    pub fn goes_by_tail(&self) -> bool {
+        self.goes_by_tail
     }
 
     /// Where the rings are.

@@ -1,7 +1,7 @@
 //! The one opcode table: for each opcode how it is prepared, and all that may be said of it without looking at its operation.
 
 use super::*;
-use crate::os::can_wait_for_several;
+use crate::os::{can_wait_for_several, version};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 
@@ -148,6 +148,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         Definition::on_file(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr)).by(Names).forced();
     Some(match opcode {
         O::Nop => Definition::without_file(|_, sqe| nop::prep(sqe)).iopoll().at_once(AtOnce::Nop),
+        O::Nop128 => Definition::without_file(|_, sqe| nop::prep(sqe)).iopoll(),
         O::Read => rw.by(Submitted).ioprio().selects().iopoll().at_once(AtOnce::File(Direction::Read)),
         O::Readv => rw.by(Submitted).ioprio().selects().iopoll(),
         O::ReadFixed | O::ReadvFixed => rw.by(Submitted).ioprio().iopoll(),
@@ -205,10 +206,12 @@ const fn define(opcode: Opcode) -> Option<Definition> {
             Definition::without_file(|opcode, sqe| futex::prep_wait(opcode, sqe).map(Op::FutexWait))
         }
         O::FutexWake => Definition::without_file(|_, sqe| futex::Wake::prep(sqe).map(Op::FutexWake)),
-        O::UringCmd => Definition::on_file(|_, sqe| uring_cmd::UringCmd::prep(sqe).map(Op::UringCmd))
-            .by(Submitted)
-            .selects()
-            .iopoll(),
+        O::UringCmd | O::UringCmd128 => {
+            Definition::on_file(|_, sqe| uring_cmd::UringCmd::prep(sqe).map(Op::UringCmd))
+                .by(Submitted)
+                .selects()
+                .iopoll()
+        }
         O::Waitid => Definition::without_file(|_, sqe| waitid::Waitid::prep(sqe).map(Op::Waitid)),
         // Of the registered files too: they never leave the submitter.
         O::Pipe => Definition::without_file(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe)).by(Submitted).of_ring(),
@@ -239,6 +242,15 @@ static TABLE: [Option<Definition>; Opcode::COUNT] = {
     }
     table
 };
+
+/// How many opcodes there are: those that came after Linux 6.18 are the last.
+pub fn count() -> usize {
+    if version::has_later_names() {
+        Opcode::COUNT
+    } else {
+        Opcode::Nop128 as usize
+    }
+}
 
 /// Whether an opcode can succeed here. FUTEX_WAITV needs a call of the kernel's (`wq::futex`).
 pub fn is_served(opcode: u8) -> bool {

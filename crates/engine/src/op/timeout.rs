@@ -1,13 +1,13 @@
 //! TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE: arguments and checks. The timers themselves are `request::timer`'s.
 
 use super::{reject_unused, Field, OnRing, Operation, Turn, Verdict};
-use crate::os::user_read;
-use crate::os::Clock;
+use crate::os::{user_read, version, Clock};
 use crate::Errno;
 use anyring_abi::{
     Sqe, Timespec, IORING_LINK_TIMEOUT_UPDATE, IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME,
-    IORING_TIMEOUT_CLOCK_MASK, IORING_TIMEOUT_ETIME_SUCCESS, IORING_TIMEOUT_MULTISHOT, IORING_TIMEOUT_REALTIME,
-    IORING_TIMEOUT_UPDATE, IORING_TIMEOUT_UPDATE_MASK, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE,
+    IORING_TIMEOUT_CLOCK_MASK, IORING_TIMEOUT_ETIME_SUCCESS, IORING_TIMEOUT_IMMEDIATE_ARG,
+    IORING_TIMEOUT_MULTISHOT, IORING_TIMEOUT_REALTIME, IORING_TIMEOUT_UPDATE, IORING_TIMEOUT_UPDATE_MASK,
+    IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE,
 };
 use core::num::NonZeroU32;
 
@@ -21,8 +21,14 @@ pub struct When {
 }
 
 impl When {
-    fn read(address: u64, absolute: bool) -> Result<When, Errno> {
-        let time: Timespec = user_read(address)?;
+    /// Of the field that the SQE has for a time, and its flags.
+    fn read(field: u64, flags: u32) -> Result<When, Errno> {
+        let absolute = flags & IORING_TIMEOUT_ABS != 0;
+        if flags & IORING_TIMEOUT_IMMEDIATE_ARG != 0 {
+            let is_time = field <= i64::MAX as u64;
+            return is_time.then_some(When { time_ns: field, absolute }).ok_or(Errno::INVAL);
+        }
+        let time: Timespec = user_read(field)?;
         if time.tv_sec < 0 || time.tv_nsec < 0 {
             return Err(Errno::INVAL);
         }
@@ -63,14 +69,15 @@ impl Timeout {
         let known = IORING_TIMEOUT_ABS
             | IORING_TIMEOUT_CLOCK_MASK
             | IORING_TIMEOUT_ETIME_SUCCESS
-            | IORING_TIMEOUT_MULTISHOT;
+            | IORING_TIMEOUT_MULTISHOT
+            | later_flags();
         let multishot = flags & IORING_TIMEOUT_MULTISHOT != 0;
         let absolute = flags & IORING_TIMEOUT_ABS != 0;
         if sqe.len != 1 || flags & !known != 0 || (linked && sqe.off != 0) || (multishot && absolute) {
             return Err(Errno::INVAL);
         }
         let clock = clock(flags)?;
-        let when = When::read(sqe.addr, absolute)?;
+        let when = When::read(sqe.addr, flags)?;
         let expiry_is_success = flags & IORING_TIMEOUT_ETIME_SUCCESS != 0;
         Ok(Timeout { when, clock, count: sqe.off as u32, expiry_is_success, multishot, linked })
     }
@@ -95,6 +102,15 @@ impl Operation for Timeout {
     /// What ends it is brought.
     fn is_brought(&self, _result: i32, _inline: bool) -> bool {
         true
+    }
+}
+
+/// The flags that came after Linux 6.18.
+fn later_flags() -> u32 {
+    if version::has_later_names() {
+        IORING_TIMEOUT_IMMEDIATE_ARG
+    } else {
+        0
     }
 }
 
@@ -129,11 +145,11 @@ impl TimeoutRemove {
             return Ok(TimeoutRemove { target: sqe.addr, update: None });
         }
         clock(flags)?;
-        let known = IORING_TIMEOUT_UPDATE_MASK | IORING_TIMEOUT_ABS;
+        let known = IORING_TIMEOUT_UPDATE_MASK | IORING_TIMEOUT_ABS | later_flags();
         if flags & !known != 0 {
             return Err(Errno::INVAL);
         }
-        let when = When::read(sqe.off, flags & IORING_TIMEOUT_ABS != 0)?;
+        let when = When::read(sqe.off, flags)?;
         // IORING_LINK_TIMEOUT_UPDATE alone is checked as an update and is none (`io_timeout_remove` in io_uring/timeout.c).
         let updates = flags & IORING_TIMEOUT_UPDATE != 0;
         let update = updates.then_some((when, flags & IORING_LINK_TIMEOUT_UPDATE != 0));

@@ -2,11 +2,12 @@
 //! on a kernel without them.
 
 use super::{call, Context, Operation, Punt, Verdict};
-use crate::os::file_status;
+use crate::os::{file_status, version};
 use crate::Errno;
 use anyring_abi::{
-    Sqe, IORING_URING_CMD_FIXED, IORING_URING_CMD_MULTISHOT, IOSQE_BUFFER_SELECT, SOCKET_URING_OP_GETSOCKOPT,
-    SOCKET_URING_OP_SETSOCKOPT, SOCKET_URING_OP_SIOCINQ, SOCKET_URING_OP_SIOCOUTQ, SOCKET_URING_OP_TX_TIMESTAMP,
+    Sqe, IORING_URING_CMD_FIXED, IORING_URING_CMD_MULTISHOT, IOSQE_BUFFER_SELECT, SOCKET_URING_OP_GETSOCKNAME,
+    SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT, SOCKET_URING_OP_SIOCINQ, SOCKET_URING_OP_SIOCOUTQ,
+    SOCKET_URING_OP_TX_TIMESTAMP,
 };
 
 /// `BLOCK_URING_CMD_DISCARD` of linux/blkdev.h.
@@ -19,13 +20,13 @@ const BLKDISCARD: usize = 0x1277;
 pub struct UringCmd {
     /// `cmd_op`: what it means is the file's business.
     command: u32,
-    /// `level` and `optname` of a socket option; the first byte to discard.
+    /// `level` and `optname` of a socket option; where a name goes; the first byte to discard.
     addr: u64,
-    /// `optval`; how many bytes to discard.
+    /// `optval`; where a name's length is; how many bytes to discard.
     addr3: u64,
-    /// `optlen`.
+    /// `optlen`; whether the name is the other end's.
     file_index: u32,
-    /// Fields that a discard must find zero are.
+    /// Fields that a discard, and whoever asks for a name, must leave zero are: `len` and the flags.
     rest_is_zero: bool,
 }
 
@@ -42,7 +43,7 @@ impl UringCmd {
             addr: sqe.addr,
             addr3: sqe.addr3,
             file_index: sqe.file_index,
-            rest_is_zero: sqe.len == 0 && sqe.op_flags == 0 && sqe.file_index == 0,
+            rest_is_zero: sqe.len == 0 && sqe.op_flags == 0,
         })
     }
 
@@ -65,6 +66,15 @@ impl UringCmd {
                 call(libc::SYS_ioctl, [socket, request as usize, &raw mut count as usize, 0, 0, 0])?;
                 Ok(count as usize)
             }
+            SOCKET_URING_OP_GETSOCKNAME if version::has_later_names() => {
+                domain(fd)?;
+                let number = match bytes {
+                    0 if self.rest_is_zero => libc::SYS_getsockname,
+                    1 if self.rest_is_zero => libc::SYS_getpeername,
+                    _ => return Err(Errno::INVAL),
+                };
+                call(number, [socket, self.addr as usize, value, 0, 0, 0])
+            }
             // Timestamps come in CQEs of 32 bytes only, which is refused as by the kernel; those are not had.
             SOCKET_URING_OP_TX_TIMESTAMP if is_internet(domain(fd)?) => Err(Errno::INVAL),
             _ => domain(fd).and(Err(Errno::OPNOTSUPP)),
@@ -77,7 +87,9 @@ impl UringCmd {
             Err(error) => return Verdict::error(error),
         };
         match status.kind {
-            libc::S_IFBLK if self.command != DISCARD || !self.rest_is_zero => Verdict::error(Errno::INVAL),
+            libc::S_IFBLK if self.command != DISCARD || !self.rest_is_zero || self.file_index != 0 => {
+                Verdict::error(Errno::INVAL)
+            }
             libc::S_IFBLK if context.nonblock => Verdict::NeedsWorker(Punt::NoForm),
             libc::S_IFBLK => {
                 let range = [self.addr, self.addr3];

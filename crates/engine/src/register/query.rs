@@ -1,12 +1,13 @@
 //! IORING_REGISTER_QUERY: what there is, asked with a ring or without one. Source: io_uring/query.c.
 
-use crate::os::{user_read, user_read_slice, user_write, user_write_slice};
+use crate::op::count;
+use crate::os::{user_read, user_read_slice, user_write, user_write_slice, version};
 use crate::resource::restrictions::REGISTER_CALLS;
 use crate::ring::sq;
 use crate::setup;
 use crate::wait::enter;
 use crate::Errno;
-use anyring_abi::{Opcode, IO_URING_QUERY_OPCODES};
+use anyring_abi::{IORING_REGISTER_QUERY, IO_URING_QUERY_OPCODES};
 
 /// The longest list of questions that is followed; a longer one (or a circle) is `ERANGE`.
 const MAX_ENTRIES: usize = 1000;
@@ -60,7 +61,8 @@ fn answer(at: u64) -> Result<u64, Errno> {
 /// `struct io_uring_query_opcode`: how many opcodes of requests and of io_uring_register(2) have numbers; features, setup,
 /// enter and SQE flags; how many questions. As with the probe, not every opcode that has a number is served.
 fn opcodes() -> [u64; 6] {
-    let numbers = Opcode::COUNT as u64 | u64::from(REGISTER_CALLS) << 32;
+    let calls = if version::has_later_names() { REGISTER_CALLS } else { IORING_REGISTER_QUERY + 1 };
+    let numbers = count() as u64 | u64::from(calls) << 32;
     let features = u64::from(setup::FEATURES);
-    [numbers, features, setup::FLAGS.into(), enter::FLAGS.into(), sq::KNOWN_FLAGS.into(), 1]
+    [numbers, features, setup::flags().into(), enter::FLAGS.into(), sq::KNOWN_FLAGS.into(), 1]
 }

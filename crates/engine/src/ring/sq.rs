@@ -7,9 +7,9 @@ mod tests;
 use super::broken::Unanswered;
 use super::{RingGuard, State};
 use crate::forced::{point, Point};
-use crate::memory::layout::word;
+use crate::memory::layout::{word, LARGE_SHIFT};
 use crate::op::net::refused_flags;
-use crate::op::{definition, Definition, Direction, FileUse, Identity, Op, Verdict};
+use crate::op::{self, definition, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
 use crate::ring::batch::Poster;
@@ -33,6 +33,9 @@ pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
     | IOSQE_ASYNC
     | IOSQE_BUFFER_SELECT
     | IOSQE_CQE_SKIP_SUCCESS;
+
+/// Opcodes from this one on are of SQEs of 128 bytes, or unknown.
+const FIRST_LARGE: u8 = Opcode::Nop128 as u8;
 
 /// Flags with which a request cannot be finished on the spot without a look at others.
 const NOT_ALONE: u8 = IOSQE_IO_DRAIN | IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_ASYNC;
@@ -66,7 +69,7 @@ impl RingGuard {
     /// memory, and ring memory is mapped by the engine.
     #[inline]
     fn takes_runs(&self) -> bool {
-        self.is_ordinary() && self.has_room_for_one() && !self.memory.view.is_of_program()
+        self.is_ordinary() && self.has_room_for_one() && self.memory.view.goes_by_tail()
     }
 
     /// The SQEs of a submission, of which none is taken.
@@ -83,7 +86,8 @@ impl RingGuard {
         let control = self.control;
         let header = control.header();
         // Who joins while a run is at work waits until `submitter` is 0.
-        let submitted = if run.is_some() || header.shared.load(Ordering::Relaxed) == 0 {
+        let rewinds = self.memory.view.layout().rewinds;
+        let submitted = if run.is_some() || rewinds || header.shared.load(Ordering::Relaxed) == 0 {
             self.submit_alone(to_submit, run)
         } else {
             header.submitter.store(0, Ordering::Relaxed);
@@ -169,6 +173,7 @@ impl RingGuard {
     fn submit_alone(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
         let mut run = match run {
             Some(run) => run,
+            None if self.memory.view.layout().rewinds => self.begin_again(to_submit),
             None => self.begin_run(to_submit, self.memory.view.load(word::SQ_TAIL)?),
         };
         let mut room = Ok(());
@@ -185,8 +190,44 @@ impl RingGuard {
             }
         }
         self.end_submission();
-        self.memory.view.store(word::SQ_HEAD, run.head)?;
+        match self.memory.view.layout().rewinds {
+            false => self.memory.view.store(word::SQ_HEAD, run.head)?,
+            true => self.control.header().sq_head.store(0, Ordering::Relaxed),
+        }
         count_or_refusal(run.taken, room)
+    }
+
+    /// A run from the first SQE on, whatever the tail is.
+    #[cold]
+    fn begin_again(&self, to_submit: u32) -> Run {
+        Run { head: 0, taken: 0, left: to_submit.min(self.memory.view.layout().sq_entries), accepted: None }
+    }
+
+    /// Takes an SQE of 128 bytes in.
+    #[cold]
+    fn take_large(&mut self, run: &mut Run, index: u32, mut sqe: Sqe) {
+        if self.has_second_half(&mut sqe, index, run.left) {
+            run.head = run.head.wrapping_add(1);
+            self.control.header().sq_head.store(run.head, Ordering::Relaxed);
+            (run.taken, run.left) = (run.taken + 1, run.left - 1);
+        }
+        run.accepted = Some(self.accept_apart(&sqe));
+    }
+
+    /// Whether the SQE at `index`, of a large opcode or one that nobody knows, takes the next place along, of `left` that are to be
+    /// submitted. One that cannot be had whole becomes one that nobody knows. Source: `io_init_req` in io_uring/io_uring.c.
+    #[cold]
+    fn has_second_half(&self, sqe: &mut Sqe, index: u32, left: u32) -> bool {
+        let layout = self.memory.view.layout();
+        let is_large = usize::from(sqe.opcode) < op::count();
+        if is_large && layout.sqe_shift == LARGE_SHIFT {
+            return false;
+        }
+        let is_whole = is_large && layout.mixed_sqes && left != 0 && index + 1 < layout.sq_entries;
+        if !is_whole {
+            sqe.opcode = u8::MAX;
+        }
+        is_whole
     }
 
     /// Takes the next SQE in. False where the SQ array names none.
@@ -211,7 +252,11 @@ impl RingGuard {
             self.catch_up();
         }
         (run.taken, run.left) = (run.taken + 1, run.left - 1);
-        run.accepted = Some(self.accept(sqe));
+        if sqe.opcode >= FIRST_LARGE {
+            self.take_large(run, index, *sqe);
+        } else {
+            run.accepted = Some(self.accept(sqe));
+        }
         Ok(true)
     }
 
@@ -228,7 +273,7 @@ impl RingGuard {
             if refused.is_err() {
                 break;
             }
-            let Some((index, sqe)) = self.take_sqe()? else { break };
+            let Some((index, mut sqe)) = self.take_sqe()? else { break };
             if index >= view.layout().sq_entries {
                 let dropped = view.load(word::SQ_DROPPED)?;
                 view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
@@ -237,6 +282,13 @@ impl RingGuard {
             submitted += 1;
             if submitted == 1 && ends_others(&sqe) {
                 self.catch_up();
+            }
+            let left = to_submit.min(view.layout().sq_entries) - submitted;
+            if sqe.opcode >= FIRST_LARGE && self.has_second_half(&mut sqe, index, left) {
+                match self.take_sqe()? {
+                    Some(_) => submitted += 1,
+                    None => sqe.opcode = u8::MAX,
+                }
             }
             if self.accept_apart(&sqe) == Accepted::Last && self.stops_here() {
                 break;
