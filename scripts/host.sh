@@ -148,7 +148,7 @@ mkdir -p "$root"/{bin,proc,sys,dev,tmp,scratch,modules,lists,etc,lib,lib64}
 chmod 1777 "$root/tmp"
 cp "$host/busybox" "$root/bin"
 cp "$host"/modules/*.ko "$root/modules"
-cp tests/conformance/*.txt tests/conformance/oracle.json "$root/lists"
+cp tests/conformance/*.txt tests/conformance/oracle*.json "$root/lists"
 printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
 for program in "${programs[@]}"; do
   # A script stays as it is.

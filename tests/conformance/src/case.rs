@@ -4,6 +4,7 @@ use crate::door::Door;
 use crate::ring::Ring;
 use anyring_abi::*;
 use linkme::distributed_slice;
+use std::sync::OnceLock;
 
 /// One claim about io_uring, in the form of a function that panics when the claim does not hold. `#[case]` makes it.
 pub struct Case {
@@ -15,6 +16,10 @@ pub struct Case {
     pub documentation: &'static str,
     /// The first kernel on which it holds, if that is not the topic's.
     pub since: Option<&'static str>,
+    /// The first kernel that answers so, where one before it answered otherwise.
+    pub from: Option<&'static str>,
+    /// The first kernel that answers so no more.
+    pub until: Option<&'static str>,
     /// Where the claim is from, if that is not the topic's.
     pub source: Option<&'static str>,
     /// Checks the claim; runs in a process of its own.
@@ -58,6 +63,9 @@ macro_rules! topic {
 }
 pub(crate) use topic;
 
+/// The release of the kernel whose answers are expected; the running one's if nobody says.
+pub static RELEASE: OnceLock<String> = OnceLock::new();
+
 /// Every case, by topic and in the order in which they are written.
 pub fn all() -> Vec<&'static Case> {
     let mut cases: Vec<&Case> = CASES.iter().collect();
@@ -95,10 +103,28 @@ impl Case {
         self.since.unwrap_or(self.topic().since)
     }
 
+    /// Whether what it claims is what a kernel of this release answers, if it has the names at all.
+    pub fn is_answer_of(&self, release: &str) -> bool {
+        let reached = |of: &str| version(release) >= version(of);
+        self.from.is_none_or(reached) && !self.until.is_some_and(reached)
+    }
+
+    /// Whether a kernel of this release has the names that it is about.
+    pub fn is_known_to(&self, release: &str) -> bool {
+        version(release) >= version(self.since())
+    }
+
     /// What the claim is from.
     pub fn source(&self) -> &'static str {
         self.source.unwrap_or(self.topic().source)
     }
+}
+
+/// The first two numbers of a release: `6.1.0-13-amd64` is 6.1.
+pub fn version(release: &str) -> [u32; 2] {
+    let mut numbers =
+        release.split(|character: char| !character.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]
 }
 
 /// Whether a word of a case's name is an error's name in small letters.
@@ -154,6 +180,20 @@ impl Context {
         }
     }
 
+    /// Whether the kernel whose answers are expected is at least this old: where one answer of several changed.
+    pub fn answers_since(&self, release: &str) -> bool {
+        version(RELEASE.get_or_init(crate::oracle::running_kernel)) >= version(release)
+    }
+
+    /// What a LINK_TIMEOUT answers that ended a FUTEX_WAIT or WAITID.
+    pub fn link_timeout_result(&self) -> i32 {
+        if self.answers_since("7.3") {
+            -libc::ETIME
+        } else {
+            1
+        }
+    }
+
     /// Ends this case as skipped. The reason is printed.
     pub fn skip(&self, reason: &str) -> ! {
         skip(reason)
@@ -181,6 +221,15 @@ mod tests {
         assert_eq!(case.map(Case::claim).as_deref(), Some("read of a closed pipe is eof"));
         let case = all().into_iter().find(|case| case.name() == "nop::unknown_opcode_is_einval");
         assert_eq!(case.map(Case::claim).as_deref(), Some("unknown opcode is EINVAL"));
+    }
+
+    #[test]
+    fn an_answer_that_changed_is_of_one_of_two_kernels() {
+        let case = |from, until| Case { from, until, ..*all()[0] };
+        let holds = |case: Case| ["6.18.44", "7.2.13", "7.3.4-amd64"].map(|release| case.is_answer_of(release));
+        assert_eq!(holds(case(None, None)), [true; 3]);
+        assert_eq!(holds(case(Some("7.3"), None)), [false, false, true]);
+        assert_eq!(holds(case(None, Some("7.3"))), [true, true, false]);
     }
 
     #[test]

@@ -55,15 +55,23 @@ struct Options {
     /// Run what failed so many times more, alone: if it passes once, it is said to be flaky and counts as skipped
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     confirm: u32,
-    /// Hold what each case was answered against this record of the kernel's answers
+    /// Run only the cases that hold for this release of Linux (the running one's with --record); without it those of later names,
+    /// too, and of answers that changed the running one's
+    #[arg(long, value_name = "RELEASE")]
+    kernel: Option<String>,
+    /// Hold what each case was answered against this record of the kernel's answers (may be repeated: of what later kernels
+    /// answer otherwise, or have besides)
     #[arg(long, value_name = "FILE")]
-    oracle: Option<PathBuf>,
+    oracle: Vec<PathBuf>,
     /// Write the record of the answers to this file
     #[arg(long, value_name = "FILE", conflicts_with = "oracle")]
     record: Option<PathBuf>,
     /// Add to what the record holds already, if it is of this kernel
     #[arg(long, requires = "record")]
     add: bool,
+    /// Record only what this record of another kernel has not, or otherwise; what does not pass is said, and left out
+    #[arg(long, value_name = "FILE", requires = "record")]
+    beside: Option<PathBuf>,
     /// Write the results to this file, one JSON array
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -88,9 +96,11 @@ struct Options {
 }
 
 impl Options {
-    fn selects(&self, name: &str) -> bool {
+    fn selects(&self, case: &Case, release: &str) -> bool {
+        let name = case.name();
         let is = |text: &String| if self.exact { name == text } else { name.contains(text) };
-        self.filter.is_empty() || self.filter.iter().any(is)
+        let known = (self.kernel.is_none() && self.record.is_none()) || case.is_known_to(release);
+        (self.filter.is_empty() || self.filter.iter().any(is)) && known && case.is_answer_of(release)
     }
 
     /// What each selected case is to run with.
@@ -138,7 +148,9 @@ pub fn main() -> ExitCode {
 /// Runs what was asked for: whether everything was as expected.
 fn run(options: &Options) -> Result<bool, String> {
     let cases = case::all();
-    let selected = cases.iter().copied().filter(|case| options.selects(case.name()));
+    let release = options.kernel.clone().unwrap_or_else(running_kernel);
+    let _ = case::RELEASE.set(release.clone());
+    let selected = cases.iter().copied().filter(|case| options.selects(case, &release));
     let (left_out, selected): (Vec<&Case>, Vec<&Case>) =
         selected.partition(|case| options.disturbed && case.undisturbed);
     if options.list {
@@ -173,7 +185,7 @@ fn run(options: &Options) -> Result<bool, String> {
     for path in &options.expect {
         read_differences(path, &mut differences)?;
     }
-    let oracle = options.oracle.as_deref().map(Oracle::read).transpose()?;
+    let oracle = Oracle::of_release(&options.oracle, &release)?;
     if oracle.is_none() {
         differences::forget_answers(&mut differences);
     }
@@ -185,7 +197,7 @@ fn run(options: &Options) -> Result<bool, String> {
     let mut printer = Printer::new(format, &differences, options.quiet);
     let reports = run_all(options, &jobs, &differences, oracle.as_ref(), &mut printer);
     if let Some(path) = &options.record {
-        record(path, &reports, options.add)?;
+        record(path, &reports, options)?;
     }
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&reports).map_err(|error| error.to_string())?;
@@ -250,12 +262,14 @@ fn run_all(
 }
 
 /// Writes the record of what the running kernel answered. What did not pass has no place in it.
-fn record(path: &Path, reports: &[Report], add: bool) -> Result<(), String> {
-    if let Some(report) = reports.iter().find(|report| report.failed()) {
+fn record(path: &Path, reports: &[Report], options: &Options) -> Result<(), String> {
+    let mut oracle = Oracle::of(reports);
+    if let Some(base) = &options.beside {
+        oracle.keep_what_differs(reports, &Oracle::read(base)?);
+    } else if let Some(report) = reports.iter().find(|report| report.failed()) {
         return Err(format!("{} did not pass, so there is no record", report.name()));
     }
-    let mut oracle = Oracle::of(reports);
-    if add {
+    if options.add {
         let earlier = Oracle::read(path)?;
         if earlier.kernel != running_kernel() {
             return Err(format!("{} is of Linux {}, this is {}", path.display(), earlier.kernel, running_kernel()));

@@ -1,7 +1,7 @@
 //! `--keeps`: which of the claims the kernel keeps that runs the cases, as a table by topic and a list of those that it breaks.
 //! For kernels and emulations that have no suite of their own.
 
-use crate::case::{self, Case};
+use crate::case::{self, version, Case};
 use crate::report::{Outcome, Report};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -40,13 +40,6 @@ pub fn running_system() -> (String, String) {
         String::from_utf8_lossy(&bytes).into_owned()
     };
     (text(&names.sysname), text(&names.release))
-}
-
-/// The first two numbers of a release: `6.1.0-13-amd64` is 6.1.
-fn version(release: &str) -> [u32; 2] {
-    let mut numbers =
-        release.split(|character: char| !character.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]
 }
 
 /// The summary, and whether nothing is broken. A claim that was tried in several ways stands as in the worst of them.

@@ -2,14 +2,16 @@
 //!
 //! `make oracle` makes it (`anyring-conformance --record FILE`): every case that passes natively, through each door, with
 //! each flag set, several times. What came in each run is one thing, what came in some runs only is another: where natively
-//! either of two outcomes happens, the record holds both.
+//! either of two outcomes happens, the record holds both. The record of a later kernel stands beside it, with the cases only that
+//! it answers otherwise, and those of names that it brought.
 
+use crate::case::version;
 use crate::evidence::{Evidence, Set};
 use crate::report::{Outcome, Report};
 use anyring_abi::interface::{self, Name};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A set of names, or of answers.
 type Words = BTreeSet<String>;
@@ -143,6 +145,9 @@ impl Oracle {
                 oracle.cases.entry(report.case.to_owned()).or_insert(skipped);
                 continue;
             }
+            if report.failed() {
+                continue;
+            }
             for run in &report.runs {
                 oracle.every_ring.extend(of_every_ring(&run.succeeded));
                 let recorded = Recorded { any_flags: report.flag_set.is_some(), ..Recorded::of_run(run) };
@@ -173,6 +178,35 @@ impl Oracle {
                 None => {}
             }
         }
+    }
+
+    /// Leaves out what `base`, another kernel's record, says as well.
+    pub fn keep_what_differs(&mut self, reports: &[Report], base: &Oracle) {
+        let differs = |report: &&Report| {
+            let recorded = base.cases.get(report.case).filter(|recorded| recorded.skipped.is_none());
+            recorded.is_none_or(|recorded| report.runs.iter().any(|run| recorded.disagrees(run).is_some()))
+        };
+        let different: BTreeSet<_> = reports.iter().filter(differs).map(|report| report.case).collect();
+        // What could not be tried there says nothing of that kernel.
+        self.cases.retain(|name, recorded| recorded.skipped.is_none() && different.contains(name.as_str()));
+        self.every_ring = self.every_ring.difference(&base.every_ring).cloned().collect();
+    }
+
+    /// What a kernel of this release answers: by the first of these records, changed by those of kernels that it is as new as. The
+    /// others add the cases that the first has not.
+    pub fn of_release(paths: &[PathBuf], release: &str) -> Result<Option<Oracle>, String> {
+        let mut records = paths.iter().map(|path| Oracle::read(path));
+        let Some(mut oracle) = records.next().transpose()? else { return Ok(None) };
+        for later in records {
+            let later = later?;
+            let counts = version(release) >= version(&later.kernel);
+            for (name, recorded) in later.cases {
+                if counts || !oracle.cases.contains_key(&name) {
+                    oracle.cases.insert(name, recorded);
+                }
+            }
+        }
+        Ok(Some(oracle))
     }
 
     /// Reads a record.
@@ -261,6 +295,33 @@ mod tests {
         let mut oracle = Oracle::of(&[of("a::c")]);
         oracle.extend(earlier, |name| name != "a::gone");
         assert_eq!(oracle.cases.keys().collect::<Vec<_>>(), ["a::b", "a::c"]);
+    }
+
+    #[test]
+    fn another_kernels_record_has_what_differs_only() {
+        let of = |name, answer| Report { runs: vec![run(&[answer])], ..Report::of(name, Outcome::Passed) };
+        let base = Oracle::of(&[of("a::b", "NOP 0"), of("a::c", "NOP 0")]);
+        let reports = [of("a::b", "NOP 0"), of("a::c", "NOP -EIO"), of("a::new", "NOP 0")];
+        let mut oracle = Oracle::of(&reports);
+        oracle.keep_what_differs(&reports, &base);
+        assert_eq!(oracle.cases.keys().collect::<Vec<_>>(), ["a::c", "a::new"]);
+    }
+
+    #[test]
+    fn a_later_kernels_record_changes_answers_of_that_kernel_only() {
+        let folder = std::env::temp_dir().join(format!("anyring-oracles-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("make it");
+        let of = |name, answer| Report { runs: vec![run(&[answer])], ..Report::of(name, Outcome::Passed) };
+        let paths = ["6.18.1", "7.3.4"].map(|kernel| folder.join(kernel));
+        let first = Oracle { kernel: "6.18.1".into(), ..Oracle::of(&[of("a::b", "NOP 0")]) };
+        let later =
+            Oracle { kernel: "7.3.4".into(), ..Oracle::of(&[of("a::b", "NOP -EIO"), of("a::new", "NOP 0")]) };
+        first.write(&paths[0]).and_then(|()| later.write(&paths[1])).expect("write them");
+        let [old, new] = ["6.18.44", "7.3.0"].map(|release| Oracle::of_release(&paths, release));
+        std::fs::remove_dir_all(&folder).expect("remove it");
+        let [old, new] = [old, new].map(|read| read.expect("read them").expect("there are some").cases);
+        assert_eq!([&old, &new].map(|cases| cases.contains_key("a::new")), [true; 2]);
+        assert!(old["a::b"].answers.contains("NOP 0") && new["a::b"].answers.contains("NOP -EIO"));
     }
 
     #[test]

@@ -11,6 +11,8 @@ struct Words {
     liburing: bool,
     undisturbed: bool,
     since: Option<LitStr>,
+    from: Option<LitStr>,
+    until: Option<LitStr>,
     source: Option<LitStr>,
 }
 
@@ -21,11 +23,13 @@ impl Words {
             Some("liburing") => self.liburing = true,
             Some("undisturbed") => self.undisturbed = true,
             Some("since") => self.since = Some(meta.value()?.parse()?),
+            Some("from") => self.from = Some(meta.value()?.parse()?),
+            Some("until") => self.until = Some(meta.value()?.parse()?),
             Some("source") => self.source = Some(meta.value()?.parse()?),
             _ => {
-                return Err(
-                    meta.error("expected own_flags, liburing, undisturbed, since = \"5.6\" or source = \"...\"")
-                )
+                return Err(meta.error(
+                    "expected own_flags, liburing, undisturbed, since = \"5.6\", from or until = \"7.3\", or source = \"...\"",
+                ))
             }
         }
         Ok(())
@@ -41,6 +45,8 @@ impl Words {
 /// - `undisturbed`: the kernel is asked more than io_uring promises (that a request is made at once, what comes first, that a
 ///   timer and what it ends never meet), so the claim does not hold under chaos.
 /// - `since = "6.1"`: the first kernel on which it holds, if that is not the topic's.
+/// - `from = "7.3"`, `until = "7.3"`: the kernel answers so from that release on, or did until then. `since` is about a name that
+///   is new; these are about an answer that changed, and there mostly are two cases.
 /// - `source = "..."`: where the claim is from, if that is not the topic's.
 #[proc_macro_attribute]
 pub fn case(attribute: TokenStream, item: TokenStream) -> TokenStream {
@@ -60,6 +66,7 @@ pub fn case(attribute: TokenStream, item: TokenStream) -> TokenStream {
         None => quote!(None),
     };
     let (since, source) = (optional(&words.since), optional(&words.source));
+    let (from, until) = (optional(&words.from), optional(&words.until));
     quote! {
         #function
 
@@ -70,6 +77,8 @@ pub fn case(attribute: TokenStream, item: TokenStream) -> TokenStream {
                 line: line!(),
                 documentation: #claim,
                 since: #since,
+                from: #from,
+                until: #until,
                 source: #source,
                 body: #name,
                 any_flags: #any_flags,

@@ -83,10 +83,11 @@ fn with_the_same_word_twice(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(vector(&[entry(&word, 0), entry(&word, 0)]));
     assert_eq!(wake_one(&word), 1);
-    assert_eq!(ring.wait().res, 0);
+    let is_one_of_them = |woken: i32| woken == 0 || woken == 1 && cx.answers_since("7.3");
+    assert!(is_one_of_them(ring.wait().res));
     ring.go(vector(&[entry(&word, 0), entry(&word, 0)]));
     assert_eq!(wake_now(&word, 9, u32::MAX, WAKE_PRIVATE), 2);
-    assert_eq!(ring.wait().res, 0); // the first to be woken
+    assert!(is_one_of_them(ring.wait().res), "the first to be woken");
 }
 
 #[case]
@@ -190,7 +191,7 @@ fn link_timeout_ends_it(cx: &Context) {
     let (word, mut ring, limit) = (AtomicU32::new(0), cx.ring(4), ms(20));
     let entries = [entry(&word, 0)];
     ring.go_all(&[vector(&entries).data(1).with(IOSQE_IO_LINK), sqe::link_timeout(&limit).data(2)]);
-    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 1)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, cx.link_timeout_result())]);
     assert_eq!(wake_one(&word), 0);
 }
 

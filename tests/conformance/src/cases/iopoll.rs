@@ -177,7 +177,7 @@ fn bad_descriptors_are_ebadf(cx: &Context) {
     assert_eq!(ring.run(sqe::read(0, bytes, 0).with(IOSQE_FIXED_FILE)), -EBADF);
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn hipri_is_for_polled_rings(cx: &Context) {
     const RWF_HIPRI: u32 = 1;
     let (file, bytes) = direct_file(cx);
@@ -188,7 +188,7 @@ fn hipri_is_for_polled_rings(cx: &Context) {
     assert_eq!(found(&mut ring), (5, 65536));
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn write_is_found_in_enter_only(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     bytes.fill(8);
@@ -200,7 +200,7 @@ fn write_is_found_in_enter_only(cx: &Context) {
     assert!(std::fs::read("direct").expect("read").iter().all(|byte| *byte == 8));
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn write_by_other_forms(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     let vectors = [iovec(&bytes[..4096]), iovec(&bytes[8192..12288])];
@@ -214,7 +214,7 @@ fn write_by_other_forms(cx: &Context) {
     assert_eq!(found(&mut ring), (3, 512));
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn async_write(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go(sqe::write(fd(&file), bytes, 0).with(IOSQE_ASYNC).data(5));
@@ -242,7 +242,7 @@ fn read_at_the_end_is_zero(cx: &Context) {
     assert_eq!(found(&mut ring), (2, 0));
 }
 
-#[case(own_flags)]
+#[case(own_flags, until = "7.3")]
 fn read_that_may_not_wait(cx: &Context) {
     const RWF_NOWAIT: u32 = 8;
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
@@ -267,7 +267,7 @@ fn enter_with_nothing_under_way_returns(cx: &Context) {
     assert_eq!(ring.enter(0, 3, IORING_ENTER_GETEVENTS, 0, 0), 0);
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn enter_with_a_cqe_there_returns(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go_all(&[sqe::nop().data(1), sqe::write(fd(&file), bytes, 0).data(2)]);
@@ -278,7 +278,7 @@ fn enter_with_a_cqe_there_returns(cx: &Context) {
     assert_eq!(found(&mut ring), (2, 65536));
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn enter_without_getevents_finds_nothing(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go(sqe::write(fd(&file), bytes, 0).data(1));
@@ -289,7 +289,7 @@ fn enter_without_getevents_finds_nothing(cx: &Context) {
     assert_eq!(found(&mut ring), (1, 65536));
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn enter_finds_all_that_it_waits_for(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(16, IORING_SETUP_IOPOLL));
     let block = &bytes[..4096];
@@ -303,7 +303,7 @@ fn enter_finds_all_that_it_waits_for(cx: &Context) {
     assert_eq!(seen, (0..8).map(|n| (n, 4096)).collect::<Vec<_>>());
 }
 
-#[case(own_flags, since = "5.11")]
+#[case(own_flags, since = "5.11", until = "7.3")]
 fn deadlines_do_not_matter(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     let limit = ms(0);
@@ -329,7 +329,7 @@ fn arguments_of_the_wait_are_checked(cx: &Context) {
     assert_eq!(wait(0, address(&arg), 3), 0, "a signal mask is not looked at");
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn linked_writes(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go_all(&[
@@ -344,7 +344,7 @@ fn linked_writes(cx: &Context) {
     assert_eq!(seen, [(1, 65536), (2, 65536), (3, 0)]);
 }
 
-#[case(own_flags, since = "5.17")]
+#[case(own_flags, since = "5.17", until = "7.3")]
 fn writes_without_a_cqe(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go(sqe::write(fd(&file), bytes, 0).with(IOSQE_CQE_SKIP_SUCCESS).data(1));
@@ -354,7 +354,7 @@ fn writes_without_a_cqe(cx: &Context) {
     assert_eq!(found(&mut ring), (2, 65536));
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn overflow_of_found_ones(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(2, IORING_SETUP_IOPOLL));
     for n in 0..6 {
@@ -370,7 +370,7 @@ fn overflow_of_found_ones(cx: &Context) {
     assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn eventfd_is_signalled_when_found(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     let event = eventfd(0, libc::EFD_NONBLOCK);
@@ -383,7 +383,7 @@ fn eventfd_is_signalled_when_found(cx: &Context) {
     assert_eq!((&event).read(&mut [0; 8]).ok(), Some(8));
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn descriptor_is_readable_when_found(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
@@ -394,7 +394,7 @@ fn descriptor_is_readable_when_found(cx: &Context) {
     assert_eq!(found(&mut ring), (1, 65536));
 }
 
-#[case(own_flags, since = "6.1")]
+#[case(own_flags, since = "6.1", until = "7.3")]
 fn deferred_ring(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, DEFERRED));
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -408,7 +408,7 @@ fn deferred_ring(cx: &Context) {
     assert_eq!(other as i32, -EEXIST);
 }
 
-#[case(own_flags, since = "6.1")]
+#[case(own_flags, since = "6.1", until = "7.3")]
 fn deferred_ring_is_readable_once_somebody_asks(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, DEFERRED));
     ring.go(sqe::write(fd(&file), bytes, 0).data(1));
@@ -419,7 +419,7 @@ fn deferred_ring_is_readable_once_somebody_asks(cx: &Context) {
     assert_eq!(found(&mut ring), (1, 65536));
 }
 
-#[case(own_flags, since = "6.13")]
+#[case(own_flags, since = "6.13", until = "7.3")]
 fn hybrid_ring(cx: &Context) {
     let ((file, bytes), mut ring) =
         (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL | IORING_SETUP_HYBRID_IOPOLL));
@@ -429,7 +429,7 @@ fn hybrid_ring(cx: &Context) {
     }
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn polling_thread_finds_by_itself(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL | IORING_SETUP_SQPOLL));
     ring.push(sqe::write(fd(&file), bytes, 0).data(1));
@@ -473,7 +473,7 @@ fn messages_between_polled_rings(cx: &Context) {
     assert_eq!(seen, [1, 77], "to itself");
 }
 
-#[case(own_flags, since = "5.18")]
+#[case(own_flags, since = "5.18", until = "7.3")]
 fn message_to_a_polled_ring_while_it_waits(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(16, IORING_SETUP_IOPOLL));
     let (mut sender, target, number) = (cx.ring_with(4, 0), ring.fd, fd(&file));
@@ -499,7 +499,7 @@ fn message_to_a_polled_ring_while_it_waits(cx: &Context) {
     assert_eq!((writes, messages), (50, 50));
 }
 
-#[case(own_flags, since = "5.6")]
+#[case(own_flags, since = "5.6", until = "7.3")]
 fn two_threads_ask(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(16, IORING_SETUP_IOPOLL));
     for round in 0..20 {

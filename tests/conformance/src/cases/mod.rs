@@ -67,6 +67,8 @@ mod rw_page_cache;
 mod rw_pipe;
 mod setup;
 mod splice;
+mod sq_rewind;
+mod sqe_mixed;
 mod sqpoll;
 mod sqpoll_requests;
 mod sqpoll_setup;

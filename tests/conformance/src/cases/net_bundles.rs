@@ -112,7 +112,7 @@ fn recv_waits_for_data(cx: &Context) {
     }
 }
 
-#[case]
+#[case(until = "7.3")]
 fn recv_waitall_waits_for_all(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);

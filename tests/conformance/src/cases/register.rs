@@ -577,3 +577,10 @@ fn ring_fd_register_by_index(cx: &Context) {
     assert_eq!(ring.door.register(0, opcode, address(&numbers) as usize, 1), 0);
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0), 0);
 }
+
+/// A program of no instructions: filters are refused without a look at what else they need.
+#[case(since = "7.0")]
+fn filter_that_is_none_is_refused(cx: &Context) {
+    let (ring, none) = (cx.ring(4), [u64::MAX; 16]);
+    assert!(ring.register(IORING_REGISTER_BPF_FILTER, address(&none) as usize, 1) < 0);
+}

@@ -110,10 +110,36 @@ fn without_restrictions_everything_is_allowed(cx: &Context) {
 #[case]
 fn hold_only_once_enabled(cx: &Context) {
     let ring = disabled(cx);
-    assert_eq!(restrict(&ring, &[operation(Opcode::Nop)]), 0);
+    assert_eq!(restrict(&ring, &[operation(Opcode::Nop), rule(REGISTER_OP, 0)]), 0);
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -ENXIO, "a disabled ring is set up");
     assert_eq!(enable(&ring), 0);
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -EACCES);
+}
+
+#[case(until = "7.3")]
+fn one_kind_of_rule_restricts_all(cx: &Context) {
+    let mut ring = restricted(cx, &[rule(REGISTER_OP, IORING_UNREGISTER_BUFFERS as u8)]);
+    assert_eq!(ring.run(sqe::nop()), -EACCES);
+    let ring = restricted(cx, &[operation(Opcode::Nop)]);
+    assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -EACCES);
+    assert_eq!((restrict(&ring, &[operation(Opcode::Nop)]), enable(&ring)), (-EACCES, -EACCES));
+}
+
+#[case(from = "7.3")]
+fn each_kind_of_rule_restricts_its_own(cx: &Context) {
+    let mut ring = restricted(cx, &[rule(REGISTER_OP, IORING_UNREGISTER_BUFFERS as u8)]);
+    assert_eq!(ring.run(sqe::nop()), 0);
+    assert_eq!(ring.run(sqe::nop().with(IOSQE_IO_DRAIN)), 0);
+    assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -EACCES);
+    let mut ring = restricted(cx, &[operation(Opcode::Nop)]);
+    assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -ENXIO);
+    assert_eq!((restrict(&ring, &[operation(Opcode::Nop)]), enable(&ring)), (-EBADFD, -EBADFD));
+    let timeout = ms(1);
+    assert_eq!(ring.run(sqe::timeout(&timeout, 0, 0)), -EACCES);
+    // Flags are of the SQEs' kind: where only they are listed no opcode is.
+    let mut ring = restricted(cx, &[rule(SQE_FLAGS_ALLOWED, IOSQE_ASYNC)]);
+    assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -ENXIO);
+    assert_eq!(ring.run(sqe::nop()), -EACCES);
 }
 
 #[case]

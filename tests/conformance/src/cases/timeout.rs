@@ -359,7 +359,7 @@ fn remove_with_unused_fields_is_einval(cx: &Context) {
 }
 
 /// It goes on for good.
-#[case(since = "6.4")]
+#[case(since = "6.4", until = "7.3")]
 fn update_of_a_multishot_forgets_its_count(cx: &Context) {
     let (mut ring, long, soon) = (cx.ring(8), ms(10_000), ms(5));
     ring.go(sqe::timeout(&long, 2, IORING_TIMEOUT_MULTISHOT).data(1));
@@ -367,4 +367,49 @@ fn update_of_a_multishot_forgets_its_count(cx: &Context) {
     for shot in ring.wait_all(5) {
         assert_eq!((shot.user_data, shot.res, shot.flags), (1, -ETIME, IORING_CQE_F_MORE));
     }
+}
+
+/// A TIMEOUT, or LINK_TIMEOUT, of so many nanoseconds, which its SQE says itself.
+fn immediate(opcode: Opcode, time_ns: u64, flags: u32) -> Sqe {
+    prep(opcode, -1, time_ns, 1, 0).op_flags(IORING_TIMEOUT_IMMEDIATE_ARG | flags)
+}
+
+#[case(since = "7.1")]
+fn time_in_the_sqe(cx: &Context) {
+    let (mut ring, start) = (cx.ring(4), Instant::now());
+    assert_eq!(ring.run(immediate(Opcode::Timeout, 25_000_000, 0)), -ETIME);
+    assert!(start.elapsed() >= Duration::from_millis(25));
+    assert_eq!(ring.run(immediate(Opcode::Timeout, 0, 0)), -ETIME);
+    assert_eq!(ring.run(immediate(Opcode::Timeout, 1000, IORING_TIMEOUT_ABS)), -ETIME);
+    let now = sys::clock(libc::CLOCK_REALTIME).tv_sec as u64;
+    let realtime = IORING_TIMEOUT_ABS | IORING_TIMEOUT_REALTIME;
+    assert_eq!(ring.run(immediate(Opcode::Timeout, (now - 1) * 1_000_000_000, realtime)), -ETIME);
+    assert_eq!(ring.run(immediate(Opcode::Timeout, u64::MAX, 0)), -EINVAL);
+    assert_eq!(ring.run(immediate(Opcode::Timeout, 1 << 63, 0)), -EINVAL);
+    assert_eq!(ring.run(Sqe { len: 0, ..immediate(Opcode::Timeout, 1000, 0) }), -EINVAL);
+    ring.go(Sqe { off: 2, ..immediate(Opcode::Timeout, 1000, IORING_TIMEOUT_MULTISHOT) });
+    assert_eq!([ring.wait(), ring.wait()].map(|cqe| (cqe.res, cqe.flags)), [(-ETIME, 2), (-ETIME, 0)]);
+}
+
+#[case(since = "7.1")]
+fn time_in_the_sqe_of_a_link(cx: &Context) {
+    let ((reader, _writer), mut ring, mut room) = (pipe(), cx.ring(4), [0; 4]);
+    let read = sqe::read(fd(&reader), &mut room, 0).with(IOSQE_IO_LINK).data(1);
+    ring.go_all(&[read, immediate(Opcode::LinkTimeout, 5_000_000, 0).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+}
+
+#[case(since = "7.1")]
+fn time_in_the_sqe_of_an_update(cx: &Context) {
+    let (mut ring, hour) = (cx.ring(4), ms(3_600_000));
+    let update = |flags| {
+        let flags = flags | IORING_TIMEOUT_UPDATE | IORING_TIMEOUT_IMMEDIATE_ARG;
+        prep(Opcode::TimeoutRemove, -1, 1, 0, 5_000_000).op_flags(flags).data(2)
+    };
+    for flags in [0, IORING_TIMEOUT_ABS] {
+        ring.go_all(&[sqe::timeout(&hour, 0, 0).data(1), update(flags)]);
+        assert_eq!(ring.wait_ordered(2), [(2, 0), (1, -ETIME)]);
+    }
+    let bare = prep(Opcode::TimeoutRemove, -1, 1, 0, 0).op_flags(IORING_TIMEOUT_IMMEDIATE_ARG);
+    assert_eq!(ring.run(bare), -EINVAL);
 }

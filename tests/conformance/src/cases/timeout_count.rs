@@ -159,7 +159,7 @@ fn removal_ends_it(cx: &Context) {
 }
 
 /// Other than those that expire: the kernel takes it for a request like all others.
-#[case(since = "5.5")]
+#[case(since = "5.5", until = "7.3")]
 fn removed_timeouts_count(cx: &Context) {
     let (mut ring, long) = (cx.ring(8), ms(10_000));
     ring.go(counting(&long, 4).data(1));

@@ -165,7 +165,7 @@ fn of_a_registered_file(cx: &Context) {
 #[case]
 fn unknown_commands_are_eopnotsupp(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
-    for which in [5, 6, 100, u32::MAX] {
+    for which in [6, 100, u32::MAX] {
         assert_eq!(ring.run(command(fd(&client), which)), -EOPNOTSUPP, "{which}");
     }
 }
@@ -328,4 +328,41 @@ fn timestamps_of_large_cqes(cx: &Context) {
     }
     ring.go(sqe::cancel(1, 0).data(2));
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+/// Where `addr` is a socket's name and its length stands at `addr3`.
+fn name_of(fd: i32, name: &mut libc::sockaddr_in, bytes: &mut u32, peer: u32) -> Sqe {
+    let addr = address_mut(name);
+    Sqe { addr, addr3: address_mut(bytes), ..command(fd, SOCKET_URING_OP_GETSOCKNAME) }.file_index(peer)
+}
+
+#[case(since = "6.19")]
+fn names_of_both_ends(cx: &Context) {
+    let ((client, server), mut ring) = (tcp_pair(), cx.ring(4));
+    for (peer, port) in [(0, client.local_addr()), (1, client.peer_addr())] {
+        let (mut name, mut bytes) = (loopback(0), size_of::<libc::sockaddr_in>() as u32);
+        assert_eq!(ring.run(name_of(fd(&client), &mut name, &mut bytes, peer)), 0);
+        assert_eq!((std::hint::black_box(name).sin_port.to_be(), bytes), (port.expect("a name").port(), 16));
+    }
+    let (mut name, mut bytes) = (loopback(0), 4);
+    assert_eq!(ring.run(name_of(fd(&server), &mut name, &mut bytes, 0)), 0);
+    assert_eq!(std::hint::black_box(bytes), 16, "the length that it has");
+    assert_eq!(ring.run(name_of(fd(&server), &mut name, &mut bytes, 2)), -EINVAL);
+    let bad = Sqe { addr3: bad_address(), ..name_of(fd(&server), &mut name, &mut 16, 0) };
+    assert_eq!(ring.run(bad), -EFAULT);
+    assert_eq!(ring.run(Sqe { addr: bad_address(), ..name_of(fd(&server), &mut name, &mut bytes, 0) }), -EFAULT);
+    assert_eq!(ring.run(name_of(fd(&server), &mut name, &mut bytes, 0).op_flags(1)), -EINVAL);
+    assert_eq!(ring.run(Sqe { len: 1, ..name_of(fd(&server), &mut name, &mut bytes, 0) }), -EINVAL);
+}
+
+#[case(since = "6.19")]
+fn names_that_there_are_not(cx: &Context) {
+    let (socket, mut ring) = (socket(libc::AF_INET, libc::SOCK_STREAM), cx.ring(4));
+    let (mut name, mut bytes) = (loopback(0), 16);
+    assert_eq!(ring.run(name_of(fd(&socket), &mut name, &mut bytes, 1)), -libc::ENOTCONN);
+    let (reader, _writer) = pipe();
+    assert_eq!(ring.run(name_of(fd(&reader), &mut name, &mut bytes, 0)), -EOPNOTSUPP);
+    let (a, _b) = pair();
+    assert_eq!(ring.run(name_of(fd(&a), &mut name, &mut bytes, 1)), 0);
+    assert_eq!(std::hint::black_box(bytes), 2, "a Unix socket without a name");
 }
