@@ -187,7 +187,7 @@ fn send_of_a_vector_from_a_registered_buffer_is_einval(cx: &Context) {
     assert_eq!(notified(&mut ring, vector_of(&a, &vectors).ioprio(VECTOR | FIXED)), (-EINVAL, 0));
 }
 
-#[case(from = "7.3")]
+#[case(since = "6.17", from = "7.3")]
 fn send_of_a_vector_from_a_registered_buffer(cx: &Context) {
     let ((a, mut b), mut ring, room) = (tcp_pair(), cx.ring(8), vec![9; 4096]);
     assert_eq!(ring.register_buffers(&[iovec(&room)]), 0);
