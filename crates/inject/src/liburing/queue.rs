@@ -7,15 +7,15 @@ use crate::{door, sanitizer};
 use anyring_abi::{Cqe, GeteventsArg, Opcode, Sqe, Timespec};
 use anyring_abi::{IORING_CQE_F_SKIP, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG, IORING_ENTER_GETEVENTS};
 use anyring_abi::{IORING_ENTER_SQ_WAIT, IORING_ENTER_SQ_WAKEUP, IORING_FEAT_EXT_ARG, IORING_FEAT_MIN_TIMEOUT};
-use anyring_abi::{IORING_SETUP_SQPOLL, IORING_SQ_CQ_OVERFLOW, IORING_SQ_NEED_WAKEUP, IORING_SQ_TASKRUN};
+use anyring_abi::{
+    IORING_SETUP_SQPOLL, IORING_SETUP_SQ_REWIND, IORING_SQ_CQ_OVERFLOW, IORING_SQ_NEED_WAKEUP, IORING_SQ_TASKRUN,
+};
 use anyring_engine::mutation::{mutated, Mutation};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{fence, Ordering};
 use libc::sigset_t;
 
-/// `IORING_SETUP_SQ_REWIND` (Linux 7.0): every submission starts at SQE 0.
-const IORING_SETUP_SQ_REWIND: u32 = 1 << 20;
 /// The `user_data` of timeouts that waits submit where enter cannot take one.
 pub const LIBURING_UDATA_TIMEOUT: u64 = u64::MAX;
 /// Size in bytes of the kernel's signal mask, which io_uring_enter(2) wants beside a mask.

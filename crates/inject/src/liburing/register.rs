@@ -17,10 +17,6 @@ use linux_raw_sys::io_uring::{
 use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
 use rustix::process::{setrlimit, Resource};
 
-/// `IORING_REGISTER_ZCRX_CTRL` (Linux 6.19).
-const IORING_REGISTER_ZCRX_CTRL: u32 = 36;
-/// `IORING_REGISTER_BPF_FILTER` (Linux 7.0).
-const IORING_REGISTER_BPF_FILTER: u32 = 37;
 /// `IORING_REGISTER_SRC_REGISTERED`: the source of clone_buffers is a registered index.
 const IORING_REGISTER_SRC_REGISTERED: u32 = 1;
 /// The descriptor of register calls that concern no ring.
