@@ -284,9 +284,18 @@ const LATER: &[(Release, &[&str])] = &[
             "IO_URING_QUERY_OPCODES",
         ],
     ),
-    ((6, 19), &["NOP128", "URING_CMD128", "IORING_SETUP_SQE_MIXED", "SOCKET_URING_OP_GETSOCKNAME"]),
+    (
+        (6, 19),
+        &[
+            "NOP128",
+            "URING_CMD128",
+            "IORING_SETUP_SQE_MIXED",
+            "SOCKET_URING_OP_GETSOCKNAME",
+            "IORING_REGISTER_ZCRX_CTRL",
+        ],
+    ),
     ((7, 0), &["IORING_SETUP_SQ_REWIND", "IORING_REGISTER_BPF_FILTER"]),
-    ((7, 1), &["IORING_TIMEOUT_IMMEDIATE_ARG", "IORING_REGISTER_ZCRX_CTRL"]),
+    ((7, 1), &["IORING_TIMEOUT_IMMEDIATE_ARG"]),
 ];
 
 /// The release since which the kernel has this name; a flag of an operation or register call came with that at the soonest.

@@ -84,7 +84,7 @@ fn registration_fails_on_a_ring_that_is_made_for_it(cx: &Context) {
     assert!(refused(answer), "{answer}");
 }
 
-#[case(since = "7.1")]
+#[case(since = "6.19")]
 fn control_of_no_queue_fails(cx: &Context) {
     let (ring, none) = (cx.ring(4), [0u64; 8]);
     assert!(ring.register(IORING_REGISTER_ZCRX_CTRL, address(&none) as usize, 0) < 0);
