@@ -20,7 +20,8 @@ const ENTRIES: usize = 64;
 /// Each figure is the least of so many tries.
 const TRIES: usize = 3;
 const ROUNDS: u32 = 200;
-static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
+/// Longer than a round, also on a machine that is busy: several at a time would cost less than one.
+static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 
 /// Measures them; none where rings in memory of the program's own cannot be had (Linux 6.5), or something went wrong.
 pub fn here(by_kernel: bool) -> Option<Costs> {
@@ -45,21 +46,22 @@ fn measure(by_kernel: bool) -> Option<Costs> {
     let [poll_once_ns, poll_ns] = [client.polls(true)?, Client::new(by_kernel, 0, 0)?.polls(false)?];
     let deferred = Client::new(by_kernel, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0);
     let deferred_ns = deferred.and_then(|mut client| client.polls(false)).map_or(0.0, |it| poll_ns - it);
-    // Before Linux 6.4 there is no multishot one.
-    let once_ns = client.timeouts(true, false);
-    let mut timeout_ns = |alone| match [client.timeouts(false, alone), once_ns] {
-        [Some(again_ns), Some(once_ns)] => (again_ns - once_ns).max(0.0),
-        _ => 0.0,
-    };
-    let [timeout_ns, timeout_alone_ns] = [false, true].map(&mut timeout_ns);
     let overflow_ns = Client::new(by_kernel, 0, 16)?.fill()? - Client::new(by_kernel, 0, 64)?.fill()?;
+    let [worker_ns, lookup_ns] = [client.syncs()? - alone_ns, client.lookup_ns()?];
+    // Last, since the multishot one goes on; before Linux 6.4 there is none.
+    let again = [false, true].map(|alone| client.timeouts(false, alone));
+    let once_ns = Client::new(by_kernel, 0, 0)?.timeouts(true, false);
+    let [timeout_ns, timeout_alone_ns] = again.map(|again_ns| match (again_ns, once_ns) {
+        (Some(again_ns), Some(once_ns)) => (again_ns - once_ns).max(0.0),
+        _ => 0.0,
+    });
     let costs = Costs {
         call_ns,
         poll_ns: (poll_ns - poll_once_ns).max(0.0),
         timeout_ns,
         timeout_alone_ns,
-        worker_ns: (client.syncs()? - alone_ns).max(0.0),
-        lookup_ns: client.lookup_ns()?.max(0.0),
+        worker_ns: worker_ns.max(0.0),
+        lookup_ns: lookup_ns.max(0.0),
         overflow_ns: overflow_ns.max(0.0) * 64.0 / 48.0,
         deferred_ns: deferred_ns.max(0.0),
         thread_ns: least(50, || std::thread::spawn(|| ()).join().ok())?,
