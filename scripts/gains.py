@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether the gain that `anyring trace` tells is what following its advice brings: the pairs of e2e/clients/gains.c, the
+"""Whether the gain that `anyring trace` tells is what following its advice brings: the pairs of tests/e2e/clients/gains.c, the
 first of each traced on both engines, then both run in turns, untraced.
 
 usage: scripts/gains.py BIN [--folder DIR] [--turns N]      (BIN: the folder with anyring)
@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-CLIENT = Path(__file__).resolve().parent.parent / "e2e/clients/gains.c"
+CLIENT = Path(__file__).resolve().parent.parent / "tests/e2e/clients/gains.c"
 PAIRS = [
     ("depth", "depth-32", "one_in_flight"),
     ("fsync", "fsync-8", "sync_each"),
