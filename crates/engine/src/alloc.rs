@@ -19,7 +19,7 @@
 pub mod failing;
 
 use crate::mutation::{mutated, Mutation};
-use crate::os::{arch, check, syscall, unlocked};
+use crate::os::{self, arch, check, syscall, unlocked};
 use crate::Errno;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -298,8 +298,7 @@ impl Slab {
 /// Waits: memory may come by whatever the program or another thread gives back.
 #[cold]
 pub fn wait() {
-    let millisecond: [i64; 2] = [0, 1_000_000];
-    syscall(libc::SYS_nanosleep, [millisecond.as_ptr() as usize, 0, 0, 0, 0, 0]);
+    os::pause(1_000_000);
 }
 
 impl Default for Slab {

@@ -10,6 +10,7 @@ pub mod level;
 pub mod limit;
 pub mod numbers;
 
+pub(crate) use description::ASKS_SOCKETS;
 pub use description::{cookie_of, last_copy_gone, same_description};
 pub use numbers::{closes_are_seen, is_ring, note_use, set_closes_are_seen};
 

@@ -6,7 +6,7 @@ pub mod view;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{check, check_writable, syscall, unlocked};
+use crate::os::{self, check_writable, unlocked, Question};
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -106,10 +106,7 @@ fn map_to_share(bytes: usize) -> Result<usize, Errno> {
     if known == WORKS {
         return Ok(base);
     }
-    // QEMU's user emulation would end the process. It lacks SO_COOKIE, and says so of any number.
-    let args = [usize::MAX, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, 0, 0, 0];
-    let is_kernel = check(syscall(libc::SYS_getsockopt, args)) == Err(Errno::BADF);
-    let again = if is_kernel { map_again(base, bytes) } else { Err(Errno::NOSYS) };
+    let again = if MAPS_AGAIN.is_yes() { map_again(base, bytes) } else { Err(Errno::NOSYS) };
     match again {
         Ok(_) => KNOWN.store(WORKS, Ordering::Relaxed),
         // There is none now, which says nothing of later.
@@ -119,6 +116,19 @@ fn map_to_share(bytes: usize) -> Result<usize, Errno> {
     // SAFETY: one of the two mappings just made, of which nobody knows.
     let _ = unsafe { calls::munmap(again.unwrap_or(base) as *mut _, bytes) };
     again.map(|_| base).map_err(|_| Errno::AGAIN)
+}
+
+/// Whether [`map_again`] works.
+pub(crate) static MAPS_AGAIN: Question = Question::new(ask_to_map_again);
+
+/// Asks for mremap(2) where nothing is mapped. QEMU's user emulation would end the process; it lacks SO_COOKIE, and says so of any
+/// number.
+fn ask_to_map_again() -> isize {
+    let args = [usize::MAX, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, 0, 0, 0];
+    match os::is_refused_by(libc::SYS_getsockopt, args, libc::EBADF) {
+        0 => os::is_refused_by(libc::SYS_mremap, [0, 0, 4096, libc::MREMAP_MAYMOVE as usize, 0, 0], libc::EFAULT),
+        refused => refused,
+    }
 }
 
 /// New zeroed memory of this process's own.

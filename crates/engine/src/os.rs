@@ -32,9 +32,10 @@ pub use interrupt::{can_interrupt, end_waits, handled, heed_handlers, interrupt,
 pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
 pub use linux::{
     calls_with_flags_are_refused, can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, nap,
-    probe_flags, syscall, usable_cpus, ForNow, Linux,
+    pause, probe_flags, syscall, usable_cpus, ForNow, Linux, POLLS_FOR_NANOSECONDS, TAKES_FLAGS,
+    WAITS_FOR_NANOSECONDS, WAITS_WITHOUT_MASK,
 };
-pub use question::{ask_in_child, is_filtered};
+pub use question::{answers, ask_in_child, ask_together, is_filtered, is_permitted, is_refused_by, Question};
 pub use status::{file_status, is_at_hand, is_eventfd, FileStatus};
 
 use crate::Errno;

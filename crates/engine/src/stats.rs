@@ -318,7 +318,7 @@ fn show_memfd() -> Result<Own, Errno> {
     let block = BLOCK.load(Ordering::Relaxed);
     // By the kernel, for which it does not matter that somebody may be counting.
     let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
-    check(syscall(libc::SYS_pwrite64, args))?;
+    check(syscall(libc::SYS_write, args))?;
     // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps: another one of the same
     // counters. No ring lived until now, so hardly anybody counts.
     unsafe { map(block, MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;

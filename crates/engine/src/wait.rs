@@ -7,7 +7,17 @@ pub mod iopoll;
 mod sleep;
 pub mod sqpoll;
 
-use crate::{alloc, os, process, ring, Errno};
+use crate::{alloc, descriptors, memory, os, process, ring, Errno};
+
+/// What is asked before a first ring, where a filter may kill for it.
+static FIRST: [&os::Question; 6] = [
+    &os::POLLS_FOR_NANOSECONDS,
+    &os::TAKES_FLAGS,
+    &os::WAITS_FOR_NANOSECONDS,
+    &os::WAITS_WITHOUT_MASK,
+    &memory::MAPS_AGAIN,
+    &descriptors::ASKS_SOCKETS,
+];
 
 /// Before a ring is made, whose room above has to `reset` something in a forked child: from now on there can be a helper, a fork
 /// is noticed, and there is memory for what cannot be refused.
@@ -19,6 +29,7 @@ pub fn begin(reset: fn()) -> Result<(), Errno> {
     for reset in [helper::reset_after_fork, reset] {
         let _ = process::at_fork(reset); // there are more slots than callers
     }
+    os::ask_together(&FIRST, || os::answers(&FIRST));
     os::probe_flags();
     alloc::reserve()
 }

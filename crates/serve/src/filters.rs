@@ -77,10 +77,9 @@ impl Way {
         };
         // SAFETY: the program and what it points to outlive the calls, which copy them; the kernel verifies it.
         let answer = unsafe {
-            match sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) {
-                0 => sys::call(number, filter),
-                refused => refused,
-            }
+            // It may be refused where it is set already.
+            sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]);
+            sys::call(number, filter)
         };
         match answer {
             0 => Ok(()),

@@ -458,13 +458,13 @@ pub(super) fn transfer(
     }
     // The high half of the position is zero: on 64-bit machines the first argument holds all of it.
     let args = [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize];
-    match call(number, args) {
-        Err(Errno::PERM | Errno::NOSYS) if calls_with_flags_are_refused() => without_flags(write, args),
-        answer => answer,
+    if flags & RWF_NOWAIT == 0 && calls_with_flags_are_refused() {
+        return without_flags(write, args);
     }
+    call(number, args)
 }
 
-/// The call by its older relatives, where a filter refuses it.
+/// The call by its older relatives, where a filter refuses it, or kills for it.
 #[cold]
 fn without_flags(write: bool, args: [usize; 6]) -> Result<usize, Errno> {
     let [fd, iovecs, count, offset, _, flags] = args;
@@ -507,6 +507,9 @@ fn reads_whole_records(fd: i32) -> bool {
 /// cannot be read from it is known of ext4, whose writes through the page cache do not take it.
 #[cold]
 fn takes_nowait(fd: i32) -> bool {
+    if calls_with_flags_are_refused() {
+        return false;
+    }
     const BEYOND_ALL: usize = i64::MAX as usize - 1;
     const EXT4: i64 = 0xef53;
     let mut byte = [0u8; 1];

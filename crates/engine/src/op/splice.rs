@@ -11,7 +11,7 @@
 use super::{call, Context, Direction, OnRing, Operation, Punt, Verdict};
 use crate::descriptors::{check_open, is_nonblocking, status_flags};
 use crate::mutation::{mutated, Mutation};
-use crate::os::file_status;
+use crate::os::{file_status, Os, Sys};
 use crate::resource::files::{is_locked, FixedFile};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, SPLICE_F_FD_IN_FIXED};
@@ -140,9 +140,7 @@ impl Splice {
             libc::pollfd { fd: self.input_fd(), events: libc::POLLIN, revents: 0 },
             libc::pollfd { fd: output, events: libc::POLLOUT, revents: 0 },
         ];
-        let no_time = [0i64; 2];
-        let args = [sides.as_mut_ptr() as usize, sides.len(), no_time.as_ptr() as usize, 0, 0, 0];
-        call(libc::SYS_ppoll, args).ok()?;
+        Sys::poll(&mut sides, Some(0), None).ok()?;
         if sides.iter().any(|side| side.fd < 0 || side.revents & libc::POLLNVAL != 0) {
             return None;
         }

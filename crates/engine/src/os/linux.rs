@@ -1,7 +1,7 @@
 //! The trait `Os` on Linux itself.
 
 use super::arch::kernel;
-use super::question::{is_refused_by, Question};
+use super::question::{is_permitted, is_refused_by, Question};
 use super::{check, wait, wait_interruptibly, EpollEvent, Os};
 use crate::os::calls;
 use crate::os::Sys;
@@ -32,8 +32,22 @@ pub fn nap(tries: u32) {
         syscall(libc::SYS_sched_yield, [0; 6]);
         return;
     }
-    let pause = [0i64, if tries < 40 { 20_000 } else { 1_000_000 }];
-    syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
+    pause(if tries < 40 { 20_000 } else { 1_000_000 });
+}
+
+/// Sleeps so long, or until a signal comes: by futex(2), which the engine needs anyway, where a filter may refuse nanosleep(2), or
+/// kill for it.
+pub fn pause(pause_ns: u64) {
+    let time = timespec(pause_ns);
+    #[cfg(feature = "simulated")]
+    if super::simulated::system().is_some() {
+        syscall(libc::SYS_nanosleep, [time.as_ptr() as usize, 0, 0, 0, 0, 0]);
+        return;
+    }
+    // Nobody else knows the word.
+    let word = 0_u32;
+    let wait = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    syscall(libc::SYS_futex, [&raw const word as usize, wait, 0, time.as_ptr() as usize, 0, 0]);
 }
 
 /// `struct timespec` of a relative timeout.
@@ -75,30 +89,34 @@ pub fn calls_with_flags_are_refused() -> bool {
     FLAGS.load(Relaxed) == REFUSED
 }
 
-/// Asks both calls for nothing of a descriptor that is none. Only what filters answer counts: another error is that of a moment, and
-/// would be remembered.
-pub(super) fn refuses_calls_with_flags() -> bool {
-    let answers =
-        [libc::SYS_preadv2, libc::SYS_pwritev2].map(|number| syscall(number, [usize::MAX, 0, 0, 0, 0, 0]));
-    answers.into_iter().any(|answer| matches!(-answer as i32, libc::EPERM | libc::EACCES | libc::ENOSYS))
+/// Whether they are permitted.
+pub static TAKES_FLAGS: Question = Question::new(ask_for_calls_with_flags);
+
+/// Asks both calls for nothing of a descriptor that is none.
+pub(super) fn ask_for_calls_with_flags() -> isize {
+    [libc::SYS_preadv2, libc::SYS_pwritev2]
+        .map(|number| is_permitted(number, [usize::MAX, 0, 0, 0, 0, 0]))
+        .into_iter()
+        .min()
+        .unwrap_or(0)
 }
 
 /// Finds out, without a call that could wait: at the end of a pipe without writers a flag that no kernel knows is either
 /// refused or ignored. Once a process, before its first ring is there.
 pub fn probe_flags() {
     if FLAGS.load(Relaxed) == 0 {
-        // Without a pipe now the next ring asks.
-        let Some(looks) = flags_are_looked_at() else { return };
-        let found = match looks {
-            _ if refuses_calls_with_flags() => REFUSED,
-            true => LOOKED_AT,
-            false => IGNORED,
+        let found = match TAKES_FLAGS.is_yes().then(flags_are_looked_at) {
+            None => REFUSED,
+            Some(Some(true)) => LOOKED_AT,
+            Some(Some(false)) => IGNORED,
+            // Without a pipe now the next ring asks.
+            Some(None) => return,
         };
         FLAGS.store(found, Relaxed);
     }
 }
 
-/// The question that [`probe_flags`] asks; `None` without descriptors for it.
+/// The question that [`probe_flags`] asks where the calls are permitted; `None` without descriptors for it.
 pub fn flags_are_looked_at() -> Option<bool> {
     const UNKNOWN_FLAG: usize = 1 << 31;
     const NO_OFFSET: usize = usize::MAX;
@@ -149,11 +167,30 @@ pub fn can_wait_for_several() -> bool {
     CAN.is_yes()
 }
 
+/// An epoll set that is none, room for an event.
+const NO_SET: [usize; 6] = [usize::MAX, 0, 1, 0, 0, 0];
+
 /// The same of epoll_pwait2(2): Linux 5.11.
-fn can_wait_for_nanoseconds() -> bool {
-    const NOBODY: [usize; 6] = [usize::MAX, 0, 1, 0, 0, 0];
-    static CAN: Question = Question::new(|| is_refused_by(libc::SYS_epoll_pwait2, NOBODY, libc::EBADF));
-    CAN.is_yes()
+pub static WAITS_FOR_NANOSECONDS: Question =
+    Question::new(|| is_refused_by(libc::SYS_epoll_pwait2, NO_SET, libc::EBADF));
+
+/// The same of epoll_wait(2), which costs a little less than epoll_pwait(2), on machines that have it.
+pub static WAITS_WITHOUT_MASK: Question = Question::new(|| {
+    #[cfg(target_arch = "x86_64")]
+    return is_refused_by(libc::SYS_epoll_wait, NO_SET, libc::EBADF);
+    #[cfg(not(target_arch = "x86_64"))]
+    -(libc::ENOSYS as isize)
+});
+
+/// The same of ppoll(2).
+pub static POLLS_FOR_NANOSECONDS: Question = Question::new(|| {
+    let at_once = [0_i64; 2];
+    is_permitted(libc::SYS_ppoll, [0, 0, at_once.as_ptr() as usize, 0, 0, 0])
+});
+
+/// Milliseconds, not less than `timeout_ns`.
+fn milliseconds(timeout_ns: u64) -> isize {
+    timeout_ns.div_ceil(1_000_000).min(i32::MAX as u64) as isize
 }
 
 impl Os for Linux {
@@ -214,7 +251,7 @@ impl Os for Linux {
         let mask = sigmask.map_or(0, |m| m as *const u64 as usize);
         let (buffer, room) = (events.as_mut_ptr() as usize, events.len());
         let timed = timeout_ns.is_some_and(|timeout_ns| timeout_ns != 0);
-        if timed && NO_EPOLL_PWAIT2.load(Relaxed) == 0 && can_wait_for_nanoseconds() {
+        if timed && NO_EPOLL_PWAIT2.load(Relaxed) == 0 && WAITS_FOR_NANOSECONDS.is_yes() {
             let timeout = timeout_ns.map(timespec);
             let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
             match check(wait_interruptibly(
@@ -227,12 +264,11 @@ impl Os for Linux {
         }
         let by = |timeout_ms: isize| if timeout_ms == 0 { syscall } else { wait_interruptibly };
         let wait = |timeout_ms: isize| {
-            // The plain call costs a little less, on machines that have it.
             #[cfg(target_arch = "x86_64")]
-            if sigmask.is_none() {
+            if sigmask.is_none() && WAITS_WITHOUT_MASK.is_yes() {
                 let args = [epoll as usize, buffer, room, timeout_ms as usize, 0, 0];
                 match check(by(timeout_ms)(libc::SYS_epoll_wait, args)) {
-                    Err(Errno::NOSYS) | Err(Errno::PERM) => {} // a filter that knows the newer one only
+                    Err(Errno::NOSYS) | Err(Errno::PERM) => {} // by a filter that came later
                     answer => return answer,
                 }
             }
@@ -242,6 +278,7 @@ impl Os for Linux {
         match timeout_ns {
             None => wait(-1),
             Some(0) => wait(0),
+            Some(timeout_ns) if !POLLS_FOR_NANOSECONDS.is_yes() => wait(milliseconds(timeout_ns)),
             // ppoll(2) knows nanoseconds, and an epoll descriptor is readable when it has an event.
             Some(timeout_ns) => {
                 let mut set = [libc::pollfd { fd: epoll, events: libc::POLLIN, revents: 0 }];
@@ -261,6 +298,11 @@ impl Os for Linux {
 
     fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno> {
         let by = if timeout_ns == Some(0) { syscall } else { wait_interruptibly };
+        #[cfg(target_arch = "x86_64")]
+        if sigmask.is_none() && !POLLS_FOR_NANOSECONDS.is_yes() {
+            let timeout_ms = timeout_ns.map_or(-1, milliseconds) as usize;
+            return check(by(libc::SYS_poll, [set.as_mut_ptr() as usize, set.len(), timeout_ms, 0, 0, 0]));
+        }
         let timeout = timeout_ns.map(timespec);
         let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
         let mask = sigmask.map_or(0, |m| m as *const u64 as usize);

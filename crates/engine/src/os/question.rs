@@ -48,12 +48,48 @@ impl Question {
             0 => {
                 let answer = if is_filtered() { ask_in_child(self.ask) } else { Some(-(self.ask)() as c_int) };
                 let Some(errno) = answer else { return false };
-                self.answer.store(if errno == 0 { Self::YES } else { Self::NO }, Ordering::Relaxed);
+                self.store(errno == 0);
                 errno == 0
             }
             answer => answer == Self::YES,
         }
     }
+
+    /// The same, and no once and for all where no child can be made to ask.
+    pub fn is_always_yes(&self) -> bool {
+        if !self.is_yes() {
+            let _ = self.answer.compare_exchange(0, Self::NO, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        self.answer.load(Ordering::Relaxed) == Self::YES
+    }
+
+    fn store(&self, is_yes: bool) {
+        let answer = if is_yes { Self::YES } else { Self::NO };
+        let _ = self.answer.compare_exchange(0, answer, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// What [`answers`] says beside the answers, so that the end of a child that was killed is none.
+const ANSWERED: c_int = 1 << 6;
+
+/// Below a filter, has one child ask six questions, or fewer: where it is killed, a child for each.
+pub fn ask_together(questions: &[&Question], answers: fn() -> isize) {
+    if questions.iter().all(|question| question.answer.load(Ordering::Relaxed) != 0) || !is_filtered() {
+        return;
+    }
+    let said = ask_in_child(answers).filter(|said| said & ANSWERED != 0);
+    for (index, question) in questions.iter().enumerate() {
+        match said {
+            Some(said) => question.store(said & 1 << index == 0),
+            None => drop(question.is_yes()),
+        }
+    }
+}
+
+/// In the child of [`ask_together`]: the same questions' answers.
+pub fn answers(questions: &[&Question]) -> isize {
+    let refused = |(index, question): (usize, &&Question)| if (question.ask)() == 0 { 0 } else { 1 << index };
+    -((ANSWERED | questions.iter().enumerate().map(refused).sum::<c_int>()) as isize)
 }
 
 /// For a question: 0 where the kernel refuses a call by this error number, as it alone does.
@@ -62,6 +98,14 @@ pub fn is_refused_by(number: libc::c_long, args: [usize; 6], errno: c_int) -> is
         answer if answer == -(errno as isize) => 0,
         0.. => -(libc::EPERM as isize),
         answer => answer,
+    }
+}
+
+/// For a question: 0 unless the call is refused as a filter does it. Another error is that of a moment, and would be remembered.
+pub fn is_permitted(number: libc::c_long, args: [usize; 6]) -> isize {
+    match syscall(number, args) {
+        answer if matches!(-answer as c_int, libc::EPERM | libc::EACCES | libc::ENOSYS) => answer,
+        _ => 0,
     }
 }
 
@@ -115,7 +159,9 @@ extern "C" fn child(asked: *mut c_void) -> ! {
     let code = (-(asked.question)()).max(0);
     // Nothing of the program's is run at this end.
     loop {
-        syscall(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]);
+        for end in [libc::SYS_exit_group, libc::SYS_exit] {
+            syscall(end, [code as usize, 0, 0, 0, 0, 0]);
+        }
     }
 }
 

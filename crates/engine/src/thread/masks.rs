@@ -1,19 +1,18 @@
 //! The signals that other threads of the process really block, as /proc/self/task tells.
 
 use crate::os::calls;
-use crate::os::{syscall, Os, Sys};
+use crate::os::{self, Os, Sys};
 use rustix::fs::{Mode, OFlags};
 
 /// libc blocks everything for a moment where it starts a thread, forks or cancels: who blocks longer means it.
 const LOOKS: u32 = 20;
-const PAUSE_NS: i64 = 1_000_000;
+const PAUSE_NS: u64 = 1_000_000;
 
 /// Whether another thread of this process blocks `signal`. Where /proc cannot be read, each other thread may.
 pub fn another_blocks(signal: i32) -> bool {
     for look in 0..LOOKS {
         if look != 0 {
-            let pause = [0, PAUSE_NS];
-            syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
+            os::pause(PAUSE_NS);
         }
         match super::count::threads()
             .and_then(|threads| if threads == 1 { Some(false) } else { blocked_now(signal) })

@@ -48,8 +48,7 @@ pub fn attempt_for_a_while(mut attempt: impl FnMut() -> Verdict) -> Option<Verdi
     const LAST_PAUSE_NS: u64 = 15_000_000;
     let mut pause_ns = FIRST_PAUSE_NS;
     while pause_ns < LAST_PAUSE_NS {
-        let pause = [0u64, pause_ns]; // struct timespec
-        os::syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
+        os::pause(pause_ns);
         match attempt() {
             Verdict::WouldBlock(_) => pause_ns *= 2,
             Verdict::NeedsWorker(_) | Verdict::NeedsWorkerWhenReady(_) => return None,

@@ -121,8 +121,7 @@ pub(super) fn watch() {
             }
             seen = Some(pool.quick.taken);
         }
-        let pause = [0u64, pause_ns]; // struct timespec
-        os::syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
+        os::pause(pause_ns);
         pause_ns = (pause_ns * 2).min(LAST_PAUSE_NS);
     }
 }
