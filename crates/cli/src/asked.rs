@@ -5,12 +5,15 @@ use crate::cli::RunOptions;
 use crate::doctor::Server;
 use crate::failure::Failure;
 use crate::{errno, stats};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Who serves, and why.
+#[derive(Serialize, Deserialize)]
 pub struct Decision {
     /// Who it is.
     pub server: Server,
@@ -35,13 +38,14 @@ impl Decision {
 }
 
 /// How the program is started.
-pub enum Means<'a> {
-    /// With this library preloaded.
-    Library(&'a Path),
+#[derive(Serialize, Deserialize)]
+pub enum Means {
+    /// With this library preloaded, and without instructions of the program's own served, for this reason.
+    Library(OsString, Option<String>),
     /// Without it, for this reason if it was wanted.
-    Plain(Option<&'a str>),
+    Plain(Option<String>),
     /// As a guest, for this reason.
-    Guest(&'a str),
+    Guest(String),
 }
 
 /// Opens the counters and the log, by flag or variable, and writes there who serves.
@@ -52,9 +56,14 @@ pub fn open(options: &RunOptions, rings: &Decision, aio: &Decision, means: &Mean
     }
     if let Some((name, file)) = named(&options.log, "--log", "ANYRING_LOG") {
         let program = options.program.words[0].to_string_lossy();
-        let library = matches!(means, Means::Library(_));
+        let library = matches!(means, Means::Library(..));
         let means = match means {
-            Means::Library(library) => format!("with {}", library.display()),
+            Means::Library(library, without) => {
+                let without = without
+                    .as_ref()
+                    .map(|why| format!("; system calls by its own instructions are left to the kernel ({why})"));
+                format!("with {}{}", Path::new(library).display(), without.unwrap_or_default())
+            }
             Means::Plain(None) => "started without the library".to_owned(),
             Means::Plain(Some(why)) => {
                 format!("started without the library ({why}): what the kernel refuses stays so")

@@ -9,6 +9,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{memfd_create, MemfdFlags};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -63,9 +64,7 @@ pub fn ask<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Out
 
 /// The same, and where no child can be made here, if no filter may kill for it.
 pub fn ask_if_safe<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
-    // SAFETY: takes no pointers.
-    let is_unfiltered = || unsafe { libc::prctl(libc::PR_GET_SECCOMP) } == 0;
-    ask_or_here(question, is_unfiltered)
+    ask_or_here(question, || !may_be_filtered())
 }
 
 /// The same, and here also below a filter: about what will be done in this process anyway.
@@ -84,6 +83,50 @@ fn ask_or_here<T: Serialize + DeserializeOwned>(
         Some(question) if child.is_err() && is_safe() => Outcome::Answered(question()),
         _ => answers.end(child.map(Child::wait)),
     }
+}
+
+/// Runs `rehearsal` where a seccomp filter may be in force, which may kill for any call that it makes, in a forked child, and brings back its
+/// answer; where no child can be made, here. `None` where the child was killed. Until its end is seen this process makes the calls only without which no program is
+/// started, or says anything: not even one that waits, or that gives the memory back.
+pub fn rehearse<T: Serialize + DeserializeOwned>(rehearsal: impl FnOnce() -> T) -> Option<T> {
+    if is_surely_unfiltered() {
+        return Some(rehearsal());
+    }
+    let Some(answers) = Answer::new().map(ManuallyDrop::new) else { return Some(rehearsal()) };
+    // SAFETY: as in `Child::make`; CLONE_VFORK has this process wait until the child has ended.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK, 0, 0, 0, 0) };
+    match pid {
+        // Where qemu-user emulates the processor, too.
+        -1 => Some(rehearsal()),
+        0 => be_child(|| answers.give(&rehearsal())),
+        _ => {
+            let answer = answers.read()?;
+            // It has answered, so that it could wait for children of its own.
+            // SAFETY: the status is not asked for.
+            unsafe { libc::waitpid(pid as libc::pid_t, std::ptr::null_mut(), libc::__WALL) };
+            Some(answer)
+        }
+    }
+}
+
+/// Whether /proc says that no seccomp filter is in force: asked by calls without which nothing is started.
+fn is_surely_unfiltered() -> bool {
+    let (mut status, mut length) = ([0_u8; 4096], 0);
+    // SAFETY: a string and an array of ours. The file is closed by what this process executes.
+    unsafe {
+        let file = libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file >= 0 {
+            length = libc::read(file, status.as_mut_ptr().cast(), status.len()).max(0) as usize;
+        }
+    }
+    let is_none = |line: &[u8]| line == b"Seccomp:\t0";
+    status[..length].split(|byte| *byte == b'\n').any(is_none)
+}
+
+/// Whether a seccomp filter is in force, as far as anybody tells.
+pub fn may_be_filtered() -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP) != 0 }
 }
 
 /// What a program printed, on both of its standard streams, and its exit status.
@@ -152,16 +195,21 @@ impl Answer {
         has_room
     }
 
-    /// What a child said before it ended so.
-    fn end<T: DeserializeOwned>(&self, ended: Result<Option<i32>, String>) -> Outcome<T> {
+    /// What a child said that has ended.
+    fn read<T: DeserializeOwned>(&self) -> Option<T> {
         // SAFETY: inside the mapping, of which the child has checked the length; it has ended.
         let text = unsafe {
             let length = (self.0.read() as usize).min(Answer::BYTES - 8);
             std::slice::from_raw_parts(self.0.add(1).cast::<u8>(), length)
         };
-        match (serde_json::from_slice(text), ended) {
+        serde_json::from_slice(text).ok()
+    }
+
+    /// The same, by how it ended.
+    fn end<T: DeserializeOwned>(&self, ended: Result<Option<i32>, String>) -> Outcome<T> {
+        match (self.read(), ended) {
             (_, Err(why)) => Outcome::Failed(why),
-            (Ok(answer), _) => Outcome::Answered(answer),
+            (Some(answer), _) => Outcome::Answered(answer),
             (_, Ok(None)) => Outcome::TimedOut,
             (_, Ok(Some(status))) if libc::WIFSIGNALED(status) => Outcome::Killed(libc::WTERMSIG(status)),
             _ => Outcome::Failed("the probe ended without an answer".to_owned()),
@@ -173,6 +221,20 @@ impl Drop for Answer {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; what was read of it is gone.
         unsafe { libc::munmap(self.0.cast(), Answer::BYTES) };
+    }
+}
+
+/// The child's part: ends it with status 0 if `body` says so.
+fn be_child(body: impl FnOnce() -> bool) -> ! {
+    // What is killed leaves no core file.
+    // SAFETY: takes no pointers.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+    let is_well = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
+    loop {
+        for end in [libc::SYS_exit_group, libc::SYS_exit] {
+            // SAFETY: ends the child, its only thread, without running what the parent registered for its own exit. One may be refused.
+            unsafe { libc::syscall(end, i32::from(!is_well)) };
+        }
     }
 }
 
@@ -203,14 +265,7 @@ impl Child {
         }
         match pid {
             -1 => return Err(format!("{NO_CHILD}: {}", refused("clone"))),
-            0 => {
-                // What is killed leaves no core file.
-                // SAFETY: takes no pointers.
-                unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
-                let is_well = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
-                // SAFETY: ends the child without running what the parent registered for its own exit.
-                unsafe { libc::_exit(i32::from(!is_well)) }
-            }
+            0 => be_child(body),
             _ => {}
         }
         // SAFETY: made for us just now.

@@ -30,6 +30,8 @@ pub enum Command {
     #[command(hide = true)]
     EntryPoint {
         name: EntryPoint,
+        #[arg(long)]
+        least: bool,
     },
 }
 

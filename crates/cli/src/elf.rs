@@ -74,15 +74,19 @@ pub fn takes_library(program: &Path) -> Result<(), String> {
 
 /// Whether glibc's loader starts a file: it then minds LD_TRACE_LOADED_OBJECTS.
 pub fn is_of_glibc(file: &Path) -> bool {
-    let loader = || {
-        let data = ReadCache::new(File::open(file).ok()?);
-        let header = FileHeader64::<Endianness>::parse(&data).ok()?;
-        let endian = header.endian().ok()?;
-        let segments = header.program_headers(endian, &data).ok()?;
-        let loader = segments.iter().find_map(|segment| segment.interpreter(endian, &data).ok().flatten())?;
-        Some(Path::new(OsStr::from_bytes(loader)).file_name()?.as_bytes().starts_with(b"ld-linux"))
-    };
-    loader() == Some(true)
+    let loader = loader_of(file);
+    let name = loader.as_deref().and_then(Path::file_name);
+    name.is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"))
+}
+
+/// The loader that starts a file, if one does.
+pub fn loader_of(file: &Path) -> Option<PathBuf> {
+    let data = ReadCache::new(File::open(file).ok()?);
+    let header = FileHeader64::<Endianness>::parse(&data).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, &data).ok()?;
+    let loader = segments.iter().find_map(|segment| segment.interpreter(endian, &data).ok().flatten())?;
+    Some(PathBuf::from(OsStr::from_bytes(loader)))
 }
 
 /// The file that is executed for a program: a script's interpreter.

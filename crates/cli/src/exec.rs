@@ -3,7 +3,6 @@
 use crate::cli::Program;
 use crate::errno;
 use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND};
-use anyring_guest::State;
 use rustix::fs::{accessat, Access, AtFlags, CWD};
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
@@ -23,9 +22,9 @@ pub fn exec(program: &Program) -> Result<Infallible, Failure> {
     Err(refusal(program, errno::last()))
 }
 
-/// Becomes `host`, which is told `state` and runs `file` as the program.
-pub fn exec_by(host: &Path, state: State, file: &Path, program: &Program) -> Result<Infallible, Failure> {
-    let words = [OsString::from("anyring")].into_iter().chain(anyring_guest::lead(state, file));
+/// Becomes `host`, which is told by `lead` which program to run, and how.
+pub fn exec_by(host: &Path, lead: Vec<OsString>, program: &Program) -> Result<Infallible, Failure> {
+    let words = [OsString::from("anyring")].into_iter().chain(lead);
     let words = words.chain(program.words.iter().cloned());
     let words: Vec<CString> = words.filter_map(|word| CString::new(word.as_bytes()).ok()).collect();
     let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();

@@ -1,5 +1,7 @@
 //! How the command fails: one line on standard error and an exit status, numbered as by env(1) and timeout(1).
 
+use serde::{Deserialize, Serialize};
+
 /// The command line is wrong.
 pub const USAGE: i32 = 2;
 /// anyring itself could not do its part.
@@ -10,7 +12,7 @@ pub const CANNOT_EXECUTE: i32 = 126;
 pub const NOT_FOUND: i32 = 127;
 
 /// What ends the command.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// Exit status.
     pub status: i32,

@@ -78,7 +78,7 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
         Command::Lab(options) => lab::run(&options),
         Command::Advise(options) => advise::run(&options),
         Command::Chaos(options) => chaos::run(&options),
-        Command::EntryPoint { name } => doctor::try_entry_point(name),
+        Command::EntryPoint { name, least } => doctor::try_entry_point(name, least),
     }
 }
 

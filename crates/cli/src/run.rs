@@ -2,30 +2,87 @@
 
 use crate::asked::{self, Decision, Means};
 use crate::cli::{Backend, RunOptions};
-use crate::doctor::{self, Server};
+use crate::doctor::{self, Server, Trial};
 use crate::elf::Way;
 use crate::exec::{can_start, exec, exec_by, resolve};
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
-use crate::{elf, library, ring};
+use crate::{child, elf, library, ring};
 use anyring_guest::State;
 use anyring_serve::environment::{REFUSES, WORKS};
 use anyring_serve::probe;
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// Executes the program with libanyring.so preloaded, or as a guest: what is not to be served, or cannot be and need not, plainly.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
+    const KILLED: &str =
+        "anyring cannot serve io_uring: a filter kills here for a call that it makes before the program starts";
+    child::rehearse(|| plan(options)).unwrap_or_else(|| Err(Failure::own(KILLED)))?.carry_out(options)
+}
+
+/// How the program is to be started: made by asking and trying, so that it may be made in a child.
+#[derive(Serialize, Deserialize)]
+struct Plan {
+    rings: Decision,
+    aio: Decision,
+    /// What is told of it; `None` where there is no program.
+    means: Option<Means>,
+    /// Whether the environment is to say who serves.
+    is_served: bool,
+    /// Variables to be set, and to be removed.
+    variables: Vec<(String, Option<OsString>)>,
+    /// The host, and what comes between its name and the program's arguments.
+    host: Option<(OsString, Vec<OsString>)>,
+    /// Whether a filter kills for io_uring's calls.
+    calls_kill: bool,
+}
+
+impl Plan {
+    /// The program, without anything of ours.
+    fn plainly(rings: Decision, aio: Decision, means: Option<Means>) -> Plan {
+        Plan { rings, aio, means, is_served: false, variables: Vec::new(), host: None, calls_kill: false }
+    }
+
+    /// The program, served.
+    fn served(rings: Decision, aio: Decision, means: Option<Means>) -> Plan {
+        let calls_kill = rings.server == Server::User && probe::ring_calls_kill();
+        Plan { is_served: true, calls_kill, ..Plan::plainly(rings, aio, means) }
+    }
+
+    fn set(&mut self, variable: &str, value: Option<OsString>) {
+        self.variables.push((variable.to_owned(), value));
+    }
+
+    fn carry_out(self, options: &RunOptions) -> Result<Infallible, Failure> {
+        if let Some(means) = &self.means {
+            asked::open(options, &self.rings, &self.aio, means)?;
+        }
+        if self.is_served {
+            set_environment(options, &self)?;
+        }
+        for (variable, value) in self.variables {
+            match value {
+                Some(value) => std::env::set_var(variable, value),
+                None => std::env::remove_var(variable),
+            }
+        }
+        match self.host {
+            Some((host, lead)) => exec_by(Path::new(&host), lead, &options.program),
+            None => exec(&options.program),
+        }
+    }
+}
+
+fn plan(options: &RunOptions) -> Result<Plan, Failure> {
     let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
     let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
     // What is not found, or cannot be executed, is left to exec, which says so: nobody serves it.
     let file = resolve(&options.program.words[0]).filter(|file| can_start(file));
     if (rings.server, aio.server) == (Server::Kernel, Server::Kernel) && !options.guest {
-        return leave_to_kernel(options, file.as_deref(), &rings, &aio);
-    }
-    let missing = if rings.server == Server::User { doctor::missing_block() } else { None };
-    if let Some(why) = missing {
-        return Err(Failure::own(format!("anyring cannot serve io_uring: {why} (`anyring doctor` says more)")));
+        return Ok(left_to_kernel(file.as_deref(), rings, aio));
     }
     let way = match &file {
         Some(file) => elf::way_of(file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?,
@@ -33,89 +90,133 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     };
     // In a guest everything comes by its own instructions.
     let is_zero = |variable| std::env::var_os(variable).is_some_and(|value| value == "0");
-    let no_guest = options.no_guest || options.no_raw || is_zero("ANYRING_RAW") || is_zero("ANYRING_GUEST");
+    let no_raw = options.no_raw || is_zero("ANYRING_RAW");
+    let no_guest = options.no_guest || no_raw || is_zero("ANYRING_GUEST");
+    let missing = || if rings.server == Server::User { doctor::missing_block() } else { None };
+    let not_missing = || match missing() {
+        Some(why) => Err(not_served(&why)),
+        None => Ok(()),
+    };
+    // Below a filter nobody knows for which of the engine's calls it kills, before they are made.
+    let is_tried = rings.server == Server::User && child::may_be_filtered();
+    if !is_tried {
+        not_missing()?;
+    }
+    // What is missing says more than what became of a trial. Answers why instructions are left alone.
+    let judge = |trial: Trial| match trial {
+        _ if !is_tried => Ok(None),
+        Trial::Served => Ok(None),
+        Trial::WithoutInstructions(why) => not_missing().map(|()| Some(why)),
+        Trial::Faulty => not_missing().map(|()| None),
+        Trial::Killed(why) => not_missing().and(Err(not_served(&why))),
+    };
     let why_no_library = match (way, &file) {
         (Way::Guest { refusal, .. }, _) if no_guest => {
             return Err(Failure { status: CANNOT_EXECUTE, message: refusal });
         }
         (Way::Guest { what, .. }, _) => format!("it is {what}"),
         (Way::Preloaded, Some(_)) if options.guest => "asked for".to_owned(),
-        (Way::Preloaded, file) => match library::try_find(file.as_deref()).map_err(Failure::own)? {
-            Ok(library) => return preload(options, &library, file.is_some(), no_guest, &rings, &aio),
+        (Way::Preloaded, file) => match find_library(file.as_deref(), is_tried, !no_raw)? {
+            Ok((library, trial)) => {
+                let without = judge(trial)?;
+                return Ok(preloaded(library, without, file.is_some(), no_guest, rings, aio));
+            }
             Err(why) if no_guest || file.is_none() => return Err(Failure::own(why)),
             Err(why) => why,
         },
     };
-    match &file {
-        Some(file) => run_guest(options, file, &why_no_library, &rings, &aio),
-        None => exec(&options.program),
+    let Some(file) = &file else { return Ok(Plan::plainly(rings, aio, None)) };
+    if is_tried {
+        judge(doctor::try_guest())?;
     }
+    as_guest(options, file, why_no_library, rings, aio)
 }
 
-/// Executes the program of which the kernel serves all that it does not refuse: with the library standing by, where that can be
-/// had, and else plainly.
-fn leave_to_kernel(
-    options: &RunOptions,
+/// The library, and what its trial has shown, if there is to be one. One that is served with it shows that its loader takes the
+/// library, and so does the program's, where it is the same.
+fn find_library(
     file: Option<&Path>,
-    rings: &Decision,
-    aio: &Decision,
-) -> Result<Infallible, Failure> {
-    let Some(file) = file else { return exec(&options.program) };
+    is_tried: bool,
+    with_instructions: bool,
+) -> Result<Result<(PathBuf, Trial), String>, Failure> {
+    let loader = file.and_then(|file| elf::loader_of(&elf::loaded_for(file)));
+    let mut trial = Trial::Faulty;
+    if let (true, Ok(library)) = (is_tried, library::find_loadable()) {
+        trial = doctor::try_library(&library, with_instructions);
+        if matches!(trial, Trial::Served) && loader.as_deref() == Some(Path::new(doctor::LOADER)) {
+            return Ok(Ok((library, trial)));
+        }
+    }
+    Ok(library::try_find(file).map_err(Failure::own)?.map(|library| (library, trial)))
+}
+
+fn not_served(why: &str) -> Failure {
+    Failure::own(format!("anyring cannot serve io_uring: {why} (`anyring doctor` says more)"))
+}
+
+/// The program of which the kernel serves all that it does not refuse: with the library standing by, where that can be had, and
+/// else plainly.
+fn left_to_kernel(file: Option<&Path>, rings: Decision, aio: Decision) -> Plan {
+    let Some(file) = file else { return Plan::plainly(rings, aio, None) };
     let is_wanted = rings.stands_by() || aio.stands_by();
     let library = is_wanted.then(|| elf::takes_library(file).and_then(|()| library::find_for(file)));
     let why = match library {
-        Some(Ok(library)) => return preload(options, &library, true, false, rings, aio),
+        Some(Ok(library)) => return preloaded(library, None, true, false, rings, aio),
         Some(Err(why)) => Some(why),
         None => None,
     };
-    asked::open(options, rings, aio, &Means::Plain(why.as_deref()))?;
-    exec(&options.program)
+    Plan::plainly(rings, aio, Some(Means::Plain(why)))
 }
 
-/// Executes the program with the library preloaded.
-fn preload(
-    options: &RunOptions,
-    library: &Path,
+/// The program with the library preloaded, and `without` instructions of its own served, for this reason.
+fn preloaded(
+    library: PathBuf,
+    without: Option<String>,
     is_found: bool,
     no_guest: bool,
-    rings: &Decision,
-    aio: &Decision,
-) -> Result<Infallible, Failure> {
-    if is_found {
-        asked::open(options, rings, aio, &Means::Library(library))?;
+    rings: Decision,
+    aio: Decision,
+) -> Plan {
+    let no_guest = no_guest || without.is_some();
+    let variables = [
+        ("LD_PRELOAD", Some(library::preload_list(&library))),
+        ("ANYRING_LIBRARY", Some(library.clone().into())),
+        ("ANYRING_RAW", without.as_ref().map(|_| "0".into())),
+    ];
+    let mut plan = Plan::served(rings, aio, is_found.then(|| Means::Library(library.into(), without)));
+    for (variable, value) in variables.into_iter().filter(|(_, value)| value.is_some()) {
+        plan.set(variable, value);
     }
-    set_environment(options, rings, aio)?;
-    std::env::set_var("LD_PRELOAD", library::preload_list(library));
-    std::env::set_var("ANYRING_LIBRARY", library);
     // For children into which the library cannot be preloaded. Without a host they are named in the log.
-    match library::find_guest() {
-        Ok(host) if !no_guest => std::env::set_var("ANYRING_GUEST", host),
-        _ if no_guest => std::env::set_var("ANYRING_GUEST", "0"),
-        _ => std::env::remove_var("ANYRING_GUEST"),
-    }
-    exec(&options.program)
+    let host = match library::find_guest() {
+        Ok(host) if !no_guest => Some(host.into()),
+        _ if no_guest => Some("0".into()),
+        _ => None,
+    };
+    plan.set("ANYRING_GUEST", host);
+    plan
 }
 
-/// Runs the program as a guest, and whatever that starts.
-fn run_guest(
+/// The program as a guest, and whatever that starts.
+fn as_guest(
     options: &RunOptions,
     file: &Path,
-    why: &str,
-    rings: &Decision,
-    aio: &Decision,
-) -> Result<Infallible, Failure> {
+    why: String,
+    rings: Decision,
+    aio: Decision,
+) -> Result<Plan, Failure> {
     let host = library::find_guest().map_err(Failure::own)?;
-    asked::open(options, rings, aio, &Means::Guest(why))?;
-    set_environment(options, rings, aio)?;
+    let mut plan = Plan::served(rings, aio, Some(Means::Guest(why)));
     // What it starts has the library preloaded, where that works.
     let library = if options.guest { None } else { library::find_loadable().ok() };
     if let Some(library) = &library {
-        std::env::set_var("ANYRING_LIBRARY", library);
-        std::env::set_var("ANYRING_GUEST", &host);
+        plan.set("ANYRING_LIBRARY", Some(library.into()));
+        plan.set("ANYRING_GUEST", Some(host.clone().into()));
     }
-    let [rings, aio] = [rings, aio].map(|decision| decision.server == Server::User);
+    let [rings, aio] = [&plan.rings, &plan.aio].map(|decision| decision.server == Server::User);
     let state = State { rings, aio, preloads: library.is_some(), ..State::default() };
-    exec_by(&host, state, file, &options.program)
+    plan.host = Some((host.into(), anyring_guest::lead(state, file).into()));
+    Ok(plan)
 }
 
 /// What the flag says, or else the variable, which the library reads by itself where there is no `run`.
@@ -170,8 +271,8 @@ fn refusal(what: &str, why: &str) -> Failure {
     Failure::own(format!("the kernel's {what} does not work here: {why} (`anyring doctor` says more)"))
 }
 
-fn set_environment(options: &RunOptions, rings: &Decision, aio: &Decision) -> Result<(), Failure> {
-    for (variable, decision) in [("ANYRING_BACKEND", rings), ("ANYRING_AIO", aio)] {
+fn set_environment(options: &RunOptions, plan: &Plan) -> Result<(), Failure> {
+    for (variable, decision) in [("ANYRING_BACKEND", &plan.rings), ("ANYRING_AIO", &plan.aio)] {
         let value = match decision.server {
             Server::User => "user",
             Server::Kernel if decision.is_auto => WORKS,
@@ -189,7 +290,7 @@ fn set_environment(options: &RunOptions, rings: &Decision, aio: &Decision) -> Re
     if options.no_raw {
         std::env::set_var("ANYRING_RAW", "0");
     }
-    if rings.server == Server::User && probe::ring_calls_kill() {
+    if plan.calls_kill {
         std::env::set_var(REFUSES, std::process::id().to_string());
     }
     Ok(())

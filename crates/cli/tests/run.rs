@@ -297,6 +297,60 @@ fn filters_without_the_calls_of_ours_kill_nobody() {
     }
 }
 
+/// What the engine can do without, it does without: below a filter that kills for it, too.
+#[test]
+fn calls_that_have_another_way_are_not_made_below_a_filter() {
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(requests) = compiled("requests", folder.path()) else { return skipped("there is no C compiler") };
+    let requests = requests.to_str().expect("UTF-8");
+    let calls = [
+        libc::SYS_epoll_wait,
+        libc::SYS_getsockopt,
+        libc::SYS_mremap,
+        libc::SYS_nanosleep,
+        libc::SYS_preadv2,
+        libc::SYS_pwrite64,
+        libc::SYS_pwritev2,
+    ];
+    let kills = calls.into_iter().map(|call| (call, SeccompAction::KillProcess));
+    let refuses =
+        [libc::SYS_exit_group, libc::SYS_ppoll].map(|call| (call, SeccompAction::Errno(libc::EPERM as u32)));
+    for (call, action) in kills.chain(refuses) {
+        let mut run = run("user", &[requests]);
+        let seen = output(below(answering(action.clone(), &[call]), &mut run));
+        assert_eq!(
+            (seen.status.code(), stdout(&seen).as_str()),
+            (Some(0), "served\n"),
+            "{call} {action:?}: {seen:?}"
+        );
+    }
+}
+
+/// Where a filter kills whoever makes a ring, no program is started to be killed; where it does so for traps only, instructions are
+/// left alone.
+#[test]
+fn nothing_is_started_to_be_killed() {
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(requests) = compiled("requests", folder.path()) else { return skipped("there is no C compiler") };
+    let requests = requests.to_str().expect("UTF-8");
+    let below_one = |call, more: &[&str]| {
+        let words = [&["run", "--backend", "user"], more, &["--", requests]].concat();
+        output(below(answering(SeccompAction::KillProcess, &[call]), &mut anyring(&words)))
+    };
+    for call in [libc::SYS_fcntl, libc::SYS_fstat, libc::SYS_getxattr, libc::SYS_wait4] {
+        let why = one_line_failure(&below_one(call, &[]), 125);
+        assert!(why.contains("anyring cannot serve io_uring: "), "{call}: {why}");
+    }
+    one_line_failure(&below_one(libc::SYS_rt_sigreturn, &["--guest"]), 125);
+    let log = folder.path().join("log");
+    let seen = below_one(libc::SYS_rt_sigreturn, &["--log", log.to_str().expect("UTF-8")]);
+    assert_eq!(stdout(&seen), "served\n", "{seen:?}");
+    let log = std::fs::read_to_string(log).expect("the log");
+    assert!(log.contains("are left to the kernel (the process was killed by SIGSYS)"), "{log}");
+}
+
 /// What a filter and Landlock refuse to the program they refuse to its requests: each is a call of the process.
 #[test]
 fn rules_of_the_program_hold_for_its_requests() {

@@ -6,7 +6,7 @@ use crate::child::{ask, hear, Outcome, Said};
 use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::{executable, preload_list};
-use crate::ring::{complete_requests, Server};
+use crate::ring::{complete_requests, Needs, Server};
 use anyring_guest::State;
 use clap::ValueEnum;
 use rustix::fs::{memfd_create, MemfdFlags};
@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 /// glibc's loader, by the name that dynamic programs have in them.
-const LOADER: &str =
+pub const LOADER: &str =
     if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
 
 /// The program of `trial.c`, which build.rs has made.
@@ -56,9 +56,11 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     let mut checks = Vec::new();
     for entry in EntryPoint::value_variants() {
         let found = match (entry, library) {
-            (EntryPoint::Raw | EntryPoint::Guest, _) if !anyring_guest::HERE => Err("x86-64 only".to_owned()),
-            (EntryPoint::Guest, _) => start(*entry, None, leaves_no_core),
-            (_, Some(library)) => start(*entry, Some(library), leaves_no_core),
+            (EntryPoint::Raw | EntryPoint::Guest, _) if !anyring_guest::HERE => {
+                Err(Fault::Said("x86-64 only".to_owned()))
+            }
+            (EntryPoint::Guest, _) => start(*entry, None, leaves_no_core, Needs::All),
+            (_, Some(library)) => start(*entry, Some(library), leaves_no_core, Needs::All),
             (_, None) => continue,
         };
         if let (EntryPoint::Preload, Ok(said)) = (entry, &found) {
@@ -70,39 +72,85 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
             needed: false,
             instead: None,
             works: found.is_ok(),
-            answer: found.err().unwrap_or_else(|| "works".to_owned()),
+            answer: found.err().map_or_else(|| "works".to_owned(), Fault::into_words),
         });
     }
     (checks, glibc)
 }
 
-/// Runs [`run`] in a new process with the library preloaded, or as a guest: what that prints, or why it failed.
-fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool) -> Result<String, String> {
-    let executable = executable()?;
-    let lead: Vec<_> = match library {
-        Some(_) => Vec::new(),
-        None => {
-            let state = State { rings: true, aio: true, ..State::default() };
-            anyring_guest::lead(state, &executable)
-                .into_iter()
-                .chain([executable.clone().into_os_string()])
-                .collect()
-        }
-    };
-    let words = [executable.clone().into_os_string()].into_iter().chain(lead);
+/// What requests of another process's have shown of how programs are served here.
+pub enum Trial {
+    /// All that way.
+    Served,
+    /// By functions; the process that entered by an instruction was killed, so.
+    WithoutInstructions(String),
+    /// Some fault, from which not every program need suffer.
+    Faulty,
+    /// Whoever makes a ring is killed, so.
+    Killed(String),
+}
+
+/// Tries the library with what each program needs, below a filter that may kill for any call of it.
+pub fn try_library(library: &Path, with_instructions: bool) -> Trial {
+    let start = |way| start(way, Some(library), true, Needs::Least);
+    let by_instruction = (with_instructions && anyring_guest::HERE).then(|| start(EntryPoint::Raw));
+    if let Some(Ok(_)) = by_instruction {
+        return Trial::Served;
+    }
+    match (start(EntryPoint::Liburing), by_instruction) {
+        (Err(Fault::Killed(why)), _) => Trial::Killed(why),
+        (_, Some(Err(Fault::Killed(why)))) => Trial::WithoutInstructions(why),
+        (Ok(_), None) => Trial::Served,
+        _ => Trial::Faulty,
+    }
+}
+
+/// The same of guests, of whom no more than that they are not killed is seen.
+pub fn try_guest() -> Trial {
+    match start(EntryPoint::Guest, None, true, Needs::Least) {
+        Err(Fault::Killed(why)) => Trial::Killed(why),
+        Ok(_) | Err(Fault::Said(_)) => Trial::Faulty,
+    }
+}
+
+/// Why requests were not served.
+enum Fault {
+    /// The process said it, or did not come to it.
+    Said(String),
+    /// A signal ended it.
+    Killed(String),
+}
+
+impl Fault {
+    fn into_words(self) -> String {
+        let (Fault::Said(why) | Fault::Killed(why)) = self;
+        why
+    }
+}
+
+/// Has a new process make requests with the library preloaded, or as a guest: what that prints, or why it failed.
+fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs: Needs) -> Result<String, Fault> {
+    let executable = executable().map_err(Fault::Said)?;
+    let state = State { rings: true, aio: true, ..State::default() };
+    let words = [executable.clone().into_os_string()].into_iter().chain(anyring_guest::lead(state, &executable));
+    let words = words.chain([executable.clone().into_os_string()]);
     let words = words.chain(["entry-point", entry.name()].map(Into::into));
+    let words = words.chain((needs == Needs::Least).then(|| "--least".into()));
     let words: Vec<_> = words.filter_map(|word| CString::new(word.into_vec()).ok()).collect();
     let argv: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
     let said = hear(|| {
         if leaves_no_core {
             limit_core();
         }
-        if let Some(library) = library {
-            std::env::set_var("LD_PRELOAD", preload_list(library));
-        }
         std::env::set_var("ANYRING_BACKEND", "user");
-        for ours in ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW"] {
+        for ours in ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW", "ANYRING_TRACE", "ANYRING_CHAOS"] {
             std::env::remove_var(ours);
+        }
+        if let Some(library) = library {
+            // Before a start it is about the library alone, whatever else the program has.
+            let list = if needs == Needs::Least { library.into() } else { preload_list(library) };
+            std::env::set_var("LD_PRELOAD", list);
+            return become_trial(entry, needs).map_or_else(|why| why, |never| match never {});
         }
         // SAFETY: strings, and a list of them that ends with null.
         unsafe { libc::execv(argv[0], argv.as_ptr()) };
@@ -111,9 +159,11 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool) -> Res
     match said {
         Outcome::Answered(Said { status: 0, text }) => Ok(text),
         // The loader's complaint about the library would come before what was found.
-        Outcome::Answered(Said { text, .. }) => Err(first_line_after_prefix(&text)),
-        Outcome::Killed(signal) => Err(format!("the process was killed by {}", errno::signal_name(signal))),
-        other => Err(other.describe(|_| String::new())),
+        Outcome::Answered(Said { text, .. }) => Err(Fault::Said(first_line_after_prefix(&text))),
+        Outcome::Killed(signal) => {
+            Err(Fault::Killed(format!("the process was killed by {}", errno::signal_name(signal))))
+        }
+        other => Err(Fault::Said(other.describe(|_| String::new()))),
     }
 }
 
@@ -130,30 +180,34 @@ fn first_line_after_prefix(text: &str) -> String {
 }
 
 /// The new process's part: whether this way leads to the engine.
-pub fn run(entry: EntryPoint) -> Result<(), String> {
+pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
     match entry {
-        EntryPoint::Guest => match complete_requests().map_err(|fault| fault.to_string())? {
+        EntryPoint::Guest => match complete_requests(needs).map_err(|fault| fault.to_string())? {
             Server::Emulation => Ok(()),
             Server::Kernel => Err("the kernel answered, not anyring".to_owned()),
         },
-        _ => become_trial(entry).map(|never| match never {}),
+        _ => become_trial(entry, needs).map(|never| match never {}),
     }
 }
 
 /// Becomes [`TRIAL`], with this process's environment: returns only to say why not.
-fn become_trial(way: EntryPoint) -> Result<Infallible, String> {
+fn become_trial(way: EntryPoint, needs: Needs) -> Result<Infallible, String> {
     let failed = |what: &str, error: std::io::Error| format!("{what}: {}", errno::of(&error));
     let file =
         memfd_create("anyring-trial", MemfdFlags::CLOEXEC).map_err(|error| failed("memfd_create", error.into()))?;
     let mut file = File::from(file);
     file.write_all(TRIAL).map_err(|error| failed("a memfd", error))?;
     let [name, way] = [way.name(), way.name()].map(|text| CString::new(text).unwrap_or_default());
-    let argv = [name.as_ptr(), way.as_ptr(), std::ptr::null()];
+    let sockets = if needs == Needs::All { c"sockets".as_ptr() } else { std::ptr::null() };
+    let argv = [name.as_ptr(), way.as_ptr(), sockets, std::ptr::null()];
+    let by_name = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
     extern "C" {
         static environ: *const *const c_char;
     }
     // SAFETY: a list of strings that ends with null, and the process's environment, which nobody changes: there is one thread.
     unsafe {
+        // First by a call without which nothing is started at all.
+        libc::execve(by_name.as_ptr(), argv.as_ptr(), environ);
         libc::syscall(
             libc::SYS_execveat,
             file.as_raw_fd(),

@@ -7,6 +7,7 @@ mod probe;
 mod process;
 mod report;
 
+pub use entry::{try_guest, try_library, Trial, LOADER};
 pub use probe::{kernel_aio_in_brief, missing_block};
 pub use process::kept_out;
 
@@ -15,7 +16,7 @@ use crate::cli::{DoctorOptions, EntryPoint};
 use crate::failure::Failure;
 use crate::{library, output, ring};
 use cause::{Cause, Evidence};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// A system call number that no kernel uses.
@@ -44,7 +45,7 @@ impl Check {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Server {
     Kernel,
@@ -120,8 +121,9 @@ pub fn run(options: &DoctorOptions) -> Result<i32, Failure> {
 }
 
 /// The hidden subcommand's body: tries one way into the engine in this process.
-pub fn try_entry_point(name: EntryPoint) -> Result<i32, Failure> {
-    entry::run(name).map(|()| 0).map_err(|message| Failure { status: 1, message })
+pub fn try_entry_point(name: EntryPoint, least: bool) -> Result<i32, Failure> {
+    let needs = if least { ring::Needs::Least } else { ring::Needs::All };
+    entry::run(name, needs).map(|()| 0).map_err(|message| Failure { status: 1, message })
 }
 
 fn examine() -> Report {

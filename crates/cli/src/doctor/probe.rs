@@ -6,8 +6,10 @@ use crate::errno;
 use crate::filter::{self, Rule};
 use anyring_abi::{AioRing, IoEvent, Iocb, IOCB_CMD_PREAD, IOCB_FLAG_RESFD};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
-use rustix::fs::{ftruncate, memfd_create, openat2, MemfdFlags, Mode, OFlags, ResolveFlags, CWD};
-use rustix::io::{preadv2, read, write, Errno, ReadWriteFlags};
+use rustix::fs::{
+    fcntl_add_seals, ftruncate, memfd_create, openat2, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags, CWD,
+};
+use rustix::io::{fcntl_dupfd_cloexec, preadv2, read, write, Errno, ReadWriteFlags};
 use rustix::mm::{madvise, mmap, mmap_anonymous, Advice, MapFlags, ProtFlags};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
@@ -132,8 +134,10 @@ fn expect(fact: bool, otherwise: &str) -> Finding {
 }
 
 fn memory_file() -> Finding {
-    let file = memfd_create("anyring-doctor", MemfdFlags::CLOEXEC).map_err(named)?;
+    let file = memfd_create("anyring-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(named)?;
     ftruncate(&file, 4096).map_err(named)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)
+        .map_err(|error| format!("fcntl(F_ADD_SEALS) answered {}", named(error)))?;
     let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: a new mapping wherever the kernel likes.
     let page = unsafe { mmap(std::ptr::null_mut(), 4096, protection, shared, &file, 0) }.map_err(named)?;
@@ -147,6 +151,8 @@ fn memory_file() -> Finding {
 fn socket_pair() -> Finding {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(named)?;
+    let ours = fcntl_dupfd_cloexec(&ours, 3)
+        .map_err(|error| format!("fcntl(F_DUPFD_CLOEXEC) answered {}", named(error)))?;
     write(&ours, &[7]).map_err(named)?;
     let mut seen = [0u8];
     read(&theirs, &mut seen).map_err(named)?;
