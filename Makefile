@@ -10,12 +10,12 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc commits build-tests prose weight unit loom simulation conformance e2e install-test ci-test
+STEPS := setup format lint doc commits build-tests prose weight unit loom simulation conformance denied e2e install-test ci-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        chaos differential hostile simulation-soak sanitizers e2e-soak findings refused calls containers hosts engines aarch64 \
+        chaos differential hostile simulation-soak sanitizers e2e-soak findings refused denied-soak calls containers hosts engines aarch64 \
         dist-test dist-soak packages embedding
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines aarch64 dist-test dist-soak packages embedding,$(SOAK))
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos denied-soak sanitizers containers hosts engines aarch64 dist-test dist-soak packages embedding,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -183,6 +183,13 @@ findings: setup-soak build-tests
 # Programs do what docs/refused.md says where io_uring is refused: the rows that are cheap to have.
 refused: setup-soak build-tests
 	@$(STEP) $@ scripts/refused.py $(CHECK)
+
+# Each of those calls refused, by EPERM, ENOSYS and a filter that kills: served, or refused in one line before the program starts. Each
+# once; in soak, all of them for three programs.
+denied: build-tests
+	@$(STEP) $@ scripts/denied.py $(CHECK) --sample
+denied-soak: build-tests
+	@$(STEP) $@ scripts/denied.py $(CHECK)
 
 # The calls that a filter has to permit: packaging/seccomp/anyring.json.
 calls: setup-soak build-tests
