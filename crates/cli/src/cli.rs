@@ -632,6 +632,13 @@ pub struct ChaosOptions {
     /// Also write to FILE, as JUnit's XML, how the runs ended: a test case for each seed
     #[arg(long, value_name = "FILE", requires = "runs", conflicts_with = "shrink")]
     pub junit: Option<PathBuf>,
+    /// Lose power while the program changes files in FOLDER by its rings: it is killed, and FOLDER becomes what a disk might
+    /// hold then
+    #[arg(long, value_name = "FOLDER", requires = "recover", conflicts_with_all = ["only", "junit", "log", "fail_output"])]
+    pub crash: Vec<PathBuf>,
+    /// With --crash: what is run then, by sh. The seed fails if it does
+    #[arg(long, value_name = "COMMAND", requires = "crash")]
+    pub recover: Option<String>,
     #[command(flatten)]
     pub program: Program,
 }

@@ -11,6 +11,7 @@
 //! [`Chaos`] is part of a ring's state, guarded by the ring's lock.
 
 pub mod caller;
+pub mod crash;
 mod journal;
 pub mod rules;
 pub mod watch;
@@ -220,6 +221,8 @@ pub struct Chaos {
     pub told_of_head: bool,
     /// Requests whose memory is to be told.
     fills: Vec<Fills>,
+    /// Requests that change what is kept for a loss of power.
+    pub begun: Vec<crash::Begun>,
     /// Who is in io_uring_enter on it, and came last.
     pub caller: Option<Caller>,
     modules: RefCell<Modules>,
@@ -251,6 +254,7 @@ impl Chaos {
             watched: Vec::new(),
             told_of_head: false,
             fills: Vec::new(),
+            begun: Vec::new(),
             caller: None,
             modules: RefCell::default(),
         }

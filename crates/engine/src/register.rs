@@ -138,6 +138,10 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         }
         IORING_REGISTER_NAPI => {
             one_argument(arg, count)?;
+            // `io_register_napi` in io_uring/napi.c, before the argument is read.
+            if guard.ring().has(IORING_SETUP_IOPOLL) {
+                return Err(Errno::INVAL);
+            }
             guard.napi.register(arg)
         }
         IORING_UNREGISTER_NAPI => guard.napi.unregister(arg, count),

@@ -1,5 +1,6 @@
 //! `anyring chaos`: runs a program on an engine that disturbs it, by one seed or many, and says which runs failed.
 
+mod crash;
 mod one;
 mod shrink;
 
@@ -76,6 +77,9 @@ fn quoted(word: &str) -> String {
 /// Runs the program with each seed.
 pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     exec::check_found(&options.program)?;
+    if !options.crash.is_empty() {
+        return crash::run(options);
+    }
     let rules = rules(options.rules.as_deref())?;
     let many = options.runs.is_some() || options.shrink;
     let first = match options.seed {
@@ -247,6 +251,8 @@ pub fn lint(program: &Program) -> Result<Linted, Failure> {
         fail_output: None,
         log: None,
         junit: None,
+        crash: Vec::new(),
+        recover: None,
         program: Program { words: program.words.clone() },
     };
     let run = Runner::new(&options, Rule::Misuse.name().to_owned(), false)?.run(1, None)?;

@@ -6,6 +6,7 @@ use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND, OWN_FAILURE};
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::process::{kill_process, waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::Deserialize;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, Write};
 use std::os::fd::AsRawFd;
@@ -150,6 +151,8 @@ pub struct Runner<'a> {
     only: File,
     log: Option<File>,
     signals: libc::sigset_t,
+    /// Variables that the program gets besides.
+    pub more: RefCell<Vec<(&'static str, String)>>,
 }
 
 impl<'a> Runner<'a> {
@@ -175,6 +178,7 @@ impl<'a> Runner<'a> {
             only: file("anyring-chaos-only")?,
             log: log.transpose()?,
             signals: block_signals(),
+            more: RefCell::default(),
         })
     }
 
@@ -220,6 +224,20 @@ impl<'a> Runner<'a> {
         run.ending.describe().or_else(text).or_else(findings)
     }
 
+    /// What the program printed last, where that was kept.
+    pub fn printed(&self) -> &File {
+        &self.printed
+    }
+
+    /// Runs another command to its end, or until its time is over, with all that it starts.
+    pub fn watch(&self, command: &mut Command, begin: Instant) -> Result<Ending, Failure> {
+        adopt_orphans()?;
+        let started = command.process_group(0).spawn();
+        let mut child =
+            started.map_err(|error| Failure::own(format!("cannot start /bin/sh: {}", errno::of(&error))))?;
+        self.wait(&mut child, begin)
+    }
+
     /// Shows what the program printed last, where that was kept.
     pub fn show_output(&self) {
         if self.apart {
@@ -237,7 +255,7 @@ impl<'a> Runner<'a> {
         let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         command.env("ANYRING_CHAOS", seed.to_string());
         command.env("ANYRING_CHAOS_RULES", &self.rules).env("ANYRING_CHAOS_LOG", path(&self.injected));
-        command.env_remove("ANYRING_CHAOS_ONLY");
+        command.env_remove("ANYRING_CHAOS_ONLY").envs(self.more.borrow().iter().map(|(name, value)| (name, value)));
         if let Some(names) = only {
             (&self.only).write_all(names.join("\n").as_bytes()).map_err(|error| Failure::own(error.to_string()))?;
             command.env("ANYRING_CHAOS_ONLY", path(&self.only));

@@ -131,7 +131,7 @@ impl Rules {
     }
 
     /// The rules of a list of names, separated by commas. `all` stands for what the manual permits, `thorough` for that and what
-    /// only watches.
+    /// only watches, `none` for nothing.
     ///
     /// # Errors
     /// The name that no rule has.
@@ -140,6 +140,7 @@ impl Rules {
         for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             match RULES.iter().find(|row| row.name == name) {
                 Some(row) => rules.0 |= 1 << row.rule as u32,
+                None if name == "none" => {}
                 None if name == "all" => rules.0 |= Rules::permitted().0,
                 None if name == "thorough" => {
                     rules.0 |= Rules::permitted().0 | 1 << Rule::Lifetimes as u32 | 1 << Rule::Misuse as u32;
@@ -188,6 +189,6 @@ mod tests {
         assert!([Rule::Late, Rule::Lifetimes, Rule::Misuse].iter().all(|rule| thorough.has(*rule)));
         assert!(!thorough.has(Rule::Eio));
         assert_eq!(Rules::parse("short,shorter"), Err("shorter".to_owned()));
-        assert_eq!(Rules::parse(""), Ok(Rules(0)));
+        assert_eq!((Rules::parse(""), Rules::parse("none")), (Ok(Rules(0)), Ok(Rules(0))));
     }
 }

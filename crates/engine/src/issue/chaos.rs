@@ -3,8 +3,9 @@
 //!
 //! Every request of such a ring gets a place, also one that would be answered on the spot, so that it can be held back, and so
 //! that each way to a result comes through `finish`. `hold` holds requests back, `edge`
-//! meets timeouts, `watch` watches memory.
+//! meets timeouts, `watch` watches memory, `crash` has changes of files kept.
 
+mod crash;
 mod edge;
 mod hold;
 mod watch;
@@ -142,7 +143,11 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
         return true;
     }
     let drawn = hold::drawn_hold(guard, id);
-    hold::holds_back(guard, id, drawn)
+    let is_held = hold::holds_back(guard, id, drawn);
+    if !is_held {
+        crash::begin(guard, id);
+    }
+    is_held
 }
 
 /// The error with which a request fails without being made.
@@ -208,6 +213,7 @@ fn notify(guard: &mut RingGuard, id: Id) {
 /// What a request ends with: what it would, or something else that it might as well.
 #[cold]
 pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32, bool) {
+    crash::end(guard, id, result);
     let subject = guard.subject(id);
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return (result, failed) };

@@ -239,7 +239,7 @@ impl Path {
         self.0.len() == 1
     }
 
-    fn as_c_str(&self) -> &CStr {
+    pub(crate) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
 
@@ -319,6 +319,11 @@ pub struct Open {
 }
 
 impl Open {
+    /// Where it looks for which name, and whether it may make a file, or empty one.
+    pub(crate) fn names(&self) -> (i32, &CStr, bool, bool) {
+        (self.dirfd, self.path.as_c_str(), self.how.has(libc::O_CREAT), self.how.has(libc::O_TRUNC))
+    }
+
     fn prep(sqe: &Sqe, how: OpenHow, strict: bool) -> Result<Open, Errno> {
         let path = Path::import(sqe.addr, false)?;
         if sqe.file_index != 0 && how.has(libc::O_CLOEXEC) {

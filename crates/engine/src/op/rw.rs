@@ -213,6 +213,12 @@ impl Rw {
         (!self.write).then_some(self.offset)
     }
 
+    /// For a write: where it begins, as in [`reads_at`](Self::reads_at), and whether RWF_* make it lasting, or have it appended.
+    pub fn writes_at(&self) -> Option<(u64, bool, bool)> {
+        let lasts = self.flags & (libc::RWF_DSYNC | libc::RWF_SYNC) as u32 != 0;
+        self.write.then_some((self.offset, lasts, self.flags & libc::RWF_APPEND as u32 != 0))
+    }
+
     /// The device's queue is to be polled for it (RWF_HIPRI).
     #[inline]
     pub fn is_polled(&self) -> bool {

@@ -96,3 +96,10 @@ fn loopback_is_served_as_before(cx: &Context) {
     client.write_all(b"x").expect("write");
     assert_eq!(ring.wait().res, 1);
 }
+
+#[case(since = "6.9")]
+fn a_ring_of_polled_devices_has_none(cx: &Context) {
+    let ring = cx.ring_with(4, IORING_SETUP_IOPOLL);
+    assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi { timeout: 60, ..Napi::default() }).0, -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_NAPI, bad_address() as usize, 1) as i32, -EINVAL);
+}

@@ -1,0 +1,356 @@
+//! What a disk may hold after power was lost, by the rules of a file system whose names are written in order.
+//!
+//! - Names (new, changed and taken away ones, and sizes that are set) become lasting in the order in which they were changed, all
+//!   of them by any sync of a file or folder.
+//! - Bytes become lasting by a sync of their file that began after they were written, or with O_DSYNC and the like. Until then each
+//!   sector of each write may be there or not, whatever comes of others.
+//! - A file is as long as what is there of it.
+
+use super::tree::{Node, Tree};
+use anyring_engine::chaos::crash::{Change, Content, File};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What becomes of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is there.
+    Kept,
+    /// It is not.
+    Lost,
+    /// Some of its sectors are, by this number.
+    Torn { sector_bytes: u64, lot: u64 },
+}
+
+/// The log: each change with where its record ends, in bytes.
+pub type Log = [(u64, Change)];
+
+/// Mixes all bits of a number (the finalizer of splitmix64: Steele, Lea, Flood 2014).
+pub fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+/// Whether it is about names, which are written in order.
+fn is_of_names(change: &Change) -> bool {
+    !matches!(change, Change::Write { .. } | Change::Sync { .. })
+}
+
+/// Whether each change was lasting when the log ended.
+fn lasting(log: &Log) -> Vec<bool> {
+    let syncs: Vec<_> = log
+        .iter()
+        .filter_map(|(_, change)| match change {
+            Change::Sync { file, log_bytes, range, is_partial } => Some((*file, *log_bytes, *range, *is_partial)),
+            _ => None,
+        })
+        .collect();
+    let is_lasting = |(end, change): &(u64, Change)| match change {
+        Change::Sync { .. } => true,
+        Change::Write { file, offset, new, lasts, .. } => {
+            let last = offset.saturating_add(new.len() as u64);
+            *lasts
+                || syncs.iter().any(|(of, log_bytes, range, _)| {
+                    of == file && log_bytes >= end && range[0] <= *offset && last <= range[1]
+                })
+        }
+        _ => syncs.iter().any(|(_, log_bytes, _, is_partial)| !is_partial && log_bytes >= end),
+    };
+    log.iter().map(is_lasting).collect()
+}
+
+/// What becomes of each change, by a seed. Some seeds lose all that may be lost, some names only, some bytes only.
+pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
+    let lasting = lasting(log);
+    let open_names =
+        log.iter().zip(&lasting).filter(|((_, change), lasts)| is_of_names(change) && !**lasts).count() as u64;
+    let (names_kept, bytes) = match mix(seed) % 4 {
+        0 => (0, 0),
+        1 => (open_names, 1),
+        2 => (mix(seed ^ 1) % (open_names + 1), 2),
+        _ => (mix(seed ^ 1) % (open_names + 1), 1),
+    };
+    let mut names = 0;
+    let fates = log.iter().zip(lasting).enumerate().map(|(place, ((_, change), lasts))| {
+        if lasts {
+            return Fate::Kept;
+        }
+        if is_of_names(change) {
+            names += 1;
+            return if names <= names_kept { Fate::Kept } else { Fate::Lost };
+        }
+        let lot = mix(mix(seed) ^ place as u64);
+        match (bytes, lot % 4) {
+            (0, _) | (1, 0) => Fate::Lost,
+            (2, _) | (_, 1) => Fate::Kept,
+            _ => Fate::Torn { sector_bytes: if lot & 16 == 0 { 512 } else { 4096 }, lot: mix(lot) },
+        }
+    });
+    fates.collect()
+}
+
+/// What the disk holds, where the folders were `killed` when the program was.
+pub fn state(killed: &Tree, log: &Log, fates: &[Fate]) -> Tree {
+    let mut tree = killed.clone();
+    for (_, change) in log.iter().rev() {
+        undo(&mut tree, change);
+    }
+    for ((_, change), fate) in log.iter().zip(fates) {
+        redo(&mut tree, change, *fate);
+    }
+    tree
+}
+
+fn undo(tree: &mut Tree, change: &Change) {
+    match change {
+        Change::Write { file, offset, size, old, new, .. } => {
+            let Some(bytes) = tree.bytes(*file) else { return };
+            put(bytes, *offset, old);
+            if offset.saturating_add(new.len() as u64) > *size {
+                bytes.truncate(*size as usize);
+            }
+        }
+        Change::Resize { file, from, to, cut } => {
+            let Some(bytes) = tree.bytes(*file) else { return };
+            bytes.resize(*from as usize, 0);
+            put(bytes, *to, cut);
+        }
+        Change::Create { path, .. } => drop(tree.take(path)),
+        Change::Unlink { path, content } => {
+            let (file, node) = node_of(content.as_ref(), path);
+            tree.names.insert(path.clone(), file);
+            tree.files.entry(file).or_insert(node);
+        }
+        Change::Rename { from, to, replaced, exchanged } => {
+            move_name(tree, to, from, *exchanged);
+            if let Some(content) = replaced {
+                let (file, node) = node_of(Some(content), to);
+                tree.names.insert(to.clone(), file);
+                tree.files.entry(file).or_insert(node);
+            }
+        }
+        Change::Sync { .. } => {}
+    }
+}
+
+fn redo(tree: &mut Tree, change: &Change, fate: Fate) {
+    if fate == Fate::Lost {
+        return;
+    }
+    match change {
+        Change::Write { file, offset, new, .. } => {
+            let Some(bytes) = tree.bytes(*file) else { return };
+            match fate {
+                Fate::Torn { sector_bytes, lot } => {
+                    parts(*offset, new, sector_bytes)
+                        .filter(|(sector, ..)| mix(lot ^ sector) & 1 == 0)
+                        .for_each(|(_, at, part)| put(bytes, at, part));
+                }
+                _ => put(bytes, *offset, new),
+            }
+        }
+        Change::Resize { file, to, .. } => {
+            if let Some(bytes) = tree.bytes(*file) {
+                bytes.resize(*to as usize, 0);
+            }
+        }
+        Change::Create { file, path } => drop(tree.names.insert(path.clone(), *file)),
+        Change::Unlink { path, .. } => drop(tree.take(path)),
+        Change::Rename { from, to, exchanged, .. } => move_name(tree, from, to, *exchanged),
+        Change::Sync { .. } => {}
+    }
+}
+
+fn move_name(tree: &mut Tree, from: &[u8], to: &[u8], exchanged: bool) {
+    let other = tree.take(to);
+    tree.rename(from, to);
+    if exchanged {
+        for (name, file) in other {
+            tree.names.insert([from, &name[to.len()..]].concat(), file);
+        }
+    }
+}
+
+/// What a name led to that was taken away: a file, or an empty folder.
+fn node_of(content: Option<&Content>, path: &[u8]) -> (File, Node) {
+    match content {
+        Some(Content { file, mode, bytes }) => (*file, Node::Regular { mode: *mode, bytes: bytes.clone() }),
+        // No device has the number 0, and each path is a number of its own here.
+        None => ([0, path.iter().fold(0, |sum, byte| mix(sum ^ u64::from(*byte)))], Node::Folder { mode: 0o755 }),
+    }
+}
+
+/// Writes `part` at `offset`, behind zeros where the file is shorter.
+fn put(bytes: &mut Vec<u8>, offset: u64, part: &[u8]) {
+    let (offset, end) = (offset as usize, offset as usize + part.len());
+    if part.is_empty() {
+        return;
+    }
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[offset..end].copy_from_slice(part);
+}
+
+/// The sectors of a write: the number of each, where it begins in the file, and its bytes.
+fn parts(offset: u64, bytes: &[u8], sector_bytes: u64) -> impl Iterator<Item = (u64, u64, &[u8])> {
+    let end = offset + bytes.len() as u64;
+    (offset / sector_bytes..end.div_ceil(sector_bytes)).map(move |sector| {
+        let from = (sector * sector_bytes).max(offset);
+        let to = ((sector + 1) * sector_bytes).min(end);
+        (sector, from, &bytes[(from - offset) as usize..(to - offset) as usize])
+    })
+}
+
+/// Fewer losses with which `fails` is true still: each is taken back that is not needed for it. Names are taken back in order.
+pub fn fewest(log: &Log, fates: &[Fate], mut fails: impl FnMut(&[Fate]) -> bool) -> Vec<Fate> {
+    let mut fates = fates.to_vec();
+    let mut are_names_done = false;
+    for place in 0..log.len() {
+        let is_name = is_of_names(&log[place].1);
+        if fates[place] == Fate::Kept || (is_name && are_names_done) {
+            continue;
+        }
+        let lost = std::mem::replace(&mut fates[place], Fate::Kept);
+        if !fails(&fates) {
+            fates[place] = lost;
+            are_names_done |= is_name;
+        }
+    }
+    fates
+}
+
+/// What was lost, for people: a line each.
+pub fn describe(log: &Log, fates: &[Fate], killed: &Tree) -> Vec<String> {
+    let shown = |path: &[u8]| Path::new(OsStr::from_bytes(path)).display().to_string();
+    let name_of = |file: &File| {
+        let name = killed.names.iter().find(|(_, of)| *of == file).map(|(name, _)| shown(name));
+        name.unwrap_or_else(|| "a file without a name".to_owned())
+    };
+    let line = |((_, change), fate): (&(u64, Change), &Fate)| {
+        let how = match fate {
+            Fate::Kept => return None,
+            Fate::Lost => "lost".to_owned(),
+            Fate::Torn { sector_bytes, .. } => format!("torn between sectors of {sector_bytes} bytes"),
+        };
+        let what = match change {
+            Change::Write { file, offset, new, .. } => {
+                format!("{} bytes written at {offset} of {}", new.len(), name_of(file))
+            }
+            Change::Resize { file, from, to, .. } => {
+                format!("the size of {} from {from} to {to} bytes", name_of(file))
+            }
+            Change::Create { path, .. } => format!("the new name {}", shown(path)),
+            Change::Unlink { path, .. } => format!("that {} was removed", shown(path)),
+            Change::Rename { from, to, .. } => format!("that {} was renamed to {}", shown(from), shown(to)),
+            Change::Sync { .. } => return None,
+        };
+        Some(format!("{how}: {what}"))
+    };
+    log.iter().zip(fates).filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: File = [1, 7];
+
+    /// A folder with a file of these bytes.
+    fn tree(bytes: &[u8]) -> Tree {
+        let mut tree = Tree::default();
+        tree.names.insert(b"/f/a".to_vec(), FILE);
+        tree.files.insert(FILE, Node::Regular { mode: 0o644, bytes: bytes.to_vec() });
+        tree
+    }
+
+    fn write(offset: u64, size: u64, old: &[u8], new: &[u8]) -> Change {
+        Change::Write { file: FILE, offset, size, old: old.to_vec(), new: new.to_vec(), lasts: false }
+    }
+
+    fn sync(log_bytes: u64) -> Change {
+        Change::Sync { file: FILE, log_bytes, range: [0, u64::MAX], is_partial: false }
+    }
+
+    fn log(changes: &[Change]) -> Vec<(u64, Change)> {
+        changes.iter().enumerate().map(|(place, change)| (place as u64 + 1, change.clone())).collect()
+    }
+
+    fn bytes(tree: &Tree) -> Vec<u8> {
+        tree.clone().bytes(FILE).expect("a file").clone()
+    }
+
+    #[test]
+    fn only_what_a_later_sync_covers_is_lasting() {
+        let log = log(&[write(0, 0, b"", b"one"), sync(1), write(3, 3, b"", b"two"), sync(1)]);
+        assert_eq!(lasting(&log), [true, true, false, true], "the second sync began before the second write ended");
+        let rename =
+            Change::Rename { from: b"/f/a".to_vec(), to: b"/f/b".to_vec(), replaced: None, exchanged: false };
+        let other = Change::Sync { file: [1, 8], log_bytes: 2, range: [0, u64::MAX], is_partial: false };
+        let log = self::log(&[write(0, 0, b"", b"one"), rename, other]);
+        assert_eq!(
+            lasting(&log),
+            [false, true, true],
+            "names are written with any file's sync, bytes with their own"
+        );
+    }
+
+    #[test]
+    fn a_lost_write_leaves_what_others_wrote() {
+        let log = log(&[write(0, 4, b"....", b"AAAA"), write(2, 4, b"AA", b"BB"), write(4, 4, b"", b"CC")]);
+        let killed = tree(b"AABBCC");
+        let after = |fates: [Fate; 3]| bytes(&state(&killed, &log, &fates));
+        assert_eq!(after([Fate::Kept; 3]), b"AABBCC");
+        assert_eq!(after([Fate::Lost; 3]), b"....");
+        assert_eq!(after([Fate::Lost, Fate::Kept, Fate::Lost]), b"..BB");
+        assert_eq!(after([Fate::Kept, Fate::Lost, Fate::Kept]), b"AAAACC");
+    }
+
+    #[test]
+    fn a_torn_write_keeps_whole_sectors() {
+        let new: Vec<u8> = (0..2048u32).map(|place| 1 + (place / 512) as u8).collect();
+        let log = log(&[write(0, 2048, &[0; 2048], &new)]);
+        let seen = (0..16).map(|lot| bytes(&state(&tree(&new), &log, &[Fate::Torn { sector_bytes: 512, lot }])));
+        let mut torn = 0;
+        for bytes in seen {
+            for (sector, part) in bytes.chunks(512).enumerate() {
+                assert!(part.iter().all(|byte| *byte == part[0]) && [0, 1 + sector as u8].contains(&part[0]));
+            }
+            torn += usize::from(bytes.contains(&0) && bytes.iter().any(|byte| *byte != 0));
+        }
+        assert!(torn > 0);
+    }
+
+    #[test]
+    fn names_go_back_to_what_they_led_to() {
+        let (a, b) = (b"/f/a".to_vec(), b"/f/b".to_vec());
+        let replaced = Content { file: [1, 8], mode: 0o600, bytes: b"old".to_vec() };
+        let rename = Change::Rename { from: a.clone(), to: b.clone(), replaced: Some(replaced), exchanged: false };
+        let mut killed = tree(b"new");
+        killed.rename(&a, &b);
+        let log = log(&[
+            rename,
+            Change::Unlink {
+                path: b.clone(),
+                content: Some(Content { file: FILE, mode: 0o644, bytes: b"new".to_vec() }),
+            },
+        ]);
+        killed.take(&b);
+        let before = state(&killed, &log, &[Fate::Lost; 2]);
+        assert_eq!((before.names.get(&a), before.names.get(&b)), (Some(&FILE), Some(&[1, 8])));
+        let between = state(&killed, &log, &[Fate::Kept, Fate::Lost]);
+        assert_eq!((between.names.get(&a), between.names.get(&b)), (None, Some(&FILE)));
+        assert_eq!(state(&killed, &log, &[Fate::Kept; 2]).names, killed.names);
+    }
+
+    #[test]
+    fn the_fewest_losses_are_those_that_matter() {
+        let log = log(&[write(0, 0, b"", b"1"), write(1, 1, b"", b"2"), write(2, 2, b"", b"3")]);
+        let fewest = fewest(&log, &[Fate::Lost; 3], |fates| fates[1] == Fate::Lost);
+        assert_eq!(fewest, [Fate::Kept, Fate::Lost, Fate::Kept]);
+        assert_eq!(describe(&log, &fewest, &tree(b"123")), ["lost: 1 bytes written at 1 of /f/a"]);
+    }
+}

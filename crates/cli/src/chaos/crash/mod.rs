@@ -1,0 +1,222 @@
+//! `anyring chaos --crash`: power is lost while the program changes files by its rings. It is killed at a moment that a seed
+//! chooses, its folders become what a disk might hold then (`disk`), and a command that is to put them in order decides.
+
+mod disk;
+mod tree;
+
+use super::one::{Ending, Runner};
+use super::{quoted, random_seed, rules, say, FAILED};
+use crate::cli::ChaosOptions;
+use crate::errno;
+use crate::failure::{Failure, OWN_FAILURE, USAGE};
+use anyring_engine::chaos::crash::{parse, Change};
+use disk::{mix, Fate};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+use tree::Tree;
+
+/// How many seeds are tried where nothing else is said.
+const RUNS: u32 = 20;
+
+/// Power that was lost once.
+struct Loss {
+    log: Vec<(u64, Change)>,
+    killed: Tree,
+    fates: Vec<Fate>,
+}
+
+struct Crash<'a> {
+    options: &'a ChaosOptions,
+    runner: Runner<'a>,
+    folders: Vec<PathBuf>,
+    /// What is in them before the program runs.
+    before: Tree,
+    log: File,
+    /// What the recovery printed last.
+    printed: File,
+}
+
+/// Runs the program again and again, and loses power each time.
+pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
+    let recover = options.recover.as_deref().unwrap_or_default();
+    let crash = Crash::new(options)?;
+    let changes = crash.whole_run(recover)?;
+    let first = options.seed.unwrap_or_else(|| if options.runs.is_some() { 1 } else { random_seed() });
+    let runs = options.runs.unwrap_or(if options.seed.is_some() { 1 } else { RUNS });
+    let (mut failed, mut shown, mut last) = (Vec::new(), None, first);
+    for seed in first..first.saturating_add(runs.into()) {
+        let loss = crash.lose(seed, &changes)?;
+        last = seed;
+        let Some(how) = crash.recovers(recover, &loss, &loss.fates)? else { continue };
+        let at = loss.log.len();
+        say(&format!("seed {seed} fails: power was lost behind change {at} of {}: {how}", changes.len()));
+        failed.push(seed);
+        if shown.is_none() {
+            shown = Some(crash.show(recover, seed, &loss)?);
+        }
+        if options.fail_fast || options.shrink {
+            break;
+        }
+    }
+    say(&format!("{} of {} seeds fail ({first} to {last})", failed.len(), last - first + 1));
+    let left = shown.as_ref().unwrap_or(&crash.before);
+    left.write(&crash.folders).map_err(unusable)?;
+    if failed.is_empty() {
+        say("not looked for: what the program changes by other calls than its rings', or by mapped memory");
+        return Ok(0);
+    }
+    Ok(FAILED)
+}
+
+fn unusable(error: io::Error) -> Failure {
+    Failure::own(format!("--crash: {}", errno::of(&error)))
+}
+
+fn memory_file(name: &str) -> Result<File, Failure> {
+    let made = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC);
+    made.map(File::from).map_err(|error| Failure::own(format!("memfd_create: {error}")))
+}
+
+fn path_of(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
+impl<'a> Crash<'a> {
+    fn new(options: &'a ChaosOptions) -> Result<Crash<'a>, Failure> {
+        let folder = |path: &PathBuf| -> Result<PathBuf, Failure> {
+            let message = |why: String| format!("--crash {}: {why}", path.display());
+            let cannot = |why: String| Failure { status: USAGE, message: message(why) };
+            let real = path.canonicalize().map_err(|error| cannot(errno::of(&error)))?;
+            match real.is_dir() && real.to_str().is_some_and(|name| !name.contains(':')) {
+                true => Ok(real),
+                false => Err(cannot("it must be a folder, and its path without a colon".to_owned())),
+            }
+        };
+        let folders = options.crash.iter().map(folder).collect::<Result<Vec<_>, _>>()?;
+        let before = Tree::read(&folders).map_err(unusable)?;
+        // Nothing else is done to the program, unless that is asked for.
+        let rules = options.rules.as_deref().map_or(Ok("none".to_owned()), |list| rules(Some(list)))?;
+        let runner = Runner::new(options, rules, true)?;
+        let (log, printed) = (memory_file("anyring-crash-log")?, memory_file("anyring-crash-recovery")?);
+        Ok(Crash { options, runner, folders, before, log, printed })
+    }
+
+    /// Runs the program to its end, or until the log has so many bytes: how it ended, and the log.
+    fn run(&self, seed: u64, killed_at: Option<u64>) -> Result<(Ending, Vec<(u64, Change)>), Failure> {
+        self.before.write(&self.folders).map_err(unusable)?;
+        self.log.set_len(0).map_err(unusable)?;
+        let names: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
+        let at = killed_at.unwrap_or(u64::MAX).to_string();
+        let variables = [
+            ("ANYRING_CRASH_LOG", path_of(&self.log)),
+            ("ANYRING_CRASH_IN", names.join(":")),
+            ("ANYRING_CRASH_AT", at),
+        ];
+        self.runner.more.replace(variables.to_vec());
+        let run = self.runner.run(seed, None)?;
+        if run.rings == 0 {
+            self.runner.show_output();
+            return Err(Failure {
+                status: OWN_FAILURE,
+                message: format!("{}, so that nothing is proven", super::NO_RING),
+            });
+        }
+        let log = std::fs::read(path_of(&self.log)).map_err(unusable)?;
+        Ok((run.ending, parse(&log)))
+    }
+
+    /// The whole run, in which power is lost behind the end: what it changes.
+    fn whole_run(&self, recover: &str) -> Result<Vec<(u64, Change)>, Failure> {
+        let (ending, changes) = self.run(1, None)?;
+        let fails = |why: &str| Failure {
+            status: OWN_FAILURE,
+            message: format!("the program fails though no power is lost: {why}"),
+        };
+        if let Some(why) = ending.describe() {
+            self.runner.show_output();
+            return Err(fails(&why));
+        }
+        if changes.is_empty() {
+            let message =
+                "the program's rings changed nothing in the folders, so that nothing is proven".to_owned();
+            return Err(Failure { status: OWN_FAILURE, message });
+        }
+        match self.recovery(recover)? {
+            Some(why) => Err(fails(&format!("{recover}: {why}"))),
+            None => Ok(changes),
+        }
+    }
+
+    /// Kills the program behind a change that the seed chooses of `changes`.
+    fn lose(&self, seed: u64, changes: &[(u64, Change)]) -> Result<Loss, Failure> {
+        let lot = mix(mix(seed) ^ 2);
+        let mut place = (lot >> 8) as usize % changes.len();
+        // Mostly not right behind a sync, when nothing can be lost.
+        while lot % 4 != 0 && place != 0 && matches!(changes[place].1, Change::Sync { .. }) {
+            place -= 1;
+        }
+        let (_, log) = self.run(seed, Some(changes[place].0))?;
+        let killed = Tree::read(&self.folders).map_err(unusable)?;
+        let fates = disk::draw(&log, seed);
+        Ok(Loss { log, killed, fates })
+    }
+
+    /// What the recovery makes of what the disk holds: why not, if it fails.
+    fn recovers(&self, recover: &str, loss: &Loss, fates: &[Fate]) -> Result<Option<String>, Failure> {
+        disk::state(&loss.killed, &loss.log, fates).write(&self.folders).map_err(unusable)?;
+        self.recovery(recover)
+    }
+
+    fn recovery(&self, recover: &str) -> Result<Option<String>, Failure> {
+        self.printed.set_len(0).map_err(unusable)?;
+        let output = || self.printed.try_clone().map_err(unusable);
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", recover]).stdin(Stdio::null()).stdout(output()?).stderr(output()?);
+        command.env("ANYRING_CRASH_OUTPUT", path_of(self.runner.printed()));
+        let ending = self.runner.watch(&mut command, Instant::now())?;
+        Ok(ending.describe())
+    }
+
+    /// Says what the recovery printed and what was lost: what the folders held.
+    fn show(&self, recover: &str, seed: u64, loss: &Loss) -> Result<Tree, Failure> {
+        let text = std::fs::read(path_of(&self.printed)).map_err(unusable)?;
+        let _ = io::Write::write_all(&mut io::stderr(), &text);
+        let mut fates = loss.fates.clone();
+        if self.options.shrink {
+            let mut failure = None;
+            fates = disk::fewest(&loss.log, &fates, |fates| match self.recovers(recover, loss, fates) {
+                Ok(how) => how.is_some(),
+                Err(error) => {
+                    failure.get_or_insert(error);
+                    false
+                }
+            });
+            failure.map_or(Ok(()), Err)?;
+        }
+        let lines = disk::describe(&loss.log, &fates, &loss.killed);
+        lines.iter().for_each(|line| say(line));
+        if lines.is_empty() {
+            say("nothing that it had done was lost: what comes next was missing");
+        }
+        say(&self.again(seed));
+        Ok(disk::state(&loss.killed, &loss.log, &fates))
+    }
+
+    /// The whole command that loses power so again, for a shell.
+    fn again(&self, seed: u64) -> String {
+        let options = self.options;
+        let mut words = vec!["anyring".to_owned(), "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];
+        let mut flag = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        self.folders.iter().for_each(|folder| flag("--crash", folder.display().to_string()));
+        flag("--recover", options.recover.clone().unwrap_or_default());
+        options.rules.iter().for_each(|rules| flag("--rules", rules.clone()));
+        options.timeout.iter().for_each(|limit| flag("--timeout", limit.text.clone()));
+        words.push("--".to_owned());
+        words.extend(options.program.words.iter().map(|word| word.to_string_lossy().into_owned()));
+        format!("again: {}", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+    }
+}

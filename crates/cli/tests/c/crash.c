@@ -1,0 +1,173 @@
+// Programs that keep something in a folder, and their recovery: `crash store CASE FOLDER` writes and says on standard output, a
+// line each, what it takes for lasting; `crash check CASE FOLDER` looks whether what was said is there, after power was lost.
+// Each case is right, or, with `bad-` before it, has one bug.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROUNDS = 12, RECORD = 100, PAGE = 4096 };
+
+static struct io_uring ring;
+static char folder[256], path[512], other[512];
+static bool bad;
+
+static void die(const char *what) {
+	fprintf(stderr, "crash: %s\n", what);
+	exit(1);
+}
+
+static int finish(void) {
+	struct io_uring_cqe *cqe;
+	if (io_uring_submit(&ring) != 1 || io_uring_wait_cqe(&ring, &cqe) != 0) die("submit");
+	int res = cqe->res;
+	io_uring_cqe_seen(&ring, cqe);
+	if (res < 0) die(strerror(-res));
+	return res;
+}
+
+static int open_file(const char *name, int flags) {
+	io_uring_prep_openat(io_uring_get_sqe(&ring), AT_FDCWD, name, flags, 0644);
+	return finish();
+}
+
+static void write_at(int fd, const void *bytes, unsigned count, long offset) {
+	io_uring_prep_write(io_uring_get_sqe(&ring), fd, bytes, count, offset);
+	if (finish() != (int)count) die("a short write");
+}
+
+static void sync_file(int fd) {
+	io_uring_prep_fsync(io_uring_get_sqe(&ring), fd, 0);
+	finish();
+}
+
+static void say(int number) {
+	char line[16];
+	int length = sprintf(line, "%d\n", number);
+	if (write(1, line, length) != length) die("standard output");
+}
+
+static void fill(unsigned char *bytes, int count, int number) { memset(bytes, number, count); }
+
+static bool is_filled(const unsigned char *bytes, int count, int number) {
+	for (int at = 0; at < count; at++)
+		if (bytes[at] != number) return false;
+	return true;
+}
+
+// A log: each record behind the last, lasting before it is said.
+static void store_log(void) {
+	unsigned char record[RECORD];
+	int fd = open_file(path, O_CREAT | O_WRONLY | O_TRUNC);
+	for (int number = 1; number <= ROUNDS; number++) {
+		fill(record, RECORD, number);
+		write_at(fd, record, RECORD, (number - 1L) * RECORD);
+		if (!bad) sync_file(fd);
+		say(number);
+	}
+}
+
+// A file that is replaced as a whole.
+static void store_rename(void) {
+	unsigned char page[PAGE];
+	int at = open(folder, O_RDONLY | O_DIRECTORY);
+	for (int number = 1; number <= ROUNDS; number++) {
+		int fd = open_file(other, O_CREAT | O_WRONLY | O_TRUNC);
+		fill(page, PAGE, number);
+		write_at(fd, page, PAGE, 0);
+		sync_file(fd);
+		close(fd);
+		io_uring_prep_renameat(io_uring_get_sqe(&ring), AT_FDCWD, other, AT_FDCWD, path, 0);
+		finish();
+		if (!bad) sync_file(at);
+		say(number);
+	}
+}
+
+// A header that says how many records there are.
+static void store_header(void) {
+	unsigned char record[RECORD];
+	int fd = open_file(path, O_CREAT | O_WRONLY | O_TRUNC);
+	unsigned char count = 0;
+	write_at(fd, &count, 1, 0);
+	sync_file(fd);
+	for (int number = 1; number <= ROUNDS; number++) {
+		count = number;
+		if (bad) write_at(fd, &count, 1, 0);
+		fill(record, RECORD, number);
+		write_at(fd, record, RECORD, PAGE + (number - 1L) * RECORD);
+		if (!bad) {
+			sync_file(fd);
+			write_at(fd, &count, 1, 0);
+		}
+		sync_file(fd);
+		say(number);
+	}
+}
+
+// A page that is written again and again: in its place, or in one of two in turns.
+static void store_page(void) {
+	unsigned char page[PAGE];
+	int fd = open_file(path, O_CREAT | O_WRONLY | O_TRUNC);
+	for (int number = 1; number <= ROUNDS; number++) {
+		fill(page, PAGE, number);
+		write_at(fd, page, PAGE, bad ? 0 : (number % 2) * (long)PAGE);
+		sync_file(fd);
+		say(number);
+	}
+}
+
+// The last number that was said before power was lost.
+static int said(void) {
+	FILE *file = fopen(getenv("ANYRING_CRASH_OUTPUT"), "r");
+	int number = 0, last = 0;
+	while (file && fscanf(file, "%d", &number) == 1) last = number;
+	return last;
+}
+
+static void check(const char *what) {
+	unsigned char bytes[4 * PAGE] = {0};
+	int last = said(), found = 0, count = 0;
+	int fd = open(path, O_RDONLY);
+	if (fd >= 0) count = read(fd, bytes, sizeof bytes);
+	if (!strcmp(what, "log"))
+		while ((found + 1) * RECORD <= count && is_filled(bytes + found * RECORD, RECORD, found + 1)) found++;
+	else if (!strcmp(what, "rename"))
+		found = count && is_filled(bytes, PAGE, bytes[0]) ? bytes[0] : 0;
+	else if (!strcmp(what, "header"))
+		for (found = bytes[0], count = 0; count < found; count++)
+			if (!is_filled(bytes + PAGE + count * RECORD, RECORD, count + 1)) die("the header counts what is not there");
+	if (!strcmp(what, "page"))
+		for (int at = 0; at < 2; at++)
+			if (bytes[at * PAGE] > found && is_filled(bytes + at * PAGE, PAGE, bytes[at * PAGE])) found = bytes[at * PAGE];
+	if (found < last) {
+		fprintf(stderr, "crash: %d was said, %d is there\n", last, found);
+		exit(1);
+	}
+}
+
+int main(int argc, char **argv) {
+	if (argc != 4) die("usage: crash store|check CASE FOLDER");
+	const char *what = argv[2];
+	bad = !strncmp(what, "bad-", 4);
+	if (bad) what += 4;
+	snprintf(folder, sizeof folder, "%s", argv[3]);
+	snprintf(path, sizeof path, "%s/data", folder);
+	snprintf(other, sizeof other, "%s/data.new", folder);
+	if (!strcmp(argv[1], "check")) {
+		check(what);
+		return 0;
+	}
+	if (io_uring_queue_init(8, &ring, 0) != 0) die("io_uring_queue_init");
+	if (!strcmp(what, "log")) store_log();
+	else if (!strcmp(what, "rename")) store_rename();
+	else if (!strcmp(what, "header")) store_header();
+	else if (!strcmp(what, "page")) store_page();
+	else die("no such case");
+	return 0;
+}

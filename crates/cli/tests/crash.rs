@@ -1,0 +1,96 @@
+//! `anyring chaos --crash`: programs that lose something with the power (`tests/c/crash.c`), and the same without the bug.
+
+mod common;
+
+use common::{anyring, library, output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The C program in a folder of its own; none where it cannot be compiled, which is said.
+fn program() -> Option<(tempfile::TempDir, PathBuf)> {
+    let compiler = Command::new("cc").arg("--version").output();
+    if compiler.is_err() || !Path::new("/usr/include/liburing.h").exists() {
+        eprintln!("skipped: there is no C compiler, or no liburing.h (Debian: liburing-dev)");
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/crash.c");
+    let program = folder.path().join("crash");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).arg(source);
+    let compiled = output(cc.arg("-o").arg(&program).arg("-luring"));
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    std::fs::create_dir(folder.path().join("kept")).expect("a folder");
+    Some((folder, program))
+}
+
+/// Loses power with `options` while the program stores what `case` says, and lets it check.
+fn crash(folder: &Path, program: &Path, case: &str, options: &[&str]) -> Output {
+    library();
+    let kept = folder.join("kept").display().to_string();
+    let (program, check) = (program.display().to_string(), case.trim_start_matches("bad-"));
+    let recover = format!("'{program}' check {check} '{kept}'");
+    let words =
+        [&["chaos", "--crash", &kept, "--recover", &recover], options, &["--", &program, "store", case, &kept]];
+    output(&mut anyring(&words.concat()))
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn what_is_lost_is_found_and_what_is_lasting_is_not() {
+    let Some((folder, program)) = program() else { return };
+    for (case, lost) in [
+        ("log", "bytes written at"),
+        ("rename", "was renamed to"),
+        ("header", ""),
+        ("page", "torn between sectors"),
+    ] {
+        let right = crash(folder.path(), &program, case, &["--runs", "60"]);
+        assert_eq!(right.status.code(), Some(0), "{case}: {}", text(&right));
+        assert!(text(&right).contains("0 of 60 seeds fail (1 to 60)"), "{case}: {}", text(&right));
+        let bad = crash(folder.path(), &program, &format!("bad-{case}"), &["--runs", "100", "--shrink"]);
+        assert_eq!(bad.status.code(), Some(1), "bad-{case}: {}", text(&bad));
+        assert!(
+            text(&bad).contains(lost) && text(&bad).contains("again: anyring chaos --seed"),
+            "{case}: {}",
+            text(&bad)
+        );
+    }
+}
+
+#[test]
+fn a_failure_comes_again_and_its_folder_is_left() {
+    let Some((folder, program)) = program() else { return };
+    let kept = folder.path().join("kept");
+    std::fs::write(kept.join("other"), "stays").expect("a file");
+    let bad = crash(folder.path(), &program, "bad-log", &["--runs", "100", "--fail-fast"]);
+    let said = text(&bad);
+    let seed = said.split("--seed ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a seed").to_owned();
+    let left = std::fs::read(kept.join("data")).unwrap_or_default();
+    let again = crash(folder.path(), &program, "bad-log", &["--seed", &seed]);
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again));
+    assert_eq!(std::fs::read(kept.join("data")).unwrap_or_default(), left);
+    assert_eq!(std::fs::read(kept.join("other")).expect("the file"), b"stays");
+    let right = crash(folder.path(), &program, "log", &["--seed", &seed]);
+    assert_eq!(right.status.code(), Some(0), "{}", text(&right));
+}
+
+#[test]
+fn what_cannot_be_used_is_said() {
+    library();
+    let refused = |words: &[&str]| {
+        let output = output(&mut anyring(words));
+        assert!(output.status.code().is_some_and(|status| status != 0));
+        text(&output)
+    };
+    assert!(refused(&["chaos", "--crash", "/nowhere", "--recover", "true", "--", "true"])
+        .contains("--crash /nowhere: ENOENT"));
+    assert!(refused(&["chaos", "--crash", "/tmp", "--", "true"]).contains("--recover"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    let said = refused(&["chaos", "--crash", path, "--recover", "true", "--", "true"]);
+    assert!(said.contains("no ring"), "{said}");
+}
