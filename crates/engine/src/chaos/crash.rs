@@ -1,6 +1,7 @@
-//! What a loss of power may take from folders (`anyring chaos --crash`): each change that rings make to files there goes into a
-//! log, with what it replaced, and each sync with how far the log was when it began. Whoever reads the log knows what was
-//! lasting when the program was killed, and makes of the folders what a disk might hold then.
+//! The log of what a loss of power may take from folders (`anyring chaos --crash`).
+//!
+//! Each change that rings make to files there goes into it, with what it replaced, and each sync with how long the log was when
+//! it began. Whoever reads it knows what was lasting when the program was killed, and what a disk might hold then.
 //!
 //! A record is a number of 64-bit words and strings of bytes, which have their length before them; the first word is the
 //! record's length in bytes. All processes of the program append to one file, a call each.

@@ -156,7 +156,7 @@ impl<'a> Crash<'a> {
         let lot = mix(mix(seed) ^ 2);
         let mut place = (lot >> 8) as usize % changes.len();
         // Mostly not right behind a sync, when nothing can be lost.
-        while lot % 4 != 0 && place != 0 && matches!(changes[place].1, Change::Sync { .. }) {
+        while !lot.is_multiple_of(4) && place != 0 && matches!(changes[place].1, Change::Sync { .. }) {
             place -= 1;
         }
         let (_, log) = self.run(seed, Some(changes[place].0))?;
