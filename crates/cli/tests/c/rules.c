@@ -17,7 +17,7 @@
 
 #define CHECK(condition) ((condition) ? (void)0 : (perror(#condition), _exit(77)))
 
-#include "../../../inject/tests/c/filter.h"
+#include "../../../../tests/c/filter.h"
 
 /* Makes a ring, and has it complete one request. */
 static int result_of(const struct io_uring_sqe *wanted)
