@@ -8,6 +8,7 @@ mod sleep;
 pub mod sqpoll;
 
 use crate::{alloc, descriptors, memory, os, process, ring, Errno};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// What is asked before a first ring, where a filter may kill for it.
 static FIRST: [&os::Question; 6] = [
@@ -19,6 +20,9 @@ static FIRST: [&os::Question; 6] = [
     &descriptors::ASKS_SOCKETS,
 ];
 
+/// They were asked. Relaxed: whoever asks twice gets the same answers.
+static HAVE_ASKED: AtomicBool = AtomicBool::new(false);
+
 /// Before a ring is made, whose room above has to `reset` something in a forked child: from now on there can be a helper, a fork
 /// is noticed, and there is memory for what cannot be refused.
 ///
@@ -29,7 +33,10 @@ pub fn begin(reset: fn()) -> Result<(), Errno> {
     for reset in [helper::reset_after_fork, reset] {
         let _ = process::at_fork(reset); // there are more slots than callers
     }
-    os::ask_together(&FIRST, || os::answers(&FIRST));
+    // Not for each ring: whether there is a filter is a question, too. What one that comes later may kill for is asked by itself.
+    if !HAVE_ASKED.swap(true, Ordering::Relaxed) {
+        os::ask_together(&FIRST, || os::answers(&FIRST));
+    }
     os::probe_flags();
     alloc::reserve()
 }
