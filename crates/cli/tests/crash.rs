@@ -31,7 +31,7 @@ fn crash_anew(folder: &Path, program: &Path, case: &str, options: &[&str]) -> Ou
     crash(folder, program, case, options)
 }
 
-/// The same in the folder as it is.
+/// Does so in the folder as it is.
 fn crash(folder: &Path, program: &Path, case: &str, options: &[&str]) -> Output {
     library();
     let kept = folder.join("kept").display().to_string();

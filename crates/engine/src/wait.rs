@@ -10,7 +10,7 @@ pub mod sqpoll;
 use crate::{alloc, descriptors, memory, os, process, ring, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// What is asked before a first ring, where a filter may kill for it.
+/// Questions before a first ring, for which a filter may kill.
 static FIRST: [&os::Question; 6] = [
     &os::POLLS_FOR_NANOSECONDS,
     &os::TAKES_FLAGS,
@@ -20,7 +20,7 @@ static FIRST: [&os::Question; 6] = [
     &descriptors::ASKS_SOCKETS,
 ];
 
-/// They were asked. Relaxed: whoever asks twice gets the same answers.
+/// Set once they were asked. Relaxed: a thread that asks again gets the same answers.
 static HAVE_ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Before a ring is made, whose room above has to `reset` something in a forked child: from now on there can be a helper, a fork

@@ -8,7 +8,7 @@ next! {
     FORK = c"_Fork": fn() -> c_int;
 }
 
-/// Has libc's fork(3) call [`forks`] before, [`has_forked`] and [`forked`] after it, in the child. Where it cannot be had, a fork is
+/// Has libc's fork(3) call `forks` before, `has_forked` and `forked` after it, in the child. Where it cannot be had, a fork is
 /// noticed without it.
 pub fn register() {
     type Handler = Option<unsafe extern "C" fn()>;
