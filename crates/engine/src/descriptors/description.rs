@@ -21,8 +21,11 @@ pub fn cookie_of(fd: i32) -> Option<u64> {
 }
 
 /// Whether getsockopt(2) is permitted.
-pub(crate) static ASKS_SOCKETS: Question =
-    Question::new(|| is_permitted(libc::SYS_getsockopt, [usize::MAX, 0, 0, 0, 0, 0]));
+pub(crate) static ASKS_SOCKETS: Question = Question::new(|| {
+    let (mut value, mut bytes) = (0u32, size_of::<u32>() as u32);
+    let [value, bytes] = [&raw mut value, &raw mut bytes].map(|at| at as usize);
+    is_permitted(libc::SYS_getsockopt, [usize::MAX, 0, 0, value, bytes, 0])
+});
 
 #[cold]
 fn inode_of_socket(fd: i32) -> Option<u64> {

@@ -167,17 +167,20 @@ pub fn can_wait_for_several() -> bool {
     CAN.is_yes()
 }
 
-/// An epoll set that is none, room for an event.
-const NO_SET: [usize; 6] = [usize::MAX, 0, 1, 0, 0, 0];
+/// For a question: whether this call, which waits for events, says that there is no such epoll set. It has room for an event: a
+/// tool that looks at what the kernel is given finds nothing wrong.
+fn waits_on_no_set(number: libc::c_long) -> isize {
+    let mut room = [EpollEvent::default()];
+    is_refused_by(number, [usize::MAX, room.as_mut_ptr() as usize, 1, 0, 0, 0], libc::EBADF)
+}
 
 /// The same of epoll_pwait2(2): Linux 5.11.
-pub static WAITS_FOR_NANOSECONDS: Question =
-    Question::new(|| is_refused_by(libc::SYS_epoll_pwait2, NO_SET, libc::EBADF));
+pub static WAITS_FOR_NANOSECONDS: Question = Question::new(|| waits_on_no_set(libc::SYS_epoll_pwait2));
 
 /// The same of epoll_wait(2), which costs a little less than epoll_pwait(2), on machines that have it.
 pub static WAITS_WITHOUT_MASK: Question = Question::new(|| {
     #[cfg(target_arch = "x86_64")]
-    return is_refused_by(libc::SYS_epoll_wait, NO_SET, libc::EBADF);
+    return waits_on_no_set(libc::SYS_epoll_wait);
     #[cfg(not(target_arch = "x86_64"))]
     -(libc::ENOSYS as isize)
 });
