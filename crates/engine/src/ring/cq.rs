@@ -202,7 +202,7 @@ impl RingGuard {
         let tail = post.cq_tail();
         let room = batch.room(view, tail, control.header().shared.load(Ordering::Relaxed) != 0);
         let is_behind = FULL | (post.backlog() != 0) | !spill.is_empty();
-        let room = if is_behind { 0 } else { room };
+        let (room, before) = (if is_behind { 0 } else { room }, tail);
         let (tail, overflowed) = batch.place(&mut post, view, (tail, room), queue);
         post.advance(tail, 0);
         let _ = view.store(word::CQ_TAIL, tail);
@@ -237,7 +237,7 @@ impl RingGuard {
         if wake {
             self.wake();
         }
-        self.tell_watchers(signals);
+        self.tell_watchers(signals, tail != before);
     }
 
     /// Where the batch goes if not to the CQ.
@@ -276,6 +276,7 @@ impl RingGuard {
         if (post.backlog() == 0 && state.spill.is_empty()) || stays() {
             return;
         }
+        let mut has_posted = false;
         loop {
             while let Some((cqe, extra)) = state.spill.front() {
                 if !post.push_backlog(cqe, extra) {
@@ -286,6 +287,7 @@ impl RingGuard {
             if !move_backlog(&mut post, &view) {
                 break;
             }
+            has_posted = true;
         }
         let empty = post.backlog() == 0 && state.spill.is_empty();
         let wake = post.waiters().are_told(|| post.cq_total(), 0);
@@ -296,12 +298,16 @@ impl RingGuard {
         if wake {
             self.wake();
         }
+        if has_posted && self.eventfd.is_some() {
+            self.signal_eventfd(1, 0);
+        }
     }
 
-    /// Signals the registered eventfd and whoever polls the ring's descriptor.
+    /// Signals the registered eventfd, if something is in the CQ that was not (`io_eventfd_signal` in io_uring/eventfd.c), and
+    /// wakes threads that poll the ring's descriptor.
     #[inline]
-    fn tell_watchers(&mut self, signals: Signals) {
-        if self.eventfd.is_some() {
+    fn tell_watchers(&mut self, signals: Signals, has_posted: bool) {
+        if has_posted && self.eventfd.is_some() {
             // On a ring with IORING_SETUP_DEFER_TASKRUN its owner posts whatever completes, all of it together.
             let Signals { together, alone, by_worker } = signals;
             match self.ring().defers() {

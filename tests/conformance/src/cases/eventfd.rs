@@ -52,6 +52,21 @@ fn a_submission_signals_once(cx: &Context) {
 }
 
 #[case(own_flags)]
+fn what_finds_no_room_signals_when_it_is_posted(cx: &Context) {
+    let (mut ring, told) = watched(cx.ring_with(1, 0), IORING_REGISTER_EVENTFD);
+    for _ in 0..2 {
+        ring.go(sqe::nop());
+    }
+    assert_eq!(count(cx, &told, 2), 2);
+    ring.go(sqe::nop());
+    ring.go(sqe::nop());
+    assert_eq!(count(cx, &told, 0), 0, "the CQ is full");
+    ring.wait_all(2);
+    assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);
+    assert_eq!(count(cx, &told, 1), 1, "both were posted together");
+}
+
+#[case(own_flags)]
 fn each_tag(cx: &Context) {
     let ((reader, _writer), (ring, told)) = (pipe(), watched(cx.ring_with(8, 0), IORING_REGISTER_EVENTFD));
     let (files, tags) = ([fd(&reader); 3], [7u64, 8, 9]);
