@@ -392,7 +392,7 @@ impl Untouched {
 }
 
 /// The device and inode; zeroes for what is not open.
-pub fn identity(fd: c_int) -> (u64, u64) {
+fn identity(fd: c_int) -> (u64, u64) {
     // SAFETY: all zeroes is a stat, and it outlives the call.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();

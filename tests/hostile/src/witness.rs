@@ -1,7 +1,7 @@
 //! A ring that no step names, with a READ that waits on a pipe that none names: whatever else the program does, both are as they
 //! should be in the end.
 
-use crate::child::{identity, report};
+use crate::child::report;
 use crate::execute::call_interrupted;
 use crate::program::Program;
 use anyring_abi::*;
@@ -36,21 +36,35 @@ pub fn make(flags: u32) {
     let mut params = Params { flags, ..Params::default() };
     let ring = crate::call::call(NR_IO_URING_SETUP, [u64::from(ENTRIES), &raw mut params as u64, 0, 0, 0, 0]);
     let mut ends = [-1; 2];
-    // SAFETY: a local for two numbers, a constant path, and addresses that the kernel chooses.
-    let [words, sqes] = unsafe {
+    // SAFETY: a local for two numbers, and a constant path.
+    let file = unsafe {
         libc::pipe(ends.as_mut_ptr());
-        let file = libc::open(c"witness".as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0o600);
-        let opened = [ring as c_int, ends[0], ends[1], file];
-        for (fd, number) in opened.iter().zip(NUMBERS) {
-            libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, number);
-            libc::close(*fd);
+        libc::open(c"witness".as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0o600)
+    };
+    let mut got = [ring as c_int, ends[0], ends[1], file];
+    for (fd, number) in got.iter_mut().zip(NUMBERS) {
+        // SAFETY: numbers that were just opened, which nothing else depends on.
+        unsafe {
+            let opened = std::mem::replace(fd, libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, number));
+            libc::close(opened);
         }
+    }
+    // Where the table is nearly full the engine may have one of them; the next free number is no replacement.
+    if got != NUMBERS {
+        for fd in got {
+            // SAFETY: as above.
+            unsafe { libc::close(fd) };
+        }
+        return;
+    }
+    // SAFETY: addresses that the kernel chooses.
+    let [words, sqes] = unsafe {
         [IORING_OFF_SQ_RING, IORING_OFF_SQES].map(|offset| {
             let both = libc::PROT_READ | libc::PROT_WRITE;
             libc::mmap(std::ptr::null_mut(), 4096, both, libc::MAP_SHARED, RING, offset as i64)
         })
     };
-    if [words, sqes].contains(&libc::MAP_FAILED) || NUMBERS.iter().any(|fd| identity(*fd) == (0, 0)) {
+    if [words, sqes].contains(&libc::MAP_FAILED) {
         return;
     }
     OFFSETS[0].store(params.cq_off.cqes, Ordering::Relaxed);
@@ -116,8 +130,10 @@ pub fn check(program: &Program, patience: Duration) {
         return;
     }
     // SAFETY: writes from a constant to its own pipe, which is empty.
-    if unsafe { libc::write(WRITER, DATA.as_ptr().cast::<c_void>(), DATA.len()) } != 8 {
-        report(format_args!("witness: its pipe is not as it was"));
+    let written = unsafe { libc::write(WRITER, DATA.as_ptr().cast::<c_void>(), DATA.len()) };
+    if written != 8 {
+        let error = std::io::Error::last_os_error();
+        report(format_args!("witness: its pipe takes {written} of 8 bytes: {error}"));
         return;
     }
     let flags = IOSQE_ASYNC;
