@@ -3,15 +3,16 @@
 #
 # usage: scripts/cargo-test.sh ARGS...            (those of cargo test; words after -- are the test programs')
 #
-# Each test that failed runs up to three times more. One that then passes is flaky: it is named, and "flaky: N" takes N from
-# the failed and adds them to the skipped (scripts/summary.sh).
+# Each test that failed runs up to three times more. One that then passes is flaky: it is named with what it said, and
+# "flaky: N" takes N from the failed and adds them to the skipped (scripts/summary.sh). Only cargo's results count: the closing
+# line of a runner of ours that a failed test has printed is indented.
 set -uo pipefail
 
 times=3
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+first=$(mktemp) output=$(mktemp)
+trap 'rm -f "$first" "$output"' EXIT
 status=0
-cargo test "$@" 2>&1 | tee "$output" || status=$?
+cargo test "$@" 2>&1 | sed -uE 's/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/  &/' | tee "$first" || status=$?
 if [ "$status" = 0 ]; then exit 0; fi
 
 # The names stand at the end of each program's output, below the last of its lines "failures:".
@@ -19,11 +20,11 @@ mapfile -t failed < <(awk '
   /^failures:$/           { count = 0; list = 1; next }
   list && /^    [^ ]+$/   { names[count++] = $1; next }
   /^test result: FAILED/  { for (i = 0; i < count; i++) print names[i] }
-                          { list = 0 }' "$output")
+                          { list = 0 }' "$first")
 # A program that crashed or did not build names no test; one of several tests that failed may hide it.
-count=$(awk '/^test result: /{ gsub(/[^0-9 ]/, ""); f += $2 } END { print f + 0 }' "$output")
+count=$(awk '/^test result: /{ gsub(/[^0-9 ]/, ""); f += $2 } END { print f + 0 }' "$first")
 if [ "${#failed[@]}" = 0 ] || [ "${#failed[@]}" != "$count" ] ||
-  grep -q -e "process didn't exit successfully.*signal" -e '^error: could not compile' "$output"; then
+  grep -q -e "process didn't exit successfully.*signal" -e '^error: could not compile' "$first"; then
   exit "$status"
 fi
 
@@ -47,6 +48,8 @@ for name in "${failed[@]}"; do
   done
   if [ -n "$passed" ]; then
     echo "FLAKY  $name: failed, then passed alone (run $passed of $times)"
+    # What it said the first time, for the summary.
+    grep -F -A 12 -e "---- $name stdout ----" "$first" | sed -e 1,2d -e '/^stack backtrace:$/,$d' -e 's/^/    /'
     flaky=$((${flaky:-0} + 1))
   else
     echo "FAIL   $name: failed each of $times times again"

@@ -37,7 +37,7 @@ for step in "$@"; do
     failures "$logs/$step.log"
   elif [ -f "$logs/$step.log" ] && grep -qE '^ *(skip: )?FLAKY ' "$logs/$step.log"; then
     printf '\n=== flaky in %s:\n' "$step"
-    grep -E -A 3 '^ *(skip: )?FLAKY ' "$logs/$step.log"
+    grep -E -A 10 '^ *(skip: )?FLAKY ' "$logs/$step.log"
   fi
 done
 echo
