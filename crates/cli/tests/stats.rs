@@ -124,7 +124,8 @@ fn a_process_that_may_not_write_its_counters_is_named() {
     let said = format!("process {} (cat), of user 54322", child.id());
     let start = std::time::Instant::now();
     let named = loop {
-        let named = file.exists().then(|| json_of(&file)["kept_out"].clone());
+        let has_counters = file.metadata().is_ok_and(|about| about.len() != 0); // it is made before it has a size
+        let named = has_counters.then(|| json_of(&file)["kept_out"].clone());
         if named == Some(json!([said]))
             || start.elapsed().as_secs() >= 10
             || child.try_wait().expect("a status").is_some()
