@@ -1,7 +1,7 @@
 //! `cargo xtask prose`: what a program can check of the English in documents, help and doc comments.
 //!
-//! A doc comment begins with a verb or a noun, a sentence in a document has at most 25 words, and some words have a
-//! plainer one. `prose.txt` holds how many places of each file break that still: the count of a file may only shrink.
+//! A doc comment begins with a verb or a noun, a sentence has at most 25 words, and some words have a plainer one.
+//! `prose.txt` holds how many places of each file break that still: the count of a file may only shrink.
 
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
@@ -61,9 +61,6 @@ const LEFT: &str = "crates/xtask/prose.txt";
 
 /// Generated, or no prose of ours.
 const LEFT_OUT: &[&str] = &["docs/conformance.md", "docs/results"];
-
-/// Command lines, whose doc comments are the help and the man pages: documents, too.
-const HELP: &[&str] = &["crates/cli/src/cli.rs"];
 
 /// A place that breaks a rule.
 #[derive(Debug, PartialEq)]
@@ -147,7 +144,7 @@ fn all(root: &Path) -> Result<BTreeMap<String, Vec<Finding>>> {
     for file in files {
         let text = std::fs::read_to_string(root.join(&file)).with_context(|| file.clone())?;
         let found = match Path::new(&file).extension().and_then(|extension| extension.to_str()) {
-            Some("rs") => of_source(&text, HELP.contains(&file.as_str())),
+            Some("rs") => of_source(&text),
             Some("md") => of_document(&text),
             _ => of_manual(&text),
         };
@@ -196,8 +193,8 @@ fn of_manual(text: &str) -> Vec<Finding> {
     paragraphs.iter().flat_map(|words| too_long(words).into_iter().chain(banned(words))).collect()
 }
 
-/// The doc comments of a source file. Those that are also help have short sentences, too.
-fn of_source(text: &str, help: bool) -> Vec<Finding> {
+/// The doc comments of a source file.
+fn of_source(text: &str) -> Vec<Finding> {
     let (mut findings, mut block): (Vec<Finding>, Vec<(usize, &str)>) = (Vec::new(), Vec::new());
     let mut kind = "";
     // The empty line ends the last one.
@@ -205,7 +202,7 @@ fn of_source(text: &str, help: bool) -> Vec<Finding> {
         let trimmed = line.trim_start();
         let now = ["///", "//!"].into_iter().find(|mark| trimmed.starts_with(mark)).unwrap_or("");
         if now != kind {
-            findings.extend(of_comment(&block, help));
+            findings.extend(of_comment(&block));
             block.clear();
             kind = now;
         }
@@ -216,7 +213,7 @@ fn of_source(text: &str, help: bool) -> Vec<Finding> {
     findings
 }
 
-fn of_comment(block: &[(usize, &str)], help: bool) -> Vec<Finding> {
+fn of_comment(block: &[(usize, &str)]) -> Vec<Finding> {
     let paragraphs = paragraphs(block.iter().copied());
     let mut findings = Vec::new();
     if let Some(first) = paragraphs.first() {
@@ -228,9 +225,7 @@ fn of_comment(block: &[(usize, &str)], help: bool) -> Vec<Finding> {
     }
     for words in &paragraphs {
         findings.extend(banned(words));
-        if help {
-            findings.extend(too_long(words));
-        }
+        findings.extend(too_long(words));
     }
     findings
 }
@@ -396,12 +391,12 @@ mod tests {
     #[test]
     fn a_doc_comment_begins_with_a_verb_or_a_noun() {
         let source = "//! So it is.\n\n/// What it is.\n///\n/// What else.\nfn f() {} // What?\n    /// The same.\n    /// Told.\n";
-        let found = of_source(source, false);
+        let found = of_source(source);
         let begins: Vec<_> = found.iter().map(|finding| finding.line).collect();
         assert_eq!(begins, [1, 3, 7, 8]);
-        assert_eq!(of_source("/// Returns `what` it is.\n", false), []);
+        assert_eq!(of_source("/// Returns `what` it is.\n"), []);
         let long = format!("/// {}\n", "Word ".repeat(26));
-        assert_eq!((of_source(&long, false).len(), of_source(&long, true).len()), (0, 1));
+        assert_eq!(of_source(&long).len(), 1);
     }
 
     #[test]
