@@ -1,10 +1,10 @@
-//! Classes of requests: by how many bytes they ask for, and by whether they wait by their nature.
+//! Classes of requests: by the bytes that they ask for, and by whether the operation itself waits.
 
 use crate::line::ring_opcode;
 use anyring_abi::{Opcode, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PREADV, IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV};
 use anyring_engine::event::AIO;
 
-/// Whether an SQE's `len` is a number of bytes.
+/// True if an SQE's `len` is a number of bytes.
 pub fn counts_bytes(opcode: u16) -> bool {
     use Opcode::*;
     const IN_AIO: [u16; 2] = [AIO | IOCB_CMD_PREAD, AIO | IOCB_CMD_PWRITE];
@@ -15,7 +15,7 @@ pub fn counts_bytes(opcode: u16) -> bool {
     by_ring || IN_AIO.contains(&opcode)
 }
 
-/// Whether its CQEs tell how many bytes were moved.
+/// True if the result in its CQEs is a number of bytes.
 pub fn moves_bytes(opcode: u16) -> bool {
     use Opcode::*;
     const IN_AIO: [u16; 2] = [AIO | IOCB_CMD_PREADV, AIO | IOCB_CMD_PWRITEV];
@@ -26,7 +26,7 @@ pub fn moves_bytes(opcode: u16) -> bool {
     by_ring || IN_AIO.contains(&opcode) || counts_bytes(opcode)
 }
 
-/// Whether it waits by its nature, without being armed for its file.
+/// True if the operation itself waits (a poll, timeout, futex or child), without being armed for its file.
 pub fn waits(opcode: u16) -> bool {
     use Opcode::*;
     let by_ring =
@@ -34,9 +34,9 @@ pub fn waits(opcode: u16) -> bool {
     by_ring || opcode == AIO | IOCB_CMD_POLL
 }
 
-/// The most bytes that requests of one kind ask for.
+/// The size class of a kind of request, named after the most bytes that it allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)] // each is named as its bound
+#[allow(missing_docs)] // each is named after its bound
 pub enum SizeClass {
     Untold,
     Upto512,
@@ -47,7 +47,7 @@ pub enum SizeClass {
 }
 
 impl SizeClass {
-    /// The class of so many.
+    /// The class of this number of bytes.
     pub fn of(bytes: u32) -> SizeClass {
         match bytes {
             0..=512 => SizeClass::Upto512,
@@ -58,7 +58,7 @@ impl SizeClass {
         }
     }
 
-    /// For people, and in the JSON.
+    /// The name in the JSON and in texts.
     pub fn name(self) -> &'static str {
         match self {
             SizeClass::Untold => "-",

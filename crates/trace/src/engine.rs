@@ -1,4 +1,4 @@
-//! Events of our engine: a file in memory that the traced processes map.
+//! Events of anyring's engine, in a file in memory that the traced processes map.
 
 use crate::{now_ns, take_older, was_left_behind, Event, Source, FILE_PREFIX};
 use anyring_engine::event::Reader;
@@ -6,16 +6,16 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The file, which is removed when this is dropped.
+/// The file of events. Dropping this removes it.
 #[derive(Debug)]
 pub struct EngineSource {
     file: PathBuf,
-    /// Locked as long as this lives.
+    /// Locked while this lives.
     _lock: Option<File>,
     stream: Stream,
 }
 
-/// The file, if nobody has locked it; then it is ours.
+/// Opens and locks the file, unless another process holds its lock.
 fn lock(file: &Path) -> Option<File> {
     let options = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(file, options, Mode::empty()).ok()?;
@@ -23,8 +23,8 @@ fn lock(file: &Path) -> Option<File> {
     Some(opened.into())
 }
 
-/// Removes the files of tracers that were killed, 16 MiB of memory each. Not by the process number alone: where the folder
-/// is shared with another PID namespace, that tells nothing of its tracers.
+/// Removes the files of tracers that were killed; each takes 16 MiB of memory. The process number alone does not
+/// decide: a folder may be shared with another PID namespace, whose tracers have other numbers here.
 fn remove_left_behind(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if was_left_behind(&entry.file_name()) && lock(&entry.path()).is_some() {
@@ -34,10 +34,10 @@ fn remove_left_behind(folder: &Path) {
 }
 
 impl EngineSource {
-    /// Makes the file where memory is, if it can be, else among the temporary files.
+    /// Creates the file in memory (/dev/shm) if possible, otherwise in the folder for temporary files.
     ///
     /// # Errors
-    /// One line that says why there is no room for it.
+    /// One line that says why the file cannot be created.
     pub fn new() -> Result<EngineSource, String> {
         let folders = [Path::new("/dev/shm").to_owned(), std::env::temp_dir()];
         let mut why = String::new();
@@ -52,13 +52,13 @@ impl EngineSource {
         Err(why)
     }
 
-    /// What `ANYRING_TRACE` has to name.
+    /// The path for `ANYRING_TRACE`.
     pub fn file(&self) -> &Path {
         &self.file
     }
 }
 
-/// What a reader reads, in the order of time.
+/// The events of a reader, in order of time.
 #[derive(Debug)]
 pub struct Stream {
     reader: Reader,
@@ -66,12 +66,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// What this one reads.
+    /// Reads from `reader`.
     pub fn new(reader: Reader) -> Stream {
         Stream { reader, held: Vec::new() }
     }
 
-    /// Adds what happened before `until_ticks`, with its time in nanoseconds.
+    /// Adds the events before `until_ticks`, with their times in nanoseconds.
     fn hand_out(&mut self, until_ticks: u64, events: &mut Vec<Event>) {
         let first = events.len();
         events.extend(take_older(&mut self.held, until_ticks, |event| event.time_ns));
@@ -87,7 +87,7 @@ impl Source for Stream {
     }
 
     fn finish(&mut self, events: &mut Vec<Event>) {
-        // Bounded: other processes of the program may live on and go on producing.
+        // Bounded: other processes of the program may live on and produce events.
         let mut rounds = 0;
         while self.reader.drain(&mut self.held) && rounds < 64 {
             rounds += 1;
@@ -116,7 +116,7 @@ impl Source for EngineSource {
 
 impl Drop for EngineSource {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.file); // perhaps the program did
+        let _ = std::fs::remove_file(&self.file); // the program may have removed it
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
             ("other".to_owned(), true),
         ];
         names.iter().for_each(|(name, _)| std::fs::write(folder.join(name), "").expect("write"));
-        // A tracer of another PID namespace.
+        // The locked file is that of a tracer in another PID namespace.
         let _locked = lock(&folder.join(&names[1].0)).expect("the lock");
         remove_left_behind(&folder);
         for (name, stays) in &names {

@@ -1,9 +1,9 @@
-//! The file systems that a ring's files are on, and whether they read and write without waiting (RWF_NOWAIT): a request for
-//! a file system that does not is a worker's, whatever is in the page cache.
+//! The file systems of a ring's files, and whether they read and write without waiting (RWF_NOWAIT). On a file system
+//! that does not, every request goes to a worker, even if its data is in the page cache.
 //!
-//! Our engine tells why a worker gets a request; of the kernel's rings that is tried, once for each file system, with an
-//! unnamed file (O_TMPFILE) of 4 KiB beside the first file of the program that is seen there. Where the tracer may not make
-//! one nothing is known.
+//! anyring's engine reports why a worker gets a request. For the kernel's rings, the tracer tries RWF_NOWAIT once for
+//! each file system. It uses an unnamed file (O_TMPFILE) of 4 KiB in the folder of the first file that it sees there.
+//! Nothing is known where the tracer may not create one.
 
 use crate::{Event, Processes};
 use anyring_engine::event::{FileKind, Kind};
@@ -16,21 +16,21 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Descriptors that are looked at: what more there are will be on the same file systems.
+/// Number of descriptors that are examined. Further ones are probably on the same file systems.
 const MOST: usize = 4096;
 
-/// What was found out so far.
+/// The file systems found so far.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FileSystems {
-    /// Whether RWF_NOWAIT is tried.
+    /// Whether to try RWF_NOWAIT.
     #[serde(skip)]
     tries: bool,
-    /// Descriptors that were looked at: of which ring and thread.
+    /// Descriptors that were examined: ring, thread and number.
     #[serde(skip)]
     seen: HashSet<(u32, u32, i32)>,
-    /// By `st_dev`.
+    /// File systems by `st_dev`.
     known: BTreeMap<u64, FileSystem>,
-    /// Those of each ring, and whether a file was open with O_DIRECT there.
+    /// The file systems of each ring, each with a flag for files that were opened with O_DIRECT.
     rings: BTreeMap<u32, BTreeSet<(u64, bool)>>,
 }
 
@@ -44,27 +44,27 @@ struct FileSystem {
 /// A file system of a ring's files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FilesOn {
-    /// Its type, as in /proc/filesystems.
+    /// Its type, as in /proc/filesystems; `None` if unknown.
     pub file_system: Option<String>,
-    /// Whether these files were open with O_DIRECT.
+    /// Whether these files were opened with O_DIRECT.
     pub direct: bool,
     /// Whether it reads through the page cache without waiting (RWF_NOWAIT).
     pub nonblocking_reads: Option<bool>,
-    /// Whether it writes so.
+    /// Whether it writes to the page cache without waiting.
     pub nonblocking_writes: Option<bool>,
 }
 
 impl FileSystems {
-    /// Nothing yet. RWF_NOWAIT is tried where the events are the kernel's.
+    /// Starts empty. RWF_NOWAIT is tried if the events come from the kernel.
     pub fn new(by_kernel: bool) -> FileSystems {
         FileSystems { tries: by_kernel, ..FileSystems::default() }
     }
 
-    /// Looks at the file that the event names, where it is new. `processes` has met the event.
+    /// Examines the file that the event names, unless that is known. `processes` must have seen the event.
     pub fn meet(&mut self, event: &Event, processes: &Processes) {
         let Event { ring, thread, fd, .. } = *event;
         let is_file = event.kind == Kind::FileGet && event.file == FileKind::Regular;
-        // Else the number may be another thread's here.
+        // The number of an unknown thread may belong to another thread here.
         let is_file = is_file && processes.of_thread(thread).is_some();
         if !is_file || self.seen.len() >= MOST || !self.seen.insert((ring, thread, fd)) {
             return;
@@ -79,7 +79,7 @@ impl FileSystems {
         self.rings.entry(ring).or_default().insert((device, is_direct(thread, fd)));
     }
 
-    /// Those of a ring.
+    /// The file systems of a ring's files.
     pub fn of_ring(&self, ring: u32) -> Vec<FilesOn> {
         let places = self.rings.get(&ring).into_iter().flatten();
         let found = places.filter_map(|(device, direct)| {
@@ -95,7 +95,7 @@ impl FileSystems {
     }
 }
 
-/// Whether it was opened with O_DIRECT; it was not where nobody can say.
+/// True if the file was opened with O_DIRECT; false if that cannot be found out.
 fn is_direct(thread: u32, fd: i32) -> bool {
     let text = fs::read_to_string(format!("/proc/{thread}/fdinfo/{fd}")).unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -104,18 +104,18 @@ fn is_direct(thread: u32, fd: i32) -> bool {
 }
 
 impl FileSystem {
-    /// The one that the open file behind `link` is on.
+    /// Describes the file system of the open file that `link` leads to.
     fn try_beside(link: &Path, device: u64) -> FileSystem {
         let name = type_of(device);
         let folder = fs::read_link(link).ok().and_then(|file| file.parent().map(Path::to_owned));
-        // Another mount namespace may have another folder of this name.
+        // In another mount namespace this path may lead to another folder.
         let is_there = |folder: &PathBuf| fs::metadata(folder).is_ok_and(|folder| folder.dev() == device);
         let (reads, writes) = folder.filter(is_there).map_or((None, None), |folder| try_in(&folder));
         FileSystem { name, reads, writes }
     }
 }
 
-/// The type of what is mounted with this `st_dev`.
+/// The file system type of the mount with this `st_dev`.
 fn type_of(device: u64) -> Option<String> {
     let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -124,7 +124,7 @@ fn type_of(device: u64) -> Option<String> {
     line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
 }
 
-/// Whether reads and writes with RWF_NOWAIT work in the folder on what is in the page cache and allocated already.
+/// Tries a read and a write with RWF_NOWAIT of a block that is in the page cache and allocated. `None`: unknown.
 fn try_in(folder: &Path) -> (Option<bool>, Option<bool>) {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) else { return (None, None) };

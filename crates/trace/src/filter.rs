@@ -1,7 +1,8 @@
-//! Which events are to be printed: `opcode=READ,fd=7,ring=1,res<0`.
+//! A filter of the events to print: `opcode=READ,fd=7,ring=1,res<0`.
 //!
-//! A condition on the opcode, the descriptor or the length of a request holds for all events of that request: they are
-//! remembered from its submission, since most events do not have them. One on the result holds for CQEs only.
+//! A condition on the opcode, the descriptor or the length of a request applies to all events of that request. The
+//! filter remembers these fields from the submission, since most events do not carry them. A condition on the result
+//! applies to CQEs only.
 
 use crate::line::{opcode_name, probe};
 use crate::Event;
@@ -22,7 +23,7 @@ const FIELDS: [(&str, Field); 8] = [
     ("event", Field::Event),
 ];
 
-/// Longer signs first: `<` begins `<=`.
+/// Longer signs first: `<` is a prefix of `<=`.
 const SIGNS: [(&str, Sign); 6] = [
     ("!=", Sign::Unequal),
     ("<=", Sign::AtMost),
@@ -67,7 +68,7 @@ struct Condition {
     value: Value,
 }
 
-/// What was said of a request when it was submitted.
+/// The fields of a request that its submission carried.
 #[derive(Debug, Clone, Copy, Default)]
 struct Submitted {
     opcode: u16,
@@ -76,7 +77,7 @@ struct Submitted {
     len: Option<u32>,
 }
 
-/// Conditions, all of which have to hold.
+/// Conditions that must all hold.
 #[derive(Debug, Clone)]
 pub struct Filter {
     conditions: Vec<Condition>,
@@ -86,7 +87,7 @@ pub struct Filter {
 impl FromStr for Filter {
     type Err = String;
 
-    /// One line that says what is wrong, without the words around.
+    /// The error is one line that says what is wrong; the caller adds the context.
     fn from_str(text: &str) -> Result<Filter, String> {
         let conditions = text.split(',').map(|part| condition(part.trim())).collect::<Result<_, _>>()?;
         Ok(Filter { conditions, requests: HashMap::new() })
@@ -127,7 +128,7 @@ fn opcode(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("there is no opcode {text:?} (as READ or IORING_OP_READ)"))
 }
 
-/// The name behind `io_uring_`, so that what an AIO context does is found by the same.
+/// The name without `io_uring_`, so that the same condition also finds the events of AIO contexts.
 fn event(text: &str) -> Result<String, String> {
     let name = text.rsplit(':').next().unwrap_or(text);
     let of_kind = |kind: &Kind| short_name(kind.name()) == short_name(name);
@@ -150,13 +151,13 @@ fn number(text: &str) -> Option<i128> {
 }
 
 impl Filter {
-    /// Whether the event is to be printed. All events have to be shown to it. `has_sqe` as for [`crate::line`].
+    /// True if the event is to be printed. Every event must be passed in. `has_sqe` as for [`crate::line`].
     pub fn passes(&mut self, event: &Event, has_sqe: bool) -> bool {
         let request = self.follow(event, has_sqe);
         self.conditions.iter().all(|condition| condition.holds(event, request.as_ref()))
     }
 
-    /// What is known of the event's request.
+    /// Updates and returns the known fields of the event's request.
     fn follow(&mut self, event: &Event, has_sqe: bool) -> Option<Submitted> {
         let key = (event.ring, event.request);
         match event.kind {
@@ -176,7 +177,7 @@ impl Filter {
                     request.fd = Some(event.fd);
                 }
             }
-            // Without the request's number: of any with its user_data.
+            // Without the request's number: any request with this user_data will do.
             Kind::CqeOverflow if event.request == 0 => {
                 let of_it = |((ring, _), it): &(&(u32, u32), &Submitted)| {
                     *ring == event.ring && it.user_data == event.user_data
@@ -208,7 +209,7 @@ impl Condition {
             Field::Result => is_cqe.then_some(event.result.into()),
             Field::Thread => Some(event.thread.into()),
         };
-        // What is not known is neither equal nor unequal.
+        // An unknown field is neither equal nor unequal.
         let (Some(number), Value::Number(value)) = (number, &self.value) else { return false };
         match self.sign {
             Sign::Equal => number == *value,
@@ -230,7 +231,7 @@ impl Condition {
 mod tests {
     use super::*;
 
-    /// Which of the events pass: a READ of descriptor 7 that fails, a NOP that does not, and an enter call.
+    /// Indexes of the events that pass: of a READ on descriptor 7 that fails, a NOP that succeeds, and an enter call.
     fn passing(filter: &str, has_sqe: bool) -> Vec<usize> {
         let of = |request, kind| Event { ring: 1, request, thread: 9, ..Event::new(kind) };
         let fd = if has_sqe { 7 } else { 0 };

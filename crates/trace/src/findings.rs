@@ -1,5 +1,5 @@
-//! What could be better, in plain words: read off what a ring's events added up to, with the numbers that say so and the
-//! flag or call that changes it. Nothing is said of what happened a few times only.
+//! Findings: improvements that a ring's events suggest. Each has the numbers that show it, and the flag or call that
+//! changes it. Things that happened only a few times are left out.
 
 mod causes;
 
@@ -12,40 +12,40 @@ use anyring_abi::{
 use anyring_engine::op::Punt;
 use serde::Serialize;
 
-/// Fewer requests than these say nothing.
+/// Fewer requests than this say nothing.
 pub(crate) const FEW: u64 = 100;
-/// A request that keeps its submitter longer blocks it, if it is large; the kernel does not tell sizes.
+/// A large request that keeps its submitter this long blocks it. The kernel's tracepoints carry no sizes.
 const LONG_NS: u64 = 100_000;
-/// As many requests with workers at a time pile up.
+/// Workers pile up from this many requests with workers at a time.
 const MANY_WORKERS: u64 = 64;
-/// As many requests in one call leave little of what it costs.
+/// With this many requests in one call, the cost of the call itself hardly matters.
 const TOGETHER: u64 = 16;
 
-/// Something that could be better on one ring.
+/// An improvement for one ring.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// Which ring: its number in this trace.
+    /// The ring's number in this trace.
     pub ring: u32,
-    /// A name that does not change: for programs that read the JSON.
+    /// A stable name, for programs that read the JSON.
     pub name: &'static str,
-    /// The numbers that say so.
+    /// The numbers that show it.
     pub evidence: String,
-    /// What to change.
+    /// The advice: the change to make.
     pub advice: &'static str,
-    /// What that would bring to the program; none where what things cost here is not known.
+    /// The gain from following the advice; `None` if the costs on this machine are not known.
     pub gain: Option<Gain>,
     #[serde(skip)]
     pub(crate) saved: Saved,
 }
 
 impl Finding {
-    /// Whether it says the same of another ring.
+    /// True if it gives the same advice for another ring.
     pub(crate) fn is_like(&self, other: &Finding) -> bool {
         (self.name, self.advice) == (other.name, other.advice)
     }
 }
 
-/// What is to be known beside the ring.
+/// The facts about the whole program that a ring's findings depend on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Around {
     pub costs: Costs,
@@ -60,7 +60,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// What there is to say of one ring.
+/// The findings of one ring.
 pub(crate) fn of_ring(ring: &RingReport, around: &Around) -> Vec<Finding> {
     let all = match ring.interface {
         Interface::IoUring => of_io_uring(ring, around),
@@ -95,35 +95,36 @@ fn of_io_uring(ring: &RingReport, around: &Around) -> Vec<Found> {
     causes::of_ring(ring, around).into_iter().chain(of_kinds).chain(of_all).collect()
 }
 
-/// There are no flags to an iocb and nothing to register; whether a file was opened with O_DIRECT, for which a worker is
-/// the right path, is not told.
+/// The findings of an AIO context. An iocb has no flags, and nothing can be registered. The events do not show
+/// whether a file was opened with O_DIRECT, for which a worker is the right path.
 fn of_aio(ring: &RingReport, around: &Around) -> Vec<Found> {
     causes::of_ring(ring, around).into_iter().chain([one_enter_each(ring, &around.costs)]).collect()
 }
 
-/// What a worker costs, for so many requests of a kind: CPU time to hand them over, and the time in the queue.
+/// The cost of workers for a number of requests of one kind: CPU time to hand them over, and time in the queue.
 fn queued(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl Fn(u64) -> Saved {
-    // As many waited at a time as there were in flight.
+    // The average number of requests in flight: this many wait at the same time.
     let latencies: f64 = ring.kinds.iter().map(|kinds| kinds.latency_total_ns).sum();
     let depth = (latencies / around.spent.elapsed_ns.max(1) as f64).max(1.0);
     let (each_ns, worker_ns) = (kinds.queued_total_ns / kinds.worker.max(1) as f64, around.costs.worker_ns);
     move |count| Saved { elapsed_ns: count as f64 * each_ns / depth, cpu_ns: count as f64 * worker_ns }
 }
 
-/// What saves something on the kernel's rings and nothing on our engine's, or even costs there (multishot RECV).
+/// A finding that saves something on the kernel's rings, but nothing or less than nothing (multishot RECV) on
+/// anyring's.
 fn of_kernel(ring: &RingReport, find: impl Fn() -> Found) -> Found {
     ring.by_kernel.then(find).flatten()
 }
 
 type Found = Option<(&'static str, String, &'static str, Saved)>;
 
-/// At least `percent` of `whole`.
+/// True if `part` is at least `percent` of `whole`.
 fn mostly(part: u64, whole: u64, percent: u64) -> bool {
     whole != 0 && u128::from(part) * 100 >= u128::from(whole) * u128::from(percent)
 }
 
 fn forced(kinds: &Kinds, saved: impl Fn(u64) -> Saved) -> Found {
-    // Our engine makes some of them without a worker.
+    // anyring's engine serves some of them without a worker.
     let sent =
         kinds.worker_because.get(Punt::AskedFor.name()).copied().unwrap_or(match kinds.worker_because.is_empty() {
             true => kinds.worker.min(kinds.forced),
@@ -167,7 +168,7 @@ fn slow_inline(kinds: &Kinds, costs: &Costs) -> Found {
         kinds.kind,
         time(Some(median))
     );
-    // Another core does at most half of it meanwhile.
+    // Overlapping with another core saves at most half of that time.
     let saved = Saved::elapsed(if costs.cores > 1 { kinds.inline_total_ns / 2.0 } else { 0.0 });
     Some(("inline_blocks", evidence, "IOSQE_ASYNC lets the submitter go on meanwhile, where a core is idle", saved))
 }
@@ -200,20 +201,21 @@ fn attempts_in_vain(kinds: &Kinds, costs: &Costs) -> Found {
     ))
 }
 
-/// Why workers got requests that nobody had sent there.
+/// The reason why workers got requests without IOSQE_ASYNC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// The files are open with O_DIRECT.
+    /// The files are opened with O_DIRECT.
     Direct,
-    /// It cannot be tried there whether they would wait.
+    /// The file system or operation has no nonblocking form.
     NoForm,
-    /// They would have waited.
+    /// The requests would have waited.
     WouldWait,
     Unknown,
 }
 
-/// How many of a kind, if they are `percent` of it, and why: what the engine says, of most of them; else what trying `can`
-/// tells. With the file systems' names, and how it is known.
+/// Returns the number of requests of a kind that went to workers without IOSQE_ASYNC, if it is at least `percent` of
+/// them. The reason follows: the most frequent one that the engine reported, otherwise by trying `can`. The last two
+/// items are the file systems' names and how the reason is known.
 fn punted(
     kinds: &Kinds,
     files: &[FilesOn],
@@ -228,7 +230,7 @@ fn punted(
         None if kinds.worker_because.is_empty() => kinds.worker.saturating_sub(kinds.forced),
         None => 0,
     };
-    // They are where the one before them was, whatever the file.
+    // A chain continues where its last request ran, whatever the file.
     let punted = punted.saturating_sub(kinds.behind_worker);
     if !(is_block || kinds.kind.file == "file") || punted < FEW || !mostly(punted, kinds.count, percent) {
         return None;
@@ -423,12 +425,12 @@ mod tests {
     use anyring_abi::{Opcode, IOSQE_ASYNC};
     use anyring_engine::event::{FileKind, Kind};
 
-    /// `count` requests on one ring, each with what `more` says of it between its submission and its end.
+    /// Traces `count` requests on one ring. Each has the events `more` between its submission and its completion.
     fn trace(count: u32, opcode: Opcode, len: u32, more: &[Kind], flags: impl Fn(u32) -> u32) -> Report {
         traced(Summary::new(true), count, opcode, len, more, flags, 0)
     }
 
-    /// The same, with calls that wait for so many.
+    /// Like [`trace`], with enter calls that wait for `waits` CQEs.
     fn traced(
         mut summary: Summary,
         count: u32,
@@ -492,7 +494,7 @@ mod tests {
         );
     }
 
-    /// What is said of requests that all went to a worker, of files on such file systems.
+    /// The finding for requests that all went to a worker, for files on these file systems.
     fn of_punted(opcode: Opcode, files: &[(&str, bool, Option<bool>)]) -> Finding {
         let mut report = trace(400, opcode, 512, &[Kind::QueueAsyncWork], |_| 0);
         report.rings[0].kinds[0].worker = 400;
@@ -551,7 +553,7 @@ mod tests {
         assert!(no_form.starts_with("300 of") && no_form.ends_with("ext4 has no nonblocking read"), "{no_form}");
         assert!(find(&[("direct", 400)]).is_some_and(|evidence| evidence.contains("open with O_DIRECT")));
         assert_eq!(find(&[("asked_for", 400)]), None);
-        // What was made without a worker was not sent to one.
+        // A request served without a worker was not sent to one.
         let mut report = trace(400, Opcode::Read, 512, &[], |_| IOSQE_ASYNC.into());
         report.rings[0].kinds[0].worker = 0;
         assert!(found_of(&report).iter().all(|it| it.name != "async_always"));

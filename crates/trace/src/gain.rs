@@ -1,39 +1,39 @@
-//! What following a finding would bring: how much less elapsed time, or CPU time, of all that the program took.
+//! The gain from following a finding, as a share of the elapsed time or of the CPU time of the program.
 
 use serde::{Deserialize, Serialize};
 
-/// Findings that would bring less are not worth a word.
+/// Findings with a smaller gain are left out.
 const LEAST_PERCENT: f64 = 3.0;
 
-/// What things cost on this machine and by this engine, in nanoseconds of CPU time, as measured when the program had ended.
+/// Costs on this machine and this engine, in nanoseconds of CPU time, measured after the program ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// io_uring_enter(2), without what it submits.
     pub call_ns: f64,
-    /// A POLL_ADD that a multishot one would spare, with a call of its own.
+    /// A POLL_ADD, with a call of its own, that a multishot POLL_ADD would spare.
     pub poll_ns: f64,
-    /// A TIMEOUT that a multishot one would spare, in the call that waits.
+    /// A TIMEOUT, in the call that waits, that a multishot TIMEOUT would spare.
     pub timeout_ns: f64,
-    /// The same with a call of its own.
+    /// A TIMEOUT with a call of its own, likewise.
     pub timeout_alone_ns: f64,
-    /// Having a worker make a request, and its end told.
+    /// Handing a request to a worker, and being notified of its completion.
     pub worker_ns: f64,
-    /// Looking a descriptor up that could be registered.
+    /// Looking up a descriptor that could be registered.
     pub lookup_ns: f64,
     /// A CQE that finds the CQ full.
     pub overflow_ns: f64,
-    /// A completion that task work posts where it need not be deferred.
+    /// A completion that task work posts, instead of being deferred to the call that waits for it.
     pub deferred_ns: f64,
-    /// Making a thread, and its end.
+    /// Creating a thread, and its end.
     pub thread_ns: f64,
-    /// Telling of an event.
+    /// Reporting one event to the tracer.
     pub event_ns: f64,
-    /// Processors that the program may run on.
+    /// Number of processors that the program may run on.
     pub cores: u32,
 }
 
 impl Costs {
-    /// In whole nanoseconds, which stay the same in a file.
+    /// Rounds to whole nanoseconds, which a file keeps unchanged.
     pub fn rounded(mut self) -> Costs {
         let all = [
             &mut self.call_ns,
@@ -49,18 +49,18 @@ impl Costs {
     }
 }
 
-/// What the program took in all.
+/// The time that the program took in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
-    /// From its start, or from when it was joined, to its end.
+    /// Elapsed time from its start, or from when it was joined, to its end.
     pub elapsed_ns: u64,
-    /// CPU time of its own and of the children that it waited for; not known of a process that was joined.
+    /// CPU time of its own and of the children that it waited for; `None` for a process that was joined.
     pub cpu_ns: Option<u64>,
-    /// None where they could not be measured.
+    /// `None` if they could not be measured.
     pub costs: Option<Costs>,
 }
 
-/// What a finding would save.
+/// The time that a finding would save.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Saved {
     pub elapsed_ns: f64,
@@ -76,28 +76,28 @@ impl Saved {
         Saved { elapsed_ns: 0.0, cpu_ns }
     }
 
-    /// Rings that save the same at the same time: what each elapses is not to be added.
+    /// Adds the savings of another ring. Rings save elapsed time in parallel, so the larger counts; CPU time adds up.
     pub fn and(self, other: Saved) -> Saved {
         Saved { elapsed_ns: self.elapsed_ns.max(other.elapsed_ns), cpu_ns: self.cpu_ns + other.cpu_ns }
     }
 }
 
-/// The greater part: of which time, and what percentage of it.
+/// The larger gain: in elapsed time or in CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Gain {
-    /// In percent.
+    /// The share, in percent.
     pub percent: f64,
     /// `elapsed` or `cpu`.
     pub of: &'static str,
 }
 
 impl Gain {
-    /// What saving so much is worth to a program that `spent`; `events` were told meanwhile.
+    /// The gain of a program that `spent` this, without the time for reporting `events`.
     pub(crate) fn of(saved: Saved, spent: &Spent, events: u64) -> Option<Gain> {
         let costs = spent.costs?;
         let told_ns = events as f64 * costs.event_ns;
         let share = |part: f64, whole: u64| {
-            // Tracing makes no more than most of it.
+            // Tracing is taken to be at most three quarters of the time.
             let whole = (whole as f64 - told_ns).max(whole as f64 / 4.0).max(1.0);
             (100.0 * part / whole).clamp(0.0, 99.0)
         };

@@ -1,5 +1,5 @@
-//! Events of a process that our engine serves already: the head of the engine's `event::session` has how they are asked
-//! for. Here is the tracer's part.
+//! The tracer's side for a process that anyring's engine serves already. The engine's module `event::session`
+//! documents how its events are requested.
 
 use crate::engine::Stream;
 use crate::{Event, Source};
@@ -11,31 +11,31 @@ use std::fs::{File, OpenOptions};
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
-/// A process that was joined. Dropping it leaves.
+/// A running process whose events are read. Dropping it ends its trace.
 #[derive(Debug)]
 pub struct JoinedSource {
     pid: i32,
-    /// The number by which the process knows itself.
+    /// The process's number in its own PID namespace.
     own_pid: u32,
-    /// The process's counters, locked as long as this lives.
+    /// The process's counters, locked while this lives.
     counters: File,
-    /// The wish that is not answered yet, or the last one.
+    /// The number of the last wish, answered or not.
     number: u32,
     step: Step,
 }
 
 #[derive(Debug)]
 enum Step {
-    /// The process makes the file of events at its next call on a ring.
+    /// The process creates the file of events at its next call on a ring.
     Asked,
-    /// Events come, from its next call on.
+    /// Events arrive, from the process's next call on.
     Hears(Stream, File),
-    /// Why there will be none.
+    /// The reason why no events will come.
     Refused(String),
 }
 
 impl JoinedSource {
-    /// Asks the process for its events; `None` where our engine serves it no ring so far.
+    /// Asks the process for its events; `None` if anyring's engine serves no ring of it yet.
     ///
     /// # Errors
     /// One line that says why it cannot be asked.
@@ -51,7 +51,7 @@ impl JoinedSource {
             Err(error) => return Err(format!("its counters cannot be locked: {error}")),
         }
         let own_pid = own_pid(pid)?;
-        // After what an earlier tracer asked for; the next odd number.
+        // The next odd number after those that earlier tracers used.
         let [wanted, answer] = [WANTED, ANSWER].map(|place| read_word(&counters, place));
         let last = (high(wanted?)).max(high(answer?));
         let mut joined =
@@ -65,7 +65,7 @@ impl JoinedSource {
         self.counters.write_all_at(&word.to_ne_bytes(), WANTED).map_err(|error| format!("its counters: {error}"))
     }
 
-    /// Prepares the file that the process has made, if it has, and asks it to go on.
+    /// Prepares the file once the process has created it, and asks the process to continue.
     fn prepare(&mut self) -> Result<(), String> {
         let answer = read_word(&self.counters, ANSWER)?;
         let (number, what) = (high(answer), answer as u32);
@@ -81,7 +81,7 @@ impl JoinedSource {
         if !is_new_memfd(&file) {
             return Err("what it gave as its file of events is something else".to_owned());
         }
-        // Its size is sealed, so that neither side can be struck by a SIGBUS.
+        // The size is sealed, so that no truncation can cause a SIGBUS on either side.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let reader = Reader::in_file(&file, || rustix::fs::fcntl_add_seals(&file, seals));
         let reader = reader.map_err(|error| format!("its file of events: {error}"))?;
@@ -133,7 +133,7 @@ impl Source for JoinedSource {
 
 impl Drop for JoinedSource {
     fn drop(&mut self) {
-        // Whatever fails here, the process is no worse off than if this one had been killed.
+        // A failure here leaves the process no worse off than if the tracer had been killed.
         let _ = self.counters.write_all_at(&0u64.to_ne_bytes(), WANTED);
         if let Step::Hears(_, file) = &self.step {
             let bytes = file.metadata().map_or(0, |file| file.len());
@@ -155,7 +155,7 @@ fn read_word(file: &File, place: u64) -> Result<u64, String> {
     Ok(u64::from_ne_bytes(word))
 }
 
-/// Opens what a process has open, if that is a file: opening another thing may have an effect.
+/// Opens a file of another process if it is a regular file: opening anything else may have side effects.
 fn open(path: &std::path::Path, options: &mut OpenOptions) -> std::io::Result<File> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(std::io::ErrorKind::InvalidInput.into());
@@ -163,21 +163,21 @@ fn open(path: &std::path::Path, options: &mut OpenOptions) -> std::io::Result<Fi
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-/// Whether it is a memfd that nobody has used. The process might be another user's, and name a file that only we may
-/// change: none but a memfd that was made to be sealed has no seals.
+/// True if the file is an unused memfd. The process may belong to another user and name a file that only the tracer
+/// may change. Only a memfd that was created for sealing has an empty set of seals.
 fn is_new_memfd(file: &File) -> bool {
     rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.is_empty())
         && file.metadata().is_ok_and(|file| file.len() == 0 && file.nlink() == 0)
 }
 
-/// Why the counters of a process cannot be read, where they are of another layout.
+/// The reason why the counters of a process cannot be read if they have another layout.
 pub const ANOTHER_VERSION: &str = "another version of anyring serves it";
 
-/// The counters of the process, opened with these options: the file among its descriptors that has their size and begins as
-/// they do. It is there while a ring of our engine's lives.
+/// Opens the counters of the process with these options. They are the file among its descriptors that has their size
+/// and magic number. The file exists while the process has a ring of anyring's engine.
 ///
 /// # Errors
-/// One line that says why it cannot be had.
+/// One line that says why the counters are unavailable.
 pub fn find_counters(pid: i32, options: &mut OpenOptions) -> Result<Option<File>, String> {
     let folder = format!("/proc/{pid}/fd");
     let refused = |error: std::io::Error| match error.raw_os_error() {
@@ -190,7 +190,7 @@ pub fn find_counters(pid: i32, options: &mut OpenOptions) -> Result<Option<File>
         let path = entry.map_err(refused)?.path();
         let name = std::fs::read_link(&path).unwrap_or_default();
         let is_named = name.to_string_lossy().starts_with("/memfd:anyring-counters");
-        // It may have been closed meanwhile, and a link may lead to what only this process cannot see.
+        // The descriptor may have been closed since, or its link may lead to a file that is not visible here.
         let Ok(found) = std::fs::metadata(&path) else { continue };
         if !is_named && found.len() != size_of::<Stats>() as u64 {
             continue;
@@ -200,7 +200,7 @@ pub fn find_counters(pid: i32, options: &mut OpenOptions) -> Result<Option<File>
         if found.len() == size_of::<Stats>() as u64 && magic == Ok(MAGIC) {
             return Ok(Some(file));
         }
-        // Without bytes it is being made just now.
+        // An empty file is still being created.
         if is_named && found.len() != 0 {
             return Err(ANOTHER_VERSION.to_owned());
         }
@@ -214,5 +214,5 @@ fn own_pid(pid: i32) -> Result<u32, String> {
     let status = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let own = line.and_then(|line| line.split_whitespace().next_back()).and_then(|number| number.parse().ok());
-    Ok(own.unwrap_or(pid as u32)) // before Linux 4.1 there was no such line
+    Ok(own.unwrap_or(pid as u32)) // Linux before 4.1 has no such line
 }

@@ -1,12 +1,13 @@
-//! Events of the kernel's io_uring: its tracepoints, in an instance of tracefs of our own. Root may do so. Nothing is
-//! compiled: the tracepoints' format files say where each field is.
+//! Events of the kernel's io_uring, read from its tracepoints in private instances of tracefs. This needs root.
+//! Nothing is compiled: the tracepoints' format files give the offset of each field.
 //!
-//! There are two instances. What the program's own threads do is told by one that is filtered by process. io-wq's workers
-//! and polling threads are no children to such a filter, a ring may end on a kernel thread, and readiness is told by
-//! whoever made it: these come from one that is filtered by the thread's name, of which the events of other processes'
-//! rings are passed over.
+//! There are two instances. The first is filtered by process and reports the program's own threads. That filter does
+//! not include io-wq's workers and polling threads. A ring may also end on a kernel thread, and readiness is reported
+//! by the thread that caused it. The second instance, filtered by thread name, reports these; events of other
+//! processes' rings are dropped.
 //!
-//! The pages read from `trace_pipe_raw` are as `events/header_page` and `events/header_event` in tracefs describe them.
+//! The pages of `trace_pipe_raw` have the layout that `events/header_page` and `events/header_event` in tracefs
+//! describe.
 
 use crate::{now_ns, processes, take_older, was_left_behind, Event, Source, FILE_PREFIX};
 use anyring_abi::{Opcode, IORING_ENTER_REGISTERED_RING, IOSQE_ASYNC, IOSQE_IO_DRAIN};
@@ -18,15 +19,15 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where tracefs is mounted.
+/// The mount points of tracefs.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const PAGE_BYTES: usize = 4096;
-/// How many pages of each processor are read at a time.
+/// Number of pages of each processor that are read at a time.
 const PAGES: usize = 512;
-/// Room for events on each processor, in KiB.
+/// Size of each processor's event buffer, in KiB.
 const BUFFER_KIB: &str = "8192";
 
-/// The folder for instances, or one line that says why there is none for us.
+/// The folder for instances, or one line that says why it is unavailable.
 fn find_tracefs() -> Result<PathBuf, String> {
     let found = |place: &Path| fs::metadata(place.join("events/io_uring")).map(|_| place.join("instances"));
     if let Some(instances) = MOUNTS.iter().find_map(|place| found(Path::new(place)).ok()) {
@@ -46,7 +47,8 @@ fn find_tracefs() -> Result<PathBuf, String> {
     })
 }
 
-/// Removes the instances of tracers that were killed, which would go on recording. The kernel refuses it for those in use.
+/// Removes the instances of tracers that were killed, which would record forever. The kernel refuses to remove one in
+/// use.
 fn remove_left_behind(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         if was_left_behind(&entry.file_name()) {
@@ -55,7 +57,7 @@ fn remove_left_behind(instances: &Path) {
     }
 }
 
-/// A tracepoint's fields: where each is in the record.
+/// The fields of a tracepoint: the offset and size of each in the record.
 #[derive(Debug)]
 struct Format {
     kind: Kind,
@@ -75,7 +77,7 @@ impl Format {
         Some((id, Format { kind, fields: fields.collect() }))
     }
 
-    /// The field's value, 0 where there is none of that name.
+    /// The field's value; 0 if there is no such field.
     fn value(&self, record: &[u8], name: &str) -> u64 {
         let Some(&(offset, size)) = self.fields.get(name) else { return 0 };
         let Some(bytes) = record.get(offset..offset + size.min(8)) else { return 0 };
@@ -85,10 +87,10 @@ impl Format {
     }
 }
 
-/// A record as it was read: its time, and its bytes.
+/// A record as it was read: its time and its bytes.
 type Record = (u64, Vec<u8>);
 
-/// The records of one page.
+/// Parses the records of one page.
 fn records(page: &[u8]) -> Vec<Record> {
     let word =
         |at: usize| page.get(at..at + 4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
@@ -125,31 +127,31 @@ fn records(page: &[u8]) -> Vec<Record> {
     found
 }
 
-/// Names of the kernel's addresses: rings and requests, numbered as they come.
+/// Numbers for the kernel's addresses of rings and requests, in order of appearance.
 #[derive(Debug, Default)]
 struct Names {
-    /// The program's rings, with the thread that made each.
+    /// The program's rings, each with the thread that made it.
     ours: HashMap<u64, u64>,
     rings: HashMap<u64, u32>,
     requests: HashMap<u64, u32>,
     last_ring: u32,
     last_request: u32,
-    /// Threads of the kernel that submit for one of them (IORING_SETUP_SQPOLL).
+    /// Kernel threads that submit for one of these rings (IORING_SETUP_SQPOLL).
     pollers: HashSet<u32>,
-    /// Which process a thread is of.
+    /// The process of each thread.
     processes: HashMap<u32, u32>,
-    /// Which ring a process knows by a number.
+    /// The ring of a process's descriptor.
     numbers: HashMap<(u32, i32), u32>,
-    /// What the descriptors of a process were when they could be looked at.
+    /// The kinds of a process's descriptors when they were last seen.
     files: HashMap<(u32, i32), FileKind>,
-    /// Whether a thread that only the instance for all tells of is one of io-wq.
+    /// Whether a thread that only [`Whose::All`] reports is an io-wq worker.
     io_wq: HashMap<u32, bool>,
-    /// Rings on which something was drained.
+    /// Rings on which a request was drained.
     drained: HashSet<u64>,
 }
 
 impl Names {
-    /// Whether the record is to become an event.
+    /// True if the record becomes an event.
     fn concerns_us(&mut self, whose: Whose, format: &Format, record: &[u8]) -> bool {
         let (ring, thread) = (format.value(record, "ctx"), format.value(record, "common_pid"));
         match (whose, format.kind) {
@@ -158,20 +160,21 @@ impl Names {
                 true
             }
             (Whose::Own, _) => {
-                // It may be older than the trace.
+                // The ring may be older than the trace.
                 if ring != 0 {
                     self.ours.entry(ring).or_insert(thread);
                 }
                 true
             }
             (Whose::All, Kind::Create) => {
-                // Told by the other instance, too, unless somebody else's ring is where one of ours was.
+                // The other instance reports the program's rings. Another process's ring may reuse the address of one
+                // of them.
                 if self.ours.get(&ring).is_some_and(|maker| *maker != thread) {
                     self.ours.remove(&ring);
                 }
                 false
             }
-            // It names no ring.
+            // This event names no ring.
             (Whose::All, Kind::TaskWorkRun) => self.pollers.contains(&(thread as u32)),
             (Whose::All, kind) => {
                 let concerns = self.ours.contains_key(&ring);
@@ -202,13 +205,13 @@ impl Names {
         let next = self.last_request + 1;
         let request = self.requests.entry(address).or_insert(next);
         if is_new {
-            *request = next; // the kernel uses a request's memory again
+            *request = next; // the kernel reuses a request's memory
         }
         self.last_request = self.last_request.max(*request);
         *request
     }
 
-    /// What the file behind a number is: when nobody can say any more, what it was.
+    /// The kind of the file with this number; the last known kind if it cannot be looked up any more.
     fn file(&mut self, whose: Whose, ring: u64, thread: u32, fd: i32) -> FileKind {
         let maker = self.ours.get(&ring).filter(|_| whose == Whose::All).map(|maker| *maker as u32);
         let process = self.process(maker.unwrap_or(thread));
@@ -218,7 +221,8 @@ impl Names {
         }
     }
 
-    /// Whether the thread is one of io-wq's workers: what is no kernel worker and polls no ring. They end with their program.
+    /// True if the thread is an io-wq worker: neither a kworker nor a polling thread. A thread that has ended counts
+    /// as one, since io-wq's workers end with their program.
     fn is_io_wq(&mut self, whose: Whose, thread: u32) -> bool {
         let is_kworker = || fs::read(format!("/proc/{thread}/comm")).is_ok_and(|name| name.starts_with(b"kworker"));
         whose == Whose::All
@@ -226,9 +230,9 @@ impl Names {
             && *self.io_wq.entry(thread).or_insert_with(|| !is_kworker())
     }
 
-    /// The SQE's flags of a request's, as far as they can be told: the kernel sends some to workers by the same bit.
+    /// The SQE flags of a request. IOSQE_ASYNC is cleared where the kernel may have set this bit itself.
     fn sqe_flags(&mut self, ring: u64, opcode: u16, flags: u32) -> u32 {
-        let flags = flags & 0xff; // above are the kernel's own
+        let flags = flags & 0xff; // the bits above are the kernel's own
         if flags & u32::from(IOSQE_IO_DRAIN) != 0 {
             self.drained.insert(ring);
         }
@@ -243,31 +247,31 @@ impl Names {
     }
 }
 
-/// Whether the kernel sends requests of this opcode to a worker that nobody wants there (REQ_F_FORCE_ASYNC).
+/// True if the kernel may send requests of this opcode to a worker without IOSQE_ASYNC (REQ_F_FORCE_ASYNC).
 fn may_be_forced(opcode: u16) -> bool {
     use Opcode::{Fadvise, Openat, Openat2};
     let opcode = u8::try_from(opcode).ok().and_then(Opcode::from_u8);
     opcode.is_some_and(|it| matches!(it, Fadvise | Openat | Openat2) || op::row(it).is_some_and(|row| row.forced))
 }
 
-/// What the file behind a number is, now: it may have been closed since.
+/// The kind of the file with this number, now: it may have been closed since the event.
 fn file_kind(thread: u32, fd: i32) -> FileKind {
     fs::metadata(format!("/proc/{thread}/fd/{fd}")).map_or(FileKind::Unknown, |it| FileKind::of_mode(it.mode()))
 }
 
-/// An instance of tracefs, which is removed when this is dropped.
+/// An instance of tracefs. Dropping it removes the instance.
 #[derive(Debug)]
 struct Instance {
     folder: PathBuf,
     pipes: Vec<File>,
 }
 
-/// Whose events an instance holds.
+/// The scope of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// The program's threads.
     Own,
-    /// Those of the kernel, of everybody.
+    /// Kernel threads of all programs, and events that any thread may cause.
     All,
 }
 
@@ -280,7 +284,7 @@ impl Whose {
         }
     }
 
-    /// For which threads of others.
+    /// The filter by thread name for events of this kind; `None` for all threads of the scope.
     fn filter(self, kind: Kind) -> Option<&'static str> {
         let of_kernel = self == Whose::All && !matches!(kind, Kind::Create | Kind::TaskAdd);
         of_kernel.then_some("comm ~ \"iou-*\" || comm ~ \"kworker*\"")
@@ -298,7 +302,7 @@ pub struct KernelSource {
 }
 
 impl Instance {
-    /// Of `threads` and what they start, where it is not for all.
+    /// Creates an instance. For [`Whose::Own`] it records `threads` and all that they start.
     fn new(whose: Whose, threads: &str, formats: &mut HashMap<u16, Format>) -> Result<Instance, String> {
         let suffix = if whose == Whose::Own { "own" } else { "all" };
         let instances = find_tracefs()?;
@@ -321,7 +325,7 @@ impl Instance {
         for kind in Kind::ALL.into_iter().filter(|kind| whose.tells(*kind)) {
             let group = if kind == Kind::Enter { "syscalls" } else { "io_uring" };
             let event = format!("events/{group}/{}", kind.name());
-            // Kernels differ in which of them they have.
+            // Not every kernel has each of them.
             let Ok(text) = fs::read_to_string(instance.folder.join(&event).join("format")) else { continue };
             let parsed = Format::parse(&text, kind).ok_or_else(|| format!("{event}/format is not understood"))?;
             formats.insert(parsed.0, parsed.1);
@@ -338,7 +342,8 @@ impl Instance {
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Reads at most so many pages of each processor. Answers until when all has been read: for ever, if nothing is left.
+    /// Reads at most `pages` pages of each processor. Returns the time until which all is read: `u64::MAX` if nothing
+    /// is left.
     fn read(&mut self, pages: usize, mut found: impl FnMut(Record)) -> u64 {
         let mut until_ns = u64::MAX;
         let mut page = [0u8; PAGE_BYTES];
@@ -362,7 +367,7 @@ impl Instance {
         until_ns
     }
 
-    /// Events that found no room.
+    /// Number of events that found no room.
     fn dropped(&self) -> u64 {
         let processors = fs::read_dir(self.folder.join("per_cpu")).into_iter().flatten().flatten();
         let stats = processors.filter_map(|processor| fs::read_to_string(processor.path().join("stats")).ok());
@@ -389,7 +394,7 @@ impl Drop for Instance {
 }
 
 impl KernelSource {
-    /// Events of the calling process's children from now on, and of theirs.
+    /// Records the events of the calling process's future children and of their descendants.
     ///
     /// # Errors
     /// One line that says what was refused.
@@ -397,13 +402,14 @@ impl KernelSource {
         KernelSource::of_threads(&std::process::id().to_string())
     }
 
-    /// Events of a process that runs, and of what it starts. Of rings that it has already, the number is not known.
+    /// Records the events of a running process and of all that it starts. The descriptors of its existing rings are
+    /// unknown.
     ///
     /// # Errors
     /// One line that says what was refused.
     pub fn of_process(pid: i32) -> Result<KernelSource, String> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| error.to_string())?;
-        // What io-wq's threads say comes through the other instance.
+        // The other instance reports io-wq's threads.
         let is_own = |task: &fs::DirEntry| {
             fs::read_to_string(task.path().join("comm")).is_ok_and(|name| !name.starts_with("iou-"))
         };
@@ -418,7 +424,7 @@ impl KernelSource {
         Ok(KernelSource { own, all, formats, held: Vec::new(), names: Names::default() })
     }
 
-    /// Reads some of what is there. Answers as [`Instance::read`] does.
+    /// Reads a part of the records. Returns the same as [`Instance::read`].
     fn read(&mut self) -> u64 {
         let held = &mut self.held;
         let own_ns = self.own.read(PAGES, |record| held.push((Whose::Own, record)));
@@ -490,7 +496,7 @@ fn event_of(names: &mut Names, whose: Whose, format: &Format, record: &[u8], tim
         Kind::Enter => {
             (event.len, event.offset) = (value("to_submit") as u32, value("min_complete") as u32 as u64);
             let process = names.process(thread);
-            // By the thread's own table: told only where the process has one ring.
+            // A registered number is private to the thread: the ring is known only if the process has a single one.
             let by_number = event.flags & IORING_ENTER_REGISTERED_RING == 0;
             let mut rings =
                 names.numbers.iter().filter(|((of, fd), _)| *of == process && (!by_number || *fd == event.fd));
@@ -514,7 +520,7 @@ impl Source for KernelSource {
 
     fn finish(&mut self, events: &mut Vec<Event>) {
         for instance in [&self.own, &self.all] {
-            let _ = instance.write("tracing_on", "0"); // other programs may go on
+            let _ = instance.write("tracing_on", "0"); // other programs may continue
         }
         while self.read() != u64::MAX {}
         self.convert(u64::MAX, events);
@@ -560,7 +566,7 @@ mod tests {
         body.extend([header(1, 7), 0xccu32.to_le_bytes()].concat());
         page.extend((body.len() as u64).to_le_bytes());
         page.extend(&body);
-        page.extend([0xff; 64]); // beyond what is committed
+        page.extend([0xff; 64]); // after the committed bytes
         let found: Vec<_> = records(&page).into_iter().map(|(time, bytes)| (time, bytes[0])).collect();
         let later = 1_005 + (2 << 27) + 1 + 3;
         assert_eq!(found, [(1_005, 0xaa), (later, 0xbb), (later + 1 + 7, 0xcc)]);
@@ -590,7 +596,7 @@ mod tests {
         assert_eq!(names.file(Whose::Own, 1, own, fd), FileKind::Fifo);
         drop(reader);
         assert_eq!(names.file(Whose::Own, 1, own, fd), FileKind::Fifo);
-        // A thread of io-wq that has gone, too: it works for the process that made the ring.
+        // An io-wq thread that has ended also works for the process that made the ring.
         names.ours.insert(1, own.into());
         assert_eq!(names.file(Whose::All, 1, u32::MAX, fd), FileKind::Fifo);
         assert!(names.is_io_wq(Whose::All, u32::MAX) && !names.is_io_wq(Whose::Own, own));

@@ -1,16 +1,17 @@
-//! Whether a request that no tracepoint tells of between its submission and its completion was completed in the submitting
-//! call. Our engine says so itself. The kernel's tracepoints do not, but for the order of what a thread does: a device's
-//! request is completed by task work, on the thread that submitted it, perhaps on its way out of that very call.
+//! Decides whether a request completed in the submitting call, if no tracepoint reports it between its submission and
+//! its completion. anyring's engine reports this itself. The kernel's tracepoints show it only by the order of a
+//! thread's events. A device's request is completed by task work on the submitting thread, perhaps on its way out of
+//! the same call.
 
 use std::collections::HashMap;
 
 #[derive(Debug, Clone)]
 struct Thread<T> {
-    /// How often it has begun something in which what was submitted before is not completed inline.
+    /// Number of steps so far. A request submitted before the present step does not complete inline.
     steps: u64,
-    /// What it has completed in the present one; nothing for what was not in question.
+    /// Completions in the present step; `None` for one whose path is known.
     done: Vec<Option<T>>,
-    /// Items of task work that only begin the next request of a chain.
+    /// Items of task work that only start the next request of a chain.
     begun: u32,
 }
 
@@ -30,16 +31,17 @@ impl<T> Default for Threads<T> {
     }
 }
 
-/// A moment of a thread.
+/// A thread, and the number of its step.
 pub type Moment = (u32, u64);
 
 impl<T> Threads<T> {
-    /// The present moment of a thread, for what it submits.
+    /// The present moment of a thread. A request keeps the one at which it was submitted.
     pub fn moment(&self, thread: u32) -> Moment {
         (thread, self.0.get(&thread).map_or(0, |thread| thread.steps))
     }
 
-    /// The thread enters the kernel or begins to wait there: what it has completed before without task work was inline.
+    /// Ends a step: the thread enters the kernel, or begins to wait there. Returns its completions without task work,
+    /// which were inline.
     pub fn step(&mut self, thread: u32) -> Vec<Option<T>> {
         let thread = self.0.entry(thread).or_default();
         thread.steps += 1;
@@ -47,16 +49,16 @@ impl<T> Threads<T> {
         core::mem::take(&mut thread.done)
     }
 
-    /// The thread has completed something, which is given if it may have been in the submitting call. Task work of the
-    /// thread then `begins_next` of its chain.
+    /// Records a completion by the thread. `what` is given if it may have been in the submitting call. `begins_next`:
+    /// task work of the thread then starts the next request of its chain.
     pub fn complete(&mut self, thread: u32, what: Option<T>, begins_next: bool) {
         let thread = self.0.entry(thread).or_default();
         thread.done.push(what);
         thread.begun += u32::from(begins_next);
     }
 
-    /// The thread has run task work, by which as many as `count` of its last completions were made. They come behind those
-    /// that were inline.
+    /// Records that the thread ran `count` items of task work. They made at most as many of its last completions; the
+    /// ones before those were inline. Returns the inline completions and the later ones.
     pub fn task_work(&mut self, thread: u32, count: u32) -> [Vec<Option<T>>; 2] {
         let Some(thread) = self.0.get_mut(&thread) else { return [Vec::new(), Vec::new()] };
         let count = count.saturating_sub(core::mem::take(&mut thread.begun));
@@ -65,7 +67,7 @@ impl<T> Threads<T> {
         [inline, later]
     }
 
-    /// No more will come: those that are open.
+    /// Returns the completions that are still undecided at the end of the trace.
     pub fn finish(&mut self) -> Vec<Option<T>> {
         self.0.drain().flat_map(|(_, thread)| thread.done).collect()
     }

@@ -1,8 +1,7 @@
-//! Events of io_uring, and of Linux AIO: where they come from, what they look like in text, and what they add up to.
+//! Events of io_uring and Linux AIO: their sources, their form as text, and the reports made of them.
 //!
-//! Both sources give the engine's [`Event`]: `engine` reads what our engine puts into shared memory (`joined` of a process that
-//! runs already), `kernel` reads the
-//! kernel's own tracepoints.
+//! All sources produce the engine's [`Event`]. `engine` reads the events that anyring's engine writes to shared
+//! memory; `joined` does so for a process that runs already. `kernel` reads the kernel's own tracepoints.
 
 mod class;
 mod engine;
@@ -39,38 +38,38 @@ pub use recording::{Head, Recorder, Recording, Tail};
 pub use report::{time, Interface, Kinds, Latencies, Lookups, ProcessReport, Report, RequestKind, RingReport};
 pub use summary::{Rates, Summary};
 
-/// Where events come from.
+/// A source of events.
 pub trait Source {
-    /// Adds what has happened since the last call, in the order of time. True when the next call should follow at once,
-    /// since much is waiting.
+    /// Adds the events since the last call, in order of time. True if many more wait, so that the next call should
+    /// follow at once.
     fn drain(&mut self, events: &mut Vec<Event>) -> bool;
 
-    /// The last call, when the program has ended: adds all that is left.
+    /// Adds all events that are left. This is the last call, made when the program has ended.
     fn finish(&mut self, events: &mut Vec<Event>);
 
-    /// Events that were lost because the program was faster.
+    /// Number of events that were lost because the program was faster than the reader.
     fn dropped(&self) -> u64;
 
-    /// Why no more will come, where that is so before the program has ended.
+    /// The reason why no more events will come, if the source gave up before the program ended.
     fn refusal(&self) -> Option<String> {
         None
     }
 }
 
-/// Begins the names of what a tracer makes for the time of a trace; its process number follows.
+/// The prefix of the names of a tracer's temporary files. The tracer's process number follows it.
 const FILE_PREFIX: &str = "anyring-trace-";
 
-/// Whether this is the name of what a tracer made that has ended: it was killed, or it would have taken it away.
+/// True if a tracer that has ended left this file: it was killed before it could remove the file.
 fn was_left_behind(name: &std::ffi::OsStr) -> bool {
     let number = name.to_str().and_then(|name| name.strip_prefix(FILE_PREFIX)?.split('-').next()?.parse().ok());
     let maker = number.and_then(rustix::process::Pid::from_raw);
     maker.is_some_and(|maker| rustix::process::test_kill_process(maker) == Err(rustix::io::Errno::SRCH))
 }
 
-/// Events that are younger than the moment at which the buffers began to be read wait for the next time: another
-/// buffer may hold older ones that were not there yet.
+/// Takes the events before `until_ns`, the moment at which reading of the buffers began. Younger ones are held until
+/// the next call: another buffer may hold older events that it did not have yet.
 fn take_older<T>(held: &mut Vec<T>, until_ns: u64, time_ns: impl Fn(&T) -> u64) -> Vec<T> {
-    held.sort_by_key(&time_ns); // stable: a buffer's own order stays
+    held.sort_by_key(&time_ns); // stable: keeps each buffer's own order
     let later = held.partition_point(|event| time_ns(event) < until_ns);
     held.drain(..later).collect()
 }

@@ -1,5 +1,5 @@
-//! One event as a line of text: the tracepoint's name as bpftrace(8) prints it, then its fields as the kernel names them.
-//! For what an AIO context does the kernel has no tracepoints but those of the calls: the others are named after io_uring's.
+//! One event as a line of text: the tracepoint's name as bpftrace(8) prints it, then its fields as the kernel names
+//! them. For AIO contexts the kernel has tracepoints of the calls only. The other events are named after io_uring's.
 
 use crate::{names, Event};
 use anyring_abi::{
@@ -10,8 +10,8 @@ use anyring_engine::chaos::Name;
 use anyring_engine::event::{FileKind, Kind, Worked, AIO};
 use std::fmt::Write;
 
-/// The line, without a newline. `has_sqe` where SUBMIT_REQ tells what is in the SQE, which the kernel's does not. Times count
-/// from `zero_ns` on.
+/// Returns the line, without a newline. `has_sqe`: SUBMIT_REQ carries the fields of the SQE, which the kernel's does
+/// not. Times are relative to `zero_ns`.
 pub fn line(event: &Event, has_sqe: bool, zero_ns: u64) -> String {
     let mut text = probe(event);
     let _ = write!(text, " time {} thread {}", seconds(event.time_ns.saturating_sub(zero_ns)), event.thread);
@@ -33,7 +33,7 @@ fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// What happened, and who says so.
+/// The name of the event, with its group.
 pub(crate) fn probe(event: &Event) -> String {
     let name = event.kind.name();
     match (event.kind, event.is_aio()) {
@@ -45,7 +45,7 @@ pub(crate) fn probe(event: &Event) -> String {
     }
 }
 
-/// The call that an ENTER with these flags is of an AIO context.
+/// The AIO system call that an ENTER event with these flags stands for.
 fn aio_call(flags: u32) -> &'static str {
     match (flags & IORING_ENTER_GETEVENTS != 0, flags & IORING_ENTER_EXT_ARG != 0) {
         (false, _) => "io_submit",
@@ -59,18 +59,18 @@ fn has_user_data(kind: Kind) -> bool {
     !matches!(kind, Create | Register | TaskWorkRun | LocalWorkRun | CqringWait | Enter | Link)
 }
 
-/// The opcode's name, or its number where there is none of that number.
+/// The opcode's name, or its number if it has none.
 pub(crate) fn opcode_name(opcode: u16) -> String {
     let name = if opcode & AIO == 0 { ring_opcode(opcode).map(Opcode::name) } else { command_name(opcode & !AIO) };
     name.map_or_else(|| (opcode & !AIO).to_string(), str::to_owned)
 }
 
-/// The opcode of io_uring's, if it is one.
+/// The io_uring opcode, unless this is an AIO command or unknown.
 pub(crate) fn ring_opcode(opcode: u16) -> Option<Opcode> {
     u8::try_from(opcode).ok().and_then(Opcode::from_u8)
 }
 
-/// An iocb's command without `IOCB_CMD_`.
+/// The name of an iocb's command, without `IOCB_CMD_`.
 fn command_name(command: u16) -> Option<&'static str> {
     Some(match command {
         IOCB_CMD_PREAD => "PREAD",

@@ -1,4 +1,4 @@
-//! Names of the bits that events have, as the headers name them, without what all names of a group begin with.
+//! Names of the bits in events, as in the kernel's headers but without their common prefix.
 
 use anyring_abi::{IORING_CQE_F_BUFFER, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_CQE_F_SOCK_NONEMPTY};
 
@@ -51,7 +51,7 @@ const POLL: [(u32, &str); 14] = [
     (1 << 31, "ET"),
 ];
 
-/// The names of the bits with `|` between, the rest as a number; "none" for none.
+/// The names of the bits, separated by `|`, and the rest as a number; "none" for 0.
 fn names(bits: u32, known: &[(u32, &str)]) -> String {
     let left = known.iter().fold(bits, |left, (bit, _)| left & !bit);
     let mut names: Vec<_> =
@@ -94,7 +94,7 @@ pub fn cqe_flags(flags: u32) -> String {
     }
 }
 
-/// What a request waits for.
+/// The events that a request waits for.
 pub fn poll_events(events: u32) -> String {
     names(events, &POLL)
 }

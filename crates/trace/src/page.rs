@@ -1,5 +1,5 @@
-//! The report as one HTML page with everything in it: no script, nothing to fetch, colours that follow the reader's
-//! scheme. Shares of the paths are bars, latencies are columns in powers of two.
+//! The report as a single HTML page: no script, nothing to fetch, and colours that follow the reader's scheme. Bars
+//! show the shares of the paths, columns the latencies in powers of two.
 
 use crate::recording::Head;
 use crate::report::{average, told, us, Interface, Kinds, Report, RingReport};
@@ -24,15 +24,15 @@ svg{display:block;max-width:100%}svg text{font:11px system-ui,sans-serif;fill:va
 .finding p{margin:.25rem 0 .25rem 1rem}.warning{font-weight:600}
 ";
 
-/// The names of the paths, which are the classes of their colours, too.
+/// The names of the paths, which are also the CSS classes of their colours.
 const PATHS: [&str; 4] = ["inline", "poll", "kernel-aio", "worker"];
-/// Size of a chart, in pixels, and of what is around the columns.
+/// Size of a chart in pixels, and of the margin around the columns.
 const CHART: [usize; 2] = [430, 150];
 const MARGIN: [usize; 2] = [6, 34];
 
-// Writing to a String cannot fail, so the results of `write!` below say nothing.
+// Writing to a String cannot fail, so the results of `write!` below are ignored.
 
-/// The page: what `backend` served of `program`.
+/// Returns the page on the requests that `backend` served.
 pub fn page(report: &Report, backend: &str, head: &Head) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -67,7 +67,7 @@ pub fn page(report: &Report, backend: &str, head: &Head) -> String {
     page
 }
 
-/// Text between tags.
+/// Escapes text for use between tags.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -155,13 +155,13 @@ fn table(kinds: &[Kinds], page: &mut String) {
     page.push_str("</table></div>\n");
 }
 
-/// The latencies of one kind: a column for each power of two, in it the paths, one on the other.
+/// Draws the latencies of one kind: a column for each power of two, in which the paths are stacked.
 fn chart(kinds: &Kinds, page: &mut String) {
     let [width, height] = CHART;
     let (inner, floor) = (width - 2 * MARGIN[0], height - MARGIN[1]);
     let most = kinds.latencies.iter().map(|it| it.paths.iter().sum::<u64>()).max().unwrap_or(1).max(1);
     let step = inner as f64 / kinds.latencies.len() as f64;
-    // A label needs this room.
+    // A label needs this much room.
     let every = (58.0 / step).ceil().max(1.0) as usize;
     let caption = escape(&kinds.kind.to_string());
     let _ = write!(
@@ -173,7 +173,7 @@ fn chart(kinds: &Kinds, page: &mut String) {
         let left = MARGIN[0] as f64 + place as f64 * step;
         let mut top = floor as f64;
         for (path, count) in PATHS.into_iter().zip(latencies.paths).filter(|(_, count)| *count != 0) {
-            // What happened once is to be seen beside millions.
+            // A single occurrence must stay visible beside millions.
             let tall = (count as f64 / most as f64 * (floor - 8) as f64).max(1.0);
             top -= tall;
             let _ = write!(

@@ -1,6 +1,7 @@
-//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON form of trace events. Processes and threads are those
-//! of the system, workers among them. Each request is a slice of its own in the process that submitted it, with an arrow from
-//! its submission over the worker, if it had one, to its completion. What a request waited for stands inside its slice.
+//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON trace event format. Its processes and threads
+//! are those of the system, including workers. Each request is a slice of its own in the process that submitted it.
+//! An arrow leads from its submission, through its worker if it had one, to its completion. Its waits are slices
+//! inside its own.
 
 use crate::line::opcode_name;
 use crate::names::{cqe_flags, enter_flags, setup_flags, sqe_flags};
@@ -12,7 +13,7 @@ use anyring_engine::event::{FileKind, Kind, Worked};
 use std::collections::{HashMap, HashSet};
 use std::io::{Result, Write};
 
-/// How long the marks of a submission and of a completion are, in microseconds: arrows need something to start at.
+/// Length of the marks of a submission and of a completion, in microseconds: an arrow needs a slice to start at.
 const MARK_US: f64 = 0.05;
 
 /// Writes the file.
@@ -20,14 +21,14 @@ const MARK_US: f64 = 0.05;
 pub struct Perfetto<W: Write> {
     out: W,
     is_first: bool,
-    /// Processes, and threads of each, that have a name.
+    /// Processes, and threads of each, whose names were written.
     named: HashSet<(u32, Option<u32>)>,
-    /// The process that each thread is of.
+    /// The process of each thread.
     pids: HashMap<u32, u32>,
     open: HashMap<(u32, u32), Open>,
 }
 
-/// A program may have any name.
+/// Escapes a name for JSON: a program may have any name.
 fn escape(text: &str) -> String {
     let escape = |it: char| match it {
         '"' | '\\' => format!("\\{it}"),
@@ -37,7 +38,7 @@ fn escape(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Which arrow a request has: the UI takes numbers only.
+/// The fields of a request's arrow. The UI accepts only numbers as its id.
 fn arrow_of(event: &Event) -> String {
     format!(",\"cat\":\"flow\",\"id\":{}", u64::from(event.ring) << 32 | u64::from(event.request))
 }
@@ -46,23 +47,23 @@ fn arrow_of(event: &Event) -> String {
 #[derive(Debug)]
 struct Open {
     opcode: u16,
-    /// Where its slice stands.
+    /// The process that shows its slice.
     pid: u32,
-    /// What it waits for.
+    /// The name of the present wait inside its slice.
     inner: Option<&'static str>,
 }
 
 impl<W: Write> Perfetto<W> {
-    /// Begins the file.
+    /// Starts the file.
     ///
     /// # Errors
-    /// As all methods: what writing answered.
+    /// Every method returns the error of a failed write.
     pub fn new(mut out: W) -> Result<Perfetto<W>> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
         Ok(Perfetto { out, is_first: true, named: HashSet::new(), pids: HashMap::new(), open: HashMap::new() })
     }
 
-    /// One entry: its phase and name, whose it is and when, and what else belongs to it, with a comma before each part.
+    /// Writes one entry: its phase, name, process, thread and time. `rest` holds further fields, each after a comma.
     fn entry(&mut self, phase: &str, name: &str, event: &Event, rest: &str) -> Result<()> {
         self.entry_of(self.pid_of(event.thread), phase, name, event, rest)
     }
@@ -76,28 +77,28 @@ impl<W: Write> Perfetto<W> {
         )
     }
 
-    /// A thread that nobody knows stands for a process of its own.
+    /// The process of a thread. An unknown thread counts as a process of its own.
     fn pid_of(&self, thread: u32) -> u32 {
         self.pids.get(&thread).copied().unwrap_or(thread)
     }
 
-    /// A step of the request's own slice, or of one inside it.
+    /// Writes a step of the request's own slice, or of one inside it.
     fn of_request(&mut self, phase: &str, name: &str, event: &Event, rest: &str) -> Result<()> {
         let Event { ring, request, thread, .. } = *event;
         let pid = self.open.get(&(ring, request)).map_or_else(|| self.pid_of(thread), |open| open.pid);
-        // Local to the process: the UI shows it there.
+        // A local id makes the UI show the slice in its process.
         let id = format!(",\"cat\":\"ring {ring}\",\"id2\":{{\"local\":\"{ring}.{request}\"}}{rest}");
         self.entry_of(pid, phase, name, event, &id)
     }
 
-    /// A mark on the thread's track, and the beginning or the end of the request's arrow.
+    /// Writes a mark on the thread's track, and the start or the end of the request's arrow.
     fn mark(&mut self, name: &str, event: &Event, arrow: &str) -> Result<()> {
         self.entry("X", name, event, &format!(",\"dur\":{MARK_US}"))?;
         let end = if arrow == "f" { ",\"bp\":\"e\"" } else { "" };
         self.entry(arrow, "request", event, &format!("{}{end}", arrow_of(event)))
     }
 
-    /// Names of a thread and of its process, behind which the UI shows their numbers.
+    /// Writes the names of a thread and of its process. The UI shows their numbers next to them.
     fn name(&mut self, event: &Event, processes: &Processes) -> Result<()> {
         let thread = event.thread;
         let known = processes.of_thread(thread);
@@ -115,8 +116,8 @@ impl<W: Write> Perfetto<W> {
         Ok(())
     }
 
-    /// Adds one event; those of a ring must come in the order of time. Calls of which the ring is not known are left out.
-    /// `has_sqe` where SUBMIT_REQ tells what is in the SQE.
+    /// Adds one event; those of a ring must come in order of time. Calls on an unknown ring are left out. `has_sqe`:
+    /// SUBMIT_REQ carries the fields of the SQE.
     pub fn add(&mut self, event: &Event, has_sqe: bool, processes: &Processes) -> Result<()> {
         if event.ring == 0 {
             return Ok(());
@@ -124,7 +125,7 @@ impl<W: Write> Perfetto<W> {
         self.name(event, processes)?;
         let Event { ring, fd, len, result, flags, offset, user_data, .. } = *event;
         match event.kind {
-            Kind::ReqFailed if event.is_aio() => self.complete(event), // it was submitted, and has no event
+            Kind::ReqFailed if event.is_aio() => self.complete(event), // it was submitted, and gets no event
             Kind::SubmitReq | Kind::ReqFailed => self.submit(event, has_sqe),
             Kind::Complete | Kind::CqeOverflow => self.complete(event),
             Kind::FileGet if event.file != FileKind::Unknown => {
@@ -190,7 +191,7 @@ impl<W: Write> Perfetto<W> {
             return self.of_request("n", "complete, more follow", event, &args);
         }
         self.end_inner(event)?;
-        // A message's CQE, or that of a request whose submission was lost, belongs to no slice.
+        // The CQE of a message, or of a request whose submission was lost, belongs to no slice.
         let Some(open) = self.open.get(&(event.ring, event.request)) else {
             return self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\"{args}"));
         };
@@ -201,7 +202,7 @@ impl<W: Write> Perfetto<W> {
         Ok(())
     }
 
-    /// What a worker did, on its track, as far as it is over now.
+    /// Draws a worker's part of the request, which has ended, on the worker's track.
     fn work(&mut self, event: &Event, worked: Worked, processes: &Processes) -> Result<()> {
         let Worked { thread, began_ns, took_ns } = worked;
         let begun = Event { thread, time_ns: began_ns, ..*event };
@@ -274,8 +275,8 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let entries = json["traceEvents"].as_array().expect("entries");
         let phases: Vec<_> = entries.iter().map(|entry| entry["ph"].as_str().expect("a phase")).collect();
-        // Names, making, enter; mark and arrow of the submission, slice, file, wait; an injection; its end, mark, arrow, end; a
-        // message.
+        // Names, creation, enter; mark and arrow of the submission, slice, file, wait; an injection; end of the wait,
+        // mark, arrow, end of the slice; a message.
         assert_eq!(phases.concat(), ["MMii", "Xsbnb", "n", "eXfe", "i"].concat());
         let slice = entries.iter().find(|entry| entry["ph"] == "b").expect("a slice");
         assert_eq!(

@@ -1,26 +1,26 @@
-//! Which process and thread events are of: the numbers and names that /proc has, as long as it has them.
+//! The processes and threads of events: the numbers and names in /proc, read while they exist.
 //!
-//! A process in another PID namespace knows itself by numbers that are somebody else's here. So only processes that descend
-//! from the one that is traced are believed.
+//! A process in another PID namespace reports numbers that belong to other threads here. Therefore only descendants
+//! of the traced process are accepted.
 
 use crate::Event;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 
-/// So many generations are looked back.
+/// Number of generations that the search for an ancestor goes up.
 const DEEPEST: usize = 64;
 
-/// What was found out so far. What had ended before it was asked about is not known.
+/// The processes found so far. One that ended before it was looked up stays unknown.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Processes {
-    /// Whose descendants they are.
+    /// The ancestor of all accepted processes.
     #[serde(skip)]
     root: u32,
     threads: BTreeMap<u32, Thread>,
-    /// The names of the programs.
+    /// The names of the programs, by process.
     programs: BTreeMap<u32, String>,
-    /// Threads that were asked about in vain.
+    /// Threads whose lookup failed.
     #[serde(skip)]
     gone: HashSet<u32>,
 }
@@ -31,7 +31,7 @@ struct Thread {
     name: String,
 }
 
-/// What /proc says of a thread.
+/// The fields of a thread's /proc/PID/status.
 struct Status {
     pid: u32,
     parent: u32,
@@ -39,12 +39,12 @@ struct Status {
 }
 
 impl Processes {
-    /// Those that descend from this one, and itself.
+    /// Accepts `root` and its descendants.
     pub fn below(root: u32) -> Processes {
         Processes { root, ..Processes::default() }
     }
 
-    /// Asks about the threads that the event names, where they are new.
+    /// Looks up the threads that the event names, unless they are known.
     pub fn meet(&mut self, event: &Event) {
         self.ask(event.thread);
         if let Some(worked) = event.worked() {
@@ -70,7 +70,7 @@ impl Processes {
         line.any(|pid| pid == self.root)
     }
 
-    /// The process that the thread is of.
+    /// The process of the thread.
     pub fn of_thread(&self, thread: u32) -> Option<u32> {
         self.threads.get(&thread).map(|thread| thread.pid)
     }
@@ -80,12 +80,12 @@ impl Processes {
         self.threads.get(&thread).map(|thread| thread.name.as_str())
     }
 
-    /// The name of the process's program, of 15 bytes at most.
+    /// The name of the process's program, at most 15 bytes.
     pub fn program(&self, pid: u32) -> Option<&str> {
         self.programs.get(&pid).map(String::as_str)
     }
 
-    /// As if it had been found.
+    /// Adds a thread as if it had been found.
     #[cfg(test)]
     pub fn insert(&mut self, thread: u32, pid: u32, name: &str) {
         self.threads.insert(thread, Thread { pid, name: name.to_owned() });
@@ -93,7 +93,7 @@ impl Processes {
     }
 }
 
-/// The process that the thread is of, if it is there.
+/// The process of the thread, if the thread exists.
 pub(crate) fn process_of(thread: u32) -> Option<u32> {
     look_up(thread).map(|thread| thread.pid)
 }

@@ -1,8 +1,12 @@
-//! A trace in a file, to be reported later: `anyring trace --record` writes it, `anyring report` reads it.
+//! A trace in a file, for a later report: `anyring trace --record` writes it, `anyring report` reads it.
 //!
-//! The file begins with a line that names its version and one of JSON ([`Head`]); then come the events, a byte [`EVENT`] and
-//! 56 bytes each, all numbers with the least byte first; then [`END`], JSON ([`Tail`]), its length in 8 bytes and the magic
-//! line again. One without its end was cut off.
+//! The file has these parts, with all numbers in little-endian order:
+//!
+//! - a line with the format's version ([`MAGIC`]), and a line of JSON ([`Head`]);
+//! - the events: a byte [`EVENT`] and 56 bytes each;
+//! - the end: a byte [`END`], JSON ([`Tail`]), the length of that JSON in 8 bytes, and the first line again.
+//!
+//! A file without its end was cut off.
 
 use crate::gain::Spent;
 use crate::{Event, FileSystems, Processes, Report, Summary};
@@ -10,47 +14,47 @@ use anyring_engine::event::{FileKind, Kind};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Result, Seek, SeekFrom, Write};
 
-/// Changes with the form.
+/// Names the version, and changes with the format.
 const MAGIC: &[u8] = b"anyring recording 1\n";
 const EVENT: u8 = b'e';
 const END: u8 = b'.';
 const BYTES: usize = 56;
 
-/// What is known before the first event.
+/// The facts known before the first event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Head {
-    /// Whether the events are the kernel's, which tell less of an SQE.
+    /// Whether the events come from the kernel, whose tracepoints carry fewer fields of an SQE.
     pub by_kernel: bool,
-    /// Why they are.
+    /// The reason for that engine.
     pub why: String,
-    /// Why they are not the kernel's, where `auto` would have taken that.
+    /// The reason why the kernel does not serve the program, if `auto` would have preferred it.
     pub not_kernel: Option<String>,
-    /// Whose they are: the command line, or the process.
+    /// The command line, or the process.
     pub title: String,
-    /// By which version, where and when they were traced.
+    /// The anyring version, the machine and the time of the trace.
     #[serde(default)]
     pub made: String,
 }
 
-/// What is known behind the last event.
+/// The facts known after the last event.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Tail {
     /// Events that were lost because the program was faster.
     pub events_lost: u64,
-    /// Whose threads these were.
+    /// The processes of the threads.
     pub processes: Processes,
-    /// Where the files were.
+    /// The file systems of the files.
     pub file_systems: FileSystems,
-    /// Children that could not be served, and why.
+    /// Children that could not be served, each with the reason.
     #[serde(default)]
     pub unserved: Vec<String>,
-    /// What the program took.
+    /// The time that the program took.
     #[serde(default)]
     pub spent: Spent,
 }
 
 impl Tail {
-    /// What the events add up to.
+    /// The report on the events.
     pub fn report(&self, summary: Summary) -> Report {
         let mut report = summary.report(self.events_lost);
         report.name_processes(&self.processes);
@@ -61,15 +65,15 @@ impl Tail {
     }
 }
 
-/// Writes the file.
+/// Writes a recording.
 #[derive(Debug)]
 pub struct Recorder<W: Write>(W);
 
 impl<W: Write> Recorder<W> {
-    /// Begins it.
+    /// Starts the file.
     ///
     /// # Errors
-    /// As all methods: what writing answered.
+    /// Every method returns the error of a failed write.
     pub fn new(mut out: W, head: &Head) -> Result<Recorder<W>> {
         out.write_all(MAGIC)?;
         serde_json::to_writer(&mut out, head)?;
@@ -77,13 +81,13 @@ impl<W: Write> Recorder<W> {
         Ok(Recorder(out))
     }
 
-    /// The next event.
+    /// Appends an event.
     pub fn add(&mut self, event: &Event) -> Result<()> {
         self.0.write_all(&[EVENT])?;
         self.0.write_all(&to_bytes(event))
     }
 
-    /// Ends it.
+    /// Ends the file.
     pub fn finish(mut self, tail: &Tail) -> Result<()> {
         let json = serde_json::to_vec(tail)?;
         self.0.write_all(&[END])?;
@@ -94,19 +98,19 @@ impl<W: Write> Recorder<W> {
     }
 }
 
-/// Reads the file.
+/// Reads a recording.
 #[derive(Debug)]
 pub struct Recording<R: Read> {
     file: BufReader<R>,
-    /// What it begins with.
+    /// The head of the file.
     pub head: Head,
-    /// What it ends with, if it was not cut off.
+    /// The tail of the file; `None` if it was cut off.
     pub tail: Option<Tail>,
 }
 
 impl<R: Read + Seek> Recording<R> {
     /// # Errors
-    /// One line that says why it is no recording.
+    /// One line that says why the file is not a recording.
     pub fn open(mut file: R) -> std::result::Result<Recording<R>, String> {
         let tail = read_tail(&mut file).unwrap_or_default();
         file.rewind().map_err(|error| error.to_string())?;
@@ -126,7 +130,7 @@ impl<R: Read + Seek> Recording<R> {
         Ok(Recording { file, head, tail })
     }
 
-    /// The next event; none at the end, or where the file was cut off.
+    /// The next event; `None` at the end, or where the file was cut off.
     ///
     /// # Errors
     /// One line that says what is wrong with the file.
@@ -147,7 +151,7 @@ impl<R: Read + Seek> Recording<R> {
     }
 }
 
-/// What the file ends with; none where it was cut off.
+/// Reads the tail of the file; `None` if the file was cut off.
 fn read_tail<R: Read + Seek>(file: &mut R) -> Result<Option<Tail>> {
     let mut last = [0u8; 8 + MAGIC.len()];
     let end = file.seek(SeekFrom::End(-(last.len() as i64)))?;

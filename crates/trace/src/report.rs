@@ -1,5 +1,5 @@
-//! What a trace's events add up to, for people (`Display`), for programs (`Serialize`: docs/trace.md has the fields) and
-//! for the page.
+//! The report on a trace: for people (`Display`), for programs (`Serialize`; docs/trace.md lists the fields) and for
+//! the HTML page.
 
 use crate::file_systems::{FileSystems, FilesOn};
 use crate::findings::{self, Finding};
@@ -11,33 +11,34 @@ use crate::table;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What all events add up to.
+/// The sums of all events.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// What the program took in all, by [`Report::tell_spent`].
+    /// The time that the program took, set by [`Report::tell_spent`].
     #[serde(flatten)]
     pub spent: Spent,
-    /// Events that were told.
+    /// Number of events that were reported.
     #[serde(skip)]
     pub(crate) events: u64,
-    /// Each ring, in the order in which they were made.
+    /// Each ring, in order of creation.
     pub rings: Vec<RingReport>,
-    /// Each process that used one of them, by [`Report::name_processes`].
+    /// Each process that used a ring, set by [`Report::name_processes`].
     pub processes: Vec<ProcessReport>,
-    /// Programs that one of them executed and that could not be served, with the reason.
+    /// Programs that a traced process executed and that could not be served, each with the reason.
     pub unserved: Vec<String>,
-    /// What could be better.
+    /// Suggested improvements.
     pub findings: Vec<Finding>,
-    /// io_uring_enter(2) calls of which the ring could not be told.
+    /// io_uring_enter(2) calls on an unknown ring.
     pub unattributed_enters: u64,
-    /// Events that were lost because the program was faster than the reader: with any, all numbers are too low.
+    /// Events that were lost because the program was faster than the reader. If there are any, all numbers are too
+    /// low.
     pub events_lost: u64,
-    /// What each thread did.
+    /// Counts of each thread.
     #[serde(skip)]
     pub(crate) by_thread: BTreeMap<u32, ThreadReport>,
 }
 
-/// What one thread did.
+/// Counts of one thread.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadReport {
     pub enters: u64,
@@ -45,14 +46,14 @@ pub(crate) struct ThreadReport {
     pub rings: BTreeSet<u32>,
 }
 
-/// What one process did.
+/// Counts of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProcessReport {
-    /// Its number; none for threads that had ended before they were asked about.
+    /// Its number; `None` for threads that ended before they were looked up.
     pub pid: Option<u32>,
     /// The name of its program.
     pub program: Option<String>,
-    /// Rings that it made or used.
+    /// Number of rings that it created or used.
     pub rings: u64,
     /// SQEs that its threads submitted.
     pub submitted: u64,
@@ -60,169 +61,170 @@ pub struct ProcessReport {
     pub enters: u64,
 }
 
-/// What a ring is to the program.
+/// The program's interface to a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interface {
-    /// A ring of io_uring.
+    /// An io_uring.
     #[default]
     IoUring,
     /// A context of Linux AIO.
     Aio,
 }
 
-/// One ring, or AIO context: there iocbs stand for SQEs and events for CQEs.
+/// One ring or AIO context. In an AIO context, iocbs count as SQEs and events as CQEs.
 #[derive(Debug, Serialize)]
 pub struct RingReport {
     /// Its number in this trace.
     pub ring: u32,
-    /// Whether it is the kernel's.
+    /// Whether it is a ring of the kernel.
     #[serde(skip)]
     pub by_kernel: bool,
     /// Whether most calls that submit also wait.
     #[serde(skip)]
     pub submits_and_waits: bool,
-    /// Which of them it is.
+    /// Whether it is an io_uring or an AIO context.
     pub interface: Interface,
-    /// The descriptor that setup answered, if its making was seen.
+    /// The descriptor that io_uring_setup(2) returned; `None` if its creation was not traced.
     pub fd: Option<i32>,
-    /// The thread that made it, if that was seen.
+    /// The thread that created it; `None` if its creation was not traced.
     pub thread: Option<u32>,
-    /// Entries of the SQ, or the requests that io_setup(2) was asked for, if its making was seen.
+    /// Entries of the SQ, or requests that io_setup(2) was asked for; `None` if its creation was not traced.
     pub sq_entries: Option<u64>,
-    /// Entries of the CQ, or places in the completion ring, if its making was seen.
+    /// Entries of the CQ or of the AIO completion ring; `None` if its creation was not traced.
     pub cq_entries: Option<u64>,
-    /// `IORING_SETUP_*`, if its making was seen.
+    /// `IORING_SETUP_*`; `None` if its creation was not traced.
     pub setup_flags: Option<u32>,
-    /// io_uring_enter(2) calls, or those of io_submit(2) and io_getevents(2), if they can be told to be this ring's.
+    /// Calls of io_uring_enter(2), or of io_submit(2) and io_getevents(2); `None` if it is unknown which were on this
+    /// ring.
     pub enters: Option<u64>,
     /// SQEs that were submitted.
     pub submitted: u64,
-    /// SQEs a submitting enter call, on average.
+    /// Average number of SQEs per enter call that submits.
     pub sqes_per_enter: Option<f64>,
-    /// Enter calls a request, on average.
+    /// Average number of enter calls per request.
     pub enters_per_request: Option<f64>,
-    /// Waits for CQEs that did not find enough of them there.
+    /// Waits that did not find enough CQEs.
     pub waits: u64,
     /// CQEs that were posted.
     pub cqes: u64,
-    /// CQEs a wait, on average.
+    /// Average number of CQEs per wait.
     pub cqes_per_wait: Option<f64>,
     /// CQEs that found the CQ full.
     pub overflows: u64,
-    /// SQEs that were refused. Of AIO: iocbs, which get no event then.
+    /// SQEs that were refused. For AIO: iocbs, which then get no event.
     pub refused: u64,
-    /// Whether one thread alone submitted.
+    /// Whether a single thread submitted all requests.
     pub one_submitter: bool,
-    /// The most requests that workers had at a time.
+    /// The largest number of requests that workers had at the same time.
     pub most_with_workers: u64,
-    /// The descriptors that were looked up most often, since they are not registered: at most three.
+    /// The unregistered descriptors that were looked up most often: at most three.
     pub lookups: Vec<Lookups>,
-    /// What it does that may be done better.
+    /// Habits of the program that could be improved.
     #[serde(skip)]
     pub habits: Habits,
-    /// Where its files are, by [`Report::name_file_systems`].
+    /// The file systems of its files, set by [`Report::name_file_systems`].
     pub files_on: Vec<FilesOn>,
     /// Each kind of request.
     pub kinds: Vec<Kinds>,
 }
 
-/// How often a descriptor was looked up.
+/// Number of lookups of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Lookups {
-    /// Its number.
+    /// The descriptor.
     pub fd: i32,
-    /// What it named the last time.
+    /// The kind of file that it named the last time.
     pub file: &'static str,
     /// Requests that named it.
     pub count: u64,
 }
 
-/// What is told apart.
+/// The properties that distinguish kinds of requests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct RequestKind {
-    /// The opcode's name without `IORING_OP_`, or its number where there is none.
+    /// The opcode's name without `IORING_OP_`, or its number if it has none.
     pub opcode: String,
-    /// What its descriptor named (pipe, socket, file ...), or "-" where it has none, a registered one, or nobody knows.
+    /// The kind of its file (pipe, socket, file ...), or "-" if it has none, a registered one, or an unknown one.
     pub file: &'static str,
-    /// The most bytes that it asked for, as a class: "<=4K"; "-" where it is not told.
+    /// The most bytes that it asked for, as a class such as "<=4K"; "-" if unknown.
     pub size: &'static str,
 }
 
 /// The requests of one kind.
 #[derive(Debug, Serialize)]
 pub struct Kinds {
-    /// Which they are.
+    /// The kind.
     #[serde(flatten)]
     pub kind: RequestKind,
-    /// How many completed.
+    /// Requests that completed.
     pub count: u64,
-    /// Of these, in the submitting call.
+    /// Requests that completed in the submitting call.
     pub inline: u64,
-    /// Of these, after waiting for readiness, a time or another event.
+    /// Requests that completed after waiting for readiness, a time or another event.
     pub poll: u64,
-    /// Of these, by the kernel later, without anybody waiting in between: by its AIO for our engine, and of its own rings
-    /// what a device completed.
+    /// Requests that completed later without a wait in between. In anyring's engine the kernel's AIO completed them;
+    /// on the kernel's own rings, a device did.
     pub kernel_aio: u64,
-    /// Of these, by a worker.
+    /// Requests that a worker completed.
     pub worker: u64,
-    /// Of these, submitted with IOSQE_ASYNC.
+    /// Requests that were submitted with IOSQE_ASYNC.
     pub forced: u64,
-    /// Why workers got requests, and how many for each reason. The kernel does not tell.
+    /// Number of requests that workers got, by reason. The kernel does not report reasons.
     pub worker_because: BTreeMap<&'static str, u64>,
-    /// Of what workers had, the requests that were linked behind one that a worker had: it went on with them.
+    /// Requests that a worker had only because it had the one before them in their chain.
     pub behind_worker: u64,
-    /// Of these, those that begin where the one before on their descriptor ends; nobody knows of the kernel's.
+    /// Requests that begin where the one before on their descriptor ended; unknown on the kernel's rings.
     #[serde(skip)]
     pub sequential: u64,
-    /// Of these, with an error.
+    /// Requests that completed with an error.
     pub errors: u64,
-    /// Of these, with fewer bytes than asked for; none where it is not told how many that were.
+    /// Requests that moved fewer bytes than they asked for; `None` if the number asked for is unknown.
     pub short: Option<u64>,
-    /// Bytes that they moved, of those that move some.
+    /// Bytes that were moved; `None` if requests of this kind move none.
     pub bytes: Option<u64>,
-    /// Whether they wait by their nature: timeouts, polls, futexes, children.
+    /// Whether the operation itself waits: a timeout, poll, futex or child.
     pub waits: bool,
-    /// Those without a CQE by the end.
+    /// Requests without a CQE at the end of the trace.
     pub unfinished: u64,
-    /// Median latency from submission to completion, in nanoseconds; none for requests that complete several times.
+    /// Median latency from submission to completion, in nanoseconds; `None` for requests that complete several times.
     pub p50_ns: Option<u64>,
-    /// 90th percentile.
+    /// 90th percentile of the latency.
     pub p90_ns: Option<u64>,
-    /// 99th percentile.
+    /// 99th percentile of the latency.
     pub p99_ns: Option<u64>,
-    /// Median of those that completed in the submitting call.
+    /// Median latency of requests that completed in the submitting call.
     pub inline_p50_ns: Option<u64>,
-    /// Median of those that waited for readiness, a time or another event.
+    /// Median latency of requests that waited for readiness, a time or another event.
     pub poll_p50_ns: Option<u64>,
-    /// Median of those that the kernel's AIO completed.
+    /// Median latency of requests in `kernel_aio`.
     pub kernel_aio_p50_ns: Option<u64>,
-    /// Median of those that a worker completed.
+    /// Median latency of requests that a worker completed.
     pub worker_p50_ns: Option<u64>,
-    /// Median of the time that requests were queued before a worker began. The kernel does not tell.
+    /// Median time in the queue until a worker began. The kernel does not report it.
     pub queued_p50_ns: Option<u64>,
-    /// 99th percentile of that.
+    /// 99th percentile of the time in the queue.
     pub queued_p99_ns: Option<u64>,
-    /// How the latencies are spread.
+    /// Distribution of the latencies.
     #[serde(skip)]
     pub latencies: Vec<Latencies>,
-    /// The latencies of those that completed in the submitting call, added up.
+    /// Sum of the latencies of requests that completed in the submitting call.
     #[serde(skip)]
     pub inline_total_ns: f64,
-    /// The times in the queue of the workers, added up.
+    /// Sum of the times in the workers' queue.
     #[serde(skip)]
     pub queued_total_ns: f64,
-    /// All latencies, added up.
+    /// Sum of all latencies.
     #[serde(skip)]
     pub latency_total_ns: f64,
 }
 
-/// How many requests of one kind had a latency between the bound before and this one.
+/// Number of requests of one kind with a latency between the previous bound and this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Latencies {
     /// The upper bound, in nanoseconds: a power of two.
     pub below_ns: u64,
-    /// Requests that completed inline, after waiting for something, by the kernel's AIO, and by a worker.
+    /// Requests by path: inline, after a wait, later by the kernel, by a worker.
     pub paths: [u64; 4],
 }
 
@@ -236,7 +238,7 @@ impl std::fmt::Display for RequestKind {
     }
 }
 
-/// A time for people; "-" for none.
+/// A time for people; "-" for `None`.
 pub fn time(ns: Option<u64>) -> String {
     match ns {
         None => "-".to_owned(),
@@ -246,7 +248,7 @@ pub fn time(ns: Option<u64>) -> String {
     }
 }
 
-/// A time in microseconds, so that a column has one unit, but for minutes; "-" for none.
+/// A time in microseconds, so that a column has one unit, or in seconds from 100 s on; "-" for `None`.
 pub(crate) fn us(ns: Option<u64>) -> String {
     match ns {
         None => "-".to_owned(),
@@ -269,12 +271,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// What is not known is not 0.
+/// A value as text; "unknown" for `None`, which is not 0.
 pub(crate) fn told(value: Option<impl std::fmt::Display>) -> String {
     value.map_or("unknown".to_owned(), |value| value.to_string())
 }
 
-/// An average; "-" for that of nothing.
+/// An average; "-" for `None`.
 pub(crate) fn average(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.2}"))
 }
@@ -309,7 +311,7 @@ impl std::fmt::Display for Report {
 }
 
 impl Report {
-    /// Adds up what the threads of each process did.
+    /// Adds up the counts of the threads of each process.
     pub fn name_processes(&mut self, processes: &Processes) {
         let mut by_process: BTreeMap<Option<u32>, ThreadReport> = BTreeMap::new();
         for (thread, did) in &self.by_thread {
@@ -329,7 +331,7 @@ impl Report {
         self.processes = by_process.into_iter().map(report).collect();
     }
 
-    /// Says where the files of each ring are, on which some findings depend.
+    /// Adds the file systems of each ring's files, which some findings depend on.
     pub fn name_file_systems(&mut self, file_systems: &FileSystems) {
         for ring in &mut self.rings {
             ring.files_on = file_systems.of_ring(ring.ring);
@@ -337,13 +339,13 @@ impl Report {
         self.find();
     }
 
-    /// Says what the program took, by which findings are weighed.
+    /// Adds the time that the program took, by which findings are ranked.
     pub fn tell_spent(&mut self, spent: Spent) {
         self.spent = spent;
         self.find();
     }
 
-    /// What could be better, the greatest gain first. What several rings have in common counts as one.
+    /// Finds improvements and ranks them by gain. Several rings with the same advice count as one.
     pub(crate) fn find(&mut self) {
         let alone = self.rings.iter().filter(|ring| ring.habits.alone >= findings::FEW).count();
         let around = findings::Around { costs: self.spent.costs.unwrap_or_default(), alone, spent: self.spent };
@@ -368,7 +370,7 @@ impl Report {
         self.processes.iter().try_for_each(|process| writeln!(formatter, "{process}"))
     }
 
-    /// Rings that did nothing, in one line, and what several rings did together.
+    /// Writes one line for unused rings, then the totals of all rings.
     fn write_totals(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (used, idle): (Vec<_>, Vec<_>) = self.rings.iter().partition(|ring| ring.is_used());
         if !idle.is_empty() {
@@ -392,7 +394,7 @@ impl Report {
         self.write_processes(formatter)
     }
 
-    /// What the program took, where that is known.
+    /// A line on the time that the program took, if that is known.
     pub(crate) fn spent_line(&self) -> Option<String> {
         let Spent { elapsed_ns, cpu_ns, .. } = self.spent;
         let moved: u64 = self.rings.iter().flat_map(|ring| &ring.kinds).filter_map(|kinds| kinds.bytes).sum();
@@ -401,7 +403,7 @@ impl Report {
         (elapsed_ns != 0 && self.rings.iter().any(RingReport::is_used)).then(line)
     }
 
-    /// What several rings have in common is said once, of the first.
+    /// Writes the findings. One that several rings share is written once, for the first of them.
     fn write_findings(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, finding) in self.findings.iter().enumerate() {
             let same = |other: &&Finding| other.is_like(finding);
@@ -428,7 +430,7 @@ impl Report {
     }
 }
 
-/// "ring 1", or "rings 1, 3-5": the numbers in ascending order.
+/// Returns "ring 1", or "rings 1, 3-5": the numbers in ascending order.
 fn numbers(what: &str, numbers: impl Iterator<Item = u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -531,7 +533,7 @@ mod tests {
         assert_eq!(numbers("ring", [1, 3, 4, 4, 5, 9].into_iter()), "rings 1, 3-5, 9");
     }
 
-    /// Eight rings: the last two without requests, and all others with one submitter and one enter call each request.
+    /// Eight rings: the last two without requests, all others with one submitter and one enter call per request.
     #[test]
     fn many_rings_are_told_in_few_lines() {
         let mut summary = Summary::new(true);
@@ -557,7 +559,7 @@ mod tests {
         assert!(text.contains("p50us") && text.contains(" 2.5 "), "one unit: {text}");
     }
 
-    /// 400 NOPs in a call each, and as many reads one at a time, which take 300 us of the device's time.
+    /// 400 NOPs in a call each, and as many reads one at a time, which take 300 us of the device's time each.
     #[test]
     fn findings_are_ranked_by_what_they_bring_and_left_out_where_it_is_little() {
         let mut summary = Summary::new(true);

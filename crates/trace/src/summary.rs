@@ -1,4 +1,4 @@
-//! What events add up to: per ring, and per kind of request on it.
+//! Sums of events: per ring, and per kind of request on a ring.
 
 use crate::class::{counts_bytes, moves_bytes, waits, SizeClass};
 use crate::gain::Spent;
@@ -20,10 +20,11 @@ mod rates;
 pub use habits::Habits;
 pub use rates::Rates;
 
-/// Requests that ask for no CQE on success never complete here; beyond this many in flight they are forgotten.
+/// A request that asks for no CQE on success never completes here. Beyond this many in flight, such requests are
+/// dropped.
 const QUIET_IN_FLIGHT: usize = 1 << 16;
 
-/// How many descriptors of a ring lookups are counted of.
+/// Number of a ring's descriptors that are followed.
 const DESCRIPTORS: usize = 4096;
 
 /// The path that a request took.
@@ -37,7 +38,7 @@ enum Path {
 
 const PATHS: usize = Path::Worker as usize + 1;
 
-/// What is told apart: a [`RequestKind`], as it is kept.
+/// The key of a [`RequestKind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     opcode: u16,
@@ -49,25 +50,25 @@ struct Key {
 struct Tally {
     paths: [u64; PATHS],
     forced: u64,
-    /// Why workers got them, by the place in [`Punt::ALL`].
+    /// Requests of workers by reason, indexed as [`Punt::ALL`].
     punts: [u64; Punt::ALL.len()],
-    /// Those that workers had because they had the one before it in the chain.
+    /// Requests that a worker had because it had the one before in the chain.
     behind_worker: u64,
-    /// Those that begin where the one before on their descriptor ends.
+    /// Requests that begin where the one before on their descriptor ended.
     sequential: u64,
     errors: u64,
     short: u64,
     bytes: u64,
     unfinished: u64,
-    /// By path.
+    /// Latencies by path.
     latency_ns: [Histogram<u64>; PATHS],
-    /// From being queued for a worker until one began.
+    /// Times from being queued until a worker began.
     queued_ns: Histogram<u64>,
 }
 
 impl Default for Tally {
     fn default() -> Tally {
-        // It grows as it has to; two digits tell a hundredth.
+        // The histogram grows as needed; two significant digits are exact to 1 %.
         let new = || Histogram::new(2).unwrap_or_else(|_| unreachable!("two digits are allowed"));
         Tally {
             paths: [0; PATHS],
@@ -95,21 +96,21 @@ struct RingTally {
     known: bool,
     enters: u64,
     submitting_enters: u64,
-    /// Of these, those that also wait.
+    /// Submitting calls that also wait.
     waiting_submissions: u64,
     submitted: u64,
     waits: u64,
     cqes: u64,
     overflows: u64,
     refused: u64,
-    /// The threads that submitted: the first, and whether there was another.
+    /// The first thread that submitted, and whether another one did, too.
     submitter: Option<u32>,
     several_submitters: bool,
-    /// Requests that workers have now, and the most that they had.
+    /// Requests that workers have now, and the largest number so far.
     with_workers: u64,
     most_with_workers: u64,
     lookups: HashMap<i32, (u64, FileKind)>,
-    /// Where the last transfer of each descriptor ends, if that is told.
+    /// The end of the last transfer of each descriptor, if known.
     ends: HashMap<i32, u64>,
     kinds: BTreeMap<Key, Tally>,
     habits: Habits,
@@ -123,31 +124,30 @@ struct InFlight {
     file: FileKind,
     path: Path,
     submitted_ns: u64,
-    /// When it could begin: behind the one before it in its chain.
+    /// The time at which it could begin: when the one before it in its chain completed.
     begun_ns: u64,
-    /// The descriptor that it names, if that is not registered.
+    /// The descriptor that it names, unless that is registered.
     looked_up: Option<i32>,
-    /// When it was queued for a worker the last time, and for how long it has been queued until one began, as far as that
-    /// is told.
+    /// The time at which it was last queued for a worker, and the total time in the queue, as far as known.
     queued_ns: u64,
     in_queue_ns: Option<u64>,
-    /// Why a worker got it, where that is told.
+    /// The reason why a worker got it, if known.
     punt: Option<Punt>,
     several: bool,
     /// Bytes of the CQEs before the last.
     bytes: u64,
-    /// The next in its chain; 0 for none.
+    /// The next request in its chain; 0 for none.
     next: u32,
-    /// The one before it in its chain was a worker's.
+    /// True if a worker had the request before it in its chain.
     behind_worker: bool,
-    /// It begins where the one before it on its descriptor ends.
+    /// True if it begins where the one before on its descriptor ended.
     sequential: bool,
     user_data: u64,
-    /// When it was submitted, by what its thread did.
+    /// The step of its thread at which it was submitted.
     moment: Moment,
 }
 
-/// A completion of which the path is not told yet.
+/// A completion whose path is still undecided.
 #[derive(Debug, Clone)]
 struct Untold {
     ring: u32,
@@ -160,15 +160,15 @@ struct Untold {
 pub struct Summary {
     rings: BTreeMap<u32, RingTally>,
     in_flight: HashMap<(u32, u32), InFlight>,
-    /// With so many in flight those that ask for no CQE are looked for again.
+    /// With this many requests in flight, those that ask for no CQE are dropped.
     forget_at: usize,
     unattributed_enters: u64,
-    /// By the thread that did it.
+    /// Counts by thread.
     by_thread: BTreeMap<u32, ThreadReport>,
     has_sizes: bool,
-    /// How many were added.
+    /// Number of events that were added.
     events: u64,
-    /// Of the kernel's requests.
+    /// Undecided completions of the kernel's requests.
     threads: Threads<Untold>,
 }
 
@@ -179,7 +179,8 @@ impl InFlight {
         Key { opcode: self.opcode, file: self.file, size }
     }
 
-    /// A thread of io-wq is at work on it. `queue_async_work` is told of the first in a chain only.
+    /// An io-wq thread works on the request. The kernel reports `queue_async_work` only for the first request of a
+    /// chain.
     fn begin_in_io_wq(&mut self, ring: &mut RingTally, now_ns: u64) {
         if self.queued_ns != 0 {
             let queued_ns = core::mem::take(&mut self.queued_ns);
@@ -194,12 +195,12 @@ impl InFlight {
 }
 
 impl Summary {
-    /// Nothing yet. The kernel's tracepoints tell no sizes.
+    /// Starts empty. The kernel's tracepoints carry no sizes.
     pub fn new(has_sizes: bool) -> Summary {
         Summary { has_sizes, forget_at: QUIET_IN_FLIGHT, ..Summary::default() }
     }
 
-    /// Adds one event; those of a ring must come in the order of time.
+    /// Adds one event; those of a ring must come in order of time.
     pub fn add(&mut self, event: &Event) {
         self.events += 1;
         if !self.has_sizes {
@@ -230,7 +231,7 @@ impl Summary {
             }
             Kind::CqringWait => ring.waits += 1,
             Kind::ReqFailed if event.is_aio() => {
-                // It was said to be submitted, unless it could not even be read, and gets no event.
+                // It was reported as submitted, unless it could not even be read, and gets no event.
                 ring.refused += 1;
                 ring.submitted += u64::from(event.request == 0);
                 if self.in_flight.remove(&(event.ring, event.request)).is_some() {
@@ -266,7 +267,7 @@ impl Summary {
             }
             Kind::TaskAdd => {
                 let mut request = request;
-                // It waited for nothing that was armed, and no worker had it.
+                // It was not armed for anything, and no worker had it.
                 if let Some(request) = request.as_mut().filter(|request| request.path == Path::Inline) {
                     request.path = Path::KernelAio;
                 }
@@ -307,7 +308,7 @@ impl Summary {
         }
     }
 
-    /// What the kernel's events say of completions before them: see `later`.
+    /// Decides the paths of earlier completions by the kernel's events: see `later`.
     fn follow_thread(&mut self, event: &Event) {
         let [inline, later] = match event.kind {
             Kind::Enter | Kind::CqringWait => [self.threads.step(event.thread), Vec::new()],
@@ -326,7 +327,8 @@ impl Summary {
         }
     }
 
-    /// The request of an event. That the CQ was full is told without its address: then it is the first with that user_data.
+    /// The request of an event. The kernel reports an overflow without the request's address: it is the first with
+    /// that user_data.
     fn request_of(&self, event: &Event) -> u32 {
         if event.request != 0 || event.kind != Kind::CqeOverflow {
             return event.request;
@@ -369,7 +371,7 @@ impl Summary {
         }
     }
 
-    /// Whether it begins where the one before it on its descriptor ends.
+    /// True if it begins where the one before on its descriptor ended.
     fn goes_on(&mut self, event: &Event) -> bool {
         let Some(ring) = self.rings.get_mut(&event.ring).filter(|_| counts_bytes(event.opcode)) else {
             return false;
@@ -437,12 +439,12 @@ impl Summary {
         }
     }
 
-    /// Whether some ring had enough requests for findings.
+    /// True if some ring had enough requests for findings.
     pub fn says_much(&self) -> bool {
         self.rings.values().any(|ring| ring.submitted >= crate::findings::FEW)
     }
 
-    /// What it all adds up to.
+    /// Returns the report on all events.
     pub fn report(mut self, events_lost: u64) -> Report {
         let inline = self.threads.finish();
         self.settle(inline, Path::Inline);
@@ -519,7 +521,7 @@ impl RingTally {
 }
 
 impl Tally {
-    /// A request has completed by this path.
+    /// Counts a request that completed by this path.
     fn took(&mut self, path: Path, latency_ns: Option<u64>) {
         self.paths[path as usize] += 1;
         if let Some(latency_ns) = latency_ns {
@@ -577,7 +579,7 @@ impl Tally {
     }
 }
 
-/// From the least to the greatest latency, in powers of two.
+/// Counts latencies by powers of two, from the least to the greatest.
 fn spread(paths: &[Histogram<u64>; PATHS]) -> Vec<Latencies> {
     let mut all: BTreeMap<u32, [u64; PATHS]> = BTreeMap::new();
     for (path, histogram) in paths.iter().enumerate() {
@@ -665,7 +667,7 @@ mod tests {
         assert!(report.to_string().starts_with("AIO context 1 (for unknown): 3 requests, 1 calls"));
     }
 
-    /// As the kernel's tracepoints tell it: READs of a device, and one of the page cache.
+    /// READs of a device, and one of the page cache, as the kernel's tracepoints report them.
     #[test]
     fn what_a_device_completes_later_is_not_inline() {
         let mut summary = Summary::new(false);
@@ -677,7 +679,7 @@ mod tests {
             event(Kind::SubmitReq, 3, 12),
             event(Kind::SubmitReq, 4, 13),
             complete(1, 20, 4096), // in the call
-            complete(2, 30, 4096), // by task work on the way out of it
+            complete(2, 30, 4096), // by task work, on the way out of the call
             work(1, 31),
             event(Kind::CqringWait, 0, 40),
             complete(3, 50, 4096),
@@ -694,7 +696,7 @@ mod tests {
         assert_eq!((kinds.inline_p50_ns, kinds.kernel_aio_p50_ns), (Some(10), Some(38)));
     }
 
-    /// The kernel tells of an overflow without saying which request it is of.
+    /// The kernel does not say which request an overflow belongs to.
     #[test]
     fn a_request_whose_cqe_found_the_cq_full_is_finished() {
         let mut summary = Summary::new(false);
@@ -712,7 +714,8 @@ mod tests {
         assert_eq!((ring.cqes, ring.overflows, kinds.count, kinds.unfinished), (4, 3, 4, 1));
     }
 
-    /// As the kernel's tracepoints tell it: a chain whose first request a worker gets, and one whose first is inline.
+    /// One chain whose first request a worker gets, and one whose first is inline, as the kernel's tracepoints report
+    /// them.
     #[test]
     fn what_io_wq_completes_was_a_worker_s_wherever_in_the_chain() {
         let mut summary = Summary::new(false);
@@ -740,7 +743,7 @@ mod tests {
             link(4, 111),
             of(Kind::Complete, Opcode::Read, 3, 112),
             of(Kind::QueueAsyncWork, Opcode::Statx, 4, 113),
-            Event { len: 1, ..event(Kind::TaskWorkRun, 0, 114) }, // which began the second
+            Event { len: 1, ..event(Kind::TaskWorkRun, 0, 114) }, // which started the second request
             in_io_wq(of(Kind::Complete, Opcode::Statx, 4, 120)),
         ];
         events.iter().for_each(|event| summary.add(event));

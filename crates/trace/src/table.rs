@@ -5,7 +5,7 @@ use std::fmt::{Formatter, Result};
 
 const WIDTH: usize = 80;
 
-/// What the columns are; once below all tables.
+/// The explanation of the columns, printed once below all tables.
 pub(crate) const LEGEND: &str = "\
 inl: in the submitting call. poll: after waiting for an event. kaio: later, by
 the kernel. wrk: by a worker. p50, p90, p99: from submission to completion.
@@ -15,7 +15,7 @@ queue: the median until a worker began.
 const HEAD: [&str; 11] =
     ["request", "count", "bytes", "inl%", "poll%", "kaio%", "wrk%", "p50us", "p90us", "p99us", "queue"];
 
-/// A line for each kind, and below it what went wrong.
+/// Writes a line for each kind, and below it its errors, short transfers and unfinished requests.
 pub(crate) fn write(kinds: &[Kinds], formatter: &mut Formatter<'_>) -> Result {
     let rows: Vec<_> = kinds.iter().map(|kinds| (cells(kinds), wrongs(kinds))).collect();
     let head = (HEAD.map(str::to_owned), String::new());
@@ -25,7 +25,7 @@ pub(crate) fn write(kinds: &[Kinds], formatter: &mut Formatter<'_>) -> Result {
     let room = (WIDTH - 2).saturating_sub(widths.iter().map(|width| width + 1).sum());
     let name = width(0).min(room.max(HEAD[0].len()));
     for (cells, wrongs) in table() {
-        // A name that is too long has a line of its own.
+        // A name that is too long gets a line of its own.
         let first = match cells[0].len() > name {
             true => format!("  {}\n  {:name$}", cells[0], ""),
             false => format!("  {:<name$}", cells[0]),
@@ -60,7 +60,7 @@ fn cells(kinds: &Kinds) -> [String; 11] {
     ]
 }
 
-/// What most kinds have none of.
+/// A line for errors, short transfers and unfinished requests, which most kinds do not have.
 fn wrongs(kinds: &Kinds) -> String {
     let counts =
         [(kinds.errors, "with an error"), (kinds.short.unwrap_or(0), "short"), (kinds.unfinished, "unfinished")];

@@ -1,5 +1,5 @@
-//! A process is joined that has a ring and an AIO context already: this one, which calls the engine directly. One test, since
-//! the process has one set of rings.
+//! Joins a process that already has a ring and an AIO context: this one, which calls the engine directly. There is
+//! one test, since the process has one set of rings.
 
 use anyring_abi::{Opcode, Params, Sqe, Timespec, IOCB_CMD_PREAD, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP};
 use anyring_engine::aio::{io_getevents, io_setup, io_submit, Wait};
@@ -14,7 +14,7 @@ const AREA: usize = 1 << 16;
 #[repr(C, align(4096))]
 struct Area([u8; AREA]);
 
-/// A ring in memory of our own, kept until the process ends.
+/// A ring in this process's own memory, kept until the process ends.
 struct Ring {
     fd: i32,
     area: *mut u8,
@@ -38,7 +38,7 @@ impl Ring {
         unsafe { &*self.area.add(offset as usize).cast::<AtomicU32>() }
     }
 
-    /// Submits one request, waits for its CQE, and takes that.
+    /// Submits one request, waits for its CQE and reaps it.
     fn request(&self, user_data: u64, fd: i32, buffer: &mut [u8]) {
         let tail = self.word(self.params.sq_off.tail);
         let position = tail.load(Ordering::Relaxed);
@@ -68,7 +68,7 @@ fn read_by_aio(context: u64, data: u64, fd: i32, buffer: &mut [u8]) {
     assert_eq!(io_getevents(&Wait { context, at_least: 1, at_most: 1, events, timeout }), Ok(1));
 }
 
-/// Descriptors and mappings of the process that are called so.
+/// Number of descriptors and mappings of the process with this name.
 fn traces_of(name: &str) -> usize {
     let fds = std::fs::read_dir("/proc/self/fd").expect("the descriptors").flatten();
     let links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
@@ -102,7 +102,7 @@ fn rings_and_contexts_that_are_there_are_heard_from_then_on_until_the_tracer_lea
         ring.request(data, fd, &mut buffer); // asked, and answers
         source.drain(&mut events);
         assert_eq!((events.len(), source.refusal()), (0, None));
-        // Either may be the one that hears it, for both.
+        // Either call may be the one that notices the request, for both.
         match round {
             0 => ring.request(data, fd, &mut buffer),
             _ => read_by_aio(context, data, fd, &mut buffer),

@@ -1,12 +1,12 @@
-//! First causes: how the program goes about its requests, whatever path they take.
+//! First causes: how the program issues its requests, whatever path they take.
 
 use super::{Around, Found, FEW};
 use crate::gain::Saved;
 use crate::report::{time, Interface, RingReport};
 
-/// A device does about as many small transfers at a time: few do less, and what more would bring is not counted.
+/// Number of small transfers that a device does at a time. Few devices do fewer, and the gain of more is not counted.
 const AT_A_TIME: f64 = 4.0;
-/// Writes that share an FSYNC where they are grouped.
+/// Number of writes that share an FSYNC where they are grouped.
 const GROUP: f64 = 8.0;
 
 pub(super) fn of_ring(ring: &RingReport, around: &Around) -> Vec<Found> {
@@ -26,7 +26,7 @@ fn one_in_flight(ring: &RingReport, around: &Around) -> Found {
         time(Some(took_ns))
     );
     let advice = "keep several in flight (8 to 32), as far as none needs what another reads";
-    // Other rings keep the device busy, too.
+    // Other rings keep the device busy as well.
     let left = around.alone as f64 / AT_A_TIME;
     Some(("one_in_flight", evidence, advice, Saved::elapsed(took_ns as f64 * (1.0 - left).max(0.0))))
 }
@@ -47,7 +47,7 @@ fn sync_each(ring: &RingReport) -> Found {
     Some(("sync_each", evidence, advice, Saved::elapsed(habits.sync_ns as f64 * (1.0 - each / GROUP))))
 }
 
-/// Whether most requests have a call of their own, which is spared with them.
+/// True if most requests are submitted by a call of their own, which is spared together with the request.
 fn submits_alone(ring: &RingReport) -> bool {
     ring.sqes_per_enter.is_some_and(|each| each < 1.5) && !ring.submits_and_waits
 }

@@ -1,5 +1,5 @@
-//! Habits of a program that cost it time or CPU time: one request in flight at a time, an FSYNC behind each write, polls and
-//! timeouts that are made anew each time.
+//! Habits of a program that cost it time: one request in flight at a time, and an FSYNC after each write. Polls and
+//! timeouts that are submitted anew each time cost CPU time.
 
 use super::{InFlight, Path, DESCRIPTORS};
 use crate::line::ring_opcode;
@@ -10,34 +10,34 @@ use anyring_abi::{
 use anyring_engine::event::AIO;
 use std::collections::HashSet;
 
-/// Larger transfers keep a device busy one at a time.
+/// Larger transfers keep a device busy even one at a time.
 const SMALL_BYTES: i32 = 64 << 10;
 
-/// What was seen on one ring.
+/// The habits seen on one ring.
 #[derive(Debug, Clone, Default)]
 pub struct Habits {
     /// Small transfers that waited for their device with nothing else in flight.
     pub alone: u64,
-    /// How long, in all.
+    /// Their total time.
     pub alone_ns: u64,
     /// FSYNCs and FDATASYNCs, and writes.
     pub syncs: u64,
     pub writes: u64,
-    /// How long at least one of them was in flight.
+    /// Time during which at least one FSYNC or FDATASYNC was in flight.
     pub sync_ns: u64,
-    /// One-shot POLL_ADDs of a descriptor that one had been of before.
+    /// One-shot POLL_ADDs of a descriptor that an earlier one had polled.
     pub polls_again: u64,
-    /// One-shot TIMEOUTs that took as long as the one before.
+    /// One-shot TIMEOUTs that took about as long as the one before.
     pub timeouts_again: u64,
     in_flight: u64,
-    /// The request that is in flight alone since its submission.
+    /// The request that has been alone in flight since its submission.
     single: Option<u32>,
     synced_until_ns: u64,
     polled: HashSet<i32>,
     tick_ns: u64,
 }
 
-/// What counts here of an operation.
+/// The sort of an operation, as far as it matters here.
 #[derive(PartialEq, Eq)]
 enum Sort {
     Read,
@@ -76,14 +76,14 @@ impl Habits {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// The request has its last CQE.
+    /// Counts a request that has posted its last CQE.
     pub(super) fn complete(&mut self, request: &InFlight, event: &Event) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let latency_ns = event.time_ns.saturating_sub(request.submitted_ns);
         let is_alone = self.single == Some(event.request) && request.path != Path::Inline;
         let is_small = (1..=SMALL_BYTES).contains(&event.result);
         match sort(request.opcode) {
-            // Where a worker writes, the file's lock is what others would wait for, too.
+            // A worker's write does not count: parallel writes would wait for the file's lock as well.
             Sort::Read | Sort::Write if is_alone && is_small && self.waits_for_device(request) => {
                 self.alone += 1;
                 self.alone_ns += latency_ns;
@@ -137,7 +137,7 @@ mod tests {
         summary.report(0).rings.remove(0).habits
     }
 
-    /// Two reads by the device, the second before the first is there or behind it.
+    /// Two reads by the device. The second is submitted before or after the first completes.
     fn reads(second_ns: u64, result: i32) -> super::Habits {
         let of = |kind, request, time_ns| event(kind, Opcode::Read, request, time_ns);
         let complete = |request, time_ns| Event { result, ..of(Kind::Complete, request, time_ns) };
@@ -194,7 +194,7 @@ mod tests {
         }
         let found = habits(&events);
         assert_eq!((found.polls_again, found.timeouts_again), (2, 1));
-        // A multishot one is made once.
+        // A multishot request is submitted once.
         let shot = |event: &Event| match event.kind {
             Kind::Complete => Event { flags: IORING_CQE_F_MORE, ..*event },
             _ => *event,

@@ -1,5 +1,5 @@
-//! What happened in an interval, as iostat(1) tells it: rates, shares of the paths and latencies, in lines of at most 80
-//! characters.
+//! The events of an interval, in the manner of iostat(1): rates, shares of the paths and latencies, in lines of at
+//! most 80 characters.
 
 use super::{Key, RingTally, Summary, Tally, PATHS};
 use crate::line::opcode_name;
@@ -7,12 +7,12 @@ use hdrhistogram::Histogram;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Lines of one interval: there may be thousands of rings.
+/// Most lines per interval: there may be thousands of rings.
 const MOST_LINES: usize = 20;
-/// Characters of a request's kind.
+/// Characters for a request's kind.
 const NAME: usize = 19;
 
-/// From one interval to the next.
+/// The state at the end of the last interval.
 #[derive(Debug, Clone, Default)]
 pub struct Rates {
     last: Summary,
@@ -27,14 +27,14 @@ struct Line {
 }
 
 impl Line {
-    /// What `now` has more than `before`.
+    /// The difference between `now` and `before`.
     fn since(ring: u32, key: Key, now: &Tally, before: Option<&Tally>) -> Line {
         let mut paths = now.paths;
         let mut latency_ns = now.latency_ns.clone();
         if let Some(before) = before {
             paths.iter_mut().zip(before.paths).for_each(|(now, before)| *now -= before.min(*now));
             for (now, before) in latency_ns.iter_mut().zip(&before.latency_ns) {
-                let _ = now.subtract(before); // what it holds only grows
+                let _ = now.subtract(before); // its counts only grow
             }
         }
         let [mut all, others @ ..] = latency_ns;
@@ -49,7 +49,7 @@ impl Line {
 
     fn write(&self, seconds: f64, text: &mut String) {
         let count = self.count();
-        // A size that is cut would be another one.
+        // A size cut short would read as another size, so it is left out.
         let words =
             [opcode_name(self.key.opcode), self.key.file.name().to_owned(), self.key.size.name().to_owned()];
         let shown = if words.join(" ").len() <= NAME { &words[..] } else { &words[..2] };
@@ -65,7 +65,7 @@ impl Line {
     }
 }
 
-/// Microseconds in at most eight characters; "-" for none.
+/// Microseconds in at most eight characters; "-" for `None`.
 fn us(ns: Option<u64>) -> String {
     match ns.map(|ns| ns as f64 / 1e3) {
         None => "-".to_owned(),
@@ -76,7 +76,7 @@ fn us(ns: Option<u64>) -> String {
 }
 
 impl Rates {
-    /// What has happened since the last call, which was `since` ago.
+    /// Describes the interval since the last call, which was `since` ago.
     pub fn next(&mut self, now: &Summary, since: Duration) -> String {
         let last = std::mem::replace(&mut self.last, now.clone());
         let seconds = since.as_secs_f64().max(1e-9);
@@ -130,7 +130,7 @@ mod tests {
     use anyring_abi::Opcode;
     use anyring_engine::event::{FileKind, Kind};
 
-    /// So many requests of this ring, each of which takes so long.
+    /// Adds `count` requests of this ring, each with a latency of `took_ns`.
     fn add(summary: &mut Summary, ring: u32, count: u32, took_ns: u64) {
         let opcode = Opcode::Read as u16;
         let of = |kind, request, time_ns| Event { ring, request, opcode, len: 4096, time_ns, ..Event::new(kind) };
