@@ -1,13 +1,13 @@
-//! Links `anyring` as a static-pie executable, in whatever way the rest of the workspace is built, and makes the program by
-//! which doctor tries the preloaded library.
+//! Links `anyring` as a static-pie executable, however the rest of the workspace is built. Also builds the program
+//! with which doctor tries the preloaded library.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// The libraries for which the linker is asked, as shared ones: each gets a linker script of that name which leads to the
-/// archive. The feature crt-static would do the same, but only by flags that other crates of the workspace cannot be built
-/// with.
+/// Libraries that the linker looks for as shared ones. Each gets a linker script of that name which leads to the
+/// archive. The feature crt-static would do the same, but its flags would also apply to crates of the workspace that
+/// cannot be built with them.
 const SHARED: [&str; 8] = ["c", "m", "rt", "pthread", "util", "dl", "gcc_s", "gcc"];
 
 fn main() {
@@ -30,7 +30,8 @@ fn main() {
         let script = Path::new(&out).join(format!("lib{library}.so"));
         std::fs::write(&script, format!("INPUT(-l:{archive})\n")).expect("write a linker script");
     }
-    // The program break is the guest's: glibc's malloc calls a function of ours instead (src/main.rs).
+    // In a host the program break belongs to the guest: glibc's malloc calls a function of ours instead
+    // (src/main.rs).
     for argument in ["-static-pie", "-Wl,--wrap=__sbrk"] {
         println!("cargo::rustc-link-arg-bins={argument}");
     }
@@ -40,7 +41,7 @@ fn main() {
     }
 }
 
-/// A dynamic program that takes nothing from glibc but `syscall`, which each version of it has.
+/// Builds a dynamic program that needs only `syscall` from glibc, which every version has.
 fn make_trial(program: &Path) -> Result<(), String> {
     const SOURCE: &str = "src/doctor/trial.c";
     println!("cargo::rerun-if-changed={SOURCE}");

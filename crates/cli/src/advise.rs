@@ -1,4 +1,4 @@
-//! `anyring advise`: measures whether IOSQE_ASYNC pays, and says so.
+//! `anyring advise`: measures whether IOSQE_ASYNC pays, and reports it.
 
 use crate::cli::{AdviseOperation, AdviseOptions};
 use crate::doctor::Server;
@@ -9,7 +9,7 @@ use anyring_lab::backend::Backend;
 use anyring_lab::message::Transferring;
 use anyring_lab::worker::Launcher;
 
-/// Measures and shows.
+/// Measures and prints the report.
 pub fn run(options: &AdviseOptions) -> Result<i32, Failure> {
     let default = if options.subject == "tcp" { AdviseOperation::Recv } else { AdviseOperation::Read };
     let operation = match options.op.unwrap_or(default) {

@@ -1,5 +1,5 @@
-//! The files that a run was asked to write: counters and messages. What cannot be had is said before the program starts,
-//! since the library has no place to say it: the program's output is not its own.
+//! Opens the files that a run was asked to write: counters and messages. A file that cannot be used is reported
+//! before the program starts: the library has no output of its own for that.
 
 use crate::cli::RunOptions;
 use crate::doctor::Server;
@@ -12,43 +12,44 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Who serves, and why.
+/// The server, and the reason.
 #[derive(Serialize, Deserialize)]
 pub struct Decision {
-    /// Who it is.
+    /// The server.
     pub server: Server,
-    /// Whether what the kernel refuses is to be served all the same.
+    /// Whether `auto` chose it: then anyring serves what the kernel refuses.
     pub is_auto: bool,
-    /// Why: for people.
+    /// The reason, for people.
     pub why: String,
 }
 
 impl Decision {
-    /// `library`: whether it is there.
+    /// Describes the decision. `library`: whether the library is preloaded.
     fn of(&self, what: &str, library: bool) -> String {
         let server = if self.server == Server::User { "anyring" } else { "the kernel" };
         let refused = if self.stands_by() && library { ", anyring what that refuses" } else { "" };
         format!("{server} serves {what} ({}){refused}", self.why)
     }
 
-    /// Whether the kernel serves, and the library what it refuses.
+    /// True if the kernel serves, and the library serves what the kernel refuses.
     pub fn stands_by(&self) -> bool {
         self.is_auto && self.server == Server::Kernel
     }
 }
 
-/// How the program is started.
+/// The way in which the program is started.
 #[derive(Serialize, Deserialize)]
 pub enum Means {
-    /// With this library preloaded, and without instructions of the program's own served, for this reason.
+    /// With this library preloaded. The text says why the program's own system call instructions are not served, if
+    /// so.
     Library(OsString, Option<String>),
-    /// Without it, for this reason if it was wanted.
+    /// Without the library. The text says why, if it was wanted.
     Plain(Option<String>),
     /// As a guest, for this reason.
     Guest(String),
 }
 
-/// Opens the counters and the log, by flag or variable, and writes there who serves.
+/// Opens the counters and the log, by flag or variable, and writes the decisions there.
 pub fn open(options: &RunOptions, rings: &Decision, aio: &Decision, means: &Means) -> Result<(), Failure> {
     if let Some((name, file)) = named(&options.stats, "--stats", "ANYRING_STATS") {
         let left = [rings, aio].map(|decision| u64::from(decision.server == Server::Kernel));
@@ -77,7 +78,7 @@ pub fn open(options: &RunOptions, rings: &Decision, aio: &Decision, means: &Mean
     Ok(())
 }
 
-/// The file, and what named it.
+/// The file, with the flag or variable that named it.
 fn named(flag: &Option<PathBuf>, name: &'static str, variable: &'static str) -> Option<(&'static str, PathBuf)> {
     let by_variable = || std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     flag.clone().map(|file| (name, file)).or_else(|| by_variable().map(|file| (variable, file)))
@@ -87,7 +88,7 @@ fn refused(name: &str, file: &Path, why: &str) -> Failure {
     Failure::own(format!("{name}: cannot use {}: {why}", file.display()))
 }
 
-/// Opened as the library does, but without waiting for the reader of a FIFO.
+/// Opens the file as the library does, but without waiting for the reader of a FIFO.
 fn write_line(file: &Path, text: &str) -> Result<(), String> {
     if file.to_str().is_none() {
         return Err("its name is not UTF-8".to_owned());
@@ -95,7 +96,7 @@ fn write_line(file: &Path, text: &str) -> Result<(), String> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o644).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let text: String = text.chars().map(|it| if it.is_control() { '?' } else { it }).collect();
-    // In one call, as the library writes: other processes append to the file, too.
+    // A single call, as the library writes: other processes append to the file as well.
     let line = format!("anyring[{}]: {text}\n", std::process::id());
     let written = options.open(file).and_then(|mut file| file.write(line.as_bytes()));
     match written.map_err(|error| errno::of(&error))? {

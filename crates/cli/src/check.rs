@@ -1,4 +1,4 @@
-//! `anyring check`: runs a program and fails when its io_uring requests went other ways than stated.
+//! `anyring check`: runs a program, and fails if its io_uring requests break the given expectations.
 
 use crate::chaos::{self, Linted};
 use crate::cli::{Bound, CheckOptions};
@@ -13,50 +13,51 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Some stated expectation did not hold.
+/// The exit status if an expectation did not hold.
 const FAILED: i32 = 1;
 
-/// Why nothing is proven.
+/// The reason why nothing is proven.
 const NO_RING: &str = "the program made no ring";
 
-/// The version of the form below, which changes when a field changes or goes away.
+/// The version of the JSON below. It changes when a field changes or is removed.
 const SCHEMA: u32 = 1;
 
 /// The JSON of `anyring check --json`.
 #[derive(Serialize)]
 struct Verdict {
     schema: u32,
-    /// Whether all held, and that is proven.
+    /// True if all expectations hold, and this is proven.
     holds: bool,
-    /// Why nothing is proven.
+    /// The reason why nothing is proven.
     not_proven: Option<String>,
     backend: &'static str,
-    /// Why this one.
+    /// The reason for this backend.
     why: String,
     /// The program's exit status.
     status: i32,
     rings: usize,
-    /// Not counted by --lint.
+    /// Number of requests; `null` with --lint, which does not count them.
     requests: Option<u64>,
-    /// Opcodes that are not asked about.
+    /// Opcodes that --except leaves out.
     except: Vec<String>,
     expectations: Vec<Expectation>,
 }
 
-/// One that was stated.
+/// An expectation from the command line.
 #[derive(Serialize)]
 struct Expectation {
-    /// The flag and its bound, as they were given.
+    /// The flag and its bound, as given.
     expectation: String,
     holds: bool,
-    /// What says that it does not hold.
+    /// The facts that break it.
     evidence: Vec<String>,
 }
 
-/// Runs the program and compares. The answer is its exit status, where that is not 0, else whether all held.
+/// Runs the program and checks the expectations. Returns the program's exit status if that is not 0, else the
+/// verdict's.
 pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
     let except = excepted(&options.except)?;
-    // Made before the program runs, which would be in vain.
+    // Created first: if this fails, the program need not run.
     let mut files = Files::create(options)?;
     if options.lint {
         return lint(options, &mut files);
@@ -75,7 +76,7 @@ pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
     Ok(if status == 0 && !verdict.holds { FAILED } else { status })
 }
 
-/// Where the verdict goes besides standard error.
+/// The files for the verdict, which also goes to standard error.
 struct Files {
     json: Option<(String, File)>,
     junit: Option<(String, File)>,
@@ -101,8 +102,8 @@ impl Files {
     }
 }
 
-/// Misuse of the interface, which is looked for on anyring's engine. The answer is the program's exit status, where that is not
-/// 0, else whether there was none.
+/// Looks for misuse of the interface, on anyring's engine. Returns the program's exit status if that is not 0, else
+/// the verdict's.
 fn lint(options: &CheckOptions, files: &mut Files) -> Result<i32, Failure> {
     let Linted { status, rings, findings } = chaos::lint(&options.program)?;
     let evidence: Vec<_> = findings.iter().map(|lines| lines.join("; ").replace(";     at", "; at")).collect();
@@ -135,7 +136,7 @@ fn lint(options: &CheckOptions, files: &mut Files) -> Result<i32, Failure> {
     }
 }
 
-/// The flag that asks what the kernel punts: the answer of another engine is none.
+/// The flag that asks whether the kernel uses workers. Another engine cannot answer that.
 fn about_punts(options: &CheckOptions) -> Option<&'static str> {
     match (options.no_punts, options.max_worker_share) {
         (true, _) => Some("--no-punts"),
@@ -144,7 +145,7 @@ fn about_punts(options: &CheckOptions) -> Option<&'static str> {
     }
 }
 
-/// The opcodes as the report names them.
+/// The opcodes, named as in the report.
 fn excepted(names: &[String]) -> Result<Vec<String>, Failure> {
     const AIO: [&str; 8] = ["PREAD", "PWRITE", "FSYNC", "FDSYNC", "POLL", "NOOP", "PREADV", "PWRITEV"];
     let known = |name: &String| {
@@ -161,7 +162,7 @@ fn excepted(names: &[String]) -> Result<Vec<String>, Failure> {
     names.iter().map(known).collect()
 }
 
-/// What is said on standard error: what did not hold, or one line that all did; or that nothing is proven.
+/// Reports to standard error what did not hold, or one line that all held, or that nothing is proven.
 fn say(verdict: &Verdict) -> Result<(), Failure> {
     let (backend, why) = (verdict.backend, &verdict.why);
     let broken: Vec<_> = verdict.expectations.iter().filter(|it| !it.holds).collect();
@@ -211,7 +212,7 @@ fn verdict(options: &CheckOptions, except: Vec<String>, watched: &Watched) -> Ve
     }
 }
 
-/// Each that was stated, with one line for each fact that breaks it.
+/// Each expectation, with one line for each fact that breaks it.
 fn expectations(options: &CheckOptions, except: &[String], report: &Report) -> Vec<Expectation> {
     let kinds = || {
         let all = report.rings.iter().flat_map(|ring| ring.kinds.iter().map(move |kinds| (ring.ring, kinds)));
@@ -252,7 +253,7 @@ fn expectations(options: &CheckOptions, except: &[String], report: &Report) -> V
     stated
 }
 
-/// A time in the unit in which the bound was given.
+/// A time in the unit of the bound.
 fn in_unit_of(bound: &Bound, ns: u64) -> String {
     let value = ns as f64 / bound.unit_ns;
     let digits = if value < 10.0 && bound.unit_ns > 1.0 { 3 } else { 0 };

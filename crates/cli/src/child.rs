@@ -1,8 +1,8 @@
-//! Asking a question in a forked child, because the answer may be a signal: a seccomp filter may kill whoever makes
-//! the call, and a supervisor may never answer it.
+//! Asks a question in a forked child, because the answer may be a signal. A seccomp filter may kill the process that
+//! makes the call, and a supervisor may never answer it.
 //!
-//! The child's exit signal is 0, so that a program exec'ed afterwards inherits no pending SIGCHLD and an inherited
-//! "ignore SIGCHLD" does not take the child's status from us.
+//! The child's exit signal is 0. A program that is executed later therefore inherits no pending SIGCHLD. An inherited
+//! "ignore SIGCHLD" does not discard the child's status.
 
 use crate::errno;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -16,35 +16,36 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a child may take, in seconds.
+/// Time limit of a child, in seconds.
 pub const PATIENCE_S: u32 = 5;
 
-/// What is said where none can be made.
+/// The reason given where no child can be made.
 pub const NO_CHILD: &str = "no child process can be made";
 
-/// Whether a child was refused as only an emulator of another processor's programs does it. Relaxed: there is one thread.
+/// Whether a child was refused in the way of an emulator for programs of another processor. Relaxed: there is one
+/// thread.
 static IS_EMULATED: AtomicBool = AtomicBool::new(false);
 
-/// Whether an emulator (qemu-user) answers this program's calls, as the last child that was made has shown.
+/// True if an emulator (qemu-user) answers this program's calls, as the last child has shown.
 pub fn is_emulated() -> bool {
     IS_EMULATED.load(Ordering::Relaxed)
 }
 
-/// How a question ended.
+/// The outcome of a question.
 #[derive(Debug, Clone)]
 pub enum Outcome<T> {
     /// The child answered.
     Answered(T),
-    /// This signal ended the child first.
+    /// This signal ended the child before it answered.
     Killed(i32),
     /// The child took longer than [`PATIENCE_S`].
     TimedOut,
-    /// The question could not be asked, or the child ended without a word: this is why.
+    /// The question could not be asked, or the child ended without an answer. The text is the reason.
     Failed(String),
 }
 
 impl<T> Outcome<T> {
-    /// The outcome for people, with `answered` saying an answer.
+    /// Describes the outcome for people; `answered` describes an answer.
     pub fn describe(&self, answered: impl FnOnce(&T) -> String) -> String {
         match self {
             Outcome::Answered(answer) => answered(answer),
@@ -55,19 +56,19 @@ impl<T> Outcome<T> {
     }
 }
 
-/// Runs `question` in a forked child and brings back its answer. The caller must have only one thread.
+/// Runs `question` in a forked child and returns its answer. The caller must have only one thread.
 pub fn ask<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
     let Some(answers) = Answer::new() else { return Outcome::Failed(refused("mmap")) };
     let child = Child::make(|| answers.give(&question()));
     answers.end(child.map(Child::wait))
 }
 
-/// The same, and where no child can be made here, if no filter may kill for it.
+/// Like [`ask`]. If no child can be made, asks in this process, unless a filter might kill it.
 pub fn ask_if_safe<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
     ask_or_here(question, || !may_be_filtered())
 }
 
-/// The same, and here also below a filter: about what will be done in this process anyway.
+/// Like [`ask`]. If no child can be made, asks in this process even below a filter: it will make these calls anyway.
 pub fn ask_anyhow<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
     ask_or_here(question, || true)
 }
@@ -85,34 +86,38 @@ fn ask_or_here<T: Serialize + DeserializeOwned>(
     }
 }
 
-/// Runs `rehearsal` where a seccomp filter may be in force, which may kill for any call that it makes, in a forked child, and brings back its
-/// answer; where no child can be made, here. `None` where the child was killed. Until its end is seen this process makes the calls only without which no program is
-/// started, or says anything: not even one that waits, or that gives the memory back.
+/// Runs `rehearsal` in a forked child if a seccomp filter may be in force: any of its calls might be fatal.
+/// Otherwise, or if no child can be made, runs it in this process. Returns its answer, or `None` if the child was
+/// killed.
+///
+/// Until the end of the child is known, this process makes only calls that starting a program or reporting an error
+/// needs anyway. It does not even wait for the child or unmap memory.
 pub fn rehearse<T: Serialize + DeserializeOwned>(rehearsal: impl FnOnce() -> T) -> Option<T> {
     if is_surely_unfiltered() {
         return Some(rehearsal());
     }
     let Some(answers) = Answer::new().map(ManuallyDrop::new) else { return Some(rehearsal()) };
-    // SAFETY: as in `Child::make`; CLONE_VFORK has this process wait until the child has ended.
+    // SAFETY: as in `Child::make`; CLONE_VFORK suspends this process until the child has ended.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK, 0, 0, 0, 0) };
     match pid {
-        // Where qemu-user emulates the processor, too.
+        // Also under qemu-user.
         -1 => Some(rehearsal()),
         0 => be_child(|| answers.give(&rehearsal())),
         _ => {
             let answer = answers.read()?;
-            // It has answered, so that it could wait for children of its own.
-            // SAFETY: the status is not asked for.
+            // The child has answered, so it could wait for its own children: waiting is not fatal here.
+            // SAFETY: no status is stored.
             unsafe { libc::waitpid(pid as libc::pid_t, std::ptr::null_mut(), libc::__WALL) };
             Some(answer)
         }
     }
 }
 
-/// Whether /proc says that no seccomp filter is in force: asked by calls without which nothing is started.
+/// True if /proc reports that no seccomp filter is in force. Uses only calls that starting any program needs.
 fn is_surely_unfiltered() -> bool {
     let (mut status, mut length) = ([0_u8; 4096], 0);
-    // SAFETY: a string and an array of ours. The file is closed by what this process executes.
+    // SAFETY: a constant string and a local array. The file is closed when this process executes a program
+    // (O_CLOEXEC).
     unsafe {
         let file = libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file >= 0 {
@@ -123,32 +128,33 @@ fn is_surely_unfiltered() -> bool {
     status[..length].split(|byte| *byte == b'\n').any(is_none)
 }
 
-/// Whether a seccomp filter is in force, as far as anybody tells.
+/// True unless prctl(2) reports that no seccomp filter is in force.
 pub fn may_be_filtered() -> bool {
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP) != 0 }
 }
 
-/// What a program printed, on both of its standard streams, and its exit status.
+/// The output of a program, on both of its standard streams, and its exit status.
 pub struct Said {
     pub status: i32,
     pub text: String,
 }
 
-/// Has a forked child become a program, by `execute`, which comes back to say why not. No file is opened, and no pipe needed.
+/// Has a forked child execute a program by `execute`, which returns only to say why not. Opens no file and needs no
+/// pipe.
 pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Said> {
     let streams = match memfd_create("anyring-said", MemfdFlags::CLOEXEC) {
         Ok(file) => std::fs::File::from(file),
         Err(error) => return Outcome::Failed(format!("memfd_create: {}", errno::name(error.raw_os_error()))),
     };
     let child = Child::make(|| {
-        // SAFETY: numbers of this process, which nobody else has.
+        // SAFETY: replaces descriptors of the child only, whose single thread this is.
         unsafe {
             libc::dup2(streams.as_raw_fd(), 1);
             libc::dup2(streams.as_raw_fd(), 2);
         }
         let why = execute();
-        // SAFETY: a string of ours.
+        // SAFETY: a string of this process, with its length.
         unsafe { libc::write(2, why.as_ptr().cast(), why.len()) };
         false
     });
@@ -169,7 +175,7 @@ fn refused(call: &str) -> String {
     format!("{call}: {}", errno::name(errno::last()))
 }
 
-/// Memory that a child shares with this process: how long its answer is, and the answer.
+/// Memory shared with a child: the length of its answer, then the answer.
 struct Answer(*mut u64);
 
 impl Answer {
@@ -177,7 +183,7 @@ impl Answer {
 
     fn new() -> Option<Answer> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping wherever the kernel likes.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), Answer::BYTES, protection, flags, -1, 0) };
         (at != libc::MAP_FAILED).then_some(Answer(at.cast()))
     }
@@ -186,7 +192,8 @@ impl Answer {
         let text = serde_json::to_vec(answer).unwrap_or_default();
         let has_room = text.len() <= Answer::BYTES - 8;
         if has_room {
-            // SAFETY: inside the mapping; this process alone writes there, and the other reads once this one has ended.
+            // SAFETY: inside the mapping. Only this process writes there, and the other reads after this one has
+            // ended.
             unsafe {
                 std::ptr::copy_nonoverlapping(text.as_ptr(), self.0.add(1).cast(), text.len());
                 self.0.write(text.len() as u64);
@@ -195,9 +202,9 @@ impl Answer {
         has_room
     }
 
-    /// What a child said that has ended.
+    /// The answer of a child that has ended.
     fn read<T: DeserializeOwned>(&self) -> Option<T> {
-        // SAFETY: inside the mapping, of which the child has checked the length; it has ended.
+        // SAFETY: inside the mapping, whose length bounds the text; the child has ended and writes no more.
         let text = unsafe {
             let length = (self.0.read() as usize).min(Answer::BYTES - 8);
             std::slice::from_raw_parts(self.0.add(1).cast::<u8>(), length)
@@ -205,7 +212,7 @@ impl Answer {
         serde_json::from_slice(text).ok()
     }
 
-    /// The same, by how it ended.
+    /// The outcome, from the answer and the child's wait status.
     fn end<T: DeserializeOwned>(&self, ended: Result<Option<i32>, String>) -> Outcome<T> {
         match (self.read(), ended) {
             (_, Err(why)) => Outcome::Failed(why),
@@ -219,20 +226,21 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; what was read of it is gone.
+        // SAFETY: mapped by `new`; no reference into it is left.
         unsafe { libc::munmap(self.0.cast(), Answer::BYTES) };
     }
 }
 
-/// The child's part: ends it with status 0 if `body` says so.
+/// Runs the child's part: ends it with status 0 if `body` returns true.
 fn be_child(body: impl FnOnce() -> bool) -> ! {
-    // What is killed leaves no core file.
+    // A killed child leaves no core file.
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
     let is_well = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
     loop {
         for end in [libc::SYS_exit_group, libc::SYS_exit] {
-            // SAFETY: ends the child, its only thread, without running what the parent registered for its own exit. One may be refused.
+            // SAFETY: ends the child, its only thread, without running the parent's exit handlers. A filter may
+            // refuse one of the two.
             unsafe { libc::syscall(end, i32::from(!is_well)) };
         }
     }
@@ -241,24 +249,24 @@ fn be_child(body: impl FnOnce() -> bool) -> ! {
 /// A child that has not been waited for.
 struct Child {
     pid: libc::pid_t,
-    /// Linux 5.2.
+    /// Its pidfd; `None` before Linux 5.2.
     end: Option<OwnedFd>,
 }
 
 impl Child {
-    /// A forked child that ends with status 0 if `body` says so.
+    /// Forks a child that ends with status 0 if `body` returns true.
     fn make(body: impl FnOnce() -> bool) -> Result<Child, String> {
         let mut end = -1;
         let mut fork = |flags: libc::c_int| {
-            // SAFETY: a fork: nothing is shared, and with one thread no lock is held by another that the child would lack. The
-            // kernel stores the descriptor, if it knows the flag.
+            // SAFETY: a fork: nothing is shared, and with one thread no lock is held by another that the child would
+            // lack. The kernel stores the descriptor, if it knows the flag.
             unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut end, 0, 0) as libc::pid_t }
         };
         let mut pid = fork(libc::CLONE_PIDFD);
         if pid == -1 && errno::last() == libc::EINVAL {
             pid = fork(0);
         }
-        // Each kernel makes a child without a signal; qemu-user makes only those that fork(3) of libc would.
+        // Every kernel can make a child without an exit signal; qemu-user accepts only the flags of libc's fork(3).
         if pid == -1 && errno::last() == libc::EINVAL {
             IS_EMULATED.store(true, Ordering::Relaxed);
             pid = fork(libc::SIGCHLD);
@@ -268,12 +276,12 @@ impl Child {
             0 => be_child(body),
             _ => {}
         }
-        // SAFETY: made for us just now.
+        // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
         let end = (end >= 0).then(|| unsafe { OwnedFd::from_raw_fd(end) });
         Ok(Child { pid, end })
     }
 
-    /// The wait status; None where it took too long, and was killed.
+    /// The wait status; `None` if the child took too long and was killed.
     fn wait(self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(PATIENCE_S.into());
         let patience = Timespec { tv_sec: i64::from(PATIENCE_S), tv_nsec: 0 };
@@ -285,7 +293,7 @@ impl Child {
         let told = self.end.as_ref().map(|end| poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&patience)));
         let in_time = match told {
             Some(Ok(ready)) => ready != 0,
-            // Without pidfds, or poll(2).
+            // Without a pidfd, or where poll(2) fails.
             _ => loop {
                 match reap(libc::WNOHANG) {
                     0 if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
@@ -295,7 +303,7 @@ impl Child {
             },
         };
         if !in_time {
-            // SAFETY: our own child, not yet waited for, so the number is still its.
+            // SAFETY: our own child, not yet waited for, so the number is still its own.
             unsafe { libc::kill(self.pid, libc::SIGKILL) };
         }
         while reap(0) == -1 && errno::last() == libc::EINTR {}

@@ -1,4 +1,4 @@
-//! Every flag of the command: the one source of parsing, `--help`, the man pages and the completions.
+//! The flags of the command: the single source of parsing, `--help`, the man pages and the completions.
 //! crates/xtask/dist includes this file, so it names nothing else of the crate.
 
 use anyring_engine::chaos::rules::RULES;
@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Runs io_uring programs, unmodified, where the kernel denies io_uring.
+/// Run unmodified io_uring programs where the kernel denies io_uring
 #[derive(Debug, Parser)]
 #[command(name = "anyring", version, max_term_width = 100)]
 pub struct Cli {
@@ -26,7 +26,7 @@ pub enum Command {
     Lab(LabOptions),
     Advise(AdviseOptions),
     Chaos(ChaosOptions),
-    /// Tries one way into the engine, in a process that doctor has started.
+    /// Tries one way into the engine, in a process that doctor has started
     #[command(hide = true)]
     EntryPoint {
         name: EntryPoint,
@@ -52,26 +52,26 @@ cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a u
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, override_usage = "anyring run [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct RunOptions {
-    /// The server of io_uring: auto takes the kernel if its io_uring works, and anyring for the rings that it refuses [default:
-    /// ANYRING_BACKEND, else auto]
+    /// Choose who serves io_uring. auto: the kernel if its io_uring works, and anyring for rings that the kernel
+    /// refuses [default: ANYRING_BACKEND, else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// The server of Linux AIO: io_setup, io_submit and the others [default: ANYRING_AIO, else auto]
+    /// Choose who serves Linux AIO: io_setup, io_submit and the others [default: ANYRING_AIO, else auto]
     #[arg(long, value_enum)]
     pub aio: Option<Backend>,
-    /// Keep counters of what anyring served in FILE (ANYRING_STATS)
+    /// Keep counters in FILE of what anyring serves, for `anyring stats` (ANYRING_STATS)
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
     /// Write anyring's messages to FILE (ANYRING_LOG)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Do not trap raw `syscall` instructions, so that no_new_privs stays as it is (ANYRING_RAW=0)
+    /// Do not trap the program's own system call instructions, so that no_new_privs stays as it is (ANYRING_RAW=0)
     #[arg(long)]
     pub no_raw: bool,
-    /// Run the program as a guest, even if the library can be preloaded into it or the kernel serves it
+    /// Run PROGRAM as a guest, even if the library can be preloaded into it or the kernel serves it
     #[arg(long, conflicts_with_all = ["no_guest", "no_raw"])]
     pub guest: bool,
-    /// Run no guests: refuse a program into which the library cannot be preloaded
+    /// Never run a guest: refuse a program into which the library cannot be preloaded
     #[arg(long)]
     pub no_guest: bool,
     #[command(flatten)]
@@ -102,20 +102,21 @@ programs run without their privileges.
 Exit status: the program's own. 125 when the filter cannot be installed, 126 when the program cannot be executed,
 127 when it was not found, 2 for a usage error.";
 
-/// Run PROGRAM where the io_uring calls are refused, as containers refuse them
+/// Run PROGRAM with the io_uring calls refused, as containers do
 #[derive(Debug, Args)]
 #[command(after_help = DENY_EXAMPLES, override_usage = "anyring deny [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct DenyOptions {
-    /// Answer of io_uring_setup, io_uring_enter and io_uring_register [default: EPERM, or the profile's]
+    /// Answer to io_uring_setup, io_uring_enter and io_uring_register [default: EPERM, or the profile's]
     #[arg(long, value_enum, ignore_case = true)]
     pub errno: Option<DenyErrno>,
-    /// Take away what else is missing in this environment (docs/profiles.md lists it)
+    /// Imitate this environment, including all else that it lacks (docs/profiles.md lists it)
     #[arg(long, value_enum)]
     pub profile: Option<Profile>,
-    /// Refuse io_setup, io_submit, io_getevents, io_pgetevents, io_destroy and io_cancel too
+    /// Also refuse io_setup, io_submit, io_getevents, io_pgetevents, io_destroy and io_cancel
     #[arg(long)]
     pub aio: bool,
-    /// Refuse seccomp(2) with EPERM too: anyring then cannot serve programs that make their own system calls
+    /// Also refuse new seccomp filters, with EPERM: anyring then cannot serve programs that make their own system
+    /// calls
     #[arg(long)]
     pub seccomp: bool,
     #[command(flatten)]
@@ -134,15 +135,15 @@ pub enum DenyErrno {
     Enomem,
     #[value(name = "EINVAL")]
     Einval,
-    /// The process ends by SIGSYS, as where a filter lists what is allowed
+    /// Kill the process with SIGSYS, like a filter that lists the allowed calls
     #[value(name = "kill")]
     Kill,
-    /// The thread gets a SIGSYS, as on Android
+    /// Send the thread a SIGSYS, as Android does
     #[value(name = "trap")]
     Trap,
 }
 
-/// An environment in which io_uring and more is missing.
+/// An environment that lacks io_uring and more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
     /// A container under the default seccomp profile of Docker or containerd (EPERM)
@@ -151,18 +152,18 @@ pub enum Profile {
     Rhel8,
     /// The gVisor sandbox (ENOSYS)
     Gvisor,
-    /// Everything that anyring can do without, and /proc (EPERM)
+    /// Nothing that anyring can do without, and no /proc (EPERM)
     Minimal,
-    /// The sandbox of a coding agent without network: no calls that reach others by sockets, no ptrace (EPERM)
+    /// A coding agent's sandbox without network: no sockets that reach other processes, no ptrace (EPERM)
     Agent,
-    /// The agent's sandbox, without pairs of sockets, too: nothing is served there (EPERM)
+    /// The agent's sandbox, also without socket pairs: nothing is served there (EPERM)
     AgentStrict,
-    /// A service whose filter ends the process for what it does not list (kill)
+    /// A service whose filter kills the process for any call that it does not list (kill)
     Kill,
 }
 
 impl DenyErrno {
-    /// The filter's answer for the system calls.
+    /// The filter's answer to the system calls.
     pub fn action(self) -> u32 {
         let errno = |code: i32| libc::SECCOMP_RET_ERRNO | code as u32;
         match self {
@@ -191,7 +192,7 @@ Exit status: 0 when an io_uring program would run here (by the kernel or by anyr
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorOptions {
-    /// Say of a process that runs who serves it, which rings it has and what was refused
+    /// Examine the running process PID: who serves it, which rings it has, what was refused
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
     /// Print the findings as JSON (docs/doctor.md describes it)
@@ -213,24 +214,25 @@ permission to trace the process (ptrace(2)). They find it while it has a ring of
 
 Exit status: 0 when the counters were printed, 125 when FILE or PID has none.";
 
-/// Print the counters that `run --stats FILE` (ANYRING_STATS) keeps, or those of a process that runs
+/// Print the counters of anyring: those in a file of `run --stats` (ANYRING_STATS), or those of a running process
 #[derive(Debug, Args)]
 #[command(after_help = STATS_EXAMPLES)]
 pub struct StatsOptions {
-    /// The counters file, which may be in use; with --prometheus or --listen several, or none for all processes that anyring serves
+    /// The counters file, which may be in use. With --prometheus or --listen: several files, or none for all
+    /// processes that anyring serves
     #[arg(required_unless_present_any = ["pid", "prometheus", "listen"], value_hint = ValueHint::FilePath)]
     pub files: Vec<PathBuf>,
     /// Print the counters of the running process PID
     #[arg(long, value_name = "PID", conflicts_with = "files", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
-    /// Print them as JSON (docs/configuration.md describes it)
+    /// Print the counters as JSON (docs/configuration.md describes it)
     #[arg(long)]
     pub json: bool,
-    /// Print them as OpenMetrics text, for Prometheus (docs/configuration.md describes it)
+    /// Print the counters as OpenMetrics text, for Prometheus (docs/configuration.md describes it)
     #[arg(long, conflicts_with = "json")]
     pub prometheus: bool,
-    /// Answer http://ADDRESS/metrics with them as OpenMetrics text, until a signal ends it. ADDRESS: a loopback address with its port,
-    /// or the path of a Unix socket, which has a slash
+    /// Serve the counters as OpenMetrics text at http://ADDRESS/metrics, until a signal arrives. ADDRESS: a loopback
+    /// address with a port, or the path of a Unix socket, with a slash
     #[arg(long, value_name = "ADDRESS", conflicts_with = "json")]
     pub listen: Option<String>,
 }
@@ -252,28 +254,28 @@ tracepoints carry no sizes.
 Exit status: the program's own; a signal that ended it ends anyring too. 125 when anyring could not do its part, 126
 when the program cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error.";
 
-/// Run PROGRAM and say which path each of its io_uring requests took
+/// Run PROGRAM and report which path each of its io_uring requests took
 #[derive(Debug, Args)]
 #[command(after_help = TRACE_EXAMPLES, override_usage = "anyring trace [OPTIONS] -- PROGRAM [ARGS]...\n       anyring trace [OPTIONS] --pid PID")]
 pub struct TraceOptions {
-    /// The server of io_uring: auto takes the kernel if its io_uring works and can be traced [default: ANYRING_BACKEND,
-    /// else auto]
+    /// Choose who serves io_uring. auto: the kernel if its io_uring works and can be traced, otherwise anyring
+    /// [default: ANYRING_BACKEND, else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
     #[command(flatten)]
     pub form: Form,
-    /// Record the events in FILE for anyring report; report now only with --events, --json or --output
+    /// Record the events in FILE for `anyring report`. To report now as well, add --events, --json or --output
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Show rates, paths and latencies of each interval on standard error while the program runs, as iostat does [default:
-    /// of a second]
+    /// While the program runs, show rates, paths and latencies of each interval on standard error, as iostat does
+    /// [default interval: 1 second]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub live: Option<u32>,
-    /// Then run PROGRAM and COMMAND, which sh(1) gets, in five turns without tracing, and say whether COMMAND takes less: it is
-    /// PROGRAM changed as a finding advises, and does the same work
+    /// Afterwards run PROGRAM and COMMAND in turns, five times each and untraced, and say whether COMMAND takes less
+    /// time. COMMAND, for sh(1), is PROGRAM changed as a finding advises, and does the same work
     #[arg(long, value_name = "COMMAND", conflicts_with = "pid")]
     pub verify: Option<OsString>,
-    /// Trace the running process PID, until it ends or anyring gets SIGINT
+    /// Trace the running process PID until it ends or anyring gets SIGINT
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
     /// The program, looked up in PATH, and its arguments
@@ -281,29 +283,29 @@ pub struct TraceOptions {
     pub words: Vec<OsString>,
 }
 
-/// The output of trace and report.
+/// The forms of output of trace and report.
 #[derive(Debug, Args)]
 pub struct Form {
-    /// Print each event as a line, as bpftrace names it, instead of the summary
+    /// Print a line for each event, named as in bpftrace, instead of the summary
     #[arg(long)]
     pub events: bool,
-    /// Print only events for which all conditions hold: opcode=READ,fd=7,ring=1,res<0. Also thread, len, user_data and event;
-    /// also != <= > >=
+    /// Print only events that meet all conditions, as in opcode=READ,fd=7,ring=1,res<0. Further fields: thread, len,
+    /// user_data, event. Further operators: != <= > >=
     #[arg(long, value_name = "CONDITIONS", requires = "events")]
     pub filter: Option<String>,
-    /// Print the times of events as CLOCK_MONOTONIC has them, not since the first event
+    /// Print the times of events from CLOCK_MONOTONIC, instead of counting from the first event
     #[arg(long, requires = "events")]
     pub monotonic: bool,
     /// Print the summary as JSON (docs/trace.md describes it)
     #[arg(long, conflicts_with = "events")]
     pub json: bool,
-    /// Write to FILE, not to standard error (trace) or standard output (report)
+    /// Write to FILE instead of standard error (trace) or standard output (report)
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Also write the events to FILE for the Perfetto UI (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
-    /// Also write the summary to FILE as a page for a browser: shares of the paths, latency histograms
+    /// Also write the summary to FILE as an HTML page, with shares of the paths and latency histograms
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
@@ -320,7 +322,7 @@ A recording without its end (the trace was killed, or goes on) is reported as fa
 Exit status: 0 when all was reported, 125 when FILE is no recording, has no end, or something cannot be written, 2 for a
 usage error.";
 
-/// Report what anyring trace has recorded in FILE
+/// Report on a recording that anyring trace has made
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_EXAMPLES)]
 pub struct ReportOptions {
@@ -350,61 +352,61 @@ proven: events were lost, or no ring was made. The rest as for trace.";
 #[command(after_help = CHECK_EXAMPLES, override_usage = "anyring check [OPTIONS] -- PROGRAM [ARGS]...")]
 #[group(id = "expectations", required = true, multiple = true, args = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "lint"])]
 pub struct CheckOptions {
-    /// The server of io_uring: auto takes the kernel if its io_uring works and can be traced [default: ANYRING_BACKEND,
-    /// else auto]
+    /// Choose who serves io_uring. auto: the kernel if its io_uring works and can be traced, otherwise anyring
+    /// [default: ANYRING_BACKEND, else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// No request goes to a worker
+    /// Expect that no request goes to a worker
     #[arg(long)]
     pub no_punts: bool,
-    /// At most this share of all requests goes to workers
+    /// Expect that at most this share of all requests goes to workers
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub max_worker_share: Option<f64>,
-    /// No CQE finds the CQ full
+    /// Expect that no CQE finds the CQ full
     #[arg(long)]
     pub no_overflow: bool,
-    /// 99 of 100 requests of each kind complete in this time: 250us, 2ms, 1s. Leaves out requests that wait by nature
-    /// (timeouts, polls, futexes, waitid)
+    /// Expect that 99 of 100 requests of each kind complete within TIME: 250us, 2ms, 1s. Leaves out requests that
+    /// wait by nature (timeouts, polls, futexes, waitid)
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub max_p99: Option<Bound>,
-    /// Report silent misuse: CQEs never seen, user_data twice in flight, files closed that are in use. Checks nothing
-    /// else, and anyring serves (docs/chaos.md)
+    /// Report silent misuse: CQEs never seen, user_data twice in flight, files closed while in use. Nothing else is
+    /// checked, and anyring serves the rings (docs/chaos.md)
     #[arg(long, conflicts_with_all = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "except", "backend"])]
     pub lint: bool,
-    /// Leave requests of these opcodes out: FSYNC, or FSYNC,FALLOCATE (not of --no-overflow)
+    /// Leave out requests with these opcodes: FSYNC, or FSYNC,FALLOCATE (--no-overflow still counts them)
     #[arg(long, value_name = "OPCODES", value_delimiter = ',')]
     pub except: Vec<String>,
     /// Also write the verdict to FILE as JSON (docs/trace.md describes it)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Also write the verdict to FILE as JUnit's XML, a test case for each expectation
+    /// Also write the verdict to FILE as JUnit XML, with a test case for each expectation
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
     #[command(flatten)]
     pub program: Program,
 }
 
-/// A percentage, with its sign or without.
+/// Parses a percentage, with or without its sign.
 fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
     let percent = number.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
     percent.ok_or_else(|| "a percentage, as 5%".to_owned())
 }
 
-/// A time, and how it was given.
+/// A time as it was given.
 #[derive(Debug, Clone)]
 pub struct Bound {
-    /// In nanoseconds.
+    /// The time in nanoseconds.
     pub ns: u64,
-    /// As on the command line.
+    /// The text from the command line.
     pub text: String,
-    /// Its unit there.
+    /// The unit in that text.
     pub unit: &'static str,
-    /// Nanoseconds of that.
+    /// The length of that unit in nanoseconds.
     pub unit_ns: f64,
 }
 
-/// A time with its unit.
+/// Parses a time with its unit.
 fn parse_bound(text: &str) -> Result<Bound, String> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let found = units.iter().find_map(|(unit, unit_ns)| {
@@ -415,7 +417,7 @@ fn parse_bound(text: &str) -> Result<Bound, String> {
     found.ok_or_else(|| "a time with its unit: ns, us, ms or s".to_owned())
 }
 
-/// A time that something may take.
+/// Parses a time limit.
 fn parse_patience(text: &str) -> Result<Bound, String> {
     let bound = parse_bound(text)?;
     (bound.ns != 0).then_some(bound).ok_or_else(|| "a time above 0: nothing takes none".to_owned())
@@ -454,44 +456,45 @@ pub struct LabOptions {
     /// Workloads to measure [default: everything]
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
-    /// Only these backends
+    /// Measure only these backends
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub backends: Option<Vec<String>>,
-    /// Runs that count, after one that is dropped [default: 9, or what the workload needs]
+    /// Number of runs that count, after one that is dropped [default: 9, or what the workload needs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub runs: Option<u16>,
-    /// Approximate time for everything, in minutes: if it is short, workloads make fewer runs, at least 2
+    /// Approximate total time in minutes; if it is short, workloads make fewer runs, at least 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub minutes: Option<u16>,
-    /// Little work and 1 run, to see that it works: do not use the figures
+    /// Do little work in 1 run, to check that everything works: do not use the figures
     #[arg(long)]
     pub quick: bool,
-    /// Measure nothing: show, and with --out draw anew, the report.json of an earlier run
+    /// Measure nothing: show the report.json of an earlier run, and with --out draw its charts again
     #[arg(
         long,
         value_name = "FILE",
         conflicts_with_all = ["workloads", "backends", "runs", "minutes", "quick", "door", "json"]
     )]
     pub from: Option<PathBuf>,
-    /// Write report.html, report.json (not with --from) and each chart as SVG and PNG into DIR, which is made if missing
+    /// Write report.html, report.json (not with --from) and each chart as SVG and PNG to DIR, which is created if
+    /// missing
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print the report as JSON instead of tables (docs/lab.md describes it)
     #[arg(long)]
     pub json: bool,
-    /// How the programs reach io_uring
+    /// The interface by which the programs reach io_uring
     #[arg(long, value_enum, default_value_t = LabDoor::Liburing)]
     pub door: LabDoor,
 }
 
-/// How a program of the interface reaches io_uring.
+/// The interface by which a program reaches io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LabDoor {
     /// liburing's functions, by symbol
     Liburing,
     /// libc's syscall()
     Libc,
-    /// System call instructions of their own
+    /// System call instructions of the program itself
     Raw,
 }
 
@@ -517,19 +520,19 @@ pub struct AdviseOptions {
     /// A file or a block device, `pipe` or `tcp` (./pipe is a file)
     #[arg(value_name = "PATH|pipe|tcp")]
     pub subject: OsString,
-    /// The requests [default: read, for tcp recv]
+    /// The kind of requests [default: read; recv for tcp]
     #[arg(long, value_enum)]
     pub op: Option<AdviseOperation>,
-    /// Bytes a request, in multiples of 1024 with K, of 1024 * 1024 with M [default: several]
+    /// Bytes per request, as in 4096,64K,1M; K means 1024 and M means 1024 * 1024 [default: several sizes]
     #[arg(long = "size", value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub sizes: Vec<u32>,
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// Permit writes: the same data is read and written again, so nobody else may write it meanwhile
+    /// Permit writes: data is read and written back unchanged, so nothing else may write it meanwhile
     #[arg(long)]
     pub rewrite: bool,
-    /// The server of io_uring [default: ANYRING_BACKEND, else auto]
+    /// Choose who serves io_uring [default: ANYRING_BACKEND, else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
     /// Number of request pairs per size, without and with IOSQE_ASYNC (at least 15; fewer if they are slow)
@@ -548,7 +551,7 @@ pub enum AdviseOperation {
     Send,
 }
 
-/// A number of bytes, with K or M.
+/// Parses a number of bytes, with K or M.
 fn parse_size(text: &str) -> Result<u32, String> {
     let (number, unit) = match text.strip_suffix(['k', 'K', 'm', 'M']) {
         Some(number) if text.ends_with(['k', 'K']) => (number, 1 << 10),
@@ -580,7 +583,7 @@ Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (P
 its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error, 128 and the
 signal's number when interrupted.";
 
-/// The rules, from the engine's table.
+/// The list of rules, from the engine's table.
 fn chaos_help() -> String {
     let line = |row: &anyring_engine::chaos::rules::Row| format!("  {:9}  {}\n", row.name, row.what);
     let rules = |permitted| RULES.iter().filter(move |row| row.page.is_some() == permitted).map(line);
@@ -591,7 +594,7 @@ fn chaos_help() -> String {
     )
 }
 
-/// The name of an injection, or of a finding.
+/// Parses the name of an injection or a finding.
 fn parse_injection(text: &str) -> Result<String, String> {
     let name = anyring_engine::chaos::Name::parse(text);
     name.map(|name| name.to_string()).ok_or_else(|| "RING.POSITION.RULE, as 1.2.short".to_owned())
@@ -601,26 +604,26 @@ fn parse_injection(text: &str) -> Result<String, String> {
 #[derive(Debug, Args)]
 #[command(after_help = chaos_help(), override_usage = "anyring chaos [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct ChaosOptions {
-    /// Seed of the choices; with --runs the first of several [default: a random one, with --runs 1]
+    /// Seed of the choices; with --runs, the first of several [default: a random one; 1 with --runs]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Rules: names separated by commas, or a file of names. `all`: everything that the manual permits. `thorough`: all, lifetimes
-    /// and misuse [default: all]
+    /// Rules to follow: names separated by commas, or a file of names. `all`: everything that the manual permits.
+    /// `thorough`: all, lifetimes and misuse [default: all]
     #[arg(long, value_name = "FILE|RULE,...")]
     pub rules: Option<String>,
     /// Number of runs, each with its own seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: Option<u32>,
-    /// End with the first run that fails
+    /// Stop at the first run that fails
     #[arg(long, requires = "runs")]
     pub fail_fast: bool,
-    /// Search the fewest injections with which the first failing seed fails
+    /// Find the fewest injections with which the first failing seed still fails
     #[arg(long)]
     pub shrink: bool,
-    /// Make only these injections, as --shrink and the log name them
+    /// Make only these injections, named as by --shrink and in the log
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_injection)]
     pub only: Vec<String>,
-    /// Kill a run that takes longer, which has failed: 500ms, 10s [default: none, with --runs or --shrink 10s]
+    /// Kill a run that takes longer, and count it as failed: 500ms, 10s [default: none; 10s with --runs or --shrink]
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub timeout: Option<Bound>,
     /// Fail a run that prints this on standard output or standard error
@@ -629,21 +632,21 @@ pub struct ChaosOptions {
     /// Write what was injected and found to FILE, as JSON, one line each (docs/chaos.md describes it)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Also write to FILE, as JUnit's XML, how the runs ended: a test case for each seed
+    /// Also write the outcome of the runs to FILE as JUnit XML, with a test case for each seed
     #[arg(long, value_name = "FILE", requires = "runs", conflicts_with = "shrink")]
     pub junit: Option<PathBuf>,
-    /// Lose power while the program changes files in FOLDER by its rings: it is killed, and FOLDER becomes what a disk might
-    /// hold then
+    /// Lose power while the program changes files in FOLDER through its rings: kill it, and give FOLDER the contents
+    /// that a disk might have then
     #[arg(long, value_name = "FOLDER", requires = "recover", conflicts_with_all = ["only", "junit", "log", "fail_output"])]
     pub crash: Vec<PathBuf>,
-    /// With --crash: what is run then, by sh. The seed fails if it does
+    /// With --crash: run COMMAND then, by sh. The seed fails if COMMAND fails
     #[arg(long, value_name = "COMMAND", requires = "crash")]
     pub recover: Option<String>,
     #[command(flatten)]
     pub program: Program,
 }
 
-/// A way into the engine. The names are those of the hidden subcommand and of the JSON.
+/// A way into the engine, named as in the hidden subcommand and in the JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EntryPoint {
     Preload,

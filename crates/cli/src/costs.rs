@@ -1,5 +1,6 @@
-//! What requests cost here: made in a forked child on the kernel's io_uring, or on the engine in this executable, in the two
-//! ways of which a finding advises one. CPU time, the least of some tries.
+//! Measures the costs of requests here. Each is made in both of the ways between which a finding decides. A forked
+//! child does this on the kernel's io_uring, or on the engine in this executable. Costs are CPU time, the least of
+//! some tries.
 
 use crate::child::{ask, Outcome};
 use anyring_abi::{
@@ -17,13 +18,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const ENTRIES: usize = 64;
-/// Each figure is the least of so many tries.
+/// Number of tries; each figure is the least of them.
 const TRIES: usize = 3;
 const ROUNDS: u32 = 200;
-/// Longer than a round, also on a machine that is busy: several at a time would cost less than one.
+/// Longer than a round, even on a busy machine: timeouts that expire together would cost less each.
 static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 
-/// Measures them; none where rings in memory of the program's own cannot be had (Linux 6.5), or something went wrong.
+/// Measures the costs; `None` without rings in the program's own memory (Linux 6.5), or after an error.
 pub fn here(by_kernel: bool) -> Option<Costs> {
     match ask(|| measure(by_kernel)) {
         Outcome::Answered(costs) => costs,
@@ -31,7 +32,8 @@ pub fn here(by_kernel: bool) -> Option<Costs> {
     }
 }
 
-/// What some rounds take in all: a poll, the call that submits it, its event and the call that waits.
+/// Total CPU time of the rounds of `polls`: in each a poll, the call that submits it, its event and the call that
+/// waits.
 pub fn rounds_ns(by_kernel: bool) -> Option<f64> {
     match ask(|| Client::new(by_kernel, 0, 0)?.polls(false)) {
         Outcome::Answered(each_ns) => each_ns.map(|each_ns| each_ns * (TRIES as u32 * ROUNDS) as f64),
@@ -48,7 +50,7 @@ fn measure(by_kernel: bool) -> Option<Costs> {
     let deferred_ns = deferred.and_then(|mut client| client.polls(false)).map_or(0.0, |it| poll_ns - it);
     let overflow_ns = Client::new(by_kernel, 0, 16)?.fill()? - Client::new(by_kernel, 0, 64)?.fill()?;
     let [worker_ns, lookup_ns] = [client.syncs()? - alone_ns, client.lookup_ns()?];
-    // Last, since the multishot one goes on; before Linux 6.4 there is none.
+    // Last, since the multishot timeout keeps running. Linux before 6.4 has none.
     let again = [false, true].map(|alone| client.timeouts(false, alone));
     let once_ns = Client::new(by_kernel, 0, 0)?.timeouts(true, false);
     let [timeout_ns, timeout_alone_ns] = again.map(|again_ns| match (again_ns, once_ns) {
@@ -71,7 +73,7 @@ fn measure(by_kernel: bool) -> Option<Costs> {
     Some(costs.rounded())
 }
 
-/// CPU time of one of so many calls.
+/// CPU time of one call: the least average of the tries, each of `rounds` calls.
 fn least(rounds: u32, mut call: impl FnMut() -> Option<()>) -> Option<f64> {
     let mut least = f64::MAX;
     for _ in 0..TRIES {
@@ -86,7 +88,7 @@ fn least(rounds: u32, mut call: impl FnMut() -> Option<()>) -> Option<f64> {
     Some(least)
 }
 
-/// A ring in memory of this process, which ends with it.
+/// A ring in memory of this process, which ends with the process.
 struct Client {
     by_kernel: bool,
     fd: i32,
@@ -98,12 +100,12 @@ struct Client {
 
 impl Client {
     fn new(by_kernel: bool, flags: u32, cq_entries: u32) -> Option<Client> {
-        // The engine in this process has no handler, nor an address that is bad.
+        // Claims a fault handler, which is not needed: every address here is valid.
         anyring_engine::os::handler_installed();
         std::env::remove_var("ANYRING_TRACE");
         let area = || {
             let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // SAFETY: a new mapping wherever the kernel likes.
+            // SAFETY: a new mapping, at an address that the kernel chooses.
             let address = unsafe { libc::mmap(std::ptr::null_mut(), 1 << 14, protection, flags, -1, 0) };
             (address != libc::MAP_FAILED).then_some(address)
         };
@@ -123,12 +125,13 @@ impl Client {
     }
 
     fn word(&self, offset: u32) -> &AtomicU32 {
-        // SAFETY: one of the words that setup said to be in the area, which lasts as long as the process.
+        // SAFETY: one of the words that setup placed in the area, which lasts as long as the process.
         unsafe { &*self.queues.add(offset as usize).cast() }
     }
 
     fn push(&mut self, sqe: Sqe) {
-        // SAFETY: the index is below the entries, for which there is room; the server reads it behind the tail's store.
+        // SAFETY: the index is below the entries, for which there is room; the server reads it after the tail's
+        // store.
         unsafe { self.sqes.add((self.tail & (self.params.sq_entries - 1)) as usize).write_volatile(sqe) };
         self.tail = self.tail.wrapping_add(1);
         // Release: the server's Acquire load of the tail sees the SQE.
@@ -138,7 +141,7 @@ impl Client {
     fn enter(&self, to_submit: u32, min_complete: u32) -> Option<()> {
         let flags = IORING_ENTER_GETEVENTS;
         let submitted = match self.by_kernel {
-            // SAFETY: no pointers; what the SQEs name outlives the requests.
+            // SAFETY: no pointers; the memory that the SQEs name outlives the requests.
             true => unsafe { libc::syscall(NR_IO_URING_ENTER, self.fd, to_submit, min_complete, flags, 0, 0) },
             false => {
                 let call = Enter { fd: self.fd as u32, to_submit, min_complete, flags, arg: 0, arg_size: 0 };
@@ -148,9 +151,10 @@ impl Client {
         (submitted == i64::from(to_submit)).then_some(())
     }
 
-    /// Takes all CQEs, the last of which must have succeeded, or its time be over, and is answered.
+    /// Reaps all CQEs and returns the last. It must have succeeded, or be a timeout that expired.
     fn reap(&self) -> Option<Cqe> {
-        // Acquire: pairs with the server's Release store of the tail behind the CQEs. Relaxed: only this thread stores it.
+        // Acquire: pairs with the server's Release store of the tail after the CQEs. Relaxed: only this thread stores
+        // it.
         let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire);
         let head = self.word(self.params.cq_off.head);
         if head.load(Ordering::Relaxed) == tail {
@@ -174,7 +178,7 @@ impl Client {
         Some(each / f64::from(together))
     }
 
-    /// As many NOPs as overflow a small CQ, each eight in a call.
+    /// Submits as many NOPs as overflow a small CQ, eight in a call.
     fn fill(&mut self) -> Option<f64> {
         let each = least(50, || {
             for _ in 0..8 {
@@ -190,7 +194,7 @@ impl Client {
         Some(each / 64.0)
     }
 
-    /// An event each round, with a poll of its own or one for all.
+    /// Handles an event in each round, with a poll of its own or with a single one (`once`).
     fn polls(&mut self, once: bool) -> Option<f64> {
         let event: OwnedFd = eventfd(0, EventfdFlags::NONBLOCK).ok()?;
         let len = if once { IORING_POLL_ADD_MULTI } else { 0 };
@@ -210,11 +214,12 @@ impl Client {
             rustix::io::read(&event, &mut [0u8; 8]).ok()?;
             self.reap().map(drop)
         });
-        std::mem::forget(event); // the poll goes on
+        std::mem::forget(event); // the poll remains armed
         cost
     }
 
-    /// A TIMEOUT each round, perhaps in a call of its own, or one for all.
+    /// Waits for a TIMEOUT in each round, or for shots of a single one (`once`). `alone`: submits it in a call of its
+    /// own.
     fn timeouts(&mut self, once: bool, alone: bool) -> Option<f64> {
         let op_flags = if once { IORING_TIMEOUT_MULTISHOT } else { 0 };
         let addr = &raw const TICK as u64;
@@ -231,7 +236,7 @@ impl Client {
                 self.enter(1, 0)?;
             }
             self.enter(u32::from(!once && !alone), 1)?;
-            // Where nobody takes them for long they fill the CQ, and one ends.
+            // If the CQEs are not reaped for long, they fill the CQ, and the multishot timeout ends.
             let has_ended = self.reap()?.flags & IORING_CQE_F_MORE == 0;
             if once && has_ended {
                 self.push(sqe);
@@ -241,7 +246,7 @@ impl Client {
         })
     }
 
-    /// What a worker always has, and is nothing of a file in memory.
+    /// Makes an FSYNC of a file in memory. It always goes to a worker, and has nothing to do there.
     fn syncs(&mut self) -> Option<f64> {
         let file = memfd_create("anyring-costs", MemfdFlags::CLOEXEC).ok()?;
         least(100, || {

@@ -1,5 +1,6 @@
-//! How a program can be served, read from its file. LD_PRELOAD reaches a dynamically linked ELF file for this machine, started
-//! by glibc's loader, that gives no privileges; one that is linked otherwise may run as a guest.
+//! Decides from a program's file how it can be served. LD_PRELOAD reaches a dynamically linked ELF file for this
+//! machine that glibc's loader starts and that gains no privileges. A program that is linked otherwise may run as a
+//! guest.
 
 use crate::exec::is_executable;
 use crate::output::complain;
@@ -20,26 +21,27 @@ const MACHINE: (u16, &str) = (object::elf::EM_X86_64, "x86-64");
 #[cfg(target_arch = "aarch64")]
 const MACHINE: (u16, &str) = (object::elf::EM_AARCH64, "aarch64");
 
-/// How many `#!` files may name each other, as in the kernel (fs/exec.c, exec_binprm).
+/// Most `#!` files that may name each other, as in the kernel (fs/exec.c, exec_binprm).
 const INTERPRETER_DEPTH: usize = 5;
-/// How much of a file the kernel looks at for `#!` (BINPRM_BUF_SIZE).
+/// Bytes at the start of a file that the kernel examines for `#!` (BINPRM_BUF_SIZE).
 const SCRIPT_LINE_BYTES: u64 = 256;
 
-/// How a program can be served.
+/// The way in which a program can be served.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Way {
     /// With the library preloaded.
     Preloaded,
     /// As a guest.
     Guest {
-        /// What it is that LD_PRELOAD does not do for.
+        /// The property of the program that LD_PRELOAD cannot handle.
         what: String,
-        /// The line that refuses it where there are to be no guests.
+        /// The line that refuses the program if guests are not permitted.
         refusal: String,
     },
 }
 
-/// `Err` is the line that refuses the program. What cannot be read or is no ELF file is left for exec to judge.
+/// Decides how the program can be served. `Err` is the line that refuses it. A file that cannot be read, or is not
+/// ELF, is left for exec to judge.
 pub fn way_of(program: &Path) -> Result<Way, String> {
     let file = loaded_for(program);
     let opened = File::open(&file);
@@ -47,7 +49,7 @@ pub fn way_of(program: &Path) -> Result<Way, String> {
         let file = file.display();
         complain(&format!("anyring: {file} may be executed but not read, so it is unknown whether it is served"));
     }
-    // Of a guest the privileges count, too: they are not gained when it is loaded by a program.
+    // A guest's privileges matter as well: a program that another one loads does not gain them.
     let by_linkage = opened.ok().and_then(obstacle);
     let obstacle = match by_linkage {
         Some(Obstacle { is_for_guest: true, .. }) => privileges(&file).or(by_linkage),
@@ -63,7 +65,8 @@ pub fn way_of(program: &Path) -> Result<Way, String> {
     }
 }
 
-/// Whether the library can be preloaded into the program; `Err` says why not. Nothing is complained of: it goes on without.
+/// Checks whether the library can be preloaded into the program; `Err` is the reason why not. Prints no complaint:
+/// the program starts anyway.
 pub fn takes_library(program: &Path) -> Result<(), String> {
     let file = loaded_for(program);
     let opened = File::open(&file).map_err(|error| crate::errno::of(&error))?;
@@ -72,14 +75,14 @@ pub fn takes_library(program: &Path) -> Result<(), String> {
         .map_or(Ok(()), |obstacle| Err(format!("it is {}", obstacle.what)))
 }
 
-/// Whether glibc's loader starts a file: it then minds LD_TRACE_LOADED_OBJECTS.
+/// True if glibc's loader starts the file, so that LD_TRACE_LOADED_OBJECTS has an effect.
 pub fn is_of_glibc(file: &Path) -> bool {
     let loader = loader_of(file);
     let name = loader.as_deref().and_then(Path::file_name);
     name.is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"))
 }
 
-/// The loader that starts a file, if one does.
+/// The loader that starts the file, if it has one.
 pub fn loader_of(file: &Path) -> Option<PathBuf> {
     let data = ReadCache::new(File::open(file).ok()?);
     let header = FileHeader64::<Endianness>::parse(&data).ok()?;
@@ -89,7 +92,7 @@ pub fn loader_of(file: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(loader)))
 }
 
-/// The file that is executed for a program: a script's interpreter.
+/// The file that is executed for a program: for a script, its interpreter.
 pub fn loaded_for(program: &Path) -> PathBuf {
     let mut file = program.to_owned();
     for _ in 0..INTERPRETER_DEPTH {
@@ -101,7 +104,7 @@ pub fn loaded_for(program: &Path) -> PathBuf {
     file
 }
 
-/// Whether a file is a shared library for this machine; `Err` says what it is.
+/// Checks that the file is a shared library for this machine; `Err` describes it otherwise.
 pub fn check_library(library: &Path) -> Result<(), String> {
     let file = File::open(library).map_err(|error| crate::errno::of(&error))?;
     let data = ReadCache::new(file);
@@ -116,7 +119,7 @@ pub fn check_library(library: &Path) -> Result<(), String> {
     }
 }
 
-/// The file that a script's `#!` line names.
+/// The file named by a script's `#!` line.
 fn interpreter(script: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     File::open(script).ok()?.take(SCRIPT_LINE_BYTES).read_to_end(&mut head).ok()?;
@@ -125,7 +128,7 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(word)))
 }
 
-/// The interpreter that is missing, of a script that cannot be executed because of that.
+/// The missing interpreter that keeps a script from being executed.
 pub fn missing_interpreter(script: &Path) -> Option<PathBuf> {
     let mut file = script.to_owned();
     for _ in 0..INTERPRETER_DEPTH {
@@ -137,13 +140,13 @@ pub fn missing_interpreter(script: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Why LD_PRELOAD does not reach a program.
+/// The reason why LD_PRELOAD does not reach a program.
 struct Obstacle {
-    /// What it is.
+    /// The property that prevents it.
     what: String,
-    /// What to do about it.
+    /// The advice for the user.
     advice: &'static str,
-    /// Whether it can run as a guest.
+    /// Whether the program can run as a guest.
     is_for_guest: bool,
 }
 
@@ -161,7 +164,7 @@ const WHERE_PERMITTED: &str =
     "run it where the kernel's io_uring works (`anyring doctor` says what stands in the way)";
 const OTHER_BUILD: &str = "use a dynamically linked 64-bit glibc build of it";
 
-/// A file that begins as an ELF file does, and goes on otherwise: a shell would take it for a script.
+/// Describes a file that starts as ELF but is truncated: a shell would take it for a script.
 fn damaged() -> Obstacle {
     Obstacle::new("a damaged ELF file, shorter than its headers say".to_owned(), "get an intact copy of it")
 }
@@ -206,7 +209,7 @@ fn linkage<'data>(header: &FileHeader64<Endianness>, data: impl ReadRef<'data>) 
     let loader = Path::new(OsStr::from_bytes(loader));
     if loader.file_name()?.as_bytes().starts_with(b"ld-musl") {
         let what = format!("linked with musl (its loader is {})", loader.display());
-        // Where its loader is missing, that is what has to be said.
+        // If its loader is missing, that is the fault to report.
         return Some(if loader.exists() {
             Obstacle::for_guest(what, OTHER_BUILD)
         } else {
@@ -233,8 +236,9 @@ fn machine_name(machine: u16) -> String {
     }
 }
 
-/// ld.so(8): in secure-execution mode a path in LD_PRELOAD is ignored. The kernel asks for that mode when executing the
-/// file changes an ID or, for a user that is not root, gives capabilities (security/commoncap.c).
+/// Finds privileges that the file gives. In secure-execution mode the loader ignores a path in LD_PRELOAD (ld.so(8)).
+/// The kernel asks for that mode if executing the file changes an ID. For a user other than root, file capabilities
+/// have the same effect (security/commoncap.c).
 fn privileges(file: &Path) -> Option<Obstacle> {
     let may_gain = !rustix::fs::statvfs(file).ok()?.f_flag.contains(StatVfsMountFlags::NOSUID);
     let status = fs::metadata(file).ok()?;

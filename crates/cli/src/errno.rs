@@ -1,4 +1,4 @@
-//! Names of error numbers, for people and for the JSON of doctor.
+//! Names of error numbers, for people and for doctor's JSON.
 
 macro_rules! names {
     ($code:expr, $($name:ident)*) => {
@@ -9,7 +9,7 @@ macro_rules! names {
     };
 }
 
-/// The symbolic name of an error number that a probe of ours may meet, or `errno N`.
+/// The symbolic name of an error number that a probe may get, or `errno N`.
 pub fn name(code: i32) -> String {
     let known = names!(code, EPERM ENOENT EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT EBUSY
         EEXIST ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE EROFS EPIPE ENOSYS ELOOP
@@ -23,7 +23,7 @@ pub fn signal_name(signal: i32) -> String {
     known.map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
-/// What an error says, without its number.
+/// The text of an error, without its number.
 pub fn of(error: &std::io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), describe)
 }
@@ -33,7 +33,7 @@ pub fn last() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// What libc says of an error number, as other commands print it.
+/// libc's text for an error number, as other commands print it.
 pub fn describe(code: i32) -> String {
     let text = std::io::Error::from_raw_os_error(code).to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()

@@ -1,4 +1,4 @@
-//! Starting the program in place of ourselves.
+//! Starts the program in place of this process.
 
 use crate::cli::Program;
 use crate::errno;
@@ -9,10 +9,10 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// execvp(3): returns only to say why the program could not be started. libc's function and not
-/// `std::process::Command`, which would reset the signal mask and SIGPIPE that the program is to inherit.
+/// Executes the program by execvp(3), and returns only to say why it could not be started. It does not use
+/// `std::process::Command`, which would reset the signal mask and SIGPIPE that the program must inherit.
 pub fn exec(program: &Program) -> Result<Infallible, Failure> {
-    // An argument from the kernel holds no NUL byte, so none is lost here.
+    // An argument from the kernel contains no NUL byte, so none is lost here.
     let words: Vec<CString> = program.words.iter().filter_map(|word| CString::new(word.as_bytes()).ok()).collect();
     let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
     argv.push(std::ptr::null());
@@ -22,7 +22,7 @@ pub fn exec(program: &Program) -> Result<Infallible, Failure> {
     Err(refusal(program, errno::last()))
 }
 
-/// Becomes `host`, which is told by `lead` which program to run, and how.
+/// Becomes `host`. The arguments in `lead` name the program to run, and how.
 pub fn exec_by(host: &Path, lead: Vec<OsString>, program: &Program) -> Result<Infallible, Failure> {
     let words = [OsString::from("anyring")].into_iter().chain(lead);
     let words = words.chain(program.words.iter().cloned());
@@ -49,7 +49,7 @@ fn refusal(program: &Program, code: i32) -> Failure {
     Failure { status, message: format!("cannot execute `{}`: {reason}", program.words[0].to_string_lossy()) }
 }
 
-/// Fails as [`exec`] would where there is no such program, before anything is done for it.
+/// Fails as [`exec`] would if the program does not exist, before anything is prepared for it.
 pub fn check_found(program: &Program) -> Result<(), Failure> {
     match resolve(&program.words[0]) {
         Some(file) if std::fs::exists(&file).unwrap_or(true) => Ok(()),
@@ -57,7 +57,7 @@ pub fn check_found(program: &Program) -> Result<(), Failure> {
     }
 }
 
-/// The file that execvp(3) would take for `name`, or `None` when it would find none.
+/// The file that execvp(3) would execute for `name`, or `None` if it would find none.
 pub fn resolve(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name));
@@ -67,17 +67,17 @@ pub fn resolve(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file))
 }
 
-/// Whether execve(2) would not refuse it at first sight, so that who serves it can be said before.
+/// True if execve(2) would not refuse the file at first sight, so that its server can be reported before.
 pub fn can_start(file: &Path) -> bool {
     is_executable(file) && crate::elf::missing_interpreter(file).is_none()
 }
 
-/// Whether we may execute it.
+/// True if this process may execute the file.
 pub fn is_executable(file: &Path) -> bool {
     file.is_file() && accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 
-/// Whether no_new_privs is set (PR_SET_NO_NEW_PRIVS(2const)): exec then grants no IDs or capabilities.
+/// True if no_new_privs is set (PR_SET_NO_NEW_PRIVS(2const)): exec then grants no IDs or capabilities.
 pub fn no_new_privs() -> bool {
     // SAFETY: takes no pointers; the unused arguments must be 0.
     unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }

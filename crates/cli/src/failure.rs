@@ -1,4 +1,4 @@
-//! How the command fails: one line on standard error and an exit status, numbered as by env(1) and timeout(1).
+//! Failures of the command: one line on standard error and an exit status, numbered as by env(1) and timeout(1).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 pub const USAGE: i32 = 2;
 /// anyring itself could not do its part.
 pub const OWN_FAILURE: i32 = 125;
-/// The program was found but cannot be executed, or not served.
+/// The program was found, but cannot be executed or cannot be served.
 pub const CANNOT_EXECUTE: i32 = 126;
 /// The program was not found.
 pub const NOT_FOUND: i32 = 127;
 
-/// What ends the command.
+/// A failure that ends the command.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// Exit status.
     pub status: i32,
-    /// The line for standard error, without the leading `anyring: `; empty where nothing is to be said.
+    /// The line for standard error, without the leading `anyring: `; empty if there is nothing to report.
     pub message: String,
 }
 
 impl Failure {
-    /// Says it on standard error.
+    /// Prints it to standard error.
     pub fn say(&self) {
         if !self.message.is_empty() {
             crate::output::complain(&format!("anyring: {}", self.message));
         }
     }
 
-    /// anyring itself could not do its part.
+    /// A failure of anyring itself.
     pub fn own(message: impl Into<String>) -> Self {
         Failure { status: OWN_FAILURE, message: message.into() }
     }

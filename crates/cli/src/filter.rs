@@ -1,5 +1,5 @@
-//! The programs of `anyring deny`, for seccomp(2): rules by number and arguments. A 32-bit program is to be refused, not killed,
-//! and the filter is installed by a call that a service's own filter may leave.
+//! Filter programs of `anyring deny`, for seccomp(2): rules by call number and arguments. A 32-bit program is
+//! refused, not killed. The filter is installed by prctl(2): a service's own filter may not permit seccomp(2).
 
 use anyring_serve::filters::bpf::{
     answer, argument, jump, load, mask, ALLOW, ANY_BIT, ARCH, AT_LEAST, EQUAL, NATIVE, NUMBER,
@@ -8,22 +8,22 @@ use anyring_serve::filters::Way;
 use libc::sock_filter;
 use std::io;
 
-/// x86-64 marks a call of the x32 ABI by this bit of its number; other architectures have no number that high.
+/// The bit of the number that marks calls of the x32 ABI on x86-64; other architectures have no number that high.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Which calls get which answer, whatever outer filters say.
+/// The answer to some calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     /// The calls.
     pub calls: Calls,
-    /// What must hold of their arguments, all of it.
+    /// Tests of their arguments, which must all hold.
     pub tests: &'static [Test],
     /// SECCOMP_RET_*, with its data.
     pub action: u32,
 }
 
 impl Rule {
-    /// `action` for the call of this number, whatever its arguments.
+    /// `action` for the call with this number, whatever its arguments.
     pub const fn always(number: u32, action: u32) -> Self {
         Rule { calls: Calls::One(number), tests: &[], action }
     }
@@ -32,9 +32,9 @@ impl Rule {
 /// Calls by their number.
 #[derive(Debug, Clone, Copy)]
 pub enum Calls {
-    /// The one of this number.
+    /// The call with this number.
     One(u32),
-    /// Those of this number and above: what a kernel before it does not have.
+    /// Calls with this number or a higher one, which an older kernel does not have.
     From(u32),
 }
 
@@ -82,8 +82,8 @@ impl Test {
     }
 }
 
-/// A filter that obeys the first rule that fits: of `everywhere` on any architecture, then of `native` on this one.
-/// Everything else is permitted.
+/// Builds a filter that obeys the first rule that matches: of `everywhere` on any architecture, then of `native` on
+/// this one. Everything else is permitted.
 pub fn program(everywhere: &[Rule], native: &[Rule]) -> Vec<sock_filter> {
     let mut program = Vec::new();
     append(&mut program, everywhere);
@@ -120,10 +120,10 @@ fn append(program: &mut Vec<sock_filter>, rules: &[Rule]) {
     }
 }
 
-/// Installs a program for this process, which has one thread, and sets no_new_privs.
+/// Installs a filter for this process, which has one thread, and sets no_new_privs.
 ///
 /// # Errors
-/// What prctl(2) answers.
+/// The error of prctl(2).
 pub fn install(program: &[sock_filter]) -> io::Result<()> {
     Way::OnlyThread.install(program).map_err(io::Error::from_raw_os_error)
 }

@@ -1,6 +1,6 @@
-//! Test reports in JUnit's XML, as services for continuous integration read them.
+//! Test reports in JUnit's XML, for services that do continuous integration.
 
-/// What became of a test case. The texts are for people.
+/// The outcome of a test case, with a text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
@@ -11,7 +11,7 @@ pub enum Outcome {
 
 /// The cases of one report.
 pub struct Suite {
-    /// Also the class of each case.
+    /// The name of the suite, and the class of each case.
     name: &'static str,
     cases: String,
     tests: usize,
@@ -24,7 +24,7 @@ impl Suite {
         Suite { name, cases: String::new(), tests: 0, failures: 0, errors: 0 }
     }
 
-    /// Adds a case. `details` are lines that say more than the outcome.
+    /// Adds a case. `details` are further lines on the outcome.
     pub fn case(&mut self, name: &str, outcome: Outcome, details: &str) {
         let (class, name) = (self.name, escape(name));
         self.tests += 1;
@@ -45,7 +45,7 @@ impl Suite {
         };
     }
 
-    /// The report, with what holds of all its cases.
+    /// The report. `properties` apply to all its cases.
     pub fn report(&self, properties: &[(&str, &str)]) -> String {
         let property = |(name, value): &(&str, &str)| {
             format!("      <property name=\"{name}\" value=\"{}\"/>\n", escape(value))
@@ -60,7 +60,7 @@ impl Suite {
     }
 }
 
-/// Text as an attribute's value.
+/// Escapes text for an attribute's value.
 fn escape(text: &str) -> String {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
     escaped.chars().map(|it| if it.is_control() { ' ' } else { it }).collect()

@@ -1,4 +1,4 @@
-//! `anyring lab`: measures, or reads what was measured, prints tables, writes the report.
+//! `anyring lab`: measures, or reads an earlier report, prints tables and writes the report.
 
 use crate::cli::{LabDoor, LabOptions};
 use crate::failure::{Failure, USAGE};
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Measures and shows.
+/// Measures and prints the report.
 pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     if let Some(file) = &options.from {
         return show_again(file, options.out.as_deref());
@@ -47,7 +47,7 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     for (index, workload) in workloads.iter().enumerate() {
         let mut setting = Setting { quick: options.quick, scratch: Scratch::new().map_err(Failure::own)? };
         let plan = (workload.plan)(&mut setting).map_err(Failure::own)?;
-        // What one workload does not need of its share goes to those that follow.
+        // The part of its share that a workload does not need goes to those that follow.
         let left: u32 = workloads[index..].iter().map(|workload| workload.share).sum();
         let share = |end: Instant| end.saturating_duration_since(Instant::now()) * workload.share / left;
         measuring.deadline = end.map(|end| Instant::now() + share(end));
@@ -65,7 +65,7 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     if report.workloads.is_empty() {
         return Err(Failure::own(report.skipped.join("; ")));
     }
-    // First: what took an hour to measure is not to be lost with whoever reads the tables.
+    // First, so that an hour of measuring is not lost when the reader of the tables has gone.
     if let Some(folder) = &options.out {
         write(folder, "report.json", json(&report)?.as_bytes())?;
         draw(&report, folder)?;
@@ -78,7 +78,7 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     Ok(0)
 }
 
-/// What an earlier run measured.
+/// Shows the report of an earlier run.
 fn show_again(file: &Path, out: Option<&Path>) -> Result<i32, Failure> {
     let json = std::fs::read(file).map_err(|error| of_file(file, error))?;
     let report = Report::from_json(&json).map_err(|why| of_file(file, why))?;
@@ -90,15 +90,15 @@ fn show_again(file: &Path, out: Option<&Path>) -> Result<i32, Failure> {
     Ok(0)
 }
 
-/// The signal that came, 0 for none.
+/// The signal that arrived; 0 for none.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn note(signal: libc::c_int) {
     INTERRUPTED.store(signal, Ordering::Relaxed);
 }
 
-/// Has SIGINT and SIGTERM noted, so that files and devices are taken away before the end. Processes that are measured
-/// start with the default action.
+/// Has SIGINT and SIGTERM noted, so that files and devices are removed before the end. Measured processes start with
+/// the default action.
 pub fn note_interruptions() {
     let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
     for signal in [libc::SIGINT, libc::SIGTERM] {
@@ -111,15 +111,15 @@ fn interrupted() -> Option<i32> {
     Some(INTERRUPTED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
 }
 
-/// An error once a signal came.
+/// Fails once a signal has arrived.
 pub fn check_interrupted() -> Result<(), String> {
     interrupted().map_or(Ok(()), |signal| Err(format!("interrupted by {signal}")))
 }
 
-/// Why measuring ended.
+/// The reason why measuring ended.
 pub fn failed(message: String) -> Failure {
     match interrupted() {
-        // A process that was measured just then has failed by the same signal.
+        // A process that was being measured has failed by the same signal.
         Some(signal) => Failure { status: 128 + signal, message: "interrupted".to_owned() },
         None => Failure::own(message),
     }
@@ -149,17 +149,17 @@ fn door(door: LabDoor) -> Door {
     }
 }
 
-/// On standard error, if that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 pub fn progress(name: &str, steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
-    // The template is a constant that is right.
+    // The template is a valid constant.
     if let Ok(style) = ProgressStyle::with_template("{msg:8} {wide_bar} {pos}/{len}  {eta} left") {
         bar.set_style(style);
     }
     bar.with_message(name.to_owned())
 }
 
-/// With an end of line, for a terminal.
+/// The report as JSON, with a newline at the end.
 pub fn json(report: &impl serde::Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(report).map_err(|error| Failure::own(error.to_string()))?;
     Ok(text + "\n")
@@ -174,7 +174,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(&path, bytes).map_err(|error| of_file(&path, error))
 }
 
-/// The page and the charts.
+/// Writes the page and the charts.
 fn draw(report: &Report, folder: &Path) -> Result<(), Failure> {
     write(folder, "report.html", html::page(report).map_err(Failure::own)?.as_bytes())?;
     for chart in report.workloads.iter().flat_map(chart::of) {

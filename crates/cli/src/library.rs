@@ -1,4 +1,4 @@
-//! Where libanyring.so and the host of guests are.
+//! Finds libanyring.so and the host of guests.
 
 use crate::child::{self, Outcome};
 use crate::elf;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "libanyring.so";
 
-/// Where an installed library is, seen from the folder above the executable's. `make install LIBDIR=...` knows the same
-/// list (scripts/install.sh).
+/// Places of an installed library, relative to the folder above the executable's. scripts/install.sh has the same
+/// list (`make install LIBDIR=...`).
 const INSTALLED: [&str; 4] = ["lib/anyring", "lib64/anyring", "lib/x86_64-linux-gnu/anyring", "lib"];
 
-/// The library's absolute path: what ANYRING_LIBRARY names, else beside the executable, else in one of [`INSTALLED`].
-/// The error is one line for people.
+/// The library's absolute path: from ANYRING_LIBRARY, else beside the executable, else in one of [`INSTALLED`]. The
+/// error is one line for people.
 pub fn find() -> Result<PathBuf, String> {
     let candidates = match std::env::var_os("ANYRING_LIBRARY") {
         Some(named) => vec![PathBuf::from(named)],
@@ -37,13 +37,13 @@ pub fn find() -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Whether ANYRING_LIBRARY names it.
+/// True if ANYRING_LIBRARY names the library.
 pub fn is_named() -> bool {
     std::env::var_os("ANYRING_LIBRARY").is_some()
 }
 
-/// [`find`], and that the loader would take it: of a file that it cannot load it says so itself, in the program's output,
-/// and starts the program without it.
+/// Like [`find`], for a library that the loader accepts. Otherwise the loader would complain in the program's output
+/// and start the program without the library.
 pub fn find_loadable() -> Result<PathBuf, String> {
     let library = find()?;
     let why = match elf::check_library(&library) {
@@ -53,15 +53,15 @@ pub fn find_loadable() -> Result<PathBuf, String> {
     Err(format!("{} cannot be preloaded: {why} (ANYRING_LIBRARY=FILE names another)", library.display()))
 }
 
-/// [`find_loadable`], and that it loads into this program.
+/// Like [`find_loadable`], for a library that loads into this program.
 pub fn find_for(program: &Path) -> Result<PathBuf, String> {
     let library = find_loadable()?;
     loads_into(&library, program).map_err(|why| format!("{} cannot be preloaded: {why}", library.display()))?;
     Ok(library)
 }
 
-/// The same, where a program is served without it, too: as a guest, for the inner reason. One that was named is meant, and its
-/// fault is the outer error.
+/// Like [`find_for`], if the program can also be served as a guest: the inner error is the reason for that. If
+/// ANYRING_LIBRARY names the library, its fault is the outer error.
 pub fn try_find(program: Option<&Path>) -> Result<Result<PathBuf, String>, String> {
     match program.map_or_else(find_loadable, find_for) {
         Err(why) if is_named() => Err(why),
@@ -69,8 +69,9 @@ pub fn try_find(program: Option<&Path>) -> Result<Result<PathBuf, String>, Strin
     }
 }
 
-/// Whether the loader of a program takes the library: it says what it would load, in a child. It may lack what the library needs, or
-/// the library lies where nothing may be executed, of which the program's own output would tell, or its end.
+/// Checks that a program's loader accepts the library: in a child, the loader lists what it would load. It may lack
+/// something that the library needs, or the library may be on a file system without execution. Otherwise this would
+/// only show in the program's own output, or at its end.
 pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
     let file = elf::loaded_for(program);
     if !elf::is_of_glibc(&file) {
@@ -86,7 +87,7 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
     });
     let told = match said {
         Outcome::Answered(said) => said.text,
-        // Untried.
+        // No child: not tried.
         Outcome::Failed(why) if why.starts_with(child::NO_CHILD) => return Ok(()),
         other => return Err(other.describe(|_| String::new())),
     };
@@ -97,25 +98,26 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
     told.lines().find(is_fault).map_or(Ok(()), |line| Err(line.trim().to_owned()))
 }
 
-/// The file of this process. Without /proc it is what execve(2) was given, as the auxiliary vector keeps it.
+/// The file of this process. Without /proc it is the path given to execve(2), from the auxiliary vector.
 pub fn executable() -> Result<PathBuf, String> {
     let why = |error: std::io::Error| format!("anyring's own file cannot be found: {}", crate::errno::of(&error));
     std::env::current_exe().or_else(|_| of_auxiliary_vector()).map_err(why)
 }
 
 fn of_auxiliary_vector() -> std::io::Result<PathBuf> {
-    // SAFETY: the vector's entry is null or a string at the top of the stack that the kernel put there for good.
+    // SAFETY: the vector's entry is null or a string at the top of the stack, which the kernel put there and never
+    // removes.
     let name = unsafe {
         let name = libc::getauxval(libc::AT_EXECFN) as *const libc::c_char;
         name.as_ref().map(|name| CStr::from_ptr(name))
     };
     let name = name.ok_or(std::io::ErrorKind::NotFound)?;
     let name = Path::new(OsStr::from_bytes(name.to_bytes()));
-    // Where readlink(2) is refused, as it is.
+    // Where readlink(2) is refused, the path stays as it is.
     std::fs::canonicalize(name).or_else(|_| std::path::absolute(name))
 }
 
-/// The absolute path of the host of guests: what ANYRING_GUEST names, else this executable. The error is one line.
+/// The absolute path of the host of guests: from ANYRING_GUEST, else this executable. The error is one line.
 pub fn find_guest() -> Result<PathBuf, String> {
     if !anyring_guest::HERE {
         return Err("there are no guests on this processor, only on x86-64".to_owned());
@@ -127,7 +129,7 @@ pub fn find_guest() -> Result<PathBuf, String> {
     std::path::absolute(&named).map_err(|error| format!("{}: {error}", named.display()))
 }
 
-/// Where the library may be that belongs to this command.
+/// Paths at which this command's library may be.
 fn beside_executable() -> Result<Vec<PathBuf>, String> {
     let executable = executable().map_err(|error| format!("cannot find {NAME}: {error}"))?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
@@ -136,7 +138,7 @@ fn beside_executable() -> Result<Vec<PathBuf>, String> {
     Ok(std::iter::once(directory.join(NAME)).chain(installed).collect())
 }
 
-/// LD_PRELOAD with `library` first and whatever is preloaded already behind it.
+/// LD_PRELOAD with `library` first, followed by all that is preloaded already.
 pub fn preload_list(library: &Path) -> OsString {
     let mut list = library.as_os_str().to_owned();
     if let Some(present) = std::env::var_os("LD_PRELOAD").filter(|present| !present.is_empty()) {

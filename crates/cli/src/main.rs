@@ -1,11 +1,11 @@
 //! The `anyring` command: `run`, `deny`, `doctor`, `stats`, `trace`, `report`, `check`, `advise`, `chaos` and `lab`.
 //!
-//! `run` and `deny` end by exec'ing the program in this very process, so that exit code, signals and standard streams
-//! pass through by construction. For the same reason the C `main` is ours: Rust's own start would ignore SIGPIPE and
+//! `run` and `deny` end by executing the program in this process, so exit code, signals and standard streams pass
+//! through by construction. For the same reason this file has a C `main`. Rust's own start would ignore SIGPIPE and
 //! open closed standard descriptors, and the program would inherit both.
 //!
-//! The same executable is the host of guests (`crates/guest`), which is why it is linked statically and its memory is the
-//! engine's: one file serves programs in images of any C library, or of none.
+//! The same executable is the host of guests (`crates/guest`). It is therefore linked statically, and its memory is
+//! the engine's: one file serves programs with any C library, or none.
 #![no_main]
 
 mod advise;
@@ -41,19 +41,20 @@ use std::io::Write;
 #[global_allocator]
 static GLOBAL: anyring_engine::alloc::Global = anyring_engine::alloc::Global;
 
-/// What the linker has glibc's malloc call instead of sbrk(2) (build.rs): in a host the program break is the guest's.
+/// Replaces sbrk(2) for glibc's malloc, by a linker option (build.rs): in a host the program break belongs to the
+/// guest.
 #[no_mangle]
 extern "C" fn __wrap___sbrk(_: isize) -> *mut c_void {
     usize::MAX as *mut _
 }
 
-/// The C entry point. `std::env::args_os` needs no help here: glibc hands the arguments to std's initializer.
+/// The C entry point. `std::env::args_os` works as usual: glibc passes the arguments to std's initializer.
 ///
 /// # Safety
-/// Called by libc's start code with what the kernel has passed.
+/// Called by libc's start code with the arguments from the kernel.
 #[no_mangle]
 unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
-    // SAFETY: what libc's start code has passed, and nothing was done yet.
+    // SAFETY: the arguments come from libc's start code, and nothing has run before.
     if let Some(status) = unsafe { anyring_guest::main(argc, argv) } {
         return status;
     }
@@ -62,7 +63,7 @@ unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         failure.say();
         failure.status
     });
-    // Not a return: this flushes standard output, which std otherwise does in the start that we replaced.
+    // Not a return: this flushes standard output, as std's own start would, which this `main` replaces.
     std::process::exit(status)
 }
 
@@ -82,7 +83,7 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
     }
 }
 
-/// The command line, or its fault in one line. Help and version are printed here and end the process.
+/// Parses the command line; an error is one line. Help and version are printed here and end the process.
 fn parse() -> Result<Command, Failure> {
     Cli::try_parse().map(|cli| cli.command).map_err(|error| {
         if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -92,10 +93,10 @@ fn parse() -> Result<Command, Failure> {
             }
         }
         let text = error.to_string();
-        // clap says what is wrong in its first paragraph; usage and hints follow.
+        // clap describes the error in its first paragraph; usage and hints follow.
         let fault: Vec<_> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
         let fault = fault.join(" ");
-        // What may have been meant stands in a paragraph of its own.
+        // A suggestion is a paragraph of its own.
         let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
         let tip = tip.map_or(String::new(), |tip| format!("; {tip}"));
         let message = format!("{}{tip} (see --help)", fault.strip_prefix("error: ").unwrap_or(&fault));

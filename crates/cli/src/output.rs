@@ -1,4 +1,4 @@
-//! What the command itself writes: a result to standard output, a line of its own to standard error.
+//! Output of the command itself: a result on standard output, a line of its own on standard error.
 
 use crate::errno;
 use crate::failure::Failure;
@@ -11,7 +11,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     written.map_err(|error| unwritten("standard output", &error))
 }
 
-/// Why `what` could not be written. A reader that has gone knows that it has, and is told nothing.
+/// The failure to write to `what`. A reader that has closed its end knows that, so nothing is printed.
 pub fn unwritten(what: &str, error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure { status: 128 + libc::SIGPIPE, message: String::new() },
@@ -19,12 +19,12 @@ pub fn unwritten(what: &str, error: &io::Error) -> Failure {
     }
 }
 
-/// A line on standard error. Where nobody can read it, the exit status has to say enough.
+/// Prints a line on standard error. If nobody can read it, the exit status must suffice.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{}", one_line(line));
 }
 
-/// Control characters as escapes: a name may have any, and a message is one line whatever it names.
+/// Escapes control characters: a name may have any, and a message must stay one line.
 fn one_line(text: &str) -> String {
     let escaped = |character: char| match character.is_control() {
         true => character.escape_default().collect(),

@@ -1,6 +1,6 @@
-//! A few requests through an io_uring of its own, as programs make them, one of which waits: the question whether io_uring works here. A sandbox's kernel may have a part
-//! of it only, as gVisor's of 2022 has NOP and READV. Whoever answers the system calls is probed, the kernel or a library in
-//! between, and told apart by what the ring's descriptor is.
+//! A trial of io_uring: a few requests through a ring, made as programs make them; one of them waits. A sandbox's
+//! kernel may have only a part of io_uring: gVisor of 2022 has NOP and READV. The trial reaches whatever answers the
+//! system calls, the kernel or a library in between. The kind of the ring's descriptor distinguishes them.
 
 use crate::child::{ask, ask_if_safe, Outcome};
 use crate::errno;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Who completed the requests.
+/// The server that completed the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Server {
     /// The ring is the kernel's own.
@@ -24,10 +24,10 @@ pub enum Server {
     Emulation,
 }
 
-/// Why they were not.
+/// The reason why the requests did not complete.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Fault {
-    /// This call, or operation, answered this error number.
+    /// This call or operation failed with this error number.
     Refused { call: String, code: i32 },
     /// Every call succeeded, but the completion is wrong or missing.
     Wrong(String),
@@ -48,7 +48,7 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// What became of the kernel's io_uring when it was tried in a child.
+/// The outcome of a trial of the kernel's io_uring in a child.
 pub type Trial = Outcome<Result<Server, Fault>>;
 
 /// Tries io_uring in a forked child.
@@ -56,12 +56,12 @@ pub fn try_here() -> Trial {
     ask_if_safe(|| complete_requests(Needs::All))
 }
 
-/// Whether the kernel's own io_uring works, by `trial`.
+/// True if the trial shows that the kernel's own io_uring works.
 pub fn kernel_works(trial: &Trial) -> bool {
     matches!(trial, Outcome::Answered(Ok(Server::Kernel)))
 }
 
-/// `trial` for people.
+/// Describes the trial for people.
 pub fn describe(trial: &Trial) -> String {
     trial.describe(|answer| match answer {
         Ok(Server::Kernel) => WORKS.to_owned(),
@@ -70,24 +70,25 @@ pub fn describe(trial: &Trial) -> String {
     })
 }
 
-/// What is said of an io_uring that works.
+/// The text for an io_uring that works.
 pub const WORKS: &str = "a NOP, a READ, a POLL_ADD, a TIMEOUT and a RECV that waited were submitted and completed";
 
-/// The requests, in the order of the SQEs; each one's index is its `user_data`. The last waits until the others are there.
+/// The requests in the order of the SQEs; each one's index is its `user_data`. The last one waits for the others.
 const REQUESTS: [Opcode; 5] = [Opcode::Nop, Opcode::Read, Opcode::PollAdd, Opcode::Timeout, Opcode::Recv];
 const ENTRIES: u32 = 8;
-/// How long the TIMEOUT takes.
+/// The time of the TIMEOUT.
 static TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// What the requests of a trial are about.
+/// The extent of a trial.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// What every program has: a filter may kill for more.
+    /// The requests that every program needs: a filter may kill for more.
     Least,
     All,
 }
 
-/// Sets up a ring, asks it for its operations, submits those of [`REQUESTS`] that are needed, waits for them and checks their completions.
+/// Sets up a ring, asks for its operations, submits the needed [`REQUESTS`], waits for them and checks their
+/// completions.
 pub fn complete_requests(needs: Needs) -> Result<Server, Fault> {
     let mut params = Params::default();
     let params_address = std::ptr::from_mut(&mut params) as usize;
@@ -95,7 +96,7 @@ pub fn complete_requests(needs: Needs) -> Result<Server, Fault> {
     // SAFETY: the call just returned this descriptor, and nobody else knows it.
     let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
 
-    // Programs ask what there is; which operations they need is tried below.
+    // Programs ask which operations there are. The requests below show whether those they need work.
     let mut operations = [0_u64; 2 + 256];
     let probe = [fd, IORING_REGISTER_PROBE as usize, operations.as_mut_ptr() as usize, 256, 0, 0];
     call("io_uring_register", NR_IO_URING_REGISTER, probe)?;
@@ -117,7 +118,7 @@ pub fn complete_requests(needs: Needs) -> Result<Server, Fault> {
     }
     // Release: the server's Acquire load of the tail must see the SQEs.
     sq_ring.word(params.sq_off.tail)?.store(wanted.len() as u32, Ordering::Release);
-    // The RECV waits, until the others are there.
+    // The RECV waits until the others have completed.
     let first = wanted.len() - usize::from(files.sockets.is_some());
     let enter = |submit, wait| {
         call("io_uring_enter", NR_IO_URING_ENTER, [fd, submit, wait, IORING_ENTER_GETEVENTS as usize, 0, 0])
@@ -140,14 +141,14 @@ pub fn complete_requests(needs: Needs) -> Result<Server, Fault> {
         )));
     }
     match needs {
-        Needs::Least => Ok(Server::Emulation), // whoever it is
+        Needs::Least => Ok(Server::Emulation), // whichever it is
         Needs::All => Ok(server_of(ring.as_fd())),
     }
 }
 
-/// What the requests are about: what cannot be had is left out, since it says nothing of io_uring.
+/// The files that the requests use. One that is unavailable is left out, since this says nothing about io_uring.
 struct Files {
-    /// A file with a byte in it: this program's own, or a memfd.
+    /// A file with a byte in it: this executable, or a memfd.
     file: Option<OwnedFd>,
     sockets: Option<[OwnedFd; 2]>,
 }
@@ -166,7 +167,7 @@ impl Files {
         Files { file: own().or_else(memory), sockets: sockets.ok().map(<[OwnedFd; 2]>::from) }
     }
 
-    /// Those of [`REQUESTS`] that can be made, by their index.
+    /// Those of [`REQUESTS`] that can be made, with their index.
     fn requests<'a>(&'a self, bytes: &'a mut [u8; 2]) -> impl Iterator<Item = (usize, Sqe)> + 'a {
         let [read, received] = bytes.each_mut().map(|byte| &raw mut *byte as u64);
         REQUESTS.into_iter().enumerate().filter_map(move |(index, opcode)| {
@@ -185,16 +186,16 @@ impl Files {
     }
 }
 
-/// How many rings fit at the same time.
+/// Number of rings that fit at the same time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// So many of 64 entries.
+    /// Rings of 64 entries.
     pub rings: u32,
-    /// What the next one was answered.
+    /// The error for the next one, if a limit was reached.
     pub end: Option<String>,
 }
 
-/// A soft limit; `None` where there is none, or nobody tells.
+/// A soft limit; `None` if it is unlimited or unknown.
 pub fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the kernel fills in a local.
@@ -202,8 +203,8 @@ pub fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Makes rings of 64 entries in a forked child, with which they end, until one is refused. Kernels before Linux 7.2.11 charge them to
-/// the user's limit of locked memory.
+/// Makes rings of 64 entries in a forked child, with which they end, until one is refused. Kernels before Linux
+/// 7.2.11 charge them to the user's limit of locked memory.
 pub fn room() -> Option<Room> {
     match ask(fill) {
         Outcome::Answered(room) => Some(room),
@@ -213,13 +214,13 @@ pub fn room() -> Option<Room> {
 
 fn fill() -> Room {
     const ENTRIES_EACH: usize = 64;
-    /// What a ring is charged at least: its SQEs, and its queues.
+    /// The least that a ring is charged: its SQEs and its queues.
     const BYTES_EACH: u64 = 8192;
     const MOST: u64 = 1280;
-    // One more than may fit; where nothing is charged there is nothing to find.
+    // One more than the limit has room for. Without a limit, a few show that rings fit.
     let limit = soft_limit(libc::RLIMIT_MEMLOCK);
     let most = limit.map_or(ENTRIES_EACH as u64, |bytes| (bytes / BYTES_EACH + 1).min(MOST)) as u32;
-    // The limits of files are another question.
+    // The limit of open files is not the question here, so it is raised.
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills in, and reads, a local.
     unsafe {
@@ -241,7 +242,7 @@ fn fill() -> Room {
     Room { rings: most, end: None }
 }
 
-/// Whether these completions are what [`REQUESTS`] have to be answered, each once.
+/// Checks that these completions are those of [`REQUESTS`], each once.
 fn judge(cqes: &[Cqe]) -> Result<(), Fault> {
     let mut seen = [false; REQUESTS.len()];
     for cqe in cqes {
@@ -268,8 +269,8 @@ fn judge(cqes: &[Cqe]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Who made a ring. The kernel names its rings in /proc; without /proc, an anonymous inode has no file type while what an emulation can
-/// make (a socket, a memfd) has one.
+/// The server of a ring. The kernel names its rings in /proc. Without /proc the file type decides: an anonymous inode
+/// has none, while the files that an emulation can make (a socket, a memfd) have one.
 pub fn server_of(ring: BorrowedFd<'_>) -> Server {
     let of_kernel = match std::fs::read_link(format!("/proc/self/fd/{}", ring.as_raw_fd())) {
         Ok(name) => name.as_os_str() == "anon_inode:[io_uring]",
@@ -282,14 +283,14 @@ pub fn server_of(ring: BorrowedFd<'_>) -> Server {
     }
 }
 
-/// One system call; the name is for the error.
+/// Makes one system call; `name` is for the error.
 fn call(name: &str, number: i64, args: [usize; 6]) -> Result<usize, Fault> {
     let [a, b, c, d, e, f] = args;
     // SAFETY: the calls made here are io_uring's, on structures that outlive them.
     refused(name, unsafe { libc::syscall(number, a, b, c, d, e, f) } as isize)
 }
 
-/// An answer of libc's, or the error number that it left.
+/// The result of a libc call, or the error number that it left.
 fn refused(call: &str, answer: isize) -> Result<usize, Fault> {
     match answer {
         -1 => Err(Fault::Refused { call: call.to_owned(), code: errno::last() }),
@@ -307,12 +308,12 @@ impl Mapping {
     fn new(ring: &OwnedFd, bytes: usize, offset: u32) -> Result<Self, Fault> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         let (fd, offset) = (ring.as_raw_fd(), libc::off_t::from(offset));
-        // SAFETY: a new mapping wherever the kernel likes; it cannot replace one that exists.
+        // SAFETY: a new mapping, at an address that the kernel chooses; it replaces no existing one.
         let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset) };
         Ok(Mapping { address: refused("mmap", address as isize)?, bytes })
     }
 
-    /// The address of a `T` at `offset`, which came from whoever made the ring and is therefore checked.
+    /// The address of a `T` at `offset`. The offset came from the server and is therefore checked.
     fn at<T>(&self, offset: usize) -> Result<*mut T, Fault> {
         let fits = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.bytes);
         if !fits || !offset.is_multiple_of(align_of::<T>()) {

@@ -1,4 +1,5 @@
-//! `anyring run`: decides who serves the program's io_uring and Linux AIO, then becomes the program.
+//! `anyring run`: decides which of the kernel and anyring serves the program's io_uring and Linux AIO, then becomes
+//! the program.
 
 use crate::asked::{self, Decision, Means};
 use crate::cli::{Backend, RunOptions};
@@ -16,32 +17,33 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Executes the program with libanyring.so preloaded, or as a guest: what is not to be served, or cannot be and need not, plainly.
+/// Executes the program with libanyring.so preloaded, or as a guest. A program that anyring is not to serve, or
+/// cannot serve and need not, starts plainly.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     const KILLED: &str =
         "anyring cannot serve io_uring: a filter kills here for a call that it makes before the program starts";
     child::rehearse(|| plan(options)).unwrap_or_else(|| Err(Failure::own(KILLED)))?.carry_out(options)
 }
 
-/// How the program is to be started: made by asking and trying, so that it may be made in a child.
+/// The plan for starting the program. Making it only asks and tries, so a child can do that.
 #[derive(Serialize, Deserialize)]
 struct Plan {
     rings: Decision,
     aio: Decision,
-    /// What is told of it; `None` where there is no program.
+    /// The means of starting it, for the log; `None` if the program does not exist.
     means: Option<Means>,
-    /// Whether the environment is to say who serves.
+    /// Whether the environment has to name the servers.
     is_served: bool,
-    /// Variables to be set, and to be removed.
+    /// Variables to set, and to remove.
     variables: Vec<(String, Option<OsString>)>,
-    /// The host, and what comes between its name and the program's arguments.
+    /// The host of guests, and the arguments between its name and the program's arguments.
     host: Option<(OsString, Vec<OsString>)>,
     /// Whether a filter kills for io_uring's calls.
     calls_kill: bool,
 }
 
 impl Plan {
-    /// The program, without anything of ours.
+    /// The program without anything of anyring's.
     fn plainly(rings: Decision, aio: Decision, means: Option<Means>) -> Plan {
         Plan { rings, aio, means, is_served: false, variables: Vec::new(), host: None, calls_kill: false }
     }
@@ -79,7 +81,7 @@ impl Plan {
 fn plan(options: &RunOptions) -> Result<Plan, Failure> {
     let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
     let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
-    // What is not found, or cannot be executed, is left to exec, which says so: nobody serves it.
+    // A program that is not found, or cannot be executed, is left to exec, which reports it.
     let file = resolve(&options.program.words[0]).filter(|file| can_start(file));
     if (rings.server, aio.server) == (Server::Kernel, Server::Kernel) && !options.guest {
         return Ok(left_to_kernel(file.as_deref(), rings, aio));
@@ -88,7 +90,7 @@ fn plan(options: &RunOptions) -> Result<Plan, Failure> {
         Some(file) => elf::way_of(file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?,
         None => Way::Preloaded,
     };
-    // In a guest everything comes by its own instructions.
+    // A guest makes all its calls by its own instructions, so `no_raw` rules guests out.
     let is_zero = |variable| std::env::var_os(variable).is_some_and(|value| value == "0");
     let no_raw = options.no_raw || is_zero("ANYRING_RAW");
     let no_guest = options.no_guest || no_raw || is_zero("ANYRING_GUEST");
@@ -97,12 +99,13 @@ fn plan(options: &RunOptions) -> Result<Plan, Failure> {
         Some(why) => Err(not_served(&why)),
         None => Ok(()),
     };
-    // Below a filter nobody knows for which of the engine's calls it kills, before they are made.
+    // Below a filter it is unknown which of the engine's calls are fatal, before they are made.
     let is_tried = rings.server == Server::User && child::may_be_filtered();
     if !is_tried {
         not_missing()?;
     }
-    // What is missing says more than what became of a trial. Answers why instructions are left alone.
+    // A missing block explains more than the outcome of a trial. Returns the reason for leaving instructions alone,
+    // if any.
     let judge = |trial: Trial| match trial {
         _ if !is_tried => Ok(None),
         Trial::Served => Ok(None),
@@ -132,8 +135,8 @@ fn plan(options: &RunOptions) -> Result<Plan, Failure> {
     as_guest(options, file, why_no_library, rings, aio)
 }
 
-/// The library, and what its trial has shown, if there is to be one. One that is served with it shows that its loader takes the
-/// library, and so does the program's, where it is the same.
+/// Finds the library, and tries it if `is_tried`. If that trial is served, its loader accepts the library; so does
+/// the program's loader, if it is the same one. Otherwise the program's loader is asked.
 fn find_library(
     file: Option<&Path>,
     is_tried: bool,
@@ -154,8 +157,8 @@ fn not_served(why: &str) -> Failure {
     Failure::own(format!("anyring cannot serve io_uring: {why} (`anyring doctor` says more)"))
 }
 
-/// The program of which the kernel serves all that it does not refuse: with the library standing by, where that can be had, and
-/// else plainly.
+/// The plan for a program that the kernel serves. The library stands by for requests that the kernel refuses, if it
+/// is available; otherwise the program starts plainly.
 fn left_to_kernel(file: Option<&Path>, rings: Decision, aio: Decision) -> Plan {
     let Some(file) = file else { return Plan::plainly(rings, aio, None) };
     let is_wanted = rings.stands_by() || aio.stands_by();
@@ -168,7 +171,8 @@ fn left_to_kernel(file: Option<&Path>, rings: Decision, aio: Decision) -> Plan {
     Plan::plainly(rings, aio, Some(Means::Plain(why)))
 }
 
-/// The program with the library preloaded, and `without` instructions of its own served, for this reason.
+/// The plan with the library preloaded. `without`: the reason why system call instructions of the program are not
+/// served.
 fn preloaded(
     library: PathBuf,
     without: Option<String>,
@@ -187,7 +191,7 @@ fn preloaded(
     for (variable, value) in variables.into_iter().filter(|(_, value)| value.is_some()) {
         plan.set(variable, value);
     }
-    // For children into which the library cannot be preloaded. Without a host they are named in the log.
+    // For children into which the library cannot be preloaded. Without a host, the log names them.
     let host = match library::find_guest() {
         Ok(host) if !no_guest => Some(host.into()),
         _ if no_guest => Some("0".into()),
@@ -197,7 +201,7 @@ fn preloaded(
     plan
 }
 
-/// The program as a guest, and whatever that starts.
+/// The plan for a guest, and for the programs that it starts.
 fn as_guest(
     options: &RunOptions,
     file: &Path,
@@ -207,7 +211,7 @@ fn as_guest(
 ) -> Result<Plan, Failure> {
     let host = library::find_guest().map_err(Failure::own)?;
     let mut plan = Plan::served(rings, aio, Some(Means::Guest(why)));
-    // What it starts has the library preloaded, where that works.
+    // Programs that it starts get the library preloaded, where that works.
     let library = if options.guest { None } else { library::find_loadable().ok() };
     if let Some(library) = &library {
         plan.set("ANYRING_LIBRARY", Some(library.into()));
@@ -219,7 +223,7 @@ fn as_guest(
     Ok(plan)
 }
 
-/// What the flag says, or else the variable, which the library reads by itself where there is no `run`.
+/// The backend from the flag, or else from the variable, which the library reads itself where there is no `run`.
 pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure> {
     if let Some(backend) = flag {
         return Ok(backend);
@@ -227,7 +231,7 @@ pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure>
     let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) else {
         return Ok(Backend::Auto);
     };
-    // Below another `run`: what works there need not do so here.
+    // Set by an outer `run`: the kernel's io_uring need not work here as well.
     if value == WORKS {
         return Ok(Backend::Auto);
     }
@@ -238,7 +242,7 @@ pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure>
     })
 }
 
-/// Who serves io_uring, or why nobody does as was asked for.
+/// Decides on the server of io_uring; fails if the requested one does not work.
 pub fn server_of_rings(choice: Backend) -> Result<Decision, Failure> {
     decide(choice, "io_uring", || {
         let trial = ring::try_here();
@@ -246,7 +250,7 @@ pub fn server_of_rings(choice: Backend) -> Result<Decision, Failure> {
     })
 }
 
-/// The same for Linux AIO.
+/// Decides on the server of Linux AIO likewise.
 fn server_of_aio(choice: Backend) -> Result<Decision, Failure> {
     decide(choice, "AIO", || {
         let trial = doctor::kernel_aio_in_brief();
@@ -280,7 +284,7 @@ fn set_environment(options: &RunOptions, plan: &Plan) -> Result<(), Failure> {
         };
         std::env::set_var(variable, value);
     }
-    // Absolute, since the program may change its directory before a child of it opens them.
+    // Absolute, since the program may change its directory before its child opens them.
     for (variable, file) in [("ANYRING_STATS", &options.stats), ("ANYRING_LOG", &options.log)] {
         let Some(file) = file else { continue };
         let file =

@@ -1,4 +1,5 @@
-//! `anyring chaos`: runs a program on an engine that disturbs it, by one seed or many, and says which runs failed.
+//! `anyring chaos`: runs a program on an engine that disturbs it, with one seed or many, and reports the runs that
+//! fail.
 
 mod crash;
 mod one;
@@ -13,18 +14,18 @@ use one::{Ending, Run, Runner};
 use std::io::Write;
 use std::path::Path;
 
-/// Some run failed.
+/// The exit status if a run failed.
 const FAILED: i32 = 1;
 
-/// Why nothing is proven.
+/// The reason why nothing is proven.
 const NO_RING: &str = "the program made no ring that anyring served";
 
 /// A run in the test report.
 struct Case {
     seed: u64,
-    /// What was wrong with it.
+    /// The failure, if it failed.
     failure: Option<String>,
-    /// What was found, and how to see it again; a line each.
+    /// The findings, and the command that repeats the run; a line each.
     details: String,
 }
 
@@ -37,7 +38,7 @@ impl Case {
     }
 }
 
-/// The runs as a test report. Where none of them made a ring, those that did not fail prove nothing.
+/// The runs as a test report. If no run made a ring, runs that did not fail prove nothing.
 fn junit_of(cases: &[Case], made_rings: bool, rules: Option<&str>) -> String {
     let mut suite = Suite::new("anyring chaos");
     for Case { seed, failure, details } in cases {
@@ -51,7 +52,7 @@ fn junit_of(cases: &[Case], made_rings: bool, rules: Option<&str>) -> String {
     suite.report(&[("rules", rules.unwrap_or("all"))])
 }
 
-/// The whole command that makes a run again, for a shell.
+/// The whole shell command that repeats a run.
 fn again(options: &ChaosOptions, seed: u64, only: &[String]) -> String {
     let mut words = vec!["anyring".to_owned(), "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];
     let mut flag =
@@ -65,7 +66,7 @@ fn again(options: &ChaosOptions, seed: u64, only: &[String]) -> String {
     format!("again: {}", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./,:=+@%".contains(it);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -87,13 +88,13 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         None if many => 1,
         None => random_seed(),
     };
-    // Made before the program runs, which would be in vain.
+    // Created first: if this fails, the program need not run.
     let junit = options.junit.as_deref().map(|file| Ok((file, trace::create(file)?))).transpose()?;
     let runner = Runner::new(options, rules, many)?;
     let seeds = first..first.saturating_add(options.runs.unwrap_or(1).into());
     let (mut failures, mut cases) = (Failures::default(), Vec::new());
     let bar = many.then(|| lab::progress("chaos", seeds.end - seeds.start));
-    // Beside what shows how far it is.
+    // Printed beside the progress bar.
     let aside = |tell: &dyn Fn()| bar.as_ref().map_or_else(tell, |bar| bar.suspend(tell));
     let say = |line: &str| aside(&|| say(line));
     let (mut injections, mut rings, mut last) = (0, 0, first);
@@ -127,7 +128,7 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
             aside(&|| runner.show_output());
         }
         if options.shrink {
-            // The program may fail without any.
+            // Before shrinking: the program may fail without any injection.
             say(&format!("seed {seed} fails: {how}; {}", count(&run)));
             aside(&|| tell_findings(&run));
             bar.iter().for_each(|bar| bar.finish_and_clear());
@@ -185,7 +186,7 @@ fn write_junit(
     written.map_err(|error| output::unwritten(&name.display().to_string(), &error))
 }
 
-/// How runs failed, and which seeds did so.
+/// The kinds of failure, each with its seeds.
 #[derive(Default)]
 struct Failures(Vec<(String, Vec<u64>)>);
 
@@ -209,14 +210,14 @@ impl Failures {
         }
     }
 
-    /// A line for each way in which several failed: the first of them has one already.
+    /// A line for each kind of failure that several seeds have: only its first seed has been reported.
     fn lines(&self) -> Vec<String> {
         let several = self.0.iter().filter(|(_, seeds)| seeds.len() > 1);
         several.map(|(how, seeds)| format!("{how}: {} seeds: {}", seeds.len(), ranges(seeds))).collect()
     }
 }
 
-/// Ascending numbers, those that follow each other as a range: `1, 3-5`.
+/// Ascending numbers, with consecutive ones as a range: `1, 3-5`.
 fn ranges(numbers: &[u64]) -> String {
     let groups = numbers.chunk_by(|one, next| one + 1 == *next);
     let range = |group: &[u64]| match group {
@@ -227,13 +228,13 @@ fn ranges(numbers: &[u64]) -> String {
     groups.map(range).collect::<Vec<_>>().join(", ")
 }
 
-/// What a run for misuse alone has found (`anyring check --lint`).
+/// The result of a run that looks for misuse only (`anyring check --lint`).
 pub struct Linted {
     /// The program's exit status.
     pub status: i32,
     /// Rings that it made.
     pub rings: usize,
-    /// Lines for each.
+    /// The lines of each finding.
     pub findings: Vec<Vec<String>>,
 }
 
@@ -275,7 +276,7 @@ fn count(run: &Run) -> String {
     }
 }
 
-/// The first findings of a run that fails.
+/// Reports the first findings of a run that fails.
 fn tell_findings(run: &Run) {
     const MOST: usize = 8;
     run.findings.iter().take(MOST).flat_map(one::Finding::lines).for_each(|line| say(&line));
@@ -284,7 +285,7 @@ fn tell_findings(run: &Run) {
     }
 }
 
-/// What is left of a run that fails, and how to see it again.
+/// Reports the injections that are left of a failing run, and the command that repeats it.
 fn tell_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
     if fewest.is_empty() {
         return say("it fails without any injection, too");
@@ -295,7 +296,7 @@ fn tell_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
     say(&again(options, seed, &names));
 }
 
-/// The names that `--rules` gives, or the file that it names has, separated by commas; checked.
+/// The names in `--rules`, or in the file that it names, separated by commas and checked.
 fn rules(given: Option<&str>) -> Result<String, Failure> {
     let given = given.unwrap_or("all");
     let list = match Path::new(given).is_file() {
@@ -313,7 +314,7 @@ fn rules(given: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-/// The names in a file: several a line, `#` before what is none.
+/// The names in a file: several on a line, with comments after `#`.
 fn names_in(file: &Path) -> Result<String, Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::own(format!("--rules {}: {}", file.display(), crate::errno::of(&error))))?;
@@ -333,7 +334,7 @@ fn random_seed() -> u64 {
 }
 
 impl Ending {
-    /// How a run ended that took part in nothing wrong, or what was.
+    /// Describes an ending that makes a run fail; `None` for exit status 0.
     fn describe(&self) -> Option<String> {
         match self {
             Ending::Status(0) => None,

@@ -1,4 +1,4 @@
-//! One run of the program: started as by `anyring run --backend user`, watched, and told how it ended.
+//! One run of the program: starts it like `anyring run --backend user`, watches it and returns how it ended.
 
 use crate::cli::ChaosOptions;
 use crate::errno;
@@ -15,12 +15,12 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long one of several runs may take, unless `--timeout` says something else.
+/// Time limit of each of several runs, unless `--timeout` sets another.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a sleep lasts at most.
+/// Longest sleep between two checks of the program.
 const PERIOD: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// What was injected, as the engine's log says it.
+/// An injection, as in the engine's log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Injection {
     /// `RING.POSITION.RULE`.
@@ -30,18 +30,18 @@ pub struct Injection {
     opcode: Option<String>,
     user_data: Option<u64>,
     what: String,
-    /// Where the program was when it entered the ring, innermost first.
+    /// The program's stack when it entered the ring, innermost frame first.
     #[serde(default)]
     at: Vec<String>,
 }
 
 impl Injection {
-    /// Whether it is what `--only` calls so.
+    /// True if `--only` means this injection by `name`.
     pub fn is(&self, name: &str) -> bool {
         self.name == name
     }
 
-    /// The injection for people: a line, and one for each frame of the program's.
+    /// The injection for people: a line, then one for each frame of the program.
     pub fn lines(&self) -> Vec<String> {
         with_frames(self.describe(), &self.at)
     }
@@ -57,7 +57,7 @@ impl Injection {
     }
 }
 
-/// Memory that changed while a request had it, or misuse, as the engine's log says it.
+/// Memory that changed while a request used it, or misuse, as in the engine's log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Finding {
     /// `RING.POSITION.RULE`.
@@ -74,7 +74,7 @@ pub struct Finding {
     memory: Option<Memory>,
 }
 
-/// Where memory changed, and when its request had it: CLOCK_MONOTONIC in nanoseconds.
+/// The address that changed, and when the request began and ended: CLOCK_MONOTONIC in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Memory {
     address: u64,
@@ -83,7 +83,7 @@ struct Memory {
 }
 
 impl Finding {
-    /// The finding for people: a line, and one for each frame of the program's.
+    /// The finding for people: a line, then one for each frame of the program.
     pub fn lines(&self) -> Vec<String> {
         with_frames(self.describe(), &self.at)
     }
@@ -117,41 +117,42 @@ enum Line {
     Ring { made_ring: u32 },
 }
 
-/// How a program ended.
+/// The way in which a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     Status(i32),
     Signal(i32),
-    /// It was killed after its time.
+    /// Killed because its time was over.
     Late,
 }
 
 /// One run.
 pub struct Run {
     pub ending: Ending,
-    /// Its output has the text that is not to be there.
+    /// Whether the output has the text of `--fail-output`.
     pub has_text: bool,
     pub injections: Vec<Injection>,
     pub findings: Vec<Finding>,
-    /// Rings that it made.
+    /// Number of rings that it made.
     pub rings: usize,
 }
 
-/// Runs the program again and again.
+/// Runs the program repeatedly.
 pub struct Runner<'a> {
     options: &'a ChaosOptions,
     pub rules: String,
-    /// Its output is kept, and it has no standard input.
+    /// The output is kept, and there is no standard input.
     apart: bool,
     timeout: Option<Duration>,
-    /// What it printed last.
+    /// The output of the last run.
     printed: File,
-    /// What was injected last, and the names of what alone may be. Files without a name, which the program opens by ours.
+    /// The injections of the last run, and the names of the only ones permitted. Both files are unnamed; the program
+    /// opens them through this process's /proc entry.
     injected: File,
     only: File,
     log: Option<File>,
     signals: libc::sigset_t,
-    /// Variables that the program gets besides.
+    /// Additional variables for the program.
     pub more: RefCell<Vec<(&'static str, String)>>,
 }
 
@@ -182,7 +183,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// One run with this seed, and with no injections but those in `only`, if given.
+    /// Runs the program once with this seed. If `only` is given, other injections are not made.
     pub fn run(&self, seed: u64, only: Option<&[String]>) -> Result<Run, Failure> {
         let mut command = self.command(seed, only)?;
         let begin = Instant::now();
@@ -193,9 +194,9 @@ impl<'a> Runner<'a> {
             let written = log.write_all(&text);
             written.map_err(|error| Failure::own(format!("--log: {}", errno::of(&error))))?;
         }
-        let ending = ending?; // an interrupt leaves in the log what there was
+        let ending = ending?; // the log is written even after an interrupt
         let (mut injections, mut findings, mut rings) = (Vec::new(), Vec::new(), 0);
-        // A process that is killed in the middle of a line has no more of it.
+        // The last line of a process that was killed while writing it is incomplete, and is skipped.
         for line in text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()) {
             match line {
                 Line::Injection(injection) => injections.push(injection),
@@ -208,14 +209,14 @@ impl<'a> Runner<'a> {
             None => false,
         };
         if let (Ending::Status(status @ (OWN_FAILURE | CANNOT_EXECUTE | NOT_FOUND)), 0) = (ending, rings) {
-            // `anyring run` has said why, or the program did; nothing was served.
+            // `anyring run` or the program has reported the reason; nothing was served.
             self.show_output();
             return Err(Failure { status, message: String::new() });
         }
         Ok(Run { ending, has_text, injections, findings, rings })
     }
 
-    /// What was wrong with a run, if anything was.
+    /// The reason why the run failed, if it did.
     pub fn failure(&self, run: &Run) -> Option<String> {
         let text = || run.has_text.then(|| "it printed the text of --fail-output".to_owned());
         let memory = run.findings.iter().any(|finding| finding.memory.is_some());
@@ -224,12 +225,12 @@ impl<'a> Runner<'a> {
         run.ending.describe().or_else(text).or_else(findings)
     }
 
-    /// What the program printed last, where that was kept.
+    /// The output of the last run, if it was kept.
     pub fn printed(&self) -> &File {
         &self.printed
     }
 
-    /// Runs another command to its end, or until its time is over, with all that it starts.
+    /// Runs another command to its end or until its time is over, with all that it starts.
     pub fn watch(&self, command: &mut Command, begin: Instant) -> Result<Ending, Failure> {
         adopt_orphans()?;
         let started = command.process_group(0).spawn();
@@ -238,7 +239,7 @@ impl<'a> Runner<'a> {
         self.wait(&mut child, begin)
     }
 
-    /// Shows what the program printed last, where that was kept.
+    /// Prints the output of the last run, if it was kept.
     pub fn show_output(&self) {
         if self.apart {
             let _ = read_all(&self.printed).map(|text| std::io::stderr().write_all(&text));
@@ -265,7 +266,7 @@ impl<'a> Runner<'a> {
             command.stdin(Stdio::null()).stdout(copy()?).stderr(copy()?);
         }
         if self.has_group() {
-            // What it starts ends with it. A terminal is not for a group in the background.
+            // All that the program starts is killed with it. A background process group may not read from a terminal.
             adopt_orphans()?;
             command.process_group(0);
             if std::io::stdin().is_terminal() {
@@ -275,11 +276,11 @@ impl<'a> Runner<'a> {
         Ok(command)
     }
 
-    /// Waits until the program has ended, or kills it: after its time, or where we are to end.
+    /// Waits until the program has ended. Kills it when its time is over, or when a signal asks this process to end.
     fn wait(&self, child: &mut Child, begin: Instant) -> Result<Ending, Failure> {
         loop {
             if has_ended(child)? {
-                // Before it is waited for: until then no other group has its number.
+                // Before waiting for it: until then no other group can have its number.
                 self.kill(child);
                 let status = child.wait().map_err(|error| Failure::own(format!("waitpid: {error}")))?;
                 return Ok(match status.signal() {
@@ -292,7 +293,7 @@ impl<'a> Runner<'a> {
                 let _ = child.kill().and_then(|()| child.wait());
                 return Ok(Ending::Late);
             }
-            // SAFETY: both are values that outlive the call; no information on the signal is asked for.
+            // SAFETY: both are values that outlive the call; no information on the signal is stored.
             let signal = unsafe { libc::sigtimedwait(&self.signals, std::ptr::null_mut(), &PERIOD) };
             if signal > 0 && signal != libc::SIGCHLD {
                 self.kill(child);
@@ -302,36 +303,36 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Whether the program gets a process group of its own: where it may have to be killed with all that it starts.
+    /// True if the program gets a process group of its own: it may have to be killed with all that it starts.
     fn has_group(&self) -> bool {
         self.apart || self.timeout.is_some()
     }
 
-    /// Kills what the program has left, if it had a process group: that, and what has left the group.
+    /// Kills what the program has left, if it had a process group: the group, and processes that have left it.
     fn kill(&self, child: &Child) {
         if self.has_group() {
-            // SAFETY: takes no pointers. The child has not been waited for, so that the group's number is its own.
+            // SAFETY: takes no pointers. The child has not been waited for, so the group's number is still its own.
             unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
             kill_orphans(child.id());
         }
     }
 }
 
-/// What loses its parent becomes our child, whatever session it is in.
+/// Makes orphaned descendants children of this process, in whatever session they are.
 fn adopt_orphans() -> Result<(), Failure> {
     let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     adopted.map_err(|error| Failure::own(format!("PR_SET_CHILD_SUBREAPER: {error}")))
 }
 
-/// Kills all our children and theirs, which we get when they have lost their parents. The program itself, which has been killed or
-/// has ended, stays to be waited for.
+/// Kills all children of this process. Their children, who become this process's when orphaned, follow. The program
+/// itself is killed or has ended, and is not waited for here.
 fn kill_orphans(program: u32) {
     let children = || {
         let list = std::fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id()));
         list.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
     };
     if let Some(pid) = Pid::from_raw(program as i32) {
-        // Killed, it ends before long; until then its children are not ours.
+        // It ends soon after the kill; until then its children belong to it.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let _ = kill_process(pid, Signal::KILL).and_then(|()| waitid(WaitId::Pid(pid), ended).map(|_| ()));
     }
@@ -346,7 +347,7 @@ fn kill_orphans(program: u32) {
     }
 }
 
-/// Whether the child has ended; it stays to be waited for.
+/// True if the child has ended. It remains to be waited for.
 fn has_ended(child: &Child) -> Result<bool, Failure> {
     let Some(pid) = Pid::from_raw(child.id() as i32) else { return Ok(true) };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -354,7 +355,8 @@ fn has_ended(child: &Child) -> Result<bool, Failure> {
     Ok(ended.is_some())
 }
 
-/// Has the signals that end us, and the end of a child, wait until they are asked for. std gives children an empty mask.
+/// Blocks the signals that end this process, and SIGCHLD, until sigtimedwait(2) takes them. std gives children an
+/// empty mask.
 fn block_signals() -> libc::sigset_t {
     // SAFETY: the set is written before it is read, and the numbers are signals.
     unsafe {

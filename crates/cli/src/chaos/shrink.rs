@@ -1,14 +1,14 @@
-//! `--shrink`: the fewest injections with which a program fails, by leaving out ever smaller parts of them.
+//! `--shrink`: reduces the injections of a failing run by leaving out smaller and smaller parts of them.
 //!
 //! Delta debugging: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002.
 
 use super::one::{Injection, Run, Runner};
 use crate::failure::Failure;
 
-/// The fewest injections of a run that failed with which the program still fails: none of them can be left out.
+/// Returns injections of a failed run with which the program still fails. None of them can be left out.
 ///
 /// # Errors
-/// A run could not be made, or the program fails no more when nothing is left out.
+/// A run could not be started, or the program does not fail again with all injections.
 pub fn shrink(runner: &Runner, seed: u64, run: &Run) -> Result<Vec<Injection>, Failure> {
     let mut left = run.injections.clone();
     left.dedup_by(|one, other| one.name == other.name);

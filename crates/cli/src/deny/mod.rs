@@ -19,12 +19,12 @@ const IO_URING_CALLS: [u32; 3] = [NR_IO_URING_SETUP as u32, NR_IO_URING_ENTER as
 const AIO_CALLS: [u32; 6] =
     [__NR_io_setup, __NR_io_destroy, __NR_io_submit, __NR_io_cancel, __NR_io_getevents, __NR_io_pgetevents];
 
-/// Installs the filter and executes the program below it. Among nested filters the one installed last decides the
-/// error number (seccomp(2): of equal actions, the most recent filter's), so the innermost `deny` is what shows.
+/// Installs the filter and executes the program below it. Of nested filters with equal actions, the one installed
+/// last sets the error number (seccomp(2)), so the innermost `deny` decides.
 pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
     let profile = options.profile.map(Profile::rules).unwrap_or_default();
     if options.profile == Some(Profile::Minimal) {
-        // Said and gone on with: the rest of the profile holds.
+        // Reported, but no reason to stop: the rest of the profile still applies.
         if let Err(why) = proc::hide() {
             output::complain(&format!("anyring: /proc stays visible: {why}"));
         }

@@ -1,4 +1,4 @@
-//! No /proc: an empty directory over it, in a mount namespace of the program's own.
+//! Hides /proc: mounts an empty directory over it, in a mount namespace of the program's own.
 
 use rustix::io::Errno;
 use rustix::mount::{mount, mount_change, MountFlags, MountPropagationFlags};
@@ -6,8 +6,8 @@ use rustix::process::{getgid, getuid};
 use rustix::thread::{unshare_unsafe, UnshareFlags};
 use std::ffi::CStr;
 
-/// Hides /proc from this process and those it starts. Without CAP_SYS_ADMIN it is done in a user namespace, in which
-/// this process keeps its user and group and has no other ones.
+/// Hides /proc from this process and its descendants. Without CAP_SYS_ADMIN this happens in a user namespace, in
+/// which the process keeps its user and group and loses all others.
 pub fn hide() -> Result<(), String> {
     match enter(UnshareFlags::NEWNS) {
         Ok(()) => {}
@@ -20,7 +20,7 @@ pub fn hide() -> Result<(), String> {
         Err(error) => return Err(format!("no mount namespace can be made: {error}")),
     }
     let cover = || {
-        // A mount that stays here and is not carried back into the namespace we came from.
+        // The mount stays in this namespace: it must not propagate to the original one.
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         let options: &CStr = c"size=4k,mode=555";

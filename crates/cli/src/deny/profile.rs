@@ -1,13 +1,14 @@
-//! What `deny --profile` takes away besides io_uring: tables of docs/profiles.md, which names their sources.
+//! Tables of the system calls that `deny --profile` refuses apart from io_uring's. docs/profiles.md names their
+//! sources.
 //!
-//! A seccomp filter sees numbers and arguments, not what a descriptor is or what memory holds. Where an environment
-//! refuses by these, the table refuses more than it does, never less.
+//! A seccomp filter sees numbers and arguments, not the kind of a descriptor or the contents of memory. Where an
+//! environment decides by those, its table refuses more than the environment, never less.
 
 use crate::cli::Profile;
 use crate::filter::{Calls, Rule, Test};
 use linux_raw_sys::general::*;
 
-/// An answer of the filter: this errno.
+/// Makes the call fail with this error number.
 const fn errno(code: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | code as u32
 }
@@ -17,7 +18,7 @@ const NOSYS: u32 = errno(libc::ENOSYS);
 const INVAL: u32 = errno(libc::EINVAL);
 const OPNOTSUPP: u32 = errno(libc::EOPNOTSUPP);
 const NOPROTOOPT: u32 = errno(libc::ENOPROTOOPT);
-/// The call succeeds with 0 and does nothing.
+/// Makes the call return 0 and do nothing.
 const ZERO: u32 = errno(0);
 
 const fn all(number: u32, action: u32) -> Rule {
@@ -47,12 +48,12 @@ impl Profile {
     }
 }
 
-/// CLONE_NEW* (clone(2)) but CLONE_NEWTIME, whose bit means something else to clone.
+/// CLONE_NEW* (clone(2)) except CLONE_NEWTIME, whose bit has another meaning for clone.
 const CLONE_NAMESPACES: u32 = 0x7e02_0000;
 const AF_VSOCK: u32 = libc::AF_VSOCK as u32;
 
-/// What the default profile's list of permitted calls leaves out for a container with the default capabilities. What
-/// is newer than all it names is answered by runc, before the profile, with ENOSYS.
+/// Calls that the default profile does not permit to a container with the default capabilities. runc answers calls
+/// that are newer than the profile's newest with ENOSYS, before the profile applies.
 const DOCKER: &[Rule] = &[
     from(__NR_removexattrat + 1, NOSYS),
     all(__NR_clone3, NOSYS),
@@ -124,7 +125,7 @@ const DOCKER: &[Rule] = &[
     all(__NR_vhangup, PERM),
 ];
 
-/// The same, of the calls that only x86-64 has.
+/// Calls of [`DOCKER`] that only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const DOCKER_X86: &[Rule] = &[
     all(__NR__sysctl, PERM),
@@ -142,17 +143,17 @@ const DOCKER_X86: &[Rule] = &[];
 
 /// RWF_NOWAIT of preadv2(2), in their sixth argument.
 const RWF_NOWAIT: u32 = 8;
-/// Flags that Linux 4.18 does not know: RWF_NOAPPEND, RWF_ATOMIC, RWF_DONTCACHE, and what may follow.
+/// Flags that Linux 4.18 does not know: RWF_NOAPPEND, RWF_ATOMIC, RWF_DONTCACHE, and later ones.
 const RWF_SINCE_4_18: u32 = !0x1f;
 /// Flags that no kernel knows yet.
 const RWF_UNKNOWN: u32 = 0xffff_fe00;
 const RWF_ALL_BUT_HIPRI: u32 = !1;
-/// The offset -1 in the fourth argument: a descriptor without offsets, or a file's own position.
+/// The offset -1 in the fourth argument: for descriptors without offsets, or for the file's own position.
 const LOW_OF_NO_OFFSET: Test = Test::equal(3, u32::MAX);
 const HIGH_OF_NO_OFFSET: Test = Test::high_equal(3, u32::MAX);
 const MADV_WIPEONFORK: u32 = libc::MADV_WIPEONFORK as u32;
 const MADV_COLD: u32 = libc::MADV_COLD as u32;
-/// All bits of memfd_create(2)'s flags but MFD_CLOEXEC, MFD_ALLOW_SEALING and MFD_HUGETLB with its sizes.
+/// MFD_NOEXEC_SEAL and MFD_EXEC, which memfd_create(2) has since Linux 6.3.
 const MFD_SINCE_6_3: u32 = 0x18;
 const SOL_SOCKET: Test = Test::equal(1, libc::SOL_SOCKET as u32);
 const SO_COOKIE: Test = Test::equal(2, libc::SO_COOKIE as u32);
@@ -169,7 +170,7 @@ const RHEL8: &[Rule] = &[
     from(AFTER_4_18, NOSYS),
     some(__NR_preadv2, &[Test::any_bit(5, RWF_SINCE_4_18)], OPNOTSUPP),
     some(__NR_pwritev2, &[Test::any_bit(5, RWF_SINCE_4_18)], OPNOTSUPP),
-    // Files could be read so, but only at an offset is it sure that this is one.
+    // Linux 4.18 can read files so. A filter cannot see the file: only a read at an offset is surely one of a file.
     some(__NR_preadv2, &[Test::any_bit(5, RWF_NOWAIT), LOW_OF_NO_OFFSET, HIGH_OF_NO_OFFSET], OPNOTSUPP),
     some(__NR_pwritev2, &[Test::any_bit(5, RWF_NOWAIT)], OPNOTSUPP),
     some(__NR_madvise, &[Test::at_least(2, MADV_COLD), Test::not_equal(2, 100), Test::not_equal(2, 101)], INVAL),
@@ -189,8 +190,8 @@ const GVISOR: &[Rule] = &[
     all(__NR_mount_setattr, NOSYS),
     all(__NR_quotactl_fd, NOSYS),
     all(__NR_fspick, NOSYS),
-    // A pipe there ignores the flags, so that a call with RWF_NOWAIT waits. What can be shown of it without a
-    // descriptor that hangs: flags that no kernel knows are not refused, as at the end of a pipe.
+    // A pipe in gVisor ignores the flags, so a read with RWF_NOWAIT waits. The filter imitates this without a read
+    // that hangs: flags that no kernel knows are accepted, with the answer 0 of a pipe's end.
     some(__NR_preadv2, &[Test::any_bit(5, RWF_UNKNOWN), LOW_OF_NO_OFFSET, HIGH_OF_NO_OFFSET], ZERO),
     some(__NR_preadv2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),
     some(__NR_pwritev2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),
@@ -223,10 +224,10 @@ const GVISOR: &[Rule] = &[
     all(__NR_request_key, errno(libc::EACCES)),
 ];
 
-/// The process ends.
+/// The process is killed.
 const KILLS: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
-/// What a service rarely needs, and its filter then does not list.
+/// Calls that a service rarely needs, and that its filter then does not list.
 const KILL: &[Rule] = &[
     all(__NR_seccomp, KILLS),
     all(__NR_process_vm_readv, KILLS),
@@ -241,11 +242,11 @@ const KILL: &[Rule] = &[
     all(__NR_umount2, KILLS),
 ];
 
-/// No filter but ours.
+/// Refuses every further filter.
 pub const NO_FILTERS: &[Rule] =
     &[some(__NR_prctl, &[Test::equal(0, libc::PR_SET_SECCOMP as u32)], PERM), all(__NR_seccomp, PERM)];
 
-/// Nothing real: all at once that the engine can do without, each refused as some real place refuses it.
+/// No real environment: refuses at once all that the engine can do without, each as some real environment does.
 const MINIMAL: &[Rule] = &[
     from(__NR_pidfd_send_signal, NOSYS),
     some(__NR_preadv2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),
@@ -277,7 +278,7 @@ const MINIMAL: &[Rule] = &[
     all(__NR_umount2, PERM),
 ];
 
-/// What the sandboxes in which coding agents run commands refuse, beside io_uring, where they have no network.
+/// Calls that sandboxes of coding agents without network refuse, apart from io_uring's.
 const AGENT: &[Rule] = &[
     all(__NR_connect, PERM),
     all(__NR_bind, PERM),

@@ -1,7 +1,8 @@
-//! Why the kernel's io_uring does not work here, from what the calls answer and what the kernel says of itself.
+//! Finds out why the kernel's io_uring does not work here, from the answers of calls and from the kernel's own
+//! reports.
 //!
-//! A filter is told from the kernel by questions to which the kernel has only one answer: a null parameter block is
-//! EFAULT and a closed descriptor EBADF, and a filter, which knows neither, answers its own error number instead.
+//! A filter is distinguished from the kernel by calls to which the kernel has only one answer. A null parameter block
+//! is EFAULT and a closed descriptor EBADF. A filter sees neither, and answers its own error number instead.
 
 use crate::child::{ask_if_safe, Outcome};
 use crate::errno;
@@ -10,10 +11,10 @@ use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use rustix::process::Gid;
 use serde::Serialize;
 
-/// What stands in the way.
+/// The reason why io_uring does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// Nothing: it works.
+    /// No reason: it works.
     None,
     /// A seccomp filter.
     Seccomp,
@@ -27,18 +28,18 @@ pub enum Cause {
     DescriptorLimit,
     /// A security module (SELinux, AppArmor ...).
     SecurityModule,
-    /// An operation that is denied (EACCES: restrictions, or filters of Linux 7.0).
+    /// A denied operation (EACCES: restrictions, or filters of Linux 7.0).
     DeniedOperation,
-    /// An emulator of another processor's programs, without the calls.
+    /// An emulator for programs of another processor, which lacks the calls.
     UserEmulation,
-    /// A library preloaded into this very process answers.
+    /// A library preloaded into this process serves io_uring.
     Emulated,
-    /// None of the probes tells.
+    /// The probes do not show it.
     Unknown,
 }
 
 impl Cause {
-    /// The name, as in the JSON.
+    /// The name in the JSON.
     pub fn name(self) -> &'static str {
         match self {
             Cause::None => "none",
@@ -62,14 +63,14 @@ impl Serialize for Cause {
     }
 }
 
-/// One call with arguments that the kernel can only refuse, and who refused it.
+/// The answer to a call whose arguments the kernel can only refuse.
 #[derive(Debug, Serialize)]
 pub struct CallAnswer {
     /// The call.
     pub call: &'static str,
-    /// What it answered here: an errno's name, a signal, or `success`.
+    /// The answer here: the name of an errno, a signal, or `success`.
     pub answer: String,
-    /// What the kernel answers when it gets to see the call.
+    /// The kernel's answer, if the call reaches it.
     pub of_kernel: &'static str,
 }
 
@@ -79,12 +80,12 @@ impl CallAnswer {
     }
 }
 
-/// What was read and asked.
+/// The facts that were read and probed.
 #[derive(Debug, Serialize)]
 pub struct Evidence {
     /// The three calls: io_uring_setup, io_uring_enter, io_uring_register.
     pub calls: [CallAnswer; 3],
-    /// What a call number that no kernel has answers: ENOSYS unless a filter answers everything it does not know.
+    /// The answer to a call number that no kernel has: ENOSYS, unless a filter answers every unknown call.
     pub unused_call: String,
     /// /proc/sys/kernel/io_uring_disabled; absent before Linux 6.6.
     pub io_uring_disabled: Option<i64>,
@@ -94,7 +95,7 @@ pub struct Evidence {
     pub in_io_uring_group: bool,
     /// Whether this process has CAP_SYS_ADMIN in its user namespace.
     pub cap_sys_admin: bool,
-    /// `Seccomp` of /proc/self/status, or what prctl(2) says of it: 0 none, 1 strict, 2 filter.
+    /// `Seccomp` of /proc/self/status, or the answer of prctl(2): 0 none, 1 strict, 2 filter.
     pub seccomp_mode: Option<i64>,
     /// `Seccomp_filters` of /proc/self/status.
     pub seccomp_filters: Option<i64>,
@@ -102,12 +103,12 @@ pub struct Evidence {
     pub no_new_privs: bool,
     /// Soft RLIMIT_MEMLOCK in bytes; null when unlimited.
     pub memlock_limit_bytes: Option<u64>,
-    /// The active security modules, where they can be read.
+    /// The active security modules, if they can be read.
     pub security_modules: Option<String>,
 }
 
 impl Evidence {
-    /// Asks and reads everything now.
+    /// Reads and probes everything now.
     pub fn gather() -> Self {
         let (null, closed) = (0usize, i32::MAX as usize);
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -144,7 +145,7 @@ impl Evidence {
     }
 }
 
-/// The cause, and the observation it rests on.
+/// Returns the cause, and the observation that shows it.
 pub fn find(trial: &Trial, evidence: &Evidence) -> (Cause, String) {
     match trial {
         Outcome::Answered(Ok(Server::Kernel)) => (Cause::None, crate::ring::WORKS.to_owned()),
@@ -187,7 +188,8 @@ fn refused(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) {
     (Cause::Unknown, format!("io_uring_setup answers {name}, and only it"))
 }
 
-/// Closed descriptors were not answered with EBADF: the kernel does not know the calls or never saw them.
+/// Explains why closed descriptors were not answered with EBADF: the kernel does not know the calls, or never saw
+/// them.
 fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
     let [_, enter, register] = &evidence.calls;
     let strange = if enter.is_from_kernel() { register } else { enter };
@@ -198,7 +200,7 @@ fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
             (Cause::UserEmulation, "qemu-user answers this program's calls, and has none of io_uring's".to_owned())
         }
         (true, false) => (Cause::KernelLacksIt, "the calls answer ENOSYS as an unused number does".to_owned()),
-        // The sysctl's file comes with io_uring itself.
+        // The file of the sysctl exists only in a kernel with io_uring.
         (true, true) if evidence.io_uring_disabled.is_none() => {
             (Cause::Unknown, "ENOSYS, from a seccomp filter or from a kernel without io_uring".to_owned())
         }
@@ -207,7 +209,7 @@ fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
     }
 }
 
-/// The kernel looked at the arguments, so neither a filter nor the sysctl refused; what failed came later.
+/// Explains a failure after the kernel examined the arguments: neither a filter nor the sysctl refused the call.
 fn past_the_gate(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) {
     let seen = format!("{call} answers {}", errno::name(code));
     match code {
@@ -218,7 +220,7 @@ fn past_the_gate(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) 
             (cause, format!("{seen}; the limit of locked memory is {limit}"))
         }
         libc::EMFILE | libc::ENFILE => (Cause::DescriptorLimit, seen),
-        // One of its operations, or IORING_REGISTER_PROBE.
+        // An operation, or IORING_REGISTER_PROBE.
         libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS if call != "io_uring_setup" => (Cause::KernelLacksIt, seen),
         libc::EACCES if call.starts_with("IORING_OP_") => (Cause::DeniedOperation, seen),
         libc::EPERM | libc::EACCES => {
@@ -242,7 +244,7 @@ fn call(call: &'static str, number: i64, args: [usize; 4], of_kernel: &'static s
     CallAnswer { call, answer: answer(number, args), of_kernel }
 }
 
-/// What a call answers, made in a child.
+/// Makes a call in a child and returns its answer.
 fn answer(number: i64, args: [usize; 4]) -> String {
     let [a, b, c, d] = args;
     let outcome = ask_if_safe(|| {
@@ -255,7 +257,7 @@ fn answer(number: i64, args: [usize; 4]) -> String {
     outcome.describe(String::clone)
 }
 
-/// The mode without /proc: prctl(2) tells it, unless the filter does not permit that.
+/// The mode without /proc, from prctl(2), unless the filter refuses that.
 fn seccomp_mode() -> Option<i64> {
     // SAFETY: takes no pointers.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP) };

@@ -1,5 +1,5 @@
-//! The ways into the engine, each tried end to end in a new process: a dynamic program (`trial.c`) with the library preloaded,
-//! which makes a ring by that way, or this executable as a guest of itself.
+//! Ways into the engine, each tried end to end in a new process. That is a dynamic program (`trial.c`) with the
+//! library preloaded, which makes a ring in that way, or this executable as a guest of itself.
 
 use super::Check;
 use crate::child::{ask, hear, Outcome, Said};
@@ -18,11 +18,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// glibc's loader, by the name that dynamic programs have in them.
+/// glibc's loader, by the path in dynamic programs.
 pub const LOADER: &str =
     if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
 
-/// The program of `trial.c`, which build.rs has made.
+/// The program of `trial.c`, built by build.rs.
 static TRIAL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trial"));
 
 impl EntryPoint {
@@ -47,10 +47,10 @@ impl EntryPoint {
     }
 }
 
-/// Tries every way that there is here: those of the library only with glibc. Answers glibc's version, too.
+/// Tries every way that is available here; those of the library only with glibc. Also returns glibc's version.
 pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     let library = library.filter(|_| Path::new(LOADER).exists());
-    // A filter may kill for it.
+    // In a child: a filter may kill for this call.
     let leaves_no_core = matches!(ask(limit_core), Outcome::Answered(true));
     let mut glibc = None;
     let mut checks = Vec::new();
@@ -78,19 +78,19 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     (checks, glibc)
 }
 
-/// What requests of another process's have shown of how programs are served here.
+/// The result of requests made by another process: how programs can be served here.
 pub enum Trial {
-    /// All that way.
+    /// In every way.
     Served,
-    /// By functions; the process that entered by an instruction was killed, so.
+    /// Through functions only. The process that used a system call instruction was killed; the text says how.
     WithoutInstructions(String),
-    /// Some fault, from which not every program need suffer.
+    /// A fault that need not affect every program.
     Faulty,
-    /// Whoever makes a ring is killed, so.
+    /// A process that makes a ring is killed; the text says how.
     Killed(String),
 }
 
-/// Tries the library with what each program needs, below a filter that may kill for any call of it.
+/// Tries the library with the least that every program needs, below a filter that may kill for any of its calls.
 pub fn try_library(library: &Path, with_instructions: bool) -> Trial {
     let start = |way| start(way, Some(library), true, Needs::Least);
     let by_instruction = (with_instructions && anyring_guest::HERE).then(|| start(EntryPoint::Raw));
@@ -105,7 +105,7 @@ pub fn try_library(library: &Path, with_instructions: bool) -> Trial {
     }
 }
 
-/// The same of guests, of whom no more than that they are not killed is seen.
+/// Tries a guest likewise. This shows only whether guests are killed.
 pub fn try_guest() -> Trial {
     match start(EntryPoint::Guest, None, true, Needs::Least) {
         Err(Fault::Killed(why)) => Trial::Killed(why),
@@ -113,11 +113,11 @@ pub fn try_guest() -> Trial {
     }
 }
 
-/// Why requests were not served.
+/// The reason why requests were not served.
 enum Fault {
-    /// The process said it, or did not come to it.
+    /// The process reported it, or did not get that far.
     Said(String),
-    /// A signal ended it.
+    /// A signal ended the process.
     Killed(String),
 }
 
@@ -128,7 +128,7 @@ impl Fault {
     }
 }
 
-/// Has a new process make requests with the library preloaded, or as a guest: what that prints, or why it failed.
+/// Has a new process make requests, with the library preloaded or as a guest. Returns its output, or the fault.
 fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs: Needs) -> Result<String, Fault> {
     let executable = executable().map_err(Fault::Said)?;
     let state = State { rings: true, aio: true, ..State::default() };
@@ -147,7 +147,7 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
             std::env::remove_var(ours);
         }
         if let Some(library) = library {
-            // Before a start it is about the library alone, whatever else the program has.
+            // A trial before a start is about this library alone, whatever else the program preloads.
             let list = if needs == Needs::Least { library.into() } else { preload_list(library) };
             std::env::set_var("LD_PRELOAD", list);
             return become_trial(entry, needs).map_or_else(|why| why, |never| match never {});
@@ -158,7 +158,7 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
     });
     match said {
         Outcome::Answered(Said { status: 0, text }) => Ok(text),
-        // The loader's complaint about the library would come before what was found.
+        // A complaint of the loader about the library comes first, before the trial's own report.
         Outcome::Answered(Said { text, .. }) => Err(Fault::Said(first_line_after_prefix(&text))),
         Outcome::Killed(signal) => {
             Err(Fault::Killed(format!("the process was killed by {}", errno::signal_name(signal))))
@@ -167,7 +167,7 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
     }
 }
 
-/// What is killed leaves no core file.
+/// Sets the limit of core files to 0, so that a killed process leaves none.
 fn limit_core() -> bool {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a pointer to an initialised rlimit.
@@ -179,7 +179,7 @@ fn first_line_after_prefix(text: &str) -> String {
     line.strip_prefix("anyring: ").unwrap_or(line).to_owned()
 }
 
-/// The new process's part: whether this way leads to the engine.
+/// Runs in the new process: checks whether this way leads to the engine.
 pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
     match entry {
         EntryPoint::Guest => match complete_requests(needs).map_err(|fault| fault.to_string())? {
@@ -190,7 +190,7 @@ pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
     }
 }
 
-/// Becomes [`TRIAL`], with this process's environment: returns only to say why not.
+/// Becomes [`TRIAL`], with this process's environment. Returns only to say why not.
 fn become_trial(way: EntryPoint, needs: Needs) -> Result<Infallible, String> {
     let failed = |what: &str, error: std::io::Error| format!("{what}: {}", errno::of(&error));
     let file =
@@ -204,9 +204,10 @@ fn become_trial(way: EntryPoint, needs: Needs) -> Result<Infallible, String> {
     extern "C" {
         static environ: *const *const c_char;
     }
-    // SAFETY: a list of strings that ends with null, and the process's environment, which nobody changes: there is one thread.
+    // SAFETY: a list of strings that ends with null, and the process's environment, which does not change: there is
+    // one thread.
     unsafe {
-        // First by a call without which nothing is started at all.
+        // First by the call that starting any program needs.
         libc::execve(by_name.as_ptr(), argv.as_ptr(), environ);
         libc::syscall(
             libc::SYS_execveat,

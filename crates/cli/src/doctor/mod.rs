@@ -1,5 +1,5 @@
-//! `anyring doctor`: every verdict from a probe just made. The structures here are the JSON of docs/doctor.md: fields
-//! may be added, and `schema` changes when one is removed or changes its meaning.
+//! `anyring doctor`: every verdict comes from a probe made just now. The structures here are the JSON of
+//! docs/doctor.md. Fields may be added; `schema` changes when one is removed or changes its meaning.
 
 mod cause;
 mod entry;
@@ -22,24 +22,24 @@ use std::path::PathBuf;
 /// A system call number that no kernel uses.
 const UNUSED_CALL: u32 = 0x3ff0;
 
-/// One probe and what it found.
+/// A probe and its result.
 #[derive(Debug, Serialize)]
 pub struct Check {
     name: String,
-    /// What it is for.
+    /// The use of what is probed.
     purpose: String,
-    /// Whether anyring cannot serve a program without it.
+    /// Whether anyring cannot serve any program without it.
     needed: bool,
-    /// What anyring does where it does not work.
+    /// The replacement that anyring uses where it does not work.
     instead: Option<&'static str>,
-    /// Whether it does.
+    /// Whether it works.
     pub works: bool,
     /// `works`, or what went wrong.
     pub answer: String,
 }
 
 impl Check {
-    /// What does not work.
+    /// Describes a probe that failed.
     fn fault(&self) -> String {
         format!("{} does not work here: {}", self.name, self.answer)
     }
@@ -56,7 +56,7 @@ pub enum Server {
 struct Verdict {
     /// Whether an io_uring program would run here under `anyring run`.
     runs: bool,
-    /// Who would serve it.
+    /// The server of the program.
     by: Option<Server>,
     summary: String,
 }
@@ -64,16 +64,16 @@ struct Verdict {
 #[derive(Debug, Serialize)]
 struct KernelRing {
     works: bool,
-    /// What became of the requests.
+    /// The outcome of the requests.
     answer: String,
     cause: Cause,
-    /// The observation that the cause rests on.
+    /// The observation that shows the cause.
     because: String,
-    /// How many rings fit; null where none works.
+    /// Number of rings that fit at the same time; `None` if none works.
     room: Option<ring::Room>,
 }
 
-/// What `run` does with a `--backend`: serves by this one, or refuses when `None`.
+/// The server that `run` uses for each `--backend`; `None` if it refuses.
 #[derive(Debug, Serialize)]
 struct Choices {
     auto: Option<Server>,
@@ -90,24 +90,24 @@ struct Report {
     kernel_aio: Check,
     /// Path of libanyring.so, or null when it was not found.
     library: Option<PathBuf>,
-    /// Why there is none.
+    /// The reason why the library was not found.
     no_library: Option<String>,
-    /// The version of the C library that it was loaded with.
+    /// The version of the C library into which it was loaded.
     glibc: Option<String>,
     entry_points: Vec<Check>,
     building_blocks: Vec<Check>,
     run: Choices,
-    /// The same for `--aio`.
+    /// The server for each `--aio`.
     run_aio: Choices,
     advice: Vec<String>,
 }
 
-/// Probes, prints, and answers 0 when an io_uring program would run here, else 1.
+/// Probes, prints the report, and returns 0 if an io_uring program would run here, otherwise 1.
 pub fn run(options: &DoctorOptions) -> Result<i32, Failure> {
     if let Some(pid) = options.pid {
         return process::run(pid, options.json);
     }
-    // SAFETY: no handler is involved. Ignored by whoever started us, SIGCHLD would hide how our children ended.
+    // SAFETY: no handler is involved. If SIGCHLD was inherited as ignored, the end of our children would be hidden.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let report = examine();
     let text = if options.json {
@@ -120,7 +120,7 @@ pub fn run(options: &DoctorOptions) -> Result<i32, Failure> {
     Ok(i32::from(!report.verdict.runs))
 }
 
-/// The hidden subcommand's body: tries one way into the engine in this process.
+/// Runs the hidden subcommand: tries one way into the engine in this process.
 pub fn try_entry_point(name: EntryPoint, least: bool) -> Result<i32, Failure> {
     let needs = if least { ring::Needs::Least } else { ring::Needs::All };
     entry::run(name, needs).map(|()| 0).map_err(|message| Failure { status: 1, message })
@@ -185,11 +185,12 @@ fn examine() -> Report {
     }
 }
 
-/// What keeps anyring from serving a program here, or `None`: by what became of each way, and a block only says why.
+/// Returns what keeps anyring from serving a program here, or `None`. The trials decide; a block only gives the
+/// reason.
 fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check]) -> Option<String> {
     let is_untried = |way: &Check| way.answer.starts_with(NO_CHILD);
     match library {
-        // One that was named is meant.
+        // The library that ANYRING_LIBRARY names must work.
         Err(reason) if library::is_named() => return Some(reason.clone()),
         _ if entries.iter().all(is_untried) && blocks.iter().all(|block| block.works || !block.needed) => {
             return None
@@ -200,7 +201,7 @@ fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check
     if let Some(broken) = blocks.iter().find(|check| check.needed && !check.works) {
         return Some(broken.fault());
     }
-    // Of the ways that say the same the first.
+    // The first of the ways that failed.
     let ways: Vec<_> = entries.iter().filter(|way| !way.works).collect();
     match (library, ways.first()) {
         (Err(reason), None) => Some(reason.clone()),
@@ -224,7 +225,7 @@ fn summary(io_uring: &KernelRing, missing: Option<&str>, is_tried: bool) -> Stri
     }
 }
 
-/// What to do where only so many rings fit.
+/// The advice where only some rings fit.
 fn crowded(room: &ring::Room, anyring_works: bool) -> Option<String> {
     let end = room.end.as_ref()?;
     let instead = if anyring_works { "anyring run -- PROGRAM ARGS serves them" } else { "raise it (ulimit -l)" };
@@ -234,7 +235,7 @@ fn crowded(room: &ring::Room, anyring_works: bool) -> Option<String> {
     ))
 }
 
-/// What would make the kernel's io_uring work.
+/// The change that would make the kernel's io_uring work.
 fn permit(cause: Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::None => return None,
@@ -254,7 +255,8 @@ fn permit(cause: Cause) -> Option<&'static str> {
     })
 }
 
-/// Which programs anyring would not serve here, though it serves others. What the library cannot be loaded into is a guest.
+/// Programs that anyring cannot serve here, if it serves others. If the library cannot be loaded, guests can still
+/// run.
 fn limits(entries: &[Check]) -> Vec<String> {
     let works = |name: &str| entries.iter().find(|check| check.name == name).map(|check| check.works);
     let said = |check: &Check| format!("{} ({})", check.purpose, check.answer);

@@ -1,4 +1,4 @@
-//! The building blocks: what the engine makes its rings and its waiting from, each tried in a child of its own.
+//! Building blocks of the engine's rings and waits, each tried in a child of its own.
 
 use super::{Check, UNUSED_CALL};
 use crate::child::{ask, ask_anyhow, ask_if_safe, Outcome};
@@ -18,13 +18,13 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// What a probe found wrong, for people.
+/// The fault that a probe found, for people.
 type Finding = Result<(), String>;
 
 struct Block {
     name: &'static str,
     purpose: &'static str,
-    /// What happens where it is missing; nothing is served where this is `None`.
+    /// The replacement where it is missing. Without it nothing is served if this is `None`.
     instead: Option<&'static str>,
     probe: fn() -> Finding,
 }
@@ -76,7 +76,8 @@ pub fn building_blocks() -> Vec<Check> {
     BLOCKS.iter().map(|block| check(block.name, block.purpose, block.instead, block.probe)).collect()
 }
 
-/// What keeps the engine from serving anything here: all in one child, each in its own where that tells of a fault.
+/// Returns the reason why the engine cannot serve anything here. One child tries all blocks; after a fault, each its
+/// own.
 pub fn missing_block() -> Option<String> {
     let needed = || BLOCKS.iter().filter(|block| block.instead.is_none());
     if matches!(ask_anyhow(|| needed().all(|block| (block.probe)().is_ok())), Outcome::Answered(true)) {
@@ -86,13 +87,14 @@ pub fn missing_block() -> Option<String> {
     checks.filter(|check| !check.works).map(|check| check.fault()).next()
 }
 
-/// Tries the kernel's own asynchronous I/O with a read of our own executable.
+/// Tries the kernel's AIO with a read of this executable.
 pub fn kernel_aio() -> Check {
     check_aio(aio)
 }
 
-/// The same for whoever starts a program, without a context where that will do: a process that made one waits for some 30 ms when it
-/// ends (exit_aio, RCU). A kernel that counts contexts and has room for more makes them, unless a filter answers for it.
+/// Like [`kernel_aio`], but without a context if possible, to start programs quickly. A process that had a context
+/// waits about 30 ms when it ends (exit_aio, RCU). A kernel that counts contexts and has room for more can make them,
+/// unless a filter answers in its place.
 pub fn kernel_aio_in_brief() -> Check {
     let number =
         |name: &str| std::fs::read_to_string(format!("/proc/sys/fs/{name}")).ok()?.trim().parse::<u64>().ok();
@@ -107,7 +109,7 @@ fn check_aio(probe: fn() -> Finding) -> Check {
 
 fn check(name: &str, purpose: &str, instead: Option<&'static str>, probe: fn() -> Finding) -> Check {
     let outcome = match instead {
-        // This process would keep the filter.
+        // The filter would stay in this process.
         _ if probe as *const () == trap as *const () => ask(probe),
         None => ask_anyhow(probe),
         Some(_) => ask_if_safe(probe),
@@ -121,7 +123,7 @@ fn named(error: Errno) -> String {
     errno::name(error.raw_os_error())
 }
 
-/// The answer of a libc wrapper as a value or the errno's name.
+/// The answer of a libc wrapper: its value, or the errno's name.
 fn libc_answer(answer: i64) -> Result<i64, String> {
     if answer < 0 {
         return Err(errno::name(errno::last()));
@@ -139,9 +141,9 @@ fn memory_file() -> Finding {
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)
         .map_err(|error| format!("fcntl(F_ADD_SEALS) answered {}", named(error)))?;
     let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: a new mapping wherever the kernel likes.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let page = unsafe { mmap(std::ptr::null_mut(), 4096, protection, shared, &file, 0) }.map_err(named)?;
-    // SAFETY: the page just mapped, writable and known to nobody else.
+    // SAFETY: the page just mapped, which is writable and not shared with any thread.
     unsafe { page.cast::<u8>().write_volatile(7) };
     let mut seen = [0u8];
     read(&file, &mut seen).map_err(named)?;
@@ -178,7 +180,7 @@ fn watched_pair() -> Result<(OwnedFd, [OwnedFd; 2]), String> {
     Ok((epoll, [reader, writer]))
 }
 
-/// By either call: the engine has use for each, and a filter may kill for one.
+/// Waits by either call: the engine uses both, and a filter may kill for one.
 fn epoll_wakes() -> Finding {
     let told = |probe: fn() -> Finding| match ask_anyhow(probe) {
         Outcome::Answered(finding) => finding,
@@ -207,7 +209,7 @@ fn epoll_pwait2() -> Finding {
     expect(ready == 1 && { event.u64 } == 7, "a ready socket was not reported")
 }
 
-/// One byte by preadv2 with RWF_NOWAIT at `offset` (all ones: the file's own position).
+/// Reads one byte with preadv2 and RWF_NOWAIT at `offset` (all ones: the file's own position).
 fn nowait_read(file: &OwnedFd, offset: u64) -> Result<usize, Errno> {
     let mut byte = [0u8];
     preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT)
@@ -231,7 +233,7 @@ fn nowait_file() -> Finding {
     rustix::fs::unlink(&path).map_err(named)?;
     write(&file, &[7]).map_err(named)?;
     match nowait_read(&file, 0) {
-        // EAGAIN: supported, only not cached.
+        // EAGAIN: the flag works, but the page is not cached.
         Ok(1) | Err(Errno::AGAIN) => Ok(()),
         other => Err(other.map_or_else(named, |count| format!("{count} bytes were read"))),
     }
@@ -248,10 +250,10 @@ fn process_vm() -> Finding {
 
 fn wipe_on_fork() -> Finding {
     let flags = MapFlags::PRIVATE;
-    // SAFETY: a new mapping wherever the kernel likes.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let page = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, flags) };
     let page = page.map_err(named)?;
-    // SAFETY: the page just mapped; the advice only says what a child of ours finds in it.
+    // SAFETY: the page just mapped; the advice only affects a child's copy of it.
     unsafe { madvise(page, 4096, Advice::LinuxWipeOnFork) }.map_err(named)?;
     // SAFETY: inside the page, which stays mapped until the process ends.
     let mark = unsafe { AtomicU8::from_ptr(page.cast()) };
@@ -289,7 +291,7 @@ fn proc_is_there() -> Finding {
 }
 
 fn close_range() -> Finding {
-    // SAFETY: the highest possible number, which no limit lets anyone have open.
+    // SAFETY: the highest possible number, which no limit permits to be open.
     libc_answer(unsafe { libc::syscall(libc::SYS_close_range, i32::MAX, i32::MAX, 0) }).map(|_| ())
 }
 
@@ -327,7 +329,7 @@ fn trap() -> Finding {
     expect(TRAPPED.load(Ordering::Relaxed), "the filter was installed, but its trap did not arrive")
 }
 
-/// The calls of Linux AIO with arguments that the kernel can only refuse, each in its own way.
+/// Makes the calls of Linux AIO with arguments that the kernel can only refuse, each with its own error.
 fn aio_calls() -> Finding {
     let asked = [
         (libc::SYS_io_setup, [1, 0, 0], "EFAULT"),
@@ -336,7 +338,7 @@ fn aio_calls() -> Finding {
         (libc::SYS_io_destroy, [0, 0, 0], "EINVAL"),
     ];
     for (number, [a, b, c], of_kernel) in asked {
-        // SAFETY: there is no context 0, and no place for one.
+        // SAFETY: there is no context 0, and the null pointers give the kernel nowhere to write.
         let answer = libc_answer(unsafe { libc::syscall(number, a, b, c, 0, 0) });
         expect(answer.is_err_and(|error| error == of_kernel), "not the kernel's answer")?;
     }
@@ -367,8 +369,8 @@ fn aio() -> Finding {
     expect(is_kernels(context), "a preloaded library answers here, not the kernel")?;
     // SAFETY: one request, whose buffer and itself live until io_getevents has returned it.
     told("io_submit", unsafe { libc::syscall(libc::SYS_io_submit, context, 1, &[&mut request]) })?;
-    // As qemu waits: for the eventfd, and then for what the completion ring's own words tell. Where it never comes this child is
-    // ended in time.
+    // Waits as qemu does: for the eventfd, then for the words of the completion ring. If no event arrives, the child
+    // is killed when its time is over.
     let mut count = [0u8; 8];
     read(&signal, &mut count).map_err(named)?;
     // SAFETY: io_setup(2) has mapped at least the head there.
@@ -383,7 +385,7 @@ fn aio() -> Finding {
     expect((event.data, event.res) == (7, 4) && bytes == *b"\x7fELF", "a read completed with other bytes")
 }
 
-/// Whether a completion ring is the kernel's: /proc names the file that it maps. Where there is no /proc it is taken for one.
+/// True if the completion ring is the kernel's: /proc names the file that is mapped. Without /proc it counts as one.
 fn is_kernels(context: usize) -> bool {
     let start = format!("{context:x}-").trim_start_matches('0').to_owned();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

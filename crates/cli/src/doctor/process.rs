@@ -1,4 +1,5 @@
-//! `anyring doctor --pid`: who serves a process that runs, by what /proc tells of it and by the counters that it keeps.
+//! `anyring doctor --pid`: finds the server of a running process from /proc and from the counters that the process
+//! keeps.
 
 use crate::failure::Failure;
 use crate::stats::{self, Counters};
@@ -16,24 +17,24 @@ struct Process {
     pid: u32,
     name: String,
     summary: String,
-    /// How it is served: `library`, `guest`, or by nobody of ours.
+    /// `library`, `guest`, or `null` if anyring is not in it.
     way: Option<&'static str>,
-    /// The library that is mapped in it.
+    /// The library mapped into it.
     library: Option<String>,
-    /// ANYRING_BACKEND and ANYRING_AIO, as it was started.
+    /// ANYRING_BACKEND and ANYRING_AIO, as they were when it started.
     backend: Option<String>,
     aio: Option<String>,
-    /// Descriptors of rings that are the kernel's.
+    /// Descriptors of the kernel's rings.
     kernel_rings: Vec<u32>,
-    /// What it counts, with its children and all that keep the same file.
+    /// Its counters, summed with its children and all others that keep the same file.
     counters: Option<Counters>,
-    /// Why there are none.
+    /// The reason why there are none.
     no_counters: Option<String>,
-    /// Where its messages go.
+    /// The file for its messages.
     log: Option<String>,
 }
 
-/// Prints what there is to say of process `pid`, and answers 0 where anyring is in it, else 1.
+/// Prints the report on process `pid`, and returns 0 if anyring is in it, otherwise 1.
 pub fn run(pid: u32, json: bool) -> Result<i32, Failure> {
     let process = look(pid)?;
     let text = match json {
@@ -66,7 +67,7 @@ fn look(pid: u32) -> Result<Process, Failure> {
         let value = environment.split(|byte| *byte == 0).find_map(of).filter(|value| !value.is_empty())?;
         Some(String::from_utf8_lossy(&value).into_owned())
     };
-    // The host of guests is the executable itself.
+    // The executable itself is the host of guests.
     let is_host = || fs::read_link(folder.join("exe")).is_ok_and(|file| is_host(&file));
     let way = match library {
         Some(_) => Some("library"),
@@ -77,7 +78,7 @@ fn look(pid: u32) -> Result<Process, Failure> {
     let file = variable("ANYRING_STATS");
     let counters = match &file {
         None => stats::of_process(pid as i32).map(Counters::from),
-        // As the process sees it.
+        // The path is relative to the root of the process.
         Some(file) => stats::of(&folder.join("root").join(file.trim_start_matches('/'))),
     };
     let backend = variable("ANYRING_BACKEND");
@@ -98,8 +99,8 @@ fn look(pid: u32) -> Result<Process, Failure> {
     })
 }
 
-/// The processes that were to keep their counters in `file`, and may not write it: one that has given its user up, say. As far as /proc
-/// tells whoever asks.
+/// Processes that were to keep their counters in `file` and may not write it, such as one that gave up its user.
+/// Covers the processes that the caller may see in /proc.
 pub fn kept_out(file: &Path) -> Vec<String> {
     let (Ok(file), Ok(found)) = (fs::canonicalize(file), fs::metadata(file)) else { return Vec::new() };
     let of = |folder: &Path| {
@@ -109,7 +110,7 @@ pub fn kept_out(file: &Path) -> Vec<String> {
         let named = fs::canonicalize(Path::new(std::ffi::OsStr::from_bytes(named))).ok()?;
         let status = fs::read_to_string(folder.join("status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        // Real, effective, saved, of the file system.
+        // The fields: real, effective, saved, file system.
         let own = |name: &str| field(name).split_whitespace().nth(1)?.parse::<u32>().ok();
         let (user, group) = (own("Uid:")?, own("Gid:")?);
         let is_in = |group: u32| field("Groups:").split_whitespace().any(|it| it.parse() == Ok(group));
@@ -127,7 +128,7 @@ pub fn kept_out(file: &Path) -> Vec<String> {
     folders.filter_map(|folder| of(&folder)).collect()
 }
 
-/// Whether an executable is this command, which alone hosts guests.
+/// True if the executable is this command, the only host of guests.
 fn is_host(file: &Path) -> bool {
     let is_same = || crate::library::executable().ok().is_some_and(|own| own == file);
     file.file_name().is_some_and(|name| name.as_bytes().starts_with(b"anyring")) || is_same()

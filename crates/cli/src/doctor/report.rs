@@ -1,4 +1,4 @@
-//! The report for people: the verdict first, what to do about it, then aligned rows that fit 100 columns.
+//! The report for people: the verdict, then advice, then aligned rows of at most 100 columns.
 
 use super::{Check, Report, Server};
 
@@ -110,7 +110,7 @@ fn row(text: &mut String, name: &str, state: &str, detail: &str) {
     wrapped(text, &format!("  {name:NAME_COLUMNS$} {state:STATE_COLUMNS$} "), detail);
 }
 
-/// `detail` after `head`, broken between words and continued below itself.
+/// Appends `detail` after `head`, wrapped between words and indented.
 fn wrapped(text: &mut String, head: &str, detail: &str) {
     let mut line = head.to_owned();
     for word in detail.split_whitespace() {

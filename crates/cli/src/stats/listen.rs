@@ -1,5 +1,5 @@
-//! `anyring stats --listen`: the counters by HTTP, for who is on this machine. One request at a time, each within a few seconds:
-//! a client that is slow holds up nobody for longer.
+//! `anyring stats --listen`: serves the counters by HTTP to clients on this machine. Requests are served one at a
+//! time, each within a few seconds, so a slow client delays the others no longer than that.
 
 use crate::errno;
 use crate::failure::Failure;
@@ -9,9 +9,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-/// For a request and its answer.
+/// Time limit of a request and its answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// More than a request for a page has.
+/// More bytes than a request for a page has.
 const REQUEST_BYTES: usize = 8192;
 
 enum Listener {
@@ -19,7 +19,7 @@ enum Listener {
     Unix(UnixListener),
 }
 
-/// A connection whose calls end by a moment.
+/// A connection whose calls have a time limit.
 trait Stream: Read + Write {
     fn end_within(&self, time: Duration) -> io::Result<()>;
 }
@@ -36,9 +36,9 @@ macro_rules! stream {
 }
 stream!(TcpStream UnixStream);
 
-/// Answers requests with what `metrics` says then, until a signal ends the process.
+/// Answers each request with the text that `metrics` returns then, until a signal ends the process.
 pub fn run(address: &str, metrics: impl Fn() -> Result<String, Failure>) -> Result<Infallible, Failure> {
-    // What is wrong from the start is said now, and not to a scraper.
+    // An error from the start is reported now, and not to a scraper.
     metrics()?;
     let listener = bind(address).map_err(|why| Failure::own(format!("--listen {address}: {why}")))?;
     loop {
@@ -47,9 +47,9 @@ pub fn run(address: &str, metrics: impl Fn() -> Result<String, Failure>) -> Resu
             Listener::Unix(listener) => listener.accept().map(|(stream, _)| Box::new(stream) as _),
         };
         match stream {
-            // It has gone, or is too slow: nobody is left to be told.
+            // An error means that the client has gone or is too slow: there is nobody to report it to.
             Ok(mut stream) => _ = serve(&mut *stream, &metrics),
-            // There are no descriptors just now, say.
+            // For example, there are no free descriptors just now.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -65,7 +65,7 @@ fn bind(address: &str) -> Result<Listener, String> {
     TcpListener::bind(address).map(Listener::Tcp).map_err(|error| errno::of(&error))
 }
 
-/// In place of a socket on which nobody listens any more, too.
+/// Binds the socket, replacing one on which no process listens any more.
 fn bind_unix(path: &str) -> io::Result<UnixListener> {
     let is_left_over =
         || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);

@@ -1,4 +1,4 @@
-//! `anyring stats`: prints the counters that the library kept in a file, or keeps in a process that runs.
+//! `anyring stats`: prints the counters that the library kept in a file, or keeps in a running process.
 
 mod listen;
 mod prometheus;
@@ -18,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// The version of the form below, which changes when a field changes or goes away.
+/// The version of the JSON below. It changes when a field changes or is removed.
 const SCHEMA: u32 = 1;
 
 /// The JSON of `anyring stats --json`.
@@ -26,9 +26,9 @@ const SCHEMA: u32 = 1;
 pub struct Counters {
     schema: u32,
     kernel_refused_errno: u64,
-    /// Rings of ours.
+    /// Rings made by anyring.
     pub rings: u64,
-    /// Rings that the kernel made beside those.
+    /// Rings that the kernel made in addition.
     kernel_rings: u64,
     enters: u64,
     overflows: u64,
@@ -38,15 +38,16 @@ pub struct Counters {
     /// Programs that `anyring run` left to the kernel.
     left_to_kernel: LeftToKernel,
     unserved_children: u64,
-    /// The first of them, with the reasons.
+    /// The first children that were not served, each with the reason.
     unserved: Vec<String>,
-    /// Processes that run, and may not write the file.
+    /// Running processes that may not write the file.
     kept_out: Vec<String>,
-    /// Only the opcodes that were completed at all, by the kernel header's name without `IORING_OP_`.
+    /// Completions by opcode, named as in the kernel's header without `IORING_OP_`. Leaves out opcodes without
+    /// completions.
     completions: BTreeMap<&'static str, Paths>,
 }
 
-/// Programs that the kernel serves if they ask for it, which is not counted.
+/// Programs left to the kernel. Whether they make any request is not counted.
 #[derive(Serialize)]
 struct LeftToKernel {
     io_uring: u64,
@@ -62,7 +63,7 @@ struct Paths {
     worker: u64,
 }
 
-/// Prints the counters, or answers with them.
+/// Prints the counters, or serves them by HTTP.
 pub fn run(options: &StatsOptions) -> Result<i32, Failure> {
     if let Some(address) = &options.listen {
         return listen::run(address, || prometheus::text(options)).map(|never| match never {});
@@ -96,7 +97,7 @@ fn read(options: &StatsOptions) -> Result<Counters, Failure> {
     }
 }
 
-/// The counters in a file, or why it has none.
+/// The counters in a file, or the reason why it has none.
 pub fn of(file: &Path) -> Result<Counters, String> {
     Ok(Counters { kept_out: doctor::kept_out(file), ..Counters::from(snapshot(file)?) })
 }
@@ -125,7 +126,7 @@ fn bytes_of(file: File) -> Result<Vec<u8>, String> {
     file.take(LIMIT_BYTES).read_to_end(&mut bytes).map(|_| bytes).map_err(|error| errno::of(&error))
 }
 
-/// The bytes of a regular file: opening another may wait for ever (a FIFO) or have an effect (a device).
+/// The bytes of a regular file: opening any other may wait forever (a FIFO) or have an effect (a device).
 fn bytes(file: &Path, options: &OpenOptions) -> Result<Vec<u8>, String> {
     match std::fs::metadata(file) {
         Ok(found) if found.is_dir() => return Err("it is a directory".to_owned()),
@@ -135,20 +136,20 @@ fn bytes(file: &Path, options: &OpenOptions) -> Result<Vec<u8>, String> {
     bytes_of(options.open(file).map_err(|error| errno::of(&error))?)
 }
 
-/// Opens the counters as the library does, so that it can: the file is made if it is missing, and gets its room on the disk.
-/// `left` are the programs that are left to the kernel now. `Err` says why it cannot be used.
+/// Opens the counters as the library will, so that it can: creates a missing file and reserves its space on the disk.
+/// `left`: the programs left to the kernel now. `Err` says why the file cannot be used.
 pub fn open(file: &Path, left: [u64; 2]) -> Result<(), String> {
     let name = file.to_str().ok_or("its name is not UTF-8")?;
     let mut options = OpenOptions::new();
     let bytes = bytes(file, options.read(true).write(true).create(true).mode(0o644))?;
-    // Made just now, perhaps by another program that is about to write its first word.
+    // Just created, perhaps by another program that is about to write its first word.
     let is_new = bytes.is_empty() || bytes.len() == size_of::<Stats>() && bytes.starts_with(&[0; 8]);
     if !is_new {
         Snapshot::from_bytes(&bytes).map_err(|why| why.to_string())?;
     }
     stats::open(Some(name)).map_err(|error| errno::describe(error.raw_os_error()))?;
     for (counter, more) in stats::stats().left_to_kernel.iter().zip(left) {
-        counter.fetch_add(more, Ordering::Relaxed); // a sum, as all counters
+        counter.fetch_add(more, Ordering::Relaxed); // a sum, like all counters
     }
     Ok(())
 }
@@ -180,7 +181,7 @@ impl From<Snapshot> for Counters {
     }
 }
 
-/// For people.
+/// The counters as a table for people.
 pub fn table(counters: &Counters) -> String {
     let refused = match counters.kernel_refused_errno {
         0 => "no (or it was not asked)".to_owned(),

@@ -1,6 +1,6 @@
-//! Counters as OpenMetrics text, which Prometheus scrapes and node_exporter collects: a family a counter. A file's are labelled
-//! with its name. Those of running processes with the number and the name of the oldest one that keeps them, since children count
-//! with their parent.
+//! The counters as OpenMetrics text, a family for each counter, which Prometheus scrapes and node_exporter collects.
+//! The label of a file's counters is the file's name. Counters of running processes have the number and name of the
+//! oldest process that keeps them, since children count with their parent.
 
 use super::{bytes_of, file_of, snapshot};
 use crate::cli::StatsOptions;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 
-/// What is exported of a family: its samples, each with the labels that it has of its own.
+/// The samples of a family, each with its additional labels.
 type Samples = fn(&Snapshot) -> Vec<(String, u64)>;
 
 struct Family {
@@ -29,7 +29,7 @@ fn one(value: u64) -> Vec<(String, u64)> {
     vec![(String::new(), value)]
 }
 
-/// Of a process that keeps counters in a layout of another version: it has been started with another release.
+/// The family for processes whose counters have the layout of another version, because another release started them.
 const UNREADABLE: &str = "anyring_unreadable";
 
 const FAMILIES: [Family; 11] = [
@@ -59,7 +59,7 @@ const FAMILIES: [Family; 11] = [
     counter("anyring_completions", "Completions, by opcode and the path that the request took.", completions),
 ];
 
-/// Of the opcodes that occurred.
+/// Completions of the opcodes that occurred.
 fn completions(of: &Snapshot) -> Vec<(String, u64)> {
     let by_opcode = Opcode::ALL.iter().zip(of.completions);
     let occurred = by_opcode.filter(|(_, paths)| paths.iter().any(|count| *count > 0));
@@ -77,13 +77,13 @@ fn label(name: &str, value: &str) -> String {
     format!("{name}=\"{value}\"")
 }
 
-/// Whose counters, as labels; and the counters, or why they cannot be read.
+/// A source of counters: its labels, and the counters or the reason why they cannot be read.
 struct Subject {
     labels: String,
     counters: Result<Snapshot, String>,
 }
 
-/// All of it.
+/// The whole text.
 pub fn text(options: &StatsOptions) -> Result<String, Failure> {
     let subjects = match (options.pid, &options.files[..]) {
         (Some(pid), _) => {
@@ -142,7 +142,7 @@ fn labels_of(pid: i32) -> String {
     format!("{},{}", label("pid", &pid.to_string()), label("program", &name))
 }
 
-/// Each block of counters that a process has open into which we may look, once.
+/// Each block of counters that an accessible process has open, once.
 fn all_processes() -> Vec<Subject> {
     let mut blocks = BTreeMap::new();
     let mut unreadable = Vec::new();
@@ -169,7 +169,7 @@ fn processes() -> Vec<(u64, i32)> {
     let pids = folders.filter_map(|folder| folder.file_name().to_str()?.parse::<i32>().ok());
     let started = |pid: i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // Behind the name, which may have spaces: the state is field 3, the start is field 22.
+        // After the name, which may contain spaces: the state is field 3, the start time is field 22.
         stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse::<u64>().ok()
     };
     let mut processes: Vec<_> = pids.filter_map(|pid| Some((started(pid)?, pid))).collect();

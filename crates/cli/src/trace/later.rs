@@ -1,4 +1,4 @@
-//! Traces that are recorded and reported later: `anyring trace --record FILE`, `anyring report FILE`.
+//! Traces that are recorded now and reported later: `anyring trace --record FILE`, `anyring report FILE`.
 
 use super::outputs::{check_files, create, filter_of, Outputs};
 use crate::cli::ReportOptions;
@@ -12,14 +12,14 @@ use std::path::Path;
 /// A file that is being recorded.
 pub struct Record {
     name: String,
-    /// Not begun before the first event: only then it is known who serves.
+    /// Present until the first event: only then is the server known.
     file: Option<BufWriter<File>>,
     recorder: Option<Recorder<BufWriter<File>>>,
     written: IoResult<()>,
 }
 
 impl Record {
-    /// Empties the file.
+    /// Creates or empties the file.
     pub fn create(file: &Path) -> Result<Record, Failure> {
         let opened = BufWriter::new(create(file)?);
         let name = file.display().to_string();
@@ -33,7 +33,7 @@ impl Record {
         Ok(())
     }
 
-    /// The next event; false once it could not be written.
+    /// Records the next event; false once the file could not be written.
     pub fn add(&mut self, event: &Event, head: &Head) -> bool {
         if self.written.is_ok() {
             self.written =
@@ -42,7 +42,7 @@ impl Record {
         self.written.is_ok()
     }
 
-    /// The end.
+    /// Ends the recording.
     pub fn finish(mut self, head: &Head, tail: &Tail) -> Result<(), Failure> {
         let written = std::mem::replace(&mut self.written, Ok(())).and_then(|()| self.begin(head));
         let finished = written.and_then(|()| self.recorder.map_or(Ok(()), |recorder| recorder.finish(tail)));
@@ -50,7 +50,7 @@ impl Record {
     }
 }
 
-/// Reports what was recorded. The answer is the exit status.
+/// Reports a recording. Returns the exit status.
 pub fn report(options: &ReportOptions) -> Result<i32, Failure> {
     let name = options.file.display();
     let filter = filter_of(&options.form)?;

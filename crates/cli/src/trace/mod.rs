@@ -1,7 +1,8 @@
-//! `anyring trace`: runs a program, or joins one that runs, and says which path each of its io_uring and AIO requests took.
+//! `anyring trace`: runs a program, or joins a running one, and reports the path of each of its io_uring and AIO
+//! requests.
 //!
-//! The program is a child of this process. Signals that another process sends to us are passed on to it; those of the
-//! terminal it gets by itself. At its end we end as it did.
+//! The program is a child of this process. Signals from other processes are passed on to it; it gets those of the
+//! terminal itself. At its end this process ends in the same way.
 
 use crate::cli::{Backend, Program, TraceOptions};
 use crate::elf::Way;
@@ -34,16 +35,16 @@ use subject::{Child, Running, Subject};
 use unserved::Unserved;
 use verify::Before;
 
-/// Whom to trace.
+/// The program or process to trace.
 #[derive(Clone, Copy)]
 pub enum Whom<'a> {
     /// A program to start.
     Program(&'a Program),
-    /// A process that runs.
+    /// A running process.
     Process(i32),
 }
 
-/// A program that has ended, and what its events add up to.
+/// A program that has ended, and the report on its events.
 pub struct Watched {
     pub report: Report,
     head: Head,
@@ -53,17 +54,17 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Who served the program's rings.
+    /// The server of the program's rings.
     pub fn backend(&self) -> &'static str {
         backend_of(&self.head)
     }
 
-    /// Why it was that one.
+    /// The reason for that server.
     pub fn why(&self) -> &str {
         &self.head.why
     }
 
-    /// The program's exit status as a shell tells it: 128 and its number after a signal.
+    /// The program's exit status as a shell reports it: after a signal, 128 and the signal's number.
     pub fn status(&self) -> i32 {
         match libc::WIFSIGNALED(self.status) {
             true => 128 + libc::WTERMSIG(self.status),
@@ -71,14 +72,16 @@ impl Watched {
         }
     }
 
-    /// The program's exit status, or its death by the same signal.
+    /// Returns the program's exit status, or dies by the same signal.
     pub fn end_as_it_did(&self) -> Result<i32, Failure> {
         self.subject.end_as_it_did(self.status)
     }
 }
 
-/// Runs the program, or joins the process, and hands each event to `each`, with who serves and what is known of its threads, and what they add up to so far to `glance`, every period. A process that runs is left when `each` answers false.
-/// `about_kernel` names the flag for which `auto` must not take another engine than the kernel.
+/// Runs the program, or joins the process. Passes each event to `each`, with the server and the known threads, and
+/// the sums so far to `glance` in every period. Leaves a running process when `each` returns false.
+///
+/// `about_kernel` names the flag for which `auto` must not replace the kernel by another engine.
 pub fn watch(
     backend: Backend,
     about_kernel: Option<&str>,
@@ -145,7 +148,8 @@ pub fn watch(
     Ok(Watched { report, head, tail, subject, status })
 }
 
-/// What requests cost here, and what telling of them adds: some are made while the kernel's tracepoints tell.
+/// Measures the costs of requests here. For the kernel, also the cost of an event: some requests are traced, some
+/// not.
 fn costs_of(by_kernel: bool) -> Option<Costs> {
     let costs = costs::here(by_kernel)?;
     let Some(mut source) = by_kernel.then(|| KernelSource::new().ok()).flatten() else { return Some(costs) };
@@ -157,7 +161,7 @@ fn costs_of(by_kernel: bool) -> Option<Costs> {
     Some(Costs { event_ns: told_ns / events.len().max(1) as f64, ..costs }.rounded())
 }
 
-/// Runs the program and reports. The answer is its exit status.
+/// Runs the program and reports. Returns its exit status.
 pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     let program = Program { words: options.words.clone() };
     let whom = options.pid.map_or(Whom::Program(&program), Whom::Process);
@@ -165,12 +169,12 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     let before = Before::new();
     let form = &options.form;
     let filter = filter_of(form)?;
-    // Before the files of an earlier trace are emptied.
+    // First, so that the files of an earlier trace are kept if the program does not exist.
     if let Whom::Program(program) = whom {
         exec::check_found(program)?;
     }
     check_files(form, ("--record", options.record.as_deref()))?;
-    // What is recorded is reported later, unless it is asked for now, too.
+    // A recording is reported later, unless a report is requested now as well.
     let is_later = options.record.is_some() && !form.events && !form.json;
     let screen: Box<dyn Write> = if is_later { Box::new(std::io::sink()) } else { Box::new(std::io::stderr()) };
     let mut outputs = Outputs::open(form, filter, ("standard error", screen))?;
@@ -199,7 +203,7 @@ fn title_of(whom: Whom<'_>) -> String {
     }
 }
 
-/// What traces, on which host and kernel, and since when.
+/// The tracer's version, host and kernel, and the date of the trace.
 fn made() -> String {
     let tell = |what: &str| {
         let text = std::fs::read_to_string(Path::new("/proc/sys/kernel").join(what));
@@ -223,7 +227,7 @@ impl Live {
         Live { interval, since: Instant::now(), rates: Rates::default() }
     }
 
-    /// What is not shown now is shown an interval later.
+    /// Shows the rates once the interval is over.
     fn show(&mut self, summary: &Summary) {
         let passed = self.since.elapsed();
         if passed < self.interval {
@@ -234,21 +238,21 @@ impl Live {
     }
 }
 
-/// Where the events come from.
+/// The source of the events.
 struct Chosen {
     source: Box<dyn Source>,
     by_kernel: bool,
-    /// Why it is that one.
+    /// The reason for it.
     why: String,
-    /// Why the kernel could not be chosen, where it was to be if it could.
+    /// The reason why the kernel could not be chosen, if it was preferred.
     not_kernel: Option<String>,
-    /// What is to be started where no library can be preloaded into the program.
+    /// The program to start instead, if no library can be preloaded.
     by_host: Option<Program>,
-    /// What the program's log says of its children.
+    /// The children that the program's log names.
     unserved: Option<Unserved>,
 }
 
-/// The events of a process that runs: our engine's if it serves that, else the kernel's.
+/// The events of a running process: from anyring's engine if it serves the process, otherwise from the kernel.
 fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
     let refused = |why: String| Failure::own(format!("--pid {pid}: {why}"));
     if backend != Backend::Kernel {
@@ -284,15 +288,15 @@ fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
     Ok(Chosen { source: Box::new(source), by_kernel: true, why, not_kernel: None, by_host: None, unserved: None })
 }
 
-/// Whether the process has a ring of the kernel's open, as far as that can be seen.
+/// True if the process has a ring of the kernel open, or if this cannot be seen.
 fn has_ring(pid: i32) -> bool {
     let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
     let mut links = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
     links.any(|link| link.as_os_str() == "anon_inode:[io_uring]")
 }
 
-/// The words by which the program runs as a guest, with its io_uring served by anyring, and its AIO unless ANYRING_AIO says
-/// otherwise.
+/// The command line that runs the program as a guest. anyring serves its io_uring, and its AIO unless ANYRING_AIO
+/// says otherwise.
 fn by_host(file: &Path, program: &Program) -> Result<Program, Failure> {
     let host = library::find_guest().map_err(Failure::own)?;
     let has_kernel_aio = std::env::var_os("ANYRING_AIO").is_some_and(|value| value == "kernel");
@@ -301,7 +305,7 @@ fn by_host(file: &Path, program: &Program) -> Result<Program, Failure> {
     Ok(Program { words: lead.chain(program.words.iter().cloned()).collect() })
 }
 
-/// The events of a program that is to be started, which is prepared for it.
+/// Chooses the source for a program, and prepares the environment in which it will start.
 fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Result<Chosen, Failure> {
     let mut not_kernel = None;
     if backend != Backend::User {
@@ -343,7 +347,7 @@ fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Re
             (Err(why), None) => return Err(Failure::own(why)),
         },
     };
-    // The program knows the file, and may make it smaller while we read.
+    // The program knows the file, and may truncate it while it is read here.
     handle_faults().map_err(|error| Failure::own(format!("no handler for SIGBUS: {error}")))?;
     let source = EngineSource::new().map_err(Failure::own)?;
     if let Some(library) = library {
@@ -352,7 +356,7 @@ fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Re
     std::env::set_var("ANYRING_BACKEND", "user");
     chosen(None, "ANYRING_AIO")?;
     if std::env::var_os("ANYRING_AIO").is_none_or(|value| value.is_empty()) {
-        std::env::set_var("ANYRING_AIO", "user"); // the kernel tells nothing of its own
+        std::env::set_var("ANYRING_AIO", "user"); // the kernel has no tracepoints of its own AIO
     }
     std::env::set_var("ANYRING_TRACE", source.file());
     let unserved = Some(Unserved::follow(source.file()));

@@ -1,4 +1,4 @@
-//! What a trace becomes: lines, a report, a page, a file for Perfetto. The same for one that was recorded.
+//! The outputs of a trace or a recording: lines, a report, a page, a file for Perfetto.
 
 use crate::cli::Form;
 use crate::failure::{Failure, USAGE};
@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The version of the form below, which changes when a field changes or goes away.
+/// The version of the JSON below. It changes when a field changes or is removed.
 const SCHEMA: u32 = 1;
 
 /// The JSON of `anyring trace --json`.
@@ -24,7 +24,7 @@ struct JsonReport<'a> {
     report: &'a Report,
 }
 
-/// Who served, as the report and the JSON name it.
+/// The server's name in the report and the JSON.
 pub fn backend_of(head: &Head) -> &'static str {
     if head.by_kernel {
         "kernel"
@@ -33,7 +33,7 @@ pub fn backend_of(head: &Head) -> &'static str {
     }
 }
 
-/// Where everything goes that was asked for.
+/// The outputs that were requested.
 pub struct Outputs<'a> {
     form: &'a Form,
     output: BufWriter<Box<dyn Write>>,
@@ -41,13 +41,13 @@ pub struct Outputs<'a> {
     page: Option<File>,
     perfetto: Option<Perfetto<BufWriter<File>>>,
     filter: Option<Filter>,
-    /// From when on times count.
+    /// The time from which times count.
     zero_ns: Option<u64>,
     written: Result<(), Failure>,
 }
 
 impl<'a> Outputs<'a> {
-    /// Empties the files that are named. Where none is, the text goes to `otherwise`, which has a name.
+    /// Creates or empties the named files. Without one, the text goes to `otherwise`, which has a name.
     pub fn open(
         form: &'a Form,
         filter: Option<Filter>,
@@ -76,7 +76,7 @@ impl<'a> Outputs<'a> {
         })
     }
 
-    /// The next event; false once something could not be written.
+    /// Writes the next event; false once an output could not be written.
     pub fn add(&mut self, event: &Event, head: &Head, processes: &Processes) -> bool {
         let (zero_ns, has_sqe) = (*self.zero_ns.get_or_insert(event.time_ns), !head.by_kernel);
         let is_wanted = self.form.events && self.filter.as_mut().is_none_or(|filter| filter.passes(event, has_sqe));
@@ -91,7 +91,7 @@ impl<'a> Outputs<'a> {
         self.written.is_ok()
     }
 
-    /// What is to be said at the end.
+    /// Writes the report.
     pub fn finish(mut self, report: &Report, head: &Head) -> Result<(), Failure> {
         self.written?;
         let form = self.form;
@@ -126,19 +126,19 @@ fn write_report(form: &Form, report: &Report, head: &Head, output: &mut impl Wri
     write!(output, "served by {backend}: {why}\n{report}{made}")
 }
 
-/// The filter that was asked for.
+/// The filter from the command line.
 pub fn filter_of(form: &Form) -> Result<Option<Filter>, Failure> {
     let parse =
         |text: &str| text.parse().map_err(|why| Failure { status: USAGE, message: format!("--filter: {why}") });
     form.filter.as_deref().map(parse).transpose()
 }
 
-/// A file that the program does not get.
+/// Creates a file that the program does not inherit.
 pub fn create(file: &Path) -> Result<File, Failure> {
     File::create(file).map_err(|error| Failure::own(format!("{}: {error}", file.display())))
 }
 
-/// Two of them in one file would be neither. `more` is another one, and its flag.
+/// Checks that no two outputs name the same file. `more` is another output, with its flag.
 pub fn check_files(form: &Form, more: (&str, Option<&Path>)) -> Result<(), Failure> {
     let files = [
         ("--output", form.output.as_deref()),
@@ -156,7 +156,7 @@ pub fn check_files(form: &Form, more: (&str, Option<&Path>)) -> Result<(), Failu
     Ok(())
 }
 
-/// Whether both are one regular file, there already or not.
+/// True if both paths name one regular file, existing or not.
 fn is_same(one: &Path, other: &Path) -> bool {
     match (std::fs::metadata(one), std::fs::metadata(other)) {
         (Ok(one), Ok(other)) => one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()),

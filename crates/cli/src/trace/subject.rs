@@ -1,4 +1,4 @@
-//! Whose events are traced: a program that we start, or one that runs already.
+//! The traced program: started by this process, or running already.
 
 use crate::cli::Program;
 use crate::errno;
@@ -9,10 +9,10 @@ use rustix::fd::OwnedFd;
 use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
-/// How often the events are collected while the program runs, in nanoseconds.
+/// Interval at which events are collected while the program runs, in nanoseconds.
 const PERIOD_NS: libc::c_long = 2_000_000;
 
-/// Signals that are not ours to act upon.
+/// Signals that are passed on to the program, and do not act on this process.
 const PASSED_ON: [i32; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -25,16 +25,17 @@ const PASSED_ON: [i32; 9] = [
     libc::SIGCONT,
 ];
 
-/// Whose events are traced.
+/// The traced program.
 pub enum Subject {
-    /// A program that we started.
+    /// A program that this process started.
     Child(Child),
-    /// One that runs already.
+    /// A program that was running already.
     Running(Running),
 }
 
 impl Subject {
-    /// Whether it is over, and then its status as waitpid(2) gives it: 0 for a program that is not ours.
+    /// Returns the status once the program has ended, as waitpid(2) gives it: 0 for one that this process did not
+    /// start.
     pub fn look(&mut self) -> Result<Option<i32>, Failure> {
         match self {
             Subject::Child(child) => child.look(),
@@ -42,11 +43,11 @@ impl Subject {
         }
     }
 
-    /// Takes a program of ours that is over away: as long as it is a zombie, its name can be asked for.
-    /// Answers the CPU time that it took, with the children that it waited for.
+    /// Reaps a started program that has ended; until then its name can still be read. Returns the CPU time of the
+    /// program and of the children that it waited for.
     pub fn reap(&self) -> Option<u64> {
         let Subject::Child(child) = self else { return None };
-        // SAFETY: `used` is writable, and all zeros are one; no status is asked for.
+        // SAFETY: `used` is writable, and all zeros are one; no status is stored.
         let (pid, used) = unsafe {
             let mut used: libc::rusage = std::mem::zeroed();
             (libc::wait4(child.pid, std::ptr::null_mut(), libc::WNOHANG, &mut used), used)
@@ -55,7 +56,7 @@ impl Subject {
         (pid == child.pid).then(|| ns(used.ru_utime) + ns(used.ru_stime))
     }
 
-    /// Sleeps for a period, or until a signal comes.
+    /// Sleeps for a period, or until a signal arrives.
     pub fn sleep(&mut self) {
         match self {
             Subject::Child(child) => child.pass_on_signals(),
@@ -63,14 +64,14 @@ impl Subject {
         }
     }
 
-    /// Leaves a process that runs. A program of ours is waited for, whatever becomes of its trace.
+    /// Leaves a running process. A started program is waited for, whatever happens to its trace.
     pub fn leave(&mut self) {
         if let Subject::Running(running) = self {
             running.over = true;
         }
     }
 
-    /// Our exit status after a program that ended with `status`, or our death by the same signal.
+    /// Returns the exit status for a program that ended with `status`, or dies by the same signal.
     pub fn end_as_it_did(&self, status: i32) -> Result<i32, Failure> {
         match self {
             Subject::Child(child) => child.end_as_it_did(status),
@@ -79,7 +80,7 @@ impl Subject {
     }
 }
 
-/// Sleeps for a period, or until one of these signals comes: its number, 0 or less for none.
+/// Sleeps for a period, or until one of these signals arrives. Returns its number, 0 or less for none.
 fn sleep_for_signals(signals: &libc::sigset_t) -> (i32, libc::siginfo_t) {
     let period = libc::timespec { tv_sec: 0, tv_nsec: PERIOD_NS };
     // SAFETY: all three are values that outlive the call; an all-zero siginfo is one.
@@ -89,8 +90,8 @@ fn sleep_for_signals(signals: &libc::sigset_t) -> (i32, libc::siginfo_t) {
     }
 }
 
-/// Has writing to a pipe that nobody reads fail, instead of ending us: what was made for the trace is to be taken away
-/// first. Blocked and not ignored, since the mask is what the program gets back.
+/// Makes writes to a closed pipe fail instead of killing this process, which has to remove the files of the trace
+/// first. SIGPIPE is blocked and not ignored, since the program gets only the mask back.
 fn block_sigpipe() {
     // SAFETY: the set is written before it is read, and the number is a signal.
     unsafe {
@@ -101,7 +102,7 @@ fn block_sigpipe() {
     }
 }
 
-/// A program that was not started by us: traced until it ends, or until we are to end.
+/// A program that this process did not start: traced until it ends, or until this process gets a signal to end.
 pub struct Running {
     process: OwnedFd,
     signals: libc::sigset_t,
@@ -109,7 +110,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// The process of this number.
+    /// Joins the process with this number.
     pub fn join(pid: i32) -> Result<Running, Failure> {
         let none = || Failure::own(format!("--pid {pid}: no such process"));
         let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(none)?;
@@ -140,18 +141,18 @@ impl Running {
     }
 }
 
-/// A program that we started.
+/// A program that this process started.
 pub struct Child {
     pid: libc::pid_t,
     signals: libc::sigset_t,
-    /// What was blocked before.
+    /// The signal mask before.
     mask: libc::sigset_t,
 }
 
 impl Child {
     pub fn start(program: &Program) -> Result<Child, Failure> {
-        // SAFETY: the sets are written before they are read, the numbers are signals. SIGCHLD's action is put back in the
-        // child, where this returns: until then an inherited "ignore" would take its status from us.
+        // SAFETY: the sets are written before they are read, the numbers are signals. SIGCHLD's action is restored in
+        // the child: here an inherited "ignore" would discard the child's status.
         let (signals, mask, inherited) = unsafe {
             let (mut signals, mut mask) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigemptyset(&mut signals);
@@ -164,7 +165,7 @@ impl Child {
         block_sigpipe();
         let (failed, fails) = pipe_with(PipeFlags::CLOEXEC)
             .map_err(|error| Failure::own(format!("pipe: {}", errno::describe(error.raw_os_error()))))?;
-        // SAFETY: this process has one thread, so the child may do whatever we may.
+        // SAFETY: this process has one thread, so the child may call whatever this process may.
         match unsafe { libc::fork() } {
             -1 => Err(Failure::own(format!("fork: {}", errno::describe(errno::last())))),
             0 => {
@@ -181,13 +182,13 @@ impl Child {
                         failure.status
                     }
                 };
-                // SAFETY: ends the child without what the parent registered for its own exit.
+                // SAFETY: ends the child without running the parent's exit handlers.
                 unsafe { libc::_exit(status) }
             }
             pid => {
                 drop(fails);
                 let child = Child { pid, signals, mask };
-                // Closed without a word once the program runs.
+                // Closed without a byte once the program runs.
                 match rustix::io::retry_on_intr(|| rustix::io::read(&failed, &mut [0u8])) {
                     Ok(1) => Err(child.failure_to_start()),
                     _ => Ok(child),
@@ -196,7 +197,7 @@ impl Child {
         }
     }
 
-    /// After it has said why: its exit status.
+    /// The exit status of a child that could not start the program, and has reported why.
     fn failure_to_start(&self) -> Failure {
         let mut status = 0;
         // SAFETY: `status` is writable.
@@ -204,10 +205,10 @@ impl Child {
         Failure { status: libc::WEXITSTATUS(status), message: String::new() }
     }
 
-    /// Its status as waitpid(2) gives it, once it has ended. It stays a zombie until [`Subject::reap`].
+    /// The status as waitpid(2) gives it, once the program has ended. It stays a zombie until [`Subject::reap`].
     fn look(&self) -> Result<Option<i32>, Failure> {
         let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: `info` is writable, and an all-zero siginfo is one; of a child the union has the child's fields.
+        // SAFETY: `info` is writable, and an all-zero siginfo is one; for a child the union has the child's fields.
         let (answer, pid, code, status) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let answer = libc::waitid(libc::P_PID, self.pid as libc::id_t, &mut info, how);
@@ -218,34 +219,34 @@ impl Child {
             (-1, _) => Err(Failure::own(format!("waitid: {}", errno::describe(errno::last())))),
             (_, 0) => Ok(None),
             _ if code == libc::CLD_EXITED => Ok(Some((status & 0xff) << 8)),
-            _ => Ok(Some(status)), // the signal's number; whether there was a core is nothing to us
+            _ => Ok(Some(status)), // the signal's number; whether a core was dumped does not matter
         }
     }
 
-    /// Sleeps for a period, or until a signal comes, which the program gets.
+    /// Sleeps for a period, or until a signal arrives, which is passed on to the program.
     fn pass_on_signals(&self) {
         let (signal, info) = sleep_for_signals(&self.signals);
-        // The terminal's own signals (SI_KERNEL) go to the whole foreground group.
+        // The terminal's own signals (SI_KERNEL) reach the whole foreground group.
         if PASSED_ON.contains(&signal) && info.si_code != libc::SI_KERNEL {
-            // SAFETY: our own child, not waited for yet, so that the number is its.
+            // SAFETY: our own child, not yet waited for, so the number is still its own.
             unsafe { libc::kill(self.pid, signal) };
         }
     }
 
-    /// The exit status, or the death by the same signal.
+    /// Returns the exit status, or dies by the same signal.
     fn end_as_it_did(&self, status: i32) -> Result<i32, Failure> {
         if !libc::WIFSIGNALED(status) {
             return Ok(libc::WEXITSTATUS(status));
         }
         let signal = libc::WTERMSIG(status);
         let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: plain calls with values of this frame. One core, the program's, is enough.
+        // SAFETY: plain calls with values of this frame. The program's core is enough, so this process dumps none.
         unsafe {
             libc::setrlimit(libc::RLIMIT_CORE, &no_core);
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
             libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
         }
-        Ok(128 + signal) // where the signal stays blocked
+        Ok(128 + signal) // if the signal stays blocked
     }
 }

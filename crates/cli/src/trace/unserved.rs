@@ -1,20 +1,20 @@
-//! Children of a traced program that cannot be served: the log names them, and the report does.
+//! Children of a traced program that cannot be served: the log names them, and so does the report.
 
 use std::path::{Path, PathBuf};
 
-/// What the library and the host say of one in the log.
+/// The text before such a child in the log of the library and of the host.
 const SAID: &str = "a child is not served: ";
 
 /// The program's log, from here on.
 pub struct Unserved {
     file: PathBuf,
-    /// How much was in it before.
+    /// Bytes that were in it before.
     from: usize,
     is_own: bool,
 }
 
 impl Unserved {
-    /// The log that `ANYRING_LOG` names; without one it is made beside the file of events, and the variable set.
+    /// Follows the log that `ANYRING_LOG` names. Without one, sets the variable to a file beside the file of events.
     pub fn follow(events: &Path) -> Unserved {
         if let Some(file) = std::env::var_os("ANYRING_LOG").filter(|file| !file.is_empty()).map(PathBuf::from) {
             let from = std::fs::metadata(&file).map_or(0, |file| file.len() as usize);
@@ -26,7 +26,7 @@ impl Unserved {
         Unserved { file: file.into(), from: 0, is_own: true }
     }
 
-    /// The children that it names: each once, with the reason.
+    /// The children that the log names, each once, with the reason.
     pub fn children(&self) -> Vec<String> {
         let log = std::fs::read(&self.file).unwrap_or_default();
         let log = String::from_utf8_lossy(log.get(self.from..).unwrap_or_default());
@@ -43,7 +43,7 @@ impl Unserved {
 impl Drop for Unserved {
     fn drop(&mut self) {
         if self.is_own {
-            let _ = std::fs::remove_file(&self.file); // perhaps nobody wrote one
+            let _ = std::fs::remove_file(&self.file); // perhaps no process has written one
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `--verify COMMAND`: whether a changed program takes less than the one that was traced. Both run in turns, untraced.
+//! `--verify COMMAND`: compares the time of a changed program with that of the traced one. Both run in turns,
+//! untraced.
 
 use crate::cli::Program;
 use crate::failure::Failure;
@@ -10,15 +11,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-/// Turns of both programs.
+/// Number of runs of each program.
 const TURNS: usize = 5;
-/// A smaller difference is none.
+/// The smallest difference that counts.
 const LEAST: f64 = 0.03;
 
 /// The environment of this process before the trace changed it.
 pub struct Before(Vec<(OsString, OsString)>);
 
-/// What one run took: elapsed time and CPU time, in nanoseconds.
+/// The times of one run: elapsed time and CPU time, in nanoseconds.
 type Took = [f64; 2];
 
 impl Before {
@@ -26,7 +27,7 @@ impl Before {
         Before(std::env::vars_os().collect())
     }
 
-    /// Runs both in turns on this backend, and says which took less.
+    /// Runs both in turns on this backend, and prints which took less.
     ///
     /// # Errors
     /// One of them could not be run, or failed.
@@ -60,7 +61,7 @@ impl Before {
     }
 }
 
-/// A child's status, and its CPU time with that of the children that it waited for.
+/// A child's status, and the CPU time of it and of the children that it waited for.
 fn wait(pid: libc::pid_t) -> (ExitStatus, f64) {
     // SAFETY: both places are writable, and all zeros are a rusage.
     let (status, used) = unsafe {
@@ -72,7 +73,7 @@ fn wait(pid: libc::pid_t) -> (ExitStatus, f64) {
     (ExitStatus::from_raw(status), ns(used.ru_utime) + ns(used.ru_stime))
 }
 
-/// How the changed program compares: less is told only if the medians differ and all turns but one at most say so.
+/// Compares the programs. A difference counts only if the medians differ and all turns, except at most one, agree.
 fn verdict([before, after]: &[Vec<Took>; 2]) -> String {
     let [elapsed, cpu] = [0, 1].map(|which| {
         let of = |turns: &[Took]| median(&turns.iter().map(|took| took[which]).collect::<Vec<_>>());

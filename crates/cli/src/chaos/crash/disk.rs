@@ -1,10 +1,10 @@
-//! What a disk may hold after power was lost, by the rules of a file system whose names are written in order.
+//! The possible contents of a disk after a loss of power, for a file system that writes names in order.
 //!
-//! - Names (new, changed and taken away ones, and sizes that are set) become lasting in the order in which they were changed, all
-//!   of them by any sync of a file or folder.
-//! - Bytes become lasting by a sync of their file that began after they were written, or with O_DSYNC and the like. Until then each
-//!   sector of each write may be there or not, whatever comes of others.
-//! - A file is as long as what is there of it.
+//! - Names become durable in the order in which they were changed. Any sync of a file or folder makes all of them
+//!   durable. Creating, changing and removing a name counts, and so does setting a size.
+//! - Bytes become durable by a sync of their file that began after they were written, or by O_DSYNC and the like.
+//!   Until then each sector of each write may be on the disk or not, independently of the others.
+//! - A file's size follows from the changes that are on the disk.
 
 use super::tree::{Node, Tree};
 use anyring_engine::chaos::crash::{Change, Content, File};
@@ -12,18 +12,18 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What becomes of a change.
+/// The fate of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is there.
+    /// The disk has it.
     Kept,
-    /// It is not.
+    /// The disk does not have it.
     Lost,
-    /// Some of its sectors are, by this number.
+    /// The disk has some of its sectors, chosen by `lot`.
     Torn { sector_bytes: u64, lot: u64 },
 }
 
-/// The log: each change with where its record ends, in bytes.
+/// The log: each change, with the offset in bytes at which its record ends.
 pub type Log = [(u64, Change)];
 
 /// Mixes all bits of a number (the finalizer of splitmix64: Steele, Lea, Flood 2014).
@@ -34,12 +34,12 @@ pub fn mix(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// Whether it is about names, which are written in order.
+/// True if the change is about names, which are written in order.
 fn is_of_names(change: &Change) -> bool {
     !matches!(change, Change::Write { .. } | Change::Sync { .. })
 }
 
-/// Whether each change was lasting when the log ended.
+/// True for each change that was durable when the log ended.
 fn lasting(log: &Log) -> Vec<bool> {
     let syncs: Vec<_> = log
         .iter()
@@ -62,7 +62,7 @@ fn lasting(log: &Log) -> Vec<bool> {
     log.iter().map(is_lasting).collect()
 }
 
-/// What becomes of each change, by a seed. Some seeds lose all that may be lost, some names only, some bytes only.
+/// Draws the fate of each change from a seed. Some seeds lose all that may be lost, some names only, some bytes only.
 pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
     let lasting = lasting(log);
     let open_names =
@@ -92,7 +92,7 @@ pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
     fates.collect()
 }
 
-/// What the disk holds, where the folders were `killed` when the program was.
+/// The contents of the disk. `killed`: the folders when the program was killed.
 pub fn state(killed: &Tree, log: &Log, fates: &[Fate]) -> Tree {
     let mut tree = killed.clone();
     for (_, change) in log.iter().rev() {
@@ -174,16 +174,16 @@ fn move_name(tree: &mut Tree, from: &[u8], to: &[u8], exchanged: bool) {
     }
 }
 
-/// What a name led to that was taken away: a file, or an empty folder.
+/// The node of a removed name: a file, or an empty folder.
 fn node_of(content: Option<&Content>, path: &[u8]) -> (File, Node) {
     match content {
         Some(Content { file, mode, bytes }) => (*file, Node::Regular { mode: *mode, bytes: bytes.clone() }),
-        // No device has the number 0, and each path is a number of its own here.
+        // No device has the number 0; the inode number is a hash of the path.
         None => ([0, path.iter().fold(0, |sum, byte| mix(sum ^ u64::from(*byte)))], Node::Folder { mode: 0o755 }),
     }
 }
 
-/// Writes `part` at `offset`, behind zeros where the file is shorter.
+/// Writes `part` at `offset`, and fills a gap before it with zeros.
 fn put(bytes: &mut Vec<u8>, offset: u64, part: &[u8]) {
     let (offset, end) = (offset as usize, offset as usize + part.len());
     if part.is_empty() {
@@ -195,7 +195,7 @@ fn put(bytes: &mut Vec<u8>, offset: u64, part: &[u8]) {
     bytes[offset..end].copy_from_slice(part);
 }
 
-/// The sectors of a write: the number of each, where it begins in the file, and its bytes.
+/// The sectors of a write: the number of each, its offset in the file, and its bytes.
 fn parts(offset: u64, bytes: &[u8], sector_bytes: u64) -> impl Iterator<Item = (u64, u64, &[u8])> {
     let end = offset + bytes.len() as u64;
     (offset / sector_bytes..end.div_ceil(sector_bytes)).map(move |sector| {
@@ -205,7 +205,7 @@ fn parts(offset: u64, bytes: &[u8], sector_bytes: u64) -> impl Iterator<Item = (
     })
 }
 
-/// Fewer losses with which `fails` is true still: each is taken back that is not needed for it. Names are taken back in order.
+/// Reduces the losses while `fails` stays true: undoes each that is not needed. Losses of names are undone in order.
 pub fn fewest(log: &Log, fates: &[Fate], mut fails: impl FnMut(&[Fate]) -> bool) -> Vec<Fate> {
     let mut fates = fates.to_vec();
     let mut are_names_done = false;
@@ -223,7 +223,7 @@ pub fn fewest(log: &Log, fates: &[Fate], mut fails: impl FnMut(&[Fate]) -> bool)
     fates
 }
 
-/// What was lost, for people: a line each.
+/// Describes the losses for people, a line each.
 pub fn describe(log: &Log, fates: &[Fate], killed: &Tree) -> Vec<String> {
     let shown = |path: &[u8]| Path::new(OsStr::from_bytes(path)).display().to_string();
     let name_of = |file: &File| {

@@ -1,5 +1,6 @@
-//! `anyring chaos --crash`: power is lost while the program changes files by its rings. It is killed at a moment that a seed
-//! chooses, its folders become what a disk might hold then (`disk`), and a command that is to put them in order decides.
+//! `anyring chaos --crash`: power is lost while the program changes files through its rings. The program is killed at
+//! a moment that a seed chooses. Its folders get the contents that a disk might have then (`disk`). A command that
+//! repairs them decides whether the seed fails.
 
 mod disk;
 mod tree;
@@ -19,10 +20,10 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use tree::Tree;
 
-/// How many seeds are tried where nothing else is said.
+/// Default number of seeds.
 const RUNS: u32 = 20;
 
-/// Power that was lost once.
+/// One loss of power.
 struct Loss {
     log: Vec<(u64, Change)>,
     killed: Tree,
@@ -33,14 +34,14 @@ struct Crash<'a> {
     options: &'a ChaosOptions,
     runner: Runner<'a>,
     folders: Vec<PathBuf>,
-    /// What is in them before the program runs.
+    /// The contents of the folders before the program runs.
     before: Tree,
     log: File,
-    /// What the recovery printed last.
+    /// The output of the last recovery.
     printed: File,
 }
 
-/// Runs the program again and again, and loses power each time.
+/// Runs the program repeatedly, and loses power each time.
 pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     let recover = options.recover.as_deref().unwrap_or_default();
     let crash = Crash::new(options)?;
@@ -98,14 +99,14 @@ impl<'a> Crash<'a> {
         };
         let folders = options.crash.iter().map(folder).collect::<Result<Vec<_>, _>>()?;
         let before = Tree::read(&folders).map_err(unusable)?;
-        // Nothing else is done to the program, unless that is asked for.
+        // No rule disturbs the program, unless one is asked for.
         let rules = options.rules.as_deref().map_or(Ok("none".to_owned()), |list| rules(Some(list)))?;
         let runner = Runner::new(options, rules, true)?;
         let (log, printed) = (memory_file("anyring-crash-log")?, memory_file("anyring-crash-recovery")?);
         Ok(Crash { options, runner, folders, before, log, printed })
     }
 
-    /// Runs the program to its end, or until the log has so many bytes: how it ended, and the log.
+    /// Runs the program to its end, or until the log has `killed_at` bytes. Returns how it ended, and the log.
     fn run(&self, seed: u64, killed_at: Option<u64>) -> Result<(Ending, Vec<(u64, Change)>), Failure> {
         self.before.write(&self.folders).map_err(unusable)?;
         self.log.set_len(0).map_err(unusable)?;
@@ -129,7 +130,7 @@ impl<'a> Crash<'a> {
         Ok((run.ending, parse(&log)))
     }
 
-    /// The whole run, in which power is lost behind the end: what it changes.
+    /// Runs the program and the recovery without a loss of power. Returns the changes that the program made.
     fn whole_run(&self, recover: &str) -> Result<Vec<(u64, Change)>, Failure> {
         let (ending, changes) = self.run(1, None)?;
         let fails = |why: &str| Failure {
@@ -151,11 +152,11 @@ impl<'a> Crash<'a> {
         }
     }
 
-    /// Kills the program behind a change that the seed chooses of `changes`.
+    /// Kills the program after one of `changes`, which the seed chooses.
     fn lose(&self, seed: u64, changes: &[(u64, Change)]) -> Result<Loss, Failure> {
         let lot = mix(mix(seed) ^ 2);
         let mut place = (lot >> 8) as usize % changes.len();
-        // Mostly not right behind a sync, when nothing can be lost.
+        // In three cases of four not right after a sync, when nothing can be lost.
         while !lot.is_multiple_of(4) && place != 0 && matches!(changes[place].1, Change::Sync { .. }) {
             place -= 1;
         }
@@ -165,7 +166,7 @@ impl<'a> Crash<'a> {
         Ok(Loss { log, killed, fates })
     }
 
-    /// What the recovery makes of what the disk holds: why not, if it fails.
+    /// Runs the recovery on the contents of the disk. Returns the reason if it fails.
     fn recovers(&self, recover: &str, loss: &Loss, fates: &[Fate]) -> Result<Option<String>, Failure> {
         disk::state(&loss.killed, &loss.log, fates).write(&self.folders).map_err(unusable)?;
         self.recovery(recover)
@@ -181,7 +182,7 @@ impl<'a> Crash<'a> {
         Ok(ending.describe())
     }
 
-    /// Says what the recovery printed and what was lost: what the folders held.
+    /// Reports the output of the recovery and the losses. Returns the contents of the folders.
     fn show(&self, recover: &str, seed: u64, loss: &Loss) -> Result<Tree, Failure> {
         let text = std::fs::read(path_of(&self.printed)).map_err(unusable)?;
         let _ = io::Write::write_all(&mut io::stderr(), &text);
@@ -206,7 +207,7 @@ impl<'a> Crash<'a> {
         Ok(disk::state(&loss.killed, &loss.log, &fates))
     }
 
-    /// The whole command that loses power so again, for a shell.
+    /// The whole shell command that repeats this loss of power.
     fn again(&self, seed: u64) -> String {
         let options = self.options;
         let mut words = vec!["anyring".to_owned(), "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];

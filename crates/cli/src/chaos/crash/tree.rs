@@ -1,4 +1,5 @@
-//! Folders in memory: their names, and what these lead to. So that what a disk might hold is a value, which is made of another.
+//! Folders in memory: names and the files that they lead to. Possible contents of a disk are thus values, computed
+//! from one another.
 
 use anyring_engine::chaos::crash::File;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a name leads to.
+/// The file that a name leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     Folder { mode: u32 },
@@ -17,7 +18,7 @@ pub enum Node {
     Regular { mode: u32, bytes: Vec<u8> },
 }
 
-/// Folders, and all that is in them.
+/// Folders and all their contents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     /// Absolute paths.
@@ -26,7 +27,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// What is in `folders` now. What is neither file, folder nor symbolic link is left out.
+    /// Reads the contents of `folders`. Leaves out all but regular files, folders and symbolic links.
     pub fn read(folders: &[PathBuf]) -> io::Result<Tree> {
         let mut tree = Tree::default();
         for folder in folders {
@@ -55,7 +56,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes `folders` hold this and nothing else. What is in a folder that is not there is not there either.
+    /// Makes `folders` hold this and nothing else. A name whose folder is missing is left out.
     pub fn write(&self, folders: &[PathBuf]) -> io::Result<()> {
         for folder in folders {
             empty(folder)?;
@@ -86,7 +87,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Moves a name with all below it.
+    /// Moves a name and all names below it.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) {
         for (name, file) in self.take(from) {
             let name = [to, &name[from.len()..]].concat();
@@ -94,7 +95,7 @@ impl Tree {
         }
     }
 
-    /// Takes a name away, and all below it.
+    /// Removes a name and all names below it, and returns them.
     pub fn take(&mut self, path: &[u8]) -> Vec<(Vec<u8>, File)> {
         let is_below = |name: &[u8]| name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
         let taken: Vec<_> = self
@@ -107,7 +108,7 @@ impl Tree {
         taken
     }
 
-    /// A file's bytes, if it is a regular one.
+    /// The bytes of a regular file; `None` for other files.
     pub fn bytes(&mut self, file: File) -> Option<&mut Vec<u8>> {
         match self.files.get_mut(&file) {
             Some(Node::Regular { bytes, .. }) => Some(bytes),
