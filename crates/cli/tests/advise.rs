@@ -1,4 +1,4 @@
-//! `anyring advise`: which ways it sees, what it concludes, and what it refuses. Times are not judged here.
+//! `anyring advise`: the ways that it distinguishes, its conclusions, and its refusals. Times are not judged here.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn advise(arguments: &[&str]) -> Value {
     report
 }
 
-/// A clause for each situation that was measured, each with the interval of a row of it.
+/// Checks for a clause on each measured situation, with the interval of one of its rows.
 fn check_advice(report: &Value) {
     let rows = report["rows"].as_array().expect("rows");
     let clauses = report["advice"]["clauses"].as_array().expect("clauses");
@@ -40,7 +40,7 @@ fn check_advice(report: &Value) {
     }
 }
 
-/// The part of the requests without IOSQE_ASYNC that went this way, for each size in this situation.
+/// The share of requests without IOSQE_ASYNC that went this way, for each size in this situation.
 fn shares(report: &Value, situation: &str, way: &str) -> Vec<f64> {
     let rows = report["rows"].as_array().expect("rows").iter().filter(|row| row["situation"] == situation);
     let share = |row: &Value| {
@@ -51,7 +51,7 @@ fn shares(report: &Value, situation: &str, way: &str) -> Vec<f64> {
     rows.map(share).collect()
 }
 
-/// Other programs may evict a page or keep the device busy now and then.
+/// Nearly all: other programs may evict a page or keep the device busy.
 fn nearly_all(shares: &[f64], sizes: usize) {
     assert!(shares.len() == sizes && shares.iter().all(|share| *share > 0.8), "{shares:?}");
 }
@@ -132,7 +132,7 @@ fn the_backend_is_chosen_as_by_run_and_told() {
     let (verdict, table) = (text.find("IOSQE_ASYNC").or(text.find("ndecided")), text.find("with / without"));
     assert!(verdict.is_some() && verdict < table, "the verdict comes first: {text}");
     assert!(text.lines().all(|line| line.len() <= 100), "{text}");
-    // Where there is no /proc either.
+    // The profile `minimal` has no /proc.
     let words = [&["deny", "--profile", "minimal"], &words[1..]].concat();
     let least = output(&mut anyring(&words));
     assert!(least.status.success() && stdout(&least).contains("inline 100 %"), "{least:?}");
@@ -186,7 +186,7 @@ fn what_cannot_or_must_not_be_asked_is_named() {
     }
 }
 
-/// A loop device of 4 MiB, or what is missing for one.
+/// A loop device of 4 MiB; `None` if it cannot be made, after saying what is missing.
 fn loop_device(scratch: &mut Scratch, left_out: &str) -> Option<String> {
     match scratch.loop_device(4 << 20) {
         Ok(device) => Some(device.to_str().expect("UTF-8").to_owned()),
@@ -222,7 +222,7 @@ fn the_threshold_of_a_loop_device_follows_its_limit() {
             limit["because"][0].as_str().is_some_and(|why| why.contains(&format!("is {limit_kib}:"))),
             "{limit:#}"
         );
-        // 512 bytes, the two sides of the cut, which are measured besides, and those asked for above it.
+        // 512 bytes, the two sides of the cut, which are measured in addition, and the requested sizes above it.
         let workers = shares(&report, "direct", "worker");
         assert!(workers[0] < 0.2 && workers[1] < 0.2 && workers[2..] == [1.0; 3], "{report:#}");
         match report["tracepoint"].as_object() {

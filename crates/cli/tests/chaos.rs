@@ -1,5 +1,5 @@
-//! `anyring chaos`: for each rule a program with a bug that only the rule shows, and the same program without it
-//! (`tests/c/chaos.c`).
+//! `anyring chaos`: for each rule a program with a bug that only the rule reveals, and the same program without the
+//! bug (`tests/c/chaos.c`).
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The C programs; none where they cannot be compiled, which is said.
+/// The C programs; `None`, after saying so, if they cannot be compiled.
 fn program() -> Option<&'static str> {
     static PROGRAM: OnceLock<Option<tempfile::TempDir>> = OnceLock::new();
     let folder = PROGRAM.get_or_init(|| {
@@ -39,12 +39,12 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The rule that is meant: those before it lead to where it counts.
+/// The rule that matters: the ones before it only lead to the right place.
 fn last_of(rules: &str) -> &str {
     rules.rsplit(',').next().expect("a rule")
 }
 
-/// A case of the C program, the rule that shows its bug, and rules that do nothing to the program without the bug.
+/// A case of the C program, the rule that reveals its bug, and rules that do not affect the program without the bug.
 const CASES: [(&str, &str, &str); 21] = [
     ("short-read", "short", "all"),
     ("short-send", "short", "all"),
@@ -69,7 +69,7 @@ const CASES: [(&str, &str, &str); 21] = [
     ("misuse-twice", "misuse", "all,misuse"),
 ];
 
-/// A case that misuses the interface, and what `anyring check --lint` says of it.
+/// A case that misuses the interface, and the report of `anyring check --lint`.
 const MISUSES: [(&str, &str); 4] = [
     ("misuse-twice", "READ, user_data 0x7: its user_data is that of a request in flight, READ"),
     ("misuse-unseen", "1 CQE was not seen when the ring was closed"),
@@ -77,7 +77,7 @@ const MISUSES: [(&str, &str); 4] = [
     ("misuse-closed", ": its descriptor was closed while it was in flight"),
 ];
 
-/// A case that changes memory in flight, the opcode of the request, and what is found.
+/// A case that changes memory in flight, the opcode of the request, and the finding.
 const CHANGES: [(&str, &str, &str); 21] = [
     ("reuse-write", "WRITE", "byte 3 of 64 was written while in flight"),
     ("reuse-send", "SEND", "byte 3 of 64 was written while in flight"),
@@ -102,7 +102,7 @@ const CHANGES: [(&str, &str, &str); 21] = [
     ("reuse-value", "FGETXATTR", "byte 3 of 16 of its value was written while in flight"),
 ];
 
-/// Some of the first seeds show the bug of `case`.
+/// Asserts that some of the first seeds reveal the bug of `case`.
 fn finds(program: &str, case: &str, rules: &str) {
     let found = chaos(&["--rules", rules, "--runs", "20", "--timeout", "2s", "--shrink"], &[program, case]);
     assert_eq!(found.status.code(), Some(1), "{case}: {}", stderr(&found));
@@ -110,7 +110,7 @@ fn finds(program: &str, case: &str, rules: &str) {
     assert!(stderr(&found).contains(&format!(".{rule}: {rule}:")), "{case}: {}", stderr(&found));
 }
 
-/// The first seeds do nothing to the program without the bug.
+/// Asserts that the first seeds do not affect the program without the bug.
 fn passes(program: &str, case: &str, rules: &str, seeds: &str) {
     let right = chaos(&["--rules", rules, "--runs", seeds], &[program, case, "right"]);
     assert_eq!(right.status.code(), Some(0), "{case} {rules}: {}", stderr(&right));
@@ -235,7 +235,7 @@ fn memory_in_flight_is_told_with_its_request() {
         assert_eq!((&finding["opcode"], &finding["what"]), (&opcode.into(), &what.into()), "{finding}");
         assert_eq!((&finding["user_data"], &finding["rule"]), (&7.into(), &"lifetimes".into()), "{finding}");
         let ns = |field: &str| finding[field].as_u64().expect("a time");
-        let by_path = ["STATX", "WAITID"].contains(&opcode); // they have no file that is open
+        let by_path = ["STATX", "WAITID"].contains(&opcode); // they have no open file
         assert!(ns("submitted_ns") <= ns("ended_ns"), "{finding}");
         assert_eq!(finding["fd"].as_i64() > Some(2), !by_path, "{finding}");
         let fd = if by_path { String::new() } else { format!(", fd {}", finding["fd"]) };
@@ -261,7 +261,7 @@ fn freed_memory_in_flight_is_told_with_address_sanitizer() {
     library();
     let run = |program: &str, words: &[&str]| {
         let mut command = anyring(&["chaos", "--rules", "lifetimes", "--runs", "3", "--", program, "freed"]);
-        // The preload comes before its run-time library, and what the program leaves behind is not the question.
+        // The preload comes before ASan's run-time library. Leaks of the program do not matter here.
         command.args(words).env("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0");
         output(&mut command)
     };
@@ -314,7 +314,7 @@ fn misuse_is_told_by_check() {
             findings[0].starts_with("anyring check: --lint: 1.") && findings[0].ends_with(what),
             "{case}: {said}"
         );
-        // What is told of the end of a ring, or of a descriptor, no call on the ring has to do with.
+        // A finding at the end of a ring or of a descriptor does not belong to any call on the ring.
         assert!(frames.is_empty() || frames[0].contains(&format!("at {program}+0x")), "{case}: {said}");
         let right = lint(&[program, case, "right"]);
         assert_eq!(right.status.code(), Some(0), "{case}: {}", stderr(&right));
@@ -444,7 +444,7 @@ fn what_has_left_its_session_is_killed_with_the_program() {
     library();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("pids");
-    // A daemon, which is nobody's child by then, and its child, which has left, too.
+    // A daemon, which is no longer a child of the run, and its child, which has left the session as well.
     let daemon = "setsid sh -c 'setsid sleep 1000 & echo $! >>pids; echo $$ >>pids; wait' & ";
     let stays = format!("{daemon} until [ \"$(wc -l <pids)\" = 2 ]; do sleep 0.01; done 2>/dev/null; sleep 1000");
     let ends = stays.replace("; sleep 1000", "");

@@ -1,4 +1,4 @@
-//! What a served program starts: by the library where that reaches, by the guest host elsewhere.
+//! Children of a served program: served by the library where it can be preloaded, by the guest host elsewhere.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -7,7 +7,7 @@ use common::{anyring, calling, install, library, output, skipped, stdout, Elf};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Ways of `tests/c/children.c` that search nothing, and add no arguments of their own.
+/// Ways of `tests/c/children.c` that search no PATH and add no arguments.
 const WAYS: [&str; 16] = [
     "execve",
     "execv",
@@ -27,8 +27,8 @@ const WAYS: [&str; 16] = [
     "popen",
 ];
 
-/// The programs of these tests: the parent, and an ELF file that exits with what io_uring_setup(-2, NULL) answers: EINVAL
-/// or EFAULT by who serves, EPERM where nobody does.
+/// The programs of these tests: the parent, and an ELF file that exits with the error of io_uring_setup(-2, NULL).
+/// That is EINVAL or EFAULT, depending on the server, and EPERM if the call is refused.
 struct Programs {
     parent: PathBuf,
     directory: tempfile::TempDir,
@@ -60,7 +60,7 @@ fn programs(flags: &[&str]) -> Option<Programs> {
 }
 
 impl Programs {
-    /// What the parent prints, below `deny` and `run` with these flags, when it starts `child` in that way.
+    /// The output of the parent, below `deny` and `run` with these flags, when it starts `child` in that way.
     fn start(&self, flags: &[&str], way: &str, child: &Path) -> String {
         let words = [&["deny", "--aio", "--", common::ANYRING, "run"], flags, &["--"]].concat();
         let mut command = anyring(&words);
@@ -75,7 +75,7 @@ impl Programs {
     }
 }
 
-/// io_uring_setup(-2, NULL): no such number of entries.
+/// io_uring_setup(-2, NULL) asks for an invalid number of entries.
 const SETUP: u32 = 425;
 
 fn served(printed: &str) -> bool {
@@ -174,7 +174,7 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     assert!(report["unserved"][0].as_str().is_some_and(|child| child.starts_with(&reason)), "{report}");
 }
 
-/// Its loader would say on standard error that the library is of the wrong class.
+/// Otherwise its loader would complain on standard error that the library has the wrong class.
 #[test]
 fn a_32_bit_child_has_no_library_of_ours_in_its_environment() {
     let Some(programs) = programs(&[]) else { return };
@@ -190,7 +190,7 @@ fn a_32_bit_child_has_no_library_of_ours_in_its_environment() {
     }
 }
 
-/// Filters are inherited, and about 250 are the most there may be.
+/// Filters are inherited, and a process can have about 250 at most.
 fn chain(length: u32) {
     let (Some(dynamic), Some(linked)) = (programs(&[]), programs(&["-static"])) else { return };
     for (first, other) in [(&dynamic, &linked), (&dynamic, &dynamic), (&linked, &linked)] {

@@ -1,4 +1,5 @@
-//! `anyring chaos --crash`: programs that lose something with the power (`tests/c/crash.c`), and the same without the bug.
+//! `anyring chaos --crash`: programs that lose data with the power (`tests/c/crash.c`), and the same programs without
+//! the bug.
 
 mod common;
 
@@ -6,7 +7,7 @@ use common::{anyring, library, output};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The C program in a folder of its own; none where it cannot be compiled, which is said.
+/// The C program in a folder of its own; `None`, after saying so, if it cannot be compiled.
 fn program() -> Option<(tempfile::TempDir, PathBuf)> {
     let compiler = Command::new("cc").arg("--version").output();
     if compiler.is_err() || !Path::new("/usr/include/liburing.h").exists() {
@@ -24,14 +25,15 @@ fn program() -> Option<(tempfile::TempDir, PathBuf)> {
     Some((folder, program))
 }
 
-/// Loses power with `options` while the program stores what `case` says, and lets it check. Begins with an empty folder.
+/// Loses power with `options` while the program stores data as in `case`, then lets it check. Starts with an empty
+/// folder.
 fn crash_anew(folder: &Path, program: &Path, case: &str, options: &[&str]) -> Output {
     let kept = folder.join("kept");
     std::fs::remove_dir_all(&kept).and_then(|()| std::fs::create_dir(&kept)).expect("a folder");
     crash(folder, program, case, options)
 }
 
-/// Does so in the folder as it is.
+/// Like [`crash_anew`], with the contents that the folder has.
 fn crash(folder: &Path, program: &Path, case: &str, options: &[&str]) -> Output {
     library();
     let kept = folder.join("kept").display().to_string();

@@ -1,4 +1,4 @@
-//! `anyring deny`, seen by programs that make the calls themselves.
+//! `anyring deny`, as seen by programs that make the calls themselves.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -16,7 +16,7 @@ const IO_URING_CALLS: std::ops::RangeInclusive<u32> = 425..=427;
 /// io_setup, io_destroy, io_getevents, io_submit, io_cancel, io_pgetevents on x86-64.
 const AIO_CALLS: [u32; 6] = [206, 207, 208, 209, 210, 333];
 
-/// The errno that call `number` answers below `deny` with these options.
+/// The errno of call `number` below `deny` with these options.
 fn answer(options: &[&str], number: u32) -> i32 {
     let directory = tempfile::tempdir().expect("a directory");
     let program = Elf::new(calling(number)).write(&directory.path().join("call"));
@@ -24,7 +24,7 @@ fn answer(options: &[&str], number: u32) -> i32 {
     command.arg(program).status().expect("start it").code().expect("an exit status")
 }
 
-/// What call `number` answers where the tests run.
+/// The errno of call `number` where the tests run.
 fn answer_outside(number: u32) -> i32 {
     let directory = tempfile::tempdir().expect("a directory");
     let program = Elf::new(calling(number)).write(&directory.path().join("call"));
@@ -58,7 +58,8 @@ fn calls_may_kill_or_trap() {
     }
 }
 
-/// What comes through libc and by instructions that can be replaced is served; what cannot be is said before the program starts.
+/// Calls through libc, and by instructions that can be replaced, are served. Others are reported before the program
+/// starts.
 #[test]
 fn programs_are_served_or_refused_below_filters_that_kill_or_trap() {
     library();
@@ -86,7 +87,7 @@ fn programs_are_served_or_refused_below_filters_that_kill_or_trap() {
             "{line}"
         );
         assert_eq!(stdout(&run(&["--no-raw", "--", fixed])), "0\n");
-        // What a program starts is its own affair.
+        // Programs that it starts are not checked.
         let started = run(&["--", "sh", "-c", &format!("{fixed}; true")]);
         assert!(started.status.success() && stdout(&started) == "0\n", "{started:?}");
     }
@@ -150,7 +151,7 @@ fn bad_usage_is_one_line_and_status_2() {
     one_line_failure(&output(&mut anyring(&["refuse", "--", "true"])), 2);
 }
 
-/// What a call answers below each profile: docker, rhel8, gvisor, minimal. `None` is what it answers outside.
+/// The answers of a call below each profile: docker, rhel8, gvisor, minimal. `None` is the answer outside.
 type Row = (&'static str, libc::c_long, [u64; 6], [Option<i32>; 4]);
 
 const SAME: Option<i32> = None;
@@ -161,7 +162,7 @@ const OPNOTSUPP: Option<i32> = Some(libc::EOPNOTSUPP);
 const CLOSED: u64 = -2i64 as u64;
 const NO_OFFSET: u64 = u64::MAX;
 
-/// With a closed descriptor or a length of 0, the kernel only ever refuses these or does nothing.
+/// With a closed descriptor or a length of 0, the kernel can only refuse these or do nothing.
 const ROWS: [Row; 26] = [
     ("io_uring_setup", libc::SYS_io_uring_setup, [1, 0, 0, 0, 0, 0], [PERM, NOSYS, NOSYS, PERM]),
     ("clone3", libc::SYS_clone3, [0; 6], [NOSYS, NOSYS, SAME, NOSYS]),
@@ -221,7 +222,7 @@ fn profiles_refuse_what_is_missing_there_and_nothing_else() {
     }
 }
 
-/// A sandbox in which anyring serves, and one in which it does not, which is said before the program starts.
+/// A sandbox in which anyring serves, and one in which it does not, which is reported before the program starts.
 #[test]
 fn sandboxes_of_agents_refuse_what_reaches_others() {
     let sockets = [libc::SYS_connect, libc::SYS_bind, libc::SYS_sendto, libc::SYS_getsockopt, libc::SYS_setsockopt];
@@ -252,7 +253,7 @@ fn errno_and_aio_add_to_a_profile() {
     assert_eq!(answer(&rhel8, libc::SYS_close_range as u32), libc::ENOSYS);
 }
 
-/// As whoever runs the tests, and as an ordinary user, who needs a user namespace for it.
+/// Runs as the user of the tests, and as an ordinary user, who needs a user namespace.
 #[test]
 fn minimal_has_no_proc_or_says_why_not() {
     let script = "ls /proc | wc -l; id -u; id -g";
@@ -278,7 +279,7 @@ fn minimal_has_no_proc_or_says_why_not() {
         skipped("the same as another user: only root can become one");
         return;
     }
-    // The command may lie where an ordinary user cannot reach it.
+    // An ordinary user may be unable to reach the command where it is.
     let directory = tempfile::tempdir().expect("a directory");
     set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
     let reachable = install(&read(ANYRING).expect("read"), &directory.path().join("anyring"));
@@ -288,7 +289,7 @@ fn minimal_has_no_proc_or_says_why_not() {
     assert!(std::path::Path::new("/proc/self/status").exists(), "only the program's own /proc is hidden");
 }
 
-/// The fragment for profiles and the line for units of systemd's name the same calls, and none of those that they are there without.
+/// The fragment for profiles and the line for systemd units list the same calls, and none that these already permit.
 #[test]
 fn the_published_lists_of_calls_agree() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

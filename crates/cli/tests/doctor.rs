@@ -1,4 +1,4 @@
-//! `anyring doctor`: its findings change with what is done to the calls.
+//! `anyring doctor`: its findings follow changes of the calls.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -35,7 +35,7 @@ fn the_verdict_flips_below_deny() {
         assert_eq!(report["run"]["kernel"], serde_json::Value::Null);
         assert_ne!(report["verdict"]["by"], "kernel");
         assert!(!report["advice"].as_array().expect("advice").is_empty());
-        // Before Linux 6.6 nothing tells a filter's ENOSYS from that of a kernel without io_uring.
+        // Before Linux 6.6 nothing distinguishes a filter's ENOSYS from that of a kernel without io_uring.
         let undecided = name == "ENOSYS" && report["evidence"]["io_uring_disabled"].is_null();
         assert_eq!(report["io_uring"]["cause"], if undecided { "unknown" } else { "seccomp" }, "{name}");
     }
@@ -52,7 +52,7 @@ fn a_filter_that_kills_is_survived_and_named() {
     assert_ne!(report["evidence"]["calls"][1]["answer"], "killed by SIGSYS");
 }
 
-/// As of a kernel that does NOPs but no reads: here anyring's own answer to READ is planted, by some of the seeds.
+/// Imitates a kernel that does NOPs but no reads: some seeds plant such an answer of anyring's own to READ.
 #[test]
 fn a_ring_that_does_no_read_does_not_work() {
     library();
@@ -68,14 +68,14 @@ fn a_ring_that_does_no_read_does_not_work() {
     assert!(seen.iter().all(|one| *one == refused || *one == works), "{seen:?}");
 }
 
-/// What `doctor --json` says where one more call is refused.
+/// The output of `doctor --json` where one more call is refused.
 fn refused(call: i64) -> serde_json::Value {
     let words = ["deny", "--", ANYRING, "doctor", "--json"];
     let output = output(below(answering(SeccompAction::Errno(libc::EPERM as u32), &[call]), &mut anyring(&words)));
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("call {call}: {error}: {output:?}"))
 }
 
-/// The first line is of what a program would find, not of what doctor itself would like to have.
+/// The first line is about what a program would find, not about calls that only doctor would like to make.
 #[test]
 fn the_verdict_is_of_what_a_program_meets() {
     library();
@@ -117,7 +117,7 @@ fn no_file_but_its_own_is_needed() {
     assert_eq!(report["verdict"]["runs"], true, "{report}");
 }
 
-/// The limit of processes counts those of the user, who is nobody else's here.
+/// The limit of processes counts those of the user; here no other process has this user.
 #[test]
 fn what_cannot_be_tried_is_not_said_to_fail() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -144,7 +144,7 @@ fn what_cannot_be_tried_is_not_said_to_fail() {
     };
     let mut command = anyring(&["deny", "--"]);
     command.arg(program).args(["doctor", "--json"]);
-    // SAFETY: system calls only.
+    // SAFETY: only system calls.
     let Ok(seen) = unsafe { command.pre_exec(one_process) }.output() else {
         return skipped("one process: there is no leave to become another user");
     };
@@ -153,7 +153,7 @@ fn what_cannot_be_tried_is_not_said_to_fail() {
     assert!(report["verdict"]["summary"].as_str().is_some_and(|text| text.contains("cannot be tried")), "{report}");
 }
 
-/// Who serves a process that runs: by what it has in it, and what it counts.
+/// The server of a running process, from what the process has in it and from its counters.
 #[test]
 fn a_process_that_runs_is_explained() {
     library();
@@ -167,7 +167,7 @@ fn a_process_that_runs_is_explained() {
                 .ok()
                 .map(|report| (said.status.code(), report))
         };
-        // Until it has become the program.
+        // It may not have become the program yet.
         let start = std::time::Instant::now();
         let found = loop {
             match asked() {
@@ -210,7 +210,7 @@ fn kernel_aio_is_probed() {
     }
 }
 
-/// The names are the interface; what they find depends on the machine, except what every Linux has.
+/// The names are the interface. The results depend on the machine, except for features that every Linux has.
 #[test]
 fn the_json_has_its_documented_parts() {
     let report = doctor(&[]);
@@ -267,14 +267,14 @@ fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
         let summary = doctor(outer)["verdict"]["summary"].as_str().expect("a summary").to_owned();
         let text = stdout(&output(&mut anyring(&[outer, &["doctor"]].concat())));
         assert_eq!(text.lines().next(), Some(summary.as_str()));
-        // A path cannot be broken.
+        // A path cannot be wrapped.
         for line in text.lines().filter(|line| !line.contains('/')) {
             assert!(line.chars().count() <= 100, "{line}");
         }
     }
 }
 
-/// How many rings fit, where there is no end in sight and where the kernel has no memory for more.
+/// The number of rings that fit: without a limit in sight, and where the kernel has no memory for more.
 #[test]
 fn the_room_for_rings_is_measured() {
     if !kernel_works("how many of its rings fit") {
@@ -299,7 +299,8 @@ fn the_room_for_rings_is_measured() {
     }
 }
 
-/// Linux AIO as gVisor's, whose completion ring qemu reads in vain for ever: `auto` serves it, with `run` and without.
+/// Linux AIO as in gVisor, on whose completion ring qemu would wait forever: `auto` serves it, with and without
+/// `run`.
 #[test]
 fn a_completion_ring_that_nobody_fills_is_found() {
     library();

@@ -1,4 +1,5 @@
-//! `anyring trace --pid` of a process that anyring's engine serves: joining, leaving, and who cannot be joined.
+//! `anyring trace --pid` for a process that anyring's engine serves: joining, leaving, and processes that cannot be
+//! joined.
 
 mod common;
 
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A child that ends with the test, however that ends.
+/// A child that ends with the test, however the test ends.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -39,10 +40,10 @@ impl Ended {
     }
 }
 
-/// What [`program`] does, told by its environment.
+/// The variable that selects the behaviour of [`program`].
 const MODE: &str = "ANYRING_TEST_PROGRAM";
 
-/// This very file's [`program`], served by our engine.
+/// The [`program`] of this file, served by anyring's engine.
 fn served(mode: &str) -> Ended {
     library();
     let mut command = anyring(&["run", "--backend", "user", "--aio", "user", "--"]);
@@ -53,7 +54,7 @@ fn served(mode: &str) -> Ended {
 #[test]
 #[ignore = "is what the other tests trace"]
 fn program() {
-    // `make soak` runs whatever is ignored.
+    // `make soak` runs all ignored tests.
     let Ok(mode) = std::env::var(MODE) else { return };
     let (flags, wakeup) = if mode == "poll" { (IORING_SETUP_SQPOLL, IORING_ENTER_SQ_WAKEUP) } else { (0, 0) };
     let mut ring = Ring::new(Door::Libc, 8, flags).expect("a ring");
@@ -64,7 +65,7 @@ fn program() {
     let began = Instant::now();
     for round in 0.. {
         if began.elapsed() > Duration::from_secs(300) {
-            return; // whoever started it has forgotten it
+            return; // its test is gone
         }
         ring.push(sqe::read(sqe::fd(&reader), &mut buffer, 0));
         let count = ring.publish();
@@ -82,14 +83,14 @@ fn program() {
     }
 }
 
-/// A child of fork calls on the ring that it inherits, and uses one of its own.
+/// Has a child of fork use the ring that it inherits, and a ring of its own.
 fn use_in_child(ring: &Ring) {
     // SAFETY: the child makes system calls, which its only thread may make, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let inherited = ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
         let own = Ring::new(Door::Libc, 8, 0).map(|mut own| own.run(sqe::nop()));
-        // SAFETY: ends the child, and nothing else of the test's.
+        // SAFETY: ends the child, without running the test's exit handlers.
         unsafe { libc::_exit(i32::from((inherited, own) != (0, Ok(0)))) }
     }
     let mut status = 0;
@@ -98,7 +99,7 @@ fn use_in_child(ring: &Ring) {
     assert_eq!(status, 0);
 }
 
-/// A tracer of that process, and what it says to standard error.
+/// A tracer of that process, with its standard error.
 fn tracer(process: &Ended, form: &str, report: &Path) -> Ended {
     let mut command = anyring(&["trace", "--backend", "user", "--pid", &process.0.id().to_string(), form, "-o"]);
     Ended(command.arg(report).stderr(Stdio::piped()).spawn().expect("start anyring"))
@@ -109,7 +110,7 @@ fn wait_for_ring(process: &Ended) {
     wait_until("a ring", || is_served(process.0.id()));
 }
 
-/// Whether there is a ring, and the counters are open for it: they are for a moment before the first ring, too.
+/// True if there is a ring, and its counters are open: these are open for a moment before the first ring as well.
 fn is_served(process: u32) -> bool {
     let links = links_of(process);
     let has = |name: &str| links.iter().any(|link| link.starts_with(name));
@@ -124,7 +125,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// What the descriptors of the process name, and what it has mapped.
+/// The files of the process's descriptors and mappings.
 fn links_of(process: u32) -> Vec<String> {
     let folder = format!("/proc/{process}");
     let fds = std::fs::read_dir(format!("{folder}/fd")).into_iter().flatten().flatten();
@@ -133,7 +134,7 @@ fn links_of(process: u32) -> Vec<String> {
     links.map(|link| link.to_string_lossy().into_owned()).chain(maps.lines().map(str::to_owned)).collect()
 }
 
-/// How often the threads of the process have gone to sleep: one of them does in each round of a [`program`] that stays.
+/// Number of times that the threads of the process went to sleep: a [`program`] that stays does so in each round.
 fn sleeps_of(process: &Ended) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", process.0.id())).expect("its threads");
     let counts = tasks.flatten().filter_map(|task| {
@@ -169,7 +170,7 @@ fn a_served_process_is_joined_again_and_again() {
         wait_until("it is heard", || is_heard(&process));
         let before = sleeps_of(&process);
         wait_until("it goes round", || sleeps_of(&process) > before + 10);
-        // While it is there, nobody else is let in.
+        // While this tracer is there, no other is let in.
         let number = process.0.id().to_string();
         let second = output(&mut anyring(&["trace", "--backend", "user", "--pid", &number]));
         let line = one_line_failure(&second, 125);
@@ -200,7 +201,7 @@ fn the_tracer_ends_with_the_process_and_a_killed_one_is_no_harm() {
     killed.0.kill().expect("kill");
     killed.status();
     let mut tracer = tracer(&process, "--json", &file);
-    // Long enough to join: what the killed one left looks no different from what this one makes.
+    // Long enough to join: the killed tracer's traces look like those of the new one.
     std::thread::sleep(Duration::from_millis(300));
     process.0.kill().expect("kill the cases");
     assert_eq!(tracer.status(), Some(0));
@@ -261,7 +262,7 @@ fn a_process_that_writes_events_already_is_refused() {
     let mut first = Ended(command.spawn().expect("start anyring"));
     let children = format!("/proc/{0}/task/{0}/children", first.0.id());
     let child = || std::fs::read_to_string(&children).unwrap_or_default().trim().to_owned();
-    // Its first child only asks the loader whether it takes the library.
+    // Its first child only asks the loader whether it accepts the library.
     wait_until("a ring", || child().parse().is_ok_and(is_served));
     let child: u32 = child().parse().expect("a number");
     let line =
@@ -273,7 +274,7 @@ fn a_process_that_writes_events_already_is_refused() {
 
 #[test]
 fn another_users_process_is_refused() {
-    // SAFETY: takes nothing and answers a number.
+    // SAFETY: takes no arguments and returns a number.
     if unsafe { libc::geteuid() } != 0 {
         return common::skipped("that another user's process is refused: only root can be two users");
     }

@@ -1,5 +1,5 @@
-//! `anyring lab`: every workload runs and verifies its data on every backend, the report has the documented form, and
-//! what was not measured is not shown as if it were. No figure is compared with another: the machine may be busy.
+//! `anyring lab`: every workload runs and verifies its data on every backend, and the report has the documented form.
+//! Nothing that was not measured looks as if it were. No figure is compared with another: the machine may be busy.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn number(value: &Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("{field} of {value} is no number"))
 }
 
-/// Exactly these fields: docs/lab.md names each.
+/// Asserts that it has exactly these fields: docs/lab.md names each.
 fn assert_fields(value: &Value, fields: &[&str]) {
     let object = value.as_object().unwrap_or_else(|| panic!("{value} is no object"));
     let (mut found, mut expected): (Vec<&str>, Vec<&str>) =
@@ -43,7 +43,7 @@ fn assert_fields(value: &Value, fields: &[&str]) {
     assert_eq!(found, expected);
 }
 
-/// The form that docs/lab.md describes.
+/// Asserts the form that docs/lab.md describes.
 fn assert_schema(report: &Value) {
     assert_fields(report, &["schema", "version", "unix_time", "quick", "door", "machine", "workloads", "skipped"]);
     assert_eq!((&report["schema"], &report["quick"]), (&1.into(), &true.into()));
@@ -88,7 +88,7 @@ fn assert_row(row: &Value) {
             assert_fields(&column["ratio"], &["value", "interval"]);
             let value = number(&column["ratio"], "value");
             assert!((value - expected).abs() <= 1e-9 * expected, "{column}");
-            // One run says nothing about another.
+            // A single run has no interval.
             assert_eq!(column["ratio"]["interval"].is_null(), runs.len() < 5, "{column}");
         }
     }
@@ -105,7 +105,7 @@ fn columns<'a>(report: &'a Value, backend: &str) -> Vec<&'a Value> {
     rows.iter().filter_map(column).collect()
 }
 
-/// One workload: its form, and that every backend has figures, or says what is not installed or allowed.
+/// Runs one workload. Checks its form, and that every backend has figures or says what is not installed or allowed.
 fn assert_measured(name: &str, backends: &[&str]) {
     let Some(report) = report(&[], &[name]) else { return };
     assert_schema(&report);
@@ -132,14 +132,14 @@ fn pipes() {
     assert_measured("pipes", &["anyring", "kernel", "epoll", "libuv", "posix-aio", "kernel-aio", "threads"]);
 }
 
-/// The published claim: with a nonblocking attempt first nothing is punted, by force everything that can be is.
+/// The published claim: nothing is punted after a nonblocking attempt, and with IOSQE_ASYNC everything possible is.
 #[test]
 fn pipes_count_what_was_punted() {
     let Some(report) = report(&[], &["pipes", "--backends", "anyring,kernel"]) else { return };
     for row in list(&report["workloads"][0], "rows") {
         for column in list(row, "columns").iter().filter(|column| column["missing"].is_null()) {
             let Some(punted) = column["counts"]["punted"].as_u64() else {
-                // Only root may ask tracefs; anybody sees io-wq's threads.
+                // Only root may ask tracefs, but any user sees io-wq's threads.
                 let threads = column["counts"]["io_wq_threads"].as_u64().expect("io_wq_threads");
                 assert_eq!(threads == 0, text(row, "name").ends_with("after"), "{row}");
                 skipped("the kernel's count of punted requests: no tracefs for us here");
@@ -147,7 +147,7 @@ fn pipes_count_what_was_punted() {
             };
             match text(row, "name").ends_with("after") {
                 true => assert_eq!(punted, 0, "{row}"),
-                // 16 pipes and 8 rounds; a worker that finds a pipe empty sends the read back to be armed.
+                // 16 pipes and 8 rounds; a worker that finds a pipe empty returns the read to be armed.
                 false => assert!(punted >= 16 * 8, "{row}"),
             }
         }
@@ -182,7 +182,7 @@ fn pipetest() {
     assert_measured("pipetest", &PIPETEST);
 }
 
-/// An async read on the kernel's AIO is no figure and no hang; on ours it is measured.
+/// An asynchronous read on the kernel's AIO gives no figure and does not hang; on anyring's it is measured.
 #[test]
 fn pipetest_says_that_the_kernels_io_submit_blocks() {
     let backends = "anyring-aio,anyring-aio-poll,kernel-aio,kernel-aio-poll";
@@ -195,7 +195,7 @@ fn pipetest_says_that_the_kernels_io_submit_blocks() {
         }
         assert!(why.contains("io_submit blocks on an empty pipe"), "{why}");
     }
-    // How flat each curve is, and where ours lies lowest beside the kernel's.
+    // The flatness of each curve, and the lowest place of anyring's curve relative to the kernel's.
     let comparisons = list(&report["workloads"][0], "comparisons");
     let about = |what: &str, of: &str| {
         let is_it =
@@ -226,7 +226,7 @@ fn direct_writes() {
     assert_measured("async", &["anyring", "kernel", "posix-aio", "kernel-aio", "threads"]);
 }
 
-/// The published experiment: a write that the device takes in one request is inline, one block more is punted.
+/// The published experiment: a write that the device takes as one request is inline, one block more is punted.
 #[test]
 fn the_threshold_of_direct_writes_is_the_devices_limit() {
     let Some(report) = report(&[], &["async", "--backends", "anyring,kernel"]) else { return };
@@ -297,7 +297,7 @@ fn everything_else_is_measured_where_io_uring_and_aio_are_refused() {
     }
 }
 
-/// As an ordinary user whose limits cannot be raised.
+/// Runs as an ordinary user, whose limits cannot be raised.
 #[test]
 fn too_few_descriptors_are_an_empty_column() {
     lab_worker();
@@ -305,7 +305,7 @@ fn too_few_descriptors_are_an_empty_column() {
     command.args(["--nofile=400:400", "--"]);
     // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
-        // Root could raise it again.
+        // Root could raise the limit again.
         command.args(["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource", "--"]);
     }
     let output = output(command.args([ANYRING, "lab", "polls", "--quick", "--json"]));
@@ -331,7 +331,7 @@ fn load_says_what_loading_costs() {
     assert!(table.contains("\nloading costs ") && table.contains(" us (limit 200)\n"), "{table}");
 }
 
-/// Both sides native: no figure may come out.
+/// Both sides are native: there must be no figure.
 #[test]
 fn another_library_is_not_taken_for_ours() {
     lab_worker();
@@ -363,7 +363,7 @@ fn what_cannot_be_measured_is_a_usage_error() {
     assert!(message.contains("none of these backends has a part in it"), "{message}");
 }
 
-/// One of several workloads that cannot be measured does not keep the others from it.
+/// A workload that cannot be measured does not prevent the others.
 #[test]
 fn a_workload_without_figures_is_skipped_with_its_reason() {
     lab_worker();
@@ -445,7 +445,7 @@ fn the_report_is_written_with_a_picture_of_each_chart() {
     }
 }
 
-/// What was drawn when it was measured is drawn again, to the byte, and its tables are printed again.
+/// Charts of an earlier run are drawn again, identical to the byte, and its tables are printed again.
 #[test]
 fn an_earlier_report_is_shown_again() {
     lab_worker();

@@ -1,5 +1,5 @@
-//! The report of `anyring lab --out` in a real browser: charts are drawn, no labels overlap, nothing is wider than a
-//! phone, and a dark page is dark. The pictures stay in the target folder, for people to look at.
+//! The report of `anyring lab --out` in a real browser. Charts are drawn, no labels overlap, nothing is wider than a
+//! phone, and a dark page is dark. The pictures stay in the target folder, for people.
 
 mod common;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names under which distributions have it.
+/// Names of the browser in distributions.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
 fn browser() -> Option<PathBuf> {
@@ -17,8 +17,8 @@ fn browser() -> Option<PathBuf> {
     BROWSERS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).find(|file| file.is_file())
 }
 
-/// Runs in the page around the report, which is in a frame of the width to be tested: tells what is wrong as JSON, in an
-/// element that `--dump-dom` prints.
+/// Runs in a page around the report, which is in a frame of the tested width. Writes the faults as JSON to an element
+/// that `--dump-dom` prints.
 const INSPECTION: &str = r#"
 function inspect(frame) {
   const page = frame.contentDocument, view = frame.contentWindow, faults = [];
@@ -64,7 +64,7 @@ struct Report {
 }
 
 impl Report {
-    /// The command for one look at `page`, in a profile of its own.
+    /// The command that opens `page` once, in a profile of its own.
     fn look(&self, page: &Path, width: u32, dark: bool) -> Command {
         let mut command = Command::new("timeout");
         command.arg("100").arg(&self.browser);
@@ -79,11 +79,11 @@ impl Report {
         command
     }
 
-    /// What [`INSPECTION`] finds in a frame of this width.
+    /// The faults that [`INSPECTION`] finds in a frame of this width.
     fn inspect(&self, width: u32, dark: bool) -> Value {
         let report = std::fs::read_to_string(self.folder.path().join("report.html")).expect("report.html");
         let quoted = report.replace('&', "&amp;").replace('"', "&quot;");
-        // In a frame, since windows have a least width that is more than a phone's.
+        // In a frame, since a window cannot be as narrow as a phone.
         let around = format!(
             "<!doctype html><meta charset=utf-8><style>body{{margin:0}}iframe{{border:0;width:{width}px;height:2400px}}\
              </style><script>{INSPECTION}</script><iframe srcdoc=\"{quoted}\"></iframe>"

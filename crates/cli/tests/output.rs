@@ -1,5 +1,5 @@
-//! What the command writes where nothing can be written: a result that is lost is a failure, said in one line, and an
-//! error keeps its exit status though nobody reads its line.
+//! Output that cannot be written. A lost result is a failure, reported in one line. An error keeps its exit status
+//! even if nobody reads its line.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn a_result_that_cannot_be_written_is_one_line() {
         let why = one_line_failure(&output, 125);
         assert!(why.contains("standard output"), "{command:?}: {why}");
     }
-    // By SIGPIPE, as other commands, or by an error that is not told.
+    // By SIGPIPE, as other commands, or by an error without a message.
     for mut command in printing(file) {
         let output = output(command.stdout(deaf()));
         assert!(output.stderr.is_empty() && !output.status.success(), "{command:?}: {output:?}");

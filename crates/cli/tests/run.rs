@@ -1,4 +1,4 @@
-//! `anyring run`: what the program sees, and what is refused.
+//! `anyring run`: what the program sees, and which programs are refused.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 const BACKENDS: [&str; 2] = ["auto", "user"];
 
-/// `anyring run --backend BACKEND --` with the library in its place.
+/// `anyring run --backend BACKEND --`, with the library in its place.
 fn run(backend: &str, words: &[&str]) -> Command {
     library();
     anyring(&[&["run", "--backend", backend, "--"], words].concat())
@@ -53,7 +53,7 @@ fn standard_streams_pass_through() {
     }
 }
 
-/// What `script`, a shell's, prints when its `$RUN` is nothing and when it is `anyring` with these words.
+/// The output of the shell script `script` when its `$RUN` is empty, and when it is `anyring` with these words.
 fn plain_and_run(script: &str, run: &str) -> [String; 2] {
     ["", &format!("{ANYRING} {run} --")].map(|prefix| {
         let mut shell = Command::new("sh");
@@ -68,7 +68,7 @@ fn stepping_aside_cannot_be_told() {
     if !kernel_works("what a program sees when run steps aside") {
         return;
     }
-    // Not `SigQ`, which counts the signals of all of the user's processes.
+    // Not `SigQ`, which counts the signals of all processes of the user.
     let scripts = [
         "exec $RUN env",
         "trap '' PIPE CHLD; exec $RUN grep -E '^(Sig[^Q]|Shd|NoNewPrivs|Seccomp)' /proc/self/status",
@@ -87,14 +87,13 @@ fn stepping_aside_cannot_be_told() {
     assert_eq!(plain, run);
 }
 
-/// An environment without what tells of the library that stands by.
+/// An environment without the variables of the library that stands by.
 fn without_ours(environment: &str) -> String {
     let is_ours = |line: &&str| line.starts_with("ANYRING_") || line.starts_with("LD_PRELOAD=");
     environment.lines().filter(|line| !is_ours(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// The kernel makes three rings, one of them for `run` itself, and has no memory for a fourth.
-/// The end of a process that made a context waits for the kernel's grace periods, 30 ms, which each start would cost.
+/// A process that made a context waits at its end for the kernel's grace periods, 30 ms. That would slow every start.
 #[test]
 fn no_context_of_linux_aio_is_made_to_start_a_program() {
     library();
@@ -129,11 +128,12 @@ fn a_program_starts_in_5_ms_more() {
         times[times.len() / 2]
     };
     let [plain, run] = [&["true"][..], &[ANYRING, "run", "--", "true"]].map(median_ms);
-    // 3 ms, as installed; the development profile takes twice that, and this is one of two cores.
+    // 3 ms, as installed; the development profile takes twice that, and the machine may have only two cores.
     let most = if cfg!(debug_assertions) { 20.0 } else { 5.0 };
     assert!(run - plain < most, "{run} ms by `anyring run`, {plain} ms plainly");
 }
 
+/// The kernel makes three rings, one of them for `run` itself, and has no memory for a fourth.
 #[test]
 fn rings_that_the_kernel_refuses_later_are_served() {
     if !kernel_works("a kernel that refuses the third ring") {
@@ -179,7 +179,7 @@ fn rings_that_the_kernel_refuses_later_are_served() {
     assert_eq!(counters["kernel_refused_errno"], 12);
 }
 
-/// Where the kernel works a library that cannot be had, or cannot be preloaded into the program, is no reason not to start it.
+/// If the kernel works, a library that is missing or cannot be preloaded does not keep the program from starting.
 #[test]
 fn without_the_library_the_kernel_serves_alone() {
     if !kernel_works("runs without the library") {
@@ -219,7 +219,7 @@ fn a_nested_run_does_not_preload_twice() {
     assert_eq!(stdout(&output(&mut command)), format!("{}\n", library().display()));
 }
 
-/// A ring that programs cannot ask for its operations is of no use to them, though it does NOPs.
+/// A ring without IORING_REGISTER_PROBE is of no use to programs, though it completes NOPs.
 #[test]
 fn auto_preloads_where_the_kernel_does_a_part_only() {
     if !kernel_works("a kernel that has a part of io_uring only") {
@@ -234,7 +234,7 @@ fn auto_preloads_where_the_kernel_does_a_part_only() {
     let refused = output(below(register_is_refused(), &mut anyring(&["run", "--backend", "kernel", "--", "true"])));
     let line = one_line_failure(&refused, 125);
     assert!(line.contains("io_uring_register answered ENOSYS"), "{line}");
-    // The library decides likewise where it is preloaded without `run`.
+    // The library decides likewise when it is preloaded without `run`.
     let mut preloaded = Command::new(conformance());
     preloaded.args(["--filter", "register::probe_reports_the_operations"]).env("LD_PRELOAD", library());
     let seen = output(below(register_is_refused(), preloaded.env_remove("ANYRING_BACKEND")));
@@ -255,11 +255,11 @@ fn a_filter_that_kills_does_not_kill_run() {
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(7), "user\n"));
 }
 
-/// A service's filter lists what it may do, and is without calls that only we make: they are done without, and not made at all
-/// where they would kill.
+/// A service's filter lists the permitted calls and lacks some that only anyring makes. anyring does without these,
+/// and does not make them at all where they would kill.
 #[test]
 fn filters_without_the_calls_of_ours_kill_nobody() {
-    // systemd 247 knows neither of the last two.
+    // systemd 247 does not know the last two.
     const OURS: [i64; 5] = [
         libc::SYS_seccomp,
         libc::SYS_process_vm_readv,
@@ -270,7 +270,7 @@ fn filters_without_the_calls_of_ours_kill_nobody() {
     let cases = conformance().to_str().expect("UTF-8");
     for action in [SeccompAction::KillProcess, SeccompAction::Errno(libc::EPERM as u32)] {
         for door in ["libc", "raw"] {
-            // The plain ones, and waits on a ring's descriptor, which are trapped from the beginning here.
+            // The plain cases, and waits on a ring's descriptor, which are trapped from the start here.
             let words = [
                 cases,
                 "--door",
@@ -297,7 +297,7 @@ fn filters_without_the_calls_of_ours_kill_nobody() {
     }
 }
 
-/// What the engine can do without, it does without: below a filter that kills for it, too.
+/// The engine does without every call that it can replace, also below a filter that kills for it.
 #[test]
 fn calls_that_have_another_way_are_not_made_below_a_filter() {
     library();
@@ -327,8 +327,8 @@ fn calls_that_have_another_way_are_not_made_below_a_filter() {
     }
 }
 
-/// Where a filter kills whoever makes a ring, no program is started to be killed; where it does so for traps only, instructions are
-/// left alone.
+/// If a filter kills a process that makes a ring, no program is started. If it kills only for traps, system call
+/// instructions are left alone.
 #[test]
 fn nothing_is_started_to_be_killed() {
     library();
@@ -351,7 +351,7 @@ fn nothing_is_started_to_be_killed() {
     assert!(log.contains("are left to the kernel (the process was killed by SIGSYS)"), "{log}");
 }
 
-/// What a filter and Landlock refuse to the program they refuse to its requests: each is a call of the process.
+/// Calls that a filter or Landlock refuses to the program are refused to its requests: each is a call of the process.
 #[test]
 fn rules_of_the_program_hold_for_its_requests() {
     library();
@@ -402,7 +402,7 @@ fn a_missing_library_is_one_line() {
     assert!(why.contains("space"), "{why}");
 }
 
-/// On a file system that is mounted noexec it cannot be mapped, of which only its loader tells.
+/// On a file system mounted noexec the library cannot be mapped; only the program's loader reports that.
 #[test]
 fn a_library_that_cannot_be_mapped_is_not_said_to_serve() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -444,7 +444,7 @@ fn a_library_that_is_none_is_one_line() {
     }
 }
 
-/// Of its file nothing can be read, so that it may be one that is not served.
+/// The program's file cannot be read, so it may be one that cannot be served.
 #[test]
 fn a_program_that_may_only_be_executed_is_said_to_be_unknown() {
     library();
@@ -479,7 +479,7 @@ fn a_program_that_cannot_be_started_is_one_line() {
     }
 }
 
-/// The refusal of `program` where the library has to be preloaded.
+/// The message that refuses `program` where the library has to be preloaded.
 fn refusal(program: &Path) -> String {
     library();
     one_line_failure(&output(anyring(&["run", "--backend", "user", "--no-guest", "--"]).arg(program)), 126)
@@ -547,7 +547,7 @@ fn real_musl_programs_are_refused() {
     }
 }
 
-/// `anyring run` with these flags of a program that is to be a guest.
+/// `anyring run` with these flags, for a program that becomes a guest.
 fn run_guest(flags: &[&str], words: &[&str]) -> Command {
     library();
     anyring(&[&["run", "--backend", "user", "--aio", "user"], flags, &["--"], words].concat())
@@ -597,7 +597,7 @@ fn a_set_user_id_program_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut program = directory.path().join("program");
     install(&std::fs::read("/bin/true").expect("read"), &program);
-    // Root makes a program of another user; anyone else has to find one of root's.
+    // Root gives the program to another user; anyone else has to find a program of root's.
     if rustix::process::getuid().is_root() {
         std::os::unix::fs::chown(&program, Some(65534), None).expect("chown");
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
@@ -692,7 +692,7 @@ fn a_variable_counts_where_there_is_no_flag() {
     }
 }
 
-/// The library itself cannot say so: its words would be the program's.
+/// The library itself cannot report this: its message would appear as the program's.
 #[test]
 fn files_that_cannot_be_used_are_refused_before_the_program_starts() {
     library();
@@ -737,7 +737,7 @@ fn files_that_cannot_be_used_are_refused_before_the_program_starts() {
     }
 }
 
-/// On a file system of 64 KiB that is full, and as a user to whom the file does not belong.
+/// On a full file system of 64 KiB, and as a user who does not own the file.
 #[test]
 fn files_on_a_full_disk_or_of_others_are_refused_before_the_program_starts() {
     library();
@@ -748,7 +748,7 @@ fn files_on_a_full_disk_or_of_others_are_refused_before_the_program_starts() {
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let full = directory.path().join("full");
     std::fs::create_dir(&full).expect("mkdir");
-    // In a mount namespace, which takes the file system away with it.
+    // In a mount namespace, whose end removes the file system.
     let script =
         "mount -t tmpfs -o size=64k none $0 || exit 99; head -c 65536 /dev/zero >$0/rest; shift; exec \"$@\"";
     for (flag, name) in [("--stats", "counters"), ("--log", "log")] {
@@ -827,7 +827,7 @@ fn nobody_is_said_to_serve_what_cannot_be_started() {
     }
 }
 
-/// Programs of x86-64 on another processor: no calls of io_uring's, no seccomp(2), no child without a signal.
+/// Programs of x86-64 on another processor: no io_uring calls, no seccomp(2), no child without an exit signal.
 #[test]
 fn programs_below_an_emulator_are_served_or_refused_in_one_line() {
     let emulator = ["qemu-x86_64-static", "qemu-x86_64"]
@@ -844,10 +844,11 @@ fn programs_below_an_emulator_are_served_or_refused_in_one_line() {
     let report = below(&[ANYRING, "doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
     assert_eq!(report["io_uring"]["cause"], "user-emulation", "{report}");
-    // Without an emulator for what it executes, run's program is this processor's own: it begins at all.
+    // The emulator does not apply to programs that it executes, so run's program is of this processor: that it starts
+    // is enough.
     let seen = below(&[ANYRING, "run", "--", "true"]);
     assert!(seen.status.success(), "{seen:?}");
-    // As `run` starts the host of a guest.
+    // The command by which `run` starts the host of a guest.
     let rings = rings.to_str().expect("UTF-8");
     one_line_failure(&below(&[ANYRING, "--program=ra", rings, rings, rings]), 125);
 }

@@ -1,4 +1,4 @@
-//! `anyring stats`: what it prints of counters, and what it refuses to read.
+//! `anyring stats`: the counters that it prints, and the files that it refuses to read.
 
 mod common;
 
@@ -100,7 +100,7 @@ fn a_served_programs_counters_say_so() {
     assert_eq!(counters["kernel_refused_errno"], libc::ENOSYS, "{counters}");
     let once = json!({"inline": 1, "poll": 0, "kernel_aio": 0, "worker": 0});
     let waited = json!({"inline": 0, "poll": 1, "kernel_aio": 0, "worker": 0});
-    // Where the file system cannot tell whether it would wait, a worker reads.
+    // Where the file system cannot report whether a read would wait, a worker reads.
     let read = counters["completions"]["READ"].clone();
     assert_eq!(
         ["inline", "worker"].map(|path| read[path].as_u64().expect("a count")).iter().sum::<u64>(),
@@ -112,7 +112,7 @@ fn a_served_programs_counters_say_so() {
     assert!(counters["rings"].as_u64() >= Some(1) && counters["enters"].as_u64() >= Some(1), "{counters}");
 }
 
-/// The file is root's, and the program is somebody else's by the time it makes its rings.
+/// The file belongs to root, and the program has another user by the time it makes its rings.
 #[test]
 fn a_process_that_may_not_write_its_counters_is_named() {
     library();
@@ -124,7 +124,7 @@ fn a_process_that_may_not_write_its_counters_is_named() {
     let said = format!("process {} (cat), of user 54322", child.id());
     let start = std::time::Instant::now();
     let named = loop {
-        let has_counters = file.metadata().is_ok_and(|about| about.len() != 0); // it is made before it has a size
+        let has_counters = file.metadata().is_ok_and(|about| about.len() != 0); // it is created before it has a size
         let named = has_counters.then(|| json_of(&file)["kept_out"].clone());
         if named == Some(json!([said]))
             || start.elapsed().as_secs() >= 10
@@ -141,7 +141,7 @@ fn a_process_that_may_not_write_its_counters_is_named() {
     assert_eq!(named, Some(json!([said])));
 }
 
-/// The first ring that it makes after it has closed those of its parent.
+/// Includes the first ring that a child makes after it closed its parent's.
 #[test]
 fn each_ring_of_a_forked_child_is_counted() {
     library();
@@ -177,7 +177,7 @@ fn a_run_that_the_kernel_serves_is_counted_as_such() {
     );
 }
 
-/// A file that ANYRING_STATS names by mistake is the user's.
+/// A file that ANYRING_STATS names by mistake belongs to the user.
 #[test]
 fn the_library_overwrites_no_other_file() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -218,7 +218,7 @@ fn what_holds_no_counters_is_named() {
     assert!(one_line_failure(&output(&mut anyring(&["stats", "/"])), 125).contains("directory"));
 }
 
-/// A program with two rings, which keeps its counters in memory and stays.
+/// A program with two rings that keeps its counters in memory, and stays.
 struct Served(std::process::Child);
 
 impl Served {
@@ -244,7 +244,7 @@ impl Drop for Served {
     }
 }
 
-/// The families of an OpenMetrics text, with their samples; the text is what OpenMetrics says.
+/// The families of an OpenMetrics text, with their samples; asserts that the text is valid.
 fn families(text: &str) -> BTreeMap<String, Vec<(String, u64)>> {
     let mut families: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
     let (mut name, mut suffix) = (String::new(), "");
@@ -286,7 +286,7 @@ fn a_process_that_runs_is_asked_without_a_file() {
         .into();
     for words in [&["stats", "--prometheus", "--pid", &pid][..], &["stats", "--prometheus"]] {
         let mut families = families(&stdout(&output(&mut anyring(words))));
-        // All that run are more than ours.
+        // Other tests' processes may be included: keep only this one's.
         families.values_mut().for_each(|samples| samples.retain(|(sample, _)| sample.contains(&labels)));
         assert_eq!(families["anyring_rings"], [(labels.clone(), 2)]);
         assert_eq!(families["anyring_completions"], nops);
@@ -313,7 +313,7 @@ fn files_are_labelled_with_their_names() {
     assert!(one_line_failure(&several, 2).contains("--prometheus"));
 }
 
-/// What a server that listens there answers.
+/// The answer of a server that listens there.
 fn ask(mut stream: impl Read + Write, request: &str) -> String {
     stream.write_all(request.as_bytes()).expect("write");
     let mut answer = String::new();
@@ -353,11 +353,11 @@ fn metrics_are_answered_on_this_machine_alone() {
     }
     assert!(ask(at_port(), "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     assert!(ask(at_port(), "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
-    // One that says nothing holds up nobody for good.
+    // A client that sends nothing delays the others only for a time.
     let silent = at_port();
     assert!(ask(at_port(), "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
     drop((silent, by_tcp));
-    // In use it is not taken over; left over it is.
+    // A socket in use is not taken over; a left-over one is.
     assert!(one_line_failure(&output(&mut anyring(&["stats", "--listen", path])), 125).contains("in use"));
     drop(by_path);
     let again = listen(path);
@@ -369,7 +369,7 @@ fn metrics_are_answered_on_this_machine_alone() {
     }
 }
 
-/// The words in each `expr` of the dashboard that begin as our names do.
+/// The words in each `expr` of the dashboard that begin as anyring's names do.
 fn names_in(panel: &serde_json::Value, names: &mut BTreeSet<String>) {
     match panel {
         serde_json::Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! `anyring trace`: the program's own end, and what is said of its requests.
+//! `anyring trace`: the end of the program, and the report on its requests.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What `trace` says of the conformance cases `cases`, served by `backend`: events with `--events`, else JSON.
+/// The output of `trace` for these conformance cases, served by `backend`: events with `--events`, else JSON.
 fn trace(backend: &str, form: &str, cases: &[&str]) -> String {
     library();
     let directory = tempfile::tempdir().expect("a directory");
@@ -96,7 +96,7 @@ fn a_report_that_cannot_be_written_takes_nothing_with_it() {
         let mut command = anyring(&[&["trace", "--backend", "user"], form, &["--"]].concat());
         command.arg(conformance()).args(["--quiet", "--filter", "nop::completes_with_zero"]);
         let mut tracer = command.stderr(writer).stdout(Stdio::null()).spawn().expect("start");
-        drop(command); // our own end of the pipe
+        drop(command); // this process's end of the pipe
         let (status, file) = (tracer.wait().expect("wait"), format!("anyring-trace-{}-", tracer.id()));
         assert_eq!(status.code(), Some(128 + libc::SIGPIPE), "{form:?}: not killed by it");
         let left: Vec<_> = files_of_events().into_iter().filter(|name| name.contains(&file)).collect();
@@ -115,7 +115,7 @@ fn a_program_that_makes_the_file_of_events_smaller_does_not_end_the_tracer() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("No ring was made."));
 }
 
-/// Else the kernel goes on recording for nobody.
+/// Otherwise the kernel would record on for nobody.
 #[test]
 fn instances_of_killed_tracers_are_removed() {
     let places = ["/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"];
@@ -161,13 +161,13 @@ fn what_cannot_be_traced_is_refused_in_one_line() {
     one_line_failure(&output, 125);
 }
 
-/// Names of the events of each request: rings in the order in which they were made, requests by their user_data.
+/// Names of the events of each request: rings in order of creation, requests by their user_data.
 type Streams = BTreeMap<(u32, String), Vec<String>>;
 
 /// `queue_async_work` of a request with IOSQE_ASYNC.
 const ASKED_FOR: &str = "queue_async_work (asked for)";
 
-/// What says when somebody got around to it, and no more of a request than that.
+/// Events that depend on when a thread got around to a request, and say no more about it.
 const NOT_COMPARED: [&str; 4] = ["task_add", "task_work_run", "local_work_run", "sys_enter_io_uring_enter"];
 
 fn streams(events: &str) -> Streams {
@@ -180,7 +180,7 @@ fn streams(events: &str) -> Streams {
         let name = name.strip_prefix("io_uring_").unwrap_or(name);
         let words: Vec<_> = words.collect();
         let field = |key: &str| words.iter().position(|word| *word == key).map(|at| words[at + 1].to_owned());
-        let ring = field("ring").expect("a ring").parse().unwrap_or(0); // "unknown" of calls
+        let ring = field("ring").expect("a ring").parse().unwrap_or(0); // "unknown" for calls
         let (request, user_data) = (field("req"), field("user_data"));
         if let (Some(request), Some(user_data)) = (&request, &user_data) {
             names.insert((ring, request.clone()), user_data.clone());
@@ -194,7 +194,7 @@ fn streams(events: &str) -> Streams {
     streams
 }
 
-/// Whether our engine says the same as the kernel. IOSQE_ASYNC is a hint to it (docs/limits.md).
+/// True if anyring's engine reports the same as the kernel. IOSQE_ASYNC is a hint to anyring's (docs/limits.md).
 fn are_same(kernel: &[String], ours: Option<&Vec<String>>) -> bool {
     let without_hints =
         |names: &[String]| names.iter().filter(|name| *name != ASKED_FOR).cloned().collect::<Vec<_>>();
@@ -297,7 +297,7 @@ fn requests_of_linux_aio_have_events_and_a_summary() {
     let direct = "aio_requests::direct_read_and_write";
     let events = trace("user", "--events", &[waiting]);
     let names = events.lines().filter_map(|line| line.split(' ').next());
-    // Whether a thread had to sleep for what is there by then is not always the same.
+    // A thread may or may not have to sleep for a completion.
     let names: Vec<_> = names.filter(|name| *name != "anyring:aio:cqring_wait").collect();
     let begin = [
         "anyring:aio:create",
@@ -366,7 +366,7 @@ fn the_page_has_the_shares_and_the_latencies() {
     assert!(!page.contains("<script") && !page.contains("http"), "it needs nothing else: {page}");
 }
 
-/// A child that ends with the test, however that ends.
+/// A child that ends with the test, however the test ends.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {
@@ -423,7 +423,7 @@ fn who_cannot_be_joined_is_said_in_one_line() {
     assert_eq!(output(&mut anyring(&["trace", "--pid", "1", "--", "true"])).status.code(), Some(2));
 }
 
-/// The first event is the beginning, unless the clock is asked for.
+/// Times count from the first event, unless CLOCK_MONOTONIC is requested.
 #[test]
 fn events_are_filtered_and_have_times_since_the_first() {
     library();
@@ -454,7 +454,7 @@ fn events_are_filtered_and_have_times_since_the_first() {
     assert!(wrong(&["--filter", "opcode=READ"]).contains("--events"));
 }
 
-/// What is recorded is reported as if it had been reported at once.
+/// A recording is reported like a trace that is reported at once.
 #[test]
 fn a_recorded_trace_is_reported_later() {
     library();
@@ -485,7 +485,7 @@ fn a_recorded_trace_is_reported_later() {
     assert_eq!(std::fs::read(&record).expect("the recording"), bytes, "it is not written over");
 }
 
-/// The program ends when the interval with its requests was told.
+/// The program ends once the interval with its requests has been shown.
 #[test]
 fn rates_are_told_while_the_program_runs() {
     library();
@@ -502,7 +502,7 @@ fn rates_are_told_while_the_program_runs() {
     assert_eq!(output(&mut anyring(&["trace", "--live=0", "--", "true"])).status.code(), Some(2));
 }
 
-/// A ring that a child inherited is the same ring, and its requests are others.
+/// A ring that a child inherited is the same ring, and its requests are other ones.
 #[test]
 fn a_child_that_inherited_a_ring_is_heard() {
     let events = trace("user", "--events", &["ring_memory::words_of_a_ring_in_two_processes"]);
@@ -524,7 +524,7 @@ fn a_child_that_inherited_a_ring_is_heard() {
     assert!(foreign > 0, "nobody but the maker submitted");
 }
 
-/// What `check` says with these expectations of one conformance case on our engine.
+/// The output of `check` with these expectations for one conformance case on anyring's engine.
 fn check(expectations: &[&str], case: &str) -> std::process::Output {
     library();
     let mut command = anyring(&["check", "--backend", "user"]);
@@ -618,7 +618,7 @@ fn check_writes_its_verdict_for_programs() {
     assert!(xml.contains("<error message=\"the program made no ring\"/>"), "nothing is proven: {xml}");
 }
 
-/// Whether the kernel punts is no question that another engine answers.
+/// Another engine cannot answer whether the kernel punts.
 #[test]
 fn check_of_punts_does_not_fall_back_to_our_engine() {
     library();

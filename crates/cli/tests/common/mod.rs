@@ -1,5 +1,5 @@
-//! What the tests of the command share: starting it, building the library, and programs made byte by byte, so that
-//! what they do and how they are linked depends on no compiler.
+//! Helpers of the command's tests: starting it and building the library. Programs are made byte by byte, so their
+//! behaviour and linkage depend on no compiler.
 #![allow(dead_code)] // each test file uses its own part
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 pub const ANYRING: &str = env!("CARGO_BIN_EXE_anyring");
 
-/// The errors that `deny --errno` takes.
+/// The error numbers that `deny --errno` accepts.
 pub const ERRNOS: [(&str, i32); 5] = [
     ("EPERM", libc::EPERM),
     ("ENOSYS", libc::ENOSYS),
@@ -20,14 +20,14 @@ pub const ERRNOS: [(&str, i32); 5] = [
     ("EINVAL", libc::EINVAL),
 ];
 
-/// The command with these arguments, free of the environment that would change what it does.
+/// The command with these arguments, without environment variables that would change its behaviour.
 pub fn anyring(args: &[&str]) -> Command {
     let mut command = plainly(Command::new(ANYRING));
     command.args(args);
     command
 }
 
-/// Another command, likewise.
+/// Another command, prepared in the same way.
 pub fn plainly(mut command: Command) -> Command {
     for variable in [
         "LD_PRELOAD",
@@ -55,7 +55,7 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("standard output is UTF-8")
 }
 
-/// Asserts that the command failed with this status and said why in one line, which is returned.
+/// Asserts that the command failed with this status and gave the reason in one line, which is returned.
 pub fn one_line_failure(output: &Output, status: i32) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "standard error: {text}");
@@ -84,7 +84,7 @@ pub fn conformance() -> &'static Path {
     CASES.get_or_init(|| build_beside(&["--bin", "anyring-conformance"], "anyring-conformance"))
 }
 
-/// Of the whole workspace, as `cargo test` is mostly run: what that has built serves here, too.
+/// Builds for the whole workspace, as `cargo test` usually does: its build is then reused.
 fn build_beside(what: &[&str], file: &str) -> PathBuf {
     let directory = Path::new(ANYRING).parent().expect("the command is in a directory");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -98,7 +98,7 @@ fn build_beside(what: &[&str], file: &str) -> PathBuf {
     directory.join(file)
 }
 
-/// What `doctor --json` says below `outer` (words put before it).
+/// The output of `doctor --json` below `outer` (words put before it).
 pub fn doctor(outer: &[&str]) -> serde_json::Value {
     library();
     let words = [outer, &["doctor", "--json"]].concat();
@@ -109,12 +109,12 @@ pub fn doctor(outer: &[&str]) -> serde_json::Value {
     report
 }
 
-/// Says what is not tested here and why. Not by `println!`, which libtest hides for a test that passes.
+/// Says which test is skipped and why. Not by `println!`, which libtest hides for a test that passes.
 pub fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }
 
-/// Whether the kernel's io_uring works where the tests run; says what is left out when not.
+/// True if the kernel's io_uring works where the tests run; otherwise says what is left out.
 pub fn kernel_works(left_out: &str) -> bool {
     let works = doctor(&[])["io_uring"]["works"] == true;
     if !works {
@@ -123,8 +123,8 @@ pub fn kernel_works(left_out: &str) -> bool {
     works
 }
 
-/// Makes `path` an executable file of these bytes. Another process writes it: a descriptor of ours that is open for
-/// writing could be inherited by what another test starts just now, and executing the file would be ETXTBSY.
+/// Makes `path` an executable file of these bytes. Another process writes it. A child that another test starts just
+/// now could inherit a writable descriptor of this process, and executing the file would then be ETXTBSY.
 pub fn install(bytes: &[u8], path: &Path) -> PathBuf {
     let source = path.with_extension("bytes");
     std::fs::write(&source, bytes).expect("write");
@@ -133,7 +133,7 @@ pub fn install(bytes: &[u8], path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// A filter that kills whoever calls io_uring_setup.
+/// A filter that kills a process that calls io_uring_setup.
 pub fn killing() -> BpfProgram {
     answering(SeccompAction::KillProcess, &[libc::SYS_io_uring_setup])
 }
@@ -145,7 +145,7 @@ pub fn answering(answer: SeccompAction, calls: &[i64]) -> BpfProgram {
     filter.try_into().expect("a BPF program")
 }
 
-/// Has the command started below `filter`.
+/// Starts the command below `filter`.
 pub fn below(filter: BpfProgram, command: &mut Command) -> &mut Command {
     let install = move || seccompiler::apply_filter(&filter).map_err(|_| std::io::ErrorKind::Other.into());
     // SAFETY: two system calls on a program made before the fork.
@@ -226,8 +226,8 @@ fn segment_64(kind: u32, flags: u32, offset: u64, address: u64, size: u64, align
     bytes
 }
 
-/// Machine code: makes the x86-64 system call `number` with a closed descriptor as first argument and zeros behind it,
-/// then exits with the errno it answered.
+/// Machine code: makes the x86-64 system call `number` with a closed descriptor as first argument, and zeros as the
+/// others. It then exits with the errno of the call.
 pub fn calling(number: u32) -> Vec<u8> {
     let mut code = vec![0xb8]; // mov eax, number
     code.extend(number.to_le_bytes());
@@ -238,8 +238,8 @@ pub fn calling(number: u32) -> Vec<u8> {
     code
 }
 
-/// Machine code: makes the x86-64 system call `number` with these arguments, then exits with the errno it answered, or
-/// with 0 where it succeeded.
+/// Machine code: makes the x86-64 system call `number` with these arguments, then exits with its errno, or with 0 if
+/// it succeeded.
 pub fn calling_with(number: u32, arguments: [u64; 6]) -> Vec<u8> {
     let mut code = vec![0xb8]; // mov eax, number
     code.extend(number.to_le_bytes());
@@ -255,7 +255,7 @@ pub fn calling_with(number: u32, arguments: [u64; 6]) -> Vec<u8> {
     code
 }
 
-/// [`calling`] for i386, by its own numbers and `int 0x80`.
+/// Like [`calling`] for i386, with its own numbers and `int 0x80`.
 pub fn calling_i386(number: u32) -> Vec<u8> {
     let mut code = vec![0xb8];
     code.extend(number.to_le_bytes());
@@ -264,7 +264,7 @@ pub fn calling_i386(number: u32) -> Vec<u8> {
     code
 }
 
-/// Machine code of i386: exits with 1 where the environment has a variable that begins with `LD_P`, else with 0.
+/// Machine code of i386: exits with 1 if the environment has a variable that begins with `LD_P`, otherwise with 0.
 pub fn seeing_preload_i386() -> Vec<u8> {
     let mut code = vec![0x8b, 0x0c, 0x24, 0x8d, 0x54, 0x8c, 0x08]; // mov ecx, [esp]; lea edx, [esp + ecx * 4 + 8]
     code.extend([0x8b, 0x02, 0x85, 0xc0, 0x74, 0x12, 0x83, 0xc2, 0x04]); // mov eax, [edx]; test eax, eax; jz; add edx, 4
@@ -274,7 +274,7 @@ pub fn seeing_preload_i386() -> Vec<u8> {
     code
 }
 
-/// A C program of `tests/c`, compiled into `folder`; None where there is no compiler.
+/// A C program of `tests/c`, compiled into `folder`; `None` without a compiler.
 pub fn compiled(source: &str, folder: &Path) -> Option<PathBuf> {
     let program = folder.join(source);
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source).with_extension("c");

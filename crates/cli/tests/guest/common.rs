@@ -1,4 +1,4 @@
-//! What the tests here share: compiled programs, and runs of them natively and as a guest.
+//! Helpers of the tests here: compiled programs, run natively and as a guest.
 #[path = "../../../inject/tests/common/running.rs"]
 #[allow(dead_code)] // other tests use all of it
 pub mod running;
@@ -30,19 +30,19 @@ pub fn scratch(name: &str) -> PathBuf {
     directory
 }
 
-/// Copies an executable file. Another process writes it: a descriptor of ours that is open for writing could be inherited by
-/// what another test starts just now.
+/// Copies an executable file. Another process writes it: a child that another test starts just now could inherit a
+/// writable descriptor of this process.
 pub fn install(from: &Path, to: &Path) {
     let status = Command::new("install").args(["-m", "755"]).arg(from).arg(to).status().expect("start install");
     assert!(status.success(), "{from:?} {to:?}");
 }
 
-/// Says, past the capturing of test output, why a test did nothing.
+/// Says, past the capture of test output, why a test did nothing.
 pub fn skip(test: &str, reason: &str) {
     writeln!(std::io::stderr(), "skipped: {test}: {reason}").expect("write to stderr");
 }
 
-/// Why nothing can be compared with the kernel here, if it cannot.
+/// The reason why nothing can be compared with the kernel here, if there is one.
 pub fn no_reference() -> Option<&'static str> {
     // SAFETY: io_uring_setup(2) with no parameters only answers an error.
     let answer = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
@@ -51,12 +51,12 @@ pub fn no_reference() -> Option<&'static str> {
     (!works).then_some("the kernel's io_uring is not usable here, and it is the reference")
 }
 
-/// `tests/c/guest.c`, linked in this way; `None`, and said so once, where that is not possible.
+/// `tests/c/guest.c`, linked in this way; `None`, after saying so once, if that is not possible.
 pub fn program(linked: Linked) -> Option<PathBuf> {
     program_of("guest", linked)
 }
 
-/// The same of `tests/c/NAME.c`.
+/// `tests/c/NAME.c`, likewise.
 pub fn program_of(name: &str, linked: Linked) -> Option<PathBuf> {
     static BUILT: Mutex<BTreeMap<(String, usize), Option<PathBuf>>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ fn build(name: &str, linked: Linked) -> Option<PathBuf> {
     let (compiler, flags): (_, &[&str]) = match linked {
         Linked::Static => ("cc", &["-static"]),
         Linked::StaticPie => ("cc", &["-static-pie"]),
-        // The kernel's headers, and liburing's, are the system's.
+        // The headers of the kernel and of liburing are the system's.
         Linked::Musl => {
             ("musl-gcc", &["-static", "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"])
         }
@@ -97,7 +97,7 @@ pub fn native(program: &Path, words: &[&str]) -> Output {
     run(command.args(words))
 }
 
-/// Runs it as a guest whose io_uring the engine serves.
+/// Runs `program` with `words` as a guest whose io_uring the engine serves.
 pub fn guest(program: &Path, words: &[&str]) -> Output {
     run(&mut guest_command(program, words))
 }
@@ -116,7 +116,7 @@ pub fn run(command: &mut Command) -> Output {
     output.unwrap_or_else(|why| panic!("{command:?} {why}"))
 }
 
-/// How a program ended and what it printed.
+/// The way a program ended, and its output.
 pub fn text(output: &Output) -> String {
     let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     format!("{}: {printed}{errors}", output.status)

@@ -1,14 +1,15 @@
-//! Calls that a guest makes all the time: how many trap, how many instructions are patched, and that nothing else can be told.
+//! Calls that a guest makes all the time: how many trap, how many instructions are patched, and that nothing else is
+//! noticeable.
 
 use crate::common::{guest_command, native, no_reference, program_of, run, scratch, skip, text, Linked};
 use anyring_engine::stats::Snapshot;
 use std::process::Output;
 
-/// Each of these is what a program without a libc of the system's has.
+/// The ways of linking without a libc of the system.
 const ALL: [Linked; 3] = [Linked::Static, Linked::StaticPie, Linked::Musl];
 
-/// Runs the part of `tests/c/hot.c` with this name as a guest, however it is linked; it prints what it does natively. Answers the
-/// counters of each run.
+/// Runs the part of `tests/c/hot.c` with this name as a guest, linked in each way. Its output must be the same as
+/// natively. Returns the counters of each run.
 fn counters(name: &str, patches: bool) -> Vec<Snapshot> {
     let mut all = Vec::new();
     for linked in ALL {
@@ -39,7 +40,7 @@ fn counters(name: &str, patches: bool) -> Vec<Snapshot> {
 fn calls_that_trap_often_become_jumps() {
     for counted in counters("nops", true) {
         assert_eq!(counted.enters, 20_000);
-        // liburing's own instruction and libc's generic wrapper: 64 traps each, and those of the beginning and the end.
+        // liburing's own instruction and libc's generic wrapper: 64 traps each, and those at the start and the end.
         assert!(counted.patches == 2 && counted.traps < 200, "{counted:?}");
     }
     for counted in counters("nops", false) {
@@ -78,7 +79,7 @@ fn calls_of_linux_aio_become_jumps() {
     }
 }
 
-/// Each thread traps until it is known by its FS base, which others had before it.
+/// Each thread traps until its FS base is known, which other threads had before.
 #[test]
 fn threads_and_children_are_told_apart() {
     for counted in counters("threads", true) {
@@ -87,7 +88,7 @@ fn threads_and_children_are_told_apart() {
     }
 }
 
-/// Natively it is refused, too, as by the preloaded library.
+/// The kernel refuses it natively as well, and so does the preloaded library.
 #[test]
 fn a_ring_is_not_passed_over_a_socket() {
     counters("passing", true);

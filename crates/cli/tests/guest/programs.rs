@@ -1,4 +1,4 @@
-//! Programs that are run by anyring: what they print, and how they end, is what they do natively on the kernel.
+//! Programs run by anyring: their output and their end are the same as natively on the kernel.
 
 use crate::common::{
     guest, guest_command, native, no_reference, program, run, scratch, skip, text, Linked, ALL, HOST,
@@ -6,12 +6,12 @@ use crate::common::{
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
-/// Runs the part of `tests/c/guest.c` with this name both ways, however it is linked.
+/// Runs the part of `tests/c/guest.c` with this name both ways, linked in each way.
 fn as_natively(name: &str) {
     as_natively_below(name, &|command| run(command));
 }
 
-/// The same with the guest run by `run_guest`.
+/// Like [`as_natively`], with the guest run by `run_guest`.
 fn as_natively_below(name: &str, run_guest: &dyn Fn(&mut Command) -> Output) {
     if let Some(why) = no_reference() {
         return skip(name, why);
@@ -38,7 +38,7 @@ parts! {
     killed
 }
 
-/// No trap is left where a filter kills: what may make a call is replaced before the guest begins.
+/// No trap is left where a filter kills: instructions that may make a call are replaced before the guest starts.
 #[test]
 fn guests_are_served_below_filters_that_kill_or_trap() {
     for errno in ["kill", "trap"] {
@@ -55,10 +55,10 @@ fn guests_are_served_below_filters_that_kill_or_trap() {
     }
 }
 
-/// In the kernel's own io_uring no thread of the program's is left with root's rights, either.
+/// On the kernel's own io_uring, too, no thread of the program keeps root's rights.
 #[test]
 fn rights_that_are_given_up_are_given_up_by_all_threads() {
-    // SAFETY: a number is asked for.
+    // SAFETY: the call only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         return skip("give_up", "only root has something to give up");
     }
@@ -91,7 +91,7 @@ fn arguments_and_exit_statuses_pass_through() {
     }
 }
 
-/// Filters cannot be taken off again, and about 250 are the most there may be.
+/// Filters cannot be removed, and a process can have about 250 at most.
 #[test]
 fn a_long_chain_of_programs_adds_no_filters() {
     for linked in [Linked::Static, Linked::StaticPie] {
@@ -120,7 +120,7 @@ fn what_a_guest_becomes_is_served_whatever_it_is() {
     }
 }
 
-/// As `anyring run` does in a guest.
+/// `anyring run` does this in a guest.
 #[test]
 fn a_guest_may_execute_the_host() {
     let Some(program) = program(Linked::Static) else { return };

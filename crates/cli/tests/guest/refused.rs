@@ -1,4 +1,4 @@
-//! Files that cannot be run: one line on standard error, and the status that a shell gives.
+//! Files that cannot be run: one line on standard error, and a shell's exit status.
 
 use crate::common::{install, run, scratch, text, HOST};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ fn file(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Asserts that this file is refused with that status, in one line that names it and has these words.
+/// Asserts that this file is refused with that status, in one line that names it and contains these words.
 fn is_refused(path: &Path, status: i32, words: &str) {
     let output = run(Command::new(HOST).arg("--program=ra").args([path, path, path]));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,11 +1,12 @@
-//! `anyring run` where nothing else of ours is: one file serves a program of any C library.
+//! `anyring run` without any other file of anyring: one file serves a program with any C library.
 
 use crate::common::{install, program, run, scratch, skip, text, Linked, ALL, HOST};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// In an empty root with a copy of the host and the program alone, as root there; `None` where user namespaces are refused.
+/// Runs the program as root in an empty root folder, with only a copy of the host and the program. `None`: no user
+/// namespaces.
 fn in_empty_root(test: &str, program: &Path, words: &[&str]) -> Option<Output> {
     let root = scratch("run").join(test);
     fs::create_dir_all(root.join("proc")).expect("a folder");

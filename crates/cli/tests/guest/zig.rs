@@ -4,10 +4,10 @@ use crate::common::{guest, native, no_reference, scratch, skip, text};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The compiler: the system's, or what `scripts/setup.sh soak` has fetched.
+/// The compiler: the system's, or the one that `scripts/setup.sh soak` has fetched.
 fn compiler() -> Option<PathBuf> {
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.build/zig/ziglang/zig");
-    // The language is not settled: only the version that the program was written for is of use.
+    // The language still changes: only the version that the program was written for works.
     let is_right = |zig: &PathBuf| {
         let version = Command::new(zig).arg("version").output();
         version.is_ok_and(|version| version.stdout.starts_with(b"0.13."))
