@@ -1,9 +1,9 @@
-/* The program by which doctor tries the ways into a preloaded libanyring.so: trial WAY. With `preload` it prints
+/* The program with which doctor tries the ways into a preloaded libanyring.so: trial WAY. With `preload` it prints
  * glibc's version.
  *
- * It is dynamically linked, which anyring itself is not, and begins without libc's start code, so that each glibc can load it.
- * Whatever helps is asked of the kernel by an instruction; only what is tried goes by libc or liburing. It makes a few requests, as
- * programs do, one of which waits. */
+ * It is dynamically linked, unlike anyring itself, and starts without libc's start code, so that any glibc can load it.
+ * Only the calls under trial go through libc or liburing; all others use a system call instruction. It makes a few
+ * requests, as programs do; one of them waits. */
 
 #define WEAK __attribute__((weak))
 
@@ -121,7 +121,7 @@ static void __attribute__((noreturn)) end(const char *why)
         instruction(EXIT_GROUP, *why != 0, 0, 0, 0, 0, 0);
 }
 
-/* Whether the kernel made the ring: it names it so, and a file of its own has no type where there is no /proc. */
+/* True if the kernel made the ring: /proc names it so. Without /proc, a file of the kernel's has no type. */
 static int is_of_kernel(int fd)
 {
     static const char name[] = "anon_inode:[io_uring]";
@@ -145,7 +145,7 @@ static int is_of_kernel(int fd)
     return (*(unsigned *)(status + MODE_OFFSET) & TYPE) == 0;
 }
 
-/* How the requests are entered. */
+/* The way to call io_uring_enter(2). */
 static long (*enter)(long fd, unsigned submit, unsigned wait);
 
 static long enter_by_syscall(long fd, unsigned submit, unsigned wait)
@@ -199,7 +199,7 @@ static int result_of(unsigned long user_data, unsigned count)
     return -1000;
 }
 
-/* A NOP, a READ, a TIMEOUT, and a RECV that waits until the others are there, or a READ: not every program has sockets. */
+/* Makes a NOP, a READ, a TIMEOUT, and a RECV that waits for the others. Without sockets a READ replaces the RECV. */
 static void request(int has_sockets)
 {
     static const long time[2] = {0, 1000000};
@@ -284,7 +284,7 @@ static void __attribute__((noreturn, used)) begin(long *stack)
     end("which way?\n");
 }
 
-/* The kernel and the loader leave the count of the arguments, and behind it these, where the stack pointer is. */
+/* At the start the stack pointer points to the number of arguments, followed by the arguments. */
 #ifdef __aarch64__
 __asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tmov x0, sp\n\tbl begin\n");
 #else

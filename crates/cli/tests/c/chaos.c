@@ -1,5 +1,5 @@
-// Programs for the tests of `anyring chaos`: `chaos CASE` has a bug that only shows where io_uring does what it rarely does,
-// `chaos CASE right` is the same program without it. Exit status 1 says that the bug was met.
+// Programs for the tests of `anyring chaos`. `chaos CASE` has a bug that only shows when io_uring does something
+// rare, and `chaos CASE right` is the same program without it. Exit status 1 says that the bug occurred.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 static struct io_uring ring;
 static bool right;
 
-// Met the bug, or something that is not to happen at all (2).
+// Ends the program: status 1 for the bug, 2 for something that must not happen at all.
 static void end(int status, const char *what) {
     fprintf(stderr, "chaos: %s\n", what);
     exit(status);
@@ -33,7 +33,7 @@ static void set_up(unsigned entries) {
     if (io_uring_queue_init(entries, &ring, 0) < 0) end(2, "no ring");
 }
 
-// Submits all there is, however often it is refused.
+// Submits all SQEs, however often the call is refused.
 static void submit_all(unsigned count) {
     while (count != 0) {
         int taken = io_uring_submit(&ring);
@@ -42,7 +42,7 @@ static void submit_all(unsigned count) {
     }
 }
 
-// What a CQE says.
+// The fields of a CQE.
 struct said {
     unsigned long long user_data;
     int res;
@@ -59,7 +59,7 @@ static struct said wait_one(void) {
     return copy;
 }
 
-// The results of the requests whose user_data are 1 and 2.
+// Waits for the requests with user_data 1 and 2; their results are indexed by it.
 static void wait_two(int results[3]) {
     for (int at = 0; at < 2; at++) {
         struct said cqe = wait_one();
@@ -75,7 +75,7 @@ static int request(struct io_uring_sqe *sqe) {
 
 static char pattern(size_t at) { return (char)(at % 251 + 1); }
 
-// A temporary file with the pattern.
+// A temporary file that contains the pattern.
 static int make_file(void) {
     int fd = memfd_create("chaos", 0);
     for (size_t at = 0; at < BYTES; at++) {
@@ -94,7 +94,7 @@ static int make_pipe(int *to) {
     return pipes[0];
 }
 
-// The count of a read is taken for granted.
+// Bug: assumes that a read is complete.
 static void short_read(void) {
     static char data[BYTES];
     int fd = make_file();
@@ -112,7 +112,7 @@ static void short_read(void) {
     }
 }
 
-// The count of a send is taken for granted: the peer waits for the rest.
+// Bug: assumes that a send is complete, so the peer misses the rest.
 static void short_send(void) {
     static char data[BYTES], got[BYTES];
     int pair[2];
@@ -134,7 +134,7 @@ static void short_send(void) {
     if (received != BYTES || memcmp(got, data, BYTES) != 0) end(1, "bytes are missing");
 }
 
-// What asks for all of it, is one message, or has one size gets what it asked for, whatever the seed.
+// No bug: transfers with MSG_WAITALL, of one message, or to a pipe must be complete with any seed.
 static void whole(void) {
     char data[512], got[512] = {0};
     int stream[2], datagrams[2], packets[2], pipes[2];
@@ -164,7 +164,7 @@ static void whole(void) {
     }
 }
 
-// CQEs are taken to come in the order of their SQEs.
+// Bug: assumes that CQEs arrive in the order of their SQEs.
 static void late(void) {
     static char data[4][64];
     set_up(8);
@@ -184,7 +184,7 @@ static void late(void) {
     if (right && seen != 15) end(2, "a read has not completed");
 }
 
-// Links, and the order on one stream, hold: no seed may break them.
+// No bug: links and the order of writes to one stream must hold with any seed.
 static void ordered(void) {
     char got[64];
     int pipes[2];
@@ -207,7 +207,7 @@ static void ordered(void) {
         }
         if (read(pipes[0], got, sizeof got) != 16 || memcmp(got, letters, 16)) end(1, "the order is another");
     }
-    // A drain comes behind all before it.
+    // A drained request completes after all before it.
     int fd = make_file();
     static char data[8][16];
     for (int at = 0; at < 8; at++) {
@@ -225,7 +225,7 @@ static void ordered(void) {
     }
 }
 
-// All SQEs are taken to be submitted, and all CQEs to be there, by one call.
+// Bug: assumes that one call submits all SQEs and waits for all CQEs.
 static void enter(void) {
     set_up(8);
     for (int round = 0; round < 20; round++) {
@@ -241,7 +241,7 @@ static void enter(void) {
     }
 }
 
-// A multishot poll is taken to last.
+// Bug: assumes that a multishot poll stays armed.
 static void multishot(void) {
     int pipes[2];
     char byte = 'x';
@@ -258,12 +258,12 @@ static void multishot(void) {
         struct said cqe = wait_one();
         if (cqe.res < 0 || !(cqe.res & POLLIN)) end(2, "poll");
         if (read(pipes[0], &byte, 1) != 1) end(2, "read");
-        // Without it the next round waits for good.
+        // Not armed again, the poll would leave the next round waiting forever.
         if (!(cqe.flags & IORING_CQE_F_MORE)) armed = !right;
     }
 }
 
-// A cancellation is taken to say 0, or that there was nothing.
+// Bug: assumes that a cancellation always returns 0.
 static void cancel(void) {
     int pipes[2];
     char byte;
@@ -286,7 +286,7 @@ static void cancel(void) {
     }
 }
 
-// As many buffers are taken to do as there are messages, though a stream has none.
+// Bug: assumes that as many buffers suffice as there are messages, though a stream has no message boundaries.
 static void nobufs(void) {
     enum { COUNT = 4, SIZE = 64 };
     static char buffers[COUNT][SIZE];
@@ -332,7 +332,7 @@ static void nobufs(void) {
     }
 }
 
-// A ring, and a pipe of which it tells whenever there is something to read.
+// Makes a ring, and a pipe with a multishot poll for data.
 static void poll_pipe(int pipes[2]) {
     if (pipe(pipes)) end(2, "pipe");
     set_up(8);
@@ -340,7 +340,7 @@ static void poll_pipe(int pipes[2]) {
     submit_all(1);
 }
 
-// The CQ is looked at, and its overflow is not.
+// Bug: reads the CQ but ignores its overflow.
 static void overflow(void) {
     int pipes[2];
     char byte = 'x';
@@ -362,7 +362,7 @@ static void overflow(void) {
     }
 }
 
-// A poll is taken to tell of what is there: what it told of is read without O_NONBLOCK.
+// Bug: assumes that a reported event is still there, and reads without O_NONBLOCK.
 static void spurious(void) {
     int pipes[2];
     char byte = 'x';
@@ -382,13 +382,13 @@ static void spurious(void) {
     }
 }
 
-// A refused io_uring_enter is taken to be the end; or the CQ is made room in, and it is tried again.
+// Bug: takes a refused io_uring_enter for the end. Without the bug it makes room in the CQ and tries again.
 static void busy(void) {
     int pipes[2];
     char byte = 'x';
     poll_pipe(pipes);
     for (int round = 0; round < 20; round++) {
-        // A CQE that is there, behind it one that finds no room.
+        // One CQE is in the CQ, and after it one that finds no room.
         io_uring_prep_nop(io_uring_get_sqe(&ring));
         submit_all(1);
         if (write(pipes[1], &byte, 1) != 1) end(2, "write");
@@ -408,7 +408,7 @@ static void busy(void) {
     }
 }
 
-// The memory of a zero-copy send is taken to be free with the first CQE; or the notification to be the next CQE.
+// Bug: assumes that the notification of a zero-copy send is the next CQE.
 static void notify(void) {
     static char data[4][64];
     int pair[2];
@@ -440,7 +440,7 @@ static void notify(void) {
                 sent |= 1u << (last = (int)cqe.user_data);
             }
         }
-        // What a notification stands for is no request: there is nothing to cancel.
+        // A notification does not stand for a request, so there is nothing to cancel.
         struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
         io_uring_prep_send_zc(sqe, pair[0], data[0], 64, 0, 0);
         sqe->user_data = 7;
@@ -462,7 +462,7 @@ static void notify(void) {
     }
 }
 
-// A timeout is taken to have lost wherever the read finds something.
+// Bug: assumes that the timeout has lost if the read finds something.
 static void edge(void) {
     int to, from = make_pipe(&to);
     char data[64];
@@ -487,7 +487,7 @@ static void edge(void) {
     }
 }
 
-// A timeout that also counts ends by its time, though as many CQEs are there.
+// Bug: assumes that a timeout with a count ends by the count if enough CQEs are there; it may end by its time.
 static void edge_count(void) {
     struct __kernel_timespec soon = { .tv_nsec = 5000000 };
     set_up(8);
@@ -508,7 +508,7 @@ static void edge_count(void) {
     }
 }
 
-// A timeout that is removed fires all the same. Its time is absolute in every other round.
+// Bug: assumes that a removed timeout does not fire. Its time is absolute in every other round.
 static void edge_remove(void) {
     set_up(8);
     for (int round = 0; round < 10; round++) {
@@ -537,7 +537,7 @@ static void edge_remove(void) {
     }
 }
 
-// CQEs are taken to come within the program's own calls.
+// Bug: assumes that CQEs only arrive within the program's own calls.
 static void aside(void) {
     char data[64];
     int to, from = make_pipe(&to);
@@ -546,7 +546,7 @@ static void aside(void) {
         io_uring_prep_read(io_uring_get_sqe(&ring), from, data, sizeof data, 0);
         submit_all(1);
         bool there = io_uring_cq_ready(&ring);
-        // Nobody enters the ring meanwhile.
+        // No thread enters the ring meanwhile.
         for (int look = 0; !there && io_uring_cq_ready(&ring) == 0; look++) {
             if (look == 10000) end(2, "nothing comes");
             usleep(1000);
@@ -557,7 +557,7 @@ static void aside(void) {
     }
 }
 
-// No error of a file is thought of; or whatever is there is believed.
+// Bug: does not expect errors of a file.
 static void faults(void) {
     static char data[64];
     int fd = make_file();
@@ -578,7 +578,7 @@ static void faults(void) {
     }
 }
 
-// Two bugs that only show together.
+// Two bugs that only matter together.
 static void both(void) {
     static char data[2][64];
     int from[2], to[2];
@@ -604,7 +604,7 @@ static void both(void) {
     if (was_short && was_turned) end(1, "both");
 }
 
-// Memory of a request is used before its CQE: written or unmapped.
+// Bug: uses the memory of a request before its CQE, by writing or unmapping it.
 enum way { WRITE, SEND, WRITEV, SENDMSG, UNMAP, FIXED, READ, READV, RECV, RECVMSG, UNMAP_RECV };
 
 static void reuse(enum way way) {
@@ -638,7 +638,7 @@ static void reuse(enum way way) {
         if (!right && unmaps) munmap(data, 4096);
         else if (!right) data[parted ? 103 : 3] ^= 1;
         if (receives && write(pair[1], sent, COUNT) != COUNT) end(2, "write");
-        // An error is no failure of the program with the bug.
+        // An error is possible in the program with the bug, and does not matter.
         int res = wait_one().res;
         for (int at = 0; right && way >= READ && at < COUNT; at++) {
             if (res != COUNT || data[parted && at >= 10 ? at + 90 : at] != sent[at]) end(1, "bytes are missing");
@@ -660,7 +660,7 @@ static void reuse_recv(void) { reuse(RECV); }
 static void reuse_recvmsg(void) { reuse(RECVMSG); }
 static void unmap_recv(void) { reuse(UNMAP_RECV); }
 
-// What a request answers beside its data is changed before its CQE.
+// Bug: changes before the CQE what a request returns besides data.
 enum part { ADDR, ADDRLEN, FLAGS, NAME, CONTROL, RIGHTS, STATXBUF, EVENTS, INFOP, VALUE };
 
 // A socket of this kind on loopback, and its address.
@@ -680,7 +680,7 @@ static void reuse_part(enum part part) {
     epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &(struct epoll_event){ .events = EPOLLIN, .data.u64 = 77 });
     set_up(8);
     for (int round = 0; round < 20; round++) {
-        // The length lies apart from the address, and so on.
+        // The length is not next to the address, and so on.
         static struct { struct sockaddr_in name; socklen_t length; char control[64], data[4]; } one;
         static struct statx statxbuf;
         static struct epoll_event events[4];
@@ -732,7 +732,7 @@ static void reuse_part(enum part part) {
         }
         sqe->user_data = 7;
         submit_all(1);
-        message.msg_iov = NULL; // nobody looks at it any more
+        message.msg_iov = NULL; // the engine no longer reads it
         if (!right) changed[3] ^= 1;
         int client = socket(AF_INET, part <= ADDRLEN ? SOCK_STREAM : SOCK_DGRAM, 0);
         if (part <= CONTROL && connect(client, (struct sockaddr *)&to, sizeof to) != 0) end(2, "connect");
@@ -768,7 +768,7 @@ static void reuse_events(void) { reuse_part(EVENTS); }
 static void reuse_infop(void) { reuse_part(INFOP); }
 static void reuse_value(void) { reuse_part(VALUE); }
 
-// Memory of a request is freed before its CQE.
+// Bug: frees the memory of a request before its CQE.
 static void freed(void) {
     int ends[2];
     if (pipe(ends) != 0) end(2, "pipe");
@@ -786,7 +786,7 @@ static void freed(void) {
     }
 }
 
-// A read fills what a write of the same chain takes, over and over: nothing is wrong with that.
+// No bug: a read fills memory that a write of the same chain takes, repeatedly.
 static void copy(void) {
     static char data[BYTES];
     int from = make_file(), to = memfd_create("chaos", 0);
@@ -800,7 +800,7 @@ static void copy(void) {
         submit_all(2);
         for (int at = 0; at < 2; at++) wait_one();
     }
-    // Memory of a ring that ends is the program's.
+    // After the end of a ring, its memory belongs to the program.
     char *last = malloc(BYTES);
     io_uring_prep_write(io_uring_get_sqe(&ring), to, memset(last, 1, BYTES), BYTES, 0);
     submit_all(1);
@@ -808,8 +808,8 @@ static void copy(void) {
     free(last);
 }
 
-// What was held back ends as what was not: by its LINK_TIMEOUT, with its registered buffer, and by itself where the program
-// waits for what it does.
+// No bug: a request that chaos held back ends like any other. It ends by its LINK_TIMEOUT, with its registered
+// buffer, and by itself if the program waits for its effect.
 static void kept(void) {
     static char room[64];
     int ends[2], pair[2];
@@ -847,7 +847,7 @@ static void kept(void) {
     }
 }
 
-// Misuse that passes without a word natively.
+// Misuse that the kernel does not report.
 static void misuse_twice(void) {
     int ends[2];
     char data[2];

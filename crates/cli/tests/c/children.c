@@ -12,7 +12,7 @@
 
 extern char **environ;
 
-/* Not null, and not mapped. */
+/* An address that is neither null nor mapped. */
 static char *volatile bad = (char *)8;
 
 static void become(const char *way, char **words) {
@@ -48,7 +48,7 @@ static void become(const char *way, char **words) {
     _exit(99);
 }
 
-/* io_uring_setup(-2, NULL) by an instruction of its own: served if it is not refused by what is outside. */
+/* io_uring_setup(-2, NULL) by an instruction of the program itself. EPERM: refused outside, so not served. */
 static long setup(void) {
     long answer;
     __asm__ volatile("mov $425, %%eax\n\tsyscall"
@@ -58,7 +58,7 @@ static long setup(void) {
     return answer;
 }
 
-/* Executes OTHER, and that this one, LEFT times in all. */
+/* Executes OTHER, which executes this program again, LEFT times in all. */
 static void swap(char **words) {
     char line[256], number[16];
     int left = atoi(words[3]);

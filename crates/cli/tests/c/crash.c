@@ -1,6 +1,6 @@
-// Programs that keep something in a folder, and their recovery: `crash store CASE FOLDER` writes and says on standard output, a
-// line each, what it takes for lasting; `crash check CASE FOLDER` looks whether what was said is there, after power was lost.
-// Each case is right, or, with `bad-` before it, has one bug.
+// Programs that keep data in a folder, and their recovery. `crash store CASE FOLDER` writes data, and prints a line
+// for each item that it takes for durable. `crash check CASE FOLDER` checks, after a loss of power, that these items
+// are there. Each case is right, or has one bug if `bad-` is before its name.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +60,7 @@ static bool is_filled(const unsigned char *bytes, int count, int number) {
 	return true;
 }
 
-// A log: each record behind the last, lasting before it is said.
+// A log: each record is appended, and durable before its line is printed.
 static void store_log(void) {
 	unsigned char record[RECORD];
 	int fd = open_file(path, O_CREAT | O_WRONLY | O_TRUNC);
@@ -89,7 +89,7 @@ static void store_rename(void) {
 	}
 }
 
-// A header that says how many records there are.
+// A header with the number of records.
 static void store_header(void) {
 	unsigned char record[RECORD];
 	int fd = open_file(path, O_CREAT | O_WRONLY | O_TRUNC);
@@ -110,7 +110,7 @@ static void store_header(void) {
 	}
 }
 
-// A page that is written again and again: in its place, or in one of two in turns.
+// A page that is overwritten repeatedly: in place (bad), or in turns with a second one.
 static void store_page(void) {
 	unsigned char page[PAGE];
 	int fd = open_file(path, O_CREAT | O_WRONLY | O_TRUNC);
@@ -122,7 +122,7 @@ static void store_page(void) {
 	}
 }
 
-// The last number that was said before power was lost.
+// The last number that was printed before power was lost.
 static int said(void) {
 	FILE *file = fopen(getenv("ANYRING_CRASH_OUTPUT"), "r");
 	int number = 0, last = 0;

@@ -1,5 +1,5 @@
-/* Submits nothing, by an instruction that nothing can be put before; below a filter that kills that has to be known before it
- * runs. Without an argument it makes no call. */
+/* Enters a ring without submitting, by an instruction that cannot be replaced. Below a filter that kills, this must be found
+ * out before the program runs. Without an argument it makes no call. */
 #include <stdio.h>
 
 long enter(long fd);

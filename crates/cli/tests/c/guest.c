@@ -1,5 +1,5 @@
-/* What a guest may do, one thing for each name that is given. Prints the same natively and as a guest. Ends with 1 where
-   something is wrong. */
+/* Things that a guest may do, one for each name. The output is the same natively and as a guest. Exit status 1: something
+   is wrong. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -100,7 +100,7 @@ static void socket_(void) {
     io_uring_queue_exit(&ring);
 }
 
-/* Which needs a worker: a thread of the engine's. */
+/* Requests that need a worker, which is a thread of the engine. */
 static void worker(void) {
     struct io_uring ring;
     int ends[2];
@@ -226,7 +226,7 @@ static void signals(void) {
     nop_once(&ring);
     CHECK(handled == 1);
     CHECK(sigprocmask(SIG_UNBLOCK, &set, NULL) == 0 && handled == 2);
-    /* A bad pointer of the program's own, out of whose handler it jumps. */
+    /* The program uses a bad pointer, and jumps out of its handler. */
     action = (struct sigaction){.sa_handler = jump_out, .sa_flags = SA_NODEFER};
     CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
     if (sigsetjmp(jump, 1) == 0) {
@@ -261,7 +261,7 @@ static void *queue_many(void *number) {
     for (int i = 0; i < (int)(long)number; i++) {
         siginfo_t info = {.si_signo = SIGRTMIN, .si_code = SI_QUEUE, .si_value.sival_int = i};
         while (syscall(SYS_rt_tgsigqueueinfo, getpid(), queued_to, SIGRTMIN, &info) != 0) {
-            int error = errno; /* more are queued than may be */
+            int error = errno; /* the queue of signals is full */
             CHECK(error == EAGAIN);
             sched_yield();
         }
@@ -269,7 +269,7 @@ static void *queue_many(void *number) {
     return NULL;
 }
 
-/* Of these none is lost, wherever it meets the thread. */
+/* No queued signal is lost, wherever the thread is. */
 static int many_queued = 50000;
 static void queued(void) {
     struct io_uring ring;
@@ -322,7 +322,7 @@ static void alternate(void) {
     printf("the alternate stack\n");
 }
 
-/* Handlers jump out of waits, again and again: their stacks come back. */
+/* Handlers repeatedly jump out of waits: their stacks must be freed. */
 static void jumps(void) {
     struct io_uring ring;
     struct sigaction action = {.sa_handler = jump_out};
@@ -389,7 +389,7 @@ static void *fork_often(void *nothing) {
     return nothing;
 }
 
-/* Forks while other threads make rings and threads of the engine's. */
+/* Forks while other threads make rings and use the engine's threads. */
 static void fork_among_threads(void) {
     pthread_t forking[2], working[4];
     fflush(stdout);
@@ -496,7 +496,7 @@ static void identity(void) {
     fprintf(stderr, "on standard error\n");
 }
 
-/* What a thread may do: lines of proc_pid_status(5). False for a thread of the kernel's (iou-wrk, iou-sqp). */
+/* The rights of a thread: lines of proc_pid_status(5). False for a kernel thread (iou-wrk, iou-sqp). */
 static int rights_of(const char *thread, char *rights, size_t size) {
     char path[64], line[4096];
     snprintf(path, sizeof path, "/proc/self/task/%s/status", thread);
@@ -512,7 +512,7 @@ static int rights_of(const char *thread, char *rights, size_t size) {
     return is_programs && rights[0];
 }
 
-/* No thread of the process may do what the calling one may not. */
+/* Checks that all threads of the process have the rights of the calling one. */
 static void all_have_my_rights(const char *when) {
     char mine[8192], its[8192], id[32];
     snprintf(id, sizeof id, "%d", (int)syscall(SYS_gettid));
@@ -524,7 +524,7 @@ static void all_have_my_rights(const char *when) {
         if (strcmp(its, mine) == 0) continue;
         char path[300];
         snprintf(path, sizeof path, "/proc/self/task/%s", entry->d_name);
-        for (int i = 0; i < 5000 && access(path, F_OK) == 0; i++) usleep(1000); /* one that is ending may do so */
+        for (int i = 0; i < 5000 && access(path, F_OK) == 0; i++) usleep(1000); /* it may be ending */
         if (access(path, F_OK)) continue;
         char name[64] = "";
         strcat(path, "/comm");
@@ -564,7 +564,7 @@ static void give_up(int others) {
     io_uring_prep_read(sqe, waits[0], byte, sizeof byte, 0);
     io_uring_sqe_set_data64(sqe, 2);
     CHECK(io_uring_submit(&ring) == 2);
-    usleep(20000); /* long enough for who works beside the program */
+    usleep(20000); /* long enough for the engine's or the kernel's threads */
     CHECK(syscall(SYS_capget, &header, data) == 0);
     data[CAP_SYS_TIME / 32].effective &= ~(1u << CAP_SYS_TIME % 32);
     data[CAP_SYS_TIME / 32].permitted &= ~(1u << CAP_SYS_TIME % 32);
@@ -609,7 +609,7 @@ static void descriptors(void) {
     printf("and another ring\n");
 }
 
-/* Of numbers that are none of the guest's, nothing is changed, and nothing is left in what it executes. A ring is no socket. */
+/* The guest cannot change descriptors that are not its own, and programs that it executes inherit none. A ring is no socket. */
 static void names(void) {
     struct io_uring ring;
     int ready[2], one = 1, status;
@@ -646,7 +646,7 @@ static void names(void) {
     printf("read: %d\n", complete(&ring));
 }
 
-/* What is open. */
+/* Lists the open descriptors. */
 static void list(void) {
     for (int number = 3; number < 70000; number++)
         if (fcntl(number, F_GETFL) >= 0) printf("%d is open\n", number);
@@ -658,7 +658,7 @@ static int wait_on(void *ring) {
     return 0;
 }
 
-/* A process in the same memory is killed while it waits for what others wait for, too. */
+/* A process that shares the memory is killed while it waits on a ring. */
 static void killed(void) {
     struct io_uring ring;
     int pipes[2];

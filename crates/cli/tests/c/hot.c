@@ -1,4 +1,4 @@
-/* Hot calls of a guest. Ends with 1 where something is wrong. */
+/* Calls that a guest makes often. Exit status 1: something is wrong. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/aio_abi.h>
@@ -26,7 +26,7 @@
         }                                                                                                              \
     } while (0)
 
-/* A generic wrapper like Go's: the number comes from far away, and a comparison follows, by whose bytes the jump finds its way. */
+/* A generic wrapper like Go's: the number is set elsewhere, and a comparison follows, whose bytes are the upper part of the jump's distance. */
 long generic(long number, long a, long b, long c, long d, long e, long f);
 extern char generic_site[], generic_behind[];
 __asm__(".text\n.p2align 4\n"
@@ -41,7 +41,7 @@ struct seen {
     uint64_t rax, rcx, r11, unused[3], rbp, r12, r13, r14, r15, below[2];
 };
 
-/* The call with known registers, flags (carry and direction set) and bytes in the red zone. */
+/* Makes the call with known registers, flags (carry and direction set) and bytes in the red zone. */
 static void look(struct seen *seen, long number, long a, long b) {
     __asm__ volatile("push %%rbx\npush %%rbp\npush %%r12\npush %%r13\npush %%r14\npush %%r15\n"
                      "mov %[seen], %%rbx\nmov $0x11, %%ebp\nmov $0x12, %%r12d\nmov $0x13, %%r13d\nmov $0x14, %%r14d\n"
@@ -50,7 +50,7 @@ static void look(struct seen *seen, long number, long a, long b) {
                      "std\nstc\n"
                      "jmp look_site\n"
                      ".p2align 3\nlook_site:\nsyscall\n"
-                     "cmp $0xfffffffffffff001, %%rax\n" /* as behind Go's */
+                     "cmp $0xfffffffffffff001, %%rax\n" /* as in Go's wrapper */
                      "cld\n"
                      "mov %%rax, 0(%%rbx)\nmov %%rcx, 8(%%rbx)\nmov %%r11, 16(%%rbx)\n"
                      "mov %%rbp, 48(%%rbx)\nmov %%r12, 56(%%rbx)\nmov %%r13, 64(%%rbx)\nmov %%r14, 72(%%rbx)\n"
@@ -74,7 +74,7 @@ _Static_assert(__builtin_offsetof(struct seen, rbp) == 48 && __builtin_offsetof(
 
 static struct io_uring ring;
 
-/* What a patched instruction leaves behind. */
+/* The registers after a patched instruction. */
 static void registers(void) {
     struct seen seen;
     for (int i = 0; i < 1000; i++) {
@@ -112,7 +112,7 @@ static void *wake(void *thread) {
     return NULL;
 }
 
-/* Others through the patched wrapper: a read that is interrupted, and one that is restarted. */
+/* Other calls through the patched wrapper: a read that is interrupted, and one that is restarted. */
 static void restarts(void) {
     char byte;
     pthread_t thread, self = pthread_self();
@@ -136,7 +136,7 @@ static void count(int signal) {
     if (generic(SYS_io_uring_enter, ring.ring_fd, 0, 0, 0, 0, 0) != 0) stop = 2;
 }
 static void *interrupt(void *thread) {
-    /* One at a time: without a pause the thread would do nothing else. */
+    /* One signal at a time, with pauses: otherwise the thread would do nothing else. */
     for (int i = 0; !__atomic_load_n(&stop, __ATOMIC_RELAXED); i++) {
         int before = counted;
         pthread_kill(*(pthread_t *)thread, SIGUSR2);
@@ -146,7 +146,7 @@ static void *interrupt(void *thread) {
     return NULL;
 }
 
-/* Signals at any instruction of the short way; their handlers take it, too, on the alternate stack or not. */
+/* Signals at any instruction of the patched path. Their handlers use that path as well, with and without alternate stack. */
 static void storm(void) {
     static char memory[65536];
     stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
@@ -173,7 +173,7 @@ static void *use(void *nothing) {
     return nothing;
 }
 
-/* Threads that come and go, each with an FS base of one before; and a vforked child with its parent's. */
+/* Threads that start and end, each with the FS base of an earlier one, and a vforked child with its parent's. */
 static void threads(void) {
     for (int i = 0; i < 60; i++) {
         pthread_t two[2];

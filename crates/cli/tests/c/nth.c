@@ -1,5 +1,5 @@
-/* Runs a program for which the kernel makes only so many rings: nth COUNT ERRNO PROGRAM ... Each further io_uring_setup(2) answers
- * the error. A filter cannot count, so that this process is asked. */
+/* Runs a program for which the kernel makes only COUNT rings: nth COUNT ERRNO PROGRAM ... Each further io_uring_setup(2)
+ * fails with ERRNO. A filter cannot count, so it asks this process. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 	close(ends[1]);
 	struct pollfd notifications = {receive_number(ends[0]), POLLIN, 0};
 
-	/* The program's children are asked for, too, until none is left. */
+	/* Also answers for the program's children, until none is left. */
 	while (poll(&notifications, 1, -1) == 1 && notifications.revents & POLLIN) {
 		struct seccomp_notif asked = {0};
 		struct seccomp_notif_resp response = {0};

@@ -1,4 +1,4 @@
-/* Executes a program where a call is refused: refusing NUMBER ACTION [NUMBER ACTION ...] -- PROGRAM ARGS. An ACTION is seccomp(2)'s. */
+/* Executes a program with calls refused: refusing NUMBER ACTION [NUMBER ACTION ...] -- PROGRAM ARGS. ACTION: see seccomp(2). */
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

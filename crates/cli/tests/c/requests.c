@@ -1,5 +1,5 @@
-/* A program with a ring, as scripts/denied.py starts it where one call is refused: a NOP, a READ and a WRITE of a file, a READ of a
- * pipe that waits, a TIMEOUT, a POLL_ADD. It prints `served`. Whatever helps is done by calls that a program makes anyway. */
+/* A program with a ring, which scripts/denied.py starts with one call refused. It makes a NOP, a READ of a file, a READ of a
+ * pipe that waits, a TIMEOUT, a WRITE and a POLL_ADD, and prints `served`. Its other calls are those of any program. */
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void submit(int opcode, int fd, void *address, unsigned length, unsigned 
         fail("io_uring_enter", answer);
 }
 
-/* The next completion is to be this. */
+/* Reaps the next completion, which must have this result. */
 static void take(const char *what, int wanted)
 {
     unsigned head = *word(params.cq_off.head);

@@ -1,5 +1,5 @@
-/* Makes so many rings without a library, and has each complete a NOP: "N rings, K of the kernel". With a second number: a forked child
- * that closes them makes so many of its own. With a third word it stays until its standard input ends. */
+/* rings COUNT [CHILD [STAY]]: makes COUNT rings without a library, and has each complete a NOP: "N rings, K of the kernel".
+ * CHILD: a forked child closes them and makes that many of its own. STAY: waits until standard input ends. */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
-/* Whether the ring is the kernel's. */
+/* Completes a NOP. Returns 1 if the ring is the kernel's. */
 static int nop(int fd, const struct io_uring_params *params)
 {
 	char *ring = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING);

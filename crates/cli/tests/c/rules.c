@@ -1,4 +1,4 @@
-/* Restricts itself, and then asks a ring for what it may not do: prints the call's answer and the request's, as error numbers.
+/* Restricts itself, then makes a forbidden call and the same request on a ring. Prints the error numbers of both.
  *
  * usage: rules connect     a seccomp filter answers connect(2) with EACCES; IORING_OP_CONNECT to a Unix socket that listens
  *        rules open        Landlock permits no file to be read; IORING_OP_OPENAT of /etc/passwd
@@ -47,7 +47,7 @@ static void refuse_connect(void)
 	FILTER_CALLS(code, 0);
 }
 
-/* By numbers: headers may be older. */
+/* By number: the headers may be older than the calls. */
 static void permit_no_reads(void)
 {
 	enum { CREATE_RULESET = 444, RESTRICT_SELF = 446, READ_FILE = 1 << 2 };
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 		socklen_t length = sizeof(name);
 		int listening = socket(AF_UNIX, SOCK_STREAM, 0), other = socket(AF_UNIX, SOCK_STREAM, 0);
 
-		/* A name that the kernel chooses, in no folder. */
+		/* A name in the abstract namespace, chosen by the kernel. */
 		CHECK(bind(listening, (struct sockaddr *)&name, sizeof(name.sun_family)) == 0 && listen(listening, 4) == 0);
 		CHECK(getsockname(listening, (struct sockaddr *)&name, &length) == 0);
 		refuse_connect();

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Linux AIO whose completion ring is memory that nobody fills, as gVisor's.
+ * Linux AIO with a completion ring that the kernel does not fill, as in gVisor.
  *
- * usage: unread-ring count PROGRAM ARGS...   prints how many contexts the program made, and what it started
- *        unread-ring below PROGRAM ARGS...   wipes the words that programs know the ring by, after each io_setup(2) of the
- *                                            program's and of what it starts; ends with its status
+ * usage: unread-ring count PROGRAM ARGS...   prints the number of contexts that the program and its children made
+ *        unread-ring below PROGRAM ARGS...   after each io_setup(2) of the program and its children, wipes the word
+ *                                            that identifies the ring; ends with the program's status
  *        unread-ring try                     status 0 if a read's completion is in the ring, as qemu looks for it, else 1
  */
 #define _GNU_SOURCE
@@ -57,7 +57,7 @@ static int try_read(void)
 
 static int is_counting, contexts;
 
-/* At the end of a call of this process's. */
+/* Called at the end of each system call of this process. */
 static void wipe_ring(pid_t process)
 {
 	struct user_regs_struct registers;

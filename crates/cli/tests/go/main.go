@@ -1,5 +1,5 @@
-// A statically linked Go program with an io_uring of its own: preemption by signals, the profiler, garbage collection, threads
-// that end, a server, and programs that it starts. Prints the same natively and as a guest.
+// A statically linked Go program that uses io_uring itself. It covers preemption by signals, the profiler, garbage
+// collection, threads that end, a server, and child programs. Its output is the same natively and as a guest.
 package main
 
 import (
@@ -76,7 +76,7 @@ func newRing() *ring {
 
 func (r *ring) word(offset uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.rings[offset])) }
 
-// One request, and its result.
+// Makes one request and returns its result.
 func (r *ring) do(opcode byte, fd int, buffer []byte, offset uint64) int32 {
 	tail := r.submitted
 	index := tail & *r.word(r.p.sq.mask)
@@ -181,7 +181,7 @@ func threads() {
 	fmt.Println("200 threads")
 }
 
-// Files are read through rings, while the profiler's signals come, loops are preempted and garbage is collected.
+// Reads files through rings while the profiler's signals arrive, loops are preempted and garbage is collected.
 func server() {
 	var profile bytes.Buffer
 	var stop atomic.Bool

@@ -1,5 +1,5 @@
-//! A static Zig program with rings of its own, on two threads: a server that accepts, receives and sends, and its client; then a
-//! file, written and read. Prints the same natively and as a guest.
+//! A static Zig program with rings on two threads: a server that accepts, receives and sends, and its client. Then it
+//! writes and reads a file. Its output is the same natively and as a guest.
 
 const std = @import("std");
 const linux = std.os.linux;
