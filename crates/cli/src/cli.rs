@@ -59,7 +59,7 @@ pub struct RunOptions {
     /// Choose who serves Linux AIO: io_setup, io_submit and the others [default: ANYRING_AIO, else auto]
     #[arg(long, value_enum)]
     pub aio: Option<Backend>,
-    /// Keep counters in FILE of what anyring serves, for `anyring stats` (ANYRING_STATS)
+    /// Keep counters of what anyring serves in FILE; `anyring stats` prints them (ANYRING_STATS)
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
     /// Write anyring's messages to FILE (ANYRING_LOG)
@@ -271,8 +271,8 @@ pub struct TraceOptions {
     /// [default interval: 1 second]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub live: Option<u32>,
-    /// Afterwards run PROGRAM and COMMAND in turns, five times each and untraced, and say whether COMMAND takes less
-    /// time. COMMAND, for sh(1), is PROGRAM changed as a finding advises, and does the same work
+    /// Afterwards run PROGRAM and COMMAND in turns, five times each and untraced, and say whether COMMAND takes less time.
+    /// sh(1) runs COMMAND. It should be PROGRAM changed as a finding advises, doing the same work
     #[arg(long, value_name = "COMMAND", conflicts_with = "pid")]
     pub verify: Option<OsString>,
     /// Trace the running process PID until it ends or anyring gets SIGINT

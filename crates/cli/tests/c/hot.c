@@ -26,7 +26,8 @@
         }                                                                                                              \
     } while (0)
 
-/* A generic wrapper like Go's: the number is set elsewhere, and a comparison follows, whose bytes are the upper part of the jump's distance. */
+/* A generic wrapper like Go's: the number is set elsewhere, and a comparison follows, whose bytes are the upper part of the
+ * jump's distance. */
 long generic(long number, long a, long b, long c, long d, long e, long f);
 extern char generic_site[], generic_behind[];
 __asm__(".text\n.p2align 4\n"
