@@ -1,19 +1,21 @@
-//! The kernel's Linux AIO as a path of its own: aligned transfers of files opened with O_DIRECT, and of block devices so
-//! opened. Where the kernel refuses io_setup(2) a worker makes them.
+//! The device path: transfers through the kernel's Linux AIO. It serves aligned transfers of files and block devices
+//! that were opened with O_DIRECT. Where the kernel refuses io_setup(2), a worker makes these transfers.
 //!
-//! A transfer is *staged* when its turn comes. Before the ring's lock is released all that are staged go to the kernel in one
-//! io_submit(2), with RWF_NOWAIT, so that the call does not wait: what would (blocks are to be allocated, the device's queue
-//! is full) ends with EAGAIN and goes to a worker, as io_uring's own requests do. What io_submit(2) itself refuses goes there
-//! as well, whose call answers with the right error.
+//! A transfer is *staged* when its turn comes. Before the ring's lock is released, one io_submit(2) submits all
+//! staged transfers. RWF_NOWAIT keeps that call from waiting. A transfer that would wait ends with EAGAIN and goes
+//! to a worker, as io_uring's own requests do. It would wait, for example, if blocks must be allocated, or if the
+//! device's queue is full. A transfer that io_submit(2) itself refuses also goes to a worker, whose call returns the
+//! right error.
 //!
-//! Completions are read from the context's completion ring in memory, by whoever completes the ring's requests. Each signals
-//! an eventfd in the ring's poll set, edge-triggered and never read, which ends the sleep of a thread there; so a ring with
-//! transfers in flight is one that somebody has to look after (`State::awaits_events`), as if a request were armed.
+//! The thread that completes the ring's requests reads completions from the context's completion ring in memory. Each
+//! completion signals an eventfd in the ring's poll set. The eventfd is edge-triggered and never read; its event
+//! wakes a thread that sleeps in the poll set. So a ring with transfers in flight awaits events
+//! (`State::awaits_events`), as if a request were armed.
 //!
-//! A context is a ring's own, made for its first transfer, and goes to another ring when that one ends (`context.rs`).
-//! Nothing that is in flight can be stopped: a closed ring ends when its last transfer has.
+//! A context belongs to one ring. It is made for the ring's first transfer, and passes to another ring when its ring
+//! ends (`context.rs`). A transfer in flight cannot be stopped: a closed ring ends after its last transfer.
 //!
-//! All of this is part of a ring's state: touched under its lock only.
+//! All of this is part of a ring's state and is accessed under the ring's lock only.
 
 mod context;
 
@@ -31,61 +33,62 @@ use context::{Context, MOST};
 use rustix::fd::IntoRawFd;
 use std::collections::VecDeque;
 
-/// A ring's part of it.
+/// The device path's part of a ring's state.
 #[derive(Default)]
 pub struct Device {
     context: Option<(Context, i32)>,
-    /// The ring was refused a context.
+    /// No context could be made for the ring.
     refused: bool,
     /// Transfers whose turn has come.
     pub staged: VecDeque<Id>,
-    /// Transfers of which the kernel has not been seen to end.
+    /// Transfers in flight whose end has not been reaped.
     in_flight: u32,
-    /// An event was taken of which the poll set has not told yet.
+    /// An event was reaped from memory; epoll still has to report it.
     untold: bool,
-    /// Room for what is submitted together.
+    /// Buffers for the iocbs that are submitted together, and for their addresses.
     iocbs: Vec<Iocb>,
     addresses: Vec<usize>,
 }
 
 impl Device {
-    /// Transfers that the kernel has.
+    /// Number of transfers submitted to the kernel and not yet reaped.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Transfers that the kernel has or is about to get.
+    /// True if a transfer is staged or in flight.
     #[inline]
     pub fn any(&self) -> bool {
         self.in_flight != 0 || !self.staged.is_empty()
     }
 
-    /// Whether the poll set may tell of transfers that were completed since they were seen in memory.
+    /// True if epoll may still report a completion that was already reaped from memory.
     #[inline]
     pub fn is_untold(&self) -> bool {
         self.untold
     }
 
-    /// The poll set has told whatever it had to tell.
+    /// Notes that epoll has reported all reaped completions.
     pub fn told(&mut self) {
         self.untold = false;
     }
 
-    /// Whether the ring may have a context, or has one.
+    /// True unless a context was refused to the ring.
     pub fn may_be_had(&self) -> bool {
         !self.refused
     }
 
-    /// The ring has no context from now on.
+    /// Denies the ring a context from now on.
     pub fn refuse(&mut self) {
         self.refused = true;
     }
 
-    /// Makes the ring's context if there is none, with an eventfd in `poll_set` that tells of completions.
+    /// Makes the ring's context if there is none, with an eventfd in `poll_set` that signals completions.
     ///
     /// # Errors
-    /// BUSY where all contexts are in use; another ring may have ended by the next transfer. What io_setup(2) answered.
+    /// BUSY if all contexts are in use; one may be free by the next transfer. Otherwise the error of io_setup(2), or
+    /// of making the eventfd.
     pub fn make_context(&mut self, poll_set: &mut PollSet, engine_end: i32) -> Result<(), Errno> {
         if self.context.is_some() {
             return Ok(());
@@ -110,13 +113,14 @@ impl Device {
         }
     }
 
-    /// Whether something is staged that the context has room for.
+    /// True if a transfer is staged and the context has room for it.
     #[inline]
     pub fn has_to_submit(&self) -> bool {
         !self.staged.is_empty() && self.in_flight != MOST
     }
 
-    /// Submits what is staged, as far as there is room: the requests that io_submit(2) refused, each with its error.
+    /// Submits staged transfers, as far as there is room. Returns the requests that io_submit(2) refused, with their
+    /// errors.
     #[cold]
     pub fn submit(&mut self, slab: &mut Slab) -> Vec<(Detached, Errno)> {
         let mut refused = Vec::new();
@@ -151,13 +155,13 @@ impl Device {
         refused
     }
 
-    /// Whether a transfer has ended that was not taken.
+    /// True if a transfer has ended and has not been reaped.
     #[inline]
     pub fn has_events(&self) -> bool {
         self.in_flight != 0 && self.context.as_ref().is_some_and(|(context, _)| context.has_events())
     }
 
-    /// Takes the next transfer that has ended, of which the poll set has yet to tell.
+    /// Reaps the next transfer that has ended. Its eventfd event is still to come.
     pub fn take_event(&mut self) -> Option<IoEvent> {
         let event = self.context.as_mut()?.0.take()?;
         self.untold = true;
@@ -165,12 +169,12 @@ impl Device {
         Some(event)
     }
 
-    /// Takes what is staged out: it is not submitted.
+    /// Forgets what is staged, so that it is not submitted.
     pub fn unstage(&mut self) {
         self.staged.clear();
     }
 
-    /// The ring ends, with nothing in flight.
+    /// Gives the context back when the ring ends. With transfers still in flight it is destroyed.
     pub fn release(&mut self) {
         let Some((context, eventfd)) = self.context.take() else { return };
         descriptors::close(eventfd);
@@ -180,8 +184,8 @@ impl Device {
         }
     }
 
-    /// In a forked child: the context is the parent's. What is kept may be in the middle of a change by a thread that the
-    /// child does not have.
+    /// Abandons the context in a forked child: it is the parent's. Memory is leaked, because a thread that the child
+    /// does not have may have been changing it.
     pub fn abandon(self) {
         if let Some((_, eventfd)) = &self.context {
             descriptors::close(*eventfd);

@@ -1,10 +1,11 @@
 //! Events: what happened on each ring, under the names of the kernel's tracepoints, in shared memory.
 //!
-//! `anyring trace` makes a file with [`Reader::create`]; every process that finds it in `ANYRING_TRACE` maps it before its
-//! first ring ([`open`]) and puts events into it. A tracer can join a process that runs, too: `session`. `recorder` says what
-//! a ring has to say, under the ring's lock; `chunks` is the file: who may write where, and how a record is put into words;
-//! `worked` is what workers note. `context` has what only Linux AIO says, for which the kernel has no tracepoints: its
-//! contexts are rings with the same events ([`AIO`]).
+//! `anyring trace` makes a file with [`Reader::create`]. Every process that finds it in `ANYRING_TRACE` maps it
+//! before its first ring ([`open`]) and puts events into it. A tracer can also join a running process (`session`).
+//!
+//! `recorder` makes a ring's events, under the ring's lock. `chunks` is the file: who may write where, and how a
+//! record is encoded in words. `worked` holds the times that workers note. `context` makes the events of Linux AIO,
+//! for which the kernel has no tracepoints: its contexts are rings with the same events ([`AIO`]).
 
 pub(crate) mod chunks;
 pub(crate) mod session;
@@ -17,7 +18,7 @@ pub use worked::{WorkTimes, Worked};
 
 use crate::op::{Punt, Skip};
 
-/// What most events of a request say of it.
+/// The fields that most events of a request share.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     pub request: u32,
@@ -25,7 +26,8 @@ pub(crate) struct Known {
     pub opcode: u8,
 }
 
-/// What happened. All but the last three are tracepoints of the kernel's group io_uring; see include/trace/events/io_uring.h.
+/// The kind of an event. All but the last three are the kernel's io_uring tracepoints, see
+/// include/trace/events/io_uring.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // each is named as its tracepoint
@@ -47,11 +49,11 @@ pub enum Kind {
     Complete,
     ShortWrite,
     ReqFailed,
-    /// io_uring_enter(2) was called: the kernel's tracepoint of the group syscalls.
+    /// A call of io_uring_enter(2): the kernel's tracepoint of the group syscalls.
     Enter,
-    /// Chaos did something to the request, or to the call.
+    /// Chaos changed the request or the call.
     Injection,
-    /// Chaos found something.
+    /// Chaos found a defect of the program.
     Finding,
 }
 
@@ -80,7 +82,7 @@ impl Kind {
         Kind::Finding,
     ];
 
-    /// The tracepoint's name, where it is one.
+    /// The tracepoint's name, or the kind's own where there is no tracepoint.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Create => "io_uring_create",
@@ -106,7 +108,7 @@ impl Kind {
         }
     }
 
-    /// Whether only [`chaos`](crate::chaos) says it, never the kernel.
+    /// True if only [`chaos`](crate::chaos) makes this kind, never the kernel.
     pub fn is_of_chaos(self) -> bool {
         matches!(self, Kind::Injection | Kind::Finding)
     }
@@ -115,12 +117,12 @@ impl Kind {
 /// Added to the opcode in every event of an AIO context: the rest is the iocb's command (`IOCB_CMD_*`).
 pub const AIO: u16 = 0x100;
 
-/// What kind of file a descriptor names.
+/// The kind of file that a descriptor names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // as in inode(7)
 pub enum FileKind {
-    /// Nobody asked, or it could not be told.
+    /// Not asked for, or not known.
     Unknown = 0,
     Regular,
     Directory,
@@ -133,7 +135,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind that the mode of stat(2) tells.
+    /// Converts the mode of stat(2).
     pub fn of_mode(mode: u32) -> FileKind {
         match mode & libc::S_IFMT {
             libc::S_IFREG => FileKind::Regular,
@@ -154,7 +156,7 @@ impl FileKind {
             .unwrap_or(Unknown)
     }
 
-    /// For people, and for keys in JSON.
+    /// The name for people, and for keys in JSON.
     pub fn name(self) -> &'static str {
         match self {
             FileKind::Unknown => "-",
@@ -169,47 +171,47 @@ impl FileKind {
     }
 }
 
-/// One event. Which fields mean something depends on its kind; the others are 0.
+/// One event. Its kind decides which fields have a meaning; the others are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// CLOCK_MONOTONIC, in nanoseconds. Events that follow from one another in one step share a time.
     pub time_ns: u64,
-    /// The request's. Linux AIO: the iocb's `aio_data`; CREATE: the context's address.
+    /// The request's `user_data`. Linux AIO: the iocb's `aio_data`; CREATE: the context's address.
     pub user_data: u64,
-    /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring. REGISTER:
-    /// registered buffers. ENTER: `min_complete`. LINK: the request that this one follows. FAIL_LINK: the request that
-    /// fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`. INJECTION, FINDING: see
-    /// [`Name::of`](crate::chaos::Name::of), also for `len` and `result`.
+    /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring.
+    /// REGISTER: registered buffers. ENTER: `min_complete`. LINK: the request that this one follows. FAIL_LINK: the
+    /// request that fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`. INJECTION,
+    /// FINDING: see [`Name::of`](crate::chaos::Name::of), also for `len` and `result`.
     pub offset: u64,
-    /// Which ring: a number that no other has in this file.
+    /// The ring's number, unique in this file.
     pub ring: u32,
-    /// Which request: a number that no other in flight has; 0 for none.
+    /// The request's number, unique among requests in flight; 0 for none.
     pub request: u32,
-    /// The thread that was at work.
+    /// The thread that caused the event.
     pub thread: u32,
     /// The descriptor, or the index of a registered file.
     pub fd: i32,
-    /// SUBMIT_REQ, REQ_FAILED: the SQE's `len`. CREATE: entries of the SQ, or what io_setup(2) asked for. REGISTER:
-    /// registered files. ENTER: `to_submit`. CQRING_WAIT: how many CQEs. Work runs: how many items. SHORT_WRITE: bytes
-    /// wanted. FILE_GET, COMPLETE, CQE_OVERFLOW of the kernel's: 1 where a thread of io-wq did it.
+    /// SUBMIT_REQ, REQ_FAILED: the SQE's `len`. CREATE: entries of the SQ, or the count passed to io_setup(2).
+    /// REGISTER: registered files. ENTER: `to_submit`. CQRING_WAIT: number of CQEs. Work runs: number of items.
+    /// SHORT_WRITE: bytes wanted. FILE_GET, COMPLETE, CQE_OVERFLOW of the kernel: 1 if a thread of io-wq did it.
     pub len: u32,
-    /// COMPLETE, CQE_OVERFLOW: the CQE's. REGISTER: the answer. REQ_FAILED: the error. SHORT_WRITE: bytes written.
+    /// COMPLETE, CQE_OVERFLOW: the CQE's. REGISTER: the result. REQ_FAILED: the error. SHORT_WRITE: bytes written.
     /// POLL_ARM: see [`skip`](Event::skip). QUEUE_ASYNC_WORK: see [`punt`](Event::punt).
     pub result: i32,
     /// SUBMIT_REQ, REQ_FAILED: `IOSQE_*`. COMPLETE, CQE_OVERFLOW: `IORING_CQE_F_*`. CREATE: `IORING_SETUP_*`. ENTER:
     /// `IORING_ENTER_*` (Linux AIO: IORING_ENTER_GETEVENTS for io_getevents(2), with IORING_ENTER_EXT_ARG for
     /// io_pgetevents(2), 0 for io_submit(2)). POLL_ARM: the events of poll(2).
     pub flags: u32,
-    /// What happened.
+    /// The kind of event.
     pub kind: Kind,
-    /// The request's opcode as a number, which may be none that is known; REGISTER: that call's. See [`AIO`].
+    /// The request's opcode as a number, which may be unknown; REGISTER: that call's. See [`AIO`].
     pub opcode: u16,
-    /// FILE_GET: what the descriptor names.
+    /// FILE_GET: the kind of file the descriptor names.
     pub file: FileKind,
 }
 
 impl Event {
-    /// An event with nothing but its kind.
+    /// Makes an event with nothing but its kind.
     pub fn new(kind: Kind) -> Event {
         Event {
             time_ns: 0,
@@ -228,22 +230,22 @@ impl Event {
         }
     }
 
-    /// POLL_ARM: why no attempt was made before the wait; `None` where one found nothing. The kernel's own always does.
+    /// POLL_ARM: why no attempt was made before the wait; `None` if one was made. The kernel always makes one.
     pub fn skip(&self) -> Option<Skip> {
         Skip::ALL.get(self.reason(Kind::PollArm)?).copied()
     }
 
-    /// QUEUE_ASYNC_WORK: why a worker gets it; `None` of the kernel's own, which does not say.
+    /// QUEUE_ASYNC_WORK: why a worker gets the request; `None` for the kernel's own events, which do not say.
     pub fn punt(&self) -> Option<Punt> {
         Punt::ALL.get(self.reason(Kind::QueueAsyncWork)?).copied()
     }
 
-    /// The place of the reason that an event of this kind has, from 1 on.
+    /// The index of the reason in an event of this kind. It is stored counting from 1.
     fn reason(&self, kind: Kind) -> Option<usize> {
         usize::try_from(self.result).ok()?.checked_sub(1).filter(|_| self.kind == kind)
     }
 
-    /// The same event with its reason.
+    /// Returns the event with this reason.
     pub fn with_punt(self, punt: Punt) -> Event {
         let place = Punt::ALL.iter().position(|known| *known == punt);
         Event { result: place.map_or(0, |place| place as i32 + 1), ..self }
@@ -254,7 +256,7 @@ impl Event {
         Event { result: place.map_or(0, |place| place as i32 + 1), ..self }
     }
 
-    /// Whether it is an AIO context's.
+    /// True if the event is an AIO context's.
     pub fn is_aio(&self) -> bool {
         self.opcode & AIO != 0
     }

@@ -1,4 +1,4 @@
-//! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
+//! Routing: follows a verdict. The only place that picks a path, finishes a request and continues its chain.
 
 pub mod arm;
 pub mod calls;
@@ -38,7 +38,7 @@ use anyring_abi::{IOSQE_ASYNC, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use core::sync::atomic::Ordering;
 
 impl RingGuard {
-    /// Gives a request its place and its shared record.
+    /// Puts a request into the slab and gives it a shared record.
     pub fn admit(&mut self, mut request: Request, on_its_way: Unanswered) -> Id {
         let control = self.control;
         let record = self.records.take(&control);
@@ -55,7 +55,7 @@ impl RingGuard {
         id
     }
 
-    /// Issues a request: its turn has come.
+    /// Issues a request whose turn has come.
     pub fn issue(&mut self, id: Id) {
         self.heed_notes();
         let Some(request) = self.slab.get_mut(id) else { return };
@@ -65,7 +65,7 @@ impl RingGuard {
             _ => request.take_up(),
         }
         if let Some(result) = request.failed {
-            // A chain of which an SQE was refused ends as a whole, hard links too: `io_queue_sqe_fallback`.
+            // A chain in which an SQE was refused ends as a whole, hard links too: `io_queue_sqe_fallback`.
             request.flags = request.flags & !IOSQE_IO_HARDLINK | IOSQE_IO_LINK;
             self.finish(id, result, true);
             return;
@@ -85,7 +85,7 @@ impl RingGuard {
         }
     }
 
-    /// Attempts a request that has a place and follows the verdict.
+    /// Attempts a request in the slab and follows the verdict.
     pub fn reissue(&mut self, id: Id) {
         if let Err(error) = self.keep_file(id) {
             return self.finish(id, -error.raw_os_error(), true);
@@ -95,7 +95,7 @@ impl RingGuard {
         self.follow(id, verdict);
     }
 
-    /// A multishot request's next attempt.
+    /// Makes the next attempt of a multishot request.
     pub fn attempt_again(&mut self, id: Id) -> Verdict {
         match self.keep_file(id) {
             Ok(()) => self.attempt_request(id, false),
@@ -121,29 +121,29 @@ impl RingGuard {
         })
     }
 
-    /// Does something with a request's operation in one hand and the ring in the other.
+    /// Runs `work` with a request's operation taken out of the ring.
     #[inline]
     pub(crate) fn with_op<R>(&mut self, id: Id, work: impl FnOnce(&mut RingGuard, &mut Op) -> R) -> R {
         let mut op = core::mem::take(&mut self.slab[id].op);
         let result = work(self, &mut op);
-        self.slab[id].op = op; // its place is kept: who is at a request alone ends it
+        self.slab[id].op = op; // its slot is kept: only the code that works on a request ends it
         result
     }
 
-    /// One nonblocking attempt, or what is done instead of it (`plan` in issue/plan.rs).
+    /// Makes one nonblocking attempt, or returns what is done instead (`plan` in issue/plan.rs).
     #[inline(never)] // the intake has a copy of its own
     pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
         self.attempt_inline(op, target, first)
     }
 
-    /// The same, for the intake.
+    /// [`attempt`](Self::attempt), inlined for the intake.
     #[inline(always)] // else each SQE costs some 40 instructions more
     pub(crate) fn attempt_inline(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
         let fd = match self.number_of(target) {
             Ok(fd) => fd,
             Err(error) => return Verdict::error(error),
         };
-        // Before anything is put off: what is refused is refused at submission, and a registered buffer is kept from then.
+        // Before anything is postponed: a refusal comes at submission, and a registered buffer is kept from then on.
         if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
             return Verdict::error(error);
         }
@@ -166,7 +166,7 @@ impl RingGuard {
         verdict
     }
 
-    /// The attempt itself.
+    /// Makes the attempt itself.
     #[inline]
     fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
         match op.selects() {
@@ -175,7 +175,7 @@ impl RingGuard {
         }
     }
 
-    /// Follows a verdict on a request that has a place.
+    /// Follows a verdict on a request in the slab.
     pub fn follow(&mut self, id: Id, verdict: Verdict) {
         match verdict {
             Verdict::Done(result) => self.finish(id, result, result < 0),
@@ -206,18 +206,18 @@ impl RingGuard {
         }
     }
 
-    /// Whether a transfer, which only a plain call can make, is ready now, or its turn comes after others at a worker: then
-    /// it is queued in its order, where those that wait are served last come first.
+    /// True if a transfer that only a plain call can make goes to a worker now. Its file is ready, or others at a
+    /// worker come before it. The worker's queue keeps their order; of requests that wait, the last is served first.
     fn is_ready(&mut self, id: Id, direction: Direction) -> bool {
         let request = &self.slab[id];
         let number = request.target.number().filter(|_| request.op.rw().is_some() && !request.op.is_multishot());
         let Some(fd) = number else { return false };
         let events = if direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN } as u16;
-        // In this order: a terminal is not ready while one of those writes.
+        // Check the queue first: a terminal is not ready while one of the queued requests writes.
         self.is_behind_others(id, fd) || Sys::poll_now(fd, events).is_ok_and(|seen| seen & events != 0)
     }
 
-    /// A transfer ended short: the kernel says so of writes to what has blocks.
+    /// Records a transfer that ended short. The kernel does so for writes to files with blocks.
     fn record_short(&mut self, id: Id, result: i32) {
         let Some(request) = self.slab.get(id).filter(|_| self.recorder.is_some()) else { return };
         let Some(fd) = request.target.number() else { return };
@@ -226,15 +226,15 @@ impl RingGuard {
         }
     }
 
-    /// A new descriptor becomes the result, or a registered file.
+    /// Makes a new descriptor the result, or a registered file.
     pub(crate) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
         let slot = self.slab[id].op.slot();
         let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(id, fd, slot) };
         self.slab[id].op.answer_installed(installed)
     }
 
-    /// Arms a request for readiness; where the file cannot be polled a worker takes it, unless one has made the plain call
-    /// already.
+    /// Arms a request for readiness. If the file cannot be polled, a worker takes the request, unless one has already
+    /// made the plain call.
     pub(crate) fn wait_for(&mut self, id: Id, direction: Direction, tried: Tried, then: Then) {
         let list = ListKind::of(&self.slab[id].op, direction);
         if self.slab[id].in_worker && self.gives_up_in_worker(id, tried) {
@@ -247,10 +247,10 @@ impl RingGuard {
         match armed {
             Ok(Arming::Waits) => {
                 self.arm_link_timeout(id);
-                // It may have completed while it was armed: an attempt that was put off is made up for at once where
-                // somebody sleeps already.
+                // It may have completed while it was armed: if a thread sleeps already, a postponed attempt is made
+                // at once.
                 if self.slab.get(id).is_some_and(|it| it.op.poll().is_some_and(|poll| poll.multishot)) {
-                    // What is there already is answered by the event of the registration.
+                    // The registration's event reports what is ready already.
                     if !self.queue.note_poll(id) {
                         self.look_for_found();
                     }
@@ -264,13 +264,13 @@ impl RingGuard {
         }
     }
 
-    /// A request that would wait for a file that cannot be polled.
+    /// Continues a request that would wait for a file that cannot be polled.
     fn go_on_unpolled(&mut self, id: Id, tried: Tried, then: Then) {
         let request = &mut self.slab[id];
         let fd = request.target.number().unwrap_or(-1);
         let verdict = match request.op.answer_unpolled(fd) {
             Some(verdict) => verdict,
-            // A worker's plain call has found nothing: another would not either (`io_wq_submit_work`).
+            // A worker's plain call has found nothing, and another would not either (`io_wq_submit_work`).
             None if tried == Tried::Plainly => Verdict::error(Errno::AGAIN),
             None if then == Then::PlainCall => return self.punt(id, Approach::Plain, Punt::NoForm),
             None => {
@@ -281,8 +281,8 @@ impl RingGuard {
         self.follow(id, verdict);
     }
 
-    /// Lets a multishot POLL_ADD answer what was there when it was armed. In a submission it has its turn behind that, natively
-    /// by task work (`__io_arm_poll_handler` in io_uring/poll.c).
+    /// Lets a multishot POLL_ADD report what was ready when it was armed. In a submission its turn comes after the
+    /// rest, natively by task work (`__io_arm_poll_handler` in io_uring/poll.c).
     fn look_for_found(&mut self) {
         self.signalled = false;
         self.poll_now();

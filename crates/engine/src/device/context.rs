@@ -1,4 +1,4 @@
-//! A context of the kernel's Linux AIO, and those that no ring has any more.
+//! Contexts of the kernel's Linux AIO, including spare ones that no ring uses any more.
 //!
 //! Its completion ring is read from memory, as libaio and fio do: io_getevents(2) is never called. The mapping belongs to
 //! one process (MADV_DONTFORK): a forked child has neither the context nor its memory.
@@ -11,34 +11,34 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The most transfers that a context has in flight. The kernel makes room for twice as many, so that io_submit(2) finds
-/// some on each CPU.
+/// The most transfers that a context has in flight. The kernel makes room for twice as many, so that io_submit(2)
+/// finds room on each CPU.
 pub const MOST: u32 = 128;
 
-/// The kernel, or a filter, has no io_setup(2) for this process. Relaxed: it says no more than itself.
+/// The kernel, or a filter, denies this process io_setup(2). Relaxed: it orders nothing else.
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// Contexts that there are. Relaxed: it bounds them, no more.
+/// Number of contexts that exist. Relaxed: it only bounds them.
 static CONTEXTS: AtomicU32 = AtomicU32::new(0);
 /// Contexts without anything in flight that belonged to rings which have ended.
 static SPARE: Lock<Vec<Context>> = Lock::new(Vec::new());
 
-/// A context. Used by one thread at a time: it is part of a ring's state.
+/// A context of Linux AIO. One thread at a time uses it: it is part of a ring's state.
 #[derive(Debug)]
 pub struct Context {
     ring: NonNull<AioRing>,
-    /// Places for events; what the ring in memory says of it is not looked at again.
+    /// Number of places for events. It is read once and not read again from the shared ring.
     places: u32,
 }
 
-// SAFETY: the mapping is the process's, and whoever owns the context is the only one who reads it.
+// SAFETY: the mapping is the process's, and only the owner of the context reads it.
 unsafe impl Send for Context {}
 
 impl Context {
-    /// One that a ring has left, or a new one.
+    /// Takes a spare context, or makes a new one.
     ///
     /// # Errors
-    /// BUSY: as many as the process may have are in use; else as io_setup(2), ENOSYS for a completion ring that is not laid
-    /// out as the kernel's.
+    /// BUSY if as many as the process may have are in use. ENOSYS if the completion ring does not have the kernel's
+    /// layout. Otherwise the error of io_setup(2).
     pub fn get() -> Result<Context, Errno> {
         if REFUSED.load(Ordering::Relaxed) {
             return Err(Errno::NOSYS);
@@ -51,7 +51,7 @@ impl Context {
             return Err(Errno::BUSY);
         }
         let made = Context::make().inspect_err(|_| _ = CONTEXTS.fetch_sub(1, Ordering::Relaxed));
-        // Beyond fs.aio-max-nr (EAGAIN) or without memory the next ring may have more luck.
+        // Above fs.aio-max-nr (EAGAIN) or without memory, a later attempt may succeed.
         if matches!(made, Err(Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS)) {
             REFUSED.store(true, Ordering::Relaxed);
         }
@@ -62,36 +62,36 @@ impl Context {
         let mut address = 0usize;
         check(syscall(NR_IO_SETUP, [MOST as usize, &raw mut address as usize, 0, 0, 0, 0]))?;
         let made = Context { ring: NonNull::new(address as *mut AioRing).ok_or(Errno::NOSYS)?, places: 0 };
-        // SAFETY: io_setup(2) has just mapped at least this header there. A kernel that maps something else there (gVisor)
-        // says so in the words that are compared.
+        // SAFETY: io_setup(2) has just mapped at least this header there. A kernel that maps something else there
+        // (gVisor) fails the comparison below.
         let header = unsafe { made.ring.read_volatile() };
         if !header.is_laid_out() || header.nr <= MOST {
             made.end();
             return Err(Errno::NOSYS);
         }
         let bytes = size_of::<AioRing>() + header.nr as usize * size_of::<IoEvent>();
-        // Else a child would keep the pages: no more than a waste.
+        // Without this a forked child would keep the pages, which only wastes memory.
         syscall(libc::SYS_madvise, [address, bytes, libc::MADV_DONTFORK as usize, 0, 0, 0]);
         Ok(Context { places: header.nr, ..made })
     }
 
-    /// Submits the iocbs at these addresses with one call: how many, before the first that was refused.
+    /// Submits the iocbs at these addresses with one call. Returns the number submitted before the first refused one.
     pub fn submit(&self, iocbs: &[usize]) -> Result<usize, Errno> {
         check(syscall(NR_IO_SUBMIT, [self.address(), iocbs.len(), iocbs.as_ptr() as usize, 0, 0, 0]))
     }
 
-    /// Whether there are events.
+    /// True if an event has not been reaped.
     #[inline]
     pub fn has_events(&self) -> bool {
-        // Relaxed: whoever takes one looks again.
+        // Relaxed: `take` checks again.
         self.word(offset_of!(AioRing, head)).load(Ordering::Relaxed)
             != self.word(offset_of!(AioRing, tail)).load(Ordering::Relaxed)
     }
 
-    /// Takes the next event.
+    /// Reaps the next event.
     #[inline]
     pub fn take(&mut self) -> Option<IoEvent> {
-        // Nobody else stores the head, since nobody calls io_getevents(2).
+        // No other code stores the head, since io_getevents(2) is never called.
         let head = self.word(offset_of!(AioRing, head));
         let at = head.load(Ordering::Relaxed);
         // Acquire: partner is the write barrier of `aio_complete` in fs/aio.c between an event and the tail.
@@ -99,8 +99,8 @@ impl Context {
             return None;
         }
         let place = at % self.places;
-        // SAFETY: `place` is below the number of events that the mapping was made for, behind its header. The kernel has
-        // written this one and does not write there again before the head has moved on.
+        // SAFETY: `place` is below the number of events that the mapping was made for, after its header. The kernel
+        // has written this one and does not write there again before the head has moved on.
         let event = unsafe { self.ring.add(1).cast::<IoEvent>().add(place as usize).read_volatile() };
         // Release: partner is the kernel's read of the head before it uses the place again.
         head.store((place + 1) % self.places, Ordering::Release);
@@ -111,7 +111,7 @@ impl Context {
         self.ring.as_ptr() as usize
     }
 
-    /// A word of the ring's header, which the kernel changes meanwhile.
+    /// Returns a word of the ring's header, which the kernel may change concurrently.
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: `offset` is that of a u32 of the header, which is mapped as long as the context lives and is used as an
@@ -127,7 +127,8 @@ impl Context {
         }
     }
 
-    /// io_destroy(2): waits for what is in flight, and for a grace period of the kernel's, some 30 ms.
+    /// Destroys the context with io_destroy(2), which waits for transfers in flight and for a grace period of about
+    /// 30 ms.
     pub fn destroy(self) {
         self.end();
         CONTEXTS.fetch_sub(1, Ordering::Relaxed);
@@ -138,18 +139,18 @@ impl Context {
     }
 }
 
-/// How many contexts the process may have: two for each CPU that it may use. Their end takes its time.
+/// The most contexts the process may have: two for each CPU it may use. Destroying one is slow.
 fn most_contexts() -> u32 {
     const FEWEST: u32 = 16;
     FEWEST.max(2 * usable_cpus())
 }
 
-/// Whether there are contexts that no ring has.
+/// True if a context exists that no ring uses.
 pub fn has_spare() -> bool {
     SPARE.lock().is_some_and(|spare| !spare.is_empty())
 }
 
-/// Gives back the contexts that no ring has. It takes its time.
+/// Destroys the contexts that no ring uses. This is slow.
 pub fn destroy_spare() {
     // One at a time: a new ring may take the others.
     while let Some(context) = SPARE.lock().and_then(|mut spare| spare.pop()) {
@@ -157,7 +158,7 @@ pub fn destroy_spare() {
     }
 }
 
-/// In a forked child, which has none of the parent's contexts.
+/// Resets the module in a forked child, which has none of the parent's contexts.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

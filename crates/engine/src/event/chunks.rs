@@ -1,13 +1,15 @@
-//! The file of events: chunks of words, which a ring's processes fill and one reader empties.
+//! The file of events: chunks of words, filled by processes with rings and emptied by one reader.
 //!
-//! A chunk is free (its bit in `free` is set), or its owner's: the [`Writer`] of one ring in one process, which only the
-//! holder of that ring's lock uses. It fills the chunk from the front, says after each record how far it got, and takes
-//! another when it is full. So a record costs plain stores; a producer that is killed leaves no record half told. Only the
-//! reader makes chunks free again: closed ones that it has read, and those of processes that died. Nobody waits: what finds
-//! no chunk is counted and dropped.
+//! A chunk is free (its bit in `free` is set) or has an owner: the [`Writer`] of one ring in one process. Only the
+//! holder of that ring's lock uses the writer. It fills the chunk from the front, publishes after each record how far
+//! it got, and takes another chunk when this one is full. So a record costs plain stores, and a producer that is
+//! killed leaves no partial record.
 //!
-//! A record is one word (kind, opcode, what the descriptor names, [`has`] bits, request) and those that the bits announce.
-//! A record of kind 0 says which thread the next ones are of.
+//! Only the reader frees chunks: closed ones that it has read, and those of processes that died. No producer waits:
+//! an event that finds no chunk is counted and dropped.
+//!
+//! A record is one word (kind, opcode, file kind, [`has`] bits, request), followed by the words that the bits
+//! announce. A record of kind 0 names the thread of the records after it.
 
 use super::session::Room;
 use super::{Event, FileKind, Kind, AIO};
@@ -24,21 +26,21 @@ use rustix::process::Pid;
 use std::path::Path;
 use std::sync::Arc;
 
-/// First word of the file: "anyring", and the layout's version with the high bit, which sets it apart from counters.
+/// First word of the file: "anyring" and the layout's version. The version's high bit distinguishes it from counters.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x83");
 
 /// Chunks in the file: 16 MiB.
 pub const CHUNKS: usize = 2_048;
 /// Words in a chunk.
 pub const WORDS: usize = 1_024;
-/// The most words that a record has, with one before it that names the thread.
+/// The most words of a record, plus one before it that names the thread.
 const MOST: usize = 7;
-/// In [`Head::written`]: nothing more comes.
+/// In [`Head::written`]: the owner writes no more to the chunk.
 const CLOSED: u32 = 1 << 31;
 
-/// Which words follow a record's first, in this order, and [`FILE`](has::FILE), which is none.
+/// The words that follow a record's first, in this order. [`FILE`](has::FILE) adds no word.
 pub mod has {
-    /// The time, in ticks. Without it: the last one's.
+    /// The time, in ticks. Without it the previous record's time holds.
     pub const TIME: u8 = 1;
     /// `user_data`.
     pub const USER_DATA: u8 = 2;
@@ -48,42 +50,43 @@ pub mod has {
     pub const FD_LEN: u8 = 8;
     /// `result` and `flags`.
     pub const RESULT_FLAGS: u8 = 16;
-    /// The descriptor was looked up: a FILE_GET follows from it.
+    /// The descriptor was looked up: the reader adds a FILE_GET event.
     pub const FILE: u8 = 32;
 }
 
-/// What stands before a chunk.
+/// The header of a chunk.
 #[repr(C, align(64))]
 struct Head {
-    /// Chunks taken until this one was, itself included; 0 for a free one. Written last by who takes it.
+    /// Number of chunks taken when this one was, itself included; 0 for a free one. The writer that takes the chunk
+    /// stores it last.
     ticket: AtomicU64,
-    /// The time when it was taken, in ticks.
+    /// The time when the chunk was taken, in ticks.
     ticks: AtomicU64,
-    /// Whose it is.
+    /// The number of the ring whose events it holds.
     ring: AtomicU32,
-    /// The process, 0 where the reader does not know it by its number.
+    /// The process ID, or 0 if the reader is in another PID namespace.
     process: AtomicU32,
-    /// Words that are complete, and [`CLOSED`].
+    /// Number of complete words, and [`CLOSED`].
     written: AtomicU32,
-    /// [`AIO`] where the ring is an AIO context, else 0.
+    /// [`AIO`] if the ring is an AIO context, else 0.
     interface: AtomicU32,
 }
 
-/// The file's layout; all words start at zero but those that [`Reader::create`] sets.
+/// The file's layout. All words start at zero except those that [`Reader::create`] sets.
 #[repr(C)]
 pub(crate) struct Block {
     magic: AtomicU64,
     /// 1: times are the processor's time stamp counter. 0: CLOCK_MONOTONIC.
     by_counter: AtomicU32,
-    /// The last ring's number.
+    /// The number of the last ring.
     rings: AtomicU32,
-    /// The last request number that some process took.
+    /// The last request number that a process took.
     requests: AtomicU32,
-    /// Number of the PID namespace in which the reader is, 0 if it is not known.
+    /// Number of the reader's PID namespace, 0 if unknown.
     namespace: AtomicU64,
-    /// Chunks taken until now.
+    /// Number of chunks taken so far.
     tickets: AtomicU64,
-    /// Events that found no room.
+    /// Number of events that found no room.
     dropped: AtomicU64,
     free: [AtomicU64; CHUNKS / 64],
     heads: [Head; CHUNKS],
@@ -113,7 +116,7 @@ impl Block {
         None
     }
 
-    /// Gives a mapping back.
+    /// Unmaps a block.
     ///
     /// # Safety
     /// It was made by [`map`], and nothing refers to it any more.
@@ -123,7 +126,7 @@ impl Block {
         let _ = unsafe { calls::munmap(block.cast(), size_of::<Block>()) };
     }
 
-    /// Whether times are the processor's time stamp counter.
+    /// True if times are the processor's time stamp counter.
     pub(crate) fn goes_by_counter(&self) -> bool {
         self.by_counter.load(Ordering::Relaxed) != 0
     }
@@ -133,7 +136,7 @@ impl Block {
     }
 }
 
-/// The time by one of two clocks.
+/// The time now: the time stamp counter, or CLOCK_MONOTONIC in nanoseconds.
 #[inline(always)]
 pub(crate) fn ticks(by_counter: bool) -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -145,14 +148,14 @@ pub(crate) fn ticks(by_counter: bool) -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Whether the kernel itself takes the time from the processor's counter, so that it is the same on all of them.
+/// True if the kernel itself takes the time from the processor's counter, so that it is the same on all CPUs.
 fn counter_is_a_clock() -> bool {
     const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = calls::read_text(SOURCE).unwrap_or_default();
     cfg!(target_arch = "x86_64") && ["tsc", "kvm-clock"].contains(&source.trim())
 }
 
-/// The number of the process's PID namespace; 0 where there is no /proc.
+/// The number of the process's PID namespace; 0 without /proc.
 fn namespace() -> u64 {
     calls::stat("/proc/self/ns/pid").map_or(0, |found| found.st_ino)
 }
@@ -165,13 +168,13 @@ fn map(file: &impl rustix::fd::AsFd) -> Result<*mut Block, Errno> {
     Ok(mapped.cast())
 }
 
-/// Maps `file`. EINVAL when it is none that [`Reader::create`] made.
+/// Maps `file`. EINVAL unless [`Reader::create`] made it.
 pub(crate) fn map_file(file: &str) -> Result<&'static Block, Errno> {
     let fd = calls::open(file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
     map_checked(&fd)
 }
 
-/// Maps what [`Reader::in_file`] made of a memfd. EINVAL when it is something else, or could still become smaller.
+/// Maps a memfd that [`Reader::in_file`] prepared. EINVAL if it is something else, or could still shrink.
 pub(crate) fn map_prepared(memfd: &Own) -> Result<&'static Block, Errno> {
     if !calls::fcntl_get_seals(memfd)?.contains(SealFlags::SHRINK) {
         return Err(Errno::INVAL);
@@ -191,13 +194,13 @@ fn map_checked(fd: &impl AsFd) -> Result<&'static Block, Errno> {
     }
     let block = map(fd)?;
     backing::note(block as usize, size_of::<Block>());
-    // SAFETY: mapped just now, as large as a Block, of atomics only. Who has it unmapped later gives up its uses first.
+    // SAFETY: mapped just now, as large as a Block, of atomics only. Before it is unmapped, all uses of it end.
     Ok(unsafe { &*block })
 }
 
-/// Where one ring of one process puts its events.
+/// The writer of one ring's events in one process.
 pub struct Writer {
-    /// Keeps `block` mapped, but for tests, whose reader does.
+    /// Keeps `block` mapped. `None` in tests, whose reader keeps it mapped.
     room: Option<Arc<Room>>,
     block: &'static Block,
     /// The ring's number.
@@ -213,20 +216,20 @@ pub struct Writer {
     at: usize,
     /// The last event's time, in ticks.
     ticks: u64,
-    /// Which thread the last event is of, and how [`sync::thread_pointer`] tells it from the others.
+    /// The last event's thread, and its [`sync::thread_pointer`].
     thread: u32,
     thread_pointer: usize,
 }
 
 impl Writer {
-    /// For a ring that puts no events into this room yet; `interface` is [`AIO`] for an AIO context, else 0.
+    /// Makes a writer for a ring that has none in this room; `interface` is [`AIO`] for an AIO context, else 0.
     pub fn in_room(room: Arc<Room>, interface: u16) -> Writer {
         let mut writer = Writer::new(room.block(), interface);
         writer.room = Some(room);
         writer
     }
 
-    /// Whether its events go into this room.
+    /// True if the events go into this room.
     pub fn is_in(&self, room: &Arc<Room>) -> bool {
         self.room.as_ref().is_some_and(|own| Arc::ptr_eq(own, room))
     }
@@ -253,7 +256,8 @@ impl Writer {
         }
     }
 
-    /// The same ring's in a forked child, if events are wanted there, too: this one stays the parent's.
+    /// Makes the writer of the same ring in a forked child, if events are wanted there too. The parent keeps this
+    /// one.
     pub fn in_child(&self) -> Option<Writer> {
         let room = self.room.clone();
         if room.as_ref().is_some_and(|room| !room.is_for_good()) {
@@ -265,21 +269,21 @@ impl Writer {
         Some(writer)
     }
 
-    /// The first of `count` request numbers that no other process has.
+    /// Takes `count` request numbers that no other process has, and returns the first.
     pub fn take_numbers(&self, count: u32) -> u32 {
         self.block.requests.fetch_add(count, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// The thread at work may be another one than its thread pointer tells: those of threads that have ended are used
-    /// again.
+    /// Checks whether another thread writes now. The thread pointer alone does not show it: a new thread may have
+    /// that of a thread that ended.
     pub fn look_at_thread(&mut self) {
         if thread::id() != self.thread {
             self.thread_pointer = 0;
         }
     }
 
-    /// Puts an event in of which `HAS` says what it has ([`has`]), or counts it as dropped. `time_ns`, `ring` and
-    /// `thread` are told from here.
+    /// Puts in an event, or counts it as dropped. `HAS` says which fields it has ([`has`]). The writer supplies
+    /// `time_ns`, `ring` and `thread`.
     #[inline(always)]
     pub fn put<const HAS: u8>(&mut self, event: &Event) {
         if self.words.len() - self.at < MOST && !self.change_chunk() {
@@ -307,7 +311,7 @@ impl Writer {
             count += 1;
         };
         if HAS & has::TIME != 0 {
-            // The counter may be read early, and another thread's be a little behind: time does not go back.
+            // The counter may be read early, and another thread's may lag a little: keep time from going back.
             self.ticks = self.ticks.max(ticks(self.by_counter));
             add(self.ticks);
         }
@@ -343,7 +347,7 @@ impl Writer {
         }
     }
 
-    /// Closes the chunk and takes another. False when there is none.
+    /// Closes the chunk and takes another. False if none is free.
     #[cold]
     fn change_chunk(&mut self) -> bool {
         self.close();
@@ -355,7 +359,8 @@ impl Writer {
         head.process.store(self.process, Ordering::Relaxed);
         head.interface.store(self.interface.into(), Ordering::Relaxed);
         let ticket = self.block.tickets.fetch_add(1, Ordering::Relaxed) + 1;
-        // Release pairs with the Acquire in `Reader::drain`: whoever sees this chunk sees the one before it closed.
+        // Release pairs with the Acquire in `Reader::drain`: a reader that sees this chunk sees the previous one
+        // closed.
         head.ticket.store(ticket, Ordering::Release);
         (self.head, self.words, self.at) = (Some(head), &self.block.chunks[index], 0);
         self.thread_pointer = 0;
@@ -376,7 +381,7 @@ impl Drop for Writer {
     }
 }
 
-/// How far the reader is in a chunk.
+/// The reader's position in a chunk.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     at: usize,
@@ -389,15 +394,15 @@ struct Cursor {
 pub struct Reader {
     block: &'static Block,
     cursors: Vec<Cursor>,
-    /// Chunks that are not free, with their tickets; empty between two calls.
+    /// Chunks that are not free, with their tickets. Empty between two calls.
     taken: Vec<(u64, usize)>,
-    /// Both clocks when the file was made, and when they were last compared.
+    /// Both clocks at the making of the file and at the last comparison.
     clocks: [Clocks; 2],
-    /// The last time that was converted.
+    /// The last time that was converted, in nanoseconds.
     last_ns: u64,
 }
 
-/// What two clocks showed at the same time.
+/// The values of two clocks at the same time.
 #[derive(Debug, Clone, Copy)]
 struct Clocks {
     ticks: u64,
@@ -412,11 +417,11 @@ impl Clocks {
 }
 
 impl Reader {
-    /// Makes the file, which only its owner may open. All its room is taken now: a producer that found none left on the
-    /// disk would get a SIGBUS.
+    /// Makes the file, which only its owner may open. All its room is allocated now: otherwise a full disk would
+    /// raise SIGBUS in a producer.
     ///
     /// # Errors
-    /// What open(2), fallocate(2) or mmap(2) answered.
+    /// The error of open(2), fallocate(2) or mmap(2).
     pub fn create(file: &Path) -> Result<Reader, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = calls::open(file, flags, Mode::from(0o600))?;
@@ -425,7 +430,7 @@ impl Reader {
         })
     }
 
-    /// Makes a file of events of an empty one; `seal` is called when it has its size.
+    /// Turns an empty file into a file of events. `seal` is called once it has its size.
     ///
     /// # Errors
     /// As [`create`](Self::create), and those of `seal`.
@@ -444,12 +449,13 @@ impl Reader {
         Ok(Reader { block, cursors, taken: Vec::new(), clocks, last_ns: 0 })
     }
 
-    /// Moves what has happened to `events`, each ring's in order, with times in ticks. True when there was something and
-    /// more than half of the room was in use, so that it is time for the next call already.
+    /// Moves new events to `events`, each ring's in order, with times in ticks. True if there were events and more
+    /// than half of the chunks were in use: the next call should come soon.
     pub fn drain(&mut self, events: &mut Vec<Event>) -> bool {
         self.clocks[1] = Clocks::read(self.block);
-        // Acquire pairs with the Release in `change_chunk`. All tickets first: of two chunks of one writer the second is
-        // known only when the first is, and so by their order the first is read to its end.
+        // Acquire pairs with the Release in `change_chunk`. All tickets are read before any chunk: of two chunks of
+        // one writer, the second is known only when the first is. Tickets are in order, so the first is read to its
+        // end.
         let mut known = 0;
         loop {
             self.taken.clear();
@@ -474,7 +480,7 @@ impl Reader {
     fn read(&mut self, index: usize, crowded: bool, events: &mut Vec<Event>) {
         let (head, words) = (&self.block.heads[index], &self.block.chunks[index]);
         let process = head.process.load(Ordering::Relaxed);
-        // Asked before its last words are looked at.
+        // Check this before reading the last words.
         let is_left = crowded && is_dead(process) && !mutated(Mutation::ChunksOfTheDeadStay);
         // Acquire pairs with the Release in `tell` and in `close`.
         let written = head.written.load(Ordering::Acquire);
@@ -503,24 +509,24 @@ impl Reader {
         self.block.free[index / 64].fetch_or(1 << (index % 64), Ordering::Release);
     }
 
-    /// A writer of a new ring's.
+    /// The writer of a new ring.
     #[cfg(test)]
     pub(crate) fn writer(&self) -> Writer {
         Writer::new(self.block, 0)
     }
 
-    /// The time now, as in the file.
+    /// The time now, in the file's ticks.
     #[cfg(test)]
     pub(crate) fn now_ticks(&self) -> u64 {
         self.block.ticks()
     }
 
-    /// CLOCK_MONOTONIC at the last [`drain`](Self::drain), in the ticks of its events.
+    /// The time of the last [`drain`](Self::drain), in the ticks of its events.
     pub fn drained_ticks(&self) -> u64 {
         self.clocks[1].ticks
     }
 
-    /// Turns times in ticks into nanoseconds of CLOCK_MONOTONIC, of `events` in the order of time.
+    /// Converts times from ticks to nanoseconds of CLOCK_MONOTONIC. `events` are in the order of time.
     pub fn convert(&mut self, events: &mut [Event]) {
         let [first, last] = self.clocks;
         let (ticks, ns) = (last.ticks.saturating_sub(first.ticks), last.time_ns - first.time_ns);
@@ -536,7 +542,7 @@ impl Reader {
         }
     }
 
-    /// Events that found no room.
+    /// Number of events that found no room.
     pub fn dropped(&self) -> u64 {
         self.block.dropped.load(Ordering::Relaxed)
     }
@@ -549,14 +555,14 @@ impl Drop for Reader {
     }
 }
 
-/// Whether there is no process of that number any more; 0 is nobody's, and never dead.
+/// True if no process has this number. 0 is never dead.
 fn is_dead(process: u32) -> bool {
     let Some(process) = Pid::from_raw(process as i32) else { return false };
     calls::test_kill_process(process) == Err(Errno::SRCH)
 }
 
 impl Cursor {
-    /// Reads the record with which `words` begins. Words that make none are passed over.
+    /// Reads the record at the start of `words`. Words that form no record are skipped.
     fn read_record(&mut self, words: &[AtomicU64], ring: u32, interface: u16, events: &mut Vec<Event>) {
         let mut words = words.iter().map(|word| word.load(Ordering::Relaxed));
         let mut next = || {

@@ -1,23 +1,24 @@
-//! Where the events of this process go: into the file that `ANYRING_TRACE` names, or to a tracer that joined
-//! (`anyring trace --pid`), or nowhere.
+//! The destination of this process's events: the file that `ANYRING_TRACE` names, a tracer that joined
+//! (`anyring trace --pid`), or none.
 //!
-//! Joining costs a process that nobody joins one descriptor, of its counters, while a ring lives ([`stats`](crate::stats)),
-//! and each call on a ring a load and a branch that is always taken alike: [`RingGuard::listen`]. The tracer finds the
-//! counters under /proc/PID/fd, where the kernel lets in who may look into the process: its own user, and root. No signal,
-//! no ptrace, no socket, no thread.
+//! A process that no tracer joined pays little. It has one descriptor, of its counters, while a ring lives
+//! ([`stats`](crate::stats)). Each call on a ring costs a load and a branch that always goes the same way:
+//! [`RingGuard::listen`]. The tracer finds the counters under /proc/PID/fd. The kernel grants access to those who may
+//! inspect the process: its own user, and root. No signal, ptrace, socket or thread is involved.
 //!
-//! It locks the counters (an OFD lock, so that there is one at a time, and its death is noticed) and stores a *wish* into
-//! [`Tracer::wanted`](stats::Tracer): the process that it means, since forked children have the same counters, and a number.
-//! The next call on any ring of that process follows it, and says so in `answer`:
+//! The tracer locks the counters with an OFD lock, so that there is one tracer at a time and its death is noticed.
+//! Then it stores a *wish* into [`Tracer::wanted`](stats::Tracer): a number, and the process it means, since forked
+//! children share the counters. The next call on any ring of that process follows the wish and reports so in
+//! `answer`:
 //!
 //! | wish | the process | then the tracer |
 //! |---|---|---|
-//! | odd | makes a memfd of no bytes, and answers its number | opens it under /proc/PID/fd, gives it its size and content, and seals the size; so its memory is taken from the tracer's share |
-//! | the even one after it | maps the memfd, if it is sealed and what it should be, and gives every ring a recorder | reads |
-//! | none | drops the recorders; the last one takes mapping and descriptor along | gives the pages back, whoever has them mapped |
+//! | odd | makes an empty memfd, and answers its number | opens it under /proc/PID/fd, sets its size and content, and seals the size; so its memory is charged to the tracer |
+//! | the even one after it | maps the memfd, if it is sealed and valid, and gives every ring a recorder | reads |
+//! | none | drops the recorders; the last one takes mapping and descriptor along | frees the pages, even while they are mapped |
 //!
-//! A ring whose lock is taken just then follows at its own next call. A tracer that is killed takes nothing back: when the
-//! events have no room any more, the process finds the lock gone, and stops.
+//! A ring that is locked at that moment follows at its own next call. A tracer that is killed withdraws no wish: when
+//! events find no room any more, the process finds the lock released, and stops.
 //!
 //! | | guarded by |
 //! |---|---|
@@ -35,14 +36,14 @@ use rustix::fd::AsRawFd;
 use rustix::fs::MemfdFlags;
 use std::sync::Arc;
 
-/// In the lower half of `answer`, where a descriptor's number plus 1 stands otherwise: events go elsewhere already, or the
-/// memfd cannot be used.
+/// In the lower half of `answer`, in place of a descriptor's number plus 1: events already go elsewhere, or the memfd
+/// cannot be used.
 pub const REFUSED: u32 = u32::MAX;
 
-/// The wish of a room that no tracer joined by: the file's of `ANYRING_TRACE`.
+/// The wish of the room that no tracer joined: the file of `ANYRING_TRACE`.
 const FOR_GOOD: u32 = 0;
 
-/// A wish for `process`, which may be none. Also the form of an answer, whose lower half is a number.
+/// Packs a wish for `process`, which may be 0 (none). An answer has the same form; its lower half is a number.
 pub const fn wish(number: u32, process: u32) -> u64 {
     (number as u64) << 32 | process as u64
 }
@@ -54,22 +55,22 @@ pub struct Room {
     number: u32,
     /// The memfd of a tracer that joined: kept open, so that the tracer finds it.
     _memfd: Option<Own>,
-    /// Events that found no place.
+    /// Number of events that found no place.
     starved: AtomicU32,
 }
 
 impl Room {
-    /// Where the events are. The caller keeps the room as long as it uses the block.
+    /// The mapped file. The caller keeps the room as long as it uses the block.
     pub(crate) fn block(&self) -> &'static Block {
         self.block
     }
 
-    /// Whether it lasts as long as the process, and its forked children share it.
+    /// True if the room lasts as long as the process, and its forked children share it.
     pub fn is_for_good(&self) -> bool {
         self.number == FOR_GOOD
     }
 
-    /// An event found no place: perhaps nobody reads any more.
+    /// Counts an event that found no place. Every 1024th checks for the tracer: if it is gone, its wish is withdrawn.
     #[cold]
     pub fn starve(&self) {
         const LOOK: u32 = 1024;
@@ -85,19 +86,19 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         let block = core::ptr::from_ref(self.block).cast_mut();
-        // First the words by which a forked child would unmap it.
+        // First clear the words by which a forked child would unmap it.
         if MAPPED.compare_exchange(block, core::ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             NUMBER.store(-1, Ordering::Relaxed);
         }
-        // SAFETY: mapped for this room, of which this is the last owner: every writer had a share of it.
+        // SAFETY: mapped for this room. The last owner drops it: every writer had a share of it.
         unsafe { Block::unmap(block) };
     }
 }
 
-/// What the process has of the room that is wanted.
+/// The state of the process's room.
 enum Present {
     Nothing,
-    /// The memfd was made for this wish, and is the tracer's turn.
+    /// The memfd was made for this wish; the tracer prepares it next.
     Empty(u32, Own),
     Open(Arc<Room>),
 }
@@ -120,28 +121,28 @@ impl Present {
 }
 
 static PRESENT: crate::lock::Lock<Present> = crate::lock::Lock::new(Present::Nothing);
-/// Whether that is a room for good, which it then stays.
+/// True once a room for the whole process is open; it stays open.
 static FOR_EVER: AtomicBool = AtomicBool::new(false);
-/// By which clock the events of that room go, or 0 without one: read without the lock, and so perhaps a moment late.
+/// The clock of that room's events, or 0 without one. Read without the lock, so perhaps a moment late.
 static CLOCK: AtomicU32 = AtomicU32::new(0);
 const BY_CLOCK: u32 = 1;
 const BY_COUNTER: u32 = 2;
-/// The mapping and the memfd of the room that joined last, for a forked child.
+/// The mapping and the memfd of the last room that a tracer joined, for a forked child.
 static MAPPED: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
 static NUMBER: AtomicI32 = AtomicI32::new(-1);
 
-/// Whether anybody wants events.
+/// True if events are wanted.
 #[inline]
 pub fn wanted() -> bool {
     CLOCK.load(Ordering::Relaxed) != 0
 }
 
-/// The time now, as in the room.
+/// The time now, in the room's ticks.
 pub fn now_ticks() -> u64 {
     ticks(CLOCK.load(Ordering::Relaxed) == BY_COUNTER)
 }
 
-/// From now on rings that are made put their events into `file`. EINVAL when it is none that `Reader::create` made.
+/// Makes new rings put their events into `file`. EINVAL unless `Reader::create` made it.
 pub fn open(file: &str) -> Result<(), Errno> {
     let block = map_file(file)?;
     let room = Room { block, number: FOR_GOOD, _memfd: None, starved: AtomicU32::new(0) };
@@ -152,13 +153,13 @@ pub fn open(file: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Where a new ring's events go.
+/// The destination of a new ring's events.
 pub fn room() -> Option<Arc<Room>> {
     follow(stats::stats().tracer.wanted.load(Ordering::Relaxed)).ok().flatten()
 }
 
-/// Does what `wanted` asks of this process: where events go from now on. AGAIN in a signal handler that interrupted this
-/// very function.
+/// Does what `wanted` asks of this process, and returns the new destination. AGAIN in a signal handler that
+/// interrupted this very function.
 pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
     let mut present = PRESENT.lock().ok_or(Errno::AGAIN)?;
     let number = (wanted >> 32) as u32;
@@ -186,7 +187,7 @@ pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
     }
 }
 
-/// Makes the memfd.
+/// Makes the memfd for the tracer to prepare.
 fn invite(number: u32, answer: impl Fn(u32)) -> Present {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match calls::memfd_create("anyring-events", flags).and_then(descriptors::to_top) {
@@ -217,7 +218,7 @@ fn join(number: u32, memfd: Own, answer: impl Fn(u32)) -> Present {
     }
 }
 
-/// In a forked child, of which nobody asked for events: those of a tracer that joined end.
+/// Ends the events for a joined tracer in a forked child, which that tracer did not ask for.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process, and no recorder of such a room be left.
@@ -235,8 +236,7 @@ pub unsafe fn reset_after_fork() {
         core::mem::forget(core::mem::replace(&mut *present, Present::Nothing));
     }
     if !block.is_null() {
-        // SAFETY: the mapping of the room, of which the child has no use any more: its recorders are gone, by the
-        // contract.
+        // SAFETY: the mapping of the room. The child has no use for it: its recorders are gone, by the contract.
         unsafe { Block::unmap(block) };
     }
     if memfd >= 0 {

@@ -5,7 +5,7 @@ use crate::Errno;
 use std::path::PathBuf;
 
 const ALL: u8 = has::TIME | has::USER_DATA | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS;
-/// Records of [`ALL`] that fit into a chunk, behind the one that names the thread.
+/// Number of records of [`ALL`] that fit into a chunk after the one that names the thread.
 const IN_A_CHUNK: usize = (WORDS - 1) / 6;
 
 fn event(number: u64) -> Event {
@@ -22,7 +22,7 @@ fn event(number: u64) -> Event {
     }
 }
 
-/// A reader, and the name of its file, which is removed.
+/// Makes a reader; its file is removed at once.
 fn reader() -> Reader {
     let file = file("events");
     let reader = Reader::create(&file).expect("a file");
@@ -42,7 +42,7 @@ fn drained(reader: &mut Reader) -> Vec<Event> {
     events
 }
 
-/// But for what the writer says of itself.
+/// Clears the fields that the writer supplies.
 fn bare(event: &Event) -> Event {
     Event { time_ns: 0, ring: 0, thread: 0, ..*event }
 }
@@ -69,7 +69,7 @@ fn every_kind_comes_back_as_it_was_put_with_its_time_and_thread() {
     }
     for event in &events {
         assert_eq!((event.ring, event.thread), (1, thread));
-        // The two clocks are compared within a microsecond, unless somebody else has the processor meanwhile.
+        // The two clocks are compared within a microsecond, unless the thread is preempted meanwhile.
         assert!(event.time_ns + 5_000_000 > before && event.time_ns < after + 5_000_000, "{before} {event:?}");
     }
 }
@@ -152,7 +152,7 @@ fn writers_lose_and_repeat_nothing() {
 #[test]
 fn chunks_of_dead_processes_are_used_again() {
     let mut reader = reader();
-    // Twice as many as there are chunks, each of them left in use.
+    // Twice as many writers as there are chunks; each leaves its chunk in use.
     for _ in 0..2 * CHUNKS / 64 {
         let mut writers: Vec<_> = (0..64).map(|_| reader.writer()).collect();
         let child = || {

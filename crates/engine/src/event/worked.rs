@@ -1,12 +1,12 @@
-//! When a worker began and ended a request, for events. It is noted in the job by whoever runs it, without a lock, and
-//! told with TASK_ADD by the ring that gets the job back.
+//! Times at which a worker began and ended a request, for events. The worker notes them in the job, without a lock.
+//! The ring that gets the job back reports them with TASK_ADD.
 
 use super::{session, Event};
 use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What a worker notes in a job. All zero where nobody listens. Relaxed everywhere: the job's stage and the way back to
-/// the ring hand it over.
+/// The times that a worker notes in a job. All zero if no events are wanted. Relaxed everywhere: the job's stage and
+/// the way back to the ring hand it over.
 #[derive(Default)]
 pub struct WorkTimes {
     thread: AtomicU32,
@@ -15,7 +15,7 @@ pub struct WorkTimes {
 }
 
 impl WorkTimes {
-    /// A worker begins with the job.
+    /// Notes that a worker begins the job.
     #[inline]
     pub fn begin(&self) {
         if session::wanted() {
@@ -24,7 +24,7 @@ impl WorkTimes {
         }
     }
 
-    /// It leaves it.
+    /// Notes that a worker has ended the job.
     #[inline]
     pub fn end(&self) {
         if session::wanted() {
@@ -32,7 +32,7 @@ impl WorkTimes {
         }
     }
 
-    /// In `event`, a TASK_ADD, as it stands in the file.
+    /// Puts the times into `event`, a TASK_ADD, in the file's encoding.
     pub(crate) fn put_into(&self, event: &mut Event) {
         let began = self.began_ticks.load(Ordering::Relaxed);
         event.fd = self.thread.load(Ordering::Relaxed) as i32;
@@ -41,26 +41,26 @@ impl WorkTimes {
     }
 }
 
-/// Who had a request, and when: what TASK_ADD tells of a worker.
+/// The worker that ran a request, and when, as TASK_ADD reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worked {
     /// The worker's thread.
     pub thread: u32,
     /// CLOCK_MONOTONIC when it began, in nanoseconds.
     pub began_ns: u64,
-    /// For how long it had it.
+    /// Duration, in nanoseconds.
     pub took_ns: u64,
 }
 
 impl Event {
-    /// Of a TASK_ADD with which a worker brought the request back: when it had it. The kernel's does not tell.
+    /// The worker's times in a TASK_ADD of a request that came back from a worker. The kernel's events have none.
     pub fn worked(&self) -> Option<Worked> {
         let took_ns = u64::from(self.result as u32) | u64::from(self.flags) << 32;
         let is_told = self.kind == super::Kind::TaskAdd && self.offset != 0;
         is_told.then_some(Worked { thread: self.fd as u32, began_ns: self.offset, took_ns })
     }
 
-    /// Turns what [`worked`](Self::worked) tells from ticks into nanoseconds: a moment, and how long something took.
+    /// Converts the times of [`worked`](Self::worked) from ticks to nanoseconds.
     pub(crate) fn convert_worked(&mut self, moment: impl Fn(u64) -> u64, rate: f64) {
         if let Some(worked) = self.worked() {
             self.offset = moment(worked.began_ns);

@@ -20,20 +20,20 @@ use crate::Errno;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 
-/// Events that are taken at a time.
+/// The most events taken at a time.
 const EVENTS: usize = 128;
 
-/// What becomes of a request that is to wait for readiness.
+/// The outcome of arming a request.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arming {
-    /// It waits.
+    /// The request waits for readiness.
     Waits,
-    /// It does not: its file cannot be polled, or it has none.
+    /// The request does not wait: its file cannot be polled, or it has none.
     CannotPoll,
 }
 
-/// What the registration of a descriptor asks for, for an operation that waits there.
+/// Returns the events to register on a descriptor for an operation that waits there.
 pub(crate) fn events_for(op: &Op, list: ListKind) -> u32 {
     match (op.poll(), list) {
         (Some(poll), _) => events_of(poll),
@@ -43,12 +43,12 @@ pub(crate) fn events_for(op: &Op, list: ListKind) -> u32 {
     }
 }
 
-/// The same for a poll.
+/// Returns the events to register on a descriptor for a poll.
 pub(crate) fn events_of(poll: &PollAdd) -> u32 {
     u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32
 }
 
-/// What arming never does to the program's file (decision 13 in docs/decisions).
+/// Does, under two mutations, what arming never does to the program's file (decision 13 in docs/decisions).
 #[inline]
 fn spoil_file(fd: i32) {
     if mutated(Mutation::DescriptionsMadeNonblocking) {
@@ -83,7 +83,7 @@ impl RingGuard {
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
         let anew = skip.is_some_and(Skip::tells_anew) || shut_down;
         let registered = if anew || state.slab[id].op.poll().is_some_and(|poll| poll.multishot) {
-            // No attempt could be made: the registration is renewed so that what is there already makes an event.
+            // No attempt could be made: renew the registration, so that what is there already makes an event.
             let wanted = state.poll_set.entry(fd).registered | events | EDGE;
             state.poll_set.control_registration(epoll, fd, wanted)?
         } else {
@@ -95,7 +95,7 @@ impl RingGuard {
         }
         let postponed = skip.is_some_and(Skip::is_postponed);
         if postponed {
-            state.poll_set.postpone(fd); // nothing is known of the file
+            state.poll_set.postpone(fd); // the file's readiness is unknown
         }
         let entry = state.poll_set.entry(fd);
         if !postponed && !fresh && !anew {
@@ -106,16 +106,17 @@ impl RingGuard {
         let keeps_its_place =
             request.path != Path::Inline && request.flags & IOSQE_ASYNC == 0 && request.op.is_multishot();
         match request.opcode {
-            // Waiters for a connection are served in order, as exclusive entries of a wait queue, where a multishot one stays.
+            // Waiters for a connection are served in order, as exclusive entries of a wait queue; a multishot one
+            // keeps its place.
             Opcode::Accept if !keeps_its_place => entry.list(list).push(&mut state.slab, id),
-            // The kernel's wait queues take io_uring's entries at their head: the last that came is served first.
+            // The kernel's wait queues take io_uring's entries at their head: the last to arrive is served first.
             _ => entry.list(list).push_front(&mut state.slab, id),
         }
         if state.slab[id].target.number().is_some_and(|number| number != fd) {
             state.slab.note_scattered(true);
         }
         point(Point::Arm);
-        // A multishot request stays armed natively, and of POLL_ADD the kernel says nothing.
+        // A multishot request stays armed natively, and the kernel traces no POLL_ADD.
         let again = state.slab[id].path == Path::Poll && state.slab[id].op.is_multishot();
         if list != ListKind::Poll && !again {
             state.record_of(id, |it| it.poll_arm(events, skip));
@@ -129,7 +130,7 @@ impl RingGuard {
         Ok(Arming::Waits)
     }
 
-    /// The number of the file that a request would wait for, if it has one.
+    /// Returns the descriptor on which a request would wait, if it has one.
     #[inline]
     fn polled_number(&mut self, id: Id, list: ListKind) -> Result<Option<i32>, Errno> {
         let Some(fd) = self.slab[id].target.number() else { return Ok(None) };
@@ -141,7 +142,7 @@ impl RingGuard {
         Ok(Some(polled))
     }
 
-    /// Takes an armed request off its list; it stays a request.
+    /// Takes an armed request off its list; the request itself remains.
     pub fn disarm(&mut self, id: Id) -> Detached {
         let state = &mut **self;
         if let State::Polling(Polling { fd, list, .. }) = *state.slab[id].state() {
@@ -153,7 +154,7 @@ impl RingGuard {
         state.slab.detach(id)
     }
 
-    /// Looks at the poll set without waiting and serves what is ready. True when there was something.
+    /// Polls without waiting and serves what is ready. True if there was anything.
     pub fn poll_now(&mut self) -> bool {
         self.poll_when(When::Later)
     }
@@ -172,12 +173,12 @@ impl RingGuard {
         served
     }
 
-    /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
+    /// Takes the events of the poll set, even if nothing is armed, and serves them. True if there was anything.
     pub fn take_events(&mut self, when: When) -> bool {
         let looked = self.poll_set.has_unwatched() && unwatched::look(self);
         let Some(epoll) = self.poll_set.epoll() else { return looked };
         self.poll_set.due.unattempted = false;
-        // Kept, since it costs more to clear than to use.
+        // Kept between calls: clearing it costs more than using it.
         let mut events = core::mem::take(&mut self.poll_set.seen);
         events.resize(EVENTS, EpollEvent::default());
         let served = match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
@@ -189,8 +190,8 @@ impl RingGuard {
         served | looked
     }
 
-    /// Serves what happened before the turn of `id` came, where it may make a difference to it: the kernel queues the next
-    /// of a chain behind the requests that the one before it has made ready.
+    /// Serves earlier events before `id` is issued, if they may make a difference to it. The kernel queues the next
+    /// request of a chain after the requests that the previous one has made ready.
     #[cold]
     pub fn serve_before(&mut self, id: Id) {
         let Some(request) = self.slab.get(id) else { return };
@@ -198,7 +199,7 @@ impl RingGuard {
             return;
         }
         let fd = match (request.op.looks_before(), &request.target) {
-            // Others may choose from the same group.
+            // Other requests may choose from the same group.
             _ if request.flags & IOSQE_BUFFER_SELECT != 0 => None,
             (LooksBefore::Everything, _) => None,
             (LooksBefore::ItsFile, Target::Number(fd)) => Some(*fd),
@@ -226,9 +227,10 @@ impl RingGuard {
                 }
             }
             if data == KICK || data == FOREIGN_KICK {
-                // Who still sleeps there has not seen it: an event that another thread takes first wakes nobody.
+                // A thread that still sleeps there has not seen it: an event that another thread takes first wakes
+                // nobody.
                 self.ring().driver.wake_from_epoll();
-                continue; // of a foreign one the bytes stay: see `Control::kick_others`
+                continue; // the bytes of a foreign kick stay: see `Control::kick_others`
             }
             if data == DEVICE {
                 served |= device::reap(self);
@@ -249,7 +251,7 @@ impl RingGuard {
         };
         entry.facts.note_event(seen);
         if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && entry.postponed {
-            entry.facts.end_streak(); // it was there
+            entry.facts.end_streak(); // there was data
         }
         if entry.single.is_some() {
             if seen & libc::EPOLLRDHUP as u32 == 0 {
@@ -271,8 +273,8 @@ impl RingGuard {
         true
     }
 
-    /// What is still waited for on a socket of datagrams that was shut down for reading will not come. Natively a worker's
-    /// call answers that (`__skb_wait_for_more_packets` in net/core/datagram.c); with MSG_DONTWAIT it is EAGAIN for ever.
+    /// Ends the receives that wait on a datagram socket that was shut down for reading. Natively a worker's call ends
+    /// then (`__skb_wait_for_more_packets` in net/core/datagram.c); with MSG_DONTWAIT it would return EAGAIN forever.
     #[cold]
     fn end_receives(&mut self, fd: i32) {
         let Some(entry) = self.poll_set.existing(fd).filter(|entry| !entry.readers.is_empty()) else { return };
@@ -294,7 +296,7 @@ impl RingGuard {
         }
     }
 
-    /// Attempts the requests that wait on one list, in its order, until one finds nothing.
+    /// Attempts the requests on one list, in order, until an attempt finds nothing.
     pub(super) fn retry(&mut self, fd: i32, list: ListKind) {
         self.heed_notes();
         while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
@@ -328,8 +330,9 @@ impl RingGuard {
         }
     }
 
-    /// A request that waits there again has found nothing more, and speaks for the others: a multishot one that has just
-    /// taken what there was, a WAITID whose child has nothing to tell.
+    /// True if the request waits there again. It found nothing more, and the others on the list would not either.
+    /// Examples are a multishot request that has just taken everything, and a WAITID whose child has no state to
+    /// report.
     fn is_armed_again(&self, id: Id, fd: i32, list: ListKind) -> bool {
         self.slab.get(id).is_some_and(|request| match *request.state() {
             State::Polling(it) => (it.fd, it.list, it.then) == (fd, list, Then::Retry),
@@ -337,15 +340,16 @@ impl RingGuard {
         })
     }
 
-    /// Attempts a request that was armed without one.
+    /// Attempts a request that was armed without an attempt.
     pub fn retry_armed(&mut self, id: Id) {
         if let Some(State::Polling(it)) = self.slab.get(id).map(|request| request.state()) {
             self.retry(it.fd, it.list);
         }
     }
 
-    /// The first look of a READ_MULTISHOT that was armed without one. A worker of io-wq only arms it (`io_wq_submit_work`):
-    /// what is there already is task work, and why it may not read, too, is found when there is something.
+    /// Makes the first attempt of a READ_MULTISHOT that was armed without one. A worker of io-wq only arms it
+    /// (`io_wq_submit_work`): task work then reads what is there already, and only then finds why reading may be
+    /// refused.
     pub fn retry_first(&mut self, id: Id) {
         let Some((fd, by_worker)) = self.slab.get(id).and_then(|request| match *request.state() {
             State::Polling(it) => Some((it.fd, request.flags & IOSQE_ASYNC != 0)),
@@ -365,14 +369,15 @@ impl RingGuard {
         }
     }
 
-    /// Answers the poll requests of a descriptor that an event concerns.
+    /// Completes the poll requests of a descriptor that an event concerns.
     fn wake_polls(&mut self, fd: i32, seen: u16) {
         let by_itself = self.signalled && self.signals(fd);
         self.signalled &= !by_itself;
         let told = self.poll_set.existing(fd).map_or(0, |entry| entry.found);
         self.answer(fd, |poll| {
             let seen = if poll.multishot { seen & !told } else { seen };
-            // What comes of CQEs is the last (EPOLL_URING_WAKE in `io_poll_wake`): of its own it would go round for ever.
+            // A CQE's wake-up is the last (EPOLL_URING_WAKE in `io_poll_wake`): a poll woken by its own CQEs would
+            // loop forever.
             let is_ring = descriptors::is_ring(fd);
             let last = poll.multishot && (by_itself || is_ring) && !poll.found_at_once();
             let is_socket = || !is_ring && socket_option(fd, libc::SO_TYPE).is_ok();
@@ -380,7 +385,7 @@ impl RingGuard {
         });
     }
 
-    /// Whether `fd`, where a multishot poll waits, is the eventfd that this ring's CQEs signal.
+    /// True if `fd` is the eventfd that this ring's CQEs signal, and a multishot poll waits on it.
     fn signals(&mut self, fd: i32) -> bool {
         let state = &mut **self;
         let Some(entry) = state.poll_set.existing(fd) else { return false };
@@ -389,7 +394,7 @@ impl RingGuard {
         multishot && state.eventfd.is_some_and(|(eventfd, _)| descriptors::same_description(eventfd, fd))
     }
 
-    /// Answers the poll requests of a descriptor that `seen` concerns, as a look found it.
+    /// Completes the poll requests of a descriptor that `seen`, the result of a poll, concerns.
     pub(crate) fn answer_polls(&mut self, fd: i32, seen: u16) {
         self.answer(fd, |_| (seen, false));
     }
@@ -427,8 +432,8 @@ impl RingGuard {
         }
     }
 
-    /// The program is about to close `fd`: requests in flight on it keep a private duplicate, and nothing that was
-    /// remembered of the number counts any more. Where it has been closed already, `private` is what the closer left.
+    /// Prepares for the program's close of `fd`. Requests in flight on it keep a private duplicate, and all that was
+    /// remembered of the number is dropped. If it is closed already, `private` is the duplicate that the closer left.
     pub fn detach_number(&mut self, fd: i32, private: Option<Option<Arc<FixedFile>>>) {
         self.forget_eventfd(fd);
         single::join_list(self, fd);
@@ -452,7 +457,7 @@ impl RingGuard {
         self.poll_set.forget(fd);
     }
 
-    /// Goes through all requests, some of which may be elsewhere than on a list.
+    /// Goes through all requests, also those that are on no list of an entry.
     fn move_all_of(&mut self, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
         let (mut place, mut scattered) = (0, false);
         while let Some(id) = self.slab.next_from(place) {
@@ -469,7 +474,7 @@ impl RingGuard {
         self.slab.note_scattered(scattered);
     }
 
-    /// Goes through those that are armed on `fd`, in the order in which they were: see [`arm`](Self::arm).
+    /// Goes through the requests that are armed on `fd`, in the order of their arming: see [`arm`](Self::arm).
     fn move_armed_of(&mut self, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
         for kind in [ListKind::Read, ListKind::Write, ListKind::Poll] {
             let Some(list) = self.poll_set.existing(fd).map(|entry| *entry.list(kind)) else { return };
@@ -483,14 +488,15 @@ impl RingGuard {
         }
     }
 
-    /// Gives a request that has begun on `fd` a private duplicate, the same as others; no longer if the number is `closed`.
+    /// Gives a request that has begun on `fd` the private duplicate, which is made on demand unless the number is
+    /// `closed`.
     fn keep_from_close(&mut self, id: Id, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
         if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {
             return;
         }
         let armed = matches!(self.slab[id].state(), State::Polling(_));
         let queued = matches!(self.slab[id].state(), State::Queued(_) | State::Staged | State::Submitted);
-        // A timer has no file: it is a request that chaos holds back.
+        // A timer has no file: this is a request that chaos holds back.
         let held_back = matches!(self.slab[id].state(), State::Timed);
         if !(armed || queued || held_back) || mutated(Mutation::NoPrivateDuplicate) {
             return;
@@ -522,6 +528,6 @@ impl RingGuard {
         if let State::Queued(job) = self.slab[id].state() {
             job.move_to(&private); // it keeps its turn
         }
-        self.slab[id].target = Target::Private(private); // if a worker has to go on
+        self.slab[id].target = Target::Private(private); // for a worker that has to continue the request
     }
 }

@@ -1,14 +1,16 @@
-//! Calls that may sleep, made by the submitting thread (OPENAT, STATX, UNLINKAT, CLOSE ...). Natively a worker of io-wq makes
-//! most of them; waking one costs ten times what such a call takes. But whoever makes one may sleep for ever, on a server
-//! that is gone, so nobody holds a ring meanwhile: the request is put in flight as one at a worker is, the submission goes on,
-//! and when the ring is let go of anyway the calls are made, in their order, and each result is brought back.
+//! Calls that may sleep and that the submitting thread makes: OPENAT, STATX, UNLINKAT, CLOSE and others. Natively a
+//! worker of io-wq makes most of them. Here they need none, since waking a worker costs ten times as much as a call.
 //!
-//! An OPENAT and a CLOSE natively are done before the next SQE is looked at (where the path is cached, or the file has nothing
-//! to write back): for them the submission is interrupted ([`RingGuard::stops_for_calls`]). Another thread that enters
+//! A call may sleep forever, for example on a server that is gone, so no thread holds the ring during one. The
+//! request is put in flight, like one at a worker, and the submission goes on. When the ring's lock is released
+//! anyway, the calls are made in order, and each result is brought back.
+//!
+//! Natively an OPENAT of a cached path is done before the next SQE is read, and so is a CLOSE without data to write
+//! back. For them the submission is interrupted ([`RingGuard::stops_for_calls`]). Another thread that enters
 //! meanwhile takes the next SQEs.
 //!
-//! Only a thread inside io_uring_enter(2) makes such calls. What becomes due elsewhere (in a chain, on a polled ring) goes to
-//! a worker, or a credentials pool of the submitter's.
+//! Only a thread inside io_uring_enter(2) makes such calls. A call that becomes due elsewhere (in a chain, on a
+//! polled ring) goes to a worker, or to a credentials pool of the submitter.
 
 use crate::descriptors;
 use crate::forced::{point, Point};
@@ -25,69 +27,69 @@ use core::sync::atomic::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// A call that the holder of the ring makes when it lets go.
+/// A call to make when the ring's lock is released.
 #[derive(Debug)]
 pub struct Call {
     job: Arc<Job>,
-    /// How long it takes tells whether the next ones go to a worker.
+    /// The call is timed, to decide whether the next ones go to a worker.
     is_measured: bool,
 }
 
-/// Calls that the holder of the ring makes when it lets go.
+/// The calls that the ring's holder makes when it releases the lock.
 #[derive(Default)]
 pub struct Calls {
     left: Vec<Call>,
-    /// One of them comes before the next SQE.
+    /// One of them must be made before the next SQE.
     at_once: bool,
-    /// The holder is in a submission of its own: it makes calls itself.
+    /// The holder is in a submission of its own, and makes calls itself.
     are_made: bool,
 }
 
 impl Calls {
-    /// The holder makes calls from now on.
+    /// Notes that the holder makes calls from now on.
     #[inline]
     pub fn begin(&mut self) {
         self.are_made = true;
     }
 
-    /// It makes no more.
+    /// Notes that the holder makes no more calls.
     #[inline]
     pub fn end(&mut self) {
         self.are_made = false;
     }
 
-    /// None is left.
+    /// True if no call is left.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// One that is left comes before the next SQE.
+    /// True if a call must be made before the next SQE.
     #[inline]
     pub fn is_urgent(&self) -> bool {
         self.at_once
     }
 
-    /// Those that were left.
+    /// Takes the calls that were left.
     fn take(&mut self) -> Vec<Call> {
         self.at_once = false;
         core::mem::take(&mut self.left)
     }
 
-    /// Those that were left are not made.
+    /// Drops the calls that were left, without making them.
     pub fn clear(&mut self) {
         *self = Calls::default();
     }
 
-    /// The same in a forked child, where nothing of them is freed.
+    /// Drops the calls in a forked child, without freeing their memory.
     pub fn abandon(&mut self) {
         core::mem::forget(core::mem::take(self));
     }
 }
 
 impl RingGuard {
-    /// Puts a request in flight whose call this thread makes, if it may, is not known to wait for somebody else, and those before it
-    /// did not take long.
+    /// Puts a request in flight whose call this thread makes. A worker gets it instead in three cases: this thread may
+    /// not make calls, the call may wait for a server or a disk, or earlier calls took long.
     pub(crate) fn leave_to_caller(&mut self, id: Id) {
         let request = &self.slab[id];
         let is_forced = request.op.is_forced(request.opcode);
@@ -118,20 +120,20 @@ impl RingGuard {
         self.calls.at_once |= at_once;
     }
 
-    /// Whether the next SQE has to wait for a call.
+    /// True if the next SQE has to wait for a call.
     #[cold]
     pub fn stops_for_calls(&self) -> bool {
         self.calls.is_urgent() && self.chain.is_none() && self.drain.is_idle()
     }
 
-    /// Makes the calls that were left, those which they lead to included.
+    /// Makes the calls that were left, including those that they lead to.
     #[cold]
     pub fn make_calls(&mut self) {
         let together = self.queue.suspend();
         let mut own = self.keep_own_chains();
         let mut calls = VecDeque::new();
         loop {
-            // None stays in the state, where another thread that submits would take it for its own.
+            // None stays in the state: another thread that submits would take it for its own.
             calls.extend(self.calls.take());
             let Some(Call { job, is_measured }) = calls.pop_front() else { break };
             point(Point::Calls);
@@ -140,7 +142,7 @@ impl RingGuard {
             if is_measured {
                 self.stalls.note(Clock::Monotonic.now_ns().saturating_sub(begin_ns));
             }
-            // What else is in the same chain is still this thread's.
+            // The rest of the same chain still belongs to this thread.
             self.submission = own.take();
             if made {
                 self.bring_here(job);
@@ -152,8 +154,8 @@ impl RingGuard {
         self.queue.resume(together);
     }
 
-    /// Takes those of what this thread submitted and has yet to be issued that come after a call of its own: nobody else issues
-    /// them meanwhile. The rest may be, and gets a credentials pool.
+    /// Takes what this thread submitted, has yet to issue, and comes after one of its calls in a chain. No other
+    /// thread issues it meanwhile. Other threads may issue the rest, which gets a credentials pool.
     fn keep_own_chains(&mut self) -> Option<Box<Submission>> {
         let mut submission = self.submission.take()?;
         let mut behind = BTreeSet::new();
@@ -168,7 +170,7 @@ impl RingGuard {
         Some(submission)
     }
 
-    /// Makes a call while nobody holds the ring, which does not end meanwhile.
+    /// Makes a call without holding the ring. The ring does not end meanwhile.
     fn without_ring<T>(&mut self, call: impl FnOnce() -> T) -> T {
         if mutated(Mutation::CallsUnderTheLock) {
             return call();
@@ -189,7 +191,7 @@ impl RingGuard {
         self.take_again();
         self.calls.begin();
         drop(awake);
-        // Who closed it left its end to this thread.
+        // A thread that closed the ring meanwhile left its end to this thread.
         if self.is_closed() {
             self.due.add(Due::END);
         }

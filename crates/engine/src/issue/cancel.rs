@@ -12,7 +12,8 @@ use crate::ring::RingGuard;
 use crate::Errno;
 use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN};
 
-/// Which list of its own the kernel keeps such a request on, if it does (`futex_list` and `waitid_list` of io_ring_ctx).
+/// The list of its own on which the kernel keeps such a request, if any (`futex_list` and `waitid_list` of
+/// io_ring_ctx).
 fn list_of(opcode: Opcode) -> Option<Opcode> {
     match opcode {
         Opcode::FutexWait | Opcode::FutexWaitv => Some(Opcode::FutexWait),
@@ -21,7 +22,7 @@ fn list_of(opcode: Opcode) -> Option<Opcode> {
     }
 }
 
-/// Whether a cancel may find the request: it waits for something.
+/// True if a cancel may find the request: it waits for something.
 fn is_reachable(request: &Request) -> bool {
     match request.state() {
         State::Polling(_) | State::Queued(_) => true,
@@ -31,7 +32,8 @@ fn is_reachable(request: &Request) -> bool {
     }
 }
 
-/// Whether its time has passed. Such a TIMEOUT is found no more: natively its interrupt has taken it off the list.
+/// True if the timeout's time has passed. A cancel no longer finds it: natively its interrupt has taken it off the
+/// list.
 pub(super) fn is_due(request: &Request) -> bool {
     match request.op.timeout() {
         Some(timeout) if matches!(request.state(), State::Timed) => {
@@ -41,12 +43,12 @@ pub(super) fn is_due(request: &Request) -> bool {
     }
 }
 
-/// When a cancel comes to a request, among all: its place's kind, and its place there.
+/// The order in which a cancel visits requests: the kind of a request's place, then its position there.
 type Turn = (u8, u64);
 
 impl RingGuard {
-    /// Before a call that ends requests: completes what has become ready or due, as task work has natively when the call
-    /// comes in. With `IORING_SETUP_DEFER_TASKRUN` it has not.
+    /// Completes what has become ready or due, before a call that ends requests. Natively task work has done so when
+    /// the call begins, except with `IORING_SETUP_DEFER_TASKRUN`.
     #[cold]
     pub fn catch_up(&mut self) {
         if self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
@@ -60,9 +62,9 @@ impl RingGuard {
         self.issue_ready();
     }
 
-    /// Ends one request with -ECANCELED, which is told when `ready` is gone through. `EALREADY` when it is past the point
-    /// where it can be stopped. What it comes to for whoever asked: 0, but 1 for those that the kernel keeps on lists of
-    /// their own and counts (io_cancel_remove).
+    /// Ends one request with -ECANCELED; its CQE is posted in its turn among the ready requests. Returns the count
+    /// for the canceller: 0, but 1 for requests that the kernel keeps on lists of their own and counts
+    /// (io_cancel_remove). `EALREADY` if the request can no longer be stopped, `ENOENT` if a cancel does not find it.
     pub fn cancel_one(&mut self, id: Id) -> Result<i32, Errno> {
         let mut result = -Errno::CANCELED.raw_os_error();
         let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());
@@ -71,7 +73,7 @@ impl RingGuard {
             State::Polling(_) => {
                 let _cancelled_below = self.disarm(id);
                 found = !listed;
-                // What was transferred of a MSG_WAITALL (`io_sendrecv_fail` in io_uring/net.c).
+                // Bytes that a MSG_WAITALL has transferred become the result (`io_sendrecv_fail` in io_uring/net.c).
                 let done = self.slab[id].op.transferred();
                 if done != 0 {
                     result = done as i32;
@@ -82,8 +84,8 @@ impl RingGuard {
             }
             State::Queued(job) => {
                 let job = job.clone();
-                // A connect that sleeps touches nothing of the program's memory: it may be left alone, its late result
-                // finds no request any more.
+                // A connect that sleeps touches none of the program's memory. It may be left alone: its late result
+                // finds no request.
                 let sleeps_single = self.slab[id].opcode == Opcode::Connect;
                 job.withdraw();
                 if !job.cancel() && !sleeps_single {
@@ -92,7 +94,7 @@ impl RingGuard {
             }
             State::Cancelled(Cancelled { found: true, .. }) => return Ok(0),
             State::Cancelled(_) => return Err(Errno::NOENT),
-            // The kernel's io_uring has no list that such a transfer could be found on, either.
+            // The kernel's io_uring has no list on which such a transfer could be found, either.
             State::Staged | State::Submitted => return Err(Errno::NOENT),
             State::Ready if chaos::was_let_go(&self.slab[id]) => is_in_turn = true,
             State::Deferred | State::Chained | State::Ready | State::Issuing => return Err(Errno::NOENT),
@@ -110,8 +112,8 @@ impl RingGuard {
         Ok(listed.into())
     }
 
-    /// An operation that is cancelled, perhaps where a thread waits for it, tells the program. Not of others: a worker has the lock of
-    /// its operation for as long as its call takes.
+    /// Lets a cancelled WAITID report so to the program, also while a thread waits for it. Other operations do not: a
+    /// worker holds the lock of its operation for as long as its call takes.
     #[cold]
     fn tell_cancelled(&self, id: Id) {
         let request = &self.slab[id];
@@ -132,7 +134,7 @@ impl RingGuard {
         };
         let mut ended = 0;
         let mut refused = None;
-        // With IORING_ASYNC_CANCEL_ALL each of the kernel's lists is gone through once.
+        // With IORING_ASYNC_CANCEL_ALL each of the kernel's lists counts once.
         let mut lists_counted = Vec::new();
         let mut candidates = match self.candidates(cancel) {
             Ok(candidates) => candidates,
@@ -147,7 +149,7 @@ impl RingGuard {
             if !is_reachable(request) || guard || timer_by_file || is_due(request) {
                 continue;
             }
-            // A WAITID's descriptor is ours alone.
+            // A WAITID's descriptor is the engine's own.
             let has_file = request.opcode != Opcode::Waitid;
             let same_file = file.is_some_and(|file| has_file && self.same_file(id, file));
             if !cancel.matches(request.user_data, request.opcode, same_file) {
@@ -174,12 +176,12 @@ impl RingGuard {
         }
     }
 
-    /// The requests that a cancel may be about, each with its turn.
+    /// Returns the requests that a cancel may match, each with its turn.
     fn candidates(&self, cancel: &Cancel) -> Result<Vec<(Turn, Id)>, Errno> {
         let mut candidates = Vec::new();
         let mut add = |id| alloc::push(&mut candidates, (self.turn(id), id));
         match cancel.user_data {
-            // What waits behind an IOSQE_IO_DRAIN is not: that may be thousands.
+            // Requests held back by an IOSQE_IO_DRAIN are left out: there may be thousands.
             Some(user_data) => {
                 self.slab.with_user_data(user_data, is_reachable)?.into_iter().try_for_each(&mut add)?
             }
@@ -188,8 +190,8 @@ impl RingGuard {
         Ok(candidates)
     }
 
-    /// When a cancel comes to a request: the kernel looks among its workers' first, then on its lists, to which the youngest
-    /// are added in front, but to that of timeouts behind, where those that count come first (`io_timeout` in
+    /// Returns a request's turn in a cancel. The kernel searches its workers first, then its lists. New requests
+    /// enter these at the head, but the list of timeouts at the tail, after those that count (`io_timeout` in
     /// io_uring/timeout.c). Source: `io_try_cancel` in io_uring/cancel.c.
     pub(super) fn turn(&self, id: Id) -> Turn {
         let age = self.slab.age(id);
@@ -205,7 +207,7 @@ impl RingGuard {
         }
     }
 
-    /// The descriptor that an ASYNC_CANCEL by file names.
+    /// Returns the descriptor that an ASYNC_CANCEL by file names.
     fn cancelled_file(&self, cancel: &Cancel) -> Result<Option<i32>, Errno> {
         match cancel.fd {
             None => Ok(None),
@@ -220,7 +222,7 @@ impl RingGuard {
         }
     }
 
-    /// Whether a request works on the file that `fd` names: the same number, or the same open file description.
+    /// True if a request works on the file that `fd` names: the same number, or the same open file description.
     fn same_file(&self, id: Id, fd: i32) -> bool {
         match &self.slab[id].target {
             Target::Number(number) if *number == fd => true,
@@ -267,7 +269,7 @@ impl RingGuard {
         if let (Some(events), Some(poll)) = (remove.events, self.slab[id].op.poll_mut()) {
             poll.events = events;
         }
-        // Armed anew: what is ready for the new events already is answered by task work, behind the rest of the submission.
+        // Arm it anew: task work reports what is ready for the new events already, after the rest of the submission.
         match self.attempt_again(id) {
             Verdict::Done(result) => self.end_in_turn(id, result, result < 0),
             verdict => self.follow(id, verdict),

@@ -1,9 +1,9 @@
-//! Disturbs a ring: does what `chaos` draws. Called at few places of a request's way, and only on a ring that has a
-//! [`Chaos`](crate::chaos::Chaos), always with the ring's lock.
+//! Disturbs a ring: carries out what `chaos` draws. It is called at a few points of a request's life, only on a ring
+//! that has a [`Chaos`](crate::chaos::Chaos), and always with the ring's lock.
 //!
-//! Every request of such a ring gets a place, also one that would be answered on the spot, so that it can be held back, and so
-//! that each way to a result comes through `finish`. `hold` holds requests back, `edge`
-//! meets timeouts, `watch` watches memory, `crash` has changes of files kept.
+//! Every request of such a ring gets a slot, even one that would complete inline. So it can be held back, and every
+//! way to a result passes through `finish`. `hold` holds requests back, `edge` races with timeouts, `watch` watches
+//! memory, and `crash` records changes of files.
 
 mod crash;
 mod edge;
@@ -28,11 +28,12 @@ use crate::Errno;
 use anyring_abi::{Cqe, Opcode, Sqe, IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use core::sync::atomic::Ordering;
 
-/// After this time a request is held back no more, where the program does not wait for it.
+/// The longest time for which a request is held back while the program does not wait for it.
 const HELD_BACK_NS: u64 = 20_000_000;
-/// The same where a thread of ours is to make it, while the program does something else.
+/// The time for which a request is held back so that a thread of the engine makes it while the program does something
+/// else.
 const ASIDE_NS: u64 = 1_000;
-/// A request that is held back is overtaken by so many others, at most.
+/// The most requests that may overtake one that is held back.
 const OVERTAKEN_BY: u64 = 8;
 /// In a request's `number`: it was held back already.
 const WAS_HELD: u64 = 1 << 63;
@@ -40,25 +41,25 @@ const WAS_HELD: u64 = 1 << 63;
 const UNORDERED: u64 = 1 << 62;
 /// In a request's `number`: it stands for the notification of a zero-copy send.
 const NOTIFICATION: u64 = 1 << 61;
-/// The rest of it: which SQE it was.
+/// The rest of a request's `number`: the number of its SQE.
 pub(super) const NUMBER: u64 = edge::FIRES - 1;
 
-/// What a request that chooses its buffer may get, if the buffer's size alone limits it.
+/// The most bytes for a request that chooses its buffer, where only the buffer's size limits it.
 const SOME_BYTES: usize = 64;
 
-/// What an injection is about.
+/// The subject of an injection.
 #[derive(Clone, Copy)]
 enum About {
-    /// An io_uring_enter(2).
+    /// A call of io_uring_enter(2).
     Enter,
-    /// A request that has a place.
+    /// A request in the slab.
     Request(Id),
-    /// One that is taken in, or has ended just now.
+    /// A request that is being taken in, or has just ended.
     AtHand(Subject),
 }
 
 impl State {
-    /// An SQE is taken in: perhaps it asks for less from now on. Its request gets `sqes` for its number.
+    /// Disturbs an SQE that is taken in: it may ask for less from now on. Its request gets `sqes` as its number.
     pub(crate) fn disturb(&mut self, op: &mut Op, opcode: Opcode, sqe: &Sqe, target: &Target) {
         let Some(number) = self.chaos.as_mut().map(|chaos| {
             chaos.sqes = (chaos.sqes & NUMBER) + 1;
@@ -94,7 +95,7 @@ impl State {
         }
     }
 
-    /// Tells the log what was done, and who traces.
+    /// Notes an injection in the log and in the trace.
     fn note(&mut self, rule: Rule, position: u64, about: About, what: &str) {
         let subject = match about {
             About::Enter => None,
@@ -111,7 +112,7 @@ impl State {
         }
     }
 
-    /// The name of a request, for the log.
+    /// Returns the name of a request, for the log.
     fn subject(&self, id: Id) -> Option<Subject> {
         let request = self.slab.get(id)?;
         Some(Subject { opcode: request.opcode.name(), user_data: request.user_data })
@@ -122,7 +123,7 @@ fn is_socket_or_pipe(fd: i32) -> bool {
     file_status(fd).is_ok_and(|status| matches!(status.kind, libc::S_IFSOCK | libc::S_IFIFO))
 }
 
-/// A request's turn has come. True where it does not begin now, or never: it fails, or is held back.
+/// Disturbs a request whose turn has come. True if it does not begin now, or never: it fails, or is held back.
 #[cold]
 pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
     if guard.slab.get(id).is_some_and(is_notification) {
@@ -150,12 +151,12 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
     is_held
 }
 
-/// The error with which a request fails without being made.
+/// Returns the error with which a request fails without being made.
 fn failure(state: &mut State, id: Id) -> Option<Errno> {
     let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
     let number = request.number & NUMBER;
     if request.number & WAS_HELD != 0 {
-        return None; // it was asked before
+        return None; // drawn before
     }
     let is = |opcodes: &[Opcode]| opcodes.contains(&request.opcode);
     let writes = is(&[Opcode::Write, Opcode::Writev, Opcode::WriteFixed, Opcode::WritevFixed]);
@@ -171,12 +172,12 @@ fn failure(state: &mut State, id: Id) -> Option<Errno> {
     Some(error)
 }
 
-/// Whether the request stands for the notification of a zero-copy send.
+/// True if the request stands for the notification of a zero-copy send.
 fn is_notification(request: &Request) -> bool {
     request.number & NOTIFICATION != 0
 }
 
-/// A zero-copy send has ended: whether its notification comes later. Another request then stands for it.
+/// True if the notification of a zero-copy send that has ended comes later. Another request then stands for it.
 #[cold]
 pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
     let state = &mut **guard;
@@ -210,7 +211,7 @@ fn notify(guard: &mut RingGuard, id: Id) {
     guard.release_held();
 }
 
-/// What a request ends with: what it would, or something else that it might as well.
+/// Returns a request's result and failure: its own, or others that are as legal.
 #[cold]
 pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32, bool) {
     crash::end(guard, id, result);
@@ -239,7 +240,7 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
     (result, failed)
 }
 
-/// Changes a byte of what was read.
+/// Changes a byte of the data that was read.
 fn spoil(guard: &mut RingGuard, id: Id, number: u64, result: i32) {
     let Some(chaos) = &mut guard.chaos else { return };
     let Some(place) = chaos.spoiled.iter().position(|(of, _)| *of == number) else { return };
@@ -252,7 +253,7 @@ fn spoil(guard: &mut RingGuard, id: Id, number: u64, result: i32) {
     }
 }
 
-/// A multishot request has a result: whether it ends with it.
+/// True if a multishot request ends with the result that it has now.
 #[cold]
 pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
     let Some(chaos) = &mut guard.chaos else { return false };
@@ -264,8 +265,8 @@ pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
     ends
 }
 
-/// The CQE of a multishot request has been posted: perhaps a poll tells it once more; perhaps it, and what is with it, finds the CQ
-/// full.
+/// Disturbs a ring after the CQE of a multishot request was posted. A poll may report its events once more. Or the CQ
+/// may count as full, so that the CQE and those posted with it go to the backlog.
 #[cold]
 pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     let polls = guard.slab.get(id).is_some_and(|request| request.op.poll().is_some());
@@ -276,11 +277,11 @@ pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
         guard.post(cqe, Poster::Task);
     }
     let Some(chaos) = &guard.chaos else { return };
-    // A thread of ours asks all the time on a polled ring.
+    // On a polled ring a thread of the engine asks all the time.
     if !guard.is_polled() && chaos.draw(Rule::Overflow, shots).is_some() {
         guard.note(Rule::Overflow, shots, About::Request(id), "to the backlog");
         guard.flush_to_backlog();
-        // Where the program waits it has asked, and gets it.
+        // A program that waits has asked, and gets it.
         let ring = guard.ring();
         let waits = ring.driver.handover.has_thread() || ring.sleepers.load(Ordering::Relaxed) != 0;
         if let Some(chaos) = &mut guard.chaos {
@@ -289,7 +290,7 @@ pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     }
 }
 
-/// The calling thread enters the ring, or leaves it.
+/// Notes that the calling thread enters the ring, or leaves it.
 #[cold]
 pub fn note_caller(guard: &mut RingGuard, caller: Option<Caller>) {
     if let Some(chaos) = guard.chaos.as_mut() {
@@ -297,21 +298,23 @@ pub fn note_caller(guard: &mut RingGuard, caller: Option<Caller>) {
     }
 }
 
-/// What is done to an io_uring_enter(2).
+/// The change made to an io_uring_enter(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing.
+    /// Nothing is changed.
     None,
-    /// It takes so many SQEs only, and does not wait then (`io_uring_enter` in io_uring/io_uring.c).
+    /// Only this many SQEs are taken, and the call does not wait then (`io_uring_enter` in io_uring/io_uring.c).
     Fewer(u32),
     /// Its wait is interrupted, as by a signal.
     Interrupted,
 }
 
-/// What becomes of an io_uring_enter(2) that submits so many, and perhaps asks for events, and waits.
+/// Draws the change for an io_uring_enter(2) that submits `to_submit` SQEs, perhaps asks for events, and perhaps
+/// waits.
 ///
 /// # Errors
-/// EAGAIN, with which nothing was submitted: there is no memory for a request. EBUSY, likewise: the CQ has no room for the backlog.
+/// EAGAIN, as if there were no memory for a request. EBUSY, as if the CQ had no room for the backlog. In both cases
+/// nothing was submitted.
 #[cold]
 pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) -> Result<Change, Errno> {
     let has_cqes = !guard.cq_is_empty();
@@ -345,7 +348,7 @@ pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) 
     }
 }
 
-/// How many SQEs an enter finds that submits so many.
+/// Number of SQEs that an enter finds, at most `to_submit`.
 fn waiting_sqes(guard: &RingGuard, to_submit: u32) -> u32 {
     let view = guard.memory.view;
     let head = guard.control.header().sq_head.load(Ordering::Relaxed);
@@ -353,7 +356,8 @@ fn waiting_sqes(guard: &RingGuard, to_submit: u32) -> u32 {
     there.min(view.layout().sq_entries).min(to_submit)
 }
 
-/// How many SQEs, fewer than are there, an enter may take without breaking a chain; none where there are not two to take.
+/// Number of SQEs, fewer than `there`, that an enter may take without breaking a chain. `None` if there is no such
+/// number.
 fn fewer_sqes(guard: &RingGuard, there: u32, draw: Draw) -> Option<u32> {
     let view = guard.memory.view;
     let head = guard.control.header().sq_head.load(Ordering::Relaxed);

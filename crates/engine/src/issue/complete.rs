@@ -1,8 +1,8 @@
-//! How a request ends: its result, its CQE, and what that means for its chain (IOSQE_IO_LINK, IOSQE_IO_HARDLINK, and
+//! The end of a request: its result, its CQE, and the effect on its chain (IOSQE_IO_LINK, IOSQE_IO_HARDLINK, and
 //! LINK_TIMEOUT on the request before it).
 //!
-//! A chain is put together while its SQEs are consumed and handed on whole at its end; from then on each request knows
-//! its successor, and `finish` issues or cancels that.
+//! A chain is built while its SQEs are consumed, and issued whole at its end. From then on each request knows its
+//! successor, and `finish` issues or cancels it.
 
 use crate::forced::{point, Point};
 use crate::issue::chaos;
@@ -22,8 +22,8 @@ use anyring_abi::{
 };
 use core::sync::atomic::Ordering;
 
-/// Who posts a request's CQE natively. What waits for readiness or a device is completed by task work, and so is what a worker
-/// here reads because it is not cached.
+/// The context in which the kernel posts a request's CQE. Task work completes a request that waits for readiness or a
+/// device. It also completes a read that needs a worker here because the data is not cached.
 fn natively_posted_by(request: &Request) -> Poster {
     let Some(row) = row(request.opcode) else { return Poster::Task };
     let from_start = request.flags & IOSQE_ASYNC != 0 || request.op.is_forced(request.opcode);
@@ -41,8 +41,8 @@ fn natively_posted_by(request: &Request) -> Poster {
 }
 
 impl RingGuard {
-    /// Where a thread of ours has found that nobody reads any more what was to be written: natively that is the submitter, in which
-    /// it raises SIGPIPE. In a worker natively, too, it raises it in nobody of the program's.
+    /// Raises SIGPIPE in the submitter if a thread of the engine found that nobody reads any more. Natively the
+    /// submitter writes and gets the signal; a native worker raises it in no thread of the program.
     #[cold]
     fn raise_broken_pipe(&self, id: Id) {
         let request = &self.slab[id];
@@ -54,7 +54,7 @@ impl RingGuard {
         syscall(libc::SYS_tgkill, [thread[0], thread[1], libc::SIGPIPE as usize, 0, 0, 0]);
     }
 
-    /// A LINK_TIMEOUT must follow a request that it can guard.
+    /// Checks that a LINK_TIMEOUT follows a request that it can guard.
     pub fn check_guarded(&self) -> Result<(), Errno> {
         let chain = self.chain.as_ref().ok_or(Errno::INVAL)?;
         if self.slab[chain.last].opcode == Opcode::LinkTimeout {
@@ -63,7 +63,7 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Takes in a request that has to wait its turn: part of a chain, behind a drain, or on its way to a worker.
+    /// Takes in a request that has to wait its turn: part of a chain, after a drain, or on its way to a worker.
     pub fn take_in_order(&mut self, mut request: Request, on_its_way: Unanswered) {
         let in_chain = self.chain.is_some();
         self.drain.mark(&mut request);
@@ -99,7 +99,7 @@ impl RingGuard {
         }
     }
 
-    /// The submission ends in the middle of a chain: natively that goes to a worker (`io_submit_state_end`).
+    /// Ends a chain that the submission leaves open: natively it goes to a worker (`io_submit_state_end`).
     pub fn end_open_chain(&mut self) {
         if let Some(chain) = &self.chain {
             let head = chain.head;
@@ -108,15 +108,15 @@ impl RingGuard {
         }
     }
 
-    /// The last SQE of the chain was consumed, or of the whole submission.
+    /// Ends the chain: its last SQE, or the last of the whole submission, was consumed.
     pub fn end_chain(&mut self) {
         if let Some(chain) = self.chain.take() {
             self.queue_head(chain.head);
         }
     }
 
-    /// Issues a request (the head of its chain) unless it goes through the drain queue. Source: `io_queue_sqe_fallback` in
-    /// io_uring/io_uring.c.
+    /// Issues a request (the head of its chain), unless it goes through the drain queue. Source:
+    /// `io_queue_sqe_fallback` in io_uring/io_uring.c.
     fn queue_head(&mut self, id: Id) {
         if self.slab[id].failed.is_some() {
             self.drain.pass_by();
@@ -126,13 +126,14 @@ impl RingGuard {
         self.issue(id);
     }
 
-    /// The first request of the chain under construction.
+    /// Returns the first request of the chain under construction.
     pub fn chain_head(&self) -> Option<Id> {
         self.chain.as_ref().map(|chain| chain.head)
     }
 
-    /// Fails what is linked behind a request that failed. What is told is told in its turn, natively by task work: behind
-    /// the rest of the submission at work. Source: `io_fail_links` in io_uring/timeout.c.
+    /// Fails the requests that are linked after a failed one. Their CQEs come in turn, natively by task work: after
+    /// the rest of the submission under way. With `quietly` there are none. Source: `io_fail_links` in
+    /// io_uring/timeout.c.
     pub fn fail_links(&mut self, first: Option<Id>, quietly: bool) {
         let state = &mut **self;
         if let Some(recorder) = &mut state.recorder {
@@ -144,7 +145,7 @@ impl RingGuard {
             let request = &mut self.slab[id];
             next = request.next.take();
             let result = request.failed.unwrap_or(-Errno::CANCELED.raw_os_error());
-            // It says nothing of its notification, which comes all the same.
+            // The CQE does not announce the notification, which comes all the same.
             request.cqe_flags &= !IORING_CQE_F_MORE;
             match quietly {
                 true => self.end(id, result, true, true),
@@ -153,20 +154,20 @@ impl RingGuard {
         }
     }
 
-    /// Ends a request that nothing follows when what became ready is gone through.
+    /// Ends a request without successors, in its turn among the ready requests.
     pub fn end_in_turn(&mut self, id: Id, result: i32, failed: bool) {
         self.slab[id].cancel(Cancelled { result, failed, found: false });
         self.queue.follow(id);
     }
 
-    /// A request that hung somewhere has its turn, when what is ready is gone through.
+    /// Queues a request that was taken off its list or timer, after those that are ready.
     pub fn make_ready(&mut self, detached: Detached) {
         let id = detached.id();
         self.slab[id].make_ready();
         self.queue.push(id);
     }
 
-    /// Requests that went together have had their turn.
+    /// Ends a batch of requests that were issued together.
     #[inline]
     pub fn end_together(&mut self) {
         if self.queue.end_together() {
@@ -177,12 +178,13 @@ impl RingGuard {
     #[cold]
     fn queue_successors(&mut self) {
         if self.queue.is_counted() {
-            self.flush(); // TIMEOUTs whose count that reaches come before
+            self.flush(); // TIMEOUTs whose count this reaches come first
         }
         self.queue.queue_successors();
     }
 
-    /// Arms the LINK_TIMEOUT behind `id`, if there is one, now that `id` has been issued and is still in flight.
+    /// Arms the LINK_TIMEOUT that follows `id`, if there is one, now that `id` has been issued and is still in
+    /// flight.
     #[inline]
     pub fn arm_link_timeout(&mut self, id: Id) {
         if self.slab.get(id).is_some_and(|request| request.next.is_some()) {
@@ -210,7 +212,7 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// A request with IOSQE_IO_DRAIN was looked at, which may be refused yet. It stands for its chain.
+    /// Begins a drain: an SQE with IOSQE_IO_DRAIN was read, and may still be refused. It stands for its chain.
     pub fn begin_drain(&mut self) {
         self.drain.active = true;
         if let Some(head) = self.chain_head() {
@@ -220,7 +222,7 @@ impl RingGuard {
         }
     }
 
-    /// Puts the chain that starts with `id` into the queue, which it may leave at once.
+    /// Puts the chain that starts with `id` into the drain queue, which it may leave at once.
     pub fn hold_back(&mut self, id: Id) {
         self.record_of(id, |it| it.defer());
         self.slab[id].defer();
@@ -232,15 +234,15 @@ impl RingGuard {
         }
     }
 
-    /// A submission has ended.
+    /// Releases what the drain queue holds, at the end of a submission.
     pub fn release_submitted(&mut self) {
         self.drain.passed_by = false;
         self.release_held();
     }
 
-    /// After a completion: lets go what no longer has to wait.
+    /// Releases, after a completion, the requests that no longer have to wait.
     pub fn release_held(&mut self) {
-        // The first waits for all that were let go before it; those behind it go along, up to one that drains.
+        // The first waits for all that were released before it. Those after it go along, up to the next that drains.
         let mut waits = true;
         while let Some(id) = self.drain.queue.front().copied() {
             waits |= self.slab[id].flags & IOSQE_IO_DRAIN != 0;
@@ -263,8 +265,8 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Completes a request: its CQE, its LINK_TIMEOUT, its successors, and whoever drains behind it. `failed` breaks
-    /// soft links.
+    /// Completes a request: posts its CQE, ends its LINK_TIMEOUT, and continues with its successors and with requests
+    /// that a drain held back. `failed` breaks soft links.
     pub fn finish(&mut self, id: Id, result: i32, failed: bool) {
         let (result, failed) = match self.chaos.is_some() {
             true => chaos::result(self, id, result, failed),
@@ -298,7 +300,7 @@ impl RingGuard {
             };
             if failed && links && !hard {
                 if self.recorder.is_some() {
-                    self.flush(); // what it takes with it is said after its own end, as natively
+                    self.flush(); // the failures that it causes are recorded after its own end, as natively
                 }
                 self.fail_links(next, quiet);
             } else if let Some(next) = next {
@@ -312,10 +314,10 @@ impl RingGuard {
         }
     }
 
-    /// What a LINK_TIMEOUT says whose request has completed with `result` at once. Natively its timer has been started by then,
-    /// unless there was no such file, and one that is due as it starts has expired.
+    /// Returns the result of a LINK_TIMEOUT whose request completed at once, with `result`. Natively its timer has
+    /// started by then, unless there was no such file. A timer that is due as it starts has expired.
     fn answer_of_unarmed(&self, id: Id, result: i32) -> i32 {
-        /// Natively a request takes longer than that.
+        /// A native request takes longer than this.
         const AT_ONCE_NS: u64 = 1_000;
         let expires = |timeout: &Timeout| match timeout.when.absolute {
             true => timeout.when.time_ns <= timeout.clock.now_ns(),
@@ -327,7 +329,7 @@ impl RingGuard {
         -error.raw_os_error()
     }
 
-    /// Posts a request's CQE and gives its place back. No CQE when it is to be `quiet`, or when it did not fail and asked
+    /// Posts a request's CQE and frees its slot. No CQE is posted if `quiet`, or if the request succeeded and asked
     /// for none.
     pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
         self.record_of(id, |it| it.ends());
@@ -351,7 +353,7 @@ impl RingGuard {
             if let Some(record) = request.record {
                 self.batch.ends(record);
             }
-            // One that is removed counts as any other request (`io_timeout_extract` in io_uring/timeout.c).
+            // A TIMEOUT that is removed counts as any other request (`io_timeout_extract` in io_uring/timeout.c).
             if request.opcode == Opcode::Timeout && result != -Errno::CANCELED.raw_os_error() {
                 self.count_timeout();
             }

@@ -11,7 +11,7 @@ use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::IORING_FILE_INDEX_ALLOC;
 
-/// FILES_UPDATE: how many files were replaced, or took a free slot each.
+/// FILES_UPDATE: returns the number of files that were replaced, or that took a free slot each.
 pub fn issue_files_update(guard: &mut RingGuard, update: FilesUpdate) -> Result<usize, Errno> {
     let table = Table { address: update.fds, count: update.count, tags: 0 };
     if update.first != IORING_FILE_INDEX_ALLOC as u32 {
@@ -39,7 +39,7 @@ pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
         ends.into_iter().for_each(descriptors::close);
         return Verdict::error(if anywhere { Errno::NFILE } else { Errno::NXIO });
     };
-    // A given slot is answered by its number, too.
+    // A slot that was given is also answered by its number.
     let second = if anywhere { pipe.slot } else { pipe.slot.wrapping_add(1) };
     let slot_of = |index: u32, found: i32| if anywhere { found } else { index as i32 - 1 };
     let read_slot = match files.install(ends[0], pipe.slot) {
@@ -55,7 +55,7 @@ pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
             match pipe.tell([read_slot, write_slot]) {
                 Ok(()) => return Verdict::Done(0),
                 Err(error) => {
-                    // In this order: free slots are looked for from the last one on.
+                    // Remove in this order: free slots are searched from the last one on.
                     let _ = files.remove(read_slot as u32);
                     let _ = files.remove(write_slot as u32);
                     return Verdict::error(error);
@@ -80,7 +80,7 @@ fn install_anywhere(files: &mut Files, address: u64) -> Result<(), Errno> {
     })
 }
 
-/// IORING_REGISTER_FILES_UPDATE: how many files were replaced.
+/// IORING_REGISTER_FILES_UPDATE: returns the number of files that were replaced.
 pub(crate) fn update_files(guard: &mut RingGuard, update: Update) -> Result<u32, Errno> {
     let end = update.end()?;
     let ring = guard.ring();

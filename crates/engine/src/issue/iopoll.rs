@@ -1,15 +1,16 @@
-//! Rings of polled devices (IORING_SETUP_IOPOLL, and HYBRID_IOPOLL): they take O_DIRECT transfers and little else, and whoever
-//! wants a completion comes for it.
+//! Rings of polled devices (IORING_SETUP_IOPOLL, and HYBRID_IOPOLL). They take O_DIRECT transfers and little else,
+//! and a thread must ask for completions.
 //!
-//! Outside the kernel nobody can poll a device's queue: a worker waits for the transfer. What it brings is kept, as the
-//! kernel keeps it, until a thread asks in enter, or comes to the CQ at once while one does. With IORING_SETUP_SQPOLL the
-//! polling thread always asks. Errors from before the transfer, and other operations, come by themselves.
+//! Outside the kernel nobody can poll a device's queue: a worker waits for the transfer. Its completion is kept, as
+//! in the kernel, until a thread asks in enter. While a thread asks, it comes to the CQ at once. With
+//! IORING_SETUP_SQPOLL the polling thread always asks. Errors from before the transfer, and other operations,
+//! complete without being asked for.
 //!
-//! Which files can be polled is what it is in the kernel: those opened with O_DIRECT on file systems that have the
-//! operation. A read needs a device with queues for it besides (`queue/io_poll` in sysfs) and is EOPNOTSUPP elsewhere; a
-//! write does more than its transfer, is not polled, and goes through (`iomap_dio_bio_iter` in fs/iomap/direct-io.c).
+//! The same files can be polled as in the kernel: those opened with O_DIRECT on file systems that have the operation.
+//! A read also needs a device with queues for it (`queue/io_poll` in sysfs), and is EOPNOTSUPP elsewhere. A write
+//! does more than its transfer; it is not polled, and succeeds (`iomap_dio_bio_iter` in fs/iomap/direct-io.c).
 //!
-//! All of this is part of a ring's state: touched under its lock only.
+//! All of this is part of a ring's state and is accessed under the ring's lock only.
 
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
@@ -24,16 +25,16 @@ use crate::wq::Job;
 use crate::{descriptors, Errno};
 use std::sync::Arc;
 
-/// What a ring of polled devices has besides.
+/// The state that only a ring of polled devices has.
 #[derive(Default)]
 pub struct IoPoll {
-    /// A thread polls the ring: it finds everything by itself.
+    /// A thread polls the ring: it finds all completions itself.
     by_thread: bool,
-    /// Transfers that are done and that nobody has asked for.
+    /// Transfers that have ended and that no thread has asked for.
     found: Vec<Arc<Job>>,
-    /// Threads in enter that wait for more.
+    /// Number of threads in enter that wait for more.
     asking: u32,
-    /// Devices by number, and whether they have queues to poll.
+    /// Devices by number; true if they have queues to poll.
     devices: Vec<(u64, bool)>,
 }
 
@@ -42,17 +43,17 @@ pub struct IoPoll {
 const FILE_SYSTEMS: [i64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0116_1970, 0x5a4f_4653];
 
 impl IoPoll {
-    /// For a new ring.
+    /// Makes the state of a new ring.
     pub fn new(by_thread: bool) -> IoPoll {
         IoPoll { by_thread, ..IoPoll::default() }
     }
 
-    /// What was kept, for a ring that ends.
+    /// Takes the completions that were kept, for a ring that ends.
     pub fn take_found(&mut self) -> Vec<Arc<Job>> {
         core::mem::take(&mut self.found)
     }
 
-    /// In a forked child: it is the parent that waits for transfers.
+    /// Forgets transfers in flight, in a forked child: the parent waits for them.
     pub fn forget_flight(&mut self) {
         core::mem::forget(self.take_found());
         self.asking = 0;
@@ -68,7 +69,7 @@ impl IoPoll {
     }
 }
 
-/// What sysfs says of a block device. A partition has its disk's queue.
+/// Asks sysfs whether a block device has queues to poll. A partition has its disk's queues.
 fn has_poll_queues(device: u64) -> bool {
     use crate::os::calls::open;
     use rustix::fs::{major, minor, Mode, OFlags};
@@ -83,20 +84,20 @@ fn has_poll_queues(device: u64) -> bool {
     })
 }
 
-/// Whether a worker made a transfer, which the device would have to be polled for.
+/// True if a worker made a transfer for which the device would have to be polled.
 fn is_transfer_done(job: &Job) -> bool {
     let transfers = job.op.lock().is_some_and(|op| op.rw().is_some());
     let verdict = job.verdict.lock().and_then(|verdict| *verdict);
     transfers && matches!(verdict, Some(Verdict::Done(0..) | Verdict::DoneShort(0..)))
 }
 
-/// Takes in what a worker brought to a ring of polled devices.
+/// Takes in a worker's result on a ring of polled devices.
 #[cold]
 pub fn receive_polled(guard: &mut RingGuard, job: Arc<Job>) {
     let keeps = guard.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0);
     let keeps = keeps && !mutated(Mutation::PostsWhatNobodyAskedFor);
     if keeps && !guard.is_broken() && is_transfer_done(&job) {
-        // Where there is no memory to keep it, it is posted now.
+        // Without memory to keep it, it is posted now.
         if let Some(iopoll) = &mut guard.iopoll {
             if iopoll.found.try_reserve(1).is_ok() {
                 return iopoll.found.push(job);
@@ -106,7 +107,7 @@ pub fn receive_polled(guard: &mut RingGuard, job: Arc<Job>) {
     guard.bring_back(job);
 }
 
-/// On a deferred ring: takes in finished transfers that nobody asks for. They are no work to tell the owner of.
+/// Takes in finished transfers that no thread asks for, on a deferred ring. The owner needs no notice of them.
 #[cold]
 pub(crate) fn keep_transfers(guard: &mut RingGuard) {
     if !guard.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0) {
@@ -122,7 +123,7 @@ pub(crate) fn keep_transfers(guard: &mut RingGuard) {
     }
 }
 
-/// Posts what was kept.
+/// Posts the completions that were kept.
 pub(crate) fn post_found(guard: &mut RingGuard) {
     for job in guard.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default() {
         guard.bring_back(job);
@@ -131,12 +132,13 @@ pub(crate) fn post_found(guard: &mut RingGuard) {
 }
 
 impl State {
-    /// Whether completions of transfers wait until a thread asks for them.
+    /// True if completions of transfers wait until a thread asks for them.
     pub fn is_asked(&self) -> bool {
         self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread)
     }
 
-    /// Why a transfer cannot be made on this ring of polled devices, if so. Source: `io_rw_init_file` in io_uring/rw.c.
+    /// Returns why a transfer cannot be made on this ring of polled devices, if so. Source: `io_rw_init_file` in
+    /// io_uring/rw.c.
     #[cold]
     pub fn refused_transfer(&mut self, rw: &Rw, fd: i32) -> Option<Errno> {
         let flags = match descriptors::status_flags(fd) {
@@ -163,14 +165,14 @@ impl State {
             }
             position => position,
         };
-        // Nothing is transferred, or the call refuses it before it comes to the device.
+        // Nothing is transferred, or the call refuses it before it reaches the device.
         if position >= end || rw.total() == 0 || !rw.is_aligned() || self.iopoll.as_mut()?.polls(device) {
             return None;
         }
         Some(if rw.waits_for().is_none() && !rw.is_by_worker() { Errno::AGAIN } else { Errno::OPNOTSUPP })
     }
 
-    /// A thread asks, or does not any more.
+    /// Counts a thread that asks for completions, or asks no more.
     pub(crate) fn count_asking(&mut self, change: i32) {
         if let Some(iopoll) = &mut self.iopoll {
             iopoll.asking = iopoll.asking.saturating_add_signed(change);
@@ -178,7 +180,7 @@ impl State {
     }
 }
 
-/// How many CQEs come for transfers under way.
+/// Number of CQEs to come for transfers under way.
 pub(crate) fn transfers(state: &State) -> u32 {
     let under_way = state.slab.ids().filter(|id| {
         let request = &state.slab[*id];

@@ -1,5 +1,5 @@
-//! Misuse of the interface that the kernel takes without a word, told by rule `misuse` of chaos. Asked only on a ring that has a
-//! [`Chaos`](crate::chaos::Chaos), with the ring's lock, and changes nothing.
+//! Rule `misuse` of chaos: reports misuse of the interface that the kernel accepts without a word. It is called only
+//! on a ring that has a [`Chaos`](crate::chaos::Chaos), with the ring's lock, and changes nothing.
 
 use crate::chaos::rules::Rule;
 use crate::chaos::{Chaos, Subject};
@@ -9,7 +9,8 @@ use crate::op::{row, FileUse};
 use crate::request::{Id, Request, Target};
 use crate::ring::{RingGuard, State};
 
-/// What requests have whose CQE nobody tells apart: the default, and that of liburing's own timeouts.
+/// The `user_data` of requests whose CQEs the program need not identify: the default, and that of liburing's own
+/// timeouts.
 const SAYS_NOTHING: [u64; 2] = [0, u64::MAX];
 
 fn asked(state: &State) -> Option<&Chaos> {
@@ -20,7 +21,7 @@ fn subject(request: &Request) -> Subject {
     Subject { opcode: request.opcode.name(), user_data: request.user_data }
 }
 
-/// Tells the log, and who traces.
+/// Reports misuse in the log and in the trace.
 fn tell(state: &mut State, id: Option<Id>, position: u64, fd: Option<i32>, what: &str) {
     let Some(chaos) = &state.chaos else { return };
     chaos.tell_misuse(position, id.and_then(|id| state.slab.get(id)).map(subject), fd, what);
@@ -31,7 +32,7 @@ fn tell(state: &mut State, id: Option<Id>, position: u64, fd: Option<i32>, what:
     }
 }
 
-/// A request's turn has come: its `user_data` is nobody else's.
+/// Checks, when a request's turn comes, that no other in flight has its `user_data`.
 pub fn begins(state: &mut State, id: Id) {
     let (Some(_), Some(request)) = (asked(state), state.slab.get(id)) else { return };
     if SAYS_NOTHING.contains(&request.user_data) {
@@ -47,7 +48,7 @@ pub fn begins(state: &mut State, id: Id) {
     }
 }
 
-/// The program enters the ring: the CQ's head is not past the tail.
+/// Checks, when the program enters the ring, that the CQ's head is not past the tail.
 pub fn enters(guard: &mut RingGuard) {
     if asked(guard).is_none_or(|chaos| chaos.told_of_head) {
         return;
@@ -59,7 +60,7 @@ pub fn enters(guard: &mut RingGuard) {
     tell(guard, None, enters, None, &format!("the CQ's head is {} past its tail", -unread));
 }
 
-/// The ring ends: the program has seen each CQE that there was.
+/// Checks, when the ring ends, that the program has seen every CQE.
 pub fn ends(guard: &mut RingGuard) {
     enters(guard);
     let (Some(chaos), Some(unread)) = (asked(guard), unread(guard).filter(|unread| *unread > 0)) else { return };
@@ -68,12 +69,12 @@ pub fn ends(guard: &mut RingGuard) {
     tell(guard, None, enters, None, &format!("{cqes} not seen when the ring was closed"));
 }
 
-/// How many CQEs are there that the program has not seen; below 0 it has seen more than there were.
+/// Number of CQEs that the program has not seen; negative if it has seen more than there were.
 fn unread(guard: &RingGuard) -> Option<i32> {
     guard.cq_ready(guard.cq_tail()).ok().map(|unread| unread as i32)
 }
 
-/// The program closes a descriptor: no request is at work on it.
+/// Checks, when the program closes a descriptor, that no request uses it.
 pub fn closes(state: &mut State, fd: i32) {
     if asked(state).is_none() {
         return;

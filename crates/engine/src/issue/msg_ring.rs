@@ -1,10 +1,12 @@
 //! MSG_RING on its way: a CQE, and perhaps a registered file, for another ring.
 //!
-//! The sender never waits for the target's lock while it holds its own: it posts if nobody holds the target, else leaves the
-//! message for whoever does, who posts it before letting go (`ring::arrivals`). A ring whose completions wait for its
-//! owner (`IORING_SETUP_DEFER_TASKRUN`) always gets its messages left. A file likewise: the request is left as a job that
-//! whoever holds the target makes (`ring::notes`). What the sender stored before it sent is visible
-//! to whoever sees the CQE: the locks on the way, and the release store of the CQ tail, order them.
+//! The sender never waits for the target's lock while it holds its own. If nobody holds the target, it posts the CQE
+//! itself. Otherwise it leaves the message for the holder, who posts it before releasing the lock (`ring::arrivals`).
+//! On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) messages are always left.
+//!
+//! For a file it is the same: the request is left as a job, which the holder of the target makes (`ring::notes`). A
+//! thread that sees the CQE also sees what the sender stored before it sent. The locks on the way, and the release
+//! store of the CQ tail, order them.
 //!
 //! Called with the sender's ring locked, or, for `IORING_REGISTER_SEND_MSG_RING`, with none.
 
@@ -18,7 +20,8 @@ use crate::{descriptors, Errno};
 use anyring_abi::*;
 use std::sync::Arc;
 
-/// MSG_RING: a message to itself is posted at once, as the kernel does, unless it has to wait for the owner.
+/// MSG_RING: sends a message. One to the sending ring is posted at once, as in the kernel, unless it waits for the
+/// owner.
 pub(super) fn send_message(guard: &mut RingGuard, message: &MsgRing, fd: i32) -> Verdict {
     let to_itself = table::ring(fd).is_some_and(|target| core::ptr::eq(target, guard.ring()));
     let verdict = send(message, fd);
@@ -28,7 +31,7 @@ pub(super) fn send_message(guard: &mut RingGuard, message: &MsgRing, fd: i32) ->
     verdict
 }
 
-/// A MSG_RING on `fd` finds the file that it sends, if there is one: answers the ring that it is for.
+/// Looks up the file that a MSG_RING on `fd` sends, if there is one, and returns the target ring.
 pub(crate) fn look_up_sent(guard: &RingGuard, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
     let target = target(fd)?;
     if core::ptr::eq(target, guard.ring()) {
@@ -66,7 +69,7 @@ fn send_data(message: &MsgRing, target: &'static Ring) -> Result<(), Errno> {
     leave(target, Cqe { user_data: message.user_data, res: message.len as i32, flags })
 }
 
-/// Installs the file in the target's table, if nobody holds that.
+/// Installs the file in the target's table, if nobody holds the target's lock.
 fn send_file(message: &MsgRing, target: &'static Ring) -> Verdict {
     if let Err(error) = check_file(message, target) {
         return Verdict::error(error);
@@ -77,7 +80,7 @@ fn send_file(message: &MsgRing, target: &'static Ring) -> Verdict {
     }
 }
 
-/// The file to send, if it may be.
+/// Returns the file to send, if it may be sent.
 fn check_file<'a>(message: &'a MsgRing, target: &Ring) -> Result<&'a Arc<FixedFile>, Errno> {
     if message.len != 0 {
         return Err(Errno::INVAL);
@@ -86,7 +89,7 @@ fn check_file<'a>(message: &'a MsgRing, target: &Ring) -> Result<&'a Arc<FixedFi
     message.file.as_ref().ok_or(Errno::BADF)
 }
 
-/// Installs the file in the table of the ring that `to` holds, and tells it. Answers what the sender is told.
+/// Installs the file in the table of the ring that `to` holds, and leaves the CQE there. Returns the sender's result.
 pub fn hand_over(message: &MsgRing, to: &mut RingGuard) -> Result<usize, Errno> {
     if to.is_broken() {
         return Err(Errno::IO);
@@ -104,7 +107,7 @@ pub fn hand_over(message: &MsgRing, to: &mut RingGuard) -> Result<usize, Errno> 
     Ok(slot as usize)
 }
 
-/// The ring that the program's number `fd` names: EBADFD for another file.
+/// Returns the ring that the program's descriptor `fd` names. EBADFD for another file.
 pub fn target(fd: i32) -> Result<&'static Ring, Errno> {
     if let Some(ring) = table::ring(fd).or_else(|| table::adopt(fd)) {
         return Ok(ring);
@@ -120,7 +123,7 @@ fn check_enabled(target: &Ring) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Posts a CQE to a ring, now or by whoever holds it.
+/// Posts a CQE to a ring, now or through the ring's holder.
 fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
     if target.is_struck_here() {
         return Err(Errno::IO);
@@ -131,7 +134,7 @@ fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
                 return Err(Errno::IO);
             }
             guard.expect_post();
-            guard.post_messages(); // what came before
+            guard.post_messages(); // earlier ones
             guard.post_message(cqe);
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What a ring does for the operations that concern it.
+//! The ring's part in the operations that concern it.
 
 use crate::issue::{files, msg_ring};
 use crate::op::cancel::Cancel;

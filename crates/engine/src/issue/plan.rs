@@ -1,7 +1,8 @@
-//! What comes next for a request, by what is asked and what is known, before anything is tried. The decision to leave an
-//! attempt out is made here, and says why ([`Skip`]); only that of Linux AIO's polls is in `aio/submit.rs`.
+//! The next step of a request, planned from its arguments and from known facts before anything is tried. The decision
+//! to skip an attempt is made here, with its reason ([`Skip`]). Only the one for Linux AIO's polls is in
+//! `aio/submit.rs`.
 //!
-//! Called with the ring's lock, as all that issues requests.
+//! Called with the ring's lock, as is everything that issues requests.
 
 use crate::op::{row, Direction, FileUse, Op, Operation, Punt, Skip, Verdict};
 use crate::poll::Medium;
@@ -12,23 +13,23 @@ use crate::wq::Approach;
 use crate::Errno;
 use anyring_abi::IOSQE_ASYNC;
 
-/// What is done next.
+/// The next step of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// An attempt that does not wait.
     Attempt,
-    /// Nothing is tried: it waits for readiness.
+    /// No attempt: the request waits for readiness, and why.
     Wait(Direction, Skip),
-    /// A worker takes it, and why.
+    /// A worker makes the request, and why.
     Worker(Approach, Punt),
-    /// The kernel's AIO makes it.
+    /// The kernel's AIO makes the request.
     Device,
-    /// It is refused.
+    /// The request is refused.
     Refuse(Errno),
 }
 
 impl State {
-    /// Who takes up a request whose turn has come: the holder of the ring by an attempt, or a worker.
+    /// Decides who takes up a request whose turn has come: the holder of the ring by an attempt, or a worker.
     pub(super) fn plan_turn(&mut self, id: Id) -> Step {
         let request = &self.slab[id];
         let polls_first = request.op.will_poll_first();
@@ -38,7 +39,7 @@ impl State {
         let Some(row) = row(request.opcode).filter(|row| row.on_worker) else { return Step::Attempt };
         let is_async = request.flags & IOSQE_ASYNC != 0;
         if (is_async || request.in_worker) && request.op.sends_bundle() {
-            // A worker of io-wq makes no request that answers several times (`io_wq_submit_work`).
+            // A worker of io-wq makes no request that posts several CQEs (`io_wq_submit_work`).
             return Step::Refuse(Errno::CANCELED);
         }
         // The worker only arms multishot and POLL_FIRST requests.
@@ -52,10 +53,11 @@ impl State {
         }
     }
 
-    /// Whether a request with IOSQE_ASYNC is made without a worker all the same: nobody waits for it, and it takes less than
-    /// waking a worker. Writes through the page cache have their order among those that workers make.
+    /// True if a request with IOSQE_ASYNC is made without a worker: it waits for nobody, and takes less time than
+    /// waking a worker. Writes through the page cache are not among these: they keep their order among those that
+    /// workers make.
     fn needs_no_worker(&mut self, id: Id) -> bool {
-        /// What is copied in a tenth of the time that a worker takes to wake.
+        /// The most bytes that are copied in a tenth of the time that a worker takes to wake.
         const SMALL_BYTES: u64 = 16 << 10;
         let request = &self.slab[id];
         let rw = match &request.op {
@@ -73,9 +75,9 @@ impl State {
         }
     }
 
-    /// How a worker makes what cannot be attempted without waiting.
+    /// Returns how a worker makes a request that cannot be attempted without waiting.
     pub(crate) fn plain_approach(&mut self, id: Id) -> Approach {
-        /// What is copied in the time that a worker takes to wake, about.
+        /// About the most bytes that are copied in the time that a worker takes to wake.
         const SMALL_BYTES: u64 = 64 << 10;
         let request = &self.slab[id];
         let Some(rw) = request.op.rw() else { return Approach::Plain };
@@ -87,8 +89,8 @@ impl State {
         }
     }
 
-    /// What comes of an attempt that the calling thread may not make: the event that says when there is something, of what
-    /// is there already, too, has a member of the credentials pool make it.
+    /// Leaves an attempt to another identity: the calling thread may not make it. The request is armed, and its event
+    /// has a member of the credentials pool make the attempt. The event also comes for what is there already.
     #[cold]
     pub(super) fn leave_to_creds_pool(&mut self, id: Id) -> Verdict {
         match self.slab[id].op.waits_for() {
@@ -97,8 +99,8 @@ impl State {
         }
     }
 
-    /// Whether an attempt at an operation on `fd` is made. The `first` of a request is left out where it is known, or very
-    /// likely, to find nothing.
+    /// Decides whether an operation on `fd` is attempted. The `first` attempt of a request is skipped if it is known,
+    /// or very likely, to find nothing.
     #[inline(always)] // as `attempt_inline`
     pub(super) fn plan(&mut self, op: &mut Op, fd: i32, first: bool) -> Step {
         if self.iopoll.is_some() {
@@ -129,14 +131,14 @@ impl State {
         Step::Attempt
     }
 
-    /// Whether a first attempt to read is put off. While nothing else waits on a ring none is: a look at the poll set would tell of
-    /// it alone, and the sleep's own tells that, too. Of a context it is io_getevents(2) that looks.
+    /// True if a first attempt to read is postponed. None is while nothing else waits on the ring: a poll would
+    /// report this request alone, and the sleep's own poll does so as well. On a context io_getevents(2) polls.
     #[inline]
     fn is_put_off(&mut self, fd: i32) -> bool {
         (self.poll_set.armed() != 0 || self.is_context()) && self.poll_set.postpones(fd)
     }
 
-    /// Why a first attempt is better left out, if so.
+    /// Returns why a first attempt is better skipped, if so.
     #[inline]
     fn leaves_out(&mut self, op: &mut Op, fd: i32, direction: Direction) -> Option<Skip> {
         let why = if self.poll_set.known_not_ready(fd, direction) {

@@ -1,4 +1,4 @@
-//! Requests that a worker makes, or that a thread of ours waits for, on their way there and back.
+//! Requests that a worker makes, or that a thread of the engine waits for: their way there and back.
 
 use crate::forced::{point, Point};
 use crate::issue::{iopoll, msg_ring};
@@ -22,8 +22,8 @@ use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IOSQE
 use std::sync::Arc;
 
 impl RingGuard {
-    /// A WAITID whose child has nothing to tell yet, or that was sent here unasked: it waits for the child's descriptor
-    /// where there is one that tells, else a thread waits for it.
+    /// Waits for a WAITID whose child has no state to report yet, or that came here untried. It waits on the child's
+    /// descriptor if there is one that reports, else a thread waits for the child.
     #[cold]
     pub(crate) fn wait_for_child(&mut self, id: Id) {
         let state = &mut **self;
@@ -31,7 +31,7 @@ impl RingGuard {
         if let Some(new) = waitid.hold_child() {
             state.poll_set.forget(new.fd);
         }
-        // Perhaps for the first time, or it has exited before it was held.
+        // Try it: perhaps for the first time, and the child may have exited before it was held.
         let verdict = waitid.issue(Context { fd: -1, nonblock: true });
         let to_poll = waitid.to_poll().cloned();
         match (verdict, to_poll) {
@@ -44,7 +44,7 @@ impl RingGuard {
         }
     }
 
-    /// A thread of its own waits for the request.
+    /// Makes a separate thread wait for the request.
     fn punt_to_waiter(&mut self, id: Id, waiter: Waiter) {
         let op = core::mem::take(&mut self.slab[id].op);
         let job = Job::new(
@@ -83,7 +83,7 @@ impl RingGuard {
         self.queue_to_worker(id, approach, why, true);
     }
 
-    /// Whether io-wq makes a request from the start. Its operation is `op`.
+    /// True if io-wq makes a request from the start. Its operation is `op`.
     fn is_natively_by_worker(&self, id: Id, op: &Op) -> bool {
         let request = &self.slab[id];
         request.in_worker || request.flags & IOSQE_ASYNC != 0 || op.is_forced(request.opcode)
@@ -118,7 +118,7 @@ impl RingGuard {
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => {
-                // That there is no such file is found before a buffer is taken.
+                // A missing file is found before a buffer is taken.
                 descriptors::check_open(fd).and_then(|()| self.hold_buffer(id, op))
             }
             (None, Op::MsgRing(message)) if message.sends_file() => {
@@ -136,11 +136,11 @@ impl RingGuard {
         let ring = self.ring();
         let by_task_work = approach == Approach::Plain && op.by_task_work();
         let as_caller = op.depends_on_caller(self.slab[id].opcode) || self.slab[id].hold.is_some();
-        let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // which workers have
+        let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // workers have the first
         if by_creds_pool || approach == Approach::AttemptFirst {
-            // It may come back to be armed, or open a file beside what is armed next: the poll set is made before, since for
-            // a moment it takes the number that the program's next open expects. Where there is no room for it, arming says
-            // so.
+            // It may come back to be armed, or open a file beside what is armed next. So the poll set is made before:
+            // for a moment it takes the number that the program's next open expects. If there is no room for it,
+            // arming says so.
             let engine_end = self.engine_end;
             let _ = self.poll_set.make_epoll(engine_end);
         }
@@ -148,7 +148,8 @@ impl RingGuard {
             helper::stand_by();
         }
         let approach = match approach {
-            // Natively no worker makes it: it waits for nobody, and who has both ends of a FIFO opened waits for the first.
+            // Natively no worker makes it, and it waits for nobody. A program that has both ends of a FIFO opened
+            // waits for the first.
             _ if matches!(op, Op::Fs(_)) && !self.is_natively_by_worker(id, &op) => Approach::AttemptFirst,
             Approach::AttemptFirst if op.identity(self.slab[id].opcode) != Identity::Names => approach,
             _ if by_creds_pool => Approach::Plain,
@@ -189,13 +190,13 @@ impl RingGuard {
             self.receive(job);
         }
         if !self.ring().driver.handover.has_thread() {
-            // A worker may have sent a request back to be armed, or released one, when no enter is on its way.
+            // A worker may have sent a request back to be armed, or released one, while no enter is on its way.
             self.issue_ready();
             self.call_helper();
         }
     }
 
-    /// Posts messages that were left for the holder of the ring, in the order in which they were.
+    /// Posts messages that were left for the holder of the ring, in the order in which they were left.
     #[inline]
     pub fn post_messages(&mut self) {
         let ring = self.ring();
@@ -216,9 +217,9 @@ impl RingGuard {
         }
     }
 
-    /// Follows a job's verdict, if its request still is there.
+    /// Follows a job's verdict, if its request still exists.
     pub(crate) fn bring_back(&mut self, job: Arc<Job>) {
-        // A result that comes after its ring ended must not meet a request of the ring's next life.
+        // A result that arrives after its ring ended must not reach a request of the ring's next life.
         if job.cookie != self.cookie {
             return;
         }
@@ -227,7 +228,7 @@ impl RingGuard {
         if let Some(times) = job.work_times() {
             self.record_of(id, |it| it.task_add_of_worker(times));
         }
-        // A connect that was cancelled is left alone in its call: its result comes to nobody.
+        // A cancelled connect is left alone in its call: its result is dropped.
         if !self.slab.get(id).is_some_and(|request| matches!(request.state(), State::Queued(_))) {
             return;
         }
@@ -256,7 +257,7 @@ impl RingGuard {
     }
 }
 
-/// Why an operation may not work on this number of the program's, if so.
+/// Returns why an operation may not use this descriptor of the program's, if so.
 #[inline]
 pub(crate) fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
     if descriptors::is_own(fd) {
@@ -269,7 +270,7 @@ pub(crate) fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
 }
 
 impl RingGuard {
-    /// The inode that a request, which a worker is to make on `fd`, has to have its turn at.
+    /// Returns the inode at which a request, which a worker is to make on `fd`, has to wait its turn.
     pub fn inode_of(&mut self, id: Id, fd: i32, approach: Approach) -> Option<Inode> {
         let opcode = self.slab[id].opcode;
         if fd < 0 || approach != Approach::Plain || !row(opcode).is_some_and(|row| row.hashed) {
@@ -277,7 +278,7 @@ impl RingGuard {
         }
         let status = file_status(fd).ok()?;
         let in_turn = match status.kind {
-            // File systems make direct writes to one file at the same time (`FOP_DIO_PARALLEL_WRITE`).
+            // File systems make direct writes to one file in parallel (`FOP_DIO_PARALLEL_WRITE`).
             libc::S_IFREG => !self.poll_set.is_direct(fd),
             // Natively one worker, which does not have to wait, makes all that are queued.
             libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
@@ -286,7 +287,7 @@ impl RingGuard {
         in_turn.then_some((status.device, status.inode))
     }
 
-    /// Whether a request would be behind others at a worker.
+    /// True if a request would wait for others at a worker.
     pub fn is_behind_others(&mut self, id: Id, fd: i32) -> bool {
         let inode = self.inode_of(id, fd, Approach::Plain);
         inode.is_some_and(wq::is_busy)
@@ -294,14 +295,15 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Whether the next request of its chain is issued by the worker that completes this one. With these setup flags results
-    /// go to the submitter first (`io_req_complete_post`).
+    /// True if the worker that completes this request also issues the next of its chain. With these setup flags
+    /// results go to the submitter first (`io_req_complete_post`).
     pub(crate) fn hands_chain_to_worker(&self, id: Id, result: i32) -> bool {
         let deferred = self.ring().has(IORING_SETUP_DEFER_TASKRUN) || self.ring().has(IORING_SETUP_IOPOLL);
         !deferred && ends_in_worker(&self.slab[id], result)
     }
 
-    /// A request that a worker issues found nothing: whether that is its end, or the look that was put off found something.
+    /// Decides about a request that a worker issues and that found nothing. True if it ended here, or if the
+    /// postponed attempt found something.
     #[cold]
     pub(crate) fn gives_up_in_worker(&mut self, id: Id, tried: Tried) -> bool {
         let request = &self.slab[id];
@@ -311,7 +313,7 @@ impl RingGuard {
         if !gives_up {
             return false;
         }
-        // Another attempt would be made with the identity of whoever has the ring now.
+        // A later attempt would be made with the identity of the ring's holder at that time.
         let verdict = (tried != Tried::Plainly).then(|| self.attempt_again(id));
         match verdict {
             None | Some(Verdict::WouldBlock(_) | Verdict::Skipped(..) | Verdict::NeedsWorkerWhenReady(_)) => {}
@@ -329,15 +331,15 @@ impl RingGuard {
     }
 }
 
-/// Whether a worker completes it, natively.
+/// True if a worker completes the request natively.
 fn ends_in_worker(request: &Request, result: i32) -> bool {
     if request.failed.is_some() {
         return false;
     }
     if request.op.is_forced(request.opcode) {
-        return result != -Errno::BADF.raw_os_error(); // what has no file fails before the call
+        return result != -Errno::BADF.raw_os_error(); // without a file it fails before the call
     }
-    // Their errors, and what somebody else ends, are brought to the submitter.
+    // Errors of such requests, and those that somebody else ends, go to the submitter.
     let brought = request.op.is_brought(result, request.path == Path::Inline);
     let sent = request.in_worker || request.flags & IOSQE_ASYNC != 0;
     let by_worker = match request.path {
@@ -348,7 +350,7 @@ fn ends_in_worker(request: &Request, result: i32) -> bool {
     by_worker && !brought
 }
 
-/// What the present holder of a ring's lock submitted that depends on who it is.
+/// The requests of a ring's present holder that depend on its identity.
 #[derive(Default)]
 pub struct Submission {
     pub(crate) workers: Option<Arc<CredsPool>>,
@@ -357,7 +359,7 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// Keeps the requests of which `keeps` is true; answers the others.
+    /// Keeps the requests for which `keeps` is true; returns the others.
     pub fn split(&mut self, keeps: impl Fn(Id) -> bool) -> Option<Submission> {
         let (kept, others) = core::mem::take(&mut self.waiting).into_iter().partition(|id| keeps(*id));
         self.waiting = kept;
@@ -367,15 +369,16 @@ impl Submission {
 }
 
 impl RingGuard {
-    /// Notes a request that may be issued by another thread, if that would make a difference.
+    /// Notes a request that another thread may issue, if that would make a difference.
     pub fn note_submitter(&mut self, id: Id) {
         if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
-            // Where there is no memory nobody holds a credentials pool for it: it ends with an error if it has to wait.
+            // Without memory no credentials pool is held for it: the request ends with an error if it has to wait.
             let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
         }
     }
 
-    /// The calling thread is about to let go of the ring: what it submitted and was not issued holds a credentials pool.
+    /// Makes requests that the calling thread submitted and that were not issued hold a credentials pool, before the
+    /// ring's lock is released.
     #[cold]
     pub fn leave_submission(&mut self) {
         let Some(mut submission) = self.submission.take() else { return };
@@ -384,11 +387,12 @@ impl RingGuard {
         }
     }
 
-    /// The calling thread is about to change its identity, as the first one: what is in flight keeps the one that all have.
+    /// Makes requests in flight keep the identity that all threads share. The calling thread is about to be the first
+    /// to change its own.
     #[cold]
     pub fn keep_identity(&mut self, claim: Option<&Hold>) {
         if self.ring().defers() {
-            return; // whoever submitted it completes it
+            return; // the thread that submitted it completes it
         }
         let (mut place, mut workers) = (0, claim.map(|claim| claim.0.clone()));
         while let Some(id) = self.slab.next_from(place) {
@@ -404,10 +408,10 @@ impl RingGuard {
         }
     }
 
-    /// Has a request that waits hold `workers`, which is the calling thread's, or a new one.
+    /// Makes a waiting request hold `workers`, which is the calling thread's pool, or a new one.
     fn hold_workers(&mut self, id: Id, workers: &mut Option<Arc<CredsPool>>) {
         if self.is_polled() {
-            return; // the thread that submitted goes on with it itself
+            return; // the thread that submitted it also continues it
         }
         let waits = |request: &&mut Request| {
             let waits = match request.state() {
@@ -421,7 +425,7 @@ impl RingGuard {
         }
     }
 
-    /// A request is going to wait until it can act: notes it, if another thread might do so for it.
+    /// Notes a request that is about to wait until it can act, if another thread might act for it.
     #[inline]
     pub fn note_waiting(&mut self, id: Id) {
         if identity::may_differ() && self.slab[id].acts_when_ready() && !self.ring().defers() {
@@ -429,7 +433,7 @@ impl RingGuard {
         }
     }
 
-    /// Queues a request to a credentials pool of its submitter. False when there cannot be one any more.
+    /// Queues a request to a credentials pool of its submitter. False if there can be none any more.
     pub fn queue_to_creds_pool(&mut self, id: Id, job: Arc<Job>) -> bool {
         match self.slab[id].hold.take().filter(|hold| !hold.is_mine()) {
             Some(hold) => hold.0.queue(job, false),
@@ -442,7 +446,7 @@ impl RingGuard {
 }
 
 impl crate::ring::State {
-    /// Whether a request must be made by a credentials pool, since another thread than its submitter issues it.
+    /// True if a credentials pool must make a request, since another thread than its submitter issues it.
     pub fn is_others(&self, id: Id) -> bool {
         self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
     }

@@ -8,7 +8,7 @@ use anyring_abi::IORING_FILE_INDEX_ALLOC;
 use std::sync::Arc;
 
 impl State {
-    /// The number of the file that a target names, -1 for none.
+    /// Returns the descriptor of the file that a target names, -1 for none.
     #[inline]
     pub(crate) fn number_of(&self, target: &Target) -> Result<i32, Errno> {
         match target {
@@ -21,7 +21,7 @@ impl State {
         }
     }
 
-    /// From now on the request keeps the registered file that its index names.
+    /// Makes the request keep the registered file that its index names.
     #[inline]
     pub(crate) fn keep_file(&mut self, id: Id) -> Result<(), Errno> {
         if let Target::Index(index) = self.slab[id].target {
@@ -30,7 +30,7 @@ impl State {
         Ok(())
     }
 
-    /// New files are in these slots: what is remembered of their numbers is of files that had them before.
+    /// Forgets what is remembered of the descriptors in these slots, which have new files.
     pub fn forget_before(&mut self, slots: core::ops::Range<u32>) {
         let state = self;
         for file in state.files.iter().flat_map(|files| files.in_slots(slots.clone())) {
@@ -38,12 +38,13 @@ impl State {
         }
     }
 
-    /// The registered file with this index.
+    /// Returns the registered file with this index.
     pub(crate) fn fixed_file(&self, index: u32) -> Result<Arc<FixedFile>, Errno> {
         self.files.as_ref().ok_or(Errno::BADF)?.get(index).cloned()
     }
 
-    /// Puts a new descriptor, which a request has made, into the table of registered files: the result.
+    /// Puts a new descriptor that a request has made into the table of registered files. Returns the request's
+    /// result.
     pub(crate) fn install_in_slot(&mut self, id: Id, fd: i32, slot: u32) -> Result<i32, Errno> {
         let is_cached = self.slab[id].op.opens_through_cache();
         let installed = match self.files.as_mut() {

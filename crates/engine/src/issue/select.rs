@@ -1,8 +1,9 @@
-//! Requests that choose a buffer (IOSQE_BUFFER_SELECT), and multishot ones. Source: io_uring/kbuf.c, net.c and rw.c.
+//! Requests that choose a buffer (IOSQE_BUFFER_SELECT), and multishot requests. Source: io_uring/kbuf.c, net.c and
+//! rw.c.
 //!
-//! A buffer is chosen for each attempt and given back when that found nothing, so that none is tied up by a request that
-//! waits; it is taken off its ring for good (committed) when it was used, when a transfer that goes on has begun to fill
-//! it, or when a worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many as it has data for.
+//! A buffer is chosen for each attempt, and given back if the attempt found nothing: a waiting request ties up no
+//! buffer. It is consumed (committed) when it was used, when a transfer that goes on has begun to fill it, or when a
+//! worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many buffers as it has data for.
 
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
@@ -18,7 +19,8 @@ use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::ops::ControlFlow;
 
 impl RingGuard {
-    /// One nonblocking attempt of a request that chooses a buffer; for a bundle a second one, for what the first has left.
+    /// Makes one nonblocking attempt of a request that chooses a buffer. A bundle makes a second one for what the
+    /// first has left.
     pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
         let submitted = op.take_submitted();
         loop {
@@ -31,14 +33,14 @@ impl RingGuard {
             }
             if let ControlFlow::Break(verdict) = self.settle_buffers(op, fd, verdict, true) {
                 if submitted && matches!(verdict, Verdict::Shot { .. }) {
-                    op.shoots_once(); // what is behind is not the submission's
+                    op.shoots_once(); // later data does not belong to the submission
                 }
                 return verdict;
             }
         }
     }
 
-    /// Chooses a buffer, unless the request has one from before; `several` where it may take them for a bundle.
+    /// Chooses a buffer, unless the request holds one. With `several` a bundle may take more than one.
     fn choose_buffers(&mut self, op: &mut Op, several: bool) -> Result<(), Errno> {
         let (sends, bundle) = (op.sends(), op.is_bundle());
         let Some(selection) = op.selection().filter(|selection| selection.held.is_none()) else { return Ok(()) };
@@ -59,7 +61,7 @@ impl RingGuard {
         selection.follows_shot = false;
         selection.most_ranges = selection.most_ranges.max(selection.ranges.len() as u16);
         if sends {
-            // Not given back: data that waits to be sent is tied up anyway.
+            // It is not given back: data that waits to be sent is tied up anyway.
             let (bytes, count) = (held.bytes, selection.ranges.len() as u16);
             self.groups.commit(selection.group, &mut held, bytes, count);
         }
@@ -68,7 +70,7 @@ impl RingGuard {
         Ok(())
     }
 
-    /// A worker gets the request: it keeps its buffer, which its CQE names whatever becomes of it.
+    /// Makes a request that goes to a worker keep its buffer. Its CQE names the buffer whatever the result.
     pub fn hold_buffer(&mut self, id: Id, op: &mut Op) -> Result<(), Errno> {
         self.choose_buffers(op, false)?;
         if let Some(selection) = op.selection() {
@@ -82,7 +84,7 @@ impl RingGuard {
         Ok(())
     }
 
-    /// A request waits: its CQE names the buffer that it has, if it has begun to use one.
+    /// Notes for the CQE of a request that waits which buffer it has begun to use, if any.
     pub fn note_held_buffer(&mut self, id: Id) {
         let request = &mut self.slab[id];
         if request.flags & IOSQE_BUFFER_SELECT != 0 {
@@ -91,7 +93,7 @@ impl RingGuard {
         }
     }
 
-    /// What becomes of the buffers after an attempt, and what the CQE says of them. It goes on where a bundle is to have
+    /// Settles the buffers after an attempt, and puts their flags into the verdict. Continues if a bundle is to have
     /// what its socket has left, too (with `appends`).
     fn settle_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
         let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), op.rw().is_some());
@@ -99,13 +101,13 @@ impl RingGuard {
         let group = selection.group;
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
         if multishot && reads {
-            // Natively it has no worker, and takes its buffer once it has read (`io_read_mshot`).
+            // Natively it has no worker, and takes its buffer after the read (`io_read_mshot`).
             self.groups.take_back(group, &mut held);
         }
         let nothing = transferred == 0 && !held.committed && (multishot || !reads || !held.listed);
         let attempted = match Attempted::of(verdict) {
             Some(attempted) => attempted,
-            // Somebody else took what was left for the second attempt.
+            // Another reader took what was left for the second attempt.
             None if nothing && selection.gathered.is_some() => Attempted { result: 0, failed: false, flags: 0 },
             None if nothing && !matches!(verdict, Verdict::NeedsWorker(_)) => {
                 self.groups.give_back(group, held);
@@ -144,20 +146,20 @@ impl RingGuard {
         op.settle(attempted, held, appends)
     }
 
-    /// The same for what a worker brought back.
+    /// Settles the buffers of a request that a worker brought back.
     pub(crate) fn settle_arrived(&mut self, id: Id, verdict: Verdict) -> Verdict {
         if self.slab[id].flags & IOSQE_BUFFER_SELECT == 0 {
             return verdict;
         }
-        // The worker's buffer is committed: it makes no difference what file it was.
+        // The worker's buffer is committed, so that the file makes no difference.
         self.with_op(id, |guard, op| match guard.settle_buffers(op, -1, verdict, false) {
             ControlFlow::Break(verdict) => verdict,
             ControlFlow::Continue(()) => verdict, // not without `appends`
         })
     }
 
-    /// Posts a result of a multishot request, which goes on. False when the CQ is full or the ring broken: then it ends
-    /// with this result.
+    /// Posts a result of a multishot request that goes on. False if the CQ is full or the ring broken: then the
+    /// request ends with this result.
     #[must_use]
     pub fn shot(&mut self, id: Id, result: i32, flags: u32) -> bool {
         if !self.has_room() || self.is_broken() || (self.chaos.is_some() && chaos::ends_multishot(self, id)) {
@@ -176,12 +178,12 @@ impl RingGuard {
         true
     }
 
-    /// A multishot request has a result: posts it and attempts the next one, until there is nothing or it ends.
+    /// Posts a multishot request's result and attempts the next one, until there is nothing or the request ends.
     pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
         let request = &mut self.slab[id];
         let submitted = request.op.take_submitted();
         let rounds = if submitted { 0 } else { request.op.shots_together() };
-        // From its first answer on no worker arms it: see `arm_link_timeout`.
+        // From its first result on no worker arms it: see `arm_link_timeout`.
         request.flags &= !IOSQE_ASYNC;
         for _ in 0..rounds {
             if !self.shot(id, result, flags) {
@@ -190,7 +192,7 @@ impl RingGuard {
             }
             self.slab[id].cqe_flags = 0;
             if self.has_taken_all(id) {
-                self.slab[id].op.forget_transferred(); // that has had its CQE
+                self.slab[id].op.forget_transferred(); // its CQE is posted
                 return self.follow(id, Verdict::Skipped(Direction::Read, Skip::KnownEmpty));
             }
             let verdict = match self.attempt_again(id) {
@@ -209,8 +211,8 @@ impl RingGuard {
         if submitted && self.slab[id].op.rw().is_some_and(Rw::may_not_wait) {
             return self.follow(id, Verdict::error(Errno::AGAIN)); // nor is it armed (`io_queue_async`)
         }
-        // There may be more: an event will say so.
-        self.slab[id].op.forget_transferred(); // that has had its CQE
+        // There may be more: an event will report it.
+        self.slab[id].op.forget_transferred(); // its CQE is posted
         self.follow(id, Verdict::WouldBlock(Direction::Read));
         if let Some(State::Polling(Polling { fd, .. })) = self.slab.get(id).map(|request| request.state()) {
             let fd = *fd;
@@ -221,20 +223,21 @@ impl RingGuard {
 }
 
 impl crate::ring::State {
-    /// Whether its last attempt took all that there was, and it waits for what comes.
+    /// True if the last attempt took all that there was, and the request waits for more.
     fn has_taken_all(&self, id: Id) -> bool {
         let request = &self.slab[id];
         let fd = request.target.number().filter(|_| request.op.waits_for() == Some(Direction::Read));
         fd.is_some_and(|fd| self.poll_set.took_all(fd))
     }
 
-    /// Whether its attempt would not end for want of a buffer.
+    /// True if an attempt would not end for want of a buffer.
     pub fn finds_buffer(&self, op: &mut Op) -> bool {
         op.selection().is_none_or(|selection| selection.held.is_some() || self.groups.has_buffers(selection.group))
     }
 
-    /// Whether it is armed as it is where nothing is there: its attempt would not end for want of a buffer, nor keep one, as
-    /// that of a READ does with a provided buffer (see `settle_buffers`).
+    /// True if a request without an attempt is armed as one whose attempt found nothing. The attempt would not end
+    /// for want of a buffer. It would keep none either, as that of a READ keeps a provided buffer (see
+    /// `settle_buffers`).
     pub fn may_wait_unattempted(&self, op: &mut Op) -> bool {
         let reads = op.rw().is_some() && !op.is_multishot();
         let keeps = op.selection().is_some_and(|it| reads && it.held.is_none() && self.groups.is_listed(it.group));

@@ -1,12 +1,14 @@
 //! Requests of Linux AIO that wait alone on their descriptor.
 //!
-//! Such a one needs nothing of what a [`Request`] has besides its operation: no neighbours, no chain, no shared record (a
-//! context belongs to one process). It stays in its place in the context, the descriptor's entry names that place, and
-//! readiness ends it there. Whatever else has to do with it (a cancellation, a close, a second request on the descriptor, a
-//! verdict that leads elsewhere) makes it a request on the entry's list first: [`join_list`].
+//! Such a request needs only its operation, and nothing else that a [`Request`] has: no neighbours, no chain, no
+//! shared record (a context belongs to one process). It stays in its place in the context. The descriptor's entry
+//! names that place, and readiness ends the request there.
 //!
-//! Part of a ring's state, as all of `poll`. For a panic: while it is in neither place an [`Unanswered`] stands
-//! for it.
+//! Other causes first make it a request on the entry's list ([`join_list`]): a cancellation, a close, a second
+//! request on the descriptor, a verdict that leads elsewhere.
+//!
+//! Part of a ring's state, as all of `poll`. While a request is in neither place, an [`Unanswered`] stands for it in
+//! case of a panic.
 
 use crate::aio_ring::Single;
 use crate::forced::{point, Point};
@@ -34,8 +36,8 @@ impl Single {
     }
 }
 
-/// Leaves a request in its place, whose first attempt to read, or look, found nothing or was put off. `Err` where it has
-/// to become one of a list; then `op` is as it was.
+/// Leaves a request in its place after its first attempt to read, or its poll, found nothing or was postponed. `Err`
+/// if it has to join a list; then `op` is unchanged.
 pub fn wait_singly(
     guard: &mut RingGuard,
     place: u32,
@@ -54,7 +56,7 @@ pub fn wait_singly(
     if state.single(place).is_none() {
         return Err(on_its_way);
     }
-    // Of a poll nothing is said, as natively.
+    // A poll is not recorded, as natively.
     let armed = (opcode != Opcode::PollAdd).then_some(events);
     let told = state.recorder.as_mut().map(|recorder| recorder.waits_singly(armed, skip)).unwrap_or_default();
     if let Some(single) = state.single(place) {
@@ -73,14 +75,14 @@ pub fn wait_singly(
     Ok(())
 }
 
-/// Whoever waits alone on `fd`.
+/// Returns the request that waits alone on `fd`, and its place.
 fn single(guard: &mut RingGuard, fd: i32) -> Option<(u32, &mut Option<Single>)> {
     let state = &mut **guard;
     let place = state.poll_set.existing(fd)?.single?;
     Some((place, state.single(place)?))
 }
 
-/// Takes out whoever waits alone on `fd`.
+/// Takes out the request that waits alone on `fd`.
 fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Unanswered)> {
     let ring = guard.ring();
     let (place, single) = single(guard, fd)?;
@@ -135,7 +137,7 @@ pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
     }
 }
 
-/// The attempt found nothing: it waits on.
+/// Puts a request back that goes on waiting: the attempt found nothing.
 fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Unanswered) {
     let state = &mut **guard;
     let fd = single.fd;
@@ -146,7 +148,7 @@ fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Unans
     on_its_way.answered();
 }
 
-/// Makes the attempt, or the look, that was put off.
+/// Makes the attempt, or the poll, that was postponed.
 pub(crate) fn attempt_single(guard: &mut RingGuard, fd: i32) {
     let Some((place, Some(single))) = single(guard, fd) else { return };
     let looks = single.list() == ListKind::Poll;
@@ -166,7 +168,7 @@ pub(crate) fn attempt_single(guard: &mut RingGuard, fd: i32) {
     }
 }
 
-/// Makes whoever waits alone on `fd` a request on the entry's list.
+/// Makes the request that waits alone on `fd` one on the entry's list.
 #[inline]
 pub fn join_list(guard: &mut RingGuard, fd: i32) {
     if guard.is_context() {
@@ -186,7 +188,7 @@ fn join_list_of_context(guard: &mut RingGuard, fd: i32) {
     state.poll_set.entry(fd).list(list).push_front(&mut state.slab, id);
 }
 
-/// Makes every request of the context one of the slab's.
+/// Makes every request that waits alone in the context one of the slab's.
 pub fn join_lists(guard: &mut RingGuard) {
     let mut from = 0;
     while let Some((place, fd)) = guard.aio.as_deref().and_then(|context| context.waiting_singly(from)) {

@@ -1,24 +1,25 @@
-//! When calls on names (STATX, UNLINKAT, OPENAT with O_CREAT ...) go to a worker after all: while the disk is busy.
-//! Natively a worker makes them; here the submitting thread does (`issue::calls`), since each takes a tenth of what it
-//! costs to wake a worker. But where the disk is busy a call that has to wait for the file system's journal holds up
-//! whatever else the thread has to submit. So it is measured how long they take, and after long ones the next go to a
-//! worker, too.
+//! Calls on names (STATX, UNLINKAT, OPENAT with O_CREAT ...) that go to a worker while the disk is busy.
+//!
+//! Natively a worker makes them. Here the submitting thread does (`issue::calls`), since each takes a tenth of what
+//! it costs to wake a worker. But while the disk is busy, a call that waits for the file system's journal holds up
+//! everything else that the thread has to submit. So the calls are timed, and after long ones the next go to a
+//! worker.
 //!
 //! Part of a ring's state.
 
-/// A call that takes so long waited for something: ten times what a worker takes to wake.
+/// The duration of a call that waited for something: ten times what a worker takes to wake.
 const LONG_NS: u64 = 500_000;
-/// So many long ones of the last eight are not chance (a thread is also kept from running now and then).
+/// The number of long calls among the last eight that is not chance (a thread is also preempted now and then).
 const SEVERAL: u32 = 2;
-/// So many calls workers make then, before it is tried again.
+/// The number of calls that workers then make, before the submitting thread tries again.
 const BY_WORKER: u8 = 64;
 
-/// How long the last calls took.
+/// The durations of the last calls.
 #[derive(Debug, Default)]
 pub struct Stalls {
-    /// A bit for each of the last eight: whether it was a long one.
+    /// A bit for each of the last eight calls: set if it was long.
     long: u8,
-    /// Calls that are yet to go to a worker.
+    /// Number of calls that are yet to go to a worker.
     by_worker: u8,
 }
 

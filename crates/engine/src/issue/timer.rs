@@ -1,4 +1,4 @@
-//! Deadlines: starting and stopping timers, and what a timer that fires does.
+//! Deadlines: starts and stops timers, and fires those that are due.
 
 use crate::alloc;
 use crate::forced::{point, Point};
@@ -18,7 +18,7 @@ impl RingGuard {
     /// Makes room for the timer of an operation that has one, before it is taken in.
     ///
     /// # Errors
-    /// NOMEM, as natively where there is no memory for the timer's data (`__io_timeout_prep` in io_uring/timeout.c).
+    /// NOMEM, as natively without memory for the timer's data (`__io_timeout_prep` in io_uring/timeout.c).
     pub fn reserve_timer(&mut self, timeout: &Timeout) -> Result<(), Errno> {
         let requests = self.slab.len();
         if timeout.counts().is_some() {
@@ -44,7 +44,7 @@ impl RingGuard {
         self.work_appeared(true);
     }
 
-    /// Takes a timer off; the request stays.
+    /// Takes a request's timer off; the request remains.
     pub fn stop_timer(&mut self, id: Id) -> Detached {
         let state = &mut **self;
         if let Some(timeout) = state.slab[id].op.timeout() {
@@ -59,7 +59,7 @@ impl RingGuard {
         state.slab.detach(id)
     }
 
-    /// Completes every timer whose deadline has passed. True when there was one.
+    /// Completes every timer whose deadline has passed. True if there was one.
     pub fn fire_timers(&mut self) -> bool {
         let mut fired = false;
         if self.poll_set.has_unattempted() && self.timers.next_ns() == Some(0) {
@@ -115,11 +115,11 @@ impl RingGuard {
             Ok(_) => -Errno::TIME.raw_os_error(),
             Err(error) => -error.raw_os_error(),
         };
-        // For the kernel no failure: IOSQE_CQE_SKIP_SUCCESS keeps its CQE back.
+        // No failure for the kernel: IOSQE_CQE_SKIP_SUCCESS suppresses its CQE.
         self.finish(id, result, false);
     }
 
-    /// The guarded request has completed: its LINK_TIMEOUT ends.
+    /// Ends the LINK_TIMEOUT of a guarded request that has completed.
     pub fn disarm_guard(&mut self, guard: Id) {
         if self.slab.get(guard).is_none() {
             return;
@@ -142,10 +142,10 @@ impl RingGuard {
         }
     }
 
-    /// The timeout that a TIMEOUT_REMOVE means.
+    /// Returns the timeout that a TIMEOUT_REMOVE names.
     ///
     /// # Errors
-    /// NOENT: there is none. NOMEM.
+    /// NOENT if there is none. NOMEM.
     pub fn timeout_to_remove(&self, remove: &TimeoutRemove) -> Result<Id, Errno> {
         let linked = remove.update.is_some_and(|(_, linked)| linked);
         let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
@@ -153,7 +153,7 @@ impl RingGuard {
             request.opcode == kind && matches!(request.state(), State::Timed) && !is_due(request)
         };
         let found = self.slab.with_user_data(remove.target, wanted)?;
-        // The first of the kernel's list: see `turn`.
+        // The first on the kernel's list: see `turn`.
         found.into_iter().min_by_key(|id| self.turn(*id)).ok_or(Errno::NOENT)
     }
 
@@ -172,7 +172,7 @@ impl RingGuard {
         let id = self.stop_timer(id).id();
         if let Some(timeout) = self.slab[id].op.timeout_mut() {
             timeout.when = when;
-            timeout.count = 0; // a multishot one goes on for good (`io_timeout_update`)
+            timeout.count = 0; // a multishot one goes on forever (`io_timeout_update`)
         }
         self.start_timer(id);
         Verdict::Done(0)

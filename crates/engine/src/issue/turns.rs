@@ -1,8 +1,8 @@
-//! Whose turn it is: a request that waits is served before one that is submitted after there was something for it, and before
-//! a call returns that does not wait, a request is cancelled, or a timer fires.
+//! Turns: a waiting request is served before one that is submitted after its event came. It is also served before a
+//! call that does not wait returns, before a request is cancelled, and before a timer fires.
 //!
-//! Between two SQEs of one submission nobody runs natively (`io_async_wake` in io_uring/poll.c queues). So what one of them may
-//! have made ready is left for later.
+//! Natively nothing else runs between two SQEs of one submission (`io_async_wake` in io_uring/poll.c queues). So what
+//! an SQE may have made ready is left for later.
 
 use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};
@@ -15,7 +15,7 @@ use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 
 impl RingGuard {
-    /// Serves what is there already of requests that were armed without an attempt, if there are such.
+    /// Serves requests that were armed without an attempt and are ready, if there are any such.
     #[inline]
     pub fn poll_for_unattempted(&mut self) {
         if core::mem::take(&mut self.poll_set.due.unattempted) {
@@ -23,7 +23,8 @@ impl RingGuard {
         }
     }
 
-    /// The same before something ends requests: also first attempts that were put off are made.
+    /// Serves requests that were armed without an attempt, before something ends requests. Also makes postponed first
+    /// attempts.
     #[inline]
     pub fn attempt_unattempted(&mut self) {
         if self.poll_set.has_unattempted() {
@@ -32,7 +33,7 @@ impl RingGuard {
         }
     }
 
-    /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
+    /// Serves, at the end of a submission, what became ready before it, and what its READ_MULTISHOTs have left.
     #[inline(always)] // in each enter
     pub fn go_on(&mut self) {
         if self.poll_set.due.multishot {
@@ -44,7 +45,7 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// An operation is about to be issued that was just submitted: those that wait for the same go first, and notes are heeded.
+    /// Serves waiting requests before an operation that was just submitted for the same, and handles notes.
     #[inline]
     pub fn serve_turns(&mut self, op: &Op, target: &Target) {
         let due = self.poll_set.armed() != 0 && (self.poll_set.due.read || self.poll_set.due.write);
@@ -73,10 +74,10 @@ impl RingGuard {
         }
     }
 
-    /// Completes everything that can be completed without waiting, except what the poll set knows.
+    /// Completes everything that can be completed without waiting, except the poll set's events.
     pub(crate) fn collect(&mut self) {
         if self.is_polled() {
-            return self.flush_overflow(); // the rest is its thread's
+            return self.flush_overflow(); // its polling thread does the rest
         }
         if self.ring().has_arrived() {
             self.clear_announcement();
@@ -108,10 +109,10 @@ impl RingGuard {
         served
     }
 
-    /// The helper's turn: runs what is due, and leaves nothing that a sleep on the poll set would not see.
+    /// Runs what is due in the helper's turn. Leaves nothing that a sleep on the poll set would not see.
     pub fn stand_in(&mut self) {
         loop {
-            // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
+            // Also with nothing armed: an event that stays in the poll set keeps the helper's own from sleeping.
             self.take_events(When::Later);
             self.collect();
             if !self.poll_set.has_unverified() {
@@ -123,10 +124,10 @@ impl RingGuard {
     }
 }
 
-/// What was armed without an attempt, or without a look at its number.
+/// Requests that were armed without an attempt, or without a check of their number.
 impl RingGuard {
-    /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
-    /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
+    /// Makes sure, before a sleep, that every entry armed since its last check still names the file that its requests
+    /// wait for. Also makes the postponed first attempts that no event has made yet.
     pub fn verify(&mut self) {
         self.attempt_all_postponed();
         for _ in 0..self.poll_set.unverified.len() {
@@ -153,7 +154,7 @@ impl RingGuard {
         }
         let wanted = entry.registered;
         if self.poll_set.control_registration(epoll, fd, wanted) != Ok(true) {
-            // The number names something else now, or nothing: attempt the requests, they will find out.
+            // The number names another file now, or none: attempt the requests, and they will find out.
             self.reissue_all(fd);
         }
     }
@@ -173,7 +174,7 @@ impl RingGuard {
         let Some(first) = waiting else { return };
         if !entry.facts.is_empty() {
             if self.wants_buffer(first) && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
-                return; // its event will find that there is none
+                return; // the attempt after its event will find that there is no buffer
             }
             self.retry(fd, ListKind::Read);
         }
@@ -183,7 +184,7 @@ impl RingGuard {
         }
     }
 
-    /// The look that was put off of Linux AIO's polls.
+    /// Makes the postponed poll for Linux AIO's poll requests.
     fn look_for_polls(&mut self, fd: i32) {
         if !self.is_context() {
             return;
@@ -196,8 +197,8 @@ impl RingGuard {
         }
     }
 
-    /// Reads of Linux AIO that found nothing end where the description has become a nonblocking one: io_submit(2) would
-    /// have answered so, had it not put the attempt off.
+    /// Ends reads of Linux AIO that found nothing, if their file description has become nonblocking. io_submit(2)
+    /// would have answered so, had it not postponed the attempt.
     pub(crate) fn end_nonblocking_reads(&mut self, fd: i32) {
         if !self.is_context() || !descriptors::is_nonblocking(fd) {
             return;
@@ -210,7 +211,7 @@ impl RingGuard {
         }
     }
 
-    /// It has no buffer and finds none.
+    /// True if the request needs a buffer and its group is empty.
     fn wants_buffer(&mut self, id: Id) -> bool {
         self.with_op(id, |guard, op| !guard.finds_buffer(op))
     }

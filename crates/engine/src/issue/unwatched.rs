@@ -1,4 +1,5 @@
-//! Requests that wait for what epoll(7) does not watch: their files are looked at from time to time, by whoever drives the ring.
+//! Requests that wait for files that epoll(7) does not watch. The thread that drives the ring polls these from time
+//! to time.
 
 use crate::issue::arm::events_for;
 use crate::os::{EpollEvent, Os, Sys};
@@ -8,7 +9,7 @@ use crate::request::slab::List;
 use crate::request::ListKind;
 use crate::ring::RingGuard;
 
-/// Looks at what epoll(7) does not watch, and serves it. True when there was something.
+/// Polls the files that epoll(7) does not watch, and serves what is ready. True if there was anything.
 #[cold]
 pub fn look(guard: &mut RingGuard) -> bool {
     let mut served = false;
@@ -16,7 +17,7 @@ pub fn look(guard: &mut RingGuard) -> bool {
         let Some((fd, generation)) = guard.poll_set.next_unwatched() else { break };
         let seen = Sys::poll_now(fd, awaited_events(guard, fd)).unwrap_or(libc::POLLNVAL as u16);
         if seen & libc::POLLNVAL as u16 != 0 {
-            guard.reissue_all(fd); // the number names nothing any more: the requests find out
+            guard.reissue_all(fd); // the number names nothing any more: the requests will find out
         } else if seen != 0 {
             let event = EpollEvent { events: seen.into(), data: u64::from(generation) << 32 | fd as u64 };
             served |= guard.serve(&[event], When::Later);
@@ -28,7 +29,7 @@ pub fn look(guard: &mut RingGuard) -> bool {
     served
 }
 
-/// Whether there is something for a request that epoll(7) does not watch.
+/// True if a file that epoll(7) does not watch is ready for a request.
 pub fn is_ready(guard: &mut RingGuard) -> bool {
     (0..guard.poll_set.unwatched()).any(|_| {
         let next = guard.poll_set.next_unwatched();
@@ -36,7 +37,7 @@ pub fn is_ready(guard: &mut RingGuard) -> bool {
     })
 }
 
-/// What the requests that wait on a number wait for.
+/// Returns the events that the requests on a number wait for.
 fn awaited_events(guard: &mut RingGuard, fd: i32) -> u16 {
     let state = &mut **guard;
     let Some(entry) = state.poll_set.existing(fd) else { return 0 };

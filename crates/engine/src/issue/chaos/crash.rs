@@ -1,6 +1,6 @@
-//! Has what requests change in files kept for a loss of power (`chaos::crash`): what is there is looked at before a request is
-//! made, and what has come of it before its CQE. The file system is asked under the ring's lock, which a program that is tested so
-//! can bear.
+//! Records the changes that requests make to files, for a loss of power (`chaos::crash`). The old content is read
+//! before a request is made, and the new content before its CQE is posted. The file system is called under the ring's
+//! lock, which a program under test can bear.
 
 use crate::chaos::crash::{self, Begun, Change, File};
 use crate::op::fs::Fs;
@@ -10,7 +10,7 @@ use crate::os::{check, file_status, syscall};
 use crate::request::Id;
 use crate::ring::RingGuard;
 
-/// A request is about to be made.
+/// Notes the change that a request is about to make.
 #[cold]
 pub(super) fn begin(guard: &mut RingGuard, id: Id) {
     let Some(request) = guard.slab.get(id).filter(|_| crash::is_on()) else { return };
@@ -26,7 +26,7 @@ pub(super) fn begin(guard: &mut RingGuard, id: Id) {
     chaos.begun.push(Begun { id, change, fd });
 }
 
-/// A request ends with this result.
+/// Records the change of a request that ends with this result.
 #[cold]
 pub(super) fn end(guard: &mut RingGuard, id: Id, result: i32) {
     let Some(chaos) = &mut guard.chaos else { return };
@@ -37,7 +37,7 @@ pub(super) fn end(guard: &mut RingGuard, id: Id, result: i32) {
     }
 }
 
-/// The file that is open, if the folders have it, and its size in bytes.
+/// Returns the open file, if it is in a recorded folder, and its size in bytes.
 fn open_file(fd: i32) -> Option<(File, u64)> {
     crash::path_of(fd)?;
     file_status(fd).ok().map(|status| ([status.device, status.inode], status.size))
@@ -123,11 +123,11 @@ fn of_names(fs: &Fs) -> Option<Change> {
     }
 }
 
-/// What has become of a change that was begun on `fd`.
+/// Completes a change that was begun on `fd`, from the request's result.
 fn of_result(change: Change, fd: i32, result: i32) -> Option<Change> {
     match change {
         Change::Write { file, offset, size, mut old, lasts, .. } => {
-            // Of a fallocate(2) the result is 0, and all that it named has changed.
+            // A fallocate(2) returns 0, and its whole range has changed.
             let count = if result == 0 { old.len() as u64 } else { result as u64 };
             old.truncate(count as usize);
             let new = crash::bytes_of(fd, offset, count)?;

@@ -1,4 +1,4 @@
-//! Timeouts that fire just as what they guard ends, their count is reached, or they are removed: rule `edge` of chaos.
+//! Rule `edge` of chaos: timeouts that fire just as their request ends, their count is reached, or they are removed.
 
 use super::hold::{may_be_held, Hold};
 use super::{About, ASIDE_NS, HELD_BACK_NS, NUMBER, WAS_HELD};
@@ -8,14 +8,14 @@ use crate::op::Op;
 use crate::request::{self, Id, Request};
 use crate::ring::{RingGuard, State};
 
-/// A TIMEOUT or LINK_TIMEOUT that has longer to go is met by nothing.
+/// The most time that a TIMEOUT or LINK_TIMEOUT may have left for the rule to apply.
 const EDGE_NS: u64 = 100_000_000;
 /// In a request's `number`: it waits for its LINK_TIMEOUT.
 const AT_EDGE: u64 = 1 << 60;
-/// In a TIMEOUT's `number`: it counts as one whose time has passed.
+/// In a TIMEOUT's `number`: it counts as expired.
 pub(super) const FIRES: u64 = 1 << 59;
 
-/// How a request is held back so that it meets a timeout, if it is to.
+/// Returns how to hold a request back so that it races with a timeout, if the rule is drawn.
 pub(super) fn hold(guard: &RingGuard, id: Id) -> Option<Hold> {
     let (chaos, request) = (guard.chaos.as_ref()?, guard.slab.get(id)?);
     let hold = |ns, flag, what| Some(Hold { rule: Rule::Edge, turn: NOT_BY_WAITING, ns, flag, what });
@@ -28,7 +28,7 @@ pub(super) fn hold(guard: &RingGuard, id: Id) -> Option<Hold> {
     hold(ns + HELD_BACK_NS, AT_EDGE, "held back until its LINK_TIMEOUT")
 }
 
-/// After what time the LINK_TIMEOUT behind a request ends it, if that is soon.
+/// Time until the LINK_TIMEOUT that follows a request ends it, if that is soon.
 fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
     let behind = state.slab.get(request.next?).filter(|behind| behind.failed.is_none())?;
     let timeout = behind.op.timeout().filter(|timeout| timeout.linked)?;
@@ -36,8 +36,8 @@ fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
     Some(timeout.when.time_ns.saturating_sub(begins_ns)).filter(|left_ns| *left_ns <= EDGE_NS)
 }
 
-/// The LINK_TIMEOUT of a request fires: whether it comes too late, for one that was held back for it. The request then ends at
-/// once, with what is there for it or as cancelled, since natively a worker is at it and is interrupted.
+/// True if a LINK_TIMEOUT fires too late for a request that was held back for it. The request then ends at once, with
+/// its own result or as cancelled: natively a worker would be making it and would be interrupted.
 #[cold]
 pub fn outruns_timeout(guard: &mut RingGuard, id: Id) -> bool {
     let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return false };
@@ -54,8 +54,8 @@ pub fn outruns_timeout(guard: &mut RingGuard, id: Id) -> bool {
     true
 }
 
-/// A TIMEOUT has counted as many completions as it was to: whether its time passes first all the same, as where the timer's
-/// interrupt comes just before the last of them (`io_timeout_fn` in io_uring/timeout.c).
+/// True if a TIMEOUT that has counted its completions expires first all the same. Natively its interrupt may come
+/// just before the last completion (`io_timeout_fn` in io_uring/timeout.c).
 #[cold]
 pub fn outlasts_count(guard: &mut RingGuard, id: Id) -> bool {
     let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return false };
@@ -67,7 +67,7 @@ pub fn outlasts_count(guard: &mut RingGuard, id: Id) -> bool {
     outlasts
 }
 
-/// A TIMEOUT_REMOVE has its turn: whether its TIMEOUT fires already, so that it answers EALREADY.
+/// True if a TIMEOUT_REMOVE comes too late and answers EALREADY: its TIMEOUT counts as expired.
 pub(super) fn is_too_late(guard: &mut RingGuard, id: Id) -> bool {
     let Some((timeout, _)) = timeout_removed(guard, id).filter(|(_, draw)| draw.below(2) == 0) else {
         return false;
@@ -78,7 +78,7 @@ pub(super) fn is_too_late(guard: &mut RingGuard, id: Id) -> bool {
     true
 }
 
-/// The TIMEOUT that a TIMEOUT_REMOVE means, where it is about to fire, and this is drawn.
+/// Returns the TIMEOUT that a TIMEOUT_REMOVE names, if it is about to fire and the rule is drawn.
 fn timeout_removed(guard: &RingGuard, id: Id) -> Option<(Id, Draw)> {
     let (chaos, request) = (guard.chaos.as_ref()?, guard.slab.get(id)?);
     let Op::TimeoutRemove(remove) = &request.op else { return None };
@@ -88,13 +88,13 @@ fn timeout_removed(guard: &RingGuard, id: Id) -> Option<(Id, Draw)> {
     Some((timeout, draw))
 }
 
-/// How long the timer of a TIMEOUT has to go, where that is not long.
+/// Time that the timer of a TIMEOUT has left, if it is short.
 fn left_ns(request: &Request) -> Option<u64> {
     let timeout = request.op.timeout().filter(|timeout| !timeout.linked && !timeout.multishot)?;
     Some(request.deadline_ns.saturating_sub(timeout.clock.now_ns())).filter(|left_ns| *left_ns <= EDGE_NS)
 }
 
-/// Whether a TIMEOUT counts as one whose time has passed.
+/// True if a TIMEOUT counts as expired.
 pub fn fires(request: &Request) -> bool {
     request.number & FIRES != 0
 }

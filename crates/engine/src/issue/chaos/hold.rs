@@ -1,6 +1,7 @@
-//! Requests that are held back: rule `late`, what `lifetimes` and `edge` hold back, and how they are let go.
+//! Requests that the rules `late`, `lifetimes` and `edge` hold back, and their release.
 //!
-//! One that is held back waits for a timer, as a TIMEOUT does, and keeps what it names: its file, its registered buffer.
+//! A request that is held back waits for a timer, as a TIMEOUT does. It keeps the resources that it names: its file,
+//! its registered buffer.
 
 use super::{edge, is_notification, About, ASIDE_NS, HELD_BACK_NS, NUMBER, OVERTAKEN_BY, UNORDERED, WAS_HELD};
 use crate::chaos::rules::Rule;
@@ -13,8 +14,9 @@ use crate::ring::{RingGuard, State};
 use crate::Errno;
 use anyring_abi::Opcode;
 
-/// Whether a request may be held back. On a ring that defers completions nobody but its owner lets it go, who may wait elsewhere
-/// for what a send or a write does: only what takes data in is held back there, if nothing else depends on its order.
+/// True if a request may be held back. On a ring that defers completions only the owner releases requests, and may
+/// wait elsewhere for the effect of a send or a write. So there only a request that takes data in is held back, and
+/// only if nothing else depends on its order.
 pub(super) fn may_be_held(guard: &RingGuard, request: &Request) -> bool {
     use Opcode::*;
     let takes = matches!(
@@ -28,7 +30,7 @@ pub(super) fn may_be_held(guard: &RingGuard, request: &Request) -> bool {
     may_take_long(request.opcode) && (!guard.ring().defers() || (takes && !keeps_order()))
 }
 
-/// Whether natively such a request may have to wait, for a device, a server or memory if for nothing else.
+/// True if natively such a request may have to wait, for a device, a server or memory at least.
 fn may_take_long(opcode: Opcode) -> bool {
     use Opcode::*;
     let transfers = matches!(
@@ -85,7 +87,7 @@ pub(super) struct Hold {
     pub(super) what: &'static str,
 }
 
-/// Whether a request is to be held back by a rule, and how.
+/// Returns how a rule holds a request back, if one does.
 pub(super) fn drawn_hold(state: &RingGuard, id: Id) -> Option<Hold> {
     let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
     let number = request.number & NUMBER;
@@ -102,8 +104,8 @@ pub(super) fn drawn_hold(state: &RingGuard, id: Id) -> Option<Hold> {
     Some(Hold { rule, turn: number + draw.below(OVERTAKEN_BY), ns, flag: 0, what: "held back" })
 }
 
-/// Holds a request back, until the program waits for it or some time has passed. What comes behind it on the same stream is held
-/// back behind it.
+/// Holds a request back, until the program waits for it or some time has passed. Later requests on the same stream
+/// are held back after it. True if the request does not begin now.
 pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> bool {
     let joins = guard.slab.get(id).is_some_and(|request| !guard.ring().defers() || may_be_held(guard, request));
     let state = &mut **guard;
@@ -122,9 +124,9 @@ pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> 
     }
     let (after, not_before_ns) = before.unwrap_or((0, 0));
     let turn = drawn.map_or(0, |hold| hold.turn).max(after);
-    // What is behind another keeps its order by the timers, too.
+    // A request that follows another on a stream keeps its order by the timers, too.
     let until_ns = Clock::Monotonic.now_ns().saturating_add(drawn.map_or(0, |hold| hold.ns)).max(not_before_ns);
-    // Where there is no memory for the timer it is not held back.
+    // Without memory for the timer the request is not held back.
     if chaos.held.try_reserve(1).is_err() || state.timers.make_room(Clock::Monotonic, state.slab.len()).is_err() {
         return false;
     }
@@ -142,7 +144,7 @@ pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> 
     let state = &mut **guard;
     let request = &mut state.slab[id];
     if let Target::Number(fd) = request.target {
-        note_use(fd); // a close of it is looked at
+        note_use(fd); // so that its close is noticed
     }
     request.number |= WAS_HELD | drawn.map_or(0, |hold| hold.flag);
     wait_for_timer(guard, id, until_ns);
@@ -150,7 +152,7 @@ pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> 
     true
 }
 
-/// What the request names of the ring's files and buffers, and its second file, it has from now on.
+/// Makes a request keep the registered files and buffers that it names, and its second file.
 fn keep_resources(guard: &mut RingGuard, id: Id) -> Result<(), Errno> {
     guard.keep_file(id)?;
     let fd = guard.number_of(&guard.slab[id].target)?;
@@ -163,7 +165,7 @@ fn keep_resources(guard: &mut RingGuard, id: Id) -> Result<(), Errno> {
     found
 }
 
-/// The request waits for a timer, for which there is room.
+/// Makes a request wait for a timer, for which there is room.
 pub(super) fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
     let state = &mut **guard;
     let request = &mut state.slab[id];
@@ -174,12 +176,13 @@ pub(super) fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
     guard.work_appeared(true);
 }
 
-/// Whether no cancel finds the request that waits: it stands for the notification of a zero-copy send, or natively does not wait.
+/// True if no cancel finds the waiting request: it stands for the notification of a zero-copy send, or natively does
+/// not wait.
 pub fn is_out_of_reach(request: &Request) -> bool {
     is_notification(request) || request.opcode == Opcode::TimeoutRemove
 }
 
-/// Takes a request that is held back off the timers: it goes on, or ends.
+/// Takes the timer off a request that is held back: it goes on, or ends.
 #[cold]
 pub fn stop_timer(state: &mut State, id: Id) {
     if let Some(chaos) = &mut state.chaos {
@@ -188,26 +191,26 @@ pub fn stop_timer(state: &mut State, id: Id) {
     }
 }
 
-/// A request that was held back has its turn, among those that are ready.
+/// Queues a request that was held back, after those that are ready.
 #[cold]
 pub fn let_go(guard: &mut RingGuard, id: Id) {
     guard.slab[id].make_ready();
     guard.queue.push(id);
 }
 
-/// A request that was [let go](let_go) and has not begun: natively it would be at work.
+/// True if a request was released and has not begun: natively it would be in progress.
 pub fn was_let_go(request: &Request) -> bool {
     request.number & WAS_HELD != 0 && matches!(request.state(), request::State::Ready)
 }
 
-/// The program waits: lets one request go that was held back, or the backlog. False where there is none.
+/// Releases, when the program waits, one request that was held back, or the backlog. False if there is neither.
 #[cold]
 pub fn let_next_go(guard: &mut RingGuard) -> bool {
     if guard.chaos.as_mut().is_some_and(|chaos| core::mem::take(&mut chaos.keeps_backlog)) {
         return true;
     }
     while let Some(next) = guard.chaos.as_mut().and_then(|chaos| chaos.take_next_held()) {
-        // A forked child has none of its parent's requests.
+        // A forked child has none of the parent's requests.
         if guard.slab.get(next.id).is_some_and(|request| matches!(request.state(), request::State::Timed)) {
             let id = guard.stop_timer(next.id).id();
             let_go(guard, id);

@@ -1,4 +1,4 @@
-//! From a request's turn on its memory is watched: rule `lifetimes`, and what sanitizers are told of.
+//! Watches the memory of requests from their turn on: rule `lifetimes`, and the reports to sanitizers.
 
 use super::NUMBER;
 use crate::chaos::watch::{Memory, Watch};
@@ -11,7 +11,7 @@ use crate::ring::{RingGuard, State};
 use anyring_abi::Opcode;
 use core::mem::ManuallyDrop;
 
-/// What the request will have filled is told with its result.
+/// Notes the memory that a request fills, to report it with the request's result.
 pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get_mut(id)) else { return };
@@ -25,7 +25,7 @@ pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
     }
 }
 
-/// The metadata of a request: names, addresses and lengths. None without memory for them.
+/// Returns the metadata of a request: names, addresses and lengths. `None` without memory for them.
 fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
     let (mut names, mut ranges, mut all) = (Vec::new(), Vec::new(), true);
     op.each_part(&mut |name, address, bytes| {
@@ -39,7 +39,7 @@ fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
     all.then_some((names, ranges))
 }
 
-/// From a request's turn on its memory is watched. Before, another of its chain may write to it.
+/// Watches a request's memory from its turn on. Before that, another request of its chain may write to it.
 pub(super) fn begin_watch(state: &mut State, id: Id) {
     let fd = state.slab.get(id).and_then(|request| state.number_of(&request.target).ok());
     let copies = state.iopoll.is_none() && fd.is_some_and(|fd| !is_direct(fd));
@@ -50,7 +50,7 @@ pub(super) fn begin_watch(state: &mut State, id: Id) {
         return;
     }
     if let Some(place) = known {
-        chaos.watched.swap_remove(place); // a forked child's request has got an id of its parent's
+        chaos.watched.swap_remove(place); // a forked child's request has got an id of the parent's
     }
     if chaos.watched.try_reserve(1).is_err() {
         return;
@@ -66,7 +66,7 @@ pub(super) fn begin_watch(state: &mut State, id: Id) {
     let Some(memory) = Memory::keep(ranges, names, registered) else { return };
     let mut inlet = None;
     if direction == Direction::Read {
-        // Neither what is to lie in a registered buffer nor what a device gets can be elsewhere.
+        // Data for a registered buffer cannot be placed elsewhere, nor can data that a device transfers.
         let Some(ours) = memory.inlet().filter(|_| copies && !registered) else { return };
         request.op.redirect(ours.as_ptr() as usize);
         let mut places = memory.parts_at(ours.as_ptr() as usize);
