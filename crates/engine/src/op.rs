@@ -1,8 +1,8 @@
-//! Operations: what each opcode reads from its SQE and which system call answers it.
+//! Operations: the SQE fields that each opcode reads, and the system call that answers it.
 //!
-//! One file a family. An operation owns its arguments, `prep` and `issue`: `prep` reads each SQE field once and rejects
-//! what it does not know; `issue` attempts the operation and answers a [`Verdict`]. An operation never posts a CQE, never
-//! picks a path and never takes a lock of a ring: `issue` alone decides what a verdict leads to.
+//! One file a family. An operation owns its arguments, `prep` and `issue`. `prep` reads each SQE field once and
+//! rejects values that it does not know. `issue` attempts the operation and returns a [`Verdict`]. An operation never
+//! posts a CQE, picks a path or takes a ring's lock. The module `issue` alone decides what follows from a verdict.
 
 pub mod buffers;
 pub mod cancel;
@@ -38,7 +38,7 @@ use crate::os::check;
 use crate::Errno;
 use anyring_abi::{Sqe, IOSQE_FIXED_FILE};
 
-/// Which readiness a request waits for.
+/// The readiness that a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// `EPOLLIN` and what implies it.
@@ -47,18 +47,18 @@ pub enum Direction {
     Write,
 }
 
-/// Why a worker gets a request.
+/// The reason for giving a request to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Punt {
     /// IOSQE_ASYNC.
     AskedFor,
-    /// It would have to wait here, for a device most of all: what a read wants is not in the page cache.
+    /// The request would have to wait here, most often for a device: the data of a read is not in the page cache.
     WouldWait,
-    /// The file, or the operation, has no nonblocking form.
+    /// The file or the operation has no nonblocking form.
     NoForm,
-    /// O_DIRECT, where the kernel's AIO does not take it.
+    /// O_DIRECT, if the kernel's AIO does not take it.
     Direct,
-    /// Only a thread with its submitter's identity may make it.
+    /// Only a thread with the submitter's identity may make the request.
     Identity,
 }
 
@@ -66,7 +66,7 @@ impl Punt {
     /// Every reason.
     pub const ALL: [Punt; 5] = [Punt::AskedFor, Punt::WouldWait, Punt::NoForm, Punt::Direct, Punt::Identity];
 
-    /// As a trace says it.
+    /// The name in a trace.
     pub fn name(self) -> &'static str {
         match self {
             Punt::AskedFor => "asked_for",
@@ -78,21 +78,21 @@ impl Punt {
     }
 }
 
-/// Why an attempt was left out, and who makes up for it.
+/// The reason for skipping an attempt, and what makes up for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
-    /// The last one found nothing, and no event has come since: the next event leads to one.
+    /// The last attempt found nothing, and no event has come since. The next event leads to one.
     KnownEmpty,
-    /// The last few found nothing: it is made before anybody sleeps.
+    /// The last few attempts found nothing. The attempt is made before any thread sleeps.
     Postponed,
-    /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`): arming makes an event of what
-    /// is there.
+    /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`). Arming makes an
+    /// event of what is there.
     PollFirst,
-    /// The same of one whose first look comes once it is armed, which tells whether the file can be polled.
+    /// The attempt is made once the request is armed, which shows whether the file can be polled.
     LookOnceArmed,
-    /// Only a thread with its submitter's identity may make it: arming makes an event of what is there.
+    /// Only a thread with the submitter's identity may make the attempt. Arming makes an event of what is there.
     OthersIdentity,
-    /// There is no nonblocking form: arming makes an event of what is there.
+    /// There is no nonblocking form. Arming makes an event of what is there.
     NoForm,
 }
 
@@ -107,7 +107,7 @@ impl Skip {
         Skip::NoForm,
     ];
 
-    /// As a trace says it.
+    /// The name in a trace.
     pub fn name(self) -> &'static str {
         match self {
             Skip::KnownEmpty => "known_empty",
@@ -119,18 +119,18 @@ impl Skip {
         }
     }
 
-    /// Arming makes an event of what is there already.
+    /// True if arming makes an event of what is there already.
     pub fn tells_anew(self) -> bool {
         matches!(self, Skip::PollFirst | Skip::LookOnceArmed | Skip::OthersIdentity | Skip::NoForm)
     }
 
-    /// The attempt is yet to be made, whether or not there is an event.
+    /// True if the attempt is yet to be made, with or without an event.
     pub fn is_postponed(self) -> bool {
         matches!(self, Skip::Postponed | Skip::LookOnceArmed)
     }
 }
 
-/// What an attempt at an operation led to.
+/// The outcome of an attempt at an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
@@ -139,22 +139,22 @@ pub enum Verdict {
     /// Finished with this result, which the kernel counts as a failure although it is no error (a short transfer): links
     /// break.
     DoneShort(i32),
-    /// There is nothing in this direction, for this request or any other: wait for readiness and try again. Where the file cannot be polled, a
-    /// worker does it.
+    /// There is nothing in this direction, for this request or any other: wait for readiness and try again. If the
+    /// file cannot be polled, a worker makes the request.
     WouldBlock(Direction),
-    /// No attempt was made: wait for readiness, and for what is there already as [`Skip`] says.
+    /// No attempt was made: wait for readiness. [`Skip`] says how what is there already is found.
     Skipped(Direction, Skip),
-    /// There is no nonblocking form of this call here (RWF_NOWAIT is not supported, say): wait for readiness if the file
-    /// can be polled, then let a worker make the plain call, since another reader may win; else straight to a worker.
+    /// This call has no nonblocking form here (RWF_NOWAIT is not supported, for example). If the file can be polled,
+    /// wait for readiness. Then let a worker make the plain call, since another reader may win.
     NeedsWorkerWhenReady(Direction),
     /// Only a thread that may sleep can do this, and why.
     NeedsWorker(Punt),
-    /// The submitting thread can do this, once it has let go of the ring; another is a worker.
+    /// The submitting thread can do this once it has released the ring; any other thread must be a worker.
     NeedsCaller,
     /// The kernel's AIO is to make the transfer.
     NeedsDevice,
-    /// Finished, with flags for the CQE (a buffer that was chosen). `failed` breaks links. `IORING_CQE_F_32` says that the
-    /// operation has the second half of its CQE ([`Op::extra`]).
+    /// Finished, with flags for the CQE (for a buffer that was chosen). `failed` breaks links. `IORING_CQE_F_32`
+    /// means that the operation has the second half of its CQE ([`Op::extra`]).
     DoneWith {
         /// The CQE's result.
         result: i32,
@@ -167,15 +167,15 @@ pub enum Verdict {
     Shot {
         /// The CQE's result.
         result: i32,
-        /// `IORING_CQE_F_*` besides F_MORE.
+        /// `IORING_CQE_F_*` without F_MORE.
         flags: u32,
     },
-    /// A new descriptor, to be answered as a number or installed in the registered files.
+    /// A new descriptor, to be returned as a number or installed in the registered files.
     Descriptor(i32),
 }
 
 impl Verdict {
-    /// `Done` with a system call's answer.
+    /// Makes `Done` of a system call's result.
     pub fn of(result: Result<usize, Errno>) -> Verdict {
         match result {
             Ok(value) => Verdict::Done(value as i32),
@@ -183,8 +183,9 @@ impl Verdict {
         }
     }
 
-    /// `Done` with the answer of a call whose error the kernel does not count as a failure: links go on, and with
-    /// IOSQE_CQE_SKIP_SUCCESS it has no CQE. Source: the operations in io_uring/ that answer without `req_set_fail`.
+    /// Makes `Done` of a call's result whose error the kernel does not count as a failure. Links go on after such an
+    /// error, and with IOSQE_CQE_SKIP_SUCCESS it has no CQE. Source: the operations in io_uring/ that answer without
+    /// `req_set_fail`.
     pub fn uncounted(result: Result<usize, Errno>) -> Verdict {
         match result {
             Ok(value) => Verdict::Done(value as i32),
@@ -192,8 +193,8 @@ impl Verdict {
         }
     }
 
-    /// [`uncounted`](Self::uncounted) for a call on `fd`: that there is no such file is a failure, since the kernel finds
-    /// it before the operation begins.
+    /// [`uncounted`](Self::uncounted) for a call on `fd`. A missing file is a failure, since the kernel finds it
+    /// before the operation begins.
     pub fn uncounted_on(fd: i32, result: Result<usize, Errno>) -> Verdict {
         if result == Err(Errno::BADF) {
             let flags = crate::descriptors::status_flags(fd);
@@ -204,7 +205,7 @@ impl Verdict {
         Verdict::uncounted(result)
     }
 
-    /// Which readiness is waited for: an attempt found nothing, or none was made.
+    /// The readiness to wait for, if an attempt found nothing or none was made.
     pub fn waits(self) -> Option<Direction> {
         match self {
             Verdict::WouldBlock(direction) | Verdict::Skipped(direction, _) => Some(direction),
@@ -212,35 +213,36 @@ impl Verdict {
         }
     }
 
-    /// Nothing has to be waited for any more.
+    /// True if nothing has to be waited for any more.
     pub fn is_final(self) -> bool {
         let done = matches!(self, Verdict::Done(_) | Verdict::DoneShort(_) | Verdict::DoneWith { .. });
         done || matches!(self, Verdict::Descriptor(_))
     }
 
-    /// `Done` with an error.
+    /// Makes `Done` of an error.
     pub fn error(error: Errno) -> Verdict {
         Verdict::Done(-error.raw_os_error())
     }
 }
 
-/// Under which circumstances an operation is issued.
+/// The circumstances in which an operation is issued.
 #[derive(Debug, Clone, Copy)]
 pub struct Context {
     /// The descriptor, with registered files resolved; -1 for operations without one.
     pub fd: i32,
-    /// The caller must not sleep: answer `WouldBlock` or `NeedsWorker` instead. False on a worker.
+    /// The caller must not sleep: return `WouldBlock` or `NeedsWorker` instead. False on a worker.
     pub nonblock: bool,
 }
 
-/// NOP: what is left where an operation has been taken away, to a worker, say, and what an SQE that was refused has.
+/// NOP: the operation of a request whose own was taken away (to a worker, for example), and of an SQE that was
+/// refused.
 impl Default for Op {
     fn default() -> Op {
         Op::Nop(nop::Nop::default())
     }
 }
 
-// A request holds its operation, and both are moved when it is made: what is rare belongs into a box.
+// A request holds its operation, and both are moved when it is made: rare parts belong in a box.
 const _: () = assert!(size_of::<Op>() <= 80 && size_of::<Verdict>() <= 12);
 
 /// SQE fields that an operation may have to find zero.
@@ -258,7 +260,7 @@ pub enum Field {
     Pad2,
 }
 
-/// `EINVAL` when one of `fields` is not zero.
+/// Returns `EINVAL` if one of `fields` is not zero.
 #[inline]
 pub fn reject_unused(sqe: &Sqe, fields: &[Field]) -> Result<(), Errno> {
     for field in fields {
@@ -280,7 +282,8 @@ pub fn reject_unused(sqe: &Sqe, fields: &[Field]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `EBADF` for `IOSQE_FIXED_FILE` on an operation whose `fd` names no file to work on (a directory, or nothing).
+/// Returns `EBADF` for `IOSQE_FIXED_FILE` on an operation whose `fd` names no file to work on (a directory, or
+/// nothing).
 pub fn reject_fixed_file(sqe: &Sqe) -> Result<(), Errno> {
     if sqe.flags & IOSQE_FIXED_FILE != 0 {
         return Err(Errno::BADF);
@@ -288,7 +291,7 @@ pub fn reject_fixed_file(sqe: &Sqe) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes a system call whose arguments are the program's own, as a verdict.
+/// Makes a system call whose arguments are the program's own.
 #[inline]
 pub fn call(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     check(crate::os::syscall(number, args))

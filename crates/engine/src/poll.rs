@@ -1,16 +1,17 @@
 //! Waiting for readiness: a ring's poll set.
 //!
-//! Every pollable descriptor that a request ever waited for keeps a standing edge-triggered registration, so that arming
-//! again costs nothing. What is remembered of it is a hint: the kernel keys a registration by (file, number), and a close
-//! that was not seen leaves the entry naming another file. So each entry carries a generation that comes back with every
-//! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
-//! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
+//! Every pollable descriptor that a request ever waited for keeps a standing edge-triggered registration, so that
+//! arming again costs nothing. What is remembered of it is a hint. The kernel keys a registration by (file, number),
+//! and a close that was not seen leaves the entry naming another file. So each entry carries a generation that comes
+//! back with every event, and stale events are ignored. Before a thread sleeps, every entry armed since its last
+//! check gets one EPOLL_CTL_MOD. It finds a reused number (ENOENT) and polls the file again.
 //!
-//! `poll/facts.rs` has what is remembered of each file, `poll/turns.rs` who goes first. `issue/arm.rs` works on all of this
-//! for requests that wait, `issue/single.rs` for those of Linux AIO that wait alone, `issue/turns.rs` for polls that are made
-//! together and for requests that were armed without an attempt.
+//! `poll/facts.rs` has what is remembered of each file, `poll/turns.rs` the order of service. `issue/arm.rs` works on
+//! all of this for requests that wait, and `issue/single.rs` for those of Linux AIO that wait alone. `issue/turns.rs`
+//! makes polls together, and handles requests that were armed without an attempt.
 //!
-//! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
+//! All of this is part of a ring's state and is accessed under the ring's lock only. `epoll_wait` alone is called
+//! outside it.
 
 pub(crate) mod facts;
 pub(crate) mod turns;
@@ -33,7 +34,7 @@ pub(crate) const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLW
 pub(crate) const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 
-/// How often to look at what epoll(7) does not watch.
+/// The interval of polls on files that epoll(7) does not watch.
 pub const LOOK_NS: u64 = 10_000_000;
 
 /// Data of the wake-up descriptor's registration: no descriptor has this number.
@@ -41,10 +42,10 @@ pub(crate) const KICK: u64 = u64::MAX;
 /// Data of the engine end's registration, through which other processes wake this one (`shared::member`).
 pub(crate) const FOREIGN_KICK: u64 = u64::MAX - 1;
 
-/// Data of the registration through which the kernel's AIO tells of completions.
+/// Data of the registration through which the kernel's AIO reports completions.
 pub const DEVICE: u64 = u64::MAX - 2;
 
-/// What is known of one descriptor number.
+/// The state of one descriptor number.
 #[derive(Default)]
 pub(crate) struct Entry {
     /// Comes back with every event; changes when the number is found to name another file.
@@ -52,15 +53,15 @@ pub(crate) struct Entry {
     /// Events that the standing registration asks for, 0 for none.
     pub(crate) registered: u32,
     pub(crate) facts: Facts,
-    /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
+    /// A read (or a poll, for Linux AIO) was armed without an attempt. The attempt is made before any thread sleeps.
     pub(crate) postponed: bool,
-    /// On the list of entries to verify before a sleep.
+    /// The entry is on the list of those to verify before a sleep.
     pub(crate) unverified: bool,
-    /// On the list of entries that epoll(7) does not watch.
+    /// The entry is on the list of those that epoll(7) does not watch.
     pub(crate) unwatched: bool,
-    /// What the last look found there: multishot polls have been told of it.
+    /// The events that the last poll found there; multishot polls have reported them.
     pub(crate) found: u16,
-    /// The place of a request that waits here alone, in the ring's context of Linux AIO: then the lists are empty.
+    /// The place of a request that waits here alone, in the ring's context of Linux AIO. Then the lists are empty.
     pub(crate) single: Option<u32>,
     pub(crate) readers: List,
     pub(crate) writers: List,
@@ -76,7 +77,7 @@ impl Entry {
         }
     }
 
-    /// Events of the file that it named before must not count, nor what was known of it.
+    /// Drops what was known of the file that the number named before, and makes its events stale.
     fn names_another_file(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.facts = Facts::default();
@@ -90,82 +91,83 @@ impl Entry {
 /// A ring's poll set.
 #[derive(Default)]
 pub struct PollSet {
-    /// By descriptor number.
+    /// The entries, by descriptor number.
     entries: Vec<Option<Box<Entry>>>,
     pub(crate) epoll: Option<i32>,
     kick: Option<i32>,
     pub(crate) unverified: VecDeque<i32>,
-    /// Entries with a request whose first attempt was put off.
+    /// Entries with a request whose first attempt was postponed.
     pub(crate) postponed: VecDeque<i32>,
     /// Entries that epoll(7) does not watch: see [`PollSet::leave_unwatched`].
     unwatched: VecDeque<i32>,
-    /// Looks at the poll set while there was something in one of the first two.
+    /// Number of polls while `unverified` or `postponed` had an entry.
     looks: u32,
-    /// Whose turn it is.
+    /// The waiting requests that are to be served next.
     pub(crate) due: turns::Due,
-    /// Requests that wait for readiness.
+    /// Number of requests that wait for readiness.
     pub(crate) armed: u32,
-    /// Room for what a look at the poll set finds.
+    /// Buffer for the events of a poll.
     pub(crate) seen: Vec<EpollEvent>,
 }
 
 impl PollSet {
-    /// Whether a first attempt was put off and not made up for.
+    /// True if a first attempt was postponed and is yet to be made.
     pub fn has_postponed(&self) -> bool {
         !self.postponed.is_empty()
     }
 
-    /// The attempt that was put off on `fd` is made, or left to an event of its registration.
+    /// Drops the postponed attempt on `fd`: it is made, or left to an event of its registration.
     pub fn forget_postponed(&mut self, fd: i32) {
         if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.postponed)) {
             self.postponed.retain(|other| *other != fd);
         }
     }
 
-    /// The first attempt on `fd` is put off: it is made before anybody sleeps.
+    /// Postpones the first attempt on `fd`: it is made before any thread sleeps.
     pub(crate) fn postpone(&mut self, fd: i32) {
         if !core::mem::replace(&mut self.entry(fd).postponed, true) {
             self.postponed.push_back(fd);
         }
     }
 
-    /// Whether a request could wait alone on `fd` for the events `wanted`, which its registration has to ask for already.
+    /// True if a request could wait alone on `fd` for the events `wanted`, which its registration has to ask for
+    /// already.
     pub(crate) fn has_room_single(&mut self, fd: i32, wanted: u32) -> bool {
         let entry = self.existing(fd).filter(|entry| entry.registered & wanted == wanted && entry.idle());
         entry.is_some_and(|entry| !entry.facts.is_shut_down()) && descriptors::closes_are_seen()
     }
 
-    /// The request at `place` in the ring's context waits alone on `fd`.
+    /// Makes the request at `place` in the ring's context wait alone on `fd`.
     pub(crate) fn begin_single(&mut self, fd: i32, place: u32) {
         self.entry(fd).single = Some(place);
         self.armed += 1;
     }
 
-    /// How many requests wait for readiness.
+    /// Number of requests that wait for readiness.
     pub fn armed(&self) -> u32 {
         self.armed
     }
 
-    /// The poll set's descriptor, once there is one.
+    /// Returns the poll set's descriptor, once there is one.
     pub fn epoll(&self) -> Option<i32> {
         self.epoll
     }
 
-    /// The descriptor that ends an epoll wait of this ring, once there is one.
+    /// Returns the descriptor that ends an epoll wait of this ring, once there is one.
     pub fn kick(&self) -> Option<i32> {
         self.kick
     }
 
-    /// Whether entries wait to be verified, or reads for their first attempt.
+    /// True if entries wait to be verified, or reads for their first attempt.
     pub fn has_unverified(&self) -> bool {
         !self.unverified.is_empty() || !self.postponed.is_empty()
     }
 
-    /// Whether it is the turn of the one that waits longest to be verified or attempted: where others are always ready
-    /// nobody ever sleeps.
+    /// True if it is the turn of the entry that has waited longest to be verified or attempted. If others are always
+    /// ready, no thread ever sleeps.
     #[inline]
     pub fn is_turn(&mut self) -> bool {
-        const TURN: u32 = 32; // what is in vain then costs each look a percent or two
+        const TURN: u32 = 32; // attempts in vain then cost each poll a percent or two
         if !self.has_unverified() {
             return false;
         }
@@ -173,7 +175,7 @@ impl PollSet {
         self.looks.is_multiple_of(TURN)
     }
 
-    /// Makes the poll set, if there can be one: where there is no descriptor for it, nothing that waits is watched.
+    /// Makes the poll set, if there can be one. If there is no descriptor for it, nothing that waits is watched.
     pub fn make_epoll_if_possible(&mut self, engine_end: i32) -> Result<Option<i32>, Errno> {
         match self.make_epoll(engine_end) {
             Err(Errno::MFILE | Errno::NFILE) => Ok(None),
@@ -181,7 +183,8 @@ impl PollSet {
         }
     }
 
-    /// The poll set's descriptor, which is made if there is none. Other processes wake it through `engine_end`, where there is one.
+    /// Returns the poll set's descriptor, which is made if there is none. Other processes wake it through
+    /// `engine_end`, if there is one.
     #[inline]
     pub fn make_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
         match self.epoll {
@@ -207,8 +210,8 @@ impl PollSet {
         Ok(set)
     }
 
-    /// Makes room for what is remembered of a number. `EBADF` for one beyond the table that is not open: the table would
-    /// grow up to it.
+    /// Makes room for the entry of a number. `EBADF` for one beyond the table that is not open: the table would grow
+    /// up to it.
     #[inline]
     pub(crate) fn make_room(&mut self, fd: i32) -> Result<(), Errno> {
         match usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
@@ -230,7 +233,7 @@ impl PollSet {
         Ok(())
     }
 
-    /// What is remembered of a number for which there is room.
+    /// Returns the entry of a number for which there is room.
     pub(crate) fn entry(&mut self, fd: i32) -> &mut Entry {
         self.entries[fd as usize].get_or_insert_with(Box::default)
     }
@@ -239,7 +242,7 @@ impl PollSet {
         self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
     }
 
-    /// Makes the standing registration ask for `events` too. False where the file cannot be polled.
+    /// Makes the standing registration ask for `events` too. False if the file cannot be polled.
     pub(crate) fn register(
         &mut self,
         epoll: Option<i32>,
@@ -250,7 +253,8 @@ impl PollSet {
         let entry = self.entry(fd);
         let wanted = entry.registered | events | EDGE;
         if wanted == entry.registered {
-            // An attempt under this very hold of the lock, on a number that cannot have changed unseen, needs no check.
+            // An attempt under this same hold of the lock, on a number that cannot have changed unseen, needs no
+            // check.
             let sure = attempted_now && descriptors::closes_are_seen();
             if !sure && !entry.unverified {
                 entry.unverified = true;
@@ -261,8 +265,8 @@ impl PollSet {
         self.control_registration(epoll, fd, wanted)
     }
 
-    /// `fd` names another file than before: what is remembered of it does not count, nor do events still to come. An
-    /// epoll registration that the old file left behind is found when the number is registered anew.
+    /// Forgets what is remembered of `fd`, which names another file than before, and makes its events stale. An epoll
+    /// registration that remains of the old file is found when the number is registered anew.
     pub fn forget(&mut self, fd: i32) {
         if mutated(Mutation::OwnNumbersStayKnown) && descriptors::is_own(fd) {
             return;
@@ -274,7 +278,7 @@ impl PollSet {
     }
 
     /// Adds or changes the registration, whichever the kernel accepts: a number may have been reused, or its file may
-    /// still be registered through a duplicate. False where the file cannot be polled.
+    /// still be registered through a duplicate. False if the file cannot be polled.
     pub(crate) fn control_registration(&mut self, epoll: Option<i32>, fd: i32, wanted: u32) -> Result<bool, Errno> {
         let Some(epoll) = epoll else { return self.leave_unwatched(fd) };
         let entry = self.entry(fd);
@@ -286,7 +290,7 @@ impl PollSet {
         };
         let mut answer = Sys::epoll_ctl(epoll, first, fd, wanted, data(entry));
         if matches!(answer, Err(Errno::NOENT | Errno::EXIST)) {
-            // Another file than the one we knew: events of the old one must not count.
+            // Another file than the known one: events of the old one must not count.
             entry.names_another_file();
             answer = Sys::epoll_ctl(epoll, second, fd, wanted, data(entry));
         }
@@ -302,10 +306,10 @@ impl PollSet {
         answer
     }
 
-    /// What waits on `fd` is looked for from time to time ([`LOOK_NS`]): there is no poll set, or epoll(7) does not take the
-    /// file for a reason that concerns no request of the kernel's: sets watch each other too deeply, too many watch one file
-    /// (`ep_loop_check`, `reverse_path_check` in fs/eventpoll.c), or the user watches too much. False where the file cannot be
-    /// polled.
+    /// Leaves the requests on `fd` to polls from time to time ([`LOOK_NS`]). Either there is no poll set, or epoll(7)
+    /// does not take the file, for a reason that concerns no request of the kernel's. Sets may watch each other too
+    /// deeply, too many may watch one file (`ep_loop_check`, `reverse_path_check` in fs/eventpoll.c), or the user
+    /// watches too much. False if the file cannot be polled.
     fn leave_unwatched(&mut self, fd: i32) -> Result<bool, Errno> {
         let kind = file_status(fd)?.kind;
         let can_be_polled = ![libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind);
@@ -319,18 +323,19 @@ impl PollSet {
         Ok(can_be_polled)
     }
 
-    /// Whether something waits that epoll(7) does not watch.
+    /// True if a request may wait for a file that epoll(7) does not watch.
     #[inline]
     pub fn has_unwatched(&self) -> bool {
         !self.unwatched.is_empty()
     }
 
-    /// When to look again at what is not watched, if there is something.
+    /// Time until the next poll of files that are not watched, if there are any.
     pub fn look_ns(&self) -> Option<u64> {
         self.has_unwatched().then_some(LOOK_NS)
     }
 
-    /// The next number that is not watched, and the generation of its entry; those on which nothing waits any more leave the list.
+    /// Returns the next number that is not watched, and the generation of its entry. Numbers without waiting requests
+    /// leave the list.
     pub(crate) fn next_unwatched(&mut self) -> Option<(i32, u32)> {
         loop {
             let fd = self.unwatched.pop_front()?;
@@ -345,7 +350,7 @@ impl PollSet {
         }
     }
 
-    /// How many numbers are not watched.
+    /// Number of descriptors that are not watched.
     pub(crate) fn unwatched(&self) -> usize {
         self.unwatched.len()
     }
@@ -355,15 +360,15 @@ impl PollSet {
         let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
         entry.facts.may_be_ready();
         if entry.unwatched {
-            return; // it is looked at anyhow
+            return; // it is polled anyway
         }
         let wanted = entry.registered;
-        // A number that cannot be registered any more is found out before the next sleep.
+        // A number that can no longer be registered is found before the next sleep.
         let _ = self.control_registration(Some(epoll), fd, wanted);
     }
 
-    /// In a forked child: gives up the child's numbers of what the parent goes on using. What is remembered may be in the
-    /// middle of a change by a thread that the child does not have, and is not looked at.
+    /// Gives up, in a forked child, the child's numbers of what the parent goes on using. Memory is not touched: a
+    /// thread that the child does not have may have been changing it.
     pub fn abandon(mut self) {
         for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {
             descriptors::close(fd);
@@ -371,7 +376,7 @@ impl PollSet {
         core::mem::forget(self);
     }
 
-    /// Forgets everything but the poll set itself, on which somebody may be asleep.
+    /// Forgets everything except the poll set itself, on which a thread may be asleep.
     pub fn forget_requests(&mut self) {
         self.entries.clear();
         self.unverified.clear();
@@ -380,7 +385,7 @@ impl PollSet {
         self.armed = 0;
     }
 
-    /// Closes what the set holds.
+    /// Closes the set's descriptors.
     pub fn release(&mut self) {
         for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {
             descriptors::close(fd);

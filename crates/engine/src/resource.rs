@@ -1,4 +1,4 @@
-//! What a program registers with a ring: files, buffers, an eventfd; and the call that does it.
+//! Resources that a program registers with a ring: files, buffers, memory regions, and settings.
 
 pub mod buf_ring;
 pub mod buffers;

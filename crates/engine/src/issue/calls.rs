@@ -88,8 +88,8 @@ impl Calls {
 }
 
 impl RingGuard {
-    /// Puts a request in flight whose call this thread makes. A worker gets it instead in three cases: this thread may
-    /// not make calls, the call may wait for a server or a disk, or earlier calls took long.
+    /// Puts a request in flight whose call this thread makes. A worker gets it instead if this thread may not make
+    /// calls. A worker also gets a call that may wait for a server or a disk, and calls after others that took long.
     pub(crate) fn leave_to_caller(&mut self, id: Id) {
         let request = &self.slab[id];
         let is_forced = request.op.is_forced(request.opcode);

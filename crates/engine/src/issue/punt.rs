@@ -350,7 +350,7 @@ fn ends_in_worker(request: &Request, result: i32) -> bool {
     by_worker && !brought
 }
 
-/// The requests of a ring's present holder that depend on its identity.
+/// The requests of a ring's present holder that depend on the holder's identity.
 #[derive(Default)]
 pub struct Submission {
     pub(crate) workers: Option<Arc<CredsPool>>,

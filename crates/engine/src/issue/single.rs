@@ -1,11 +1,11 @@
 //! Requests of Linux AIO that wait alone on their descriptor.
 //!
-//! Such a request needs only its operation, and nothing else that a [`Request`] has: no neighbours, no chain, no
-//! shared record (a context belongs to one process). It stays in its place in the context. The descriptor's entry
-//! names that place, and readiness ends the request there.
+//! Such a request uses only its operation of what a [`Request`] has. It has no neighbours, no chain and no shared
+//! record (a context belongs to one process). It stays in its place in the context. The descriptor's entry names that
+//! place, and readiness ends the request there.
 //!
-//! Other causes first make it a request on the entry's list ([`join_list`]): a cancellation, a close, a second
-//! request on the descriptor, a verdict that leads elsewhere.
+//! Anything else first makes it a request on the entry's list ([`join_list`]). Examples are a cancellation, a close,
+//! a second request on the descriptor, and a verdict that leads elsewhere.
 //!
 //! Part of a ring's state, as all of `poll`. While a request is in neither place, an [`Unanswered`] stands for it in
 //! case of a panic.

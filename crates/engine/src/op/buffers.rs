@@ -39,7 +39,7 @@ impl BuffersChange {
         Ok(BuffersChange { group, count, first: Some(Listed { address: sqe.addr, bytes: sqe.len, id }) })
     }
 
-    /// Makes the change: 0, or how many buffers were removed.
+    /// Makes the change. Returns 0, or the number of buffers that were removed.
     pub fn apply(&self, groups: &mut Groups) -> Result<usize, Errno> {
         let done = match self.first {
             Some(first) => groups.provide(self.group, first, self.count),
@@ -55,5 +55,5 @@ impl Operation for BuffersChange {
     }
 }
 
-/// Where the kernel's addresses begin (`access_ok`).
+/// The first of the kernel's addresses (`access_ok`).
 const PROGRAM_END: u64 = 1 << 63;

@@ -1,4 +1,4 @@
-//! ASYNC_CANCEL: arguments and checks, and which requests it means. Finding them is `issue::cancel`'s.
+//! ASYNC_CANCEL: arguments and checks, and the requests that it matches. `issue::cancel` finds them.
 
 use super::{reject_unused, Field, LooksBefore, OnRing, Operation, Verdict};
 use crate::Errno;
@@ -8,21 +8,21 @@ use anyring_abi::{
     IOSQE_FIXED_FILE,
 };
 
-/// Which requests to end. Source: io_uring_enter(2), IORING_OP_ASYNC_CANCEL; `io_cancel_req_match` in
+/// The requests to end. Source: io_uring_enter(2), IORING_OP_ASYNC_CANCEL; `io_cancel_req_match` in
 /// io_uring/cancel.c.
 #[derive(Debug, Clone, Copy)]
 pub struct Cancel {
-    /// `user_data` that must match, unless another key alone was asked for.
+    /// `user_data` that must match, unless only other keys were asked for.
     pub user_data: Option<u64>,
     /// Descriptor (or index of a registered file) that must match.
     pub fd: Option<(i32, bool)>,
     /// Opcode that must match.
     pub opcode: Option<u32>,
-    /// Whatever there is matches.
+    /// Every request matches.
     pub any: bool,
-    /// End all that match, and answer how many.
+    /// End all that match, and return their number.
     pub all: bool,
-    /// IORING_ASYNC_CANCEL_ALL itself, which ANY does without.
+    /// IORING_ASYNC_CANCEL_ALL was given; ANY implies `all` without it.
     pub by_list: bool,
 }
 
@@ -44,8 +44,8 @@ impl Cancel {
         Cancel::with_flags(flags, sqe.addr, sqe.fd, sqe.len)
     }
 
-    /// From the `IORING_ASYNC_CANCEL_*` flags and the keys they select. With ANY no key is looked at, which only
-    /// IORING_REGISTER_SYNC_CANCEL lets a program combine with others.
+    /// Reads the `IORING_ASYNC_CANCEL_*` flags and the keys they select. With ANY no key is used; only
+    /// IORING_REGISTER_SYNC_CANCEL lets a program combine it with others.
     pub fn with_flags(flags: u32, user_data: u64, fd: i32, opcode: u32) -> Result<Cancel, Errno> {
         let known = IORING_ASYNC_CANCEL_ALL
             | IORING_ASYNC_CANCEL_FD
@@ -70,7 +70,7 @@ impl Cancel {
         })
     }
 
-    /// Whether a request with these keys is meant; `fd` is its resolved descriptor.
+    /// True if a request with these keys matches; `same_file` says that it works on the descriptor's file.
     pub fn matches(&self, user_data: u64, opcode: Opcode, same_file: bool) -> bool {
         self.user_data.is_none_or(|wanted| wanted == user_data)
             && self.opcode.is_none_or(|wanted| wanted == opcode as u32)
@@ -87,7 +87,8 @@ impl Operation for Cancel {
         LooksBefore::Everything
     }
 
-    /// It finds itself among those that workers are at, where it means itself. Source: `__io_async_cancel` in io_uring/cancel.c.
+    /// Answers EALREADY to a cancel that means itself: it is among those that workers run. Source:
+    /// `__io_async_cancel` in io_uring/cancel.c.
     fn answer_in_worker(&self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict {
         let means_itself = !self.all && self.matches(user_data, opcode, false);
         if verdict == Verdict::error(Errno::NOENT) && means_itself {

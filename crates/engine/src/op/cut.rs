@@ -1,6 +1,6 @@
-//! Transfers that are made shorter than asked, or to other memory: for chaos.
+//! Transfers that chaos makes shorter than asked, or makes to other memory.
 //!
-//! The bytes that are left are transferred as if the program had asked for no more, so the data stays right.
+//! The remaining bytes are transferred as if the program had asked for no more, so the data stays right.
 
 use super::fs::Fs;
 use super::net::{socket_option, Net};
@@ -10,12 +10,12 @@ use crate::os::file_status;
 
 /// `sizeof(struct statx)` (linux/stat.h).
 const STATX_BYTES: usize = 256;
-/// What pipe(7) has a write transfer as one: PIPE_BUF.
+/// The most bytes that one write to a pipe transfers as a whole: PIPE_BUF of pipe(7).
 const AT_ONCE_BYTES: usize = 4096;
 
 impl Op {
-    /// How many bytes it asks for, if fewer may be transferred without an error: not what is one message, not what has one size,
-    /// not what asks for all of it. 1 where that is left to the buffer that it chooses.
+    /// Number of bytes that it asks for, if fewer may be transferred without an error. `None` for a message, for data
+    /// of a fixed size, and if all of it is asked for. 1 if the size is left to the buffer that it chooses.
     pub fn divisible_bytes(&self, fd: i32) -> Option<usize> {
         let (bytes, writes) = match self {
             Op::Rw(rw) => rw.divisible_bytes()?,
@@ -25,8 +25,8 @@ impl Op {
         is_divisible(fd, writes, bytes).then_some(bytes)
     }
 
-    /// Which way its data goes, and where that is: addresses and lengths in program memory. None where it chooses its buffers, and
-    /// for zero-copy sends, which have the memory beyond their CQE.
+    /// The direction of its data, and the addresses and lengths in program memory. `None` if it chooses its buffers,
+    /// and for zero-copy sends, which use the memory beyond their CQE.
     pub fn data(&self) -> Option<(Direction, Vec<[usize; 2]>)> {
         match self {
             Op::Rw(op) if !op.selects() => Some((op.direction(), op.ranges().to_vec())),
@@ -35,7 +35,7 @@ impl Op {
         }
     }
 
-    /// Has its data go to or come from `to` on, one range behind the other.
+    /// Moves its data to memory from `to` on, one range after the other.
     pub fn redirect(&mut self, to: usize) {
         match self {
             Op::Rw(op) => redirect_ranges(op.ranges_mut(), to),
@@ -44,9 +44,10 @@ impl Op {
         }
     }
 
-    /// Calls `place` for each part of program memory that it fills, or a send reads, besides its data: with the manual's name, the
-    /// address and the bytes of that part; the answer is where it is from now on. Always for the same parts, in the same order. Not
-    /// of multishot requests, nor of what is made within io_uring_enter(2): GETSOCKOPT, PIPE.
+    /// Calls `place` for each part of program memory, except its data, that it fills or that a send reads. `place`
+    /// gets the name of the part in the manual, its address and its bytes, and returns the address from now on. The
+    /// parts and their order never change. Multishot requests have none, nor do those that are made within
+    /// io_uring_enter(2): GETSOCKOPT, PIPE.
     pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
         match self {
             Op::Net(Net::Accept(op)) => op.each_part(place),
@@ -61,12 +62,12 @@ impl Op {
         }
     }
 
-    /// Some of that is filled with some errors, too.
+    /// True if some errors, too, fill some of these parts.
     pub fn answers_errors(&self) -> bool {
         matches!(self, Op::Waitid(_))
     }
 
-    /// Has it ask for so many bytes only.
+    /// Makes it ask for so many bytes only.
     pub fn cut(&mut self, bytes: usize) {
         match self {
             Op::Rw(rw) => rw.cut(bytes),
@@ -76,11 +77,11 @@ impl Op {
     }
 }
 
-/// Whether a transfer of so many bytes can come out short on this file.
+/// True if a transfer of `bytes` can come out short on this file.
 fn is_divisible(fd: i32, writes: bool, bytes: usize) -> bool {
     let Ok(status) = file_status(fd) else { return false };
     match status.kind {
-        // Of O_DIRECT, whole sectors; a pipe of packets has O_DIRECT, too (pipe(2)).
+        // O_DIRECT transfers whole sectors; a pipe of packets has O_DIRECT, too (pipe(2)).
         libc::S_IFREG | libc::S_IFBLK => !is_direct(fd),
         libc::S_IFIFO => !is_direct(fd) && (!writes || bytes > AT_ONCE_BYTES),
         libc::S_IFSOCK => socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM),
@@ -88,12 +89,12 @@ fn is_divisible(fd: i32, writes: bool, bytes: usize) -> bool {
     }
 }
 
-/// Whether transfers on this file go by O_DIRECT.
+/// True if transfers on this file use O_DIRECT.
 pub fn is_direct(fd: i32) -> bool {
     status_flags(fd).is_ok_and(|flags| flags & libc::O_DIRECT != 0)
 }
 
-/// The first `bytes` of ranges of memory.
+/// Cuts ranges of memory to their first `bytes`.
 pub(super) fn cut_ranges(ranges: &mut [[usize; 2]], bytes: usize) {
     let mut left = bytes;
     for [_, length] in ranges {
@@ -102,7 +103,7 @@ pub(super) fn cut_ranges(ranges: &mut [[usize; 2]], bytes: usize) {
     }
 }
 
-/// Puts ranges one behind the other, from `to` on.
+/// Puts ranges one after the other, from `to` on.
 pub(super) fn redirect_ranges(ranges: &mut [[usize; 2]], to: usize) {
     let mut next = to;
     for [address, length] in ranges {

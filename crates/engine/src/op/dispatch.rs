@@ -1,4 +1,4 @@
-//! The kinds of operations: the one list of them, through which every question goes.
+//! The kinds of operations: the one list of them, and the dispatch to each.
 
 use super::operation::{LooksBefore, OnRing, Operation, Turn, Waiter};
 use super::poll::PollAdd;
@@ -11,7 +11,7 @@ use crate::{identity, Errno};
 use anyring_abi::Opcode;
 use core::ops::ControlFlow;
 
-/// Defines the kinds, and `each!`, which has each of them answer for itself. `$d` stands for the dollar of that macro.
+/// Defines the kinds, and `each!`, which dispatches to each of them. `$d` stands for the dollar of that macro.
 macro_rules! kinds {
     (($d:tt) $($kind:ident($type:ty),)*) => {
         /// A prepared operation.
@@ -59,7 +59,7 @@ kinds! {
     UringCmd(super::uring_cmd::UringCmd),
 }
 
-/// Methods that ask the operation by the method of the same name.
+/// Defines methods that call the operation's method of the same name.
 macro_rules! asks {
     ($($(#[$attribute:meta])* fn $name:ident(self $(, $arg:ident: $type:ty)*) -> $answer:ty;)*) => {
         $(
@@ -72,7 +72,7 @@ macro_rules! asks {
     };
 }
 
-/// The same of those that may change it.
+/// Defines such methods that may change the operation.
 macro_rules! has {
     ($($(#[$attribute:meta])* fn $name:ident(self $(, $arg:ident: $type:ty)*) $(-> $answer:ty)?;)*) => {
         $(
@@ -136,13 +136,14 @@ impl Op {
         fn opens_through_cache(self) -> bool;
     }
 
-    /// When its maker's identity counts (`wq::creds`): as the opcode's row says, but for what the ring itself makes.
+    /// Returns when the issuing thread's identity counts (`wq::creds`): as the opcode's row says, except for what the
+    /// ring makes.
     pub fn identity(&self, opcode: Opcode) -> Identity {
         let row = row(opcode).map_or(Identity::Never, |row| row.identity);
         each!(self, it => it.identity(row))
     }
 
-    /// What it leads to depends on the calling thread's credentials and directory: see `wq::creds`.
+    /// True if the outcome depends on the calling thread's credentials and directory: see `wq::creds`.
     pub fn depends_on_caller(&self, opcode: Opcode) -> bool {
         match self.identity(opcode) {
             Identity::Never => false,
@@ -151,17 +152,17 @@ impl Op {
         }
     }
 
-    /// Natively a worker makes it from the start (`REQ_F_FORCE_ASYNC`).
+    /// True if natively a worker makes it from the start (`REQ_F_FORCE_ASYNC`).
     pub fn is_forced(&self, opcode: Opcode) -> bool {
         row(opcode).is_some_and(|row| row.forced) || each!(self, it => it.is_forced())
     }
 
-    /// A SEND with IORING_RECVSEND_BUNDLE.
+    /// True for a SEND with IORING_RECVSEND_BUNDLE.
     pub fn sends_bundle(&self) -> bool {
         self.is_bundle() && self.sends()
     }
 
-    /// What a READ or WRITE of any form is.
+    /// Returns a READ or WRITE of any form.
     #[inline]
     pub fn rw(&self) -> Option<&Rw> {
         if let Op::Rw(rw) = self {
@@ -171,7 +172,7 @@ impl Op {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns a READ or WRITE of any form, to be changed.
     #[inline]
     pub fn rw_mut(&mut self) -> Option<&mut Rw> {
         if let Op::Rw(rw) = self {
@@ -181,7 +182,7 @@ impl Op {
         }
     }
 
-    /// What a POLL_ADD waits for.
+    /// Returns a POLL_ADD.
     #[inline]
     pub fn poll(&self) -> Option<&PollAdd> {
         if let Op::Poll(poll) = self {
@@ -191,7 +192,7 @@ impl Op {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns a POLL_ADD, to be changed.
     #[inline]
     pub fn poll_mut(&mut self) -> Option<&mut PollAdd> {
         if let Op::Poll(poll) = self {
@@ -201,7 +202,7 @@ impl Op {
         }
     }
 
-    /// The time of a TIMEOUT or LINK_TIMEOUT, which only a timer answers.
+    /// Returns a TIMEOUT or LINK_TIMEOUT, which only a timer completes.
     #[inline]
     pub fn timeout(&self) -> Option<&Timeout> {
         if let Op::Timeout(timeout) = self {
@@ -211,7 +212,7 @@ impl Op {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns a TIMEOUT or LINK_TIMEOUT, to be changed.
     #[inline]
     pub fn timeout_mut(&mut self) -> Option<&mut Timeout> {
         if let Op::Timeout(timeout) = self {

@@ -12,12 +12,13 @@ pub struct EpollCtl {
     epoll: i32,
     operation: i32,
     fd: i32,
-    /// The program's `struct epoll_event`, as bytes: the engine never looks into it.
+    /// The program's `struct epoll_event`, as bytes. The engine reads it only to see if a ring is watched
+    /// edge-triggered.
     event: [u8; size_of::<EpollEvent>()],
 }
 
 impl EpollCtl {
-    /// Reads the SQE; the event is copied now, for every operation but `EPOLL_CTL_DEL`, as the kernel does.
+    /// Reads the SQE. The event is copied now, for every operation except `EPOLL_CTL_DEL`, as the kernel does.
     pub fn prep(sqe: &Sqe) -> Result<EpollCtl, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::FileIndex])?;
         let operation = sqe.len as i32;
@@ -28,7 +29,7 @@ impl EpollCtl {
         Ok(EpollCtl { epoll: sqe.fd, operation, fd: sqe.off as i32, event })
     }
 
-    /// The ring that is watched from now on, and whether edge-triggered. A level-triggered watcher is noted.
+    /// Returns the ring that is watched from now on; true if edge-triggered. A level-triggered watcher is noted.
     pub fn watches_ring(&self) -> Option<(i32, bool)> {
         let adds = matches!(self.operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD);
         if !adds || !is_ring(self.fd) {
@@ -50,7 +51,7 @@ impl Operation for EpollCtl {
         Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))
     }
 
-    /// It may have a ring watched.
+    /// Watches a ring, if the operation adds or changes one.
     fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
         if let Some((fd, edge_triggered)) = self.watches_ring() {
             ring.watch_ring(fd, edge_triggered);

@@ -1,18 +1,18 @@
-//! FILES_UPDATE and FIXED_FD_INSTALL: between the program's descriptors and the registered files.
+//! FILES_UPDATE and FIXED_FD_INSTALL: moves files between the program's descriptors and the registered files.
 
 use super::{call, reject_unused, Context, Field, OnRing, Operation, Verdict};
 use crate::Errno;
 use anyring_abi::{Sqe, IORING_FIXED_FD_NO_CLOEXEC, IOSQE_FIXED_FILE};
 
-/// Replaces registered files; issued by `issue`, which has them. Source: io_uring_enter(2),
-/// IORING_OP_FILES_UPDATE; `io_files_update` in io_uring/rsrc.c.
+/// Replaces registered files. `issue`, which owns them, makes it. Source: io_uring_enter(2), IORING_OP_FILES_UPDATE;
+/// `io_files_update` in io_uring/rsrc.c.
 #[derive(Debug, Clone, Copy)]
 pub struct FilesUpdate {
-    /// The first slot, or `IORING_FILE_INDEX_ALLOC` for any that are free.
+    /// The first slot, or `IORING_FILE_INDEX_ALLOC` for any free ones.
     pub first: u32,
     /// Address of the descriptors.
     pub fds: u64,
-    /// How many.
+    /// Number of descriptors.
     pub count: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The first call of a READ, WRITE, RECV or SEND that asks for nothing else, made from its SQE.
+//! The first call of a READ, WRITE, RECV or SEND without options, made from its SQE.
 
 use super::net::transfer;
 use super::rw::{self, CURRENT_POSITION};
@@ -7,20 +7,21 @@ use crate::memory::view::SqeRef;
 use crate::Errno;
 use anyring_abi::{Sqe, MAX_RW_COUNT};
 
-/// A transfer without flags, attributes or address, of some bytes, on a file that is named by its number.
+/// A transfer without flags, attributes or address, of at least one byte, on a file that is named by its number.
 #[derive(Clone, Copy)]
 pub struct FirstCall {
     /// The file's number.
     pub fd: i32,
-    /// Which way the data goes.
+    /// The direction of the data.
     pub direction: Direction,
     buffer: [usize; 2],
-    /// Where a READ or WRITE begins; `None` for RECV and SEND.
+    /// The file offset of a READ or WRITE; `None` for RECV and SEND.
     offset: Option<u64>,
 }
 
 impl FirstCall {
-    /// READ and WRITE, of an SQE whose flags, `ioprio` and `op_flags` are zero. `None` if `Rw` has to look at more.
+    /// Reads a READ or WRITE from an SQE whose flags, `ioprio` and `op_flags` are zero. `None` if `Rw` has to read
+    /// more.
     #[inline(always)] // in the loop over SQEs
     pub fn of_file(sqe: &SqeRef, direction: Direction) -> Option<FirstCall> {
         let (fd, bytes) = (sqe.fd(), sqe.len() as usize);
@@ -29,7 +30,7 @@ impl FirstCall {
         is_simple.then_some(FirstCall { fd, direction, buffer, offset })
     }
 
-    /// The same for RECV and SEND, and `Transfer`.
+    /// Reads a RECV or SEND from such an SQE. `None` if `Transfer` has to read more.
     #[inline(always)] // in the loop over SQEs
     pub fn of_socket(sqe: &SqeRef, direction: Direction) -> Option<FirstCall> {
         let (fd, bytes) = (sqe.fd(), sqe.len() as usize);
@@ -38,21 +39,21 @@ impl FirstCall {
         is_simple.then_some(FirstCall { fd, direction, buffer: [sqe.addr() as usize, bytes], offset: None })
     }
 
-    /// An SQE that asks for the same.
+    /// Returns an SQE that asks for the same.
     pub fn sqe(&self, opcode: u8, user_data: u64) -> Sqe {
         let [addr, len] = self.buffer.map(|word| word as u64);
         let (fd, off) = (self.fd, self.offset.unwrap_or(0));
         Sqe { opcode, fd, off, addr, len: len as u32, user_data, ..Sqe::default() }
     }
 
-    /// It may be a transfer of whole sectors: see `Rw::may_be_direct`.
+    /// True if it may be a transfer of whole sectors: see `Rw::may_be_direct`.
     #[inline]
     pub fn may_be_direct(&self) -> bool {
         let [address, bytes] = self.buffer;
         self.offset.is_some_and(|offset| (address | bytes | offset as usize).is_multiple_of(512))
     }
 
-    /// Makes the call without waiting. A file without a position is asked as `Rw::assume_stream` has it asked.
+    /// Makes the call without waiting. A file without a position gets the call that `Rw::assume_stream` makes.
     #[inline]
     pub fn make(&self, is_stream: bool) -> Result<usize, Errno> {
         let write = self.direction == Direction::Write;
@@ -66,8 +67,8 @@ impl FirstCall {
         }
     }
 
-    /// Whether so many bytes are the result. A regular file may give the rest of a short count, a socket that filled the buffer
-    /// may have more to tell of.
+    /// True if `count` is the result. A regular file may still give the rest after a short count. A socket that
+    /// filled the buffer may have more data to report.
     #[inline]
     pub fn is_result(&self, count: usize, is_stream: bool) -> bool {
         match (self.offset, self.direction) {

@@ -1,12 +1,12 @@
 //! OPENAT, OPENAT2, CLOSE, STATX, RENAMEAT, UNLINKAT, MKDIRAT, SYMLINKAT, LINKAT.
 //!
-//! The calls are made in the thread that submits (`issue::calls`), with its credentials and working directory; the kernel sends
-//! most of them to a worker that has the same, and so do we while they take long (`issue::stalls`). Paths are copied when the SQE
-//! is read, as the kernel does, so the program may reuse that memory.
+//! The submitting thread makes the calls (`issue::calls`), with its credentials and working directory. The kernel
+//! sends most of them to a worker with the same identity; so does the engine while they take long (`issue::stalls`).
+//! Paths are copied when the SQE is read, as in the kernel, so the program may reuse that memory.
 //!
-//! Opening is the one call that may wait for somebody else (the other end of a FIFO, a lease, a modem line). The kernel
-//! attempts it with O_NONBLOCK in the submitting thread and takes that flag off the new file again, so a FIFO opened for
-//! reading is open at once, and for writing without a reader is ENXIO; with O_CREAT or O_TRUNC, or with IOSQE_ASYNC, it
+//! Only opening may wait for somebody else (the other end of a FIFO, a lease, a modem line). The kernel attempts it
+//! with O_NONBLOCK in the submitting thread and clears that flag on the new file. So a FIFO opens at once for
+//! reading, and for writing without a reader it is ENXIO. With O_CREAT or O_TRUNC, or with IOSQE_ASYNC, the kernel
 //! makes the plain call on a worker, which then waits. [`Open`] leads to the same results.
 
 use super::{call, reject_fixed_file, reject_unused, Context, Field, Identity, OnRing, Operation, Punt, Verdict};
@@ -32,11 +32,11 @@ const OPEN_FLAGS: u64 = 0x7f_ffc3;
 /// One of the family, with its arguments.
 #[derive(Debug)]
 pub enum Fs {
-    /// openat(2) and openat2(2).
+    /// An open: openat(2) and openat2(2).
     Open(Open),
-    /// close(2), or the emptying of a slot of the registered files. `issue` makes it: see [`Fs::close_now`].
+    /// A close(2), or the emptying of a slot of the registered files. `issue` makes it: see [`Fs::close_now`].
     Close {
-        /// The descriptor, 0 when `slot` is not.
+        /// The descriptor; 0 if `slot` is not 0.
         fd: i32,
         /// Registered file slot plus one, 0 for an ordinary descriptor.
         slot: u32,
@@ -97,7 +97,7 @@ impl Fs {
         })
     }
 
-    /// The plain close of an ordinary descriptor, for `issue` once nothing of the engine's hangs on it.
+    /// Closes an ordinary descriptor, once `issue` has detached the engine's requests from it.
     pub fn close_now(fd: i32) -> Verdict {
         Verdict::of(call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]))
     }
@@ -158,15 +158,15 @@ impl Operation for Fs {
         }
     }
 
-    /// A worker may sleep in the call, which SIGSTOP interrupts and SIGCONT begins anew: the directory is the request's own
-    /// from now on. Where there is no room for it the program's number has to do.
+    /// Keeps the directory for a worker that may sleep in the call. SIGSTOP interrupts the call and SIGCONT restarts
+    /// it, so the request needs a descriptor of its own. Without room for one it uses the program's number.
     fn hold_names(&mut self) -> Option<i32> {
         if let Fs::Open(open) = self {
             if open.dirfd >= 0 && !open.path.is_absolute() {
                 open.directory = FixedFile::private(open.dirfd).ok();
             }
         }
-        None // of a directory nothing is remembered
+        None // nothing is remembered of a directory
     }
 
     fn asks_elsewhere(&self) -> bool {
@@ -182,13 +182,13 @@ impl Operation for Fs {
         }
     }
 
-    /// It opens a file that it may make or cut off.
+    /// True if it opens a file that it may create or truncate.
     fn is_forced(&self) -> bool {
         matches!(self, Fs::Open(open) if open.how.is_forced_to_worker())
     }
 }
 
-/// What the kernel wants to be zero, by opcode.
+/// The SQE fields that the kernel requires to be zero, by opcode.
 fn unused_fields(opcode: Opcode) -> &'static [Field] {
     match opcode {
         Opcode::Openat | Opcode::Openat2 => &[Field::BufIndex],
@@ -205,8 +205,8 @@ fn unused_fields(opcode: Opcode) -> &'static [Field] {
 pub struct Path(Box<[u8]>);
 
 impl Path {
-    /// Copies the program's string at `address`: `EFAULT`, `ENAMETOOLONG`, and `ENOENT` for an empty one unless that is
-    /// allowed. Source: `getname_flags` in fs/namei.c.
+    /// Copies the program's string at `address`: `EFAULT`, `ENAMETOOLONG`, and `ENOENT` for an empty one unless that
+    /// is allowed. Source: `getname_flags` in fs/namei.c.
     pub(super) fn import(address: u64, may_be_empty: bool) -> Result<Path, Errno> {
         let path = Path::import_bounded(address, PATH_BYTES_MAX)?;
         if path.0.len() == 1 && !may_be_empty {
@@ -234,7 +234,7 @@ impl Path {
         Err(Errno::NAMETOOLONG)
     }
 
-    /// Whether there is nothing before the terminating zero.
+    /// True if there is nothing before the terminating zero.
     pub(super) fn is_empty(&self) -> bool {
         self.0.len() == 1
     }
@@ -247,7 +247,7 @@ impl Path {
         self.0.first() == Some(&b'/')
     }
 
-    /// Where the copy is.
+    /// The address of the copy.
     pub(super) fn address(&self) -> usize {
         self.0.as_ptr() as usize
     }
@@ -263,8 +263,9 @@ struct OpenHow {
 }
 
 impl OpenHow {
-    /// Copies the program's structure of `bytes`: what lies beyond the fields known here must be zero (`E2BIG`), as in
-    /// `copy_struct_from_user`; so is a structure of more than a page, which the kernel's io_uring would go through.
+    /// Copies the program's structure of `bytes` bytes. All beyond the fields known here must be zero (`E2BIG`), as
+    /// in `copy_struct_from_user`. A structure of more than a page is `E2BIG`, too; the kernel's io_uring would read
+    /// all of it.
     fn import(address: u64, bytes: u32) -> Result<OpenHow, Errno> {
         if bytes < OPEN_HOW_BYTES {
             return Err(Errno::INVAL);
@@ -285,19 +286,19 @@ impl OpenHow {
         self.flags & flag as u64 == flag as u64
     }
 
-    /// Whether opening may wait for somebody. Not for directories (O_TMPFILE contains O_DIRECTORY), bare paths and files
-    /// that come into being, nor when the program said that it does not want to wait.
+    /// True if opening may wait for somebody. Not so for directories (O_TMPFILE contains O_DIRECTORY), bare paths,
+    /// files that are created, and programs that asked not to wait.
     fn may_wait(&self) -> bool {
         let created = self.has(libc::O_CREAT) && self.has(libc::O_EXCL);
         !(created || self.has(libc::O_PATH) || self.has(libc::O_DIRECTORY) || self.has(libc::O_NONBLOCK))
     }
 
-    /// Whether the kernel makes the plain call on a worker from the start (`io_openat_force_async`).
+    /// True if the kernel makes the plain call on a worker from the start (`io_openat_force_async`).
     fn is_forced_to_worker(&self) -> bool {
         self.has(libc::O_CREAT) || self.has(libc::O_TRUNC)
     }
 
-    /// Whether openat(2) does the same with these flags; it ignores what openat2(2) refuses.
+    /// True if openat(2) does the same with these flags; it ignores flags that openat2(2) refuses.
     fn is_plain(&self) -> bool {
         let makes_a_file = self.has(libc::O_CREAT) || self.has(libc::O_TMPFILE);
         let mode_known = if makes_a_file { 0o7777 } else { 0 };
@@ -309,7 +310,7 @@ impl OpenHow {
 #[derive(Debug)]
 pub struct Open {
     dirfd: i32,
-    /// In its place, once a worker is to make the call.
+    /// The descriptor used in place of `dirfd`, once a worker is to make the call.
     directory: Option<Arc<FixedFile>>,
     path: Path,
     how: OpenHow,
@@ -319,7 +320,7 @@ pub struct Open {
 }
 
 impl Open {
-    /// Where it looks for which name, and whether it may make a file, or empty one.
+    /// Returns the directory and the name, and whether the call may create a file, or empty one.
     pub(crate) fn names(&self) -> (i32, &CStr, bool, bool) {
         (self.dirfd, self.path.as_c_str(), self.how.has(libc::O_CREAT), self.how.has(libc::O_TRUNC))
     }
@@ -343,12 +344,14 @@ impl Open {
                 if attempt {
                     let off = 0i32;
                     let args = [fd, libc::FIONBIO as usize, &off as *const i32 as usize, 0, 0, 0];
-                    // The descriptor is new and nobody else's yet; FIONBIO fails on no file that was just opened.
+                    // The descriptor is new, and no other thread knows it; FIONBIO fails on no file that was just
+                    // opened.
                     let _ = call(libc::SYS_ioctl, args);
                 }
                 Verdict::Descriptor(fd as i32)
             }
-            // A lease is being broken, say. With RESOLVE_CACHED it is the answer that the program asked for.
+            // For example, a lease is being broken. With RESOLVE_CACHED this is the answer that the program asked
+            // for.
             Err(Errno::AGAIN) if attempt && self.how.resolve & RESOLVE_CACHED == 0 => {
                 Verdict::NeedsWorker(Punt::WouldWait)
             }
@@ -362,7 +365,8 @@ impl Open {
         self.directory.as_ref().map_or(self.dirfd, |directory| directory.fd) as usize
     }
 
-    /// Looks before a FIFO is opened for reading: an attempt would wake a writer that waits for a reader to stay.
+    /// Checks for a FIFO before it is opened for reading: an attempt would wake a writer that waits for a reader to
+    /// stay.
     fn names_a_fifo(&self) -> bool {
         // SAFETY: an all-zero `stat` is a value: it has only integers.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -370,7 +374,7 @@ impl Open {
         call(libc::SYS_newfstatat, args).is_ok() && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
     }
 
-    /// One call, with `extra` flags. A descriptor that goes to a slot is close-on-exec until it is there.
+    /// Makes one call, with `extra` flags. A descriptor for a slot is close-on-exec until it is there.
     fn open(&self, extra: i32) -> Result<usize, Errno> {
         let slot_flags = if self.slot != 0 { libc::O_CLOEXEC } else { 0 };
         let how = OpenHow { flags: self.how.flags | (extra | slot_flags) as u64, ..self.how };
@@ -404,7 +408,7 @@ mod tests {
 
     const INLINE: Context = Context { fd: -1, nonblock: true };
 
-    /// A directory of the test's own, removed with all that is in it.
+    /// A temporary directory of the test, removed with its contents.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -440,7 +444,7 @@ mod tests {
         Fs::prep(Opcode::Openat, &sqe).unwrap().issue(context)
     }
 
-    /// The file's flags as fcntl(2) answers them; closes it.
+    /// Returns the file's flags from fcntl(2), and closes the file.
     fn flags_of(verdict: Verdict) -> i32 {
         let Verdict::Descriptor(fd) = verdict else { panic!("{verdict:?}") };
         let flags = crate::descriptors::status_flags(fd).unwrap();
@@ -453,7 +457,7 @@ mod tests {
         let directory = Directory::new("fifo");
         let fifo = directory.fifo("fifo");
         assert_eq!(flags_of(open(&fifo, libc::O_RDONLY, INLINE)) & (libc::O_NONBLOCK | libc::O_ACCMODE), 0);
-        // A child that another test has just forked may hold a copy of what was closed above, for a moment.
+        // A child that another test has just forked may briefly hold a copy of a descriptor closed above.
         let mut to_write = open(&fifo, libc::O_WRONLY, INLINE);
         for _ in 0..200 {
             let Verdict::Descriptor(fd) = to_write else { break };

@@ -1,4 +1,4 @@
-//! FUTEX_WAIT, FUTEX_WAITV, FUTEX_WAKE: arguments and checks. Waiting is `wq::futex`'s.
+//! FUTEX_WAIT, FUTEX_WAITV, FUTEX_WAKE: arguments and checks. `wq::futex` waits.
 
 use super::{call, reject_unused, Context, Field, Operation, Punt, Verdict, Waiter};
 use crate::os::{can_wait_for_several, user_read, GuardedWords};
@@ -10,7 +10,7 @@ const SIZE_MASK: u32 = 3;
 const SIZE_U32: u32 = 2;
 const NUMA: u32 = 4;
 const MPOL: u32 = 8;
-/// Threads of one process only.
+/// Only threads of one process use the futex.
 const PRIVATE: u32 = 128;
 /// The plain futex of one process.
 pub const PRIVATE_U32: u32 = SIZE_U32 | PRIVATE;
@@ -27,12 +27,12 @@ pub const ANY: u32 = u32::MAX;
 /// `FUTEX_WAITV_MAX`.
 pub const WORDS_MAX: usize = 128;
 
-/// A futex, and the value that it has to have for somebody to wait on it.
+/// A futex, and the value that it must have for a thread to wait on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Word {
-    /// Of the program; not trusted.
+    /// The address in program memory; not trusted.
     pub address: u64,
-    /// What is expected there.
+    /// The value that is expected there.
     pub value: u32,
     /// `FUTEX2_*`.
     pub flags: u32,
@@ -47,7 +47,7 @@ impl Word {
         Ok(Word { address, value: u32::try_from(value).map_err(|_| Errno::INVAL)?, flags })
     }
 
-    /// Where it may be: `get_futex_key` in kernel/futex/core.c looks at this first.
+    /// Checks the address, as `get_futex_key` in kernel/futex/core.c does first.
     fn check_place(&self) -> Result<(), Errno> {
         let bytes = if self.flags & NUMA != 0 { 8 } else { 4 };
         if !self.address.is_multiple_of(bytes) {
@@ -59,7 +59,7 @@ impl Word {
         Ok(())
     }
 
-    /// `EAGAIN` when it holds another value.
+    /// Returns `EAGAIN` if the futex holds another value.
     pub fn check(&self) -> Result<(), Errno> {
         self.check_place()?;
         match GuardedWords::load(self.address as usize)? {
@@ -68,7 +68,7 @@ impl Word {
         }
     }
 
-    /// Which of its kind meet: FUTEX_PRIVATE_FLAG for futex(2).
+    /// The flag by which futex(2) separates private futexes from shared ones: FUTEX_PRIVATE_FLAG.
     pub fn private_flag(&self) -> i32 {
         if self.flags & PRIVATE != 0 {
             libc::FUTEX_PRIVATE_FLAG
@@ -77,19 +77,19 @@ impl Word {
         }
     }
 
-    /// Only the calls of Linux 6.7 know such a futex: it lies on a node of its choice.
+    /// True if only the calls of Linux 6.7 know such a futex: it is on a memory node of its choice.
     pub fn has_node(&self) -> bool {
         self.flags & (NUMA | MPOL) != 0
     }
 }
 
-/// Waits until one of some futexes is woken. Source: io_uring_enter(2), IORING_OP_FUTEX_WAIT and IORING_OP_FUTEX_WAITV;
-/// io_uring/futex.c.
+/// Waits until one of several futexes is woken. Source: io_uring_enter(2), IORING_OP_FUTEX_WAIT and
+/// IORING_OP_FUTEX_WAITV; io_uring/futex.c.
 #[derive(Debug)]
 pub struct Wait {
     first: Word,
     others: Box<[Word]>,
-    /// A wake has to have one of these bits.
+    /// A wake must have one of these bits.
     pub mask: u32,
 }
 
@@ -124,7 +124,7 @@ impl Wait {
         core::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Whether all hold their values now.
+    /// Checks that all hold their values now.
     pub fn check(&self) -> Result<(), Errno> {
         if self.mask == 0 {
             return Err(Errno::INVAL);
@@ -150,10 +150,10 @@ impl Operation for Wait {
     }
 }
 
-/// Wakes who waits on a futex. Source: io_uring_enter(2), IORING_OP_FUTEX_WAKE; io_uring/futex.c.
+/// Wakes waiters on a futex. Source: io_uring_enter(2), IORING_OP_FUTEX_WAKE; io_uring/futex.c.
 #[derive(Debug, Clone, Copy)]
 pub struct Wake {
-    /// Its value is how many to wake.
+    /// The futex. Its value is the number of waiters to wake.
     word: Word,
     mask: u32,
 }
@@ -170,7 +170,7 @@ impl Operation for Wake {
     fn issue(&mut self, _context: Context) -> Verdict {
         let Word { address, value: count, flags } = self.word;
         let (address, count) = (address as usize, count as usize);
-        // futex(2) takes a count of 0 for 1.
+        // futex(2) treats a count of 0 as 1.
         if count != 0 && !self.word.has_node() {
             let operation = libc::FUTEX_WAKE_BITSET | self.word.private_flag();
             return Verdict::of(call(
@@ -189,7 +189,7 @@ impl Operation for Wake {
     }
 }
 
-/// What waits and wakes have in common, in the order of `io_futex_prep`.
+/// Reads the arguments that waits and wakes share, in the order of `io_futex_prep`.
 fn read(sqe: &Sqe) -> Result<(Word, u32), Errno> {
     reject_unused(sqe, &[Field::Len, Field::OpFlags, Field::BufIndex, Field::FileIndex])?;
     let word = Word::new(sqe.addr, sqe.off, sqe.fd as u32)?;

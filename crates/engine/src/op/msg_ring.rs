@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct MsgRing {
     /// `IORING_MSG_*`.
     pub command: u64,
-    /// The CQE's.
+    /// The CQE's `user_data`.
     pub user_data: u64,
     /// The CQE's result.
     pub len: u32,
@@ -43,12 +43,12 @@ impl MsgRing {
         })
     }
 
-    /// Whether it sends a registered file, which is to be looked up first.
+    /// True if it sends a registered file, which must be looked up first.
     pub fn sends_file(&self) -> bool {
         self.command == IORING_MSG_SEND_FD
     }
 
-    /// For `IORING_REGISTER_SEND_MSG_RING`, which has no ring to take a file from.
+    /// Checks a message of `IORING_REGISTER_SEND_MSG_RING`, which has no ring to take a file from.
     pub fn check_is_data(&self) -> Result<(), Errno> {
         if self.command != IORING_MSG_DATA {
             return Err(Errno::INVAL);

@@ -1,11 +1,11 @@
-//! ACCEPT, CONNECT, SOCKET, SHUTDOWN, BIND, LISTEN; what sends and receives is in `net/transfer.rs`.
+//! ACCEPT, CONNECT, SOCKET, SHUTDOWN, BIND, LISTEN. Sends and receives are in `net/transfer.rs`.
 //!
-//! Transfers take MSG_DONTWAIT, so they are attempted in any thread and waited for by readiness; no thread ever sleeps in
-//! one. accept4(2) and connect(2) have no such flag: only the O_NONBLOCK of the program's own file description says
-//! whether they sleep, and that flag, like SO_RCVTIMEO, is the program's to set. So on a blocking description
+//! Transfers take MSG_DONTWAIT, so any thread attempts them, and they wait for readiness; no thread ever sleeps in
+//! one. accept4(2) and connect(2) have no such flag. Whether they sleep depends only on the O_NONBLOCK of the
+//! program's own file description. That flag, like SO_RCVTIMEO, is the program's to set. So on a blocking description
 //!
-//! - ACCEPT waits for readiness and then lets a worker make the call: if another acceptor wins, it is the worker that
-//!   sleeps, until the next connection, and not the program's thread in enter.
+//! - ACCEPT waits for readiness and then lets a worker make the call. If another acceptor wins, the worker sleeps
+//!   until the next connection, and not the program's thread in enter.
 //! - CONNECT of a stream socket is made by a worker from the start. (MSG_FASTOPEN would start it without waiting, but
 //!   sends a different SYN.) Datagram sockets connect without waiting.
 //!
@@ -59,7 +59,7 @@ pub enum Net {
     Bind(Address),
     /// listen(2).
     Listen {
-        /// How many connections may wait to be accepted.
+        /// Number of connections that may wait to be accepted.
         backlog: u32,
     },
     /// send(2), recv(2), sendmsg(2), recvmsg(2), and their zero-copy forms.
@@ -67,7 +67,7 @@ pub enum Net {
 }
 
 impl Net {
-    /// What it waits for before its first attempt, or why not.
+    /// Returns the direction to wait for before the first attempt, or why it cannot wait.
     #[cold]
     fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
         match self {
@@ -196,7 +196,7 @@ impl Operation for Net {
             }
             Net::Shutdown { how } => {
                 match call(libc::SYS_shutdown, [context.fd as usize, *how as usize, 0, 0, 0, 0]) {
-                    // Found before the call.
+                    // The kernel finds it before the call.
                     Err(Errno::NOTSOCK) => Verdict::error(Errno::NOTSOCK),
                     answer => Verdict::uncounted_on(context.fd, answer),
                 }
@@ -266,7 +266,7 @@ impl Operation for Net {
         }
     }
 
-    /// A bundle is sent until there is nothing (`io_poll_multishot_retry`).
+    /// A bundle is sent until there is nothing left (`io_poll_multishot_retry`).
     fn shots_together(&self) -> u32 {
         if self.is_bundle() && self.sends() {
             u32::MAX
@@ -289,7 +289,7 @@ impl Operation for Net {
         true
     }
 
-    /// Only with POLL_FIRST is anything but a socket waited for.
+    /// Only POLL_FIRST makes a request wait on anything but a socket.
     fn answer_unpolled(&mut self, _fd: i32) -> Option<Verdict> {
         Some(Verdict::error(if self.is_multishot() { Errno::BADFD } else { Errno::AGAIN }))
     }
@@ -341,7 +341,7 @@ pub struct Accept {
     multishot: bool,
     /// `IORING_ACCEPT_POLL_FIRST`, until the request has waited once.
     poll_first: bool,
-    /// After a connection was accepted, others still wait.
+    /// More connections wait after the one that was accepted.
     more_wait: bool,
     slot: u32,
 }
@@ -375,7 +375,7 @@ impl Accept {
         if self.multishot || self.address == 0 {
             return;
         }
-        // How long the address may be the call asks only when it has one.
+        // The call reads the room for the address only if there is an address.
         let room = user_read::<i32>(self.address_length).unwrap_or(0).clamp(0, ADDRESS_BYTES_MAX as i32);
         self.address = place("addr", self.address as usize, room as usize) as u64;
         self.address_length = place("addrlen", self.address_length as usize, size_of::<u32>()) as u64;
@@ -399,7 +399,7 @@ impl Accept {
                     return Verdict::Descriptor(fd as i32);
                 }
                 Err(Errno::AGAIN) => return self.nothing(),
-                // A worker that slept was interrupted: what it waits for is asked anew.
+                // A signal interrupted a worker's sleep: check again what it waits for.
                 Err(Errno::INTR) => {}
                 Err(error) => return Verdict::error(error),
             }
@@ -415,13 +415,13 @@ impl Accept {
     }
 }
 
-/// Whether connections wait on `fd`; only TCP's listeners tell the kernel's io_uring.
+/// True if connections wait on `fd`; only TCP's listeners report this to the kernel's io_uring.
 fn has_more_connections(fd: i32) -> bool {
     matches!(Sys::poll_now(fd, libc::POLLIN as u16), Ok(1..))
         && matches!(socket_option(fd, libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
 }
 
-/// Whether accept4(2) may sleep on `fd`; on anything but a listening socket it fails at once.
+/// True if accept4(2) may sleep on `fd`; on anything but a listening socket it fails at once.
 fn waits_for_connections(fd: i32) -> bool {
     is_blocking(fd) && socket_option(fd, libc::SO_ACCEPTCONN) == Ok(1)
 }
@@ -430,7 +430,7 @@ fn waits_for_connections(fd: i32) -> bool {
 #[derive(Debug)]
 pub struct Connect {
     address: Address,
-    /// The connection was begun by this request: the next call tells how it ended.
+    /// This request began the connection: the next call reports how it ended.
     in_progress: bool,
     /// ECONNABORTED was seen once and tried again, as the kernel does.
     aborted: bool,
@@ -447,7 +447,7 @@ impl Connect {
         if context.nonblock && waits_for_peer(context.fd) {
             return Verdict::NeedsWorker(Punt::NoForm);
         }
-        // Not asked by another call, after which the socket would be as if it had never begun to connect.
+        // Poll instead of calling again: after that call the socket would be as if it had never begun to connect.
         if self.in_progress && Sys::poll_now(context.fd, 0).is_ok_and(|seen| seen & libc::POLLERR as u16 != 0) {
             return Self::ended(context.fd);
         }
@@ -465,7 +465,7 @@ impl Connect {
         Verdict::WouldBlock(Direction::Write)
     }
 
-    /// How it ended, as the socket tells.
+    /// Returns the outcome of the connection from the socket.
     fn ended(fd: i32) -> Verdict {
         match socket_option(fd, libc::SO_ERROR) {
             Ok(error) => Verdict::Done(-error),
@@ -474,7 +474,7 @@ impl Connect {
     }
 }
 
-/// Whether connect(2) may sleep on `fd`.
+/// True if connect(2) may sleep on `fd`.
 fn waits_for_peer(fd: i32) -> bool {
     let connects_at_once = |kind| kind == libc::SOCK_DGRAM || kind == libc::SOCK_RAW;
     is_blocking(fd) && socket_option(fd, libc::SO_TYPE).is_ok_and(|kind| !connects_at_once(kind))
@@ -506,7 +506,7 @@ impl Socket {
     }
 }
 
-/// The checks of a new socket's flags: only the two known ones, and close-on-exec means nothing in a slot.
+/// Checks a new socket's flags: only the two known ones, and no close-on-exec for a slot.
 fn check_new_file(flags: u32, slot: u32) -> Result<(), Errno> {
     let (cloexec, nonblock) = (libc::SOCK_CLOEXEC as u32, libc::SOCK_NONBLOCK as u32);
     if flags & !(cloexec | nonblock) != 0 || (slot != 0 && flags & cloexec != 0) {
@@ -515,7 +515,7 @@ fn check_new_file(flags: u32, slot: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `flags` for the call: a descriptor that goes to a slot is close-on-exec until it is there.
+/// Returns `flags` for the call: a descriptor for a slot is close-on-exec until it is there.
 fn new_file_flags(flags: u32, slot: u32) -> usize {
     let slot_flags = if slot != 0 { libc::SOCK_CLOEXEC as u32 } else { 0 };
     (flags | slot_flags) as usize
@@ -546,12 +546,12 @@ impl Address {
     }
 }
 
-/// Whether calls on `fd` may sleep by its own flags.
+/// True if calls on `fd` may sleep according to its own flags.
 pub(crate) fn is_blocking(fd: i32) -> bool {
     descriptors::status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
 }
 
-/// An integer option of level SOL_SOCKET; `ENOTSOCK` when `fd` is something else. Source: socket(7).
+/// Returns an integer option of level SOL_SOCKET; `ENOTSOCK` if `fd` is something else. Source: socket(7).
 pub fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
     let mut value = 0i32;
     let mut length = size_of::<i32>() as u32;
@@ -560,7 +560,7 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
     Ok(value)
 }
 
-/// Whether another protocol is on top of a TCP socket's (TCP_ULP).
+/// True if another protocol is on top of a TCP socket's (TCP_ULP).
 pub fn has_upper_protocol(fd: i32) -> bool {
     let (mut name, mut bytes) = ([0u8; 16], 16u32);
     let (to, room) = (name.as_mut_ptr() as usize, &raw mut bytes as usize);

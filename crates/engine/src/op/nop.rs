@@ -7,7 +7,7 @@ use anyring_abi::{
     IORING_NOP_INJECT_RESULT, IORING_NOP_TW, IOSQE_FIXED_FILE,
 };
 
-/// Does nothing, or answers the result that `IORING_NOP_INJECT_RESULT` names in `len`. Source: io_uring_enter(2).
+/// Does nothing, or returns the result that `IORING_NOP_INJECT_RESULT` names in `len`. Source: io_uring_enter(2).
 #[derive(Debug, Default)]
 pub struct Nop {
     result: i32,
@@ -16,11 +16,11 @@ pub struct Nop {
 /// A NOP that looks something up first, completes by task work, or has a CQE of 32 bytes. Source: io_uring/nop.c.
 #[derive(Debug)]
 pub struct NopWith {
-    /// What it answers, once nothing was amiss.
+    /// The result, unless a lookup fails.
     result: i32,
-    /// The file that must be there, and whether it is an index into the registered ones.
+    /// The file that must be there; true if it is an index into the registered files.
     pub file: Option<(i32, bool)>,
-    /// The slot in which a registered buffer must be.
+    /// The slot that must hold a registered buffer.
     pub buffer: Option<u16>,
     by_task_work: bool,
     /// The second half of its CQE (`IORING_NOP_CQE32`).
@@ -61,7 +61,7 @@ impl Operation for Nop {
 }
 
 impl NopWith {
-    /// What it named has been looked up: it is not looked up again.
+    /// Notes the result of the lookup, which is not made again.
     pub fn looked_up(&mut self, found: Result<(), Errno>) {
         (self.file, self.buffer) = (None, None);
         if let Err(error) = found {
@@ -88,7 +88,7 @@ impl Operation for NopWith {
         }
     }
 
-    /// Its file and registered buffer only have to be there.
+    /// The file and the registered buffer only have to exist.
     fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
         if let Some((fd, false)) = self.file {
             ring.record_file(fd);

@@ -13,7 +13,7 @@ const O_NOTIFICATION_PIPE: i32 = libc::O_EXCL;
 pub struct Pipe {
     fds: u64,
     flags: u32,
-    /// The SQE's `file_index`: the slot plus one for the read end, the write end goes to the next.
+    /// The SQE's `file_index`: the slot plus one for the read end; the write end goes to the next slot.
     pub slot: u32,
 }
 
@@ -28,7 +28,7 @@ impl Pipe {
         Ok(Pipe { fds: sqe.addr, flags: sqe.op_flags, slot: sqe.file_index })
     }
 
-    /// A pipe for two slots: close-on-exec until it is there.
+    /// Makes a pipe for two slots. Its ends are close-on-exec until they are there.
     pub fn make_for_slots(&self) -> Result<[i32; 2], Errno> {
         if self.flags & libc::O_CLOEXEC as u32 != 0 {
             return Err(Errno::INVAL);

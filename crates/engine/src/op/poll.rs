@@ -1,4 +1,4 @@
-//! POLL_ADD and POLL_REMOVE: arguments and checks. Arming is `poll`'s, finding is `issue::cancel`'s.
+//! POLL_ADD and POLL_REMOVE: arguments and checks. `poll` arms them, `issue::cancel` finds them.
 
 use super::{reject_unused, Context, Direction, Field, LooksBefore, OnRing, Operation, Turn, Verdict};
 use crate::mutation::{mutated, Mutation};
@@ -11,20 +11,20 @@ use anyring_abi::{
 /// Waits for readiness. Source: io_uring_enter(2), IORING_OP_POLL_ADD.
 #[derive(Debug)]
 pub struct PollAdd {
-    /// `POLL*` bits asked for; errors and hang-ups, also of the peer alone, are always reported
-    /// (`IO_POLL_UNMASK` in io_uring/poll.c).
+    /// `POLL*` bits asked for. Errors and hang-ups, also of the peer alone, are always reported (`IO_POLL_UNMASK` in
+    /// io_uring/poll.c).
     pub events: u16,
-    /// Stays armed and answers again and again.
+    /// The request stays armed and posts CQE after CQE.
     pub multishot: bool,
-    /// Events answered whether asked for or not.
+    /// Events that are reported whether asked for or not.
     always: u16,
-    /// What it finds when it is armed, multishot, it answers as what is there, not as what woke it.
+    /// A multishot request found its file ready when it was armed. It reports the present readiness, not the wake-up.
     found: bool,
 }
 
-/// Events that poll(2) answers whether asked for or not.
+/// Events that poll(2) reports whether asked for or not.
 const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP) as u16;
-/// What says that data came to a socket: the key with which it wakes (`sock_def_readable` in net/core/sock.c).
+/// The key with which a socket wakes its waiters when data came (`sock_def_readable` in net/core/sock.c).
 const DATA: u16 = (libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND) as u16;
 
 impl PollAdd {
@@ -46,31 +46,31 @@ impl PollAdd {
         })
     }
 
-    /// IOCB_CMD_POLL. Source: `aio_poll` in fs/aio.c.
+    /// Makes an IOCB_CMD_POLL. Source: `aio_poll` in fs/aio.c.
     pub fn of_aio(events: u16) -> PollAdd {
         PollAdd { events, multishot: false, always: ALWAYS, found: false }
     }
 
-    /// Whether it waits, once, for nothing but something to read.
+    /// True if it waits, once, only for something to read.
     pub fn waits_to_read(&self) -> bool {
         const READ: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLRDHUP;
         let rest = self.events & !(READ as u16 | self.always);
         !self.multishot && self.events & libc::POLLIN as u16 != 0 && rest == 0
     }
 
-    /// What of `seen` this request answers, 0 for nothing.
+    /// Returns the events of `seen` that this request reports, 0 for none.
     pub fn matching(&self, seen: u16) -> u16 {
         seen & (self.events | self.always)
     }
 
-    /// What an event of the file it waits on is to this request: one that is armed answers the key of the socket that woke it
-    /// (`io_poll_wake` in io_uring/poll.c stashes it), in which are bits that poll(2) would not find.
+    /// Returns an event of its file as this request sees it. An armed request reports the key with which the socket
+    /// woke it (`io_poll_wake` in io_uring/poll.c stashes it). That key has bits that poll(2) would not find.
     pub fn woken(&mut self, seen: u16, is_socket: impl FnOnce() -> bool) -> u16 {
         const ENDS: u16 = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u16;
         const BESIDES: u16 = (libc::POLLPRI | libc::POLLRDBAND) as u16;
         let found = core::mem::take(&mut self.found);
         let by_data = seen & libc::POLLIN as u16 != 0 && seen & ENDS == 0;
-        // Without POLLIN the event may be one of data that lay there before.
+        // Without POLLIN the event may be one of data that was there before.
         let tells = self.events & libc::POLLIN as u16 != 0 && self.events & BESIDES != 0;
         if !found && by_data && tells && is_socket() {
             return seen | DATA;
@@ -78,7 +78,7 @@ impl PollAdd {
         seen
     }
 
-    /// Whether it was armed when its file was ready, and has not answered yet.
+    /// True if it was armed while its file was ready, and has not reported that yet.
     pub fn found_at_once(&self) -> bool {
         self.found
     }
@@ -91,7 +91,7 @@ impl Operation for PollAdd {
         }
         match Sys::poll_now(context.fd, self.events | self.always) {
             Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
-            // Arming a multishot request answers what is there already.
+            // Arming a multishot request reports what is there already.
             Ok(seen) if self.multishot => {
                 self.found = seen != 0;
                 Verdict::WouldBlock(Direction::Read)
@@ -108,8 +108,8 @@ impl Operation for PollAdd {
         self.issue(Context { fd, nonblock: true })
     }
 
-    /// epoll(7) refuses the file, which has no wait queue either. Source: `__io_arm_poll_handler` in io_uring/poll.c, without
-    /// entries.
+    /// epoll(7) refuses the file, which natively has no wait queue either. Source: `__io_arm_poll_handler` in
+    /// io_uring/poll.c, without entries.
     fn answer_unpolled(&mut self, fd: i32) -> Option<Verdict> {
         self.multishot = false;
         Some(match self.issue(Context { fd, nonblock: true }) {

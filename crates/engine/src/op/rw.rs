@@ -1,9 +1,10 @@
 //! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED, READV_FIXED, WRITEV_FIXED: preadv2(2) and pwritev2(2) with
-//! RWF_NOWAIT first, or what there is instead of it (`rw/substitute.rs`).
+//! RWF_NOWAIT first, or a substitute for it (`rw/substitute.rs`).
 //!
-//! A pipe, socket or tty has no file position: the kernel ignores the SQE's offset there, and so do we (ESPIPE from the
-//! positioned call is answered by the positionless one). On files with a position a transfer that came out short in the
-//! middle goes on where it stopped, as io_uring/rw.c does; on streams a short transfer is the result.
+//! A pipe, socket or tty has no file position. The kernel ignores the SQE's offset there, and so does the engine: if
+//! the positioned call fails with ESPIPE, the positionless one is made. On files with a position a transfer that came
+//! out short in the middle continues where it stopped, as in io_uring/rw.c. On streams a short transfer is the
+//! result.
 
 mod direct;
 mod operation;
@@ -26,7 +27,7 @@ pub const RWF_HIPRI: u32 = libc::RWF_HIPRI as u32;
 const RWF_NOWAIT: u32 = libc::RWF_NOWAIT as u32;
 /// For files and block devices only (`kiocb_set_rw_flags` in include/linux/fs.h).
 const RWF_OF_FILES: u32 = (libc::RWF_ATOMIC | libc::RWF_DONTCACHE) as u32;
-/// About what is written to files.
+/// Flags about the data written to files.
 const RWF_OF_WRITES: u32 = (libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOAPPEND) as u32;
 /// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
 pub const RWF_SUPPORTED: u32 = 0x1ff;
@@ -48,35 +49,35 @@ pub struct Rw {
     registered: Option<u16>,
     /// READV_FIXED or WRITEV_FIXED.
     vectored: bool,
-    /// That buffer, once found: it stays registered for as long as the request needs it.
+    /// The registered buffer, once found; it stays registered for as long as the request needs it.
     buffer: Option<Arc<Buffer>>,
-    /// With IOSQE_BUFFER_SELECT: what is chosen.
+    /// The chosen buffer, with IOSQE_BUFFER_SELECT.
     selection: Option<Box<Selection>>,
-    /// READ_MULTISHOT, and whether it was armed once.
+    /// READ_MULTISHOT; and true once it was armed.
     multishot: bool,
     polled: bool,
-    /// READ_MULTISHOT without IOSQE_ASYNC, not attempted yet: its first attempt is one that the kernel makes without polling.
+    /// READ_MULTISHOT without IOSQE_ASYNC, not attempted yet: the kernel makes its first attempt without polling.
     submitted: bool,
     /// The file is known to have no position.
     stream: bool,
-    /// With protection information, which no file that is reached here takes.
+    /// The request has protection information, which no file that is reached here takes.
     protected: bool,
-    /// A worker is to make it (IOSQE_ASYNC): what RWF_NOWAIT asks for is then only whether the file knows it (`io_read` and
-    /// `io_write` in io_uring/rw.c take IOCB_NOWAIT back).
+    /// A worker is to make it (IOSQE_ASYNC). RWF_NOWAIT then only asks whether the file knows that flag: `io_read`
+    /// and `io_write` in io_uring/rw.c take IOCB_NOWAIT back.
     by_worker: bool,
-    /// RWF_NOWAIT was what the file's writes through the page cache do not know.
+    /// RWF_NOWAIT was refused since the file's writes through the page cache do not know it.
     unknown_nowait: bool,
-    /// It can be a transfer to or from a device directly: address, length and offset are those of whole sectors.
+    /// Address, length and offset are those of whole sectors: it can be a direct transfer to or from a device.
     aligned: bool,
     /// I/O priority, 0 for the thread's own.
     priority: u16,
-    /// It asks for less than the program did: see [`cut`](Self::cut).
+    /// The request asks for less than the program did: see [`cut`](Self::cut).
     is_cut: bool,
-    /// Bytes transferred by earlier attempts.
+    /// Number of bytes transferred by earlier attempts.
     done: u64,
 }
 
-/// Where the data is, in program memory; only the kernel ever follows these addresses.
+/// The place of the data in program memory. Only the kernel ever follows these addresses.
 #[derive(Debug)]
 enum Buffers {
     /// One address and length.
@@ -86,7 +87,7 @@ enum Buffers {
 }
 
 impl Rw {
-    /// Reads the SQE; iovecs are copied now, since the program may reuse them once it has submitted.
+    /// Reads the SQE. Iovecs are copied now, since the program may reuse them once it has submitted.
     #[inline]
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Rw, Errno> {
         let write = matches!(opcode, Opcode::Write | Opcode::Writev | Opcode::WriteFixed | Opcode::WritevFixed);
@@ -139,18 +140,18 @@ impl Rw {
         })
     }
 
-    /// For a *_FIXED request, once: the registered buffer's index.
+    /// Takes the registered buffer's index of a *_FIXED request, once.
     #[inline]
     pub fn take_registered(&mut self) -> Option<u16> {
         self.registered.take()
     }
 
-    /// READV_FIXED or WRITEV_FIXED, when it has a registered buffer.
+    /// True for READV_FIXED or WRITEV_FIXED, which have a registered buffer.
     pub fn is_vectored(&self) -> bool {
         self.vectored
     }
 
-    /// The addresses and lengths that must lie in the registered buffer.
+    /// The addresses and lengths that must be in the registered buffer.
     pub fn ranges(&self) -> &[[usize; 2]] {
         match &self.buffers {
             Buffers::One(iovec) => core::slice::from_ref(iovec),
@@ -158,7 +159,7 @@ impl Rw {
         }
     }
 
-    /// The same, to be changed.
+    /// The addresses and lengths, to be changed.
     #[inline]
     pub(super) fn ranges_mut(&mut self) -> &mut [[usize; 2]] {
         match &mut self.buffers {
@@ -167,12 +168,12 @@ impl Rw {
         }
     }
 
-    /// Keeps the registered buffer that the data lies in.
+    /// Keeps the registered buffer that contains the data.
     pub fn keep(&mut self, buffer: Option<Arc<Buffer>>) {
         self.buffer = buffer;
     }
 
-    /// See [`crate::op::Op::divisible_bytes`]: the bytes, and whether they are written.
+    /// See [`crate::op::Op::divisible_bytes`]: returns the bytes, and true if they are written.
     pub(super) fn divisible_bytes(&self) -> Option<(usize, bool)> {
         let bytes = match &self.selection {
             Some(selection) => selection.wanted.max(1),
@@ -181,7 +182,7 @@ impl Rw {
         (self.flags & libc::RWF_ATOMIC as u32 == 0).then_some((bytes, self.write))
     }
 
-    /// See [`crate::op::Op::cut`]. What is left of the request then is short, which breaks its chain.
+    /// See [`crate::op::Op::cut`]. The request then ends short, which breaks its chain.
     pub(super) fn cut(&mut self, bytes: usize) {
         self.is_cut = true;
         if let Some(selection) = &mut self.selection {
@@ -193,8 +194,8 @@ impl Rw {
         }
     }
 
-    /// The file is known to have no position. Only taken where it makes no difference: an offset of 0 means nothing to any
-    /// stream.
+    /// Takes the file as one without a position, but only where that makes no difference: an offset of 0 means
+    /// nothing to any stream.
     #[inline]
     pub fn assume_stream(&mut self) {
         if self.offset == 0 {
@@ -202,41 +203,42 @@ impl Rw {
         }
     }
 
-    /// Whether the file is known to have no position.
+    /// True if the file is known to have no position.
     #[inline]
     pub fn is_of_stream(&self) -> bool {
         self.stream
     }
 
-    /// For a read: where it begins, `u64::MAX` for the file's own position.
+    /// The offset at which a read begins, `u64::MAX` for the file's own position.
     pub fn reads_at(&self) -> Option<u64> {
         (!self.write).then_some(self.offset)
     }
 
-    /// For a write: where it begins, as in [`reads_at`](Self::reads_at), and whether RWF_* make it lasting, or have it appended.
+    /// The offset at which a write begins, as in [`reads_at`](Self::reads_at); true if RWF_* make it durable; true if
+    /// it appends.
     pub fn writes_at(&self) -> Option<(u64, bool, bool)> {
         let lasts = self.flags & (libc::RWF_DSYNC | libc::RWF_SYNC) as u32 != 0;
         self.write.then_some((self.offset, lasts, self.flags & libc::RWF_APPEND as u32 != 0))
     }
 
-    /// The device's queue is to be polled for it (RWF_HIPRI).
+    /// True if the device's queue is to be polled for it (RWF_HIPRI).
     #[inline]
     pub fn is_polled(&self) -> bool {
         self.flags & RWF_HIPRI != 0
     }
 
-    /// A worker is to make it, which does not say EAGAIN.
+    /// True if a worker is to make it, which does not answer EAGAIN.
     pub fn is_by_worker(&self) -> bool {
         self.by_worker
     }
 
-    /// A transfer of no bytes, which waits for nothing.
+    /// True for a transfer of no bytes, which waits for nothing.
     #[inline]
     fn is_of_nothing(&self) -> bool {
         matches!(self.buffers, Buffers::One([_, 0])) && self.selection.is_none()
     }
 
-    /// Goes on from a call that gave this answer.
+    /// Continues from a call that returned `first`.
     #[inline]
     fn follow_call(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
         let total = self.total();
@@ -262,7 +264,7 @@ impl Rw {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if self.flags & RWF_NOWAIT != 0 => return self.finish_error(Errno::AGAIN, total),
                 Err(Errno::AGAIN) if context.nonblock => return Verdict::WouldBlock(self.direction()),
-                // A worker met an O_NONBLOCK description that had run empty: it is pollable.
+                // A worker's call found an O_NONBLOCK description empty: it is pollable.
                 Err(Errno::AGAIN) => return Verdict::WouldBlock(self.direction()),
                 Err(error) => return self.finish_error(error, total),
             }
@@ -270,7 +272,8 @@ impl Rw {
         }
     }
 
-    /// Why no transfer on this file may have these flags, if so. The system call tells only when there is something to do.
+    /// Returns why no transfer on this file may have these flags, if so. The system call reports it only if there is
+    /// data to transfer.
     #[cold]
     fn refused_flags(&self, fd: i32) -> Option<Errno> {
         if self.flags > RWF_SUPPORTED {
@@ -280,20 +283,22 @@ impl Rw {
         refused.or_else(|| (!is_file(fd)).then_some(Errno::OPNOTSUPP))
     }
 
-    /// The attempt for a file that does not know RWF_NOWAIT; else who can make the transfer.
+    /// Makes the attempt for a file that does not know RWF_NOWAIT; else returns the verdict that says who can make
+    /// the transfer.
     #[cold]
     fn without_nowait(&mut self, fd: i32, total: u64) -> Result<Result<usize, Errno>, Verdict> {
         if self.flags & RWF_OF_WRITES != 0 && self.flags & !(RWF_OF_WRITES | RWF_NOWAIT) == 0 && !is_file(fd) {
-            // preadv2(2) knows no flags of a file without read_iter, where `loop_rw_iter` in io_uring/rw.c ignores these.
+            // preadv2(2) accepts no flags on a file without read_iter, where `loop_rw_iter` in io_uring/rw.c ignores
+            // these.
             self.flags &= !RWF_OF_WRITES;
             return self.without_nowait(fd, total);
         }
         if self.flags & !RWF_NOWAIT != 0 {
-            // Another flag may be what is not supported: the worker's call tells.
+            // The unsupported flag may be another one: the worker's call shows.
             return Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction())));
         }
         if total == 0 {
-            // The call does not ask the file, and so does not wait either.
+            // The call does not reach the file, and so does not wait either.
             let plain = Context { fd, nonblock: false };
             let answer = self.transfer(plain, self.offset);
             return Ok(self.without_position(answer, plain).and_then(|_| self.transfer_nothing(fd)));
@@ -309,8 +314,8 @@ impl Rw {
         }
     }
 
-    /// A write with RWF_NOWAIT through the page cache of a file whose writes there always may wait. Source: `io_write` in
-    /// io_uring/rw.c, FOP_BUFFER_WASYNC.
+    /// Answers a write with RWF_NOWAIT through the page cache of a file whose writes there may always wait. Source:
+    /// `io_write` in io_uring/rw.c, FOP_BUFFER_WASYNC.
     #[cold]
     fn without_asked_nowait(&mut self) -> Verdict {
         if self.by_worker {
@@ -321,12 +326,12 @@ impl Rw {
         self.finish_error(Errno::AGAIN, self.total())
     }
 
-    /// Whether it ended with `EAGAIN` since no write to the file can be made without waiting.
+    /// True if it ended with `EAGAIN` since no write to the file can be made without waiting.
     pub fn knows_no_nowait(&self) -> bool {
         self.unknown_nowait
     }
 
-    /// `verdict`, unless the program asked not to wait.
+    /// Returns `verdict`, unless the program asked not to wait.
     fn to_worker(&self, verdict: Verdict) -> Verdict {
         if self.flags & RWF_NOWAIT != 0 {
             return self.finish_error(Errno::OPNOTSUPP, self.total());
@@ -334,11 +339,11 @@ impl Rw {
         verdict
     }
 
-    /// What a call with a position comes to: one more without it, if the file has none.
+    /// Follows up a call with a position: makes one without it, if the file has none.
     #[inline(always)] // in the attempt of each read and write
     fn without_position(&mut self, answer: Result<usize, Errno>, context: Context) -> Result<usize, Errno> {
         match answer.map_err(|error| self.as_without_position(error, context.fd)) {
-            // `rw_verify_area` in fs/read_write.c looks at the offset, whatever the file makes of it.
+            // `rw_verify_area` in fs/read_write.c checks the offset, whatever the file makes of it.
             Err(Errno::SPIPE) if self.offset != CURRENT_POSITION && self.ends_beyond_all() => Err(Errno::INVAL),
             // A socket takes no offset but 0 (`sock_read_iter` in net/socket.c), a pipe ignores it.
             Err(Errno::SPIPE)
@@ -355,7 +360,7 @@ impl Rw {
         }
     }
 
-    /// ESPIPE for the EINVAL that gVisor's terminals answer to each position.
+    /// Turns the EINVAL that gVisor's terminals answer to each position into ESPIPE.
     #[inline]
     fn as_without_position(&self, error: Errno, fd: i32) -> Errno {
         if error == Errno::INVAL && self.offset != CURRENT_POSITION && !has_position(fd) {
@@ -364,13 +369,13 @@ impl Rw {
         error
     }
 
-    /// Offset and length come to more than an offset can be.
+    /// True if offset and length add up to more than an offset can be.
     #[cold]
     fn ends_beyond_all(&self) -> bool {
         self.offset.checked_add(self.total() - self.done).is_none_or(|end| i64::try_from(end).is_err())
     }
 
-    /// Nothing to transfer: preadv2(2) and pwritev2(2) then do not ask the file, but `io_read` and `io_write` do.
+    /// Transfers nothing. preadv2(2) and pwritev2(2) do not reach the file then, but `io_read` and `io_write` do.
     #[cold]
     fn transfer_nothing(&self, fd: i32) -> Result<usize, Errno> {
         match self.write {
@@ -402,7 +407,7 @@ impl Rw {
         }
     }
 
-    /// Bytes the program asked for, counting those already transferred.
+    /// Number of bytes that the program asked for, including those already transferred.
     #[inline]
     pub fn total(&self) -> u64 {
         let left: usize = match &self.buffers {
@@ -427,7 +432,7 @@ impl Rw {
         }
     }
 
-    /// What was transferred; less than was asked for breaks a chain of links.
+    /// Ends the transfer with the bytes transferred; fewer than asked for break a chain of links.
     #[inline]
     fn finish(&self, total: u64) -> Verdict {
         let keeps_chain = mutated(Mutation::ShortReadKeepsChain) && !self.write;
@@ -438,7 +443,7 @@ impl Rw {
         }
     }
 
-    /// An error after part of the data was transferred is reported as that part.
+    /// Reports an error. If part of the data was transferred before, that part is the result.
     fn finish_error(&self, error: Errno, total: u64) -> Verdict {
         if self.done > 0 {
             return self.finish(total);
@@ -447,7 +452,7 @@ impl Rw {
     }
 }
 
-/// One call of preadv2(2) or pwritev2(2), with these RWF_* beside the one that keeps it from waiting.
+/// Makes one call of preadv2(2) or pwritev2(2), with these RWF_* and the one that keeps it from waiting.
 #[inline]
 pub(super) fn transfer(
     write: bool,
@@ -470,7 +475,7 @@ pub(super) fn transfer(
     call(number, args)
 }
 
-/// The call by its older relatives, where a filter refuses it, or kills for it.
+/// Makes the call by its older relatives, if a filter refuses it, or kills for it.
 #[cold]
 fn without_flags(write: bool, args: [usize; 6]) -> Result<usize, Errno> {
     let [fd, iovecs, count, offset, _, flags] = args;
@@ -486,7 +491,7 @@ fn without_flags(write: bool, args: [usize; 6]) -> Result<usize, Errno> {
     call(number, [fd, iovecs, count, offset, 0, 0])
 }
 
-/// Where an SQE with this `off` and these flags has the transfer begin.
+/// Returns the offset at which an SQE with this `off` and these flags begins its transfer.
 #[inline]
 pub(super) fn offset_of(off: u64, flags: u8) -> u64 {
     match off {
@@ -496,21 +501,21 @@ pub(super) fn offset_of(off: u64, flags: u8) -> u64 {
     }
 }
 
-/// Whether a short count may be one in the middle of the data: only asked after one. Source: `need_complete_io` in
+/// True if a short count may end in the middle of the data; only asked after one. Source: `need_complete_io` in
 /// io_uring/rw.c.
 pub fn is_file(fd: i32) -> bool {
     file_status(fd).is_ok_and(|status| status.has_blocks())
 }
 
-/// An eventfd, timerfd or signalfd, for which a read of nothing is too short; false where there is no /proc.
+/// True for an eventfd, timerfd or signalfd, for which a read of nothing is too short. False without /proc.
 fn reads_whole_records(fd: i32) -> bool {
     const KINDS: [&str; 3] = ["anon_inode:[eventfd]", "anon_inode:[timerfd]", "anon_inode:[signalfd]"];
     let link = crate::os::calls::read_link(&format!("/proc/self/fd/{fd}"));
     link.is_ok_and(|link| KINDS.iter().any(|kind| link.as_os_str() == *kind))
 }
 
-/// Whether RWF_NOWAIT means something to a file that has refused it for a write (FMODE_NOWAIT): then a read takes it. Of what
-/// cannot be read from it is known of ext4, whose writes through the page cache do not take it.
+/// True if RWF_NOWAIT means something to a file that refused it for a write (FMODE_NOWAIT): then a read takes it. Of
+/// files that cannot be read only ext4's are known: their writes through the page cache do not take it.
 #[cold]
 fn takes_nowait(fd: i32) -> bool {
     if calls_with_flags_are_refused() {
@@ -532,14 +537,14 @@ fn is_socket(fd: i32) -> bool {
     crate::descriptors::cookie_of(fd).is_some()
 }
 
-/// What a transfer with protection information is refused with, once it was found well-formed.
+/// Returns the error of a well-formed transfer with protection information.
 #[cold]
 fn refusal_of_protection(fd: i32) -> Errno {
     descriptors::check_open(fd).err().unwrap_or(Errno::INVAL)
 }
 
-/// Checks the attributes of a transfer, `sqe->attr_type_mask` and what is at `sqe->attr_ptr` (`struct io_uring_attr_pi`), as
-/// `io_prep_rw_pi` in io_uring/rw.c does.
+/// Checks the attributes of a transfer, `sqe->attr_type_mask` and the structure at `sqe->attr_ptr`
+/// (`struct io_uring_attr_pi`), as `io_prep_rw_pi` in io_uring/rw.c does.
 #[cold]
 fn check_attributes(kinds: u64, at: u64) -> Result<(), Errno> {
     if kinds != u64::from(IORING_RW_ATTR_FLAG_PI) {
@@ -552,7 +557,8 @@ fn check_attributes(kinds: u64, at: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The class of an I/O priority must be one of the four there are. Source: `ioprio_check_cap` in block/ioprio.c.
+/// Checks an I/O priority: its class must be one of the four that exist. Source: `ioprio_check_cap` in
+/// block/ioprio.c.
 pub fn check_priority(ioprio: u16) -> Result<(), Errno> {
     let (class, level) = (ioprio >> 13, ioprio & 0x7);
     if class > 3 || (class == 0 && level != 0) {
@@ -561,7 +567,8 @@ pub fn check_priority(ioprio: u16) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The length in the one iovec of a READV that chooses its buffer. Source: `io_iov_buffer_select_prep` in io_uring/rw.c.
+/// Reads the length in the one iovec of a READV that chooses its buffer. Source: `io_iov_buffer_select_prep` in
+/// io_uring/rw.c.
 fn import_length(address: u64, count: u32) -> Result<[usize; 2], Errno> {
     if count != 1 {
         return Err(Errno::INVAL);
@@ -570,7 +577,7 @@ fn import_length(address: u64, count: u32) -> Result<[usize; 2], Errno> {
     Ok([0, bytes.min(MAX_RW_COUNT)])
 }
 
-/// Copies `count` iovecs from program memory, with the checks that the kernel makes of them.
+/// Copies `count` iovecs from program memory, with the kernel's checks.
 fn import(address: u64, count: u32) -> Result<Buffers, Errno> {
     if count > MAX_IOVECS {
         return Err(Errno::INVAL);

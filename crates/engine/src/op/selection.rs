@@ -1,7 +1,7 @@
-//! The buffers of a request with IOSQE_BUFFER_SELECT: what it asks for, what it got, and what its CQE says of that.
-//! Source: io_uring/kbuf.c, net.c and rw.c.
+//! The buffers of a request with IOSQE_BUFFER_SELECT: what it asks for, what it got, and what its CQE reports of
+//! them. Source: io_uring/kbuf.c, net.c and rw.c.
 //!
-//! Which buffer it gets is the ring's to say (`resource::buf_ring`).
+//! The ring decides which buffer a request gets (`resource::buf_ring`).
 
 use super::net::socket_option;
 use super::{Direction, Op, Operation, Verdict};
@@ -10,24 +10,24 @@ use crate::resource::buf_ring::Held;
 use crate::{descriptors, Errno};
 use core::num::NonZeroU32;
 
-/// What a request with IOSQE_BUFFER_SELECT asks for, and what it has.
+/// The buffers that a request with IOSQE_BUFFER_SELECT asks for, and those that it has.
 #[derive(Debug)]
 pub struct Selection {
     /// The group to choose from.
     pub group: u16,
     /// The most bytes to use, 0 for as many as the buffer has.
     pub wanted: usize,
-    /// The buffer it has (several for a bundle): only during an attempt, unless it is `committed`.
+    /// The buffer that it has (several for a bundle). Only during an attempt, unless it is `committed`.
     pub held: Option<Held>,
-    /// Where the data goes or comes from: the held buffers, as far as they are used.
+    /// The memory to transfer from or to: the held buffers, as far as they are used.
     pub ranges: Vec<[usize; 2]>,
     /// The most ranges that it had.
     pub most_ranges: u16,
-    /// Bytes that the socket still had after the last receive, 0 where that is not known.
+    /// Number of bytes that the socket still had after the last receive, 0 if unknown.
     pub unread: usize,
-    /// Of a bundle: what it received so far of one result, and the flags that name its first buffer.
+    /// For a bundle: the bytes received so far for one result, and the flags that name its first buffer.
     pub gathered: Option<(usize, u32)>,
-    /// Bytes after which a multishot receive ends, if there is a limit.
+    /// Number of bytes after which a multishot receive ends, if there is a limit.
     pub limit: Option<NonZeroU32>,
     /// The message just received is the last of a multishot request.
     pub ended: bool,
@@ -36,7 +36,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Nothing is chosen yet.
+    /// Makes a selection with nothing chosen.
     pub fn new(group: u16, wanted: usize) -> Box<Selection> {
         Box::new(Selection {
             group,
@@ -52,7 +52,7 @@ impl Selection {
         })
     }
 
-    /// Whether the `bytes` just received are the last of a multishot request.
+    /// True if the `bytes` just received are the last of a multishot request.
     pub fn ends_with(&mut self, bytes: usize) -> bool {
         let Some(limit) = self.limit else { return self.ended };
         self.limit = NonZeroU32::new(limit.get().saturating_sub(bytes as u32));
@@ -60,19 +60,19 @@ impl Selection {
     }
 }
 
-/// A verdict on an attempt that chose its buffer, before it is known what becomes of the buffer.
+/// The verdict on an attempt that chose its buffer, before the buffer is settled.
 #[derive(Clone, Copy)]
 pub struct Attempted {
-    /// What its CQE says.
+    /// The CQE's result.
     pub result: i32,
     /// The kernel counts it as a failure.
     pub failed: bool,
-    /// `IORING_CQE_F_*` besides the buffer's.
+    /// `IORING_CQE_F_*` without the buffer's.
     pub flags: u32,
 }
 
 impl Attempted {
-    /// `None` when the request is not at its end.
+    /// Makes it of a verdict; `None` if the request is not at its end.
     pub fn of(verdict: Verdict) -> Option<Attempted> {
         let (result, failed, flags) = match verdict {
             Verdict::Done(result) => (result, result < 0, 0),
@@ -83,13 +83,13 @@ impl Attempted {
         Some(Attempted { result, failed, flags })
     }
 
-    /// The same once the buffer's flags are among its.
+    /// Returns the verdict, with the flags that are set by now.
     pub fn verdict(self) -> Verdict {
         Verdict::DoneWith { result: self.result, flags: self.flags, failed: self.failed }
     }
 }
 
-/// How many buffers `bytes` reach into (`io_bundle_nbufs`).
+/// Number of buffers that `bytes` reach into (`io_bundle_nbufs`).
 pub fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
     let (mut left, mut count) = (bytes, 1);
     for [_, room] in ranges {
@@ -102,8 +102,8 @@ pub fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
     count.min(ranges.len().max(1)) as u16
 }
 
-/// What becomes of a request that found no buffer, which is an `error` unless it has an answer to give first, or is not to
-/// look for one yet.
+/// Returns the verdict on a request that found no buffer. It is `error`, unless the request has a result to post
+/// first, or need not choose a buffer yet.
 #[cold]
 pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Verdict {
     let Some(selection) = op.selection() else { return Verdict::error(error) };
@@ -112,9 +112,9 @@ pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Ve
     }
     let follows_shot = core::mem::take(&mut selection.follows_shot);
     let looks_when_ready = match op {
-        // Once submitted it polls before each look (`io_poll_check_events`).
+        // After its submission it polls before each attempt (`io_poll_check_events`).
         Op::Rw(rw) => rw.is_multishot() && !submitted,
-        // After a shot, where the socket tells that it has nothing left (`io_recv_finish`).
+        // After a shot, the socket reports that it has nothing left (`io_recv_finish`).
         _ => follows_shot && socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM),
     };
     if looks_when_ready && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
@@ -124,7 +124,7 @@ pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Ve
     Verdict::error(refusal_before_buffers(op, fd).unwrap_or(error))
 }
 
-/// Why a request that found no buffer would have failed before it looked for one, if so.
+/// Returns why a request that found no buffer would have failed before it looked for one, if so.
 fn refusal_before_buffers(op: &Op, fd: i32) -> Option<Errno> {
     let open = descriptors::check_open(fd);
     let socket = match op {

@@ -1,12 +1,13 @@
 //! SPLICE and TEE: splice(2) and tee(2) between a pipe and something else.
 //!
-//! The kernel's io_uring always makes these on a worker and lets it sleep there. Here a worker makes them too (they may
-//! wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread), but only once poll(2) sees both sides
-//! ready: an empty or full pipe is waited for like that of any other request. `WouldBlock(Read)` is about the input
-//! ([`Splice::hold_input`]), `WouldBlock(Write)` about `context.fd`, the output.
+//! The kernel's io_uring always makes these on a worker and lets it sleep there. Here a worker makes them too: they
+//! may wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread. But it does so only once
+//! poll(2) reports both sides as ready: an empty or full pipe is waited for as by any other request.
+//! `WouldBlock(Read)` is about the input ([`Splice::hold_input`]), `WouldBlock(Write)` about `context.fd`, the
+//! output.
 //!
-//! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK: if another reader empties it between the poll and the
-//! call, the worker sleeps until more data arrives, as the kernel's would.
+//! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK. If another reader empties it between the poll and
+//! the call, the worker sleeps until more data arrives, as the kernel's would.
 
 use super::{call, Context, Direction, OnRing, Operation, Punt, Verdict};
 use crate::descriptors::{check_open, is_nonblocking, status_flags};
@@ -33,22 +34,22 @@ pub struct Splice {
     flags: u32,
 }
 
-/// Where the data comes from.
+/// The source of the data.
 #[derive(Debug)]
 enum Input {
-    /// A descriptor number of the program's.
+    /// A descriptor of the program's.
     Number(i32),
     /// An index into the registered files that has not been looked up yet.
     Index(u32),
-    /// A registered file or private duplicate, kept open by the request.
+    /// A registered file or private duplicate that the request keeps open.
     File(Arc<FixedFile>),
 }
 
-/// The descriptor that a splice waits for.
+/// The descriptor on which a splice waits.
 pub struct HeldInput {
-    /// Its number.
+    /// The descriptor's number.
     pub fd: i32,
-    /// It was made just now, so that its number may have been another file's before.
+    /// The descriptor was made just now, so that its number may have been another file's before.
     pub is_new: bool,
 }
 
@@ -73,7 +74,7 @@ impl Splice {
         })
     }
 
-    /// The registered file to look up and name by [`Splice::set_input`] before an attempt.
+    /// Returns the registered file to look up and set with [`Splice::set_input`] before an attempt.
     pub fn input_index(&self) -> Option<u32> {
         match self.input {
             Input::Index(index) => Some(index),
@@ -81,12 +82,12 @@ impl Splice {
         }
     }
 
-    /// Names the file behind the index that [`Splice::input_index`] answered.
+    /// Sets the file of the index that [`Splice::input_index`] returned.
     pub fn set_input(&mut self, file: Arc<FixedFile>) {
         self.input = Input::File(file);
     }
 
-    /// The program's number of the input, unless it is held.
+    /// Returns the program's descriptor of the input, unless the request holds its own.
     pub fn input_number(&self) -> Option<i32> {
         match self.input {
             Input::Number(fd) => Some(fd),
@@ -94,8 +95,8 @@ impl Splice {
         }
     }
 
-    /// The descriptor to wait for after `WouldBlock(Read)`: the request's own, since the program may close its number
-    /// meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
+    /// Returns the descriptor to wait on after `WouldBlock(Read)`. It is the request's own: the program may close its
+    /// number meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
     pub fn hold_input(&mut self) -> Result<HeldInput, Errno> {
         let number = self.input_number();
         if let Some(fd) = number {
@@ -104,7 +105,7 @@ impl Splice {
         Ok(HeldInput { fd: self.input_fd(), is_new: number.is_some() })
     }
 
-    /// -1 for an index that was not looked up: no call takes it for a file.
+    /// Returns the input's descriptor; -1, which no call takes for a file, for an index that was not looked up.
     fn input_fd(&self) -> i32 {
         match &self.input {
             Input::Number(fd) => *fd,
@@ -133,8 +134,9 @@ impl Splice {
         call(libc::SYS_splice, [input, from, output, to, bytes, flags])
     }
 
-    /// The side that poll(2) does not see ready; errors and hang-ups count as ready, the call will tell. So it will if
-    /// either is no descriptor at all (poll(2) ignores negative ones), whatever the other waits for.
+    /// Returns the side that poll(2) does not report as ready. Errors and hang-ups count as ready, since the call
+    /// will report them. `None` if either is no descriptor at all, which the call reports, too (poll(2) ignores
+    /// negative ones).
     fn unready(&self, output: i32) -> Option<Direction> {
         let mut sides = [
             libc::pollfd { fd: self.input_fd(), events: libc::POLLIN, revents: 0 },
@@ -151,7 +153,8 @@ impl Splice {
         }
     }
 
-    /// What the kernel refuses before it waits for either side. Source: `do_splice` and `do_tee` in fs/splice.c.
+    /// Makes the checks that the kernel makes before it waits for either side. Source: `do_splice` and `do_tee` in
+    /// fs/splice.c.
     fn check(&self, output: i32) -> Result<(), Errno> {
         let sides = [(self.input_fd(), self.input_offset), (output, self.output_offset)];
         let [input, output] = sides.map(|(fd, _)| fd);
@@ -175,9 +178,9 @@ impl Splice {
         Ok(())
     }
 
-    /// Whether the plain call answers EAGAIN, instead of sleeping, when `side` is not ready: by its own O_NONBLOCK; a
-    /// pipe (and a Unix socket that is read) also by SPLICE_F_NONBLOCK or the O_NONBLOCK of a pipe on the other side.
-    /// Source: `do_splice` in fs/splice.c.
+    /// True if the plain call answers EAGAIN, instead of sleeping, when `side` is not ready. The side's own
+    /// O_NONBLOCK has that effect. On a pipe (and a Unix socket that is read), so have SPLICE_F_NONBLOCK and the
+    /// O_NONBLOCK of a pipe on the other side. Source: `do_splice` in fs/splice.c.
     fn gives_up(&self, side: Direction, output: i32) -> bool {
         let (own, other) = match side {
             Direction::Read => (self.input_fd(), output),
@@ -215,7 +218,7 @@ impl Operation for Splice {
         }
     }
 
-    /// Its second file, where it is a registered one.
+    /// Finds its second file, if that is a registered one.
     fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
         if let Some(index) = self.input_index() {
             self.set_input(ring.fixed_file(index)?);
@@ -223,19 +226,20 @@ impl Operation for Splice {
         Ok(())
     }
 
-    /// Somebody may wait for its output, or sleep in the call: its input is its own from now on. Only a file with a lock stays the
-    /// program's, or on a server that may know one, since a duplicate could not be closed before the lock has gone.
+    /// Makes its input its own from now on: the request may wait for its output, or a thread may sleep in the call. A
+    /// file with a lock stays the program's, and so does one on a server that may know a lock. A duplicate could not
+    /// be closed before the lock is gone.
     fn hold_names(&mut self) -> Option<i32> {
         // A server cannot be asked for its locks under the ring's.
         let may_be_locked = |fd| file_status(fd).is_ok_and(|status| status.is_remote()) || is_locked(fd);
         if self.input_number().is_some_and(may_be_locked) {
             return None;
         }
-        // That it is not open, say, the call will tell.
+        // Any other error, such as a closed input, is left to the call.
         self.hold_input().ok().filter(|input| input.is_new).map(|input| input.fd)
     }
 
-    /// The input, if that is not ready.
+    /// Returns the input, if that is the side that is not ready.
     fn polled_number(&mut self, fd: i32, direction: Direction) -> Result<(i32, Option<i32>), Errno> {
         if direction == Direction::Write {
             return Ok((fd, self.hold_names()));
@@ -249,12 +253,12 @@ impl Operation for Splice {
     }
 }
 
-/// Whether there is a position, in or beside the file (lseek(2)).
+/// True if there is a position, in or beside the file (lseek(2)).
 pub(super) fn has_position(fd: i32) -> bool {
     call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]).is_ok()
 }
 
-/// Whether two pipe descriptors are ends of one pipe.
+/// True if two pipe descriptors are ends of one pipe.
 fn same_pipe(one: i32, other: i32) -> bool {
     let [one, other] = [one, other].map(|fd| file_status(fd).map(|status| (status.device, status.inode)));
     one == other

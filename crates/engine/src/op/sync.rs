@@ -10,9 +10,9 @@ use anyring_abi::{Opcode, Sqe, IORING_FSYNC_DATASYNC};
 pub enum Sync {
     /// fsync(2), or fdatasync(2). Source: io_uring_enter(2), IORING_OP_FSYNC.
     Fsync {
-        /// Only the data (`IORING_FSYNC_DATASYNC`).
+        /// Syncs only the data (`IORING_FSYNC_DATASYNC`).
         data_only: bool,
-        /// First byte: everything is synced whatever it is, but a negative one is refused.
+        /// First byte. Everything is synced whatever it is, but a negative one is refused.
         offset: u64,
     },
     /// sync_file_range(2).
@@ -94,9 +94,9 @@ impl Sync {
         })
     }
 
-    /// Advice that never sleeps: file advice that only sets a flag (io_uring/advise.c, io_fadvise_force_async), and
-    /// memory advice that reads nothing in. Done in the submitting thread, before a worker's new stack could take the
-    /// place of memory that the program has just unmapped.
+    /// True for advice that never sleeps: file advice that only sets a flag (io_uring/advise.c,
+    /// io_fadvise_force_async), and memory advice that reads nothing in. The submitting thread gives it: the new
+    /// stack of a worker could take the place of memory that the program has just unmapped.
     fn cheap_advice(&self) -> bool {
         match *self {
             Sync::Fadvise { advice, .. } => {

@@ -1,11 +1,11 @@
-//! The one opcode table: for each opcode how it is prepared, and all that may be said of it without looking at its operation.
+//! The one opcode table: how each opcode is prepared, and all that is known of it without its operation.
 
 use super::*;
 use crate::os::{can_wait_for_several, version};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 
-/// What an SQE's `fd` is to an operation.
+/// The meaning of an SQE's `fd` for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileUse {
     /// Nothing, or a directory that the system call itself resolves.
@@ -14,24 +14,25 @@ pub enum FileUse {
     File,
 }
 
-/// When the identity of the thread that makes an operation decides what it leads to: its credentials, directory and umask.
+/// The times at which the identity of the thread that makes an operation matters: its credentials, directory and
+/// umask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
     /// Never.
     Never,
-    /// When it is submitted: once it waits for readiness it does nothing that depends on it.
+    /// At submission: once the request waits for readiness, nothing that it does depends on the identity.
     Submitted,
     /// Also after it has waited: it sends, writes, or makes a file.
     Ready,
-    /// Always, since it looks up a name, makes a socket, or says who is at its end.
+    /// Always: it looks up a name, makes a socket, or reports who is at its end.
     Names,
 }
 
-/// What is done at once for an SQE that asks for nothing but its operation (no flag, priority or credentials), on a ring where
-/// nothing is asked about each request: see `ring/sq/first_call.rs`.
+/// The shortcut for an SQE that asks for nothing except its operation (no flag, priority or credentials). It is taken
+/// on a ring that checks nothing else about each request: see `ring/sq/first_call.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtOnce {
-    /// Nothing: it is prepared and attempted as all are.
+    /// None: it is prepared and attempted as all are.
     Nothing,
     /// The answer is 0.
     Nop,
@@ -44,36 +45,36 @@ pub enum AtOnce {
 /// One opcode's row.
 #[derive(Clone, Copy)]
 pub struct Definition {
-    /// Reads the SQE, or says with which error it is refused.
+    /// Reads the SQE, or returns the error with which it is refused.
     pub prep: fn(Opcode, &Sqe) -> Result<Op, Errno>,
-    /// What `fd` is.
+    /// The meaning of `fd`.
     pub file: FileUse,
     /// A non-zero `ioprio` means something.
     pub ioprio: bool,
     /// `IOSQE_BUFFER_SELECT` means something.
     pub selects: bool,
-    /// It is made a request before it is attempted: a timer, or what has two CQEs.
+    /// The operation gets a slot before it is attempted: a timer, or an operation with two CQEs.
     pub own_place: bool,
-    /// `IOSQE_ASYNC` sends it to a worker; false for operations on the ring itself, which never leave the submitter.
+    /// `IOSQE_ASYNC` sends it to a worker. False for operations on the ring itself, which never leave the submitter.
     pub on_worker: bool,
-    /// Natively a worker always makes it: its `prep` in io_uring/ sets `REQ_F_FORCE_ASYNC`. Of OPENAT and OPENAT2 only some are
-    /// (`fs::Fs::may_make_a_file`).
+    /// Natively a worker always makes it: its `prep` in io_uring/ sets `REQ_F_FORCE_ASYNC`. Of OPENAT and OPENAT2
+    /// this holds only for some ([`super::Operation::is_forced`]).
     pub forced: bool,
-    /// Workers make it one after the other with others on the same regular file. Source: `hash_reg_file` in
-    /// io_uring/opdef.c; what is sent to a worker without an attempt has no file yet by which it could be told.
+    /// Workers make it in order with others on the same regular file. Source: `hash_reg_file` in io_uring/opdef.c. A
+    /// request that goes to a worker without an attempt has no file yet by which the kernel could order it.
     pub hashed: bool,
     /// A ring of polled devices (`IORING_SETUP_IOPOLL`) takes it. Source: `iopoll` in io_uring/opdef.c.
     pub iopoll: bool,
-    /// It may end other requests.
+    /// The operation may end other requests.
     pub ends_others: bool,
-    /// What it is without a look at more than its SQE.
+    /// The shortcut that needs nothing except its SQE.
     pub at_once: AtOnce,
-    /// When its maker's identity counts; [`super::Operation::identity`] knows of the operations that are exceptions.
+    /// The times at which the issuing thread's identity matters. [`super::Operation::identity`] has the exceptions.
     pub identity: Identity,
 }
 
 impl Definition {
-    /// An operation on a file.
+    /// Makes the row of an operation on a file.
     const fn on_file(prep: fn(Opcode, &Sqe) -> Result<Op, Errno>) -> Definition {
         Definition {
             prep,
@@ -91,7 +92,7 @@ impl Definition {
         }
     }
 
-    /// One without a file.
+    /// Makes the row of an operation without a file.
     const fn without_file(prep: fn(Opcode, &Sqe) -> Result<Op, Errno>) -> Definition {
         Definition { file: FileUse::None, ..Definition::on_file(prep) }
     }
@@ -186,7 +187,8 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::Socket => Definition { file: FileUse::None, ..net }.by(Names),
         O::Listen => net,
         O::Shutdown => net.forced(),
-        // Closing concerns the ring's registered files and what waits on the number: it never leaves the submitter.
+        // Closing concerns the ring's registered files and the requests that wait on the number: it never leaves the
+        // submitter.
         O::Close => fs.of_ring(),
         O::Openat | O::Openat2 => fs.by(Names),
         O::Statx | O::Renameat | O::Unlinkat | O::Mkdirat | O::Symlinkat | O::Linkat => fs.by(Names).forced(),
@@ -198,7 +200,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::EpollWait => Definition::on_file(|_, sqe| epoll::EpollWait::prep(sqe).map(Op::EpollWait)),
         O::Fsetxattr | O::Fgetxattr => xattr,
         O::Setxattr | O::Getxattr => Definition { file: FileUse::None, ..xattr },
-        // It waits for nobody: the submitter sends it.
+        // A message waits for nobody: the submitter sends it.
         O::MsgRing => {
             Definition::on_file(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing)).of_ring().iopoll()
         }
@@ -213,7 +215,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
                 .iopoll()
         }
         O::Waitid => Definition::without_file(|_, sqe| waitid::Waitid::prep(sqe).map(Op::Waitid)),
-        // Of the registered files too: they never leave the submitter.
+        // Pipes may go to the registered files: they never leave the submitter.
         O::Pipe => Definition::without_file(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe)).by(Submitted).of_ring(),
         O::ProvideBuffers | O::RemoveBuffers => {
             Definition::without_file(|opcode, sqe| buffers::BuffersChange::prep(opcode, sqe).map(Op::Buffers))
@@ -232,7 +234,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
     })
 }
 
-/// Every opcode of the header; `None` where this engine answers as a kernel that does not have it.
+/// Every opcode of the header; `None` where this engine answers as a kernel without that opcode.
 static TABLE: [Option<Definition>; Opcode::COUNT] = {
     let mut table = [const { None }; Opcode::COUNT];
     let mut number = 0;
@@ -243,7 +245,7 @@ static TABLE: [Option<Definition>; Opcode::COUNT] = {
     table
 };
 
-/// How many opcodes there are: those that came after Linux 6.18 are the last.
+/// Number of opcodes that exist here. Those that came after Linux 6.18 are the last.
 pub fn count() -> usize {
     if version::has_later_names() {
         Opcode::COUNT
@@ -252,18 +254,18 @@ pub fn count() -> usize {
     }
 }
 
-/// Whether an opcode can succeed here. FUTEX_WAITV needs a call of the kernel's (`wq::futex`).
+/// True if an opcode can succeed here. FUTEX_WAITV needs a system call of the kernel's (`wq::futex`).
 pub fn is_served(opcode: u8) -> bool {
     definition(opcode).is_some() && (opcode != Opcode::FutexWaitv as u8 || can_wait_for_several())
 }
 
-/// The row of an opcode that requests have.
+/// Returns the row of an opcode that a request has.
 #[inline]
 pub fn row(opcode: Opcode) -> Option<&'static Definition> {
     TABLE[opcode as usize].as_ref()
 }
 
-/// The row of the opcode that an SQE's byte names.
+/// Returns the row of the opcode that an SQE's byte names.
 #[inline]
 pub fn definition(opcode: u8) -> Option<(Opcode, &'static Definition)> {
     let row = TABLE.get(usize::from(opcode))?.as_ref()?;

@@ -1,4 +1,4 @@
-//! TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE: arguments and checks. The timers themselves are `request::timer`'s.
+//! TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE: arguments and checks. `request::timer` has the timers themselves.
 
 use super::{reject_unused, Field, OnRing, Operation, Turn, Verdict};
 use crate::os::{user_read, version, Clock};
@@ -21,7 +21,7 @@ pub struct When {
 }
 
 impl When {
-    /// Of the field that the SQE has for a time, and its flags.
+    /// Reads the SQE's field for a time, according to the flags.
     fn read(field: u64, flags: u32) -> Result<When, Errno> {
         let absolute = flags & IORING_TIMEOUT_ABS != 0;
         if flags & IORING_TIMEOUT_IMMEDIATE_ARG != 0 {
@@ -40,29 +40,29 @@ impl When {
 /// A timeout, alone or on the request linked before it. Source: io_uring_enter(2), IORING_OP_TIMEOUT.
 #[derive(Debug)]
 pub struct Timeout {
-    /// When it fires.
+    /// The time at which it fires.
     pub when: When,
-    /// By which clock.
+    /// The clock of that time.
     pub clock: Clock,
-    /// It also completes, with 0, after this many other completions; 0 for none. With `multishot` how often it repeats,
-    /// 0 for ever.
+    /// Number of other completions after which it also completes, with 0; 0 for none. With `multishot` the number of
+    /// times that it fires, 0 for no limit.
     pub count: u32,
-    /// Expiry is no failure: links go on (`IORING_TIMEOUT_ETIME_SUCCESS`).
+    /// Expiry is no failure: links continue (`IORING_TIMEOUT_ETIME_SUCCESS`).
     pub expiry_is_success: bool,
     /// Fires again and again.
     pub multishot: bool,
-    /// LINK_TIMEOUT: on the request linked before it.
+    /// LINK_TIMEOUT: it guards the request linked before it.
     pub linked: bool,
 }
 
 impl Timeout {
-    /// How many completions end it, if it counts them.
+    /// Number of completions that end it, if it counts them.
     pub fn counts(&self) -> Option<NonZeroU32> {
         NonZeroU32::new(self.count).filter(|_| !self.multishot)
     }
 
-    /// Reads the SQE and the timespec it points to. Whether a LINK_TIMEOUT has something to guard is checked where links
-    /// are made.
+    /// Reads the SQE and the timespec it points to. The check that a LINK_TIMEOUT has something to guard is made
+    /// where links are.
     pub fn prep(sqe: &Sqe, linked: bool) -> Result<Timeout, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Addr3, Field::Pad2])?;
         let flags = sqe.op_flags;
@@ -99,7 +99,7 @@ impl Operation for Timeout {
         }
     }
 
-    /// What ends it is brought.
+    /// Its result always goes to the submitter.
     fn is_brought(&self, _result: i32, _inline: bool) -> bool {
         true
     }
@@ -128,7 +128,7 @@ fn clock(flags: u32) -> Result<Clock, Errno> {
 pub struct TimeoutRemove {
     /// The request's `user_data`.
     pub target: u64,
-    /// The new time, and whether the target is a LINK_TIMEOUT.
+    /// The new time; true if the target is a LINK_TIMEOUT.
     pub update: Option<(When, bool)>,
 }
 

@@ -1,5 +1,5 @@
-//! URING_CMD: commands of the file that the SQE names. Sockets have some, block devices one; what only drivers have fails as
-//! on a kernel without them.
+//! URING_CMD: commands of the file that the SQE names. Sockets have some, block devices one. Commands that only
+//! drivers have fail as on a kernel without these drivers.
 
 use super::{call, Context, Operation, Punt, Verdict};
 use crate::os::{file_status, version};
@@ -15,23 +15,23 @@ const DISCARD: u32 = 0x1200;
 /// `BLKDISCARD` of linux/fs.h.
 const BLKDISCARD: usize = 0x1277;
 
-/// A command with what it may need. Source: io_uring_enter(2), IORING_OP_URING_CMD; io_uring/uring_cmd.c.
+/// A command with the fields that it may need. Source: io_uring_enter(2), IORING_OP_URING_CMD; io_uring/uring_cmd.c.
 #[derive(Debug, Clone, Copy)]
 pub struct UringCmd {
-    /// `cmd_op`: what it means is the file's business.
+    /// `cmd_op`; the file defines its meaning.
     command: u32,
-    /// `level` and `optname` of a socket option; where a name goes; the first byte to discard.
+    /// `level` and `optname` of a socket option; the address for a name; the first byte to discard.
     addr: u64,
-    /// `optval`; where a name's length is; how many bytes to discard.
+    /// `optval`; the address of a name's length; the number of bytes to discard.
     addr3: u64,
-    /// `optlen`; whether the name is the other end's.
+    /// `optlen`; 1 if the name is the other end's.
     file_index: u32,
-    /// Fields that a discard, and whoever asks for a name, must leave zero are: `len` and the flags.
+    /// The fields that must be zero for a discard and for a name are: `len` and the flags.
     rest_is_zero: bool,
 }
 
 impl UringCmd {
-    /// Reads the SQE. Multishot commands are drivers' business: a socket's would never complete.
+    /// Reads the SQE. Multishot commands are refused: only drivers have them, and a socket's would never complete.
     pub fn prep(sqe: &Sqe) -> Result<UringCmd, Errno> {
         let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
         let known = sqe.op_flags & !(IORING_URING_CMD_FIXED | IORING_URING_CMD_MULTISHOT) == 0;
@@ -47,7 +47,7 @@ impl UringCmd {
         })
     }
 
-    /// A socket's commands. Source: `io_uring_cmd_sock` in io_uring/cmd_net.c.
+    /// Makes a socket's command. Source: `io_uring_cmd_sock` in io_uring/cmd_net.c.
     fn of_socket(&self, fd: i32) -> Result<usize, Errno> {
         let (level, name) = (self.addr as u32 as i32, (self.addr >> 32) as usize);
         let (socket, value, bytes) = (fd as usize, self.addr3 as usize, self.file_index);
@@ -75,7 +75,7 @@ impl UringCmd {
                 };
                 call(number, [socket, self.addr as usize, value, 0, 0, 0])
             }
-            // Timestamps come in CQEs of 32 bytes only, which is refused as by the kernel; those are not had.
+            // Timestamps come only in CQEs of 32 bytes. They are unavailable here, and the refusal is the kernel's.
             SOCKET_URING_OP_TX_TIMESTAMP if is_internet(domain(fd)?) => Err(Errno::INVAL),
             _ => domain(fd).and(Err(Errno::OPNOTSUPP)),
         }
@@ -118,12 +118,12 @@ impl Operation for UringCmd {
     }
 }
 
-/// Whose sockets have an ioctl of their protocol's.
+/// True if sockets of this domain have the ioctls of their protocol.
 fn is_internet(domain: i32) -> bool {
     matches!(domain, libc::AF_INET | libc::AF_INET6)
 }
 
-/// A socket's address family.
+/// Returns a socket's address family.
 fn domain(fd: i32) -> Result<i32, Errno> {
     let (mut domain, mut bytes) = (0i32, 4u32);
     let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_DOMAIN as usize);

@@ -1,4 +1,4 @@
-//! WAITID: waitid(2). An attempt never sleeps; who waits for a child that has nothing to tell yet is `wq::waitid`'s.
+//! WAITID: waitid(2). An attempt never sleeps; `wq::waitid` waits for a child that has no state to report yet.
 
 use super::{reject_unused, Context, Field, Operation, Punt, Verdict, Waiter};
 use crate::os::{check, syscall, user_write_slice};
@@ -15,9 +15,9 @@ pub struct Waitid {
     id: i32,
     /// `WEXITED` and its like.
     options: i32,
-    /// Where the program wants to be told, or 0.
+    /// The address at which the program wants the result, or 0.
     info: u64,
-    /// The child it waits for, once it has begun to: a process id may be given again, a descriptor be closed.
+    /// The child that it waits for, once it has begun to: a process id may be reused, a descriptor be closed.
     pidfd: Option<Arc<FixedFile>>,
 }
 
@@ -34,7 +34,7 @@ struct Info {
 
 /// Bytes of `struct siginfo`.
 const INFO_WORDS: usize = 32;
-/// Where it has `si_pid`: what follows the first three words is aligned to eight bytes.
+/// The word of `si_pid`: the fields after the first three words are aligned to eight bytes.
 const PID_WORD: usize = 4;
 
 impl Waitid {
@@ -44,7 +44,8 @@ impl Waitid {
         Ok(Waitid { kind: sqe.len, id: sqe.fd, options: sqe.file_index as i32, info: sqe.off, pidfd: None })
     }
 
-    /// What the kernel checks before it looks for children; waitid(2) answers the same, but would write zeroes.
+    /// True if the arguments pass the checks that the kernel makes first. waitid(2) makes them too, but would write
+    /// zeroes.
     fn is_sound(&self) -> bool {
         let events = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED;
         let known = events | libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD | libc::__WCLONE | libc::__WALL;
@@ -57,7 +58,7 @@ impl Waitid {
         self.options & !known == 0 && self.options & events != 0 && named
     }
 
-    /// waitid(2) on the child, by its descriptor if there is one.
+    /// Calls waitid(2) on the child, by its descriptor if there is one.
     fn call(&self, options: i32, info: &mut [i32; INFO_WORDS]) -> Result<(), Errno> {
         let args = self.arguments(info.as_mut_ptr() as usize, options);
         check(syscall(libc::SYS_waitid, args)).map(|_| ())
@@ -71,23 +72,24 @@ impl Waitid {
         [kind as usize, id as usize, info, options as usize, 0, 0]
     }
 
-    /// The arguments of a waitid(2) that sleeps until there is something to find, and leaves it there.
+    /// Returns the arguments of a waitid(2) that sleeps until there is a state to report, and leaves it there.
     pub fn sleeping(&self) -> [usize; 6] {
         self.arguments(0, self.options | libc::WNOWAIT)
     }
 
-    /// A pidfd with O_NONBLOCK stands for WNOHANG.
+    /// True if a pidfd has O_NONBLOCK, which stands for WNOHANG.
     fn is_nonblocking(&self) -> bool {
         let number = self.pidfd.as_ref().map_or(self.id, |pidfd| pidfd.fd);
         self.kind == libc::P_PIDFD && descriptors::is_nonblocking(number)
     }
 
-    /// Only the thread that forked could wait for such children, and threads of ours do.
+    /// True if only the thread that forked could wait for such children: here a thread of the engine would wait.
     fn cannot_wait(&self) -> bool {
         self.options & libc::__WNOTHREAD != 0 && !matches!(self.kind, libc::P_PID | libc::P_PIDFD)
     }
 
-    /// From now on it waits for this very child. A descriptor that it has not had before, if one can be had.
+    /// Makes it wait for this very child from now on. Returns a descriptor that it did not hold before, if one is
+    /// available.
     pub fn hold_child(&mut self) -> Option<Arc<FixedFile>> {
         if self.pidfd.is_some() {
             return None;
@@ -108,7 +110,7 @@ impl Waitid {
         self.pidfd.clone()
     }
 
-    /// The descriptor that becomes readable when what it waits for can have happened.
+    /// Returns the descriptor that becomes readable when the awaited event may have happened.
     pub fn to_poll(&self) -> Option<&Arc<FixedFile>> {
         let only_exit = self.options & (libc::WSTOPPED | libc::WCONTINUED) == 0;
         self.pidfd.as_ref().filter(|_| only_exit)
@@ -137,7 +139,8 @@ impl Operation for Waitid {
             return Verdict::error(Errno::INVAL);
         }
         if self.kind == libc::P_PGID && self.id == 0 {
-            // waitid(2) itself takes 0 for the caller's group since Linux 5.4. From now on it waits for this group.
+            // waitid(2) itself takes 0 for the caller's group only since Linux 5.4. From now on it waits for this
+            // group.
             self.id = own_group();
         }
         let mut raw = [0i32; INFO_WORDS];
@@ -166,13 +169,13 @@ impl Operation for Waitid {
         !inline
     }
 
-    /// A wait that is cancelled tells zeroes; where that is not possible, nothing.
+    /// Reports zeroes for a cancelled wait, or nothing if that is not possible.
     fn tell_cancelled(&self) {
         let _ = self.tell(Info::default());
     }
 }
 
-/// getpgid(2): 0 where the group is of another namespace.
+/// Calls getpgid(2): 0 if the group is of another namespace.
 fn own_group() -> i32 {
     syscall(libc::SYS_getpgid, [0; 6]) as i32
 }

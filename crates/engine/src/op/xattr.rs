@@ -1,6 +1,6 @@
 //! FSETXATTR, SETXATTR, FGETXATTR, GETXATTR: extended attributes of a file.
 //!
-//! The calls are made in the thread that submits, with its credentials and working directory, as path operations are (see
+//! The submitting thread makes the calls, with its credentials and working directory, as for path operations (see
 //! `op/fs.rs`). Names, values to set and paths are copied when the SQE is read.
 
 use super::fs::Path;
@@ -17,7 +17,7 @@ const VALUE_BYTES_MAX: usize = 65_536;
 /// One of the family, with its arguments.
 #[derive(Debug)]
 pub struct Xattr {
-    /// `None` for the file that the SQE names.
+    /// The path; `None` for the file that the SQE names.
     path: Option<Path>,
     name: Path,
     access: Access,
@@ -89,7 +89,7 @@ impl Operation for Xattr {
     }
 }
 
-/// A copy of an attribute's name: ERANGE when it is empty or too long.
+/// Copies an attribute's name: ERANGE if it is empty or too long.
 fn import_name(address: u64) -> Result<Path, Errno> {
     match Path::import_bounded(address, NAME_BYTES_MAX + 1) {
         Ok(name) if !name.is_empty() => Ok(name),
@@ -98,7 +98,7 @@ fn import_name(address: u64) -> Result<Path, Errno> {
     }
 }
 
-/// A copy of the value to set.
+/// Copies the value to set.
 fn value(address: u64, bytes: u32) -> Result<Box<[u8]>, Errno> {
     if bytes as usize > VALUE_BYTES_MAX {
         return Err(Errno::TOOBIG);

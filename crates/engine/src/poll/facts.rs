@@ -1,10 +1,10 @@
-//! What is remembered of the file behind a descriptor number. This is the only memory of it, and only this file writes it.
+//! Facts about the file of a descriptor number. They are kept only here, and only this file writes them.
 //!
-//! Facts end together: when the number is closed, or when epoll(7) shows that it names another file ([`PollSet::forget`] and
-//! `PollSet::control_registration`). A close that was not seen leaves stale facts, so each is a hint, and whoever would answer
-//! wrongly by a stale one asks [`closes_are_seen`] first.
+//! Facts end together: when the number is closed, or when epoll(7) shows that it names another file
+//! ([`PollSet::forget`] and `PollSet::control_registration`). A close that was not seen leaves stale facts, so each
+//! is a hint. Code that a stale fact would lead to a wrong answer asks [`closes_are_seen`] first.
 //!
-//! Part of a ring's state, as all of `poll`: touched under its lock only.
+//! Part of a ring's state, as all of `poll`: accessed under its lock only.
 
 use super::{Entry, PollSet, ENDED, READ, WRITE};
 use crate::descriptors::{closes_are_seen, note_use, status_flags};
@@ -13,43 +13,44 @@ use crate::op::rw::is_file;
 use crate::op::Direction;
 use crate::request::ListKind;
 
-/// Events of which there may be something to answer besides data.
+/// Events that report something other than data.
 const EXCEPTIONAL: u32 = ENDED | (libc::EPOLLRDHUP | libc::EPOLLPRI) as u32;
 
-/// What is known of one file; nothing at first.
+/// The facts about one file; none at first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// epoll(7) does not take the file.
     unpollable: bool,
-    /// It has no position (a pipe, a socket, a terminal).
+    /// The file has no position (a pipe, a socket, a terminal).
     stream: bool,
-    /// How its data is moved; asked once, a hint about speed only.
+    /// The path of its data. Asked once; a hint about speed only.
     medium: Option<Medium>,
-    /// Whether it is a regular file or a block device; asked once, a hint about speed only.
+    /// True if it is a regular file or a block device. Asked once; a hint about speed only.
     has_blocks: Option<bool>,
-    /// How it was opened (`O_ACCMODE`), once a request of Linux AIO asked.
+    /// The access mode with which it was opened (`O_ACCMODE`), once a request of Linux AIO asked.
     access: Option<i32>,
-    /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
+    /// The file is a datagram socket that was shut down for reading, see `RingGuard::end_receives`.
     shut_down: bool,
     /// The last attempt in this direction found nothing, and no event has come since.
     read_empty: bool,
     write_full: bool,
     /// The last shot of a RECV took all that there was, and no event has come since.
     took_all: bool,
-    /// An event told of an end, an error or urgent data, of which there may be more to tell after a short count.
+    /// An event reported an end, an error or urgent data: more of that may come after a short count.
     exceptional: bool,
-    /// Whether its short count says so; asked once.
+    /// True if a short count means that no more data is there. Asked once.
     counts_tell: Option<bool>,
-    /// How many first attempts to read in a row found nothing: the next one is put off, see [`PollSet::postpones`].
+    /// Number of first attempts to read in a row that found nothing: the next one is postponed, see
+    /// [`PollSet::postpones`].
     empty_streak: u8,
-    /// How often an attempt was put off.
+    /// Number of times that an attempt was postponed.
     times_postponed: u8,
 }
 
-/// What the data of a file is moved through.
+/// The path of a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// The page cache, or what a stream has instead.
+    /// The page cache, or its counterpart in a stream.
     Cache,
     /// Nothing (O_DIRECT), and the call waits for the device.
     Direct,
@@ -58,12 +59,12 @@ pub enum Medium {
 }
 
 impl Facts {
-    /// Whether epoll(7) has refused the file.
+    /// Notes whether epoll(7) has refused the file.
     pub(crate) fn note_unpollable(&mut self, unpollable: bool) {
         self.unpollable = unpollable;
     }
 
-    /// An attempt found nothing: what comes from now on makes an event. Polls tell nothing of that kind.
+    /// Notes that an attempt found nothing: later arrivals make an event. Polls note nothing.
     pub(crate) fn note_empty(&mut self, list: ListKind) {
         match list {
             ListKind::Read => self.read_empty = true,
@@ -72,7 +73,7 @@ impl Facts {
         }
     }
 
-    /// epoll(7) told of these events.
+    /// Notes events that epoll(7) reported.
     #[inline]
     pub(crate) fn note_event(&mut self, seen: u32) {
         if seen & (READ | ENDED) != 0 {
@@ -84,22 +85,22 @@ impl Facts {
         }
     }
 
-    /// There may be something to read and room to write: somebody has to look.
+    /// Notes that there may be data to read and room to write: an attempt must find out.
     pub(crate) fn may_be_ready(&mut self) {
         (self.read_empty, self.write_full, self.took_all) = (false, false, false);
     }
 
-    /// The last attempt to read found nothing.
+    /// True if the last attempt to read found nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.read_empty
     }
 
-    /// A first attempt that was put off would have found something: the next ones are made at once.
+    /// Ends the postponing of first attempts, as one would have found something: the next ones are made at once.
     pub(crate) fn end_streak(&mut self) {
         self.empty_streak = 0;
     }
 
-    /// The socket of datagrams was shut down for reading.
+    /// Notes that the datagram socket was shut down for reading.
     pub(crate) fn note_shut_down(&mut self) {
         self.shut_down = true;
     }
@@ -115,7 +116,7 @@ impl PollSet {
         self.entries.get(fd as usize)?.as_deref().map(|entry| &entry.facts)
     }
 
-    /// The last attempt found nothing there, and no event has said otherwise since.
+    /// True if the last attempt found nothing there, and no event has come since.
     #[inline]
     pub fn known_not_ready(&self, fd: i32, direction: Direction) -> bool {
         self.facts(fd).is_some_and(|facts| match direction {
@@ -124,11 +125,12 @@ impl PollSet {
         })
     }
 
-    /// Whether the first attempt at a read, or a poll's first look, is better put off: the last few found nothing, and the
-    /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
-    /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`PollSet::is_turn`]), so
-    /// at worst data that was there already is found a little later.
-    /// Every so often one is attempted anyway; a hit re-enables attempts.
+    /// True if the first attempt at a read, or a poll's first check, is better postponed. The last few found nothing,
+    /// and the standing registration will report new data. An attempt that finds nothing costs as much as a read.
+    ///
+    /// It is made before any thread sleeps (`RingGuard::verify`), or in its turn if none has to sleep
+    /// ([`PollSet::is_turn`]). So at worst data that was there already is found a little later. Every 64th time it is
+    /// attempted anyway; a hit ends the postponing.
     #[inline]
     pub fn postpones(&mut self, fd: i32) -> bool {
         const STREAK: u8 = 4;
@@ -141,9 +143,9 @@ impl PollSet {
         !entry.facts.times_postponed.is_multiple_of(TRIAL)
     }
 
-    /// A multishot RECV left room in its buffer. Of TCP that says that there is no more: natively, too, its next shot then waits
-    /// for an event (`msg_inq` in `io_recv_finish`, io_uring/net.c). Urgent data and the end come after a short count, too, but
-    /// their event says so.
+    /// Notes that a multishot RECV left room in its buffer. On TCP that means that there is no more data. Natively,
+    /// too, its next shot then waits for an event (`msg_inq` in `io_recv_finish`, io_uring/net.c). Urgent data and
+    /// the end may also come after a short count, but their event says so.
     #[inline]
     pub(crate) fn note_short_receive(&mut self, fd: i32) {
         const TELLS: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
@@ -154,13 +156,13 @@ impl PollSet {
         }
     }
 
-    /// Whether the last shot of a RECV took all that there was.
+    /// True if the last shot of a RECV took all that there was.
     #[inline]
     pub(crate) fn took_all(&self, fd: i32) -> bool {
         self.facts(fd).is_some_and(|facts| facts.took_all)
     }
 
-    /// What a first attempt to read, or a poll's first look, led to.
+    /// Notes whether a first attempt to read, or a poll's first check, found nothing.
     #[inline]
     pub fn note_first_read(&mut self, fd: i32, found_nothing: bool) {
         if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
@@ -169,8 +171,8 @@ impl PollSet {
         }
     }
 
-    /// For a first transfer: `None` if what is known may have it wait for an event, or go to a device, before an attempt is
-    /// made (`State::plan`); else whether the file is known to have no position.
+    /// Returns, before a first transfer, whether the file is known to have no position. `None` if the facts may make
+    /// it wait for an event, or go to a device, before an attempt (`State::plan`).
     #[inline]
     pub fn attempts_next(&self, fd: i32, direction: Direction, may_be_direct: bool) -> Option<bool> {
         let Some(facts) = self.facts(fd) else { return (!may_be_direct).then_some(false) };
@@ -182,52 +184,54 @@ impl PollSet {
         (!waits && is_cached).then_some(facts.stream)
     }
 
-    /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
+    /// Notes that the file has no position, as a transfer found. Trusted only where every close of the number is
+    /// seen.
     pub fn note_stream(&mut self, fd: i32) {
         self.remember(fd, |facts| facts.stream = true);
     }
 
-    /// Whether the file is known to have no position.
+    /// True if the file is known to have no position.
     #[inline]
     pub fn is_stream(&self, fd: i32) -> bool {
         self.facts(fd).is_some_and(|facts| facts.stream)
     }
 
-    /// Whether the number is known to be open and to name a file that can be polled: it is registered, and was not closed
-    /// since.
+    /// True if the number is known to be open and to name a file that can be polled. It is registered, and was not
+    /// closed since.
     #[inline]
     pub fn is_pollable(&self, fd: i32) -> bool {
         let registered = matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.registered != 0);
         registered && closes_are_seen()
     }
 
-    /// Whether the file is known to be one that cannot be polled: a regular file, a directory.
+    /// True if the file is known to be one that cannot be polled: a regular file, a directory.
     #[inline]
     pub fn is_unpollable(&self, fd: i32) -> bool {
         self.facts(fd).is_some_and(|facts| facts.unpollable) && closes_are_seen()
     }
 
-    /// How the file was opened (`O_ACCMODE`), where that is remembered. Trusted only where every close of the number is seen.
+    /// The access mode with which the file was opened (`O_ACCMODE`), if remembered. Trusted only where every close of
+    /// the number is seen.
     #[inline]
     pub fn access(&self, fd: i32) -> Option<i32> {
         self.facts(fd)?.access
     }
 
-    /// Remembers how the file of a registered number was opened.
+    /// Remembers the access mode of a registered number's file.
     pub fn note_access(&mut self, fd: i32, access: i32) {
         if let Some(entry) = self.existing(fd).filter(|entry| entry.registered != 0) {
             entry.facts.access = Some(access);
         }
     }
 
-    /// The description was found to be a nonblocking one: that is asked each time from now on, and no attempt put off.
+    /// Notes a nonblocking description: from now on it is checked each time, and no attempt is postponed.
     pub fn forget_access(&mut self, fd: i32) {
         if let Some(Entry { facts, .. }) = self.existing(fd) {
             (facts.access, facts.empty_streak) = (None, 0);
         }
     }
 
-    /// What the data of the file is moved through.
+    /// Returns the path of the file's data.
     #[inline]
     pub fn medium(&mut self, fd: i32) -> Medium {
         match self.facts(fd) {
@@ -238,13 +242,13 @@ impl PollSet {
         }
     }
 
-    /// Whether the file was opened with O_DIRECT.
+    /// True if the file was opened with O_DIRECT.
     #[inline]
     pub fn is_direct(&mut self, fd: i32) -> bool {
         matches!(self.medium(fd), Medium::Direct | Medium::Device)
     }
 
-    /// The file was opened without O_DIRECT, so that nobody has to ask.
+    /// Notes that the file was opened without O_DIRECT, so that it need not be asked.
     pub fn note_cached(&mut self, fd: i32) {
         self.remember(fd, |facts| facts.medium = Some(Medium::Cache));
     }
@@ -262,7 +266,7 @@ impl PollSet {
         medium
     }
 
-    /// Whether the file is a regular one or a block device.
+    /// True if the file is a regular one or a block device.
     pub fn has_blocks(&mut self, fd: i32) -> bool {
         if let Some(Facts { has_blocks: Some(known), .. }) = self.facts(fd) {
             return *known;
@@ -272,14 +276,14 @@ impl PollSet {
         has_blocks
     }
 
-    /// The kernel's AIO would wait for direct transfers of the file.
+    /// Notes that the kernel's AIO would wait for direct transfers of the file.
     pub fn note_no_device(&mut self, fd: i32) {
         if let Some(entry) = self.existing(fd).filter(|entry| entry.facts.medium == Some(Medium::Device)) {
             entry.facts.medium = Some(Medium::Direct);
         }
     }
 
-    /// Remembers something of a number that may have no entry yet, if there is memory for one.
+    /// Remembers a fact about a number that may have no entry yet, if there is memory for one.
     pub(crate) fn remember(&mut self, fd: i32, note: impl FnOnce(&mut Facts)) {
         note_use(fd);
         if self.make_room(fd).is_ok() {
@@ -288,7 +292,7 @@ impl PollSet {
     }
 }
 
-/// Whether `fd` is a TCP socket whose data nothing else takes apart (TLS in the kernel does: TCP_ULP).
+/// True if `fd` is a TCP socket whose data no upper protocol parses (TLS in the kernel does: TCP_ULP).
 #[cold]
 fn is_plain_tcp(fd: i32) -> bool {
     socket_option(fd, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) && !has_upper_protocol(fd)

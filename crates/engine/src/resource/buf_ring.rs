@@ -1,9 +1,10 @@
 //! Buffers that the program provides for receives and reads to choose from: IORING_OP_PROVIDE_BUFFERS and
 //! IORING_REGISTER_PBUF_RING. Source: io_uring_register(2); io_uring/kbuf.c.
 //!
-//! A group is a list of the engine's own (provided buffers) or a ring in shared memory (buffer ring), whose entries and
-//! tail the program writes and whose head is ours. Ring memory is the program's, or a mapping of a memfd that it may
-//! have mapped, too: only guarded accessors touch it. Everything is part of a ring's state and changes under its lock.
+//! A group is a list of the engine's own (provided buffers) or a ring in shared memory (buffer ring). The program
+//! writes the ring's entries and tail; the engine owns its head. Ring memory is the program's, or a mapping of a
+//! memfd that the program may have mapped, too: only guarded accessors touch it. Everything is part of a ring's state
+//! and changes under its lock.
 
 use crate::memory::SharedArea;
 use crate::mutation::{mutated, Mutation};
@@ -19,7 +20,7 @@ const BUNDLE_MAX: usize = 256;
 const IOVECS_MAX: u16 = libc::UIO_MAXIOV as u16;
 /// Bytes of `struct io_uring_buf`: address (8), length (4), id (2), padding (2).
 const ENTRY_BYTES: u64 = 16;
-/// Where in the first entry the word is whose upper half is the ring's tail.
+/// Offset in the first entry of the word whose upper half is the ring's tail.
 const TAIL_WORD: u64 = 12;
 const PAGE: u64 = 4096;
 
@@ -46,35 +47,35 @@ pub struct Listed {
 struct BufferRing {
     address: u64,
     mask: u16,
-    /// Index of the next entry to use; counts on beyond the entries.
+    /// Index of the next entry to use; it counts on beyond the entries.
     head: u16,
     /// Buffers are used up piece by piece (`IOU_PBUF_RING_INC`).
     incremental: bool,
-    /// The memory, where the engine made it (`IOU_PBUF_RING_MMAP`).
+    /// The memory, if the engine made it (`IOU_PBUF_RING_MMAP`).
     area: Option<SharedArea>,
 }
 
 /// A chosen buffer, or several that follow each other on their ring.
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
-    /// How much of them may be used.
+    /// Number of their bytes that may be used.
     pub bytes: usize,
-    /// From a list, not a ring.
+    /// The buffer is from a list, not a ring.
     pub listed: bool,
-    /// What was used is taken off its ring already, whatever becomes of the request.
+    /// The used part is off its ring already, whatever the request's result.
     pub committed: bool,
     /// The group has no other buffer for now.
     pub last: bool,
     /// A buffer was left out, or cut, since it has more room than was asked for.
     pub partial: bool,
-    /// What was taken off the ring: bytes and buffers, and where its head was then.
+    /// The bytes and buffers taken off the ring, and its head after that.
     taken: (usize, u16),
     head: u16,
     /// The first one's address, id and own length.
     address: u64,
     id: u16,
     whole_bytes: u32,
-    /// The ring goes on with the same buffer.
+    /// The ring continues with the same buffer.
     more: bool,
 }
 
@@ -95,7 +96,7 @@ impl Held {
         }
     }
 
-    /// How a CQE names the buffer, or the first of several.
+    /// The flags by which a CQE names the buffer, or the first of several.
     pub fn cqe_flags(&self) -> u32 {
         let more = if self.more { IORING_CQE_F_BUF_MORE } else { 0 };
         let id = self.id ^ u16::from(mutated(Mutation::NamesAnotherBuffer));
@@ -103,7 +104,7 @@ impl Held {
     }
 }
 
-/// How buffers are chosen.
+/// The way in which buffers are chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice {
     /// The most bytes to use, 0 for as many as there are.
@@ -117,7 +118,7 @@ pub struct Choice {
 }
 
 impl Groups {
-    /// Whether there is a buffer to choose.
+    /// True if there is a buffer to choose.
     pub fn has_buffers(&self, group: u16) -> bool {
         self.0.get(&group).is_some_and(|group| match group {
             Group::Listed(list) => !list.is_empty(),
@@ -125,15 +126,15 @@ impl Groups {
         })
     }
 
-    /// Whether it is a list of provided buffers.
+    /// True if the group is a list of provided buffers.
     pub fn is_listed(&self, group: u16) -> bool {
         matches!(self.0.get(&group), Some(Group::Listed(_)))
     }
 
-    /// The next buffer of `group`, or several of them; `ranges` is what of them may be used.
+    /// Chooses the next buffer of `group`, or several of them; `ranges` gets the parts that may be used.
     ///
     /// # Errors
-    /// NOBUFS when there is none, NOENT when a send or bundle names no group, FAULT when the ring's memory cannot be read.
+    /// NOBUFS if there is none, NOENT if a send or bundle names no group, FAULT if the ring's memory cannot be read.
     pub fn choose(&mut self, group: u16, choice: Choice, ranges: &mut Vec<[usize; 2]>) -> Result<Held, Errno> {
         ranges.clear();
         let Choice { wanted, sends, bundle, .. } = choice;
@@ -150,8 +151,8 @@ impl Groups {
         }
     }
 
-    /// `bytes` of the first `count` buffers are used: takes them, or that part of them, off their ring. Called again for a
-    /// transfer that went on, it takes what was added since, unless another request has taken that.
+    /// Takes the first `count` buffers, or the `bytes` used of them, off their ring. Called again for a transfer that
+    /// went on, it takes what was added since, unless another request has taken that.
     pub fn commit(&mut self, group: u16, held: &mut Held, bytes: usize, count: u16) {
         if let (false, Some(Group::Ring(ring))) = (held.listed, self.0.get_mut(&group)) {
             let (taken_bytes, taken_count) = held.taken;
@@ -177,7 +178,7 @@ impl Groups {
         }
     }
 
-    /// Gives back a buffer that was not used. Those of a ring have not been taken off it.
+    /// Gives back a buffer that was not used. Buffers of a ring have not been taken off it.
     pub fn give_back(&mut self, group: u16, held: Held) {
         if mutated(Mutation::LosesABuffer) {
             return;
@@ -187,8 +188,8 @@ impl Groups {
         }
     }
 
-    /// IORING_OP_PROVIDE_BUFFERS: adds `count` buffers of the length of `first`, one after the other. `OVERFLOW` when the
-    /// group is full from the start, which it never is from Linux 7.2 on; `INVAL` when it is a ring.
+    /// IORING_OP_PROVIDE_BUFFERS: adds `count` buffers of the length of `first`, one after the other. `OVERFLOW` if
+    /// the group is full from the start, which it never is from Linux 7.2 on; `INVAL` if it is a ring.
     pub fn provide(&mut self, group: u16, first: Listed, count: u32) -> Result<u32, Errno> {
         let Group::Listed(list) = self.0.entry(group).or_insert_with(|| Group::Listed(VecDeque::new())) else {
             return Err(Errno::INVAL);
@@ -209,7 +210,7 @@ impl Groups {
         Ok(0)
     }
 
-    /// IORING_OP_REMOVE_BUFFERS: removes up to `count` buffers; answers how many there were.
+    /// IORING_OP_REMOVE_BUFFERS: removes up to `count` buffers; returns the number removed.
     pub fn remove(&mut self, group: u16, count: u32) -> Result<u32, Errno> {
         match self.0.get_mut(&group).ok_or(Errno::NOENT)? {
             Group::Ring(_) => Err(Errno::INVAL),
@@ -221,11 +222,11 @@ impl Groups {
         }
     }
 
-    /// IORING_REGISTER_PBUF_RING: makes `group` a ring of `entries` at `address`, or in memory of its own that the
-    /// program maps (`None`).
+    /// IORING_REGISTER_PBUF_RING: makes `group` a ring of `entries` at `address`, or (`None`) in memory of its own
+    /// that the program maps.
     ///
     /// # Errors
-    /// EXIST when the group has buffers already, INVAL for a bad size or alignment, FAULT for bad memory.
+    /// EXIST if the group has buffers already, INVAL for a bad size or alignment, FAULT for bad memory.
     pub fn register(
         &mut self,
         group: u16,
@@ -268,12 +269,12 @@ impl Groups {
         self.ring(group).map(|ring| ring.head)
     }
 
-    /// Whether buffers of the group are used up piece by piece.
+    /// True if buffers of the group are used up piece by piece.
     pub fn is_incremental(&self, group: u16) -> bool {
         self.ring(group).is_ok_and(|ring| ring.incremental)
     }
 
-    /// The memfd behind a group's ring, if the engine made it.
+    /// The memfd of a group's ring, if the engine made it.
     pub fn memfd(&self, group: u16) -> Option<i32> {
         self.ring(group).ok()?.area.as_ref().map(SharedArea::memfd)
     }
@@ -287,7 +288,7 @@ impl Groups {
 }
 
 impl BufferRing {
-    /// As strong as an Acquire load: pairs with the program's release store of the tail.
+    /// Reads the tail. As strong as an Acquire load: pairs with the program's release store of the tail.
     fn tail(&self) -> Result<u16, Errno> {
         Ok((GuardedWords::load((self.address + TAIL_WORD) as usize)? >> 16) as u16)
     }
@@ -296,14 +297,14 @@ impl BufferRing {
         self.address + u64::from(index & self.mask) * ENTRY_BYTES
     }
 
-    /// Address, length and id in the `index`th entry.
+    /// Reads address, length and id in the `index`th entry.
     fn read(&self, index: u16) -> Result<(u64, u32, u16), Errno> {
         let [address, rest] = user_read::<[u64; 2]>(self.entry(index))?;
         Ok((address, rest as u32, (rest >> 32) as u16))
     }
 
-    /// The next buffers, without taking them off. Source: `io_ring_buffers_peek` and `io_ring_buffer_select` in
-    /// io_uring/kbuf.c.
+    /// Chooses the next buffers, without taking them off. Source: `io_ring_buffers_peek` and `io_ring_buffer_select`
+    /// in io_uring/kbuf.c.
     fn peek(&self, choice: Choice, ranges: &mut Vec<[usize; 2]>) -> Result<Held, Errno> {
         let Choice { wanted, sends, bundle, before } = choice;
         let tail = self.tail()?;
@@ -348,7 +349,7 @@ impl BufferRing {
         Ok(held)
     }
 
-    /// Moves the head back to a buffer that was used up. False where the entry there is another one by now.
+    /// Moves the head back to a buffer that was used up. False if the entry there is another one by now.
     fn give_back(&mut self, held: &Held) -> bool {
         let before = self.head.wrapping_sub(1);
         let whole = if self.incremental { 0 } else { held.whole_bytes };
@@ -362,7 +363,7 @@ impl BufferRing {
         true
     }
 
-    /// Moves the head on after `bytes` of `count` buffers were used. False when the entry at the head has some left.
+    /// Moves the head on after `bytes` of `count` buffers were used. False if the entry at the head has some left.
     /// Source: `io_kbuf_commit` in io_uring/kbuf.c.
     fn advance(&mut self, bytes: usize, count: u16) -> bool {
         if !self.incremental {
@@ -370,7 +371,7 @@ impl BufferRing {
             return true;
         }
         if bytes == 0 {
-            return false; // at the end of a file, say: all of it is left
+            return false; // for example at the end of a file: all of it is left
         }
         let mut left = bytes;
         while left > 0 {
@@ -393,7 +394,7 @@ impl BufferRing {
     }
 }
 
-/// What the kernel checks when it pins the ring. Source: `io_create_region` in io_uring/memmap.c.
+/// Makes the checks that the kernel makes when it pins the ring. Source: `io_create_region` in io_uring/memmap.c.
 fn check_memory(address: u64, bytes: u64) -> Result<(), Errno> {
     if address == 0 {
         return Err(Errno::FAULT);

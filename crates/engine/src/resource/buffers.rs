@@ -1,5 +1,5 @@
-//! Registered buffers: io_uring_register(2), IORING_REGISTER_BUFFERS and what works on it. Only the ranges are kept:
-//! nothing is pinned, and the kernel checks the addresses again at each transfer.
+//! Registered buffers: io_uring_register(2), IORING_REGISTER_BUFFERS and the calls that work on them. Only the ranges
+//! are kept: nothing is pinned, and the kernel checks the addresses again at each transfer.
 
 use super::table::{Table, Update};
 use super::tag::{Tag, Tagged};
@@ -30,7 +30,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// How many slots there are, empty ones among them.
+    /// Number of slots, including empty ones.
     pub fn size(&self) -> usize {
         self.slots.len()
     }
@@ -50,7 +50,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Replaces the buffers in slots that there are; answers how many were done before an error.
+    /// Replaces the buffers in existing slots; returns the number done before an error.
     pub fn update(&mut self, ring: &'static dyn Tagged, update: &Update) -> Result<u32, Errno> {
         for (done, slot) in (0..update.table.count).zip(&mut self.slots[update.first as usize..]) {
             match buffer_of(ring, &update.table, done) {
@@ -62,17 +62,17 @@ impl Buffers {
         Ok(update.table.count)
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn slot_count(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// The buffer with index `index`; `EFAULT` where none is.
+    /// Returns the buffer with index `index`; `EFAULT` if there is none.
     pub fn get(&self, index: u16) -> Result<&Arc<Buffer>, Errno> {
         self.slots.get(usize::from(index)).and_then(Option::as_ref).ok_or(Errno::FAULT)
     }
 
-    /// The ranges (address, bytes) in these slots, with the empty ones as `None`.
+    /// Returns the ranges (address, bytes) in these slots, with `None` for the empty ones.
     pub fn ranges(&self, slots: Range<u32>) -> Result<Vec<Option<(u64, u64)>>, Errno> {
         let slots = &self.slots[slots.start as usize..slots.end as usize];
         let mut ranges = Vec::new();
@@ -81,7 +81,7 @@ impl Buffers {
         Ok(ranges)
     }
 
-    /// Puts untagged buffers of these ranges into the slots from `first` on, and makes the table larger where needed.
+    /// Puts untagged buffers of these ranges into the slots from `first` on, and grows the table if needed.
     ///
     /// # Errors
     /// NOMEM: some may have been placed.
@@ -90,7 +90,7 @@ impl Buffers {
         let size = self.slots.len().max(first + ranges.len());
         self.slots.try_reserve_exact(size - self.slots.len()).map_err(alloc::refused)?;
         self.slots.resize(size, None);
-        // In this order, in which the tags of those that were there are told: see `drop`.
+        // In this order the tags of the buffers that were there are reported: see `drop`.
         for (slot, range) in self.slots[first..first + ranges.len()].iter_mut().zip(ranges).rev() {
             alloc::reserve()?;
             *slot = range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, tag: None }));
@@ -98,8 +98,8 @@ impl Buffers {
         Ok(())
     }
 
-    /// The buffer with index `index`, which `address..address + bytes` must lie in. Source: `io_import_fixed` in
-    /// io_uring/rsrc.c.
+    /// Returns the buffer with index `index`, which must contain `address..address + bytes`. Source:
+    /// `io_import_fixed` in io_uring/rsrc.c.
     pub fn find(&self, index: u16, address: u64, bytes: u64) -> Result<&Arc<Buffer>, Errno> {
         let buffer = self.get(index)?;
         let end = address.checked_add(bytes).ok_or(Errno::FAULT)?;
@@ -112,13 +112,14 @@ impl Buffers {
 }
 
 impl Drop for Buffers {
-    /// Tags are told from the last slot to the first (`io_rsrc_data_free` in io_uring/rsrc.c).
+    /// Reports tags from the last slot to the first (`io_rsrc_data_free` in io_uring/rsrc.c).
     fn drop(&mut self) {
         while self.slots.pop().is_some() {}
     }
 }
 
-/// The buffer at `index` of `table`, if one is to be there. Source: `io_sqe_buffers_register` in io_uring/rsrc.c.
+/// Makes the buffer at `index` of `table`, if there is to be one. Source: `io_sqe_buffers_register` in
+/// io_uring/rsrc.c.
 fn buffer_of(ring: &'static dyn Tagged, table: &Table, index: u32) -> Result<Option<Arc<Buffer>>, Errno> {
     alloc::reserve()?;
     let range = if table.address == 0 { None } else { user_range(table.address, index.into())? };
@@ -129,7 +130,7 @@ fn buffer_of(ring: &'static dyn Tagged, table: &Table, index: u32) -> Result<Opt
     }
 }
 
-/// The `index`th iovec at `address`, if it could be pinned: both ends writable. `None` for an empty one.
+/// Reads the `index`th iovec at `address`, if it could be pinned: both ends are writable. `None` for an empty one.
 fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
     let [base, bytes]: [u64; 2] = user_read(address.wrapping_add(16 * index))?;
     match (base, bytes) {

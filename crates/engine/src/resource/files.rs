@@ -1,8 +1,8 @@
-//! Registered files: io_uring_register(2), IORING_REGISTER_FILES and what works on it.
+//! Registered files: io_uring_register(2), IORING_REGISTER_FILES and the calls that work on them.
 //!
-//! A registered file is a private duplicate of the program's descriptor: it stays open whatever the program does with the
-//! number. Requests in flight keep theirs open (`Arc`). When one is closed another may get its number, so whoever makes one
-//! has the poll set forget what it knows of the number (`PollSet::forget`).
+//! A registered file is a private duplicate of the program's descriptor: it stays open whatever the program does with
+//! the number. Requests in flight keep theirs open (`Arc`). Once one is closed, another may get its number. So the
+//! code that makes one also makes the poll set forget what it knows of the number (`PollSet::forget`).
 
 use super::table::{Table, Update};
 use super::tag::{Tag, Tagged};
@@ -19,13 +19,14 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
-/// Whether another thread closes this descriptor, since the calling one has other rings to see to (`wait::helper`).
+/// Hands a descriptor to another thread to close, if the calling one has other rings to serve (`wait::helper`); true
+/// then.
 pub static CLOSED_ELSEWHERE: Hook<i32, bool> = Hook::new();
 
-/// A descriptor of the engine's own, closed when nobody uses it any more.
+/// A descriptor of the engine's own, closed after its last user.
 #[derive(Debug)]
 pub struct FixedFile {
-    /// The number.
+    /// The descriptor's number.
     pub fd: i32,
     tag: Option<Tag>,
 }
@@ -42,7 +43,7 @@ impl FixedFile {
         FixedFile::new(fd, None)
     }
 
-    /// A duplicate of `fd`, a number of the program's, for a request in flight.
+    /// Makes a duplicate of `fd`, a number of the program's, for a request in flight.
     pub fn private(fd: i32) -> Result<Arc<FixedFile>, Errno> {
         descriptors::duplicate_in_flight(fd).map(|private| FixedFile::new(private, None))
     }
@@ -60,37 +61,39 @@ impl Drop for FixedFile {
     }
 }
 
-/// Closes a descriptor of a program's file. Closing any gives up the process's POSIX locks on the file (fcntl(2)): where the
-/// program holds one, it stays open.
+/// Closes a descriptor of a program's file. Closing any gives up the process's POSIX locks on the file (fcntl(2)). So
+/// if the program holds one, the descriptor stays open.
 pub fn close(fd: i32) {
     if !holds_lock(fd) {
         descriptors::close(fd);
     }
 }
 
-/// Whether each call of the program's is seen that takes a POSIX lock.
+/// Set if every call of the program's that takes a POSIX lock is seen.
 static LOCKS_ARE_SEEN: AtomicBool = AtomicBool::new(false);
-/// Whether it may hold one: before any was seen it is looked for once, since an executed program keeps those that there were.
-/// Relaxed: who takes one says so first, and a thread that was told of that sees it.
+/// Whether the program may hold a POSIX lock. Before any was seen, existing locks are searched once, since an
+/// executed program keeps them. Relaxed: a thread that takes a lock stores this first, and a thread that learns of
+/// the lock sees the store.
 static MAY_HOLD: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
 const SOME: u8 = 2;
 
-/// Says whether the entry points see every call that takes a POSIX lock.
+/// Notes whether the entry points see every call that takes a POSIX lock.
 pub fn set_locks_are_seen(seen: bool) {
     LOCKS_ARE_SEEN.store(seen, Ordering::Relaxed);
 }
 
-/// The program is about to take a POSIX lock.
+/// Notes that the program is about to take a POSIX lock.
 pub fn note_lock() {
     MAY_HOLD.store(SOME, Ordering::Relaxed);
 }
 
-/// Whether this process holds a POSIX lock on the file that `fd` names: /proc/locks tells. Where there is none anybody's
-/// lock counts.
+/// True if this process holds a POSIX lock on the file that `fd` names, according to /proc/locks. Without that file a
+/// lock of any process counts.
 fn holds_lock(fd: i32) -> bool {
-    // Before a look into /proc, since most files have no locks: a file that is opened takes the lowest number for a moment.
+    // Check this before /proc, since most files have no locks: a file that is opened takes the lowest number for a
+    // moment.
     if holds_none() || !is_locked(fd) {
         return false;
     }
@@ -100,7 +103,7 @@ fn holds_lock(fd: i32) -> bool {
     own_locks_have(|locked, _| locked == file).unwrap_or(true)
 }
 
-/// Whether it is known that this process holds no POSIX lock but the engine's own.
+/// True if it is known that this process holds no POSIX lock except the engine's own.
 fn holds_none() -> bool {
     if !LOCKS_ARE_SEEN.load(Ordering::Relaxed) {
         return false;
@@ -108,13 +111,13 @@ fn holds_none() -> bool {
     if MAY_HOLD.load(Ordering::Relaxed) == UNKNOWN {
         let is_programs = |first: &str| first.parse().is_ok_and(|first: u64| first < descriptors::LOCKS_FROM);
         let found = if own_locks_have(|_, first| is_programs(first)).unwrap_or(true) { SOME } else { NONE };
-        // Unless one is being taken meanwhile.
+        // The exchange fails if a lock is being taken meanwhile.
         let _ = MAY_HOLD.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
     }
     MAY_HOLD.load(Ordering::Relaxed) == NONE
 }
 
-/// Whether `is_it` says so of a POSIX lock of this process, by its file and its first byte, as /proc/locks has them.
+/// True if `is_it` accepts a POSIX lock of this process, by its file and its first byte, as /proc/locks has them.
 fn own_locks_have(is_it: impl Fn(&str, &str) -> bool) -> Option<bool> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -134,8 +137,8 @@ fn own_locks_have(is_it: impl Fn(&str, &str) -> bool) -> Option<bool> {
     }))
 }
 
-/// Whether a lock of the whole file by the description of `fd` would be refused: by a lock of this process, too, since
-/// the two kinds conflict. Of several locks the kernel names one, so they cannot be told apart.
+/// True if a lock of the whole file by the description of `fd` would be refused. A lock of this process also refuses
+/// it, since the two kinds conflict. The kernel names only one of several locks, so they cannot be distinguished.
 pub fn is_locked(fd: i32) -> bool {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as i16,
@@ -152,10 +155,10 @@ pub fn is_locked(fd: i32) -> bool {
 #[derive(Debug)]
 pub struct Files {
     slots: Vec<Option<Arc<FixedFile>>>,
-    /// Where allocation (`IORING_FILE_INDEX_ALLOC`) looks.
+    /// The slots that allocation (`IORING_FILE_INDEX_ALLOC`) searches.
     range: Range<usize>,
-    /// Where it begins, if that is in the range: behind the slot that was filled last, or at the one that was emptied last,
-    /// if that was later. Source: `alloc_hint` in io_uring/filetable.h.
+    /// The slot at which the search begins, if it is in the range: the one after the slot filled last, or the slot
+    /// emptied last. The later of the two counts. Source: `alloc_hint` in io_uring/filetable.h.
     hint: usize,
 }
 
@@ -163,7 +166,7 @@ pub struct Files {
 pub const MAX_FILES: u32 = 1 << 20;
 
 impl Files {
-    /// How many slots there are, empty ones among them.
+    /// Number of slots, including empty ones.
     pub fn size(&self) -> usize {
         self.slots.len()
     }
@@ -184,23 +187,23 @@ impl Files {
         Ok(Files { range: 0..slots.len(), slots, hint: 0 })
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn slot_count(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// The file in slot `index`.
+    /// Returns the file in slot `index`.
     pub fn get(&self, index: u32) -> Result<&Arc<FixedFile>, Errno> {
         self.slots.get(index as usize).and_then(Option::as_ref).ok_or(Errno::BADF)
     }
 
-    /// The files in these slots, as far as there are any.
+    /// Returns the files in those of these slots that have one.
     pub fn in_slots(&self, slots: Range<u32>) -> impl Iterator<Item = &Arc<FixedFile>> {
         let slots = (slots.start as usize).min(self.slots.len())..(slots.end as usize).min(self.slots.len());
         self.slots[slots].iter().flatten()
     }
 
-    /// Replaces the files in slots that there are; answers how many were done before an error.
+    /// Replaces the files in existing slots; returns the number done before an error.
     pub fn update(&mut self, ring: &'static dyn Tagged, update: &Update) -> Result<u32, Errno> {
         for done in 0..update.table.count {
             match self.update_slot(ring, (update.first + done) as usize, &update.table, done) {
@@ -222,7 +225,7 @@ impl Files {
     ) -> Result<(), Errno> {
         let (tag, fd) = (table.tag(place)?, user_read(table.fd_address(place))?);
         if tag != 0 && matches!(fd, IORING_REGISTER_FILES_SKIP | -1) {
-            return Err(Errno::INVAL); // of a slot that keeps its file
+            return Err(Errno::INVAL); // a tag for a slot that keeps its file
         }
         if fd == IORING_REGISTER_FILES_SKIP {
             return Ok(());
@@ -236,8 +239,8 @@ impl Files {
         Ok(())
     }
 
-    /// Puts a new descriptor, which becomes the engine's, into the slot that an SQE's `file_index` names: slot + 1, or
-    /// `IORING_FILE_INDEX_ALLOC` for any free one. Answers what the CQE says: 0, or the slot that was found.
+    /// Puts a new descriptor, which becomes the engine's, into the slot that an SQE's `file_index` names: slot + 1,
+    /// or `IORING_FILE_INDEX_ALLOC` for any free one. Returns the CQE's result: 0, or the slot that was found.
     pub fn install(&mut self, fd: i32, file_index: u32) -> Result<i32, Errno> {
         let moved = descriptors::to_top(descriptors::owned(fd as usize))?;
         let file = FixedFile::new(rustix::fd::IntoRawFd::into_raw_fd(moved), None);
@@ -254,7 +257,7 @@ impl Files {
         Ok(0)
     }
 
-    /// An empty slot. Source: `io_file_bitmap_get` in io_uring/filetable.c.
+    /// Finds an empty slot. Source: `io_file_bitmap_get` in io_uring/filetable.c.
     fn find_free(&mut self) -> Option<usize> {
         let Range { start, end } = self.range.clone();
         if !self.range.contains(&self.hint) {
@@ -276,7 +279,7 @@ impl Files {
         }
     }
 
-    /// Whether there was a file.
+    /// Empties a slot. True if there was a file.
     fn empty(&mut self, index: usize) -> bool {
         let was_full = self.slots[index].take().is_some();
         if was_full {
@@ -306,7 +309,7 @@ impl Files {
 }
 
 impl Drop for Files {
-    /// Tags are told from the last slot to the first (`io_rsrc_data_free` in io_uring/rsrc.c).
+    /// Reports tags from the last slot to the first (`io_rsrc_data_free` in io_uring/rsrc.c).
     fn drop(&mut self) {
         while self.slots.pop().is_some() {}
     }

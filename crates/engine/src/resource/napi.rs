@@ -1,6 +1,6 @@
-//! Busy polling of network queues: io_uring_register(2), IORING_REGISTER_NAPI. What the program sets is kept and told back;
-//! waits here never poll a queue, which is what the kernel's do for sockets without one (loopback, Unix). Source:
-//! io_uring/napi.c.
+//! Busy polling of network queues: io_uring_register(2), IORING_REGISTER_NAPI. The program's settings are kept and
+//! reported back. Waits never poll a queue here, as the kernel's do not for sockets without one (loopback, Unix).
+//! Source: io_uring/napi.c.
 
 use crate::alloc;
 use crate::os::{user_read, user_write};
@@ -8,8 +8,8 @@ use crate::Errno;
 use anyring_abi::*;
 use std::collections::BTreeSet;
 
-/// Numbers up to this are processors', not queues' (`MIN_NAPI_ID` is one more than the processors that a kernel is built
-/// for: 8,192 at most).
+/// The last number of a processor. Higher ones are queues' (`MIN_NAPI_ID` is one more than the processors that a
+/// kernel is built for: 8,192 at most).
 const LAST_PROCESSOR: u32 = 8192;
 
 /// A ring's settings.
@@ -29,7 +29,8 @@ impl Default for Napi {
 }
 
 impl Napi {
-    /// `struct io_uring_napi`: timeout in microseconds; preference, operation, padding; parameter, padding.
+    /// Registers settings of `struct io_uring_napi`: timeout in microseconds; preference, operation, padding;
+    /// parameter, padding.
     pub fn register(&mut self, arg: u64) -> Result<u32, Errno> {
         let [head, tail]: [u64; 2] = user_read(arg)?;
         let [_, _, _, _, prefer, operation, padding @ ..] = head.to_le_bytes();
@@ -60,12 +61,12 @@ impl Napi {
         }
     }
 
-    /// Whether the program may name a queue now, and `queue` can be one. That there is such a queue nobody asks.
+    /// True if the program may name a queue now, and `queue` can be one. Whether that queue exists is not checked.
     fn takes(&self, queue: u32) -> bool {
         self.tracking == IO_URING_NAPI_TRACKING_STATIC && queue > LAST_PROCESSOR
     }
 
-    /// Back to no polling; tells what was set, but for the tracking, where it is asked.
+    /// Turns polling off. If the program asks, reports the settings so far, except the tracking.
     pub fn unregister(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
         if count != 1 {
             return Err(Errno::INVAL);

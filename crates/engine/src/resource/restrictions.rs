@@ -9,7 +9,7 @@ use anyring_abi::{
     IORING_RESTRICTION_SQE_FLAGS_REQUIRED, IORING_RESTRICTION_SQE_OP,
 };
 
-/// Calls of io_uring_register(2) that this engine knows of, the last one included.
+/// Number of calls of io_uring_register(2) that this engine knows.
 pub const REGISTER_CALLS: u32 = IORING_REGISTER_BPF_FILTER + 1;
 /// The most entries that one call takes.
 const MAX_ENTRIES: u32 = 4 + REGISTER_CALLS + Opcode::COUNT as u32;
@@ -18,14 +18,14 @@ const ENTRY_BYTES: u64 = 16;
 
 const _: () = assert!(REGISTER_CALLS <= 64 && Opcode::COUNT <= 128, "bits of the sets");
 
-/// What a ring allows.
+/// The calls, opcodes and flags that a ring allows.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Restrictions {
     register_calls: u64,
     opcodes: u128,
     flags_allowed: u8,
     flags_required: u8,
-    /// Whether anything is said of calls, and of SQEs. Before Linux 7.1 either restricts both.
+    /// Calls are restricted; SQEs are restricted. Before Linux 7.1 either entry restricts both.
     of_calls: bool,
     of_sqes: bool,
 }
@@ -38,7 +38,7 @@ impl Restrictions {
         }
         let mut entries = vec![0u32; count as usize];
         for (entry, at) in entries.iter_mut().zip(0..) {
-            // opcode, value, a reserved byte; what follows is reserved too and not looked at.
+            // opcode, value, a reserved byte; the rest is also reserved and is not checked.
             let [head, _]: [u64; 2] = user_read(arg + ENTRY_BYTES * at)?;
             *entry = head as u32;
         }
@@ -63,7 +63,7 @@ impl Restrictions {
         Ok(restrictions)
     }
 
-    /// `EACCES` for an SQE that is not allowed.
+    /// Returns `EACCES` for an SQE that is not allowed.
     pub fn check_sqe(&self, opcode: Opcode, flags: u8) -> Result<(), Errno> {
         let listed = self.opcodes & 1 << opcode as u8 != 0;
         let complete = flags & self.flags_required == self.flags_required;
@@ -75,7 +75,7 @@ impl Restrictions {
         }
     }
 
-    /// `EACCES` for a call of io_uring_register(2) that is not allowed; `opcode` is below [`REGISTER_CALLS`].
+    /// Returns `EACCES` for a call of io_uring_register(2) that is not allowed; `opcode` is below [`REGISTER_CALLS`].
     pub fn check_register(&self, opcode: u32) -> Result<(), Errno> {
         if !self.of_calls || self.register_calls & 1 << opcode != 0 {
             Ok(())

@@ -4,7 +4,7 @@ use crate::os::user_read;
 use crate::Errno;
 use anyring_abi::*;
 
-/// Resources to register: where their descriptions are and, if not 0, their tags.
+/// Resources to register: the address of their descriptions and, if not 0, that of their tags.
 pub struct Table {
     pub address: u64,
     pub count: u32,
@@ -18,7 +18,7 @@ pub struct Update {
 }
 
 impl Table {
-    /// `struct io_uring_rsrc_register`: count, flags, padding, addresses of data and tags. With
+    /// Reads a `struct io_uring_rsrc_register`: count, flags, padding, addresses of data and tags. With
     /// `IORING_RSRC_REGISTER_SPARSE` all slots are to be empty.
     pub fn read(arg: u64, size: u32) -> Result<(Table, bool), Errno> {
         if size != 32 {
@@ -33,8 +33,8 @@ impl Table {
         Ok((Table { address, count, tags }, sparse))
     }
 
-    /// The tag of the `index`th resource, 0 for none. Each is read when its turn has come: what those before it did stays
-    /// done if this one cannot be read.
+    /// Reads the tag of the `index`th resource, 0 for none. Each is read in its turn: the resources before it stay
+    /// done if this tag cannot be read.
     pub fn tag(&self, index: u32) -> Result<u64, Errno> {
         match self.tags {
             0 => Ok(0),
@@ -42,7 +42,7 @@ impl Table {
         }
     }
 
-    /// The `index`th descriptor of a table of files; -1 where all slots are to be empty.
+    /// Reads the `index`th descriptor of a table of files; -1 if all slots are to be empty.
     pub fn fd(&self, index: u32) -> Result<i32, Errno> {
         match self.address {
             0 => Ok(-1),
@@ -50,20 +50,20 @@ impl Table {
         }
     }
 
-    /// Where that is.
+    /// The address of that descriptor.
     pub fn fd_address(&self, index: u32) -> u64 {
         self.address.wrapping_add(4 * u64::from(index))
     }
 }
 
 impl Update {
-    /// The slot behind the last. To be compared with the slots that there are before memory is had for the table: the count
-    /// is the program's.
+    /// Returns the slot after the last. Compare it with the number of slots before memory is allocated for the table:
+    /// the program chooses the count.
     pub fn end(&self) -> Result<u32, Errno> {
         self.first.checked_add(self.table.count).ok_or(Errno::OVERFLOW)
     }
 
-    /// `struct io_uring_rsrc_update2`: first slot, padding, addresses of data and tags, count, padding.
+    /// Reads a `struct io_uring_rsrc_update2`: first slot, padding, addresses of data and tags, count, padding.
     pub fn read(arg: u64, size: u32) -> Result<Update, Errno> {
         if size != 32 {
             return Err(Errno::INVAL);
@@ -76,7 +76,7 @@ impl Update {
         Ok(Update { first, table: Table { address, count, tags } })
     }
 
-    /// `struct io_uring_files_update`: first slot, padding, address of the descriptors.
+    /// Reads a `struct io_uring_files_update`: first slot, padding, address of the descriptors.
     pub fn read_short(arg: u64, count: u32) -> Result<Update, Errno> {
         if count == 0 {
             return Err(Errno::INVAL);

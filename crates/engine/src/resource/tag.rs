@@ -1,29 +1,29 @@
-//! Tags of registered resources (`IORING_FEAT_RSRC_TAGS`): when a tagged file or buffer has been taken out and no request
-//! uses it any more, a CQE with the tag as its `user_data` says so. Source: io_uring_register(2),
+//! Tags of registered resources (`IORING_FEAT_RSRC_TAGS`). When a tagged file or buffer was taken out and no request
+//! uses it any more, a CQE reports so. Its `user_data` is the tag. Source: io_uring_register(2),
 //! IORING_REGISTER_BUFFERS2.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A ring with tagged resources.
 pub trait Tagged: Sync {
-    /// Nobody uses the resource with this tag any more: a CQE is to say so.
+    /// Posts a CQE that reports the last use of the resource with this tag.
     fn retire(&'static self, tag: u64);
 }
 
-/// A promise to post a CQE when it is dropped, from whatever thread drops the last user of the resource.
+/// A promise to post a CQE when it is dropped, by whichever thread drops the last user of the resource.
 pub struct Tag {
     ring: &'static dyn Tagged,
-    /// 0 when there is nothing to say any more.
+    /// 0 if there is nothing to report any more.
     value: AtomicU64,
 }
 
 impl Tag {
-    /// The tag of a resource of `ring`; 0 stands for none.
+    /// Makes the tag of a resource of `ring`; 0 stands for none.
     pub fn new(ring: &'static dyn Tagged, value: u64) -> Option<Tag> {
         (value != 0).then(|| Tag { ring, value: value.into() })
     }
 
-    /// The registration failed: nothing is said of what was registered already.
+    /// Cancels the report, since the registration failed.
     pub fn forget(&self) {
         self.value.store(0, Relaxed);
     }

@@ -1,5 +1,6 @@
-//! A registered memory region: io_uring_register(2), IORING_REGISTER_MEM_REGION. Waits may read their arguments from it
-//! (IORING_ENTER_EXT_ARG_REG). It is memory of the program's, or a memfd that the program maps by the ring's descriptor.
+//! A registered memory region: io_uring_register(2), IORING_REGISTER_MEM_REGION. Waits may read their arguments from
+//! it (IORING_ENTER_EXT_ARG_REG). It is memory of the program's, or a memfd that the program maps through the ring's
+//! descriptor.
 
 use crate::os::calls;
 use crate::os::{check_writable, user_read, user_write};
@@ -21,7 +22,7 @@ pub struct Region {
 }
 
 enum Memory {
-    /// At this address of the program's.
+    /// Memory at this address of the program's.
     Program(u64),
     /// A memfd of the engine's own, closed with the region.
     Own(i32),
@@ -36,12 +37,12 @@ impl Drop for Region {
 }
 
 impl Region {
-    /// Whether waits may read their arguments there.
+    /// True if waits may read their arguments there.
     pub fn holds_waits(&self) -> bool {
         self.waits
     }
 
-    /// What the program's mmap(2) is answered with, for a region that the engine made.
+    /// The memfd that the program's mmap(2) maps, for a region that the engine made.
     pub fn memfd(&self) -> Option<i32> {
         match self.memory {
             Memory::Program(_) => None,
@@ -49,8 +50,8 @@ impl Region {
         }
     }
 
-    /// The `struct io_uring_reg_wait` at `offset`, in words of eight bytes: seconds, nanoseconds, minimum wait and flags,
-    /// signal mask's address, its size, padding. Source: `io_get_ext_arg_reg` in io_uring/io_uring.c.
+    /// Reads the `struct io_uring_reg_wait` at `offset`, in words of eight bytes: seconds, nanoseconds, minimum wait
+    /// and flags, signal mask's address, its size, padding. Source: `io_get_ext_arg_reg` in io_uring/io_uring.c.
     pub fn entry(&self, offset: u64) -> Result<[u64; 8], Errno> {
         let end = offset.checked_add(ENTRY_BYTES).ok_or(Errno::FAULT)?;
         if !offset.is_multiple_of(8) || end > self.bytes {
@@ -71,8 +72,9 @@ impl Region {
 }
 
 impl Region {
-    /// The region that the program describes, for a ring that is still `disabled` or not. `struct io_uring_mem_region_reg`: address of the description, flags, padding. Source: `io_register_mem_region` in
-    /// io_uring/register.c, `io_create_region` in io_uring/memmap.c.
+    /// Makes the region that the program describes, for a ring that is still `disabled` or not. `arg` is a
+    /// `struct io_uring_mem_region_reg`: address of the description, flags, padding. Source: `io_register_mem_region`
+    /// in io_uring/register.c, `io_create_region` in io_uring/memmap.c.
     pub fn register(arg: u64, disabled: bool) -> Result<Region, Errno> {
         let [description, flags, padding @ ..]: [u64; 4] = user_read(arg)?;
         // struct io_uring_region_desc: user_addr, size, flags and id, mmap_offset, padding.
@@ -113,7 +115,7 @@ impl Region {
     }
 }
 
-/// A memfd of `bytes` at the top of the table.
+/// Makes a memfd of `bytes` at the top of the table.
 fn make(bytes: u64) -> Result<i32, Errno> {
     let memfd = crate::memory::sealed_memfd("anyring-region", bytes)?;
     Ok(descriptors::to_top(memfd)?.into_raw_fd())

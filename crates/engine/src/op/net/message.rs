@@ -1,6 +1,6 @@
-//! What SENDMSG and RECVMSG name, copied at prep: the header, the name and the iovecs.
+//! The structures of SENDMSG and RECVMSG, copied at prep: the header, the name and the iovecs.
 //!
-//! What recvmsg(2) answers in the header is written back to the program's when it succeeded.
+//! The results of recvmsg(2) in the header are written back to the program's header after success.
 
 use super::{rights, Address, ADDRESS_BYTES_MAX};
 use crate::op::iovecs;
@@ -36,7 +36,8 @@ const _: () = {
 };
 
 impl Header {
-    /// A length without a name means nothing, except that a multishot request leaves room for it (`keeps_length`).
+    /// Copies the header. A length without a name is dropped, except that a multishot request leaves room for it
+    /// (`keeps_length`).
     fn import(address: u64, keeps_length: bool) -> Result<Header, Errno> {
         let [name, name_length, iovecs, iovec_count, control, control_length, _] = user_read::<[u64; 7]>(address)?;
         Ok(Header {
@@ -51,7 +52,7 @@ impl Header {
         })
     }
 
-    /// recvmsg(2) into ranges of program memory: the count, and `MSG_*` that it answered.
+    /// Calls recvmsg(2) into ranges of program memory. Returns the count and the `MSG_*` flags.
     pub(super) fn receive_into(fd: i32, iovecs: &[[usize; 2]], flags: u32) -> Result<(usize, u32), Errno> {
         let (address, iovec_count) = (iovecs.as_ptr() as usize, iovecs.len());
         let mut header = Header { iovecs: address, iovec_count, ..Header::default() };
@@ -66,8 +67,8 @@ impl Header {
     }
 }
 
-/// The flags without `MSG_CMSG_COMPAT`, where there is no control data that it could say anything of: the system calls refuse
-/// it, io_uring does not.
+/// Drops `MSG_CMSG_COMPAT` if there is no control data to which it could apply: the system calls refuse it, io_uring
+/// does not.
 fn known_flags(flags: u32, header: &Header) -> u32 {
     const MSG_CMSG_COMPAT: u32 = 0x8000_0000;
     if header.control_length == 0 {
@@ -77,7 +78,8 @@ fn known_flags(flags: u32, header: &Header) -> u32 {
     }
 }
 
-/// Whether what the multishot form puts before the data has a size. Source: `io_recvmsg_mshot_prep` in io_uring/net.c.
+/// True if the part before the data in the multishot form has a valid size. Source: `io_recvmsg_mshot_prep` in
+/// io_uring/net.c.
 fn fits_before_data(header: &Header) -> bool {
     /// `struct io_uring_recvmsg_out`.
     const OUT_BYTES: u64 = 16;
@@ -86,7 +88,7 @@ fn fits_before_data(header: &Header) -> bool {
     bytes.is_some_and(|bytes| bytes <= i32::MAX as u64)
 }
 
-/// Addresses in the program's `struct msghdr`.
+/// The addresses of a receive's results in the program's `struct msghdr`.
 #[derive(Debug)]
 struct Told {
     name_length: u64,
@@ -105,34 +107,34 @@ impl Told {
     }
 }
 
-/// What a SENDMSG or RECVMSG names, copied; or several ranges of a SEND or RECV.
+/// The copied structures of a SENDMSG or RECVMSG; or several ranges of a SEND or RECV.
 #[derive(Debug, Default)]
 pub(super) struct Message {
-    /// Where the program's `struct msghdr` has what a receive answers, where there is one.
+    /// The places of a receive's results in the program's `struct msghdr`, if there is one.
     told: Option<Told>,
     /// As the program gave it; `name` and `iovecs` are replaced for each call.
     header: Header,
-    /// What is left to transfer.
+    /// The ranges that are left to transfer.
     pub(super) iovecs: Vec<[usize; 2]>,
-    /// Of a send.
+    /// The destination of a send.
     pub(super) destination: Option<Address>,
 }
 
-/// How a message's iovecs are to be read.
+/// The way in which a message's iovecs are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Iovecs {
-    /// As they are.
+    /// Ranges of program memory.
     Plain,
-    /// At most one, of which only the length counts: the request chooses its buffer.
+    /// At most one; only its length counts, since the request chooses its buffer.
     Selecting,
-    /// They name parts of a registered buffer, which is checked when the request is issued.
+    /// Parts of a registered buffer, which is checked when the request is issued.
     Registered,
 }
 
 impl Message {
     /// Copies the program's structures with the kernel's checks. Source: `__copy_msghdr` in net/socket.c.
     ///
-    /// The multishot form puts what recvmsg(2) answers before the data.
+    /// The multishot form puts the results of recvmsg(2) before the data.
     pub(super) fn import(user: u64, sends: bool, iovecs: Iovecs, multishot: bool) -> Result<Message, Errno> {
         let header = Header::import(user, multishot)?;
         if iovecs == Iovecs::Selecting && header.iovec_count > 1 {
@@ -157,12 +159,12 @@ impl Message {
         Ok(Message { told: Some(Told::of(user)), header, iovecs, destination })
     }
 
-    /// Several ranges without a header.
+    /// Makes a message of several ranges without a header.
     pub(super) fn of(iovecs: Vec<[usize; 2]>, destination: Option<Address>) -> Message {
         Message { iovecs, destination, ..Message::default() }
     }
 
-    /// The ranges of a SEND with IORING_SEND_VECTORIZED.
+    /// Copies the ranges of a SEND with IORING_SEND_VECTORIZED.
     pub(super) fn vector(address: u64, count: u32, destination: Option<Address>) -> Result<Message, Errno> {
         let count = usize::try_from(count).ok().filter(|count| *count <= IOVECS_MAX).ok_or(Errno::INVAL)?;
         Ok(Message::of(iovecs::import(address, count, true)?, destination))
@@ -183,13 +185,13 @@ impl Message {
             call(libc::SYS_sendmsg, [fd as usize, &raw const header as usize, flags as usize, 0, 0, 0])
         };
         match with(flags) {
-            // It asks a send for nothing that is not done here, but gVisor refuses it.
+            // For a send the flag asks for nothing that is not done here, but gVisor refuses it.
             Err(Errno::INVAL) if flags & MSG_WAITALL != 0 => with(flags & !MSG_WAITALL),
             answer => answer,
         }
     }
 
-    /// Receives, and writes the answered lengths and flags to the program's header. Also answers the flags.
+    /// Receives, writes the resulting lengths and flags to the program's header, and also returns the flags.
     pub(super) fn receive(&mut self, fd: i32, flags: u32) -> Result<(usize, u32), Errno> {
         let (iovecs, iovec_count) = (self.iovecs.as_ptr() as usize, self.iovecs.len());
         let mut header = Header { iovecs, iovec_count, ..self.header };
@@ -220,7 +222,7 @@ impl Message {
         }
     }
 
-    /// Writes what a receive that has got nothing answers to the program's header.
+    /// Writes to the program's header the results of a receive that got nothing.
     pub(super) fn tell_nothing(&self) -> Result<(), Errno> {
         self.tell(&Header { name: self.header.name, ..Header::default() })
     }
@@ -234,8 +236,9 @@ impl Message {
         user_write(told.control_length, &(header.control_length as u64))
     }
 
-    /// A message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload, one after the
-    /// other in the buffer. Answers the bytes up to the payload's end, and whether it was the last: an empty one is.
+    /// Receives a message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload
+    /// follow each other in the buffer. Returns the bytes up to the payload's end, and true if it was the last: an
+    /// empty one is.
     pub(super) fn receive_into_buffer(&mut self, fd: i32, flags: u32) -> Result<(usize, bool), Errno> {
         const OUT_BYTES: usize = size_of::<[u32; 4]>();
         let [[address, bytes]] = self.iovecs[..] else { return Err(Errno::FAULT) };
@@ -261,7 +264,8 @@ impl Message {
         Ok((payload + count.min(room), count == 0))
     }
 
-    /// With MSG_WAITALL: the count below which the kernel goes on; a receive that has room for control data never does.
+    /// With MSG_WAITALL: the count below which the kernel continues. A receive that has room for control data never
+    /// continues.
     pub(super) fn wanted(&self, direction: Direction) -> usize {
         if direction == Direction::Read && self.header.control_length != 0 {
             return 0;
@@ -269,7 +273,7 @@ impl Message {
         self.bytes()
     }
 
-    /// How much is left to transfer.
+    /// Number of bytes left to transfer.
     pub(super) fn bytes(&self) -> usize {
         self.iovecs.iter().map(|iovec| iovec[1]).sum()
     }

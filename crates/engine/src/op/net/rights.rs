@@ -1,18 +1,18 @@
-//! SCM_RIGHTS: a ring's descriptor is not sent over a socket. The kernel refuses rings there, since a socket in flight
-//! and a ring that holds it could keep each other for ever.
+//! SCM_RIGHTS: a ring's descriptor is not sent over a socket. The kernel refuses it, since a socket in flight and a
+//! ring that holds it could keep each other forever.
 
 use crate::os::user_read;
 use crate::{descriptors, Errno};
 
 /// `sizeof(struct cmsghdr)`, in front of each control message. Source: cmsg(3).
 const HEADER_BYTES: u64 = 16;
-/// The level and the type of a control message with descriptors, as they lie behind its length.
+/// The level and the type of a control message with descriptors, in the order in which they follow its length.
 const RIGHTS: u64 = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
 /// The most descriptors that one message carries (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: u64 = 253;
 
-/// Refuses a `struct msghdr` of the program's that passes a ring: EINVAL, as `scm_fp_copy` in net/core/scm.c. Whatever
-/// else is wrong with it is the kernel's to say.
+/// Refuses a `struct msghdr` of the program's that passes a ring: EINVAL, as `scm_fp_copy` in net/core/scm.c. Any
+/// other error in it is left to the kernel.
 pub fn check_message(header: u64) -> Result<(), Errno> {
     match user_read::<[u64; 7]>(header) {
         Ok([.., control, bytes, _]) => check(control, bytes),
@@ -20,7 +20,7 @@ pub fn check_message(header: u64) -> Result<(), Errno> {
     }
 }
 
-/// The same for `bytes` of control messages.
+/// Checks `bytes` of control messages in the same way.
 pub fn check(control: u64, bytes: u64) -> Result<(), Errno> {
     let mut at = 0u64;
     while bytes.saturating_sub(at) >= HEADER_BYTES {

@@ -1,4 +1,4 @@
-//! What becomes of a send or receive that used provided buffers.
+//! Settles a send or receive that used provided buffers.
 
 use super::transfer::Transfer;
 use crate::op::selection::Attempted;
@@ -7,7 +7,7 @@ use crate::resource::buf_ring::Held;
 use anyring_abi::{IORING_CQE_F_BUF_MORE, IORING_CQE_F_SOCK_NONEMPTY};
 use core::ops::ControlFlow;
 
-/// What becomes of a transfer that used its buffers. Source: `io_send_finish` and `io_recv_finish` in io_uring/net.c.
+/// Settles a transfer that used its buffers. Source: `io_send_finish` and `io_recv_finish` in io_uring/net.c.
 pub fn settle(transfer: &mut Transfer, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict> {
     let (multishot, bundle) = (transfer.is_multishot(), transfer.is_bundle());
     let goes_on = transfer.sends_on();
@@ -35,7 +35,7 @@ pub fn settle(transfer: &mut Transfer, attempted: Attempted, held: Held, appends
     }
     let again = selection.gathered.is_some();
     let (before, first) = selection.gathered.take().unwrap_or((0, flags));
-    // The first buffer is named; how far the last one is used up, and what the socket has left, is as of now.
+    // The CQE names the first buffer. The use of the last buffer, and what the socket has left, are those of now.
     let flags = first | flags & (IORING_CQE_F_BUF_MORE | IORING_CQE_F_SOCK_NONEMPTY);
     let total = before + received;
     let capped = multishot && selection.wanted != 0 && total >= selection.wanted;

@@ -35,7 +35,7 @@ fn recv(buffer: &mut [u8], flags: i32) -> Net {
 
 fn descriptor(verdict: Verdict) -> OwnedFd {
     let Verdict::Descriptor(fd) = verdict else { panic!("{verdict:?}") };
-    // SAFETY: the call under test just made this descriptor, nobody else has it.
+    // SAFETY: the call under test just made this descriptor, and nothing else owns it.
     unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
 }
 
@@ -440,7 +440,7 @@ fn sockets_shutdown_and_their_checks() {
     assert_eq!(refused(Opcode::Connect, Sqe { len: 1, ..Sqe::default() }), Some(Errno::INVAL));
 }
 
-/// As in gVisor, which takes it of sendto(2) only.
+/// Simulates gVisor, which accepts the flag for sendto(2) only.
 #[test]
 fn waitall_of_a_sent_message_is_ours() {
     const REFUSED: u64 = (libc::MSG_WAITALL | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;

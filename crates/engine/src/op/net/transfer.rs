@@ -1,7 +1,7 @@
-//! SEND, RECV, SENDMSG, RECVMSG, SEND_ZC, SENDMSG_ZC: never without MSG_DONTWAIT, and sends never without MSG_NOSIGNAL.
+//! SEND, RECV, SENDMSG, RECVMSG, SEND_ZC, SENDMSG_ZC: always with MSG_DONTWAIT, and sends always with MSG_NOSIGNAL.
 //!
-//! With MSG_WAITALL a stream goes on after a short count, as io_uring/net.c does; what was transferred is kept here while
-//! the request waits for readiness.
+//! With MSG_WAITALL a stream goes on after a short count, as in io_uring/net.c. The bytes transferred so far are kept
+//! here while the request waits for readiness.
 
 use super::message::{Header, Iovecs, Message};
 use super::zero_copy::{self, ZeroCopy};
@@ -24,7 +24,7 @@ const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
 const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
 const MSG_ERRQUEUE: u32 = libc::MSG_ERRQUEUE as u32;
 const MSG_ZEROCOPY: u32 = libc::MSG_ZEROCOPY as u32;
-/// What is received is not what waits in the socket's queue.
+/// Flags of a receive that does not take what waits in the socket's queue.
 const BESIDE_THE_DATA: u32 = libc::MSG_OOB as u32 | MSG_ERRQUEUE;
 /// The received message or its control data did not fit.
 const MSG_CUT: u32 = (libc::MSG_TRUNC | libc::MSG_CTRUNC) as u32;
@@ -39,24 +39,24 @@ pub struct Transfer {
     multishot: bool,
     /// `IORING_RECVSEND_BUNDLE`.
     bundle: bool,
-    /// It has waited for readiness.
+    /// The request has waited for readiness.
     polled: bool,
     /// The last shot of a RECV left room in its buffer.
     was_short: bool,
-    /// `MSG_*` as the program gave them; a bundle that is sent has MSG_WAITALL.
+    /// `MSG_*` as the program gave them; a bundle that is sent also has MSG_WAITALL.
     flags: u32,
     /// Bytes transferred by earlier attempts; less than [`MAX_RW_COUNT`].
     done: u32,
-    /// With IOSQE_BUFFER_SELECT: what is chosen.
+    /// The chosen buffers, with IOSQE_BUFFER_SELECT.
     selection: Option<Box<Selection>>,
-    /// Of SEND_ZC and SENDMSG_ZC.
+    /// The additional state of SEND_ZC and SENDMSG_ZC.
     zero_copy: Option<Box<ZeroCopy>>,
     data: Data,
 }
 
 #[derive(Debug)]
 enum Data {
-    /// One range of program memory, and where it is sent to if not to the peer.
+    /// One range of program memory, and the destination if it is not the peer.
     Buffer { address: usize, bytes: usize, destination: Option<Address> },
     /// A message with a header, or several ranges.
     Message(Box<Message>),
@@ -78,7 +78,7 @@ impl Transfer {
         if options & !known != 0 || (!selects && sqe.len > i32::MAX as u32) {
             return Err(Errno::INVAL);
         }
-        // The field of `file_index` is `optlen` here: the bytes after which a multishot receive ends.
+        // The field `file_index` is `optlen` here: the number of bytes after which a multishot receive ends.
         let limited = multishot && opcode == Opcode::Recv;
         if sqe.off != 0 || (sqe.file_index != 0 && !limited) {
             return Err(Errno::INVAL);
@@ -169,7 +169,7 @@ impl Transfer {
         self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.cqe_flags())
     }
 
-    /// Of a SEND_ZC or SENDMSG_ZC: checks its socket and finds its registered buffer, in the order of io_uring/net.c.
+    /// Checks the socket of a SEND_ZC or SENDMSG_ZC and finds its registered buffer, in the order of io_uring/net.c.
     pub(crate) fn find_buffer(&mut self, fd: i32, buffers: Option<&Buffers>) -> Result<(), Errno> {
         let Some(zero_copy) = &mut self.zero_copy else { return Ok(()) };
         if version::answers_as_7_3() {
@@ -187,7 +187,7 @@ impl Transfer {
         }
     }
 
-    /// See [`crate::op::Op::divisible_bytes`]: the bytes, and whether they are sent.
+    /// See [`crate::op::Op::divisible_bytes`]: returns the bytes, and true if they are sent.
     pub(crate) fn divisible_bytes(&self) -> Option<(usize, bool)> {
         const WHOLE: u32 = MSG_WAITALL | BESIDE_THE_DATA | (libc::MSG_PEEK | libc::MSG_TRUNC) as u32;
         let with_header = self.multishot && matches!(self.data, Data::Message(_));
@@ -239,7 +239,7 @@ impl Transfer {
         }
     }
 
-    /// Whether it chooses its buffer.
+    /// True if it chooses its buffer.
     #[inline]
     pub(crate) fn selects(&self) -> bool {
         self.selection.is_some()
@@ -267,7 +267,7 @@ impl Transfer {
         }
     }
 
-    /// It answers several times: `IORING_RECV_MULTISHOT`, or a bundle that is sent.
+    /// True if it posts several CQEs: `IORING_RECV_MULTISHOT`, or a bundle that is sent.
     pub(crate) fn is_multishot(&self) -> bool {
         self.multishot || (self.bundle && self.direction == Direction::Write)
     }
@@ -277,7 +277,8 @@ impl Transfer {
         self.bundle
     }
 
-    /// A bundle that is sent goes on after a result, unless it had to wait. Source: `io_send_finish` in io_uring/net.c.
+    /// True for a bundle that is sent: it goes on after a result, unless it had to wait. Source: `io_send_finish` in
+    /// io_uring/net.c.
     pub(crate) fn sends_on(&self) -> bool {
         self.bundle && !self.polled && self.direction == Direction::Write
     }
@@ -287,7 +288,7 @@ impl Transfer {
         self.done as usize
     }
 
-    /// See [`crate::op::Op::end_of_datagrams`]. RECVMSG heeds O_NONBLOCK (`____sys_recvmsg`), RECV does not.
+    /// See [`crate::op::Op::end_of_datagrams`]. RECVMSG respects O_NONBLOCK (`____sys_recvmsg`), RECV does not.
     pub(crate) fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
         if self.direction == Direction::Write || self.multishot || self.flags & BESIDE_THE_DATA != 0 {
             return None;
@@ -309,7 +310,7 @@ impl Transfer {
         self.done = 0;
     }
 
-    /// See [`Net::polls_first`](super::Net::polls_first). Only RECV waits so on what is no socket.
+    /// See [`Net::polls_first`](super::Net::polls_first). On a file that is no socket only RECV waits so.
     pub(super) fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
         self.poll_first = false;
         if self.direction == Direction::Write || matches!(self.data, Data::Message(_)) {
@@ -323,25 +324,25 @@ impl Transfer {
         }
     }
 
-    /// Whether [`polls_first`](Self::polls_first) is yet to come.
+    /// True if [`polls_first`](Self::polls_first) is yet to come.
     pub(super) fn will_poll_first(&self) -> bool {
         self.poll_first
     }
 
-    /// Whether the last shot of a RECV left room in its buffer.
+    /// True if the last shot of a RECV left room in its buffer.
     #[inline]
     pub(super) fn was_short(&self) -> bool {
         self.was_short
     }
 
-    /// Which way the data goes.
+    /// The direction of the data.
     pub(crate) fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// Which readiness it waits for; `None` when the program asked not to wait, or asks for what readiness does not tell,
-    /// and for sends that choose their buffer before they wait, and for what has still to poll first: left for the event, that
-    /// would use it up.
+    /// The readiness to wait for. `None` if the program asked not to wait, or asks for data that readiness does not
+    /// report. Also `None` for sends that choose their buffer before they wait. And `None` before a first poll: if
+    /// skipped for an event, the attempt would use the poll up.
     #[inline]
     pub(super) fn waits_for(&self) -> Option<Direction> {
         const OTHERWISE: u32 = MSG_DONTWAIT | BESIDE_THE_DATA;
@@ -361,21 +362,21 @@ impl Transfer {
         }
     }
 
-    /// Goes on as [`issue`](Self::issue) does after its first call, which gave this answer.
+    /// Continues as [`issue`](Self::issue) does after its first call, which returned `first`.
     pub(crate) fn issue_after(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
         let sizes = self.sizes();
         let verdict = self.follow(first.map(|count| (count, false)), sizes, context.fd);
         verdict.unwrap_or_else(|| self.issue(context))
     }
 
-    /// The bytes that there is room for, and those that the next call has to transfer.
+    /// Returns the bytes that there is room for, and those that the next call has to transfer.
     #[inline]
     fn sizes(&self) -> [usize; 2] {
         let wanted = if self.flags & MSG_WAITALL != 0 { self.data.wanted(self.direction) } else { 0 };
         [self.data.bytes(), wanted]
     }
 
-    /// What a call's answer leads to; `None` for another call.
+    /// Returns the verdict that follows from a call's answer; `None` to call again.
     #[inline]
     fn follow(
         &mut self,
@@ -406,8 +407,8 @@ impl Transfer {
         }
     }
 
-    /// No error is queued: it is waited for unless there is something else to receive, which keeps the kernel from sleeping
-    /// (`io_arm_poll_handler` leaves EPOLLRDNORM to MSG_ERRQUEUE).
+    /// Handles an empty error queue. The request waits, unless there is something else to receive: that keeps the
+    /// kernel from sleeping (`io_arm_poll_handler` leaves EPOLLRDNORM to MSG_ERRQUEUE).
     #[cold]
     fn nothing_queued(&mut self, fd: i32) -> Verdict {
         match Sys::poll_now(fd, libc::POLLIN as u16) {
@@ -416,8 +417,8 @@ impl Transfer {
         }
     }
 
-    /// A receive has its result; `cut` is a failure. Where it `filled` its buffer the socket may have more, which its CQE
-    /// says (IORING_CQE_F_SOCK_NONEMPTY).
+    /// Ends a receive that has its result; `cut` is a failure. If it `filled` its buffer the socket may have more,
+    /// which its CQE reports (IORING_CQE_F_SOCK_NONEMPTY).
     #[inline]
     fn received(&mut self, fd: i32, filled: bool, cut: bool) -> Verdict {
         const STAYS: u32 = libc::MSG_PEEK as u32;
@@ -436,8 +437,8 @@ impl Transfer {
         }
     }
 
-    /// All of a send is done. A bundle without buffers to choose from then sends what is left of its own, which is nothing,
-    /// as in io_uring/net.c.
+    /// Ends a send that is complete. A bundle without buffers to choose from then sends the rest of its own, which is
+    /// nothing, as in io_uring/net.c.
     #[inline]
     fn sent(&mut self, count: usize) -> Verdict {
         let result = self.done as i32;
@@ -449,7 +450,8 @@ impl Transfer {
         Verdict::Done(result)
     }
 
-    /// The socket is not ready: an error only where the program itself said MSG_DONTWAIT (its O_NONBLOCK does not count).
+    /// Handles a socket that is not ready: an error only if the program itself gave MSG_DONTWAIT. O_NONBLOCK does not
+    /// count.
     fn nothing(&mut self) -> Verdict {
         if self.flags & MSG_DONTWAIT != 0 {
             return self.failed(Errno::AGAIN);
@@ -458,7 +460,7 @@ impl Transfer {
         Verdict::WouldBlock(self.direction)
     }
 
-    /// An error after part of the data was transferred is reported as that part.
+    /// Reports an error. If part of the data was transferred before, that part is the result.
     fn failed(&self, error: Errno) -> Verdict {
         match &self.zero_copy {
             _ if self.done > 0 => Verdict::DoneShort(self.done as i32),
@@ -470,12 +472,12 @@ impl Transfer {
         }
     }
 
-    /// One system call: the bytes it transferred, and whether a receive with MSG_WAITALL lost the rest of a message,
-    /// which the kernel counts as a failure.
+    /// Makes one system call. Returns the bytes it transferred, and true if a receive with MSG_WAITALL lost the rest
+    /// of a message. The kernel counts that as a failure.
     #[inline]
     fn attempt(&mut self, fd: i32) -> Result<(usize, bool), Errno> {
         let waits_for_all = self.flags & MSG_WAITALL != 0;
-        // What the kernel would send from program memory is copied: see `zero_copy`.
+        // Data that the kernel would send from program memory is copied: see `zero_copy`.
         let flags = if self.zero_copy.is_some() { self.flags & !MSG_ZEROCOPY } else { self.flags };
         match (&mut self.data, self.direction) {
             (Data::Message(message), Direction::Write) => Ok((message.send(fd, flags)?, false)),
@@ -505,7 +507,8 @@ impl Transfer {
     }
 }
 
-/// One call of sendto(2), to this address and length of one if it is not 0, or of recvfrom(2), that does not wait.
+/// Makes one call of sendto(2) or recvfrom(2) that does not wait. A send goes to the address and length in `to`, if
+/// not 0.
 #[inline]
 pub(crate) fn call_once(
     fd: i32,
@@ -519,7 +522,8 @@ pub(crate) fn call_once(
     call(number, [fd as usize, address, bytes, (flags | always) as usize, to[0], to[1]])
 }
 
-/// The destination address of a SEND or SEND_ZC: `addr2`, with its length in the low half of the word that holds `file_index`.
+/// Returns the destination address of a SEND or SEND_ZC: `addr2`, with its length in the low half of the word that
+/// holds `file_index`.
 fn destination(sqe: &Sqe) -> Result<Option<Address>, Errno> {
     if sqe.file_index > u16::MAX.into() {
         return Err(Errno::INVAL);
@@ -530,31 +534,31 @@ fn destination(sqe: &Sqe) -> Result<Option<Address>, Errno> {
     Address::import(sqe.off, sqe.file_index as i32).map(Some)
 }
 
-/// Whether a short count is not yet the whole answer (`io_net_retry`).
+/// True if a short count is not yet the whole result (`io_net_retry`).
 fn is_stream(fd: i32) -> bool {
     socket_option(fd, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_STREAM || kind == libc::SOCK_SEQPACKET)
 }
 
-/// What a stream socket has left to receive, 0 where that is not known. Source: tcp(7), unix(7), FIONREAD.
+/// Number of bytes that a stream socket has left to receive, 0 if unknown. Source: tcp(7), unix(7), FIONREAD.
 fn unread_bytes(fd: i32) -> usize {
     let mut count = 0i32;
     let answer =
         call(libc::SYS_ioctl, [fd as usize, libc::FIONREAD as usize, &mut count as *mut i32 as usize, 0, 0, 0]);
     match answer.map_or(0, |_| count.max(0) as usize) {
         0 => 0,
-        // Of other sockets it is the next datagram's length, of which the kernel says nothing.
+        // For other sockets it is the next datagram's length, which the kernel does not report.
         _ if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) => 0,
         count => count,
     }
 }
 
 impl Data {
-    /// The SQE's buffer.
+    /// Makes the data of the SQE's buffer.
     fn of(sqe: &Sqe, bytes: usize, destination: Option<Address>) -> Data {
         Data::Buffer { address: sqe.addr as usize, bytes, destination }
     }
 
-    /// How much is left to transfer.
+    /// Number of bytes left to transfer.
     fn bytes(&self) -> usize {
         match self {
             Data::Buffer { bytes, .. } => *bytes,
@@ -562,7 +566,7 @@ impl Data {
         }
     }
 
-    /// Bytes of the first range.
+    /// Number of bytes of the first range.
     fn first_bytes(&self) -> usize {
         match self {
             Data::Buffer { bytes, .. } => *bytes,
@@ -570,7 +574,7 @@ impl Data {
         }
     }
 
-    /// With MSG_WAITALL: the count below which the kernel goes on, or fails the links.
+    /// With MSG_WAITALL: the count below which the kernel continues, or fails the links.
     fn wanted(&self, direction: Direction) -> usize {
         match self {
             Data::Buffer { bytes, .. } => (*bytes).min(MAX_RW_COUNT),

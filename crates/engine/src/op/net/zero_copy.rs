@@ -1,9 +1,9 @@
-//! What SEND_ZC and SENDMSG_ZC add to SEND and SENDMSG: a second CQE, and registered buffers.
+//! SEND_ZC and SENDMSG_ZC in addition to SEND and SENDMSG: a second CQE, and registered buffers.
 //!
-//! The data is copied, as the kernel itself does where a device cannot send from program memory (to another socket of the
-//! machine, say). Sending from program memory would need SO_ZEROCOPY on the program's socket, and its error queue to be
-//! read, both of which the program would see. So the buffer is free again when the request completes, and the
-//! notification follows its CQE at once. With IORING_SEND_ZC_REPORT_USAGE it says that the data was copied.
+//! The data is copied. The kernel itself does so if a device cannot send from program memory, or between sockets of
+//! one machine. Sending from program memory would need SO_ZEROCOPY on the program's socket, and reads of its error
+//! queue; the program would see both. So the buffer is free again when the request completes, and the notification
+//! follows its CQE at once. With IORING_SEND_ZC_REPORT_USAGE it says that the data was copied.
 
 use super::{socket_option, Opcode, Sqe};
 use crate::resource::buffers::{Buffer, Buffers};
@@ -19,16 +19,16 @@ use std::sync::Arc;
 pub(super) const OPTIONS: u32 =
     IORING_RECVSEND_POLL_FIRST | IORING_RECVSEND_FIXED_BUF | IORING_SEND_ZC_REPORT_USAGE | IORING_SEND_VECTORIZED;
 
-/// Of a SEND_ZC or SENDMSG_ZC.
+/// The additional state of a SEND_ZC or SENDMSG_ZC.
 #[derive(Debug)]
 pub(super) struct ZeroCopy {
-    /// The notification tells how the data was sent.
+    /// The notification reports how the data was sent.
     reports: bool,
-    /// Index of the registered buffer that the data must lie in, until it was found.
+    /// Index of the registered buffer that must contain the data, until it was found.
     registered: Option<u16>,
-    /// That buffer: it stays registered for as long as the request needs it.
+    /// The registered buffer, which stays registered for as long as the request needs it.
     buffer: Option<Arc<Buffer>>,
-    /// The socket is known to be one that the kernel sends from program memory through.
+    /// The kernel is known to send from program memory through this socket.
     checked: bool,
 }
 
@@ -43,17 +43,17 @@ impl ZeroCopy {
         })
     }
 
-    /// `IORING_CQE_F_*` of its CQE, and what its notification says.
+    /// `IORING_CQE_F_*` of its CQE, and the result of its notification.
     pub(super) fn cqe_flags(&self) -> u32 {
         flags(self.reports)
     }
 
-    /// [`cqe_flags`](Self::cqe_flags) where the data could not be read: the kernel has copied nothing then.
+    /// [`cqe_flags`](Self::cqe_flags) if the data could not be read: the kernel has copied nothing then.
     pub(super) fn flags_of_bad_data(&self) -> u32 {
         flags(false)
     }
 
-    /// `EOPNOTSUPP` for sockets that the kernel does not send from program memory through; once.
+    /// Checks the socket once: `EOPNOTSUPP` if the kernel does not send from program memory through it.
     pub(super) fn check_socket(&mut self, fd: i32) -> Result<(), Errno> {
         const IPPROTO_UDPLITE: i32 = 136;
         if self.checked {
@@ -75,7 +75,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Finds the registered buffer, if the data must lie in one. Source: `io_import_reg_vec` in io_uring/rsrc.c, which
+    /// Finds the registered buffer, if the data must be in one. Source: `io_import_reg_vec` in io_uring/rsrc.c, which
     /// refuses empty ranges of a `vector`.
     pub(super) fn find_buffer(
         &mut self,
@@ -103,8 +103,8 @@ impl ZeroCopy {
     }
 }
 
-/// `IORING_CQE_F_*` of an SQE whose prep failed: the kernel has made the notification by then, and posts it all the same,
-/// except where this was the first thing that it refused. Source: `io_send_zc_prep` in io_uring/net.c.
+/// Returns the `IORING_CQE_F_*` of an SQE whose prep failed. The kernel has made the notification by then and posts
+/// it all the same, unless its first check failed. Source: `io_send_zc_prep` in io_uring/net.c.
 pub fn refused_flags(opcode: Opcode, sqe: &Sqe) -> u32 {
     let notifies = matches!(opcode, Opcode::SendZc | Opcode::SendmsgZc);
     if !notifies || sqe.addr3 != 0 || sqe.pad2 != 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {

@@ -1,4 +1,4 @@
-//! What is asked of a read or write.
+//! A read or write as an [`Operation`].
 
 use super::{is_file, refusal_of_protection, Buffers, Rw, RWF_NOWAIT, RWF_OF_FILES, RWF_SUPPORTED};
 use crate::op::net::is_blocking;
@@ -82,7 +82,7 @@ impl Operation for Rw {
         Some(if is_blocking(fd) { self.finish(self.total()) } else { Verdict::error(Errno::AGAIN) })
     }
 
-    /// With what is known of the file, and then is.
+    /// Attempts it with what is known of the file, and notes what the attempt shows.
     #[inline]
     fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
         if ring.is_stream(fd) {
@@ -103,7 +103,7 @@ impl Operation for Rw {
         verdict
     }
 
-    /// RWF_HIPRI is for rings of polled devices.
+    /// Refuses RWF_HIPRI, except on rings of polled devices.
     #[inline]
     fn check_on(&self, ring: &mut impl OnRing) -> Result<(), Errno> {
         match self.is_polled() && !ring.polls_devices() {
@@ -112,8 +112,8 @@ impl Operation for Rw {
         }
     }
 
-    /// For a *_FIXED request that has not been looked at: its registered buffer, which it keeps from now on. That its file is not
-    /// open comes first.
+    /// Finds the registered buffer of a *_FIXED request, which keeps it; done once. A file that is not open is
+    /// reported first.
     #[inline]
     fn look_up(&mut self, ring: &mut impl OnRing, fd: i32) -> Result<(), Errno> {
         match self.take_registered() {
@@ -132,7 +132,7 @@ impl Operation for Rw {
         true
     }
 
-    /// A READ_MULTISHOT goes on until there is nothing (`io_poll_multishot_retry`).
+    /// A READ_MULTISHOT continues until there is nothing left (`io_poll_multishot_retry`).
     fn shots_together(&self) -> u32 {
         u32::MAX
     }
@@ -153,14 +153,14 @@ impl Operation for Rw {
         result < 0
     }
 
-    /// A read that missed the page cache, a write that has blocks to allocate.
+    /// Storage is waited for by a read that missed the page cache, and by a write that has blocks to allocate.
     fn waits_for_storage(&self, fd: i32) -> bool {
         is_file(fd)
     }
 }
 
 impl Rw {
-    /// Notes what the attempt found out of its file.
+    /// Notes what the attempt showed about its file.
     #[inline]
     fn teach(&self, ring: &mut impl OnRing, fd: i32) {
         if self.is_of_stream() && !ring.is_stream(fd) {
@@ -173,7 +173,7 @@ impl Rw {
         let mut buffer = None;
         for [address, bytes] in self.ranges() {
             if *bytes == 0 && self.is_vectored() {
-                return Err(Errno::FAULT); // io_uring/rsrc.c: a vector of nothing lies in no buffer
+                return Err(Errno::FAULT); // io_uring/rsrc.c: an empty vector is in no buffer
             }
             buffer = Some(buffers.find(index, *address as u64, *bytes as u64)?.clone());
         }

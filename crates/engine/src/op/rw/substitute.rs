@@ -1,5 +1,5 @@
-//! Nonblocking transfers without RWF_NOWAIT, for what does not know it: pipes before Linux 6.4, named FIFOs, sockets on
-//! old kernels, everything in gVisor.
+//! Nonblocking transfers without RWF_NOWAIT, for files that do not know it: pipes before Linux 6.4, named FIFOs,
+//! sockets on old kernels, everything in gVisor.
 //!
 //! | file | read | write |
 //! |---|---|---|
@@ -8,8 +8,8 @@
 //! | pipe | vmsplice(2), which copies out of a read end, else splice(2) to a pipe of ours | splice(2) from a pipe of ours |
 //! | other | none: a worker | none: a worker |
 //!
-//! None of it changes the program's description, waits, or takes data that does not arrive. A write to a pipe without
-//! readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
+//! No substitute changes the program's description, waits, or takes data that does not arrive. A write to a pipe
+//! without readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
 
 use crate::descriptors::status_flags;
 use crate::mutation::{mutated, Mutation};
@@ -21,14 +21,14 @@ use crate::Errno;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::pipe::{pipe_with, PipeFlags, SpliceFlags};
 
-/// What there is instead of an attempt with RWF_NOWAIT.
+/// The substitute for an attempt with RWF_NOWAIT.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Substitute {
-    /// This was its answer: as from preadv2(2) or pwritev2(2).
+    /// The substitute's answer, as from preadv2(2) or pwritev2(2).
     Answer(Result<usize, Errno>),
-    /// None; the file can be waited for.
+    /// No substitute; the file can be waited for.
     NoneYetReady,
-    /// None, and waiting makes no difference: it is a regular file or a device of blocks.
+    /// No substitute, and waiting makes no difference: it is a regular file or a block device.
     None,
 }
 
@@ -53,7 +53,7 @@ pub fn transfer(
     answer.map_or(Substitute::NoneYetReady, Substitute::Answer)
 }
 
-/// What the status flags of the description allow; `None` where a worker must do it.
+/// Transfers as the status flags of the description allow; `None` if a worker must do it.
 fn by_status(
     fd: i32,
     pipe: bool,
@@ -73,7 +73,7 @@ fn by_status(
     pipe.then(|| through_pipe(fd, flags, write, iovecs, count, bytes)).flatten()
 }
 
-/// By a message: what a socket's own read and write are to the kernel.
+/// Transfers by a message, which to the kernel is a socket's own read and write.
 pub fn by_message(
     fd: i32,
     write: bool,
@@ -95,7 +95,7 @@ pub fn by_message(
     call(number, [fd as usize, message.as_ptr() as usize, libc::MSG_DONTWAIT as usize, 0, 0, 0])
 }
 
-/// A pipe that waits, with these status flags.
+/// Transfers on a pipe with these status flags, whose own calls would wait.
 fn through_pipe(
     fd: i32,
     flags: i32,
@@ -117,7 +117,7 @@ fn through_pipe(
     if write {
         return into_pipe(fd, iovecs, count);
     }
-    // A description that is open for both is one for vmsplice to write to.
+    // On a description that is open for both, vmsplice would write.
     if access == libc::O_RDONLY {
         let args = [fd as usize, iovecs as usize, count, libc::SPLICE_F_NONBLOCK as usize, 0, 0];
         if let Some(answer) = had(check(syscall(libc::SYS_vmsplice, args))) {
@@ -127,7 +127,7 @@ fn through_pipe(
     out_of_pipe(fd, iovecs, count, bytes)
 }
 
-/// A pipe of ours for one call: a kept one would be shared with forked children. It does not wait.
+/// Makes a nonblocking pipe for one call. One that was kept would be shared with forked children.
 fn own_pipe() -> Option<(ForNow, ForNow)> {
     let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
     Some((for_now(output), crate::os::for_now(input)))
@@ -144,7 +144,7 @@ fn into_pipe(fd: i32, iovecs: *const [usize; 2], count: usize) -> Option<Result<
     move_over(output.as_fd(), unsafe { BorrowedFd::borrow_raw(fd) }, filled)
 }
 
-/// tee(2) first, which takes nothing: a bad buffer is found with a copy of the data.
+/// Reads a pipe. tee(2) comes first and takes nothing, so that a bad buffer is found with a copy of the data.
 fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> Option<Result<usize, Errno>> {
     let copy = |from: &ForNow| call(libc::SYS_readv, [from.as_raw_fd() as usize, iovecs as usize, count, 0, 0, 0]);
     // SAFETY: the number is only borrowed for the calls, which answer EBADF if it is not open.
@@ -167,8 +167,8 @@ fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> 
     })
 }
 
-/// tee(2) answers 0 not only at the end of the file, but also when another reader was faster than the second half of the
-/// call: the end it is where no writer is left, and no data.
+/// Corrects an answer of 0. tee(2) returns 0 at the end of the file. It also returns 0 if another reader was faster
+/// than the second half of the call. It is the end if no writer is left, and no data.
 fn end_or_later(fd: i32, answer: Result<usize, Errno>) -> Result<usize, Errno> {
     let asked = libc::POLLIN as u16;
     match answer {
@@ -186,7 +186,7 @@ fn move_over(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes: usize) -> Option<R
     had(calls::splice(from, None, to, None, bytes, SpliceFlags::NONBLOCK))
 }
 
-/// `None` if the call is not had.
+/// Returns `None` if the system call is unavailable.
 fn had(answer: Result<usize, Errno>) -> Option<Result<usize, Errno>> {
     match answer {
         Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(transfer(-1, false, 0, &iovec, 1, 8), answer(Err(Errno::BADF)));
     }
 
-    /// As gVisor's terminals answer: EINVAL to a position where there is none.
+    /// Simulates gVisor's terminals, which answer EINVAL to a position where there is none.
     #[test]
     fn einval_to_a_position_is_answered_without_one() {
         use crate::op::{rw::Rw, Context, Verdict};
