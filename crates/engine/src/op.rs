@@ -88,7 +88,8 @@ pub enum Skip {
     /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`). Arming makes an
     /// event of what is there.
     PollFirst,
-    /// The attempt is made once the request is armed, which shows whether the file can be polled.
+    /// The attempt is made once the request is armed, which shows whether the file can be polled. Arming makes an
+    /// event of what is there.
     LookOnceArmed,
     /// Only a thread with the submitter's identity may make the attempt. Arming makes an event of what is there.
     OthersIdentity,
@@ -145,9 +146,9 @@ pub enum Verdict {
     /// No attempt was made: wait for readiness. [`Skip`] says how what is there already is found.
     Skipped(Direction, Skip),
     /// This call has no nonblocking form here (RWF_NOWAIT is not supported, for example). If the file can be polled,
-    /// wait for readiness. Then let a worker make the plain call, since another reader may win.
+    /// the request waits for readiness first. Then a worker makes the plain call, since another reader may win.
     NeedsWorkerWhenReady(Direction),
-    /// Only a thread that may sleep can do this, and why.
+    /// Only a thread that may sleep can do this, for this reason.
     NeedsWorker(Punt),
     /// The submitting thread can do this once it has released the ring; any other thread must be a worker.
     NeedsCaller,

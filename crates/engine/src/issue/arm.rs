@@ -348,8 +348,7 @@ impl RingGuard {
     }
 
     /// Makes the first attempt of a READ_MULTISHOT that was armed without one. A worker of io-wq only arms it
-    /// (`io_wq_submit_work`): task work then reads what is there already, and only then finds why reading may be
-    /// refused.
+    /// (`io_wq_submit_work`). Task work then reads what is there already; an error of that read is not found before.
     pub fn retry_first(&mut self, id: Id) {
         let Some((fd, by_worker)) = self.slab.get(id).and_then(|request| match *request.state() {
             State::Polling(it) => Some((it.fd, request.flags & IOSQE_ASYNC != 0)),

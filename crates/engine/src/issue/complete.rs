@@ -160,7 +160,7 @@ impl RingGuard {
         self.queue.follow(id);
     }
 
-    /// Queues a request that was taken off its list or timer, after those that are ready.
+    /// Queues a detached request after those that are ready.
     pub fn make_ready(&mut self, detached: Detached) {
         let id = detached.id();
         self.slab[id].make_ready();
@@ -234,7 +234,7 @@ impl RingGuard {
         }
     }
 
-    /// Releases what the drain queue holds, at the end of a submission.
+    /// Releases what the drain queue need no longer hold, at the end of a submission.
     pub fn release_submitted(&mut self) {
         self.drain.passed_by = false;
         self.release_held();

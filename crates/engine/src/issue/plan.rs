@@ -18,9 +18,9 @@ use anyring_abi::IOSQE_ASYNC;
 pub enum Step {
     /// An attempt that does not wait.
     Attempt,
-    /// No attempt: the request waits for readiness, and why.
+    /// The request waits for readiness without an attempt, for this reason.
     Wait(Direction, Skip),
-    /// A worker makes the request, and why.
+    /// A worker makes the request, for this reason.
     Worker(Approach, Punt),
     /// The kernel's AIO makes the request.
     Device,
@@ -47,7 +47,7 @@ impl State {
         match is_async && request.path == Path::Inline && makes {
             false => Step::Attempt,
             true if self.needs_no_worker(id) => Step::Attempt,
-            // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
+            // Without a file there is nothing to poll: opening a FIFO, for example, waits on the worker.
             true if row.file == FileUse::None => Step::Worker(Approach::Plain, Punt::AskedFor),
             true => Step::Worker(Approach::AttemptFirst, Punt::AskedFor),
         }
@@ -131,8 +131,8 @@ impl State {
         Step::Attempt
     }
 
-    /// True if a first attempt to read is postponed. None is while nothing else waits on the ring: a poll would
-    /// report this request alone, and the sleep's own poll does so as well. On a context io_getevents(2) polls.
+    /// True if a first attempt to read is postponed. None is postponed while nothing else waits on the ring: a poll
+    /// would report this request alone, and the sleep's own poll does so as well. On a context io_getevents(2) polls.
     #[inline]
     fn is_put_off(&mut self, fd: i32) -> bool {
         (self.poll_set.armed() != 0 || self.is_context()) && self.poll_set.postpones(fd)

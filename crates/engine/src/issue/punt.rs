@@ -280,7 +280,7 @@ impl RingGuard {
         let in_turn = match status.kind {
             // File systems make direct writes to one file in parallel (`FOP_DIO_PARALLEL_WRITE`).
             libc::S_IFREG => !self.poll_set.is_direct(fd),
-            // Natively one worker, which does not have to wait, makes all that are queued.
+            // Natively one worker makes all that are queued, and need not wait for others.
             libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
             _ => false,
         };
@@ -313,7 +313,8 @@ impl RingGuard {
         if !gives_up {
             return false;
         }
-        // A later attempt would be made with the identity of the ring's holder at that time.
+        // A worker's plain call is final: another attempt would be made with the identity of the ring's present
+        // holder.
         let verdict = (tried != Tried::Plainly).then(|| self.attempt_again(id));
         match verdict {
             None | Some(Verdict::WouldBlock(_) | Verdict::Skipped(..) | Verdict::NeedsWorkerWhenReady(_)) => {}

@@ -23,7 +23,7 @@ const RING_ONLY: Verdict = Verdict::Done(-libc::EINVAL);
 /// The most results that a multishot receive posts in a row before others have their turn (`MULTISHOT_MAX_RETRY`).
 pub(super) const SHOTS_TOGETHER: u32 = 32;
 
-/// A prepared operation.
+/// A prepared operation, which is "it" in the comments of the methods.
 pub trait Operation {
     /// Attempts an operation that consists of system calls only.
     #[inline]
@@ -291,7 +291,7 @@ pub enum Turn {
     Nobody,
     /// Those that wait on its file in this direction.
     Behind(Direction),
-    /// Unknown: so is what the operation makes ready.
+    /// None, and none before later SQEs of the submission: it is unknown what the operation makes ready.
     Unknown,
 }
 
