@@ -137,8 +137,8 @@ impl Skip {
 pub enum Verdict {
     /// Finished with this result: a value, or `-errno`. A negative one breaks links.
     Done(i32),
-    /// Finished with this result, which the kernel counts as a failure although it is no error (a short transfer): links
-    /// break.
+    /// Finished with this result, which the kernel counts as a failure although it is no error (a short transfer).
+    /// Links break.
     DoneShort(i32),
     /// There is nothing in this direction, for this request or any other: wait for readiness and try again. If the
     /// file cannot be polled, a worker makes the request.

@@ -367,7 +367,7 @@ impl PollSet {
         let _ = self.control_registration(Some(epoll), fd, wanted);
     }
 
-    /// Gives up, in a forked child, the child's numbers of what the parent goes on using. Memory is not touched: a
+    /// Gives up, in a forked child, the child's numbers of what the parent goes on using. The rest is leaked: a
     /// thread that the child does not have may have been changing it.
     pub fn abandon(mut self) {
         for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {

@@ -1,7 +1,7 @@
 //! Contexts of the kernel's Linux AIO, including spare ones that no ring uses any more.
 //!
-//! Its completion ring is read from memory, as libaio and fio do: io_getevents(2) is never called. The mapping belongs to
-//! one process (MADV_DONTFORK): a forked child has neither the context nor its memory.
+//! A context's completion ring is read from memory, as libaio and fio do: io_getevents(2) is never called. The
+//! mapping belongs to one process (MADV_DONTFORK): a forked child has neither the context nor its memory.
 
 use crate::lock::Lock;
 use crate::os::{check, syscall, usable_cpus};
@@ -114,8 +114,8 @@ impl Context {
     /// Returns a word of the ring's header, which the kernel may change concurrently.
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: `offset` is that of a u32 of the header, which is mapped as long as the context lives and is used as an
-        // atomic only.
+        // SAFETY: `offset` is that of a u32 of the header, which is mapped as long as the context lives and is only
+        // used as an atomic.
         unsafe { self.ring.cast::<u8>().add(offset).cast::<AtomicU32>().as_ref() }
     }
 

@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | odd | makes an empty memfd, and answers its number | opens it under /proc/PID/fd, sets its size and content, and seals the size; so its memory is charged to the tracer |
 //! | the even one after it | maps the memfd, if it is sealed and valid, and gives every ring a recorder | reads |
-//! | none | drops the recorders; the last one takes mapping and descriptor along | frees the pages, even while they are mapped |
+//! | none | drops the recorders; the last one drops mapping and descriptor, too | frees the pages, even while mapped |
 //!
 //! A ring that is locked at that moment follows at its own next call. A tracer that is killed withdraws no wish: when
 //! events find no room any more, the process finds the lock released, and stops.

@@ -97,7 +97,8 @@ impl RingGuard {
         self.collect();
     }
 
-    /// A cheap first pass of a wait: polls and collects under the lock, without the driver role. False: call `wait_until`.
+    /// A cheap first pass of a wait: polls and collects under the lock, without the driver role. False: call
+    /// `wait_until`.
     pub fn look_first(&mut self) -> bool {
         let handover = &self.ring().driver.handover;
         if !self.poll_set.has_unverified() || handover.is_attached() {

@@ -150,7 +150,8 @@ impl TimeoutRemove {
             return Err(Errno::INVAL);
         }
         let when = When::read(sqe.off, flags)?;
-        // IORING_LINK_TIMEOUT_UPDATE alone is checked as an update and is none (`io_timeout_remove` in io_uring/timeout.c).
+        // IORING_LINK_TIMEOUT_UPDATE alone is checked as an update but is none (`io_timeout_remove` in
+        // io_uring/timeout.c).
         let updates = flags & IORING_TIMEOUT_UPDATE != 0;
         let update = updates.then_some((when, flags & IORING_LINK_TIMEOUT_UPDATE != 0));
         Ok(TimeoutRemove { target: sqe.addr, update })

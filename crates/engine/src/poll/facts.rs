@@ -2,7 +2,7 @@
 //!
 //! Facts end together: when the number is closed, or when epoll(7) shows that it names another file
 //! ([`PollSet::forget`] and `PollSet::control_registration`). A close that was not seen leaves stale facts, so each
-//! is a hint. Code that a stale fact would lead to a wrong answer asks [`closes_are_seen`] first.
+//! is a hint. Code whose answer a stale fact would make wrong asks [`closes_are_seen`] first.
 //!
 //! Part of a ring's state, as all of `poll`: accessed under its lock only.
 
@@ -52,9 +52,9 @@ pub(crate) struct Facts {
 pub enum Medium {
     /// The page cache, or its counterpart in a stream.
     Cache,
-    /// Nothing (O_DIRECT), and the call waits for the device.
+    /// No cache (O_DIRECT), and the call waits for the device.
     Direct,
-    /// Nothing, and the kernel's AIO does not wait.
+    /// No cache, and the kernel's AIO does not wait.
     Device,
 }
 

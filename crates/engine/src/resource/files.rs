@@ -157,8 +157,8 @@ pub struct Files {
     slots: Vec<Option<Arc<FixedFile>>>,
     /// The slots that allocation (`IORING_FILE_INDEX_ALLOC`) searches.
     range: Range<usize>,
-    /// The slot at which the search begins, if it is in the range: the one after the slot filled last, or the slot
-    /// emptied last. The later of the two counts. Source: `alloc_hint` in io_uring/filetable.h.
+    /// The slot at which the search begins, if it is in the range. It is the one after the slot filled last, or the
+    /// slot emptied last if that was later. Source: `alloc_hint` in io_uring/filetable.h.
     hint: usize,
 }
 
@@ -215,7 +215,8 @@ impl Files {
         Ok(update.table.count)
     }
 
-    /// Replaces the file in slot `index` by the one at `place` of `table`. Source: `__io_sqe_files_update` in io_uring/rsrc.c.
+    /// Replaces the file in slot `index` by the one at `place` of `table`. Source: `__io_sqe_files_update` in
+    /// io_uring/rsrc.c.
     fn update_slot(
         &mut self,
         ring: &'static dyn Tagged,

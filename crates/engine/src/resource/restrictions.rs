@@ -1,6 +1,6 @@
-//! Restrictions: io_uring_register(2), IORING_REGISTER_RESTRICTIONS. Registered while a ring is disabled, they hold from
-//! the moment it is enabled. Source: `io_register_restrictions` in io_uring/register.c, `io_check_restriction` in
-//! io_uring/io_uring.c.
+//! Restrictions: io_uring_register(2), IORING_REGISTER_RESTRICTIONS. Registered while a ring is disabled, they hold
+//! from the moment it is enabled. Source: `io_register_restrictions` in io_uring/register.c, `io_check_restriction`
+//! in io_uring/io_uring.c.
 
 use crate::os::{user_read, version};
 use crate::Errno;
@@ -25,7 +25,7 @@ pub struct Restrictions {
     opcodes: u128,
     flags_allowed: u8,
     flags_required: u8,
-    /// Calls are restricted; SQEs are restricted. Before Linux 7.1 either entry restricts both.
+    /// Set if calls are restricted, and if SQEs are. Before Linux 7.1 either entry restricts both.
     of_calls: bool,
     of_sqes: bool,
 }

@@ -341,8 +341,8 @@ impl Transfer {
     }
 
     /// The readiness to wait for. `None` if the program asked not to wait, or asks for data that readiness does not
-    /// report. Also `None` for sends that choose their buffer before they wait. And `None` before a first poll: if
-    /// skipped for an event, the attempt would use the poll up.
+    /// report. Also `None` for sends that choose their buffer before they wait. And `None` before a first poll, which
+    /// the attempt after an event would otherwise use up.
     #[inline]
     pub(super) fn waits_for(&self) -> Option<Direction> {
         const OTHERWISE: u32 = MSG_DONTWAIT | BESIDE_THE_DATA;
