@@ -43,7 +43,7 @@ pub struct Device {
     pub staged: VecDeque<Id>,
     /// Transfers in flight whose end has not been reaped.
     in_flight: u32,
-    /// An event was reaped from memory; epoll still has to report it.
+    /// An event was reaped from memory; epoll may still have to report it.
     untold: bool,
     /// Buffers for the iocbs that are submitted together, and for their addresses.
     iocbs: Vec<Iocb>,
@@ -87,8 +87,8 @@ impl Device {
     /// Makes the ring's context if there is none, with an eventfd in `poll_set` that signals completions.
     ///
     /// # Errors
-    /// BUSY if all contexts are in use; one may be free by the next transfer. Otherwise the error of io_setup(2), or
-    /// of making the eventfd.
+    /// BUSY if all contexts are in use; one may be free by the next transfer. Otherwise the error of io_setup(2),
+    /// eventfd(2) or epoll.
     pub fn make_context(&mut self, poll_set: &mut PollSet, engine_end: i32) -> Result<(), Errno> {
         if self.context.is_some() {
             return Ok(());
@@ -161,7 +161,7 @@ impl Device {
         self.in_flight != 0 && self.context.as_ref().is_some_and(|(context, _)| context.has_events())
     }
 
-    /// Reaps the next transfer that has ended. Its eventfd event is still to come.
+    /// Reaps the next transfer that has ended. epoll may still have to report it.
     pub fn take_event(&mut self) -> Option<IoEvent> {
         let event = self.context.as_mut()?.0.take()?;
         self.untold = true;

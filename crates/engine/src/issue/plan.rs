@@ -131,8 +131,8 @@ impl State {
         Step::Attempt
     }
 
-    /// True if a first attempt to read is postponed. None is postponed while nothing else waits on the ring: a poll
-    /// would report this request alone, and the sleep's own poll does so as well. On a context io_getevents(2) polls.
+    /// True if a first attempt to read is postponed. Not while nothing else waits on the ring: a poll would report
+    /// this request alone, and the sleep's own poll does so as well. On a context io_getevents(2) polls.
     #[inline]
     fn is_put_off(&mut self, fd: i32) -> bool {
         (self.poll_set.armed() != 0 || self.is_context()) && self.poll_set.postpones(fd)
