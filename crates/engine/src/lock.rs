@@ -1,6 +1,6 @@
-//! The engine's mutex: a futex word and the holder's thread pointer, so that re-entry by the same thread is recognised
-//! instead of hanging. Signal handlers wait until their thread holds none (`thread::handlers`), but for those that the
-//! program set past us.
+//! The engine's mutex: a futex word that holds the owner's thread pointer. Re-entry by the same thread is recognised
+//! and does not hang. Signal handlers wait until their thread holds no lock (`thread::handlers`), except handlers
+//! that the program installed unseen by us.
 
 use crate::sync::{
     before_lock, constructor, fence_after_swap, futex_wait, futex_wake_one, hold, let_go, spin_loop,
@@ -10,13 +10,13 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
 const FREE: usize = 0;
-/// Set in the word of a held lock when somebody may be asleep on it. Thread pointers are even.
+/// Set in the word of a held lock when a thread may be asleep on it. Thread pointers are even.
 const CONTENDED: usize = 1;
 
 /// A mutex around `T` within one process.
 pub struct Lock<T> {
-    /// [`FREE`], or the holder's thread pointer, perhaps with [`CONTENDED`]: one word, so that a signal handler never sees
-    /// the lock held by nobody.
+    /// [`FREE`], or the holder's thread pointer, perhaps with [`CONTENDED`]. In one word, so that a signal handler
+    /// never sees a held lock without a holder.
     word: AtomicUsize,
     value: UnsafeCell<T>,
 }
@@ -37,7 +37,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits for the lock; `None` when this very thread holds it already.
+    /// Waits for the lock. `None` if this very thread already holds it.
     #[inline]
     pub fn lock(&self) -> Option<Held<'_, T>> {
         before_lock();
@@ -53,7 +53,7 @@ impl<T> Lock<T> {
         Some(Held { lock: self })
     }
 
-    /// The lock if it is free now.
+    /// Takes the lock if it is free now.
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
         hold();
@@ -65,7 +65,7 @@ impl<T> Lock<T> {
         Some(Held { lock: self })
     }
 
-    /// The lock if whoever has it lets go within moments: never sleeps.
+    /// Takes the lock if its holder releases it within moments; never sleeps.
     pub fn lock_soon(&self) -> Option<Held<'_, T>> {
         for _ in 0..SPINS {
             if let Some(held) = self.try_lock() {
@@ -76,8 +76,9 @@ impl<T> Lock<T> {
         None
     }
 
-    /// For a thread that has just let go of the lock: takes it again if there is something `left` to do that arrived
-    /// meanwhile, and nobody else has it, who will look then. Partner: the fence of whoever left it before a `try_lock`.
+    /// Takes the lock again, for a thread that has just released it, if `left` says that work has arrived meanwhile.
+    /// `None` if another thread holds it, which will check then. Partner: the fence between leaving the work and a
+    /// `try_lock`.
     #[inline(always)] // in each call
     pub fn lock_again_if(&self, left: impl FnOnce() -> bool) -> Option<Held<'_, T>> {
         // The release of the lock must not pass the load in `left`.
@@ -89,18 +90,18 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Whether the calling thread holds the lock. Exact: only this thread can have stored its own pointer.
+    /// True if the calling thread holds the lock. Exact: only this thread can have stored its own pointer.
     #[inline]
     pub fn held_by_me(&self) -> bool {
         self.word.load(Ordering::Relaxed) & !CONTENDED == thread_pointer()
     }
 
-    /// The thread pointer of whoever holds the lock; 0 for nobody.
+    /// The thread pointer of the lock's holder; 0 if it is free.
     pub fn holder(&self) -> usize {
         self.word.load(Ordering::Relaxed) & !CONTENDED
     }
 
-    /// Whether somebody may be asleep on the lock, which is held.
+    /// True if a thread may be asleep on the lock, which is held.
     pub fn is_contended(&self) -> bool {
         self.word.load(Ordering::Relaxed) & CONTENDED != 0
     }
@@ -112,8 +113,8 @@ impl<T> Lock<T> {
         loop {
             let seen = self.word.load(Ordering::Relaxed);
             if seen == FREE {
-                // Others may sleep: whoever waited takes the lock as contended. Acquire pairs with the Release swap in
-                // `drop`.
+                // Others may sleep: a thread that slept takes the lock as contended. Acquire pairs with the Release
+                // swap in `drop`.
                 let wanted = if slept { me | CONTENDED } else { me };
                 if self.word.compare_exchange(FREE, wanted, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
@@ -125,18 +126,18 @@ impl<T> Lock<T> {
                 || self.word.compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
                 futex_wait(&self.word, seen | CONTENDED);
-                // Whoever woke this thread may be back before it is here, for a moment.
+                // The thread that woke this one may retake the lock for a moment before this one runs.
                 (spins, slept) = (0, true);
             }
         }
     }
 
-    /// Whether some thread holds the lock, or did when the process was forked.
+    /// True if a thread holds the lock, or did when the process was forked.
     pub fn is_held(&self) -> bool {
         self.word.load(Ordering::Relaxed) != FREE
     }
 
-    /// Makes the lock free in a forked child, where the holder does not exist any more.
+    /// Frees the lock in a forked child, where its holder does not exist.
     ///
     /// # Safety
     /// Only this thread may exist in the process, and the value must be put into a sound state before it is used.
@@ -163,7 +164,7 @@ impl<T> DerefMut for Held<'_, T> {
 }
 
 impl<T> Held<'_, T> {
-    /// Lets go of the lock. Handlers wait on until the answer is dropped.
+    /// Releases the lock. Signal handlers still wait, until the returned value is dropped.
     #[inline]
     pub fn release(self) -> Released {
         self.free();
@@ -188,7 +189,7 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-/// A [`Lock`] that the thread has let go of still counts for its handlers, until this is dropped.
+/// Keeps signal handlers waiting after the thread has released a [`Lock`], until this is dropped.
 pub struct Released(());
 
 impl Drop for Released {

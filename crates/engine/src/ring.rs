@@ -1,16 +1,16 @@
-//! A ring: its memory, what is in flight on it in this process, and who is at work on it.
+//! A ring: its memory, its requests in flight in this process, and the threads that work on it.
 //!
 //! | part | guarded by |
 //! |---|---|
 //! | [`State`]: requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
-//! | CQ tail, backlog, waiters' words | the post lock in [`control`](crate::shared::control), shared between processes |
-//! | `arrived`: what workers bring back; `messages`; `notes` | each its own lock; drained by whoever holds `state` |
+//! | CQ tail, backlog, waiters' words | the post lock in [`control`](crate::shared::control), shared by processes |
+//! | `arrived`: results of workers; `messages`; `notes` | each its own lock; drained by the holder of `state` |
 //! | `driver`, `sleeping` | atomics, see `wait::enter_wait` |
 //!
-//! `broken` says what a panic has done to the ring, see there.
+//! A panic breaks a ring: [`broken`] describes what follows.
 //!
-//! `Ring`s are never freed: one that has ended goes back to a pool, so that a thread which still holds a reference finds
-//! a dead ring and not freed memory.
+//! `Ring`s are never freed. An ended ring goes back to a pool, so a thread with a stale reference finds a dead ring
+//! and not freed memory.
 
 pub mod arrivals;
 pub mod batch;
@@ -56,80 +56,83 @@ use std::sync::Arc;
 
 /// One ring.
 pub struct Ring {
-    /// The number the program knows it by; -1 when the ring has ended. Changes under `state` only.
+    /// The ring's descriptor number in the program; -1 once the ring has ended. Changes under `state` only.
     pub fd: AtomicI32,
-    /// How many numbers of the ring are in the process's table.
+    /// Number of entries in the process's table of descriptors that are this ring's.
     pub numbers: AtomicU32,
-    /// `SO_COOKIE` of the program's end: recognises it under a number that is a duplicate or may have been reused.
+    /// `SO_COOKIE` of the program's end. Recognises the ring under a duplicate's number, or under one that may have
+    /// been reused.
     pub cookie: AtomicU64,
-    /// `IORING_SETUP_*`; R_DISABLED goes when the ring is enabled, the others stay.
+    /// `IORING_SETUP_*`. R_DISABLED is cleared when the ring is enabled; DEFER_TASKRUN when a panic broke it.
     pub flags: AtomicU32,
     state: Lock<Option<Box<State>>>,
-    /// What is left for whoever holds it.
+    /// The kinds of work left for the holder of `state`.
     pub left: Left,
-    /// What workers bring back.
+    /// Jobs that workers have finished.
     pub arrived: Arrivals<Arc<Job>>,
-    /// CQEs that other rings sent (`IORING_OP_MSG_RING`) while somebody held this one, or that wait for its owner.
+    /// CQEs sent by other rings (`IORING_OP_MSG_RING`) while this one was held, or kept for its owner.
     pub messages: Arrivals<Cqe>,
-    /// Tags of resources that nobody uses any more, to be posted by whoever holds `state` next.
+    /// Tags of resources that are no longer in use. The next holder of `state` posts them.
     retired: Arrivals<u64>,
-    /// What others want of the ring who do not wait for its holder.
+    /// Requests from threads that do not wait for the ring's holder.
     notes: Arrivals<Note>,
-    /// Its holder acts on notes that it has taken from there.
+    /// True while the holder acts on notes that it has taken.
     heeds: AtomicBool,
-    /// Somebody whose note nobody has acted on found the holder asleep: others need not wait for it, too.
+    /// A thread whose note was still unhandled found the holder asleep: other threads need not wait for it, either.
     left_alone: AtomicBool,
     /// The last holder's thread pointer and thread id. Both change under `state`.
     holder: AtomicUsize,
     holder_id: AtomicU32,
     /// The engine's end of the descriptor, as in the state.
     pub engine_end: AtomicI32,
-    /// Where its memory is mapped, as in the state; 0 for nowhere.
+    /// The address at which the ring's memory is mapped, as in the state; 0 if it is not mapped.
     pub mapped: AtomicUsize,
-    /// Who polls and fires timers, and how whoever waits sleeps.
+    /// The thread that polls and fires timers, and how waiters sleep.
     pub driver: Driver,
-    /// There was no memory for the CQE of some tag, and the program has not been told. Relaxed: it says nothing of anything else.
+    /// There was no memory to queue a tag's CQE: the next enter that waits fails with EBADR. Relaxed: it orders no
+    /// other memory.
     pub dropped: AtomicBool,
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub owed: AtomicU32,
     /// The thread that polls the ring (`anyring_abi::IORING_SETUP_SQPOLL`).
     pub poller: Lock<Option<Arc<Poller>>>,
-    /// That thread's id, 0 for a ring that nobody polls.
+    /// The polling thread's id; 0 for a ring without one.
     pub polled_by: AtomicU32,
     /// A signal handler asked for that thread to be woken while the interrupted code was looking it up.
     pub wake_owed: AtomicBool,
-    /// The process got the ring by a fork.
+    /// The process inherited the ring by a fork.
     inherited: AtomicBool,
-    /// Whose table of descriptors has the ring's: [`thread::tables`](crate::thread::tables).
+    /// The table of descriptors that holds the ring's: [`thread::tables`](crate::thread::tables).
     pub table: AtomicU32,
-    /// The program keeps the ring's memory from forked children, and so does the engine with its own of it.
+    /// The program keeps the ring's memory from forked children, and the engine does so with its own memory of the
+    /// ring.
     pub kept_from_children: AtomicBool,
-    /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
+    /// A request of another ring polls this one's descriptor. Set without this ring's lock; its next post sees it.
     pub polled_by_ring: AtomicBool,
-    /// Requests that a panic met on their way to a place or a CQE.
+    /// Requests that a panic interrupted before they got a slot or a CQE.
     unanswered: Lock<Vec<LeftOver>>,
-    /// Whether a panic struck the ring, and its requests have been ended: [`broken`].
+    /// Whether a panic broke the ring, and whether its requests have been ended: [`broken`].
     health: Health,
-    /// Threads asleep on something of this ring, or in a call for it, outside the lock. Goes up under the lock.
+    /// Threads asleep on something of this ring, or in a call for it, outside the lock. Incremented under the lock.
     pub sleepers: AtomicU32,
-    /// Those in a call: nobody of them takes over anything.
+    /// Those of the `sleepers` that are in a call: none of them takes over a role.
     pub callers: AtomicU32,
 }
 
 /// Why a ring could not be locked.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LockFailure {
-    /// The calling thread holds it already: a signal handler interrupted the engine.
+    /// The calling thread already holds it: a signal handler interrupted the engine.
     Reentry,
-    /// Somebody keeps it, and the caller does not wait.
+    /// Another thread keeps it, and the caller does not wait.
     Busy,
     /// The ring has ended.
     Ended,
-    /// The process inherited the ring, and as many others use it as can.
+    /// The process inherited the ring, and the ring has no room for another member.
     Crowded,
 }
 
-/// What a system call on the ring answers then.
+/// The error that a system call on the ring returns for each failure.
 impl From<LockFailure> for Errno {
     fn from(failure: LockFailure) -> Errno {
         match failure {
@@ -141,10 +144,10 @@ impl From<LockFailure> for Errno {
 }
 
 impl Ring {
-    /// In [`fd`](Self::fd): a ring that has no descriptor. No number is this high.
+    /// The value of [`fd`](Self::fd) for a ring that has no descriptor. No number is this high.
     pub const NO_NUMBER: i32 = i32::MAX;
 
-    /// A ring that does not exist yet, for the pool.
+    /// Makes a ring without state, for the pool.
     pub fn unborn() -> Ring {
         Ring {
             fd: AtomicI32::new(-1),
@@ -180,13 +183,13 @@ impl Ring {
         }
     }
 
-    /// Whether the calling thread has the table of descriptors that the ring's are in.
+    /// True if the calling thread uses the table of descriptors that holds the ring's.
     #[inline]
     pub fn is_of_my_table(&self) -> bool {
         self.table.load(Ordering::Relaxed) == tables::mine()
     }
 
-    /// Waits for the ring's state.
+    /// Waits for the ring's lock and returns its state.
     #[inline(always)] // it is in every call's way
     pub fn lock(&'static self) -> Result<RingGuard, LockFailure> {
         self.guard(self.state.lock().ok_or(LockFailure::Reentry)?)
@@ -205,32 +208,33 @@ impl Ring {
         Ok(guard)
     }
 
-    /// The ring's state if nobody has it now.
+    /// The ring's state if its lock is free now.
     #[inline]
     pub fn try_lock(&'static self) -> Option<RingGuard> {
         self.guard(self.state.try_lock()?).ok()
     }
 
-    /// Whether somebody may sleep until the ring's lock, which is held, is free.
+    /// True if a thread may be asleep on the ring's lock, which is held.
     pub fn is_contended(&self) -> bool {
         self.state.is_contended()
     }
 
-    /// Whether the calling thread is inside the ring's lock.
+    /// True if the calling thread holds the ring's lock.
     pub fn held_by_me(&self) -> bool {
         self.state.held_by_me()
     }
 
-    /// Whether a `IORING_SETUP_*` flag was given.
+    /// True if this `IORING_SETUP_*` flag was given.
     #[inline]
     pub fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Relaxed) & flag != 0
     }
 
-    /// Brings finished jobs back. The worker itself completes them, unless somebody holds the ring (who will look before
-    /// letting go) or completions wait for the program to ask for them (`IORING_SETUP_DEFER_TASKRUN`).
+    /// Brings finished jobs back. The worker completes them itself, with two exceptions. If another thread holds the
+    /// ring, that thread finds them after it releases the lock. With `IORING_SETUP_DEFER_TASKRUN` the program must
+    /// ask for them.
     fn receive_all(&'static self, jobs: Vec<Arc<Job>>) {
-        // A worker does not interrupt itself: where there is no room, whoever holds the ring makes some.
+        // A worker does not interrupt itself: if memory is short, the holder of the ring frees some.
         let mut jobs = jobs.into_iter();
         while let Err(left) = self.arrived.put(&self.left, jobs) {
             jobs = left;
@@ -243,14 +247,14 @@ impl Ring {
         } else {
             drop(self.try_lock());
         }
-        // Relaxed: -1 is seen at the latest by whoever closed the ring, after the job is back.
+        // Relaxed: the thread that closed the ring sees the -1 at the latest, after the job is back.
         if self.fd.load(Ordering::Relaxed) < 0 {
             table::end_if_unused(self);
         }
     }
 
-    /// Leaves a message for whoever holds the ring, or for its owner. False in a signal handler that interrupted another
-    /// call of this in the same thread.
+    /// Leaves a message for the ring's holder, or for its owner. False if there is no memory, or in a signal handler
+    /// that interrupted another call of this function in the same thread.
     #[must_use]
     pub fn leave_message(&'static self, cqe: Cqe) -> bool {
         if self.messages.put(&self.left, [cqe].into_iter()).is_err() {
@@ -263,52 +267,53 @@ impl Ring {
         true
     }
 
-    /// Whether messages wait for the ring's owner to ask for them. A polled ring's CQ is anybody's to post to
+    /// True if messages wait until the ring's owner asks for them. On an IOPOLL ring anybody may post to the CQ
     /// (`io_msg_need_remote` in io_uring/msg_ring.c).
     #[inline]
     pub fn keeps_messages(&self) -> bool {
         self.defers() && !self.has(anyring_abi::IORING_SETUP_IOPOLL)
     }
 
-    /// Work has arrived for a ring whose owner must collect it: set the flag, wake the owner. If somebody holds the ring,
-    /// that one does it before letting go: two rings are never locked in turn.
+    /// Announces work that the ring's owner must collect: sets the flag and wakes the owner. If another thread holds
+    /// the ring, that thread does it before it releases the lock. Two rings are never locked in turn.
     #[cold]
     fn signal_deferred(&'static self) {
         self.left.set(Left::UNTOLD);
         drop(self.try_lock());
     }
 
-    /// Whether results, tags or SQEs wait for the holder of the ring.
+    /// True if results, messages, tags, an announcement or owed SQEs wait for the holder of the ring.
     #[inline]
     fn has_left_overs(&self) -> bool {
         self.left.any(!Left::NOTES) && self.has_left_overs_for_holder()
     }
 
-    #[inline(never)] // seldom, and each call would pay for its registers
+    #[inline(never)] // rare, and inlined it would cost every call registers
     fn has_left_overs_for_holder(&self) -> bool {
-        // SQEs are owed to a signal handler that submitted while this thread held the ring, perhaps just before it let go.
+        // A signal handler that submitted while this thread held the ring owes SQEs, perhaps since just before the
+        // release.
         let for_anybody = self.left.any(Left::TAGS | Left::UNTOLD | Left::OWED);
         let results = self.left.any(Left::RESULTS) && self.completes_here();
         for_anybody || results || (self.left.any(Left::MESSAGES) && !self.keeps_messages())
     }
 
-    /// Whether the calling thread may complete what workers brought back.
-    #[inline(never)] // else the place of the thread's id is found before each look at what arrived
+    /// True if the calling thread may complete results of workers.
+    #[inline(never)] // otherwise the thread id's address is computed before each check of what arrived
     pub fn completes_here(&self) -> bool {
         let polled_by = self.polled_by.load(Ordering::Relaxed);
         let polled_elsewhere = polled_by != 0 && polled_by != crate::thread::id();
-        // The thread that polls an inherited ring is the parent's: it sees nothing of what arrives in the child.
+        // An inherited ring's polling thread belongs to the parent: it does not see what arrives in the child.
         !self.defers() && (!polled_elsewhere || self.inherited.load(Ordering::Relaxed))
     }
 
-    /// Whether completions wait for the ring's owner to ask for them. The owner is a thread of the process that made the
-    /// ring: what reaches the ring in a forked child (a message) is posted there.
+    /// True if completions wait until the ring's owner asks for them. The owner is a thread of the process that made
+    /// the ring. In a forked child, a message that reaches the ring is posted at once.
     #[inline]
     pub fn defers(&self) -> bool {
         self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) && !self.inherited.load(Ordering::Relaxed)
     }
 
-    /// Whether results wait to be completed, or messages to be posted.
+    /// True if results wait to be completed, or messages to be posted.
     #[inline]
     pub fn has_arrived(&self) -> bool {
         self.left.any(Left::RESULTS | Left::MESSAGES)
@@ -316,12 +321,12 @@ impl Ring {
 }
 
 impl Tagged for Ring {
-    /// The tag is posted now, or by whoever holds the ring before letting go.
+    /// Posts the tag now, or leaves it to the holder of the ring, which posts it before it releases the lock.
     fn retire(&'static self, tag: u64) {
         if self.retired.put(&self.left, [tag].into_iter()).is_err() {
             self.dropped.store(true, Ordering::Relaxed);
         }
-        // While a panic unwinds no guard is made: its drop could not tell that it is not the one that was struck.
+        // No guard is made while a panic unwinds: its drop would take that panic for one of its own ring.
         if !std::thread::panicking() {
             drop(self.try_lock());
         }

@@ -1,14 +1,14 @@
-//! What others bring to a ring, to be taken by whoever holds its lock: a worker's results, tags of retired resources.
+//! Work that other threads leave for the holder of a ring's lock: results of workers, tags of retired resources.
 //!
-//! Nothing stays lying. Who brings something sets its bit in the ring's word of what is left ([`Left`]) and then tries the
-//! ring's lock; who lets go of that lock looks at the word afterwards ([`Lock::lock_again_if`]). A fence on both sides makes
-//! one of them succeed.
+//! No arrival is lost. A thread that brings something sets its bit in the ring's word ([`Left`]) and then tries the
+//! ring's lock. The holder checks the word after it releases the lock ([`Lock::lock_again_if`]). A fence on both
+//! sides makes sure that one of the two succeeds.
 
 use crate::lock::Lock;
 use crate::sync::{constructor, fence_after_swap, AtomicU32, Ordering};
 use std::collections::VecDeque;
 
-/// What is left for whoever holds a ring: a bit for each kind, in one word, which is looked at without any lock.
+/// The kinds of work left for a ring's holder: a bit for each, in one word that is read without any lock.
 pub struct Left(AtomicU32);
 
 impl Left {
@@ -16,12 +16,12 @@ impl Left {
     pub const RESULTS: u32 = 1;
     /// CQEs that other rings sent.
     pub const MESSAGES: u32 = 1 << 1;
-    /// Tags of resources that nobody uses any more.
+    /// Tags of resources that are no longer in use.
     pub const TAGS: u32 = 1 << 2;
-    /// Notes of those who do not wait for the holder.
+    /// Notes of threads that do not wait for the holder.
     pub const NOTES: u32 = 1 << 3;
-    /// Something that nobody has been told of: results for the owner of a deferred ring, notes, a panic in a thread that did not
-    /// hold the ring.
+    /// Something still unannounced: results for the owner of a deferred ring, notes, or a panic in a thread that did
+    /// not hold the ring.
     pub const UNTOLD: u32 = 1 << 4;
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub const OWED: u32 = 1 << 5;
@@ -34,56 +34,56 @@ impl Left {
         }
     }
 
-    /// Those of `kinds` of which something is left.
+    /// The bits of `kinds` that are set.
     #[inline]
     pub fn of(&self, kinds: u32) -> u32 {
         self.0.load(Ordering::Relaxed) & kinds
     }
 
-    /// Whether something of `kinds` is left.
+    /// True if something of `kinds` is left.
     #[inline]
     pub fn any(&self, kinds: u32) -> bool {
         self.of(kinds) != 0
     }
 
-    /// Leaves something of this kind; the caller then tries the ring's lock.
+    /// Sets the bit of this kind. The caller then tries the ring's lock.
     pub fn set(&self, kind: u32) {
-        // SeqCst, and the fence: either the holder of the ring sees the bit after it let go, or our caller gets the ring.
-        // Partners: the fence in `lock_again_if`, and the Acquire in `take`.
+        // SeqCst, and the fence: either the holder of the ring sees the bit after its release, or our caller gets the
+        // ring. Partners: the fence in `lock_again_if`, and the Acquire in `take`.
         self.0.fetch_or(kind, Ordering::SeqCst);
         fence_after_swap();
     }
 
-    /// Whether something of this kind was left, which is the caller's from now on.
+    /// Clears the bit of this kind. True if it was set: that work is now the caller's.
     pub fn take(&self, kind: u32) -> bool {
         self.any(kind) && self.0.fetch_and(!kind, Ordering::Acquire) & kind != 0
     }
 
-    /// Nothing is left of `kinds`.
+    /// Clears the bits of `kinds`.
     pub fn forget(&self, kinds: u32) {
         self.0.fetch_and(!kinds, Ordering::Relaxed);
     }
 }
 
-/// Things that have arrived and that nobody has taken.
+/// A queue of arrivals that have not been taken.
 pub struct Arrivals<T> {
     queue: Lock<VecDeque<T>>,
-    /// Their bit in [`Left`], set while there may be something.
+    /// Their bit in [`Left`], set while the queue may not be empty.
     kind: u32,
 }
 
 impl<T> Arrivals<T> {
     constructor! {
-        /// Nothing of this kind has arrived.
+        /// An empty queue for this kind.
         pub fn new(kind: u32) -> Arrivals<T> {
             Arrivals { queue: Lock::new(VecDeque::new()), kind }
         }
     }
 
-    /// Adds things; the caller then tries the ring's lock.
+    /// Adds `things`. The caller then tries the ring's lock.
     ///
     /// # Errors
-    /// The things, in a signal handler that interrupted this very function, and where there is no memory.
+    /// Returns `things` if there is no memory, or in a signal handler that interrupted this very function.
     pub fn put<I: ExactSizeIterator<Item = T>>(&self, left: &Left, things: I) -> Result<(), I> {
         let Some(mut queue) = self.queue.lock() else { return Err(things) };
         if queue.try_reserve(things.len()).is_err() {
@@ -95,12 +95,12 @@ impl<T> Arrivals<T> {
         Ok(())
     }
 
-    /// Whether the calling thread is inside one of these functions.
+    /// True if the calling thread is inside one of these functions.
     pub fn held_by_me(&self) -> bool {
         self.queue.held_by_me()
     }
 
-    /// How many there are.
+    /// Number of arrivals in the queue.
     pub fn number(&self) -> usize {
         self.queue.lock().map_or(0, |queue| queue.len())
     }
@@ -112,7 +112,7 @@ impl<T> Arrivals<T> {
         core::mem::take(&mut *queue)
     }
 
-    /// Forgets everything, without dropping it, in a forked child.
+    /// Forgets everything without dropping it, in a forked child.
     ///
     /// # Safety
     /// Only this thread may exist in the process.
@@ -123,11 +123,11 @@ impl<T> Arrivals<T> {
     }
 }
 
-/// What was taken and is not received yet; after a panic it has to be found again.
+/// Arrivals that were taken but not yet processed. Dropping it puts them back, so a panic loses none.
 pub struct Rest<T: 'static> {
     of: &'static Arrivals<T>,
     left: &'static Left,
-    /// The next one first.
+    /// The arrivals left, the next one first.
     pub things: VecDeque<T>,
 }
 

@@ -1,6 +1,6 @@
 //! Completions on their way to the CQ. [`RingGuard::flush`](super::RingGuard::flush) says where they go.
 //!
-//! Part of a ring's state: under its lock.
+//! A batch is part of a ring's state, under its lock.
 
 use super::Records;
 use crate::forced::{point, Point};
@@ -13,31 +13,32 @@ use crate::shared::control::{Control, PostLock, RECORD_FREE, RECORD_IN_BACKLOG, 
 use anyring_abi::Cqe;
 use core::sync::atomic::Ordering;
 
-/// Who posts a CQE natively, which decides how often the registered eventfd is signalled. Source: io_uring/eventfd.c.
+/// The native poster of a CQE, which decides how often the registered eventfd is signalled. Source:
+/// io_uring/eventfd.c.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poster {
     /// The submitting call or task work, which signals once for all that it posts.
     Task,
-    /// The same, with a signal for each (`io_post_aux_cqe` in io_uring/io_uring.c).
+    /// The submitting call or task work, with a signal for each CQE (`io_post_aux_cqe` in io_uring/io_uring.c).
     Each,
-    /// A worker of io-wq: a signal for each, and the only ones for `IORING_REGISTER_EVENTFD_ASYNC`.
+    /// A worker of io-wq: a signal for each CQE. `IORING_REGISTER_EVENTFD_ASYNC` counts only these.
     Worker,
 }
 
-/// How many CQEs each of them posts.
+/// Number of CQEs of each poster.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Signals {
-    /// Those by [`Poster::Task`], known when the batch ends.
+    /// CQEs of [`Poster::Task`], known when the batch ends.
     pub together: u32,
-    /// Those by [`Poster::Each`].
+    /// CQEs of [`Poster::Each`].
     pub alone: u32,
-    /// These by [`Poster::Worker`].
+    /// CQEs of [`Poster::Worker`].
     pub by_worker: u32,
 }
 
 impl Signals {
-    /// One more.
-    #[inline(always)] // in the loop over SQEs, where nothing is left of it
+    /// Counts one more CQE.
+    #[inline(always)] // in the loop over SQEs, where it compiles to nothing
     pub(super) fn add(&mut self, poster: Poster) {
         match poster {
             Poster::Task => {}
@@ -47,37 +48,37 @@ impl Signals {
     }
 }
 
-/// Completions that were not copied to the CQ yet.
+/// Completions not yet copied to the CQ.
 pub struct Batch {
     pub(super) cqes: [Cqe; BATCH],
     pub(super) count: usize,
-    /// How many it takes: one, where that is a CQE of 32 bytes.
+    /// The capacity: 1 for a CQE of 32 bytes, else `BATCH`.
     pub(super) limit: usize,
-    /// The second half of that one.
+    /// The second half of a CQE of 32 bytes.
     pub(super) extra: [u64; 2],
-    /// The CQ's head when it was last looked at: the program's core has that word, so it is asked for only when there may
-    /// be no room. The head goes forward only, so that what seems free is.
+    /// The cached CQ head. The program's core owns that cache line, so the head is read again only when there may be
+    /// no room. The head only moves forward, so entries that seem free are.
     pub(super) head_seen: u32,
-    /// The first ones of these are in the CQ or the backlog: what a panic in the middle leaves is posted from there on.
+    /// Number of CQEs already in the CQ or the backlog. After a panic the rest is posted from there on.
     pub(super) posted: usize,
-    /// How many of them are TIMEOUTs' own: each ends every wait.
+    /// Number of TIMEOUTs' own CQEs in the batch: each ends every wait.
     pub(super) timeouts: u32,
-    /// How many of them natively signal the registered eventfd alone, and how many as the others do, together.
+    /// Number of CQEs by how they natively signal the registered eventfd: each for itself, or all together.
     pub(super) signals: Signals,
-    /// Shared records that end with a CQE of the batch, and its place there; in the order of places.
+    /// Shared records that end with a CQE of the batch, and that CQE's place in it, in the order of places.
     pub(super) ended: [((u8, u8), u8); BATCH],
     pub(super) ended_count: usize,
 }
 
 impl Batch {
-    /// Free entries of the CQ: as many as the batch needs, or as there are.
+    /// Returns the number of free CQ entries: at least as many as the batch needs, or all there are.
     #[inline(always)] // each flush
     pub(super) fn room(&mut self, view: &View, tail: u32, shared: bool) -> u32 {
         let entries = view.layout().cq_entries;
         let free = |head| entries.saturating_sub(tail.wrapping_sub(head));
-        // A large one takes two, and may have to leave one free.
+        // A large CQE takes two entries, and may have to leave one free.
         let needed = if self.limit == 1 { 3 } else { (self.count - self.posted) as u32 };
-        // Other processes may post any number between two looks of this one, and `tail` come round.
+        // Other processes may post any number between two reads of the head by this one, and `tail` may wrap.
         if free(self.head_seen) >= needed && !shared {
             return free(self.head_seen);
         }
@@ -90,13 +91,13 @@ impl Batch {
         }
     }
 
-    /// Whether it takes no more.
+    /// True if the batch takes no more.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.count >= self.limit
     }
 
-    /// Adds a CQE to one that is not full: its place.
+    /// Adds a CQE to a batch that is not full; returns its place.
     #[inline(always)] // in the loop over SQEs
     pub fn add(&mut self, cqe: Cqe) -> usize {
         let place = self.count;
@@ -105,37 +106,37 @@ impl Batch {
         place
     }
 
-    /// In a forked child, which has none of the parent's completions.
+    /// Empties the batch in a forked child, which has none of the parent's completions.
     pub fn forget(&mut self) {
         *self = Batch { head_seen: self.head_seen, ..Batch::default() };
     }
 
-    /// The CQE just added is the last of the request with this shared record.
+    /// Notes that the CQE just added is the last of the request with this shared record.
     pub fn ends(&mut self, record: (u8, u8)) {
         self.ended[self.ended_count] = (record, self.count as u8 - 1);
         self.ended_count += 1;
     }
 
-    /// The next CQE that has not been posted.
+    /// Returns the next CQE that has not been posted, and counts it as posted.
     pub fn next_to_post(&mut self) -> Option<Cqe> {
         let next = self.cqes[..self.count].get(self.posted).copied();
         self.posted += usize::from(next.is_some());
         next
     }
 
-    /// Those that were not posted.
+    /// CQEs that were not posted.
     #[inline]
     pub(super) fn waiting(&self) -> &[Cqe] {
         self.cqes[..self.count].get(self.posted..).unwrap_or_default()
     }
 
-    /// Whether it holds CQEs of 16 bytes only, none of which was posted or is a TIMEOUT's.
+    /// True if the batch holds CQEs of 16 bytes only, none is posted yet, and none is a TIMEOUT's.
     #[inline(always)] // each flush
     pub(super) fn is_plain(&self) -> bool {
         (self.posted == 0) & (self.limit == BATCH) & (self.timeouts == 0)
     }
 
-    /// Writes a plain one to the CQ from `tail` on, where there is room for all of it: the next tail.
+    /// Writes a plain batch to the CQ from `tail` on, where all of it fits. Returns the next tail.
     #[inline(always)] // each flush
     pub(super) fn write_run(&mut self, control: &Control, view: &View, tail: u32) -> u32 {
         let count = self.count as u32;
@@ -147,7 +148,8 @@ impl Batch {
         tail.wrapping_add(count)
     }
 
-    /// Writes it to the CQ from `tail` on as far as `room` entries go: the next tail, and how many CQEs are left.
+    /// Writes the batch to the CQ from `tail` on, as far as `room` entries go. Returns the next tail, and the number
+    /// of CQEs left.
     pub(super) fn place(
         &mut self,
         post: &mut PostLock,
@@ -175,7 +177,8 @@ impl Batch {
         (tail, self.count - self.posted)
     }
 
-    /// What found no room goes to the backlog, as far as that has some and nothing was spilled before.
+    /// Moves CQEs that found no room to the backlog, while it has room and if `may` is true (nothing was spilled
+    /// before).
     #[cold]
     #[inline(never)]
     pub(super) fn push_to_backlog(&mut self, post: &mut PostLock, may: bool) {
@@ -192,7 +195,7 @@ impl Batch {
         }
     }
 
-    /// Forgets the CQEs: how they signal the registered eventfd.
+    /// Forgets the CQEs. Returns how they signal the registered eventfd.
     #[inline(always)] // each flush
     pub(super) fn begin_anew(&mut self) -> Signals {
         let together = self.count as u32;
@@ -204,7 +207,7 @@ impl Batch {
         Signals { together: together.saturating_sub(alone + by_worker), alone, by_worker }
     }
 
-    /// All of it was posted: how many that were.
+    /// Empties the batch after posting; returns how many CQEs it held.
     pub fn clear(&mut self, control: &Control, records: &mut Records) -> usize {
         self.free_ended(control, records);
         let count = self.count;
@@ -213,14 +216,14 @@ impl Batch {
         count
     }
 
-    /// The `count` CQEs of which [`clear`](Self::clear) told.
+    /// The CQEs of the batch last cleared.
     pub fn cleared(&self, count: usize) -> &[Cqe] {
         self.cqes.get(..count).unwrap_or_default()
     }
 
-    /// Writes into the records that end where their CQEs, those not posted yet, are about to be: `room` of them in the CQ
-    /// from `tail` on, the others in the backlog. Should this process die before these are published, the requests are
-    /// still in flight.
+    /// Writes the positions of their coming CQEs into the records that end. Of the CQEs not posted yet, `room` go
+    /// into the CQ from `tail` on, the others into the backlog. If this process dies before these are published, the
+    /// requests are still in flight.
     pub(super) fn locate_ended(&self, control: &Control, tail: u32, room: u32, backlog_tail: u32) {
         for ((chunk, index), place) in self.ended[..self.ended_count].iter().copied() {
             let Some(place) = usize::from(place).checked_sub(self.posted) else { continue };
@@ -234,7 +237,7 @@ impl Batch {
         }
     }
 
-    /// The CQEs were published: gives the records back.
+    /// Gives the records back once the CQEs are published.
     pub(super) fn free_ended(&mut self, control: &Control, records: &mut Records) {
         for ((chunk, index), _) in &self.ended[..core::mem::take(&mut self.ended_count)] {
             // Release: partner as in `admit`.

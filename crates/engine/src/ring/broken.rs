@@ -1,33 +1,37 @@
-//! What a panic leaves of a ring: its requests end with -EIO, a CQE each, and later calls on it answer EIO. Whoever sleeps
-//! on it is woken for that, and closing it gives back everything (decision 14 in docs/decisions).
+//! A ring after a panic: its requests end with -EIO, a CQE each, and later calls on it answer EIO. Its sleepers are
+//! woken for that, and closing it gives back everything (decision 14 in docs/decisions).
 //!
-//! | `health` | meaning | who moves it on |
+//! | `health` | meaning | left by |
 //! |---|---|---|
-//! | whole | no panic has struck this ring in this process | a panic: the guard that it unwinds, or [`contain`] |
-//! | unjoined | a forked child has not used the ring yet | its first holder of the lock, which becomes a member |
-//! | struck | the state under the lock may be half changed | the next holder of the lock, before anything else |
-//! | ended | its requests have been ended, nothing starts on it any more | another panic, back to struck; the next life |
+//! | `WHOLE` | no panic has hit this ring in this process | a panic: the guard that it unwinds, or [`contain`] |
+//! | `UNJOINED` | a forked child has not used the ring yet | the first holder of the lock, which becomes a member |
+//! | `STRUCK` | a panic may have left the state half changed | the next holder of the lock, before anything else |
+//! | `ENDED` | its requests have been ended; nothing starts any more | another panic, to `STRUCK`; the next life |
 //!
-//! The guard that a panic unwinds through only leaves the note: nothing in a Drop here may panic, since a second panic
-//! while one unwinds aborts the host. Whoever takes the lock next ends the requests ([`RingGuard::put_in_order`]); the
-//! catching side ([`contain`]) sees to it that somebody does. The `broken` word in the control area tells the other
-//! processes that have the ring.
+//! The guard that a panic unwinds through only sets `STRUCK`. Nothing in a Drop here may panic: a second panic while
+//! one unwinds aborts the host. The next holder of the lock ends the requests ([`RingGuard::put_in_order`]). The
+//! catching side ([`contain`]) takes the lock itself, so this happens soon. The `broken` word in the control area
+//! informs the other processes on the ring.
 //!
-//! **What the ending relies on.** Half changed means: between two steps of safe code. So every field of `State` is a
-//! sound value, but lists, heaps, counts and the poll set may contradict each other and the slab. None of them is
-//! followed: they are emptied, and the slab is walked by index. A request has its CQE from the moment in which `post`
-//! counts it in the batch; between the slab (or the SQE) and that moment an [`Unanswered`] stands for it. What of the batch
-//! has been posted is counted too (`ring::cq`). So each request gets exactly one last CQE, wherever the panic struck.
+//! **Why ending is safe.** Half changed means: between two steps of safe code. So every field of `State` is a sound
+//! value, but lists, heaps, counts and the poll set may contradict each other and the slab. None of them is followed:
+//! they are emptied, and the slab is walked by index. A request has its CQE from the moment in which `post` counts it
+//! in the batch. Between the slab (or the SQE) and that moment an [`Unanswered`] stands for it. The number of CQEs
+//! already posted from the batch is counted too (`ring::cq`). So each request gets exactly one last CQE, wherever the
+//! panic came.
 //!
-//! A request whose call a worker has begun, or that the kernel's AIO has, keeps its place: its memory is in use. It ends with
-//! its real result, or with -EIO if that is not final, when that is there. A connect touches no memory of the program's and
-//! ends at once.
+//! A request keeps its slot if a worker has begun its call, or if the kernel's AIO has it: its memory is in use. It
+//! ends when the result arrives: with that result, or with -EIO if the result is not final. A connect touches no
+//! memory of the program's and ends at once.
 //!
-//! **The small locks** (`lock.rs`) are released by unwinding. Under none of them can a panic come from anywhere, so none of their values is ever half changed: LIVE, both POOLs and RINGS are lists pushed to and
-//! taken from, with counts beside them that are changed by guards; `arrived`, `messages` and `retired` are pushed to
-//! or taken whole. Only a job's operation is worked on under its lock; a job that panicked answers -EIO and its operation is
-//! dropped without being looked at. The post lock is released by its guard, and every store under it leaves a whole state
-//! (`shared::control`).
+//! **The small locks** (`lock.rs`) are released by unwinding. No panic can come from code that runs under one, so
+//! their values are never half changed:
+//!
+//! - LIVE, both POOLs and RINGS are lists that are pushed to and taken from. Guards change the counts beside them.
+//! - `arrived`, `messages` and `retired` are pushed to or taken whole.
+//! - Only a job's operation is worked on under its lock. A job that panicked answers -EIO, and its operation is
+//!   dropped unread.
+//! - The post lock is released by its guard, and every store under it leaves a whole state (`shared::control`).
 
 use super::{Ring, RingGuard};
 use crate::issue::device;
@@ -51,34 +55,35 @@ const UNJOINED: u32 = 1;
 const STRUCK: u32 = 2;
 const ENDED: u32 = 3;
 
-/// What a panic has done to a ring. Relaxed throughout: it changes under the ring's lock, or by [`Ring::strike`], which
-/// says how the holder learns of it.
+/// The damage that a panic has done to a ring. Relaxed throughout: it changes under the ring's lock, or by
+/// [`Ring::strike`], which says how the holder learns of it.
 pub struct Health(AtomicU32);
 
 impl Health {
-    /// Of a ring that no panic has struck.
+    /// The health of a ring that no panic has hit.
     pub const fn new() -> Health {
         Health(AtomicU32::new(WHOLE))
     }
 
-    /// A panic came through a guard of the ring.
+    /// Notes that a panic unwound through a guard of the ring.
     #[cold]
     pub fn strike(&self) {
         self.0.store(STRUCK, Ordering::Relaxed);
     }
 
-    /// The ring begins another life.
+    /// Resets the health for the ring's next life.
     pub fn renew(&self) {
         self.0.store(WHOLE, Ordering::Relaxed);
     }
 
-    /// In a forked child: what the parent's other threads left half changed is forgotten with all that is in flight.
+    /// Adjusts the health in a forked child. A broken ring counts as ended there: all that the parent had in flight
+    /// is forgotten.
     pub fn reset_after_fork(&self) {
         let broken = matches!(self.0.load(Ordering::Relaxed), STRUCK | ENDED);
         self.0.store(if broken { ENDED } else { UNJOINED }, Ordering::Relaxed);
     }
 
-    /// The child has become a member.
+    /// Notes that the forked child has become a member.
     pub fn join(&self) {
         let _ = self.0.compare_exchange(UNJOINED, WHOLE, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -101,11 +106,11 @@ impl Default for Health {
     }
 }
 
-/// Stands for the guard's own drop while that is at work: strikes the ring if a panic ends it.
+/// Guards the drop of a ring's guard: breaks the ring if a panic ends that drop.
 pub struct Strike(pub &'static Ring);
 
 impl Strike {
-    /// There was no panic.
+    /// Disarms it: there was no panic.
     #[inline]
     pub fn averted(self) {
         core::mem::forget(self);
@@ -118,24 +123,25 @@ impl Drop for Strike {
     }
 }
 
-/// A request that is in no slab and has no CQE yet: if a panic comes through here, the ending answers it.
+/// Stands for a request that is in no slab and has no CQE yet. If a panic unwinds through it, the ending answers the
+/// request.
 #[must_use]
 pub struct Unanswered {
     ring: &'static Ring,
     left: LeftOver,
 }
 
-/// What has to be known of a request to answer it: `user_data`, and its shared record.
+/// The facts needed to answer a request: `user_data`, and its shared record.
 pub type LeftOver = (u64, Option<(u8, u8)>);
 
 impl Unanswered {
-    /// The request with this `user_data` and shared record is on its way.
+    /// Stands for the request with this `user_data` and shared record.
     #[inline]
     pub fn new(ring: &'static Ring, user_data: u64, record: Option<(u8, u8)>) -> Unanswered {
         Unanswered { ring, left: (user_data, record) }
     }
 
-    /// It got its CQE, or a place in the slab.
+    /// Disarms it: the request got its CQE, or a place in the slab.
     #[inline]
     pub fn answered(self) {
         core::mem::forget(self);
@@ -150,14 +156,14 @@ impl Drop for Unanswered {
     }
 }
 
-/// Runs what an entry point or a thread of ours has to do. A panic in it stops here: `None`. It breaks the rings whose
-/// locks it held, and the one that `named` answers.
+/// Runs the work of an entry point or of a thread of ours, and stops a panic in it: `None`. The panic breaks the
+/// rings whose locks it held, and the ring that `named` returns.
 #[inline]
 pub fn contain<T>(named: impl FnOnce() -> Option<&'static Ring>, work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| after_panic(named)).ok()
 }
 
-/// [`contain`] where no ring is named.
+/// Runs [`contain`] without naming a ring.
 #[inline]
 pub fn contain_any<T>(work: impl FnOnce() -> T) -> Option<T> {
     contain(|| None, work)
@@ -170,7 +176,7 @@ pub(crate) fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
             ring.strike();
         }
         for ring in table::rings() {
-            // Locking puts a struck ring in order; if this very thread holds it further out, that guard's drop does.
+            // Locking repairs a ring after a panic. If this very thread holds it further out, that guard's drop does.
             if ring.health.is_struck() && ring.lock_soon().is_ok_and(|guard| guard.is_closed()) {
                 table::end_if_unused(ring);
             }
@@ -182,21 +188,23 @@ pub(crate) fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
 }
 
 impl Ring {
-    /// Whether a panic struck the ring in this process. For who does not hold it; else [`RingGuard::is_broken`].
+    /// True if a panic has hit the ring in this process. For callers without its lock; holders use
+    /// [`RingGuard::is_broken`].
     pub fn is_struck_here(&self) -> bool {
         matches!(self.health.0.load(Ordering::Relaxed), STRUCK | ENDED)
     }
 
-    /// A panic in a thread that may not hold the ring breaks it. Who holds it ends the requests before letting go.
+    /// Breaks the ring after a panic in a thread that may not hold it. The ring's holder ends the requests before it
+    /// releases the lock.
     pub fn strike(&'static self) {
         self.health.strike();
-        self.left.set(Left::UNTOLD); // the holder looks again
+        self.left.set(Left::UNTOLD); // the holder checks again
         drop(self.try_lock());
     }
 }
 
 impl RingGuard {
-    /// Whether the ring was struck by a panic, in this process or another.
+    /// True if a panic has hit the ring, in this process or another.
     #[inline]
     pub fn is_broken(&self) -> bool {
         if mutated(Mutation::OthersAreNotToldOfPanics) {
@@ -205,7 +213,7 @@ impl RingGuard {
         self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the requests of a ring that a panic has struck: the first thing that a new holder does.
+    /// Ends the requests of a ring that a panic has hit. A new holder does this first.
     #[inline]
     pub fn put_in_order(&mut self) {
         if self.ring.health.is_struck() {
@@ -213,8 +221,8 @@ impl RingGuard {
         }
     }
 
-    /// EIO for a ring that is broken. What waits for room in the CQ gets there first: this is all that the program has
-    /// left to ask for.
+    /// Returns EIO for a call on a broken ring. CQEs that wait for room in the CQ move there first, since the program
+    /// has nothing else left to ask for.
     #[cold]
     pub fn refuse_call(&mut self) -> Errno {
         if self.ring.health.0.load(Ordering::Relaxed) == WHOLE {
@@ -229,10 +237,10 @@ impl RingGuard {
     fn end_requests(&mut self) {
         let control = self.control;
         control.header().broken.store(1, Ordering::Relaxed);
-        // The submission that was interrupted, if one was, is not waited for. Release: as after every one.
+        // An interrupted submission, if there is one, is no longer waited for. Release: as after every submission.
         let mine = control.member + 1;
         let _ = control.header().submitter.compare_exchange(mine, 0, Ordering::Release, Ordering::Relaxed);
-        // A second time if the first panics: it goes on where that stopped.
+        // If the first sweep panics, a second one goes on from there.
         let ended = (0..2).any(|_| catch_unwind(AssertUnwindSafe(|| self.sweep())).is_ok());
         self.ring.health.0.store(ENDED, Ordering::Relaxed);
         if !ended {
@@ -241,12 +249,12 @@ impl RingGuard {
         self.control.lock_post().waiters().bump();
         self.wake();
         if self.is_polled() {
-            self.ring.nudge_poller(); // it lets go of the ring
+            self.ring.nudge_poller(); // it gives the ring up
         }
-        self.call_helper(); // what the kernel's AIO has still ends
+        self.call_helper(); // transfers at the kernel's AIO have yet to end
     }
 
-    /// Takes everything apart and answers whatever was in flight.
+    /// Empties every list and answers the requests in flight.
     fn sweep(&mut self) {
         let ring = self.ring;
         let state = &mut **self;
@@ -256,7 +264,7 @@ impl RingGuard {
         state.timers = Default::default();
         state.submission = None;
         state.calls.clear();
-        state.device.unstage(); // they end below
+        state.device.unstage(); // their requests end below
         state.poll_set.forget_requests();
         while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_single()) {
             stats::completed(opcode, Path::Poll, -Errno::IO.raw_os_error());
@@ -270,7 +278,7 @@ impl RingGuard {
         {
             place = next;
             let left = (request.user_data, request.record);
-            let unanswered = Unanswered::new(ring, left.0, left.1); // in case its drop panics
+            let unanswered = Unanswered::new(ring, left.0, left.1); // in case dropping the request panics
             stats::completed(request.opcode, request.path, -Errno::IO.raw_os_error());
             drop(request);
             unanswered.answered();
@@ -281,7 +289,7 @@ impl RingGuard {
         while let Some(left) = ring.unanswered.lock().and_then(|mut unanswered| unanswered.pop()) {
             self.answer_left(left);
         }
-        // Nobody comes to collect any more: completions do not wait for the owner from now on.
+        // Nobody collects any more, so completions no longer wait for the owner.
         ring.flags.fetch_and(!IORING_SETUP_DEFER_TASKRUN, Ordering::Relaxed);
         self.clear_announcement();
         self.post_messages();
@@ -304,7 +312,7 @@ impl RingGuard {
         }
     }
 
-    /// Consumes SQEs that a signal handler was told were submitted.
+    /// Consumes SQEs that a signal handler already reported as submitted.
     #[cold]
     pub fn submit_owed(&mut self, owed: u32) {
         match self.is_broken() {
@@ -326,8 +334,8 @@ impl RingGuard {
     }
 }
 
-/// Whether a request of a broken ring stays for now: the kernel's AIO has it, or a worker is in its call, or has left it and
-/// the job is added to `finished`.
+/// Decides whether a request of a broken ring stays for now: the kernel's AIO has it, or a worker has begun its call.
+/// A job whose call has returned already is added to `finished`.
 fn stays(request: &mut Request, finished: &mut LinkedList<Arc<Job>>) -> bool {
     (request.next, request.guard, request.guarded) = (None, None, None);
     let State::Queued(job) = request.state() else { return matches!(request.state(), State::Submitted) };

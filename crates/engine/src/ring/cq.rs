@@ -1,8 +1,8 @@
 //! Posting: the one way in which a CQE of any kind reaches the program.
 //!
-//! Completions gather in a batch of the ring's state and are copied to the CQ together, under the post lock. A CQE that
-//! finds the CQ full, or others waiting before it, goes to the shared backlog (`IORING_FEAT_NODROP`), and from there to
-//! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
+//! Completions gather in a batch of the ring's state and are copied to the CQ together, under the post lock. A CQE
+//! goes to the shared backlog (`IORING_FEAT_NODROP`) if the CQ is full or others already wait. From there CQEs move
+//! to the CQ in order when the program asks for events. Waiters and watchers are notified after the lock is released.
 
 use super::batch::{Poster, Signals};
 use super::state::Life;
@@ -24,7 +24,7 @@ use anyring_abi::{
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Moves what there is room for from the backlog to the CQ. False when nothing could be done.
+/// Moves CQEs from the backlog to the CQ while there is room. False if it moved none.
 fn move_backlog(post: &mut PostLock, view: &View) -> bool {
     let entries = view.layout().cq_entries;
     let before = post.cq_tail();
@@ -49,7 +49,7 @@ fn move_backlog(post: &mut PostLock, view: &View) -> bool {
     tail != before
 }
 
-/// Adds `count` to an eventfd of the program's, as far as that is possible without waiting: a blocking one near its maximum
+/// Adds `count` to an eventfd of the program's, unless the write would block. A blocking eventfd near its maximum
 /// would block the write, where the kernel's own signal saturates.
 pub fn signal(eventfd: i32, count: u64) {
     if Sys::poll_now(eventfd, libc::POLLOUT as u16) != Ok(0) {
@@ -57,20 +57,20 @@ pub fn signal(eventfd: i32, count: u64) {
     }
 }
 
-/// Entries of the CQ that messages left for the ring's owner may take.
+/// CQ entries that messages kept for the ring's owner may need.
 #[inline]
 fn entries_left(ring: &Ring, view: &View) -> u32 {
     if !ring.left.any(Left::MESSAGES) {
         return 0;
     }
-    // A large one takes two, and may leave one free.
+    // A large CQE takes two entries, and may leave one free.
     let most = if view.layout().mixed { 3 } else { 1 };
     most * ring.messages.number() as u32
 }
 
 impl Ring {
-    /// A request of another ring has this one watched: CQEs make its descriptor readable from now on. If somebody holds it
-    /// now, the next post sees the flag: two rings are never locked in turn.
+    /// Makes CQEs set this ring's descriptor readable from now on, for a request of another ring that watches it. If
+    /// another thread holds the ring, its next post sees the flag: two rings are never locked in turn.
     pub fn watch_from_elsewhere(&'static self, edge_triggered: bool) {
         self.polled_by_ring.store(true, Ordering::Relaxed);
         if let Some(mut guard) = self.try_lock() {
@@ -92,8 +92,8 @@ impl RingGuard {
         self.record(|it| it.posted(place));
     }
 
-    /// Posts a CQE of 32 bytes, on a ring that has them. It makes a batch alone. Such CQEs are marked by `IORING_CQE_F_32`
-    /// only where there are others (`IORING_SETUP_CQE_MIXED`). Source: `io_req_set_res32` in io_uring/io_uring.h.
+    /// Posts a CQE of 32 bytes, on a ring that has them, as a batch of its own. `IORING_CQE_F_32` marks it only on
+    /// rings that mix sizes (`IORING_SETUP_CQE_MIXED`). Source: `io_req_set_res32` in io_uring/io_uring.h.
     #[cold]
     pub fn post_large(&mut self, mut cqe: Cqe, extra: [u64; 2], poster: Poster) {
         self.flush();
@@ -107,13 +107,13 @@ impl RingGuard {
         }
     }
 
-    /// A CQE is about to be posted from another core than the program's: see [`View::expect_write`].
+    /// Prepares for a CQE from another core than the program's: see [`View::expect_write`].
     #[inline]
     pub fn expect_post(&self) {
         self.memory.view.expect_write(self.control.posted());
     }
 
-    /// Posts a CQE that another ring sent: with `IORING_CQE_F_32` it is a large one where sizes are mixed.
+    /// Posts a CQE that another ring sent. With `IORING_CQE_F_32` it is a large one on a ring that mixes sizes.
     #[inline]
     pub fn post_message(&mut self, cqe: Cqe) {
         match self.memory.view.is_double(&cqe) {
@@ -129,13 +129,13 @@ impl RingGuard {
         self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF }, Poster::Task);
     }
 
-    /// Says that the CQE just posted is a TIMEOUT's.
+    /// Notes that the CQE just posted is a TIMEOUT's.
     pub fn count_timeout(&mut self) {
         self.batch.timeouts += 1;
         self.queue.uncount();
     }
 
-    /// Copies the batch to the CQ and tells whoever waits.
+    /// Copies the batch to the CQ and wakes the waiters that it satisfies.
     #[inline]
     pub fn flush(&mut self) {
         while self.batch.count != 0 {
@@ -148,7 +148,8 @@ impl RingGuard {
         }
     }
 
-    /// The same as if the CQ were `FULL`: the batch goes to the backlog, and whoever waits comes to move that.
+    /// Flushes the batch to the backlog, as if the CQ were `FULL`, and wakes all waiters so that one moves it to the
+    /// CQ.
     #[cold]
     pub fn flush_to_backlog(&mut self) {
         self.flush_batch::<true>();
@@ -156,9 +157,9 @@ impl RingGuard {
         self.wake();
     }
 
-    /// Copies the batch to the CQ where all of it fits and nobody is to be told: most rings most of the time. False where that
-    /// is not so, and nothing was done.
-    #[inline(never)] // or each place that posts pays for its registers
+    /// Copies the batch to the CQ in the common case: all of it fits, and nobody has to be notified. False if that is
+    /// not the case; then nothing was done.
+    #[inline(never)] // or each place that posts would pay for its registers
     fn flush_plain(&mut self) -> bool {
         let is_polled_by_ring = self.ring.polled_by_ring.load(Ordering::Relaxed);
         let State { batch, control, memory, spill, records, recorder, eventfd, aio, life, .. } = &mut **self;
@@ -240,7 +241,7 @@ impl RingGuard {
         self.tell_watchers(signals, tail != before);
     }
 
-    /// Where the batch goes if not to the CQ.
+    /// Handles the batch of an abandoned ring or of a Linux AIO context.
     #[cold]
     fn flush_elsewhere(&mut self) {
         match self.is_abandoned() {
@@ -249,18 +250,19 @@ impl RingGuard {
         }
     }
 
-    /// Nobody can see the CQEs any more. What the program gave the ring for memory is something else's by now.
+    /// Drops the CQEs: nobody can see them, and the program's memory for the ring may be used for something else by
+    /// now.
     #[cold]
     fn discard_batch(&mut self) {
         let state = &mut **self;
         state.batch.clear(&state.control, &mut state.records);
     }
 
-    /// Moves CQEs from the spill and the backlog to the CQ, as far as there is room. The kernel does so when the program
+    /// Moves CQEs from the spill and the backlog to the CQ while there is room. The kernel does so when the program
     /// asks for events.
     #[inline]
     pub fn flush_overflow(&mut self) {
-        // On a ring of this process alone nobody moves anything there meanwhile.
+        // If no other process shares the ring, no other process adds to the backlog meanwhile.
         if self.is_shared() || self.has_own_backlog() {
             self.move_overflow();
         }
@@ -303,12 +305,12 @@ impl RingGuard {
         }
     }
 
-    /// Signals the registered eventfd, if something is in the CQ that was not (`io_eventfd_signal` in io_uring/eventfd.c), and
+    /// Signals the registered eventfd if CQEs were added to the CQ (`io_eventfd_signal` in io_uring/eventfd.c), and
     /// wakes threads that poll the ring's descriptor.
     #[inline]
     fn tell_watchers(&mut self, signals: Signals, has_posted: bool) {
         if has_posted && self.eventfd.is_some() {
-            // On a ring with IORING_SETUP_DEFER_TASKRUN its owner posts whatever completes, all of it together.
+            // On a ring with IORING_SETUP_DEFER_TASKRUN the owner posts all completions together.
             let Signals { together, alone, by_worker } = signals;
             match self.ring().defers() {
                 true => self.signal_eventfd(1, 0),
@@ -318,7 +320,8 @@ impl RingGuard {
         self.make_readable_if_watched();
     }
 
-    /// The same where nothing was posted yet: natively whoever brings work signals, a worker or who makes something ready.
+    /// Notifies the same watchers of work not yet posted. Natively its bringer signals: a worker, or the source of
+    /// readiness.
     fn tell_watchers_of_work(&mut self) {
         if self.eventfd.is_some() {
             self.signal_eventfd(1, self.ring().left.any(Left::RESULTS).into());
@@ -336,7 +339,8 @@ impl RingGuard {
         }
     }
 
-    /// `count` times, or `by_worker` times where only workers' completions count (`IORING_REGISTER_EVENTFD_ASYNC`).
+    /// Signals the registered eventfd `count` times, or `by_worker` times if only workers' completions count
+    /// (`IORING_REGISTER_EVENTFD_ASYNC`).
     #[cold]
     fn signal_eventfd(&mut self, count: u32, by_worker: u32) {
         let Some((eventfd, only_by_workers)) = self.eventfd else { return };
@@ -368,7 +372,7 @@ impl RingGuard {
         syscall(libc::SYS_sendto, args);
     }
 
-    /// Takes the readiness bytes out of the ring's descriptor when the CQ is empty, so that level-triggered watchers do
+    /// Takes the readiness bytes out of the ring's descriptor if the CQ is empty, so that level-triggered watchers do
     /// not spin.
     pub fn settle_readability(&mut self) {
         if self.control.header().byte_pending.load(Ordering::Relaxed) == 0 {
@@ -378,14 +382,14 @@ impl RingGuard {
         let waiting = self.ring().driver.is_announced() || self.ring().has_arrived();
         if self.cq_ready(tail) == Ok(0) && backlog == 0 && !waiting {
             self.drain_descriptor();
-            // Another process may have posted meanwhile, and its byte be the one that was taken.
+            // Another process may have posted meanwhile, and the byte taken may have been its own.
             if self.is_shared() && self.cq_ready(self.posted().0) != Ok(0) {
                 self.make_readable();
             }
         }
     }
 
-    /// Whether one more CQE would find room in the CQ.
+    /// True if one more CQE would find room in the CQ.
     pub fn has_room(&self) -> bool {
         let (tail, backlog) = self.posted();
         let entries = self.memory.view.layout().cq_entries;
@@ -393,13 +397,13 @@ impl RingGuard {
         backlog == 0 && self.spill.is_empty() && self.cq_ready(tail).is_ok_and(has_place)
     }
 
-    /// Whether CQEs wait for room in the CQ, on a ring that no other process shares.
+    /// True if CQEs wait for room in the CQ, on a ring that no other process shares.
     #[inline]
     pub fn has_own_backlog(&self) -> bool {
         !self.spill.is_empty() || self.control.backlog() != 0
     }
 
-    /// The CQ's tail, and how many CQEs wait behind it.
+    /// The CQ's tail, and the number of CQEs in the backlog.
     #[inline]
     fn posted(&self) -> (u32, u32) {
         let post = self.control.lock_post();
@@ -419,13 +423,13 @@ impl RingGuard {
         while syscall(libc::SYS_recvfrom, args) == bytes.len() as isize {}
     }
 
-    /// The program watches the descriptor from now on. It is readable at once if the CQ is not empty, or if there is work for
-    /// the ring's owner (`io_uring_poll` in io_uring/io_uring.c), which nobody was told of before.
+    /// Starts to signal the descriptor's watchers. The descriptor is readable at once if the CQ is not empty, or if
+    /// there is unannounced work for the ring's owner (`io_uring_poll` in io_uring/io_uring.c).
     pub fn watch(&mut self, edge_triggered: bool) {
         let bit = if edge_triggered { WATCHED_EDGE } else { WATCHED_LEVEL };
         self.control.header().watched.fetch_or(bit, Ordering::Relaxed);
         let (tail, backlog) = self.posted();
-        // On other rings what has arrived is posted by whoever holds them, if it has a CQE at all.
+        // On other rings the holder posts what has arrived, if it has a CQE at all.
         let announced = self.ring().driver.is_announced() || (self.ring().defers() && self.ring().has_arrived());
         if announced || backlog != 0 || self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
             self.make_readable();
@@ -435,8 +439,8 @@ impl RingGuard {
         self.call_helper();
     }
 
-    /// Whether requests of a deferred ring that wait for events or their time have what they wait for. What an attempt that was
-    /// put off would find cannot be told: it is the owner's to make.
+    /// True if a deferred ring's requests can go on: their events have arrived or their time has come. The result of
+    /// a postponed attempt is unknown: the owner has to make the attempt.
     pub fn has_work_for_owner(&mut self) -> bool {
         if self.poll_set.has_postponed() {
             return false;
@@ -446,15 +450,16 @@ impl RingGuard {
         ready || self.timers.next_ns() == Some(0) || unwatched::is_ready(self)
     }
 
-    /// For a ring whose completions wait until the program asks (`IORING_SETUP_DEFER_TASKRUN`): there is something to
-    /// ask for.
+    /// Announces that there is work to ask for, on a ring whose completions wait until the program asks
+    /// (`IORING_SETUP_DEFER_TASKRUN`).
     pub fn announce_work(&mut self) {
         self.ring().driver.set_announced(true);
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, IORING_SQ_TASKRUN, 0);
         }
-        // Messages alone wake the owner when there are as many as it waits for (`IOU_F_TWQ_LAZY_WAKE` in the kernel). What
-        // a worker brings may be any number of CQEs, and what another process posts does not count what is left here.
+        // Messages alone wake the owner only once there are as many as it waits for (`IOU_F_TWQ_LAZY_WAKE` in the
+        // kernel). A worker's results may be any number of CQEs, and a post by another process does not count what is
+        // left here.
         let left = entries_left(self.ring(), &self.memory.view);
         let only_messages = left != 0 && !self.ring().left.any(Left::RESULTS) && !self.is_shared();
         let control = self.control;
@@ -471,7 +476,7 @@ impl RingGuard {
         self.tell_watchers_of_work();
     }
 
-    /// The announced work was done.
+    /// Withdraws the announcement once the work is done.
     pub fn clear_announcement(&mut self) {
         self.ring().driver.set_announced(false); // the helper is called again when this enter leaves something pending
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
@@ -486,7 +491,7 @@ impl RingGuard {
         self.control.lock_post().cq_tail()
     }
 
-    /// The same counted without end: what a wait has for a target.
+    /// The CQ's tail as a count that does not wrap at 32 bits: the target of a wait is in these terms.
     pub fn cq_total(&self) -> u64 {
         self.control.lock_post().cq_total()
     }
@@ -497,7 +502,7 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// The word that tells how far the program has read: the CQ's head, or that of the completion ring.
+    /// The number of entries that the program has consumed: the CQ's head, or that of the completion ring.
     pub fn consumed(&self) -> Result<u32, Errno> {
         match &self.aio {
             Some(context) => context.completions.head(),
@@ -505,9 +510,9 @@ impl RingGuard {
         }
     }
 
-    /// Copies the batch to the completion ring and tells whoever waits: what `flush` is where there is a CQ. There is
-    /// room, since no request was taken in without.
-    #[inline(never)] // for the sake of rings, where this is a part of `flush`
+    /// Copies the batch to the completion ring of a Linux AIO context and wakes its waiters, as `flush` does for a
+    /// CQ. There is room: a request is accepted only if its event has a place.
+    #[inline(never)] // for the sake of rings, for which this would be part of `flush`
     pub fn flush_events(&mut self) {
         let control = self.control;
         let state = &mut **self;

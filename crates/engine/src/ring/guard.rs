@@ -1,4 +1,4 @@
-//! A held ring: what its holder does before it lets go.
+//! A held ring: the work of its holder before it releases the ring.
 
 use super::arrivals::{Left, Rest};
 use super::broken::Strike;
@@ -20,21 +20,22 @@ use core::sync::atomic::Ordering;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// What became ready of which a polling thread issues so much at a time (`IORING_TW_CAP_ENTRIES_VALUE` in io_uring/sqpoll.c).
+/// The most ready requests that a polling thread issues per turn (`IORING_TW_CAP_ENTRIES_VALUE` in
+/// io_uring/sqpoll.c).
 const POLLER_SHARE: usize = 32;
 
-/// Exclusive access to a ring's state. Dropping it issues what became ready, posts what is batched, and looks again for
+/// Exclusive access to a ring's state. Dropping it issues ready requests, posts the batch, and checks again for
 /// results that arrived meanwhile.
 pub struct RingGuard {
     pub(super) ring: &'static Ring,
-    /// The state inside `held`, so that the hot path need not look through two options.
+    /// The state inside `held`, so that the hot path does not check two options.
     pub(super) state: NonNull<State>,
     pub(super) held: Option<Held<'static, Option<Box<State>>>>,
 }
 
 impl RingGuard {
-    /// What a new holder does first with a ring that is not whole: a forked child becomes a member of one that it
-    /// inherited, and what a panic left is put in order.
+    /// Repairs a ring that is not whole, for a new holder. A forked child becomes a member of a ring that it
+    /// inherited. The requests of a ring that a panic has hit are ended.
     #[cold]
     pub(super) fn in_order(mut self) -> Result<RingGuard, LockFailure> {
         if self.control.member == control::NO_MEMBER {
@@ -54,16 +55,17 @@ impl RingGuard {
         self.ring
     }
 
-    /// Issues what became ready, or has the thread do it that polls the ring.
+    /// Issues ready requests, or leaves that to the thread that polls the ring.
     pub fn issue_ready(&mut self) {
         if !self.serves_here() {
             return self.ring.nudge_poller();
         }
-        // A polling thread goes on after it has let others have the lock.
+        // A polling thread goes on after it has released the lock to others.
         let mut left = if self.is_polled() { POLLER_SHARE } else { usize::MAX };
-        // What is there goes together, as task work does, and what that makes ready behind it.
+        // Issues the current queue as one group, as one run of task work. Requests that become ready meanwhile form
+        // the next one.
         let mut together = 0;
-        let in_submission = self.queue.is_together(); // its first SQE has what happened before told
+        let in_submission = self.queue.is_together(); // restored below: `catch_up` comes here in a submission
         while left != 0 {
             if together == 0 {
                 self.end_together();
@@ -84,8 +86,8 @@ impl RingGuard {
         }
     }
 
-    /// What has arrived and need not wait for anybody else. Messages go first: one that its sender sends next is not left,
-    /// but posted behind them.
+    /// Processes arrivals that need not wait for another thread. Messages go first: one sent after them is posted
+    /// directly, and must come later.
     #[cold]
     fn settle_arrived_here(&mut self) {
         if !self.ring.keeps_messages() {
@@ -103,7 +105,7 @@ impl RingGuard {
         }
     }
 
-    /// What [`Left::UNTOLD`] was set for.
+    /// Handles what set [`Left::UNTOLD`]: a panic elsewhere, notes, or results to announce to the owner.
     #[cold]
     fn attend(&mut self) {
         self.put_in_order();
@@ -116,7 +118,7 @@ impl RingGuard {
         }
     }
 
-    /// Issues what became ready and posts what is batched. Called before the lock is released.
+    /// Issues ready requests and posts the batch. Called before the lock is released.
     #[inline]
     pub fn settle(&mut self) {
         point(Point::Settle);
@@ -126,7 +128,7 @@ impl RingGuard {
         self.flush();
     }
 
-    /// Whether there is more to do than to post what is batched.
+    /// True if there is more to do than to post the batch.
     #[inline(always)] // in each call, twice
     fn has_to_settle(&self) -> bool {
         self.ring.left.any(!(Left::NOTES | Left::OWED))
@@ -135,7 +137,7 @@ impl RingGuard {
             || self.submission.is_some()
     }
 
-    #[inline(never)] // or who has nothing to settle pays for its registers
+    #[inline(never)] // or a caller with nothing to settle would pay for its registers
     fn settle_all(&mut self) {
         if self.ring.left.take(Left::UNTOLD) {
             self.attend();
@@ -181,11 +183,11 @@ impl DerefMut for RingGuard {
 impl Drop for RingGuard {
     #[inline]
     fn drop(&mut self) {
-        // A panic that unwinds through here must not meet another: it only leaves a note for the next holder.
+        // A panic that unwinds through here must not cause another: it only marks the ring for the next holder.
         if std::thread::panicking() {
             return self.ring.health.strike();
         }
-        // For a panic in what follows, which does not come through here again.
+        // Covers a panic in `let_go`, which does not come through here again.
         let struck = Strike(self.ring);
         self.let_go();
         struck.averted();
@@ -193,7 +195,7 @@ impl Drop for RingGuard {
 }
 
 impl RingGuard {
-    /// Looks whether somebody joined, or left.
+    /// Starts or stops recording if a tracer has come or gone.
     #[inline]
     pub fn listen(&mut self) {
         if stats::stats().tracer.wanted.load(Ordering::Relaxed) != self.heard {
@@ -201,13 +203,13 @@ impl RingGuard {
         }
     }
 
-    /// Whether a thread polls the ring: nobody else issues or completes its requests then.
+    /// True if a thread polls the ring: then no other thread issues or completes its requests.
     #[inline]
     pub fn is_polled(&self) -> bool {
         self.ring().polled_by.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the calling thread may issue and complete requests.
+    /// True if the calling thread may issue and complete requests.
     #[inline]
     pub fn serves_here(&self) -> bool {
         let thread = self.ring().polled_by.load(Ordering::Relaxed);
@@ -216,13 +218,13 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Whether notes were left.
+    /// True if there are notes.
     #[inline]
     pub fn has_notes(&self) -> bool {
         self.ring.left.any(Left::NOTES)
     }
 
-    /// Acts on the notes that were left.
+    /// Acts on the notes.
     #[inline]
     pub fn heed_notes(&mut self) {
         if self.has_notes() {
@@ -232,7 +234,7 @@ impl RingGuard {
 
     #[cold]
     fn act_on_notes(&mut self) {
-        // Put down last: what a panic leaves here is back among the notes by then.
+        // Dropped last: notes that a panic leaves unhandled are back in the queue by then.
         let _heeding = notes::Heeding::begin(self.ring);
         let mut rest = Rest::take(&self.ring.notes, &self.ring.left);
         while let Some(note) = rest.things.pop_front() {
@@ -248,7 +250,8 @@ impl RingGuard {
         }
     }
 
-    /// Makes the request of another ring that sends a file, unless it was cancelled. Its ring is told once this one is let go of.
+    /// Carries out another ring's request that sends a file, unless it was cancelled. That ring gets the result once
+    /// this one is released.
     fn take_file(&mut self, job: Arc<Job>) {
         if !job.begin() {
             return;
@@ -260,8 +263,8 @@ impl RingGuard {
         handlers::without_locks(move || wq::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));
     }
 
-    /// A number of the ring's was closed: if that was the last copy the ring ends, once it is let go of; if not the helper
-    /// watches for it.
+    /// Handles the close of one of the ring's numbers. If that was the last copy, the ring ends once it is released;
+    /// if not, the helper watches for its end.
     pub fn lose_number(&mut self, others: bool) {
         if descriptors::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
             self.note_closed();
@@ -274,7 +277,7 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Lets go of the ring, with all that somebody left for whoever does.
+    /// Releases the ring once nothing is left for its holder.
     pub fn let_go(&mut self) {
         while self.held.is_some() {
             self.settle();
@@ -282,10 +285,10 @@ impl RingGuard {
         }
     }
 
-    /// Lets go of a ring that was settled, and not touched since.
+    /// Releases a ring that was settled and not touched since.
     #[inline(always)] // in each call
     pub fn leave(mut self) {
-        // A panic is met by the drop of the guard.
+        // If this panics, the guard's drop breaks the ring.
         self.release();
         if self.held.is_some() {
             self.let_go();
@@ -293,7 +296,7 @@ impl RingGuard {
         core::mem::forget(self); // it holds nothing
     }
 
-    /// Releases the lock, and takes it again if somebody has left something meanwhile.
+    /// Releases the lock, and takes it again if something was left for the holder meanwhile.
     #[inline(always)] // in each call
     fn release(&mut self) {
         let due = self.take_due_wake();
@@ -308,11 +311,11 @@ impl RingGuard {
         if let Some(held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) {
             self.go_on_holding(held);
         }
-        // A handler that jumps away has nothing behind it left undone.
+        // Handlers run from here on: one that jumps away leaves nothing undone.
         drop(handlers_wait);
     }
 
-    /// What is to be done once the lock is released.
+    /// Does what is due after the release of the lock.
     #[cold]
     #[inline(never)]
     fn act_released(&mut self, due: Option<DueWake>, later: Due) {
@@ -324,7 +327,7 @@ impl RingGuard {
         }
     }
 
-    /// The lock was taken again for what was left.
+    /// Goes on with the lock, which was taken again for work left meanwhile.
     #[cold]
     #[inline(never)]
     fn go_on_holding(&mut self, mut held: Held<'static, Option<Box<State>>>) {
@@ -338,7 +341,8 @@ impl RingGuard {
         }
     }
 
-    /// Takes the ring again after [`let_go`](Self::let_go), by a thread that is counted as using it: so it has not ended.
+    /// Takes the ring again after [`let_go`](Self::let_go). The thread is counted as a user of the ring, so it has
+    /// not ended.
     pub fn take_again(&mut self) {
         let mut held = self.ring.state.lock().expect("this thread has let go of it");
         self.state = held.as_deref_mut().map(NonNull::from).expect("a ring that is in use does not end");
@@ -346,12 +350,12 @@ impl RingGuard {
         self.put_in_order();
     }
 
-    /// Brings a job back that this very thread has done.
+    /// Brings back a job that this very thread has done.
     pub fn bring_here(&mut self, job: Arc<Job>) {
         if self.ring.completes_here() {
             return self.receive(job);
         }
-        // Where there is no memory to keep it, it is received early.
+        // If there is no memory to keep the job, it is received early.
         if let Err(left) = self.ring.arrived.put(&self.ring.left, [job].into_iter()) {
             return left.for_each(|job| self.receive(job));
         }

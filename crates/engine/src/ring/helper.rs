@@ -1,4 +1,4 @@
-//! Calling the helper (`wait/helper.rs`): rings are handed over at the mailbox, whose lock comes after a ring's.
+//! Calls the helper (`wait/helper.rs`). Rings are handed over at the mailbox, whose lock comes after a ring's.
 
 use crate::driver::owner::{Call, Mailbox};
 use crate::lock::{Held, Lock};
@@ -12,23 +12,24 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{epoll, EventfdFlags};
 use rustix::fd::IntoRawFd;
 
-/// What the helper is woken by, in its poll set; other data are a ring's address, odd for its engine end.
+/// The data of the helper's eventfd in its poll set. Other data are a ring's address, odd for its engine end.
 pub(crate) const WOKEN: u64 = 0;
 
-/// Starts the thread: whether there is one.
+/// Starts the helper's thread. True if there is one.
 pub static START: Hook<(), bool> = Hook::new();
-/// Where rings are handed over.
+/// The mailbox at which rings are handed over.
 pub(crate) static MAILBOX: Lock<Mailbox<&'static Ring>> = Lock::new(Mailbox::NEW);
 
-/// The eventfd that wakes the helper, and its poll set; -1 when there is none. Opened and closed under `MAILBOX`.
+/// The eventfd that wakes the helper; -1 if there is none. `WAKE` and `SET`, the helper's poll set, are opened and
+/// closed under `MAILBOX`.
 pub(crate) static WAKE: AtomicI32 = AtomicI32::new(-1);
 
 pub(crate) static SET: AtomicI32 = AtomicI32::new(-1);
 
-/// Does what a call of the helper asks for. The caller holds the ring.
+/// Carries out the result of a call for the helper. The caller holds the ring.
 pub(crate) fn answer(ring: &'static Ring, call: Call) {
     match call {
-        // The helper has the first table of descriptors.
+        // The helper uses the first table of descriptors.
         Call::HandOver if ring.table.load(Ordering::Relaxed) != tables::FIRST => ring.driver.handover.forget(),
         Call::Nothing => {}
         Call::Wake => nudge(),
@@ -49,16 +50,17 @@ fn hand_over(ring: &'static Ring, mut mailbox: Held<'static, Mailbox<&'static Ri
     }
 }
 
-/// Starts the thread, if there is none, before a worker opens files for the program: for a moment its descriptors take
-/// the lowest numbers, which those files would have natively. False if there cannot be one.
+/// Starts the helper's thread, if there is none, before a worker opens files for the program. For a moment the
+/// helper's descriptors take the lowest numbers, which those files would have natively. False if there cannot be a
+/// helper.
 pub fn stand_by() -> bool {
-    // Where the mailbox cannot be had, this very thread is at it, and starts the helper.
+    // If the mailbox is held by this very thread, the thread is about to start the helper.
     let Some(mut mailbox) = MAILBOX.lock() else { return true };
     !mailbox.start() || start(&mut mailbox)
 }
 
 fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
-    // It would have its maker's table.
+    // The helper would inherit its maker's table.
     let started = tables::mine() == tables::FIRST && open().is_ok() && START.call(()) == Some(true);
     if !started {
         close();
@@ -67,10 +69,10 @@ fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
     started
 }
 
-/// Makes the helper, if there is one, look at what it has been told.
+/// Makes the helper, if there is one, check its mailbox and rings.
 pub fn nudge() {
-    // Held, so that the number is not closed, and perhaps another file's, before the write. Where it cannot be had, this
-    // very thread holds it.
+    // Held, so that the number is not closed, and perhaps reused for another file, before the write. If the lock
+    // fails, this very thread already holds it.
     let _desk = MAILBOX.lock();
     wake();
 }

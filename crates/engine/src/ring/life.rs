@@ -1,4 +1,4 @@
-//! How a ring's life begins and ends, and what a forked child takes over of it.
+//! The beginning and end of a ring's life, and the part of it that a forked child takes over.
 
 use super::notes::Due;
 use crate::issue::device;
@@ -17,7 +17,7 @@ use anyring_abi::Cqe;
 use core::sync::atomic::Ordering;
 
 impl Ring {
-    /// Gives a pooled ring its state; it is not visible to anybody yet.
+    /// Gives a pooled ring its state. The ring is not visible to anybody yet.
     pub fn bring_to_life(&'static self, fd: i32, flags: u32, state: Box<State>) {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl Ring {
             self.numbers.store(0, Ordering::Relaxed);
             self.dropped.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
-            // What a former life of this ring left behind.
+            // Left by a former life of this ring.
             let Ring { left, arrived, messages, retired, notes, .. } = self;
             drop((arrived.take(left), messages.take(left), retired.take(left), notes.take(left)));
             left.forget(Left::UNTOLD | Left::OWED);
@@ -46,7 +46,8 @@ impl Ring {
         }
     }
 
-    /// Makes the locks usable in a forked child and forgets what the parent has in flight: its own threads complete that.
+    /// Makes the locks usable in a forked child and forgets what the parent has in flight; the parent's threads
+    /// complete that.
     ///
     /// # Safety
     /// Only the forking thread may exist in the process.
@@ -86,16 +87,17 @@ impl Ring {
 }
 
 impl Ring {
-    /// Whether the process, a forked child, has the ring from its parent and has not used it. Taking the lock makes it a member.
+    /// True if the process, a forked child, inherited the ring and has not used it. Taking the lock makes it a
+    /// member.
     pub fn is_unused_inheritance(&'static self) -> bool {
         let unused = |state: &State| state.control.member == control::NO_MEMBER;
         // Relaxed: set before the child can have a second thread.
         self.inherited.load(Ordering::Relaxed)
-            // One that is held is used.
+            // A held ring is in use.
             && self.state.lock_soon().is_some_and(|held| held.as_deref().is_some_and(unused))
     }
 
-    /// Takes the state of such a ring: for this process it has ended. What the parent has of it stays.
+    /// Takes the state of such a ring, which ends for this process only. The parent's side stays.
     pub fn leave_unused(&'static self) -> Option<Box<State>> {
         if !self.is_unused_inheritance() {
             return None;
@@ -109,10 +111,10 @@ impl Ring {
 }
 
 impl RingGuard {
-    /// From now on forked children have none of the ring's memory, and so not the ring.
+    /// Keeps the ring's memory, and so the ring, from children forked from now on.
     ///
     /// # Errors
-    /// What madvise(2) answered.
+    /// Returns the error of madvise(2).
     pub fn keep_from_children(&self) -> Result<(), crate::Errno> {
         self.memory.keep_from_children()?;
         self.control.keep_from_children()?;
@@ -121,29 +123,29 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Whether the process, a forked child, has nothing to do with the ring any more: nothing of its own is in flight, nor
+    /// True if this process, a forked child, is done with the ring: no request of its own is in flight, and no CQE
     /// waits for room in the CQ.
     pub fn is_left_by_child(&self) -> bool {
         // Relaxed: as in `is_unused_inheritance`.
         self.ring.inherited.load(Ordering::Relaxed) && self.slab.is_empty() && self.spill.is_empty()
     }
 
-    /// The ring's last number is closed: where somebody still uses it, it leaves the program's memory.
+    /// Notes that the ring's last number is closed. If the ring is still in use, it leaves the program's memory.
     pub fn note_closed(&mut self) {
         self.close();
-        // Relaxed: whoever goes to sleep says so under the lock.
+        // Relaxed: a thread that goes to sleep is counted under the lock.
         if self.ring.sleepers.load(Ordering::Relaxed) != 0 || !self.slab.is_empty() {
             self.memory.leave_program();
         }
     }
 
-    /// Whether SQEs may be taken: not from memory that the program may have given back.
+    /// True if SQEs may be taken. They may not come from memory that the program may have given back.
     pub fn has_sqes(&self) -> bool {
         !(self.is_closed() && self.memory.view.is_of_program())
     }
 
-    /// The ring is closed: ends every request that neither a worker nor the kernel has, without a CQE that anybody could see.
-    /// Nothing new is issued.
+    /// Ends every request of a closed ring that neither a worker nor the kernel has, without a visible CQE. Nothing
+    /// new is issued.
     pub fn abandon_requests(&mut self) {
         if !self.is_closed() {
             return;
@@ -163,7 +165,7 @@ impl RingGuard {
             }
         }
         let state = &mut **self;
-        state.device.unstage(); // they end below
+        state.device.unstage(); // their requests end below
         device::reap(self);
         let mut place = 0;
         while let Some(id) = self.slab.next_from(place) {
@@ -194,7 +196,7 @@ impl RingGuard {
         (self.slab[id].next, self.slab[id].guard) = (None, None);
     }
 
-    /// Takes the state of a closed ring that nobody uses any more: from now on it has ended.
+    /// Takes the state of a closed ring that is no longer in use. From now on the ring has ended.
     pub fn end_ring(mut self) -> Option<Box<State>> {
         self.ring.fd.store(-1, Ordering::Relaxed);
         self.ring.cookie.store(0, Ordering::Relaxed);
@@ -234,7 +236,7 @@ impl State {
         self.control.member = control::NO_MEMBER;
     }
 
-    /// Drops what may still refer to the control area: requests that a worker left, registered things.
+    /// Drops what may still refer to the control area: requests that a worker left, registered resources.
     pub fn release_resources(&mut self) {
         self.slab = Slab::default();
         self.files = None;
@@ -243,13 +245,13 @@ impl State {
 }
 
 impl RingGuard {
-    /// Whether another process uses this ring, or did.
+    /// True if another process uses this ring, or did.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.control.header().shared.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the process that made the ring lives.
+    /// True if the process that made the ring lives.
     pub fn maker_lives(&self) -> bool {
         let control = self.control;
         let died = control.header().maker_died.load(Ordering::Relaxed) != 0;
@@ -259,13 +261,13 @@ impl RingGuard {
     /// Makes the process, a forked child, a member of the ring.
     pub(crate) fn join(&mut self) -> Result<(), Errno> {
         if crate::thread::tables::shares_descriptors() {
-            // Relaxed: whoever does not see it yet has looked at the lock before this process is a member.
+            // Relaxed: a process that does not see it yet has checked the lock before this process is a member.
             self.control.header().locks_are_blind.store(1, Ordering::Relaxed);
         }
         let number = self.control.take_number()?;
         self.control.member = number;
         if self.control.begin_sharing() {
-            // Whoever sleeps on the ring by now sleeps without looking for the dead.
+            // Threads already asleep on the ring do not look for dead members.
             self.control.lock_post().waiters().bump();
             self.wake();
         }
@@ -275,7 +277,7 @@ impl RingGuard {
         }
         self.bury(number);
         self.control.member(number).joined.store(1, Ordering::Relaxed);
-        // What others left would count against what the ring can keep account of.
+        // Records left by dead members would count against the ring's limit.
         self.look_for_the_dead();
         Ok(())
     }
@@ -292,7 +294,7 @@ impl RingGuard {
             if number == control.member || !joined || control.lives(number) {
                 continue;
             }
-            // Its lock makes this process the only one that buries it.
+            // The member's lock makes sure that only this process buries it.
             if record_lock(control.lock_file, libc::F_SETLK, libc::F_WRLCK, number).is_err() {
                 continue;
             }
@@ -302,7 +304,7 @@ impl RingGuard {
         }
     }
 
-    /// Takes over what dead member `dead`, whose lock this process holds, left: its waiters are gone, its requests end.
+    /// Takes over from dead member `dead`, whose lock this process holds: its waiters are gone, its requests end.
     fn bury(&mut self, dead: u32) {
         let control = self.control;
         let (header, member) = (control.header(), control.member(dead));
@@ -311,7 +313,7 @@ impl RingGuard {
         }
         header.waiters.leave(member.waiting.swap(0, Ordering::Relaxed), member.in_futex.swap(0, Ordering::Relaxed));
         for chunk in control.chunks_of(dead).collect::<Vec<_>>() {
-            // From here on the records are this process's: should it die now, its own heir goes on.
+            // From here on the records belong to this process: should it die now, its own heir goes on.
             header.chunk_owner[chunk].store(control.member + 1, Ordering::Relaxed);
             for record in crate::ring::records_of(chunk) {
                 let shared = control.record(record.0.into(), record.1.into());

@@ -1,10 +1,10 @@
 //! Notes for a ring that another thread holds. The holder may sleep: in a page fault of the program's memory
-//! (userfaultfd(2), a file on a server that is gone), in the device. Who closes a descriptor, serves several rings or
-//! works for all of them waits for no ring ([`Ring::lock_soon`]): it leaves a note, and whoever holds the ring acts on
-//! it.
+//! (userfaultfd(2), a file on a server that is gone), or in the device. A thread that closes a descriptor, serves
+//! several rings or works for all of them waits for no ring ([`Ring::lock_soon`]). It leaves a note, and the ring's
+//! holder acts on it.
 //!
-//! A note is heeded before the ring is let go of, and before each SQE, event and request that is taken up, so that nothing
-//! goes on with a number that has been closed meanwhile.
+//! A note is handled before the ring is released, and before each SQE, event and request is taken up. So nothing goes
+//! on with a number that has been closed meanwhile.
 
 use super::{LockFailure, Ring, RingGuard};
 use crate::issue::lint;
@@ -21,25 +21,25 @@ use crate::{alloc, thread, Errno};
 use core::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
-/// What somebody wanted of a ring that was busy.
+/// A request to the holder of a busy ring.
 pub enum Note {
-    /// The program closed this number. What is in flight on it goes on with the duplicate, if there could be one.
+    /// The program closed this number. Requests in flight on it go on with the duplicate, if one could be made.
     Closed(i32, Option<Arc<FixedFile>>),
-    /// A number of the ring's own was closed; whether the process has others.
+    /// A number of the ring's own was closed; true if the process has others.
     LostNumber(bool),
-    /// Whoever worked on the ring last has left it: it may be possible to end it.
+    /// The last user of the ring has left it: it may be possible to end it.
     End,
-    /// The helper has something to do on it.
+    /// The helper wants the ring.
     Helper,
-    /// So has the thread that polls it.
+    /// The thread that polls the ring wants it.
     Poller,
-    /// Another ring sends a file: its MSG_RING, which whoever holds this one makes.
+    /// Another ring sends a file: its MSG_RING, which the holder of this one carries out.
     File(Arc<Job>),
-    /// A thread has changed its identity: what is in flight keeps the one that this is a claim to.
+    /// A thread has changed its identity. Requests in flight keep the old one, which this is a claim to.
     Identity(Hold),
 }
 
-/// A number that is being closed, and the one duplicate of it for all rings that are busy.
+/// A number that is being closed, and its one duplicate, shared by all rings that are busy.
 pub struct Closing {
     fd: i32,
     private: Option<Option<Arc<FixedFile>>>,
@@ -57,7 +57,7 @@ impl Closing {
     }
 }
 
-/// What is to be done once the ring is let go of.
+/// Actions due once the ring is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due(u8);
 
@@ -68,15 +68,15 @@ impl Due {
     pub const END: Due = Due(1);
     /// Wake the helper, which wants the ring.
     pub(crate) const HELPER: Due = Due(2);
-    /// Wake the thread that polls it, for the same.
+    /// Wake the thread that polls the ring, which wants it.
     pub(crate) const POLLER: Due = Due(4);
 
-    /// This, too.
+    /// Adds `other`.
     pub fn add(&mut self, other: Due) {
         self.0 |= other.0;
     }
 
-    /// Does it. The caller has let go of the ring.
+    /// Does the actions. The caller has released the ring.
     #[cold]
     pub(crate) fn act(self, ring: &'static Ring) {
         if self.0 & Due::HELPER.0 != 0 {
@@ -92,8 +92,8 @@ impl Due {
 }
 
 impl Ring {
-    /// The ring's state unless somebody keeps it: for those who must not wait for one ring. `Busy` then, also in a signal
-    /// handler that interrupted the holder.
+    /// The ring's state unless another thread keeps it, for callers that must not wait for one ring. `Busy` then,
+    /// also in a signal handler that interrupted the holder.
     pub fn lock_soon(&'static self) -> Result<RingGuard, LockFailure> {
         if mutated(Mutation::WaitsForBusyRings) {
             return self.lock();
@@ -101,12 +101,12 @@ impl Ring {
         self.guard(self.state.lock_soon().ok_or(LockFailure::Busy)?)
     }
 
-    /// Leaves a note, for the holder if there is one.
+    /// Leaves a note for the holder. If nobody holds the ring, the note is handled now.
     pub fn leave_note(&'static self, note: Note) {
         let mut left = [note].into_iter();
         while let Err(note) = self.notes.put(&self.left, left) {
             if self.notes.held_by_me() {
-                return; // a handler that was set past us interrupted this very function
+                return; // a handler installed unseen by us interrupted this very function
             }
             left = note;
             alloc::wait();
@@ -114,7 +114,7 @@ impl Ring {
         self.look_at_notes();
     }
 
-    /// Leaves another ring's request that sends a file. False where there is no memory for it, and in a signal handler that
+    /// Leaves another ring's request that sends a file. False if there is no memory, or in a signal handler that
     /// interrupted this very function.
     #[must_use]
     pub fn leave_file(&'static self, job: Arc<Job>) -> bool {
@@ -125,7 +125,7 @@ impl Ring {
         left
     }
 
-    /// Notes are heeded now, or by whoever holds the ring before letting go.
+    /// Handles notes now, or leaves them to the holder, which handles them before it releases the ring.
     fn look_at_notes(&'static self) {
         self.left.set(Left::UNTOLD);
         match self.try_lock() {
@@ -134,8 +134,8 @@ impl Ring {
         }
     }
 
-    /// Notes for a ring that has ended concern nobody, and must not meet its next life. Called by whoever ended it, too, after
-    /// letting go: so one of both finds the lock free and the notes.
+    /// Drops the notes of a ring that has ended: they must not reach its next life. The thread that ends a ring calls
+    /// this, too, after its release. So one of the two threads finds the lock free and the notes there.
     pub fn forget_notes_if_ended(&self) {
         fence_after_swap();
         let notes = match self.state.try_lock() {
@@ -143,14 +143,14 @@ impl Ring {
             _ => return,
         };
         for note in notes {
-            // What was held is closed, so not under the lock.
+            // Dropping a note closes what it held, so that happens outside the lock.
             if let Note::File(job) = note {
                 wq::refuse(job, Errno::BADFD);
             }
         }
     }
 
-    /// The program is about to close a number that is none of the ring's.
+    /// Handles the close by the program of a number that is none of the ring's.
     pub fn close_number(&'static self, closing: &mut Closing) {
         match self.lock_soon() {
             Ok(mut guard) => {
@@ -172,8 +172,8 @@ impl Ring {
         }
     }
 
-    /// The ring's state unless its holder sleeps, perhaps for long: for those who have to know how it stands now, and must not
-    /// wait for a ring that somebody keeps. `Busy` then.
+    /// The ring's state unless its holder sleeps, perhaps for long: `Busy` then. For callers that need the present
+    /// state and must not wait for a ring that another thread keeps.
     pub fn lock_unless_asleep(&'static self) -> Result<RingGuard, LockFailure> {
         let begin_ns = Clock::Monotonic.now_ns();
         let mut tries = 0;
@@ -188,13 +188,13 @@ impl Ring {
         }
     }
 
-    /// Waits until the holder has acted on the notes, or sleeps. It may be about to use the number that is being closed, some
-    /// instructions away from the system call: natively it has the file by then.
+    /// Waits until the holder has acted on the notes, or sleeps. The holder may be about to use the number that is
+    /// being closed, some instructions before the system call. Natively it already has the file at that point.
     fn wait_for_holder(&'static self) {
         let begin_ns = Clock::Monotonic.now_ns();
         let mut tries = 0;
         while self.has_unheeded_notes() && !self.left_alone.load(Ordering::Relaxed) {
-            // What it calls to act on notes is short, and needs the number as it is.
+            // Its calls for the notes are short, and need the number as it is.
             let at_it = self.heeds.load(Ordering::Relaxed) && !is_long_since(begin_ns);
             if !at_it && self.holder_sleeps(begin_ns) {
                 return self.left_alone.store(true, Ordering::Relaxed);
@@ -205,9 +205,9 @@ impl Ring {
         }
     }
 
-    /// Whether nobody has come to the end of some notes.
+    /// True if some notes have not been handled to the end.
     fn has_unheeded_notes(&self) -> bool {
-        // In this order: who takes the notes has said before that it heeds them. The fence's partner is in `Heeding::begin`,
+        // In this order: a holder sets `heeds` before it takes the notes. The fence's partner is in `Heeding::begin`,
         // the Acquire's in its drop.
         self.left.any(Left::NOTES) || {
             fence(Ordering::Acquire);
@@ -215,18 +215,18 @@ impl Ring {
         }
     }
 
-    /// Whether the holder, who has been waited for since `begin_ns`, sleeps.
+    /// True if the holder sleeps. The caller has waited for it since `begin_ns`.
     fn holder_sleeps(&self, begin_ns: u64) -> bool {
         let noted = self.holder.load(Ordering::Acquire); // partner: the Release in `note_holder`
         match thread::sleeps(self.holder_id.load(Ordering::Relaxed)) {
-            // A holder that has not noted itself yet is awake.
+            // A holder that has not stored its id yet is awake.
             Some(sleeps) => sleeps && noted == self.state.holder(),
-            None => is_long_since(begin_ns), // the kernel does not tell
+            None => is_long_since(begin_ns), // the kernel does not say
         }
     }
 
-    /// Another thread than the last one has taken the ring. (A new thread in an ended one's place is taken for that one: it is
-    /// not found asleep, then.)
+    /// Stores the id of a holder that is not the previous one. (A new thread at an ended one's thread pointer is
+    /// taken for that one: it is not found asleep, then.)
     #[cold]
     pub(crate) fn note_holder(&self) {
         self.holder_id.store(thread::id(), Ordering::Relaxed);
@@ -234,19 +234,19 @@ impl Ring {
     }
 }
 
-/// Whether the time since `begin_ns` is enough for a thread to have got a core and made some short calls.
+/// True if the time since `begin_ns` is enough for a thread to have got a core and made some short calls.
 fn is_long_since(begin_ns: u64) -> bool {
     const LONG_NS: u64 = 10_000_000;
     Clock::Monotonic.now_ns().saturating_sub(begin_ns) >= LONG_NS
 }
 
-/// The holder acts on notes, for as long as this lives.
+/// Marks that the holder acts on notes, for as long as this lives.
 pub(crate) struct Heeding(&'static Ring);
 
 impl Heeding {
     pub(crate) fn begin(ring: &'static Ring) -> Heeding {
         ring.heeds.store(true, Ordering::Relaxed);
-        // Whoever finds no notes any more sees this. Partner: the fence in `has_unheeded_notes`.
+        // A thread that finds no notes left sees this. Partner: the fence in `has_unheeded_notes`.
         fence(Ordering::Release);
         Heeding(ring)
     }

@@ -1,4 +1,4 @@
-//! The thread that polls a ring (IORING_SETUP_SQPOLL), as others see it; `wait/sqpoll.rs` is what it does.
+//! The thread that polls a ring (IORING_SETUP_SQPOLL), as others see it; `wait/sqpoll.rs` is its own code.
 
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
@@ -15,20 +15,20 @@ use rustix::event::EventfdFlags;
 use rustix::fd::{AsRawFd, IntoRawFd};
 use std::sync::Arc;
 
-/// `Poller::thread` before the thread has begun.
+/// The value of `Poller::thread` before the thread has begun.
 pub(crate) const STARTING: u32 = 0;
 
-/// `Poller::thread` when there is none any more.
+/// The value of `Poller::thread` once the thread is gone.
 pub(crate) const ENDED: u32 = u32::MAX;
 
-/// A polling thread, as the others see it.
+/// A polling thread, as other threads see it.
 pub struct Poller {
     pub(crate) waiting: Lock<Waiting>,
     /// The eventfd that ends the thread's sleep.
     pub(crate) wake: Own,
     /// Its thread id, [`STARTING`] or [`ENDED`]; a futex word while it starts.
     pub(crate) thread: AtomicU32,
-    /// Something changed that the thread does not see by itself: it must look at all its rings.
+    /// Something changed that the thread does not see by itself: it must check all its rings.
     pub(crate) again: AtomicBool,
     /// The thread sleeps or is about to.
     pub(crate) sleeping: AtomicBool,
@@ -36,13 +36,13 @@ pub struct Poller {
     pub(crate) inherited: bool,
 }
 
-/// A ring that a thread is to take in: it does not end before that thread lets go of it.
+/// A ring for a polling thread to take in. The ring does not end before that thread gives it up.
 pub struct Attached {
-    /// Which.
+    /// The ring.
     pub ring: &'static Ring,
     /// Its memory.
     pub view: View,
-    /// What its processes share.
+    /// The control area that its processes share.
     pub control: Control,
     /// How long its program wants the thread to spin without work, in nanoseconds.
     pub idle_ns: u64,
@@ -56,7 +56,8 @@ pub(crate) struct Waiting {
 }
 
 impl Ring {
-    /// The thread that polls this ring, if one does. None also in a signal handler that interrupted this very function.
+    /// The thread that polls this ring, if there is one. `None` also in a signal handler that interrupted this very
+    /// function.
     pub fn poller(&self) -> Option<Arc<Poller>> {
         let poller = self.poller.lock()?.clone();
         if self.wake_owed.load(Ordering::Relaxed) && self.wake_owed.swap(false, Ordering::Relaxed) {
@@ -72,14 +73,14 @@ impl Ring {
         }
     }
 
-    /// The ring has no polling thread from now on.
+    /// Removes the ring's polling thread.
     pub fn clear_poller(&self) {
         self.polled_by.store(0, Ordering::Relaxed);
         let poller = self.poller.lock().and_then(|mut held| held.take());
         drop(poller);
     }
 
-    /// Tells the thread that polls this ring that there is something to do.
+    /// Makes the thread that polls this ring check for work.
     #[cold]
     pub fn nudge_poller(&self) {
         if let Some(poller) = self.poller() {
@@ -87,7 +88,7 @@ impl Ring {
         }
     }
 
-    /// A closed ring is about to end. False when its thread serves it still, which then ends it.
+    /// Prepares a closed ring for its end. False if its thread still serves it: that thread then ends it.
     pub fn leave_poller(&self) -> bool {
         match self.poller() {
             Some(poller) if !poller.inherited => {
@@ -103,7 +104,8 @@ impl Ring {
     }
 }
 
-/// In a forked child: the threads are the parent's. The child can wake them and wait for what they post.
+/// Adjusts polling threads in a forked child: they are the parent's. The child can wake them and wait for their
+/// posts.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process, and the locks of `rings` must be free.
@@ -124,7 +126,7 @@ pub unsafe fn after_fork(rings: &[&'static Ring]) {
         core::mem::forget(old);
     }
     for (old, _) in known {
-        // The parent's thread never gives its share back here: the descriptor is closed by hand.
+        // The parent's thread never drops its share here: the descriptor is closed by hand.
         descriptors::close(old.wake.as_raw_fd());
         core::mem::forget(old);
     }
@@ -141,7 +143,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Makes the thread look at its rings again, whatever it is doing.
+    /// Makes the thread check its rings again, whatever it is doing.
     pub fn nudge(&self) {
         self.again.store(true, Ordering::Relaxed); // ordered by the fence in `wake`
         self.wake();
@@ -149,8 +151,8 @@ impl Poller {
 
     /// Ends the thread's sleep, as IORING_ENTER_SQ_WAKEUP asks.
     pub(crate) fn wake(&self) {
-        // Partner: the fence in `sleep`. Either the thread sees what was stored before (`again`, an SQ tail), or it is seen
-        // asleep here.
+        // Partner: the fence in `sleep`. Either the thread sees what was stored before (`again`, an SQ tail), or it
+        // is seen asleep here.
         fence(Ordering::SeqCst);
         if self.inherited || self.sleeping.load(Ordering::Relaxed) {
             let one = 1u64;
@@ -158,12 +160,12 @@ impl Poller {
         }
     }
 
-    /// Whether the thread exists. Another process's does as long as that process.
+    /// True if the thread exists. Another process's thread exists as long as that process.
     pub(crate) fn lives(&self, guard: &RingGuard) -> bool {
         self.thread.load(Ordering::Relaxed) != ENDED && (!self.inherited || guard.maker_lives())
     }
 
-    /// Another process's thread, as a forked child knows it.
+    /// Makes a forked child's view of another process's thread.
     pub(crate) fn inherited(&self) -> Result<Arc<Poller>, Errno> {
         // SAFETY: the number is the eventfd's for as long as `self` lives; it is only borrowed to be duplicated.
         let wake = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.wake.as_raw_fd()) };
@@ -179,7 +181,7 @@ impl Poller {
 }
 
 impl State {
-    /// The eventfd on which a thread waits that gave a signal mask.
+    /// The eventfd that wakes a thread which waits with a signal mask.
     pub fn make_bell(&mut self) -> Result<i32, Errno> {
         if let Some(bell) = self.bell {
             return Ok(bell);
@@ -188,7 +190,7 @@ impl State {
         Ok(*self.bell.insert(descriptors::to_top(bell)?.into_raw_fd()))
     }
 
-    /// Whether the program has published as many SQEs as the SQ holds (`io_sqring_full` in io_uring/io_uring.c).
+    /// True if the program has published as many SQEs as the SQ holds (`io_sqring_full` in io_uring/io_uring.c).
     pub fn sq_is_full(&self) -> bool {
         let view = self.memory.view;
         match (view.load(word::SQ_TAIL), view.load(word::SQ_HEAD)) {

@@ -1,6 +1,6 @@
-//! Tells a tracer what happens on the ring, if there is one; `event` says how.
+//! Records the events of the ring for a tracer, if there is one; `event` has the format.
 //!
-//! Part of a ring's state: under its lock.
+//! Part of a ring's state, under its lock.
 
 use super::{Ring, RingGuard, State};
 use crate::event::{follow, Room};
@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 impl State {
-    /// Lets `say` say something, if anybody listens.
+    /// Lets `say` record an event, if there is a recorder.
     #[inline]
     pub fn record(&mut self, say: impl FnOnce(&mut Recorder)) {
         if let Some(recorder) = &mut self.recorder {
@@ -20,7 +20,7 @@ impl State {
         }
     }
 
-    /// The same of a request that has a place.
+    /// Lets `say` record an event of a request in the slab, if there is a recorder.
     #[inline]
     pub fn record_of(&mut self, id: Id, say: impl FnOnce(&mut Recorder)) {
         let Some(recorder) = &mut self.recorder else { return };
@@ -30,7 +30,8 @@ impl State {
     }
 }
 
-/// Also for the process's other rings: they may be used by workers and the helper only, for long.
+/// Starts or stops recording on this ring and on the process's other rings. For a long time only workers and the
+/// helper may use those.
 #[cold]
 #[inline(never)]
 pub(crate) fn hear(guard: &mut RingGuard) {
@@ -39,7 +40,7 @@ pub(crate) fn hear(guard: &mut RingGuard) {
     record_into(guard, wanted, room.as_ref());
     let me = guard.ring();
     for ring in table::rings().into_iter().filter(|ring| !core::ptr::eq(*ring, me)) {
-        // One that is held follows at its own next call: two rings are never waited for in turn.
+        // A held ring follows at its own next call: two rings are never waited for in turn.
         if let Some(mut other) = ring.try_lock() {
             record_into(&mut other, wanted, room.as_ref());
         }
@@ -58,7 +59,7 @@ fn record_into(guard: &mut RingGuard, wanted: u64, room: Option<&Arc<Room>>) {
     guard.recorder = room.map(|room| new_recorder(guard, room.clone()));
 }
 
-/// A recorder of this ring, which was made before: it begins by saying so.
+/// Makes the recorder of a ring that existed before, which it records first.
 fn new_recorder(guard: &RingGuard, room: Arc<Room>) -> Box<Recorder> {
     let ring: &Ring = guard.ring();
     if let Some(context) = &guard.aio {

@@ -1,6 +1,6 @@
-//! The recorder: what happens on a ring, as events. Part of the ring's state and used under the ring's lock; each
-//! method is one tracepoint, called where the kernel has it, through `State::record`, which costs one branch where
-//! nobody listens.
+//! The recorder: writes the events of a ring for a tracer. It is part of the ring's state and used under the ring's
+//! lock. Each method is one tracepoint, called where the kernel has it, through `State::record`. Without a tracer
+//! that costs one branch.
 
 use crate::chaos::Name;
 use crate::event::chunks::{has, Writer};
@@ -16,17 +16,17 @@ use std::sync::Arc;
 
 mod context;
 
-/// How many request numbers a process takes from the file at a time.
+/// Number of request numbers that a process takes from the file at a time.
 const NUMBERS: u32 = 4096;
 
 /// One ring's source of events in this process.
 pub struct Recorder {
     pub(super) writer: Writer,
-    /// How many events may still share the last one's time.
+    /// Number of events that may still share the last one's time.
     sharing: u32,
-    /// The most that may: none where submissions come at any time (IORING_SETUP_SQPOLL).
+    /// The most that may share one: none if submissions come at any time (IORING_SETUP_SQPOLL).
     most_sharing: u32,
-    /// Request numbers that this process may still give: no other has them.
+    /// Request numbers reserved for this process.
     numbers: core::ops::Range<u32>,
     /// The request that is being taken in or attempted; 0 for none.
     pub(super) at_hand: Known,
@@ -34,30 +34,30 @@ pub struct Recorder {
     posting: Known,
     /// The request that ended last.
     ended: Known,
-    /// The request whose end may take those linked behind it along.
+    /// The request whose end may fail its successors.
     failing: Known,
-    /// The numbers of requests that have a place, by that place.
+    /// The numbers of requests in the slab, by slot.
     placed: Vec<u32>,
-    /// What an AIO context knows of the requests that have a place, by that place: the ring knows them otherwise.
+    /// The identities of an AIO context's requests, by slot. For other rings the ring itself has them.
     pub(super) iocbs: Option<Vec<Known>>,
     /// The requests of the CQEs in the batch.
     batch: [Known; BATCH],
-    /// What each descriptor names that was asked for.
+    /// The cached file kinds, by descriptor number.
     files: Vec<FileKind>,
 }
 
-/// How many events share a time.
+/// The most events that share a time with the one before them.
 pub(super) const SHARING: u32 = 3;
 
-/// What an event that shows an SQE has, but for the time.
+/// The fields of an event for an SQE, without the time.
 pub(super) const OF_SQE: u8 = has::USER_DATA | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS;
-/// What an event that shows a CQE has, but for the time, which is the batch's.
+/// The fields of an event for a CQE, without the time: that is the batch's.
 const OF_CQE: u8 = has::USER_DATA | has::RESULT_FLAGS;
 
-/// Descriptors from this number on are asked about each time.
+/// Descriptors from this number on are not cached: each use asks the kernel.
 const FILES: usize = 65_536;
 
-/// Whether it is over in about a microsecond, if it completes in this call, and says so by a CQE.
+/// True if the request takes about a microsecond if it completes in this call, and then posts a CQE.
 fn is_short(sqe: &Sqe) -> bool {
     use Opcode::*;
     let counts_bytes =
@@ -66,12 +66,13 @@ fn is_short(sqe: &Sqe) -> bool {
 }
 
 impl Recorder {
-    /// Of a new ring, if events are wanted: says that it was made.
+    /// Makes the recorder of a new ring, if events are wanted, and records that the ring was made.
     pub fn of_new_ring(fd: i32, [sq_entries, cq_entries]: [u32; 2], flags: u32) -> Option<Box<Recorder>> {
         Some(Recorder::of_ring(session::room()?, fd, [sq_entries, cq_entries], flags))
     }
 
-    /// Of a ring whose events go into this room from now on: says that it is there.
+    /// Makes the recorder of an existing ring whose events go into this room from now on, and records that the ring
+    /// exists.
     pub(crate) fn of_ring(
         room: Arc<Room>,
         fd: i32,
@@ -102,20 +103,21 @@ impl Recorder {
         })
     }
 
-    /// Whether its events go into this room.
+    /// True if the events go into this room.
     pub(crate) fn is_in(&self, room: &Arc<Room>) -> bool {
         self.writer.is_in(room)
     }
 
-    /// In a forked child, where this may be in the middle of a change: what takes its place there, if anything.
+    /// Returns the recorder's replacement in a forked child, if any. The original may be in the middle of a change
+    /// there.
     pub fn in_child(self: Box<Self>) -> Option<Box<Recorder>> {
         let child = self.writer.in_child().map(|writer| Recorder::by_writer(writer, self.most_sharing));
         core::mem::forget(self);
         child
     }
 
-    /// Puts in an event whose time may be that of a short request just before it: reading the clock costs as much as all
-    /// the rest.
+    /// Writes an event that may share the time of a short request just before it: reading the clock costs as much as
+    /// all the rest.
     #[inline(always)]
     pub(super) fn put_sharing<const HAS: u8, const HAS_TIME: u8>(&mut self, event: &Event) {
         match self.sharing.checked_sub(1) {
@@ -130,12 +132,12 @@ impl Recorder {
         }
     }
 
-    /// The next events may share a time: a call begins.
+    /// Lets the next events share a time: a call begins.
     pub(super) fn share_times(&mut self) {
         self.sharing = self.most_sharing;
     }
 
-    /// The next event has a time of its own: somebody slept.
+    /// Gives the next event a time of its own: a thread slept.
     #[cold]
     pub fn awoke(&mut self) {
         self.sharing = 0;
@@ -153,10 +155,10 @@ impl Recorder {
             self.numbers = first.wrapping_add(1)..first.wrapping_add(NUMBERS);
             first
         });
-        number.max(1) // 0 is none; it comes up after four billion
+        number.max(1) // 0 means none; it comes up after four billion
     }
 
-    /// Lets `say` say something of a request that has a place, and which the ring knows by these.
+    /// Lets `say` record an event of a request in a slot, with the identity that the ring knows.
     pub fn of_placed(&mut self, id: Id, user_data: u64, opcode: Opcode, say: impl FnOnce(&mut Recorder)) {
         let by_ring = Known { request: self.number_of(id), user_data, opcode: opcode as u8 };
         let known = self.iocb_of(id).unwrap_or(by_ring);
@@ -169,7 +171,7 @@ impl Recorder {
         self.placed.get(id.place()).copied().unwrap_or(0)
     }
 
-    /// io_uring_enter(2) was called.
+    /// Records a call of io_uring_enter(2).
     #[cold]
     pub fn enter(&mut self, fd: i32, to_submit: u32, min_complete: u32, flags: u32) {
         self.writer.look_at_thread();
@@ -178,7 +180,7 @@ impl Recorder {
         self.share_times();
     }
 
-    /// io_uring_register(2) was answered; `files` and `buffers` are registered now.
+    /// Records a call of io_uring_register(2), after which `files` and `buffers` are registered.
     #[cold]
     pub fn register(&mut self, opcode: u32, files: usize, buffers: usize, answer: Result<u32, Errno>) {
         let result = answer.map_or_else(|error| -error.raw_os_error(), |answer| answer as i32);
@@ -195,14 +197,14 @@ impl Recorder {
         Event { flags, fd, len, offset, ..self.of_request(kind) }
     }
 
-    /// An SQE was taken in.
+    /// Records that an SQE was taken in.
     #[cold]
     pub fn submit_req(&mut self, sqe: &Sqe) {
         let event = self.of_sqe(Kind::SubmitReq, sqe);
         self.writer.put::<{ OF_SQE | has::TIME }>(&event);
     }
 
-    /// An SQE was taken in and is attempted at once.
+    /// Records that an SQE was taken in and is attempted at once.
     #[cold]
     pub fn submit_alone(&mut self, sqe: &Sqe, target: &Target) {
         let Target::Number(fd) = *target else {
@@ -216,7 +218,7 @@ impl Recorder {
         }
     }
 
-    /// An SQE was refused.
+    /// Records that an SQE was refused.
     #[cold]
     pub fn req_failed(&mut self, sqe: &Sqe, result: i32) {
         let event = self.of_sqe(Kind::ReqFailed, sqe);
@@ -224,24 +226,24 @@ impl Recorder {
         self.posting = self.at_hand;
     }
 
-    /// The request at hand got a place.
+    /// Notes that the request at hand got a slot.
     #[cold]
     pub fn admitted(&mut self, id: Id) {
         let place = id.place();
         if self.placed.len() <= place && self.placed.try_reserve(place + 1 - self.placed.len()).is_ok() {
             self.placed.resize(place + 1, 0);
         }
-        // Without memory its events do not say which request it is.
+        // Without memory, the events of this slot do not identify their request.
         if let Some(placed) = self.placed.get_mut(place) {
             *placed = self.at_hand.request;
         }
-        self.posting = Known::default(); // of a refused one: it ends as a part of its chain
+        self.posting = Known::default(); // a refused request has no CQE here: it ends as a part of its chain
         if let Some(iocbs) = &mut self.iocbs {
             context::keep(iocbs, place, &mut self.at_hand);
         }
     }
 
-    /// The number, if `target` is one, was looked up for the request at hand.
+    /// Records that the number, if `target` is one, was looked up for the request at hand.
     #[cold]
     pub fn file_get(&mut self, target: &Target) {
         if let Target::Number(fd) = *target {
@@ -271,7 +273,7 @@ impl Recorder {
         kind
     }
 
-    /// The number is about to name something else.
+    /// Forgets the file kind of a number that is about to name something else.
     #[cold]
     pub fn forget_file(&mut self, fd: i32) {
         if let Some(kind) = usize::try_from(fd).ok().and_then(|fd| self.files.get_mut(fd)) {
@@ -279,7 +281,7 @@ impl Recorder {
         }
     }
 
-    /// The request at hand follows the one in place `before`.
+    /// Records that the request at hand follows the one in slot `before`.
     #[cold]
     pub fn link(&mut self, before: Id) {
         let offset = self.number_of(before).into();
@@ -287,28 +289,28 @@ impl Recorder {
         self.writer.put::<{ has::USER_DATA | has::OFFSET }>(&event);
     }
 
-    /// The request at hand waits for all before it.
+    /// Records that the request at hand waits for all before it.
     #[cold]
     pub fn defer(&mut self) {
         let event = self.of_request(Kind::Defer);
         self.writer.put::<{ has::USER_DATA }>(&event);
     }
 
-    /// The request at hand goes to a worker.
+    /// Records that the request at hand goes to a worker.
     #[cold]
     pub fn queue_async_work(&mut self, sqe_flags: u8, why: Punt) {
         let event = Event { flags: sqe_flags.into(), ..self.of_request(Kind::QueueAsyncWork) }.with_punt(why);
         self.writer.put::<{ has::TIME | has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 
-    /// The request at hand waits for `events` of poll(2): an attempt found nothing, or none was made.
+    /// Records that the request at hand waits for `events` of poll(2): an attempt found nothing, or none was made.
     #[cold]
     pub fn poll_arm(&mut self, events: u32, skip: Option<Skip>) {
         let event = Event { flags: events, ..self.of_request(Kind::PollArm) }.with_skip(skip);
         self.writer.put::<{ has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 
-    /// Chaos did or found something, of the request at hand if `of_request`.
+    /// Records an action or finding of chaos; `of_request`: it concerns the request at hand.
     #[cold]
     pub fn chaos(&mut self, kind: Kind, of_request: bool, name: Name) {
         let event = if of_request { self.of_request(kind) } else { Event::new(kind) };
@@ -316,14 +318,14 @@ impl Recorder {
         self.writer.put::<{ has::TIME | has::USER_DATA | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS }>(&event);
     }
 
-    /// What the request at hand waited for is there.
+    /// Records that what the request at hand waited for has arrived.
     #[cold]
     pub fn task_add(&mut self) {
         let event = self.of_request(Kind::TaskAdd);
         self.put_sharing::<{ has::USER_DATA }, { has::TIME | has::USER_DATA }>(&event);
     }
 
-    /// A worker brought the request at hand back.
+    /// Records that a worker brought the request at hand back.
     #[cold]
     pub fn task_add_of_worker(&mut self, times: &WorkTimes) {
         let mut event = self.of_request(Kind::TaskAdd);
@@ -332,7 +334,8 @@ impl Recorder {
         self.sharing = 0;
     }
 
-    /// What workers and other rings brought is taken in; `deferred` until the owner asked.
+    /// Records that results of workers and messages of other rings are taken in. `deferred`: they waited for the
+    /// owner.
     #[cold]
     pub fn work_run(&mut self, count: usize, deferred: bool) {
         let kind = if deferred { Kind::LocalWorkRun } else { Kind::TaskWorkRun };
@@ -340,7 +343,7 @@ impl Recorder {
         self.writer.put::<{ has::TIME | has::FD_LEN }>(&event);
     }
 
-    /// The request at hand, a write to `fd` by now, wrote less than it was to.
+    /// Records that the request at hand, a write to `fd` by now, wrote less than it was to.
     #[cold]
     pub fn short_write_to(&mut self, fd: i32, wanted: u64, result: i32) {
         if matches!(self.file_kind(fd), FileKind::Regular | FileKind::Block) {
@@ -349,7 +352,7 @@ impl Recorder {
         }
     }
 
-    /// A thread is about to wait for CQEs.
+    /// Records that a thread is about to wait for CQEs.
     #[cold]
     pub fn cqring_wait(&mut self, min_complete: u32) {
         let event = Event { len: min_complete, ..Event::new(Kind::CqringWait) };
@@ -357,37 +360,37 @@ impl Recorder {
         self.sharing = 0;
     }
 
-    /// The next CQE that is posted is the one of the request at hand, which ends.
+    /// Notes that the next CQE posted is that of the request at hand, which ends.
     #[cold]
     pub fn ends(&mut self) {
         self.posting = self.at_hand;
         self.ended = self.at_hand;
     }
 
-    /// The next CQE that is posted is one of several of the request at hand.
+    /// Notes that the next CQE posted is one of several of the request at hand.
     #[cold]
     pub fn shoots(&mut self) {
         self.posting = self.at_hand;
     }
 
-    /// No CQE comes of the request that ended.
+    /// Notes that the request that ended has no CQE.
     #[cold]
     pub fn ends_quietly(&mut self) {
         self.posting = Known::default();
     }
 
-    /// A CQE was put into the batch.
+    /// Notes that a CQE was put into the batch.
     #[cold]
     pub fn posted(&mut self, place: usize) {
         self.batch[place] = core::mem::take(&mut self.posting);
     }
 
-    /// The batch was published: the first `written` in the CQ, the others behind it.
+    /// Records that the batch was published: the first `written` CQEs in the CQ, the others after it.
     #[cold]
     pub fn complete(&mut self, cqes: &[Cqe], written: usize) {
         for (place, (cqe, known)) in cqes.iter().zip(self.batch).enumerate() {
             let kind = if place < written { Kind::Complete } else { Kind::CqeOverflow };
-            // What the CQE of an AIO context has is the ring's own.
+            // The user_data of an AIO context's CQE is internal to the ring.
             let user_data = if self.iocbs.is_some() { known.user_data } else { cqe.user_data };
             let (request, result, flags) = (known.request, cqe.res, cqe.flags);
             let event = Event { request, user_data, result, flags, ..Event::new(kind) };
@@ -398,13 +401,13 @@ impl Recorder {
         }
     }
 
-    /// Those behind the request that ended last end with it, if any do; their own ends come between.
+    /// Notes that the successors of the request that ended last may end with it. Their own ends come in between.
     #[cold]
     pub fn may_fail_links(&mut self) {
         self.failing = self.ended;
     }
 
-    /// The request of the last [`may_fail_links`](Self::may_fail_links) takes the one in place `id` with it.
+    /// Records that the request of the last [`may_fail_links`](Self::may_fail_links) fails the one in slot `id`.
     #[cold]
     pub fn fail_link(&mut self, id: Id) {
         let Known { request, user_data, opcode } = self.failing;

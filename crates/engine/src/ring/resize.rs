@@ -1,9 +1,9 @@
-//! IORING_REGISTER_RESIZE_RINGS: a ring gets areas of another size, with what is in them.
+//! IORING_REGISTER_RESIZE_RINGS: gives a ring areas of another size, and moves their contents.
 //!
-//! The new areas lie behind the old ones in the same memfd, so that a child forked before can map them too: it finds in
-//! the control area where they are, when it joins. The old ones stay what they were as long as the program has them mapped,
-//! until the ring is resized once more. Who is asleep in enter or submits holds no position in the old areas: only rings
-//! with one submitter can be resized, by that thread.
+//! The new areas follow the old ones in the same memfd, so that a child forked before can map them, too. It finds
+//! their place in the control area when it joins. The old areas keep their contents while the program has them
+//! mapped, until the next resize. Only the single submitter of a ring can resize it. So no thread that sleeps in
+//! enter or submits holds a position in the old areas.
 
 use super::RingGuard;
 use crate::memory::layout::{word, Layout};
@@ -15,10 +15,10 @@ use crate::Errno;
 use anyring_abi::*;
 use core::sync::atomic::{compiler_fence, Ordering};
 
-/// What the program may choose.
+/// The flags that the program may choose.
 const CHOSEN: u32 = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
 
-/// What the ring keeps of its setup, and tells.
+/// The setup flags that the ring keeps and reports.
 const KEPT: u32 = IORING_SETUP_NO_SQARRAY
     | IORING_SETUP_SQE128
     | IORING_SETUP_SQE_MIXED
@@ -27,9 +27,9 @@ const KEPT: u32 = IORING_SETUP_NO_SQARRAY
     | IORING_SETUP_NO_MMAP
     | IORING_SETUP_CQE_MIXED;
 
-/// Resizes the ring to what `struct io_uring_params` at `address` asks for; answers there. `EOVERFLOW` where what is in
-/// the queues would not fit, `EINVAL` without `IORING_SETUP_DEFER_TASKRUN`, and for a ring that another process uses.
-/// Source: io_uring_register(2); `io_register_resize_rings` in io_uring/register.c.
+/// Resizes the ring as `struct io_uring_params` at `address` asks, and stores the outcome there. `EOVERFLOW` if the
+/// entries in the queues would not fit; `EINVAL` without `IORING_SETUP_DEFER_TASKRUN`, and for a ring that another
+/// process uses. Source: io_uring_register(2); `io_register_resize_rings` in io_uring/register.c.
 pub fn resize(guard: &mut RingGuard, address: u64) -> Result<u32, Errno> {
     if !guard.ring().has(IORING_SETUP_DEFER_TASKRUN) {
         return Err(Errno::INVAL);
@@ -42,7 +42,7 @@ pub fn resize(guard: &mut RingGuard, address: u64) -> Result<u32, Errno> {
     let layout = Layout::new(params.sq_entries, &params)?;
     let control = guard.control;
     let header = control.header();
-    // As in `submit`: whoever joins waits until this is over, and finds the new areas.
+    // As in `submit`: a process that joins waits until this is over, and finds the new areas.
     header.submitter.store(control.member + 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     let resized = match header.shared.load(Ordering::Relaxed) {
@@ -60,7 +60,7 @@ fn replace_areas(guard: &mut RingGuard, layout: Layout, mut params: Params, addr
     };
     let addresses = (params.sq_off.user_addr, params.cq_off.user_addr);
     (params.sq_entries, params.cq_entries) = (layout.sq_entries, layout.cq_entries);
-    // Linux 6.18 leaves the array's offset 0, where the head is that a program would then write over.
+    // Linux 6.18 leaves the array's offset 0. The head is there, so a program would overwrite it.
     (params.sq_off, params.cq_off) = (layout.sq_offsets(), layout.cq_offsets());
     if params.flags & IORING_SETUP_NO_MMAP != 0 {
         (params.sq_off.user_addr, params.cq_off.user_addr) = addresses;
@@ -81,7 +81,7 @@ fn move_to(guard: &mut RingGuard, new: Memory) {
     guard.ring.mapped.store(guard.memory.address(), Ordering::Relaxed);
 }
 
-/// Copies what is in the queues, and the words beside them.
+/// Copies the entries in the queues, and the words beside them.
 fn copy_to(guard: &mut RingGuard, new: &View) -> Result<(), Errno> {
     let old = guard.memory.view;
     let sq_head = guard.control.header().sq_head.load(Ordering::Relaxed);
@@ -104,7 +104,8 @@ fn copy_to(guard: &mut RingGuard, new: &View) -> Result<(), Errno> {
     for offset in [word::SQ_DROPPED, word::CQ_FLAGS, word::CQ_OVERFLOW] {
         new.store(offset, old.load(offset)?)?;
     }
-    // Whoever looked for a reason to enter in the old areas has one: `io_register_resize_rings` in io_uring/register.c.
+    // Set in any case, so that no reason to enter is lost with the old areas: `io_register_resize_rings` in
+    // io_uring/register.c.
     new.store(word::SQ_FLAGS, old.load(word::SQ_FLAGS)? | IORING_SQ_NEED_WAKEUP | IORING_SQ_TASKRUN)?;
     new.store(word::SQ_HEAD, sq_head)?;
     new.store(word::SQ_TAIL, sq_tail)?;
@@ -112,7 +113,7 @@ fn copy_to(guard: &mut RingGuard, new: &View) -> Result<(), Errno> {
     new.store(word::CQ_TAIL, cq_tail)
 }
 
-/// For a process that has just joined: the areas as they are by now.
+/// Maps the present areas, for a process that has just joined.
 pub(crate) fn follow_areas(guard: &mut RingGuard) -> Result<(), Errno> {
     let header = guard.control.header();
     let generation = header.generation.load(Ordering::Relaxed); // ordered by `begin_sharing`
@@ -130,7 +131,7 @@ pub(crate) fn follow_areas(guard: &mut RingGuard) -> Result<(), Errno> {
 }
 
 impl Control {
-    /// Tells whoever joins later where the ring's areas are.
+    /// Publishes the place of the ring's areas for processes that join later.
     fn tell_areas(&self, memory: &Memory) {
         let header = self.header();
         let layout = memory.view.layout();

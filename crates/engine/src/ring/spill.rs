@@ -1,7 +1,7 @@
 //! CQEs that found the shared backlog full, in order.
 //!
-//! There is always memory for them, also where the kernel gives none: a block is as large as a request's place, and takes the
-//! CQEs of several requests that have ended.
+//! Memory for them never runs out, even if the kernel gives none. A block is as large as a request's slot, and holds
+//! the CQEs of several requests that have ended.
 
 use crate::request::Request;
 use anyring_abi::Cqe;
@@ -10,30 +10,30 @@ use std::collections::LinkedList;
 /// A CQE with the second half of a large one.
 type Spilled = (Cqe, [u64; 2]);
 
-/// What a list's node has besides a block, and the block besides its CQEs.
+/// The size of a list node without its block, and of a block without its CQEs.
 const OVERHEAD: usize = 2 * size_of::<usize>() + 2 * size_of::<usize>();
 const BLOCK: usize = (size_of::<Request>().next_power_of_two() - OVERHEAD) / size_of::<Spilled>();
 const _: () = assert!(BLOCK > 1);
 
 struct Block {
     cqes: [Spilled; BLOCK],
-    /// Those that are left of it.
+    /// The CQEs left in it are `first..end`.
     first: usize,
     end: usize,
 }
 
-/// See the module's head.
+/// The queue of spilled CQEs.
 #[derive(Default)]
 pub struct Spill(LinkedList<Block>);
 
 impl Spill {
-    /// Whether there are none.
+    /// True if there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds one behind all others.
+    /// Adds a CQE at the end.
     pub fn push(&mut self, cqe: Spilled) {
         if self.0.back().is_none_or(|block| block.end == BLOCK) {
             self.0.push_back(Block { cqes: [Default::default(); BLOCK], first: 0, end: 0 });
@@ -44,12 +44,12 @@ impl Spill {
         }
     }
 
-    /// The first of them.
+    /// The first CQE.
     pub fn front(&self) -> Option<Spilled> {
         self.0.front().map(|block| block.cqes[block.first])
     }
 
-    /// Takes the first away.
+    /// Removes the first CQE.
     pub fn pop(&mut self) {
         let Some(block) = self.0.front_mut() else { return };
         block.first += 1;

@@ -25,7 +25,7 @@ use anyring_abi::{
 use core::sync::atomic::Ordering;
 use first_call::{Run, Stop, Unfinished};
 
-/// `IOSQE_*` that there are.
+/// All known `IOSQE_*` flags.
 pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
     | IOSQE_IO_DRAIN
     | IOSQE_IO_LINK
@@ -34,20 +34,21 @@ pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
     | IOSQE_BUFFER_SELECT
     | IOSQE_CQE_SKIP_SUCCESS;
 
-/// Opcodes from this one on are of SQEs of 128 bytes, or unknown.
+/// The first opcode for SQEs of 128 bytes; from here on opcodes are large or unknown.
 const FIRST_LARGE: u8 = Opcode::Nop128 as u8;
 
-/// Flags with which a request cannot be finished on the spot without a look at others.
+/// Flags that keep a request from being finished on the spot.
 const NOT_ALONE: u8 = IOSQE_IO_DRAIN | IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_ASYNC;
 
 impl RingGuard {
-    /// Consumes up to `to_submit` SQEs; answers how many. Source: `io_submit_sqes` in io_uring/io_uring.c.
+    /// Consumes up to `to_submit` SQEs; returns their number. Source: `io_submit_sqes` in io_uring/io_uring.c.
     pub fn submit(&mut self, to_submit: u32) -> Result<u32, Errno> {
         self.poll_set.begin_turns();
         self.queue.begin_together();
         let control = self.control;
         let header = control.header();
-        // Before `shared` is looked at; no barrier is between: whoever sets it forces one (`Control::begin_sharing`).
+        // Stored before `shared` is read. No barrier is in between: a process that sets `shared` forces one
+        // (`Control::begin_sharing`).
         header.submitter.store(control.member + 1, Ordering::Relaxed);
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         if header.shared.load(Ordering::Relaxed) == 0 && self.takes_runs() {
@@ -57,7 +58,7 @@ impl RingGuard {
                 return self.submit_rest(to_submit, Some(run));
             }
             self.tally.flush();
-            let _ = self.memory.view.store(word::SQ_HEAD, run.head); // mapped, as `takes_runs` says
+            let _ = self.memory.view.store(word::SQ_HEAD, run.head); // mapped: `takes_runs` checked it
             header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
             self.end_together();
             return Ok(run.taken);
@@ -65,14 +66,14 @@ impl RingGuard {
         self.submit_rest(to_submit, None)
     }
 
-    /// Whether calls may answer the next SQEs: where nothing is asked about each request, one that becomes a request has its
-    /// memory, and ring memory is mapped by the engine.
+    /// True if calls may answer the next SQEs: requests need no individual checks, one more request would have
+    /// memory, and the engine maps ring memory.
     #[inline]
     fn takes_runs(&self) -> bool {
         self.is_ordinary() && self.has_room_for_one() && self.memory.view.goes_by_tail()
     }
 
-    /// The SQEs of a submission, of which none is taken.
+    /// The run of a submission whose SQEs are all still to be taken.
     #[inline]
     fn begin_run(&self, to_submit: u32, tail: u32) -> Run {
         let head = self.control.header().sq_head.load(Ordering::Relaxed);
@@ -80,12 +81,12 @@ impl RingGuard {
         Run { head, taken: 0, left: to_submit.min(available), accepted: None }
     }
 
-    /// Consumes what a run left.
-    #[inline(never)] // or each run pays for its registers
+    /// Consumes the SQEs that a run left.
+    #[inline(never)] // or each run would pay for its registers
     fn submit_rest(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
         let control = self.control;
         let header = control.header();
-        // Who joins while a run is at work waits until `submitter` is 0.
+        // A process that joins while a run is at work waits until `submitter` is 0.
         let rewinds = self.memory.view.layout().rewinds;
         let submitted = if run.is_some() || rewinds || header.shared.load(Ordering::Relaxed) == 0 {
             self.submit_alone(to_submit, run)
@@ -101,10 +102,10 @@ impl RingGuard {
         submitted
     }
 
-    /// Goes on with a submission that stops for calls.
+    /// Continues a submission that stops for calls.
     #[cold]
     fn submit_behind_calls(&mut self, to_submit: u32, mut submitted: Result<u32, Errno>) -> Result<u32, Errno> {
-        // In all: a tail that is nonsense makes a ring that never is empty.
+        // Limited to the SQ's size: with a nonsensical tail the SQ would never be empty.
         let to_submit = to_submit.min(self.memory.view.layout().sq_entries);
         while let Ok(count) = submitted {
             if !self.stops_for_calls() {
@@ -114,14 +115,14 @@ impl RingGuard {
             if self.is_closed() || self.is_broken() {
                 break;
             }
-            // As if others submitted, too: other threads may have, meanwhile.
+            // As if other processes submitted, too: other threads may have submitted meanwhile.
             submitted = self.submit_among_others(to_submit - count).map(|more| count + more).or(Ok(count));
         }
         self.end_together();
         submitted
     }
 
-    /// What follows a submission, whoever made it.
+    /// Does what follows every submission.
     #[inline(always)] // each submission
     fn end_submission(&mut self) {
         self.end_open_chain();
@@ -131,8 +132,8 @@ impl RingGuard {
         self.tally.flush();
     }
 
-    /// Makes sure of the memory for one more request, before its SQE is taken: see the head of `alloc.rs`. The SQE then stays
-    /// where it is, as natively (`io_alloc_req` in io_uring/io_uring.c).
+    /// Reserves the memory for one more request before its SQE is taken: see the head of `alloc.rs`. Without memory
+    /// the SQE stays where it is, as natively (`io_alloc_req` in io_uring/io_uring.c).
     #[inline]
     pub fn make_room(&mut self) -> Result<(), Errno> {
         point(Point::Room);
@@ -156,7 +157,8 @@ impl RingGuard {
         }
     }
 
-    /// Every queue that has each request once at most grows with the slots, which have room only if all of them have.
+    /// Grows the slots, and with them every queue that holds each request at most once. Slots have room only if all
+    /// of these do.
     #[cold]
     fn grow(&mut self) -> Result<(), Errno> {
         let state = &mut **self;
@@ -197,13 +199,13 @@ impl RingGuard {
         count_or_refusal(run.taken, room)
     }
 
-    /// A run from the first SQE on, whatever the tail is.
+    /// A run from the first SQE on, independent of the tail.
     #[cold]
     fn begin_again(&self, to_submit: u32) -> Run {
         Run { head: 0, taken: 0, left: to_submit.min(self.memory.view.layout().sq_entries), accepted: None }
     }
 
-    /// Takes an SQE of 128 bytes in.
+    /// Takes in an SQE of 128 bytes.
     #[cold]
     fn take_large(&mut self, run: &mut Run, index: u32, mut sqe: Sqe) {
         if self.has_second_half(&mut sqe, index, run.left) {
@@ -214,8 +216,9 @@ impl RingGuard {
         run.accepted = Some(self.accept_apart(&sqe));
     }
 
-    /// Whether the SQE at `index`, of a large opcode or one that nobody knows, takes the next place along, of `left` that are to be
-    /// submitted. One that cannot be had whole becomes one that nobody knows. Source: `io_init_req` in io_uring/io_uring.c.
+    /// True if the SQE at `index`, whose opcode is large or unknown, also takes the next entry. `left` more entries
+    /// are to be submitted. An SQE without its second half gets an unknown opcode. Source: `io_init_req` in
+    /// io_uring/io_uring.c.
     #[cold]
     fn has_second_half(&self, sqe: &mut Sqe, index: u32, left: u32) -> bool {
         let layout = self.memory.view.layout();
@@ -230,14 +233,14 @@ impl RingGuard {
         is_whole
     }
 
-    /// Takes the next SQE in. False where the SQ array names none.
+    /// Takes the next SQE in. False if the SQ array names none.
     #[inline(always)] // as `accept`
     fn take_next(&mut self, run: &mut Run) -> Result<bool, Errno> {
         let view = self.memory.view;
         point(Point::Intake);
         let position = run.head;
         run.head = position.wrapping_add(1);
-        // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
+        // Before the SQE is taken in: a signal handler's submission then follows this one and does not repeat it.
         self.control.header().sq_head.store(run.head, Ordering::Relaxed);
         let index = view.sq_index(position)?;
         if index >= view.layout().sq_entries {
@@ -260,7 +263,7 @@ impl RingGuard {
         Ok(true)
     }
 
-    /// [`submit`](Self::submit) where other processes may submit at the same time.
+    /// Consumes SQEs as [`submit`](Self::submit) does, on a ring where other processes may submit at the same time.
     #[cold]
     fn submit_among_others(&mut self, to_submit: u32) -> Result<u32, Errno> {
         let view = self.memory.view;
@@ -302,7 +305,7 @@ impl RingGuard {
         stored.and_then(|()| count_or_refusal(submitted, refused))
     }
 
-    /// Takes the next SQE, which is read before it is taken: once the head has passed it the program may reuse it.
+    /// Takes the next SQE. It is read before the head passes it: from then on the program may reuse it.
     pub(crate) fn take_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
         let view = self.memory.view;
         let control = self.control;
@@ -310,7 +313,7 @@ impl RingGuard {
         loop {
             // Partner: the exchange below, in another process.
             let head = shared_head.load(Ordering::Acquire);
-            // A tail behind the head is one far ahead of it, as natively.
+            // A tail lower than the head counts as one far ahead of it, as natively.
             if view.load(word::SQ_TAIL)? == head {
                 return Ok(None);
             }
@@ -326,20 +329,20 @@ impl RingGuard {
         }
     }
 
-    /// Whether an SQE that was refused, or leads to a call, is the last for now.
+    /// True if an SQE that was refused, or leads to a call, is the last for now.
     #[cold]
     fn stops_here(&self) -> bool {
         self.stops_for_calls() || !self.ring().has(IORING_SETUP_SUBMIT_ALL)
     }
 
-    /// Takes one SQE in, apart from the loop that takes most.
+    /// Takes one SQE in, out of line: the main loop inlines `accept`.
     #[inline(never)]
     fn accept_apart(&mut self, sqe: &Sqe) -> Accepted {
         self.accept(sqe)
     }
 
     /// Takes one SQE in.
-    #[inline(always)] // where most are taken
+    #[inline(always)] // where most SQEs are taken
     fn accept(&mut self, sqe: &Sqe) -> Accepted {
         let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
         point(Point::Prep);
@@ -347,7 +350,7 @@ impl RingGuard {
             Ok(known) => known,
             Err(error) => return self.refuse(sqe, error, 0, on_its_way),
         };
-        // It stays in this place unless it becomes a request.
+        // The operation stays in this place unless it becomes a request.
         let mut prepared = (row.prep)(opcode, sqe);
         let op = match &mut prepared {
             Ok(op) => op,
@@ -357,14 +360,14 @@ impl RingGuard {
             }
         };
         let target = row.target(sqe);
-        // A NOP concerns neither the ring nor a number, and waits for nobody's turn.
+        // A NOP concerns neither the ring nor a number, and waits for no turn.
         if !matches!(op, Op::Nop(_)) {
             if let Err(error) = op.check_on(self) {
                 return self.refuse(sqe, error, 0, on_its_way);
             }
             self.serve_turns(op, &target);
             if self.chaos.is_some() {
-                // Each has a place, and its turn, so that it can be held back.
+                // Each request gets a slot and a turn, so that chaos can hold it back.
                 self.accept_in_order(op, opcode, row, sqe, on_its_way);
                 return self.taken();
             }
@@ -379,7 +382,7 @@ impl RingGuard {
         self.conclude(op, opcode, row, sqe, verdict, on_its_way)
     }
 
-    /// Takes SQEs for as long as a call answers each, and goes on from the answer of one that it did not.
+    /// Takes SQEs for as long as a call answers each. Continues from the answer of one whose call did not.
     #[inline(never)] // or the loop has fewer registers
     fn answer_run(&mut self, run: &mut Run) {
         let ring = self.ring();
@@ -392,7 +395,7 @@ impl RingGuard {
         }
     }
 
-    /// Makes an operation of an SQE whose first call gave an answer that is not the result.
+    /// Makes an operation of an SQE whose first call did not give the result.
     #[cold]
     #[inline(never)]
     fn go_on_after(&mut self, unfinished: Unfinished) -> Accepted {
@@ -408,7 +411,7 @@ impl RingGuard {
         self.conclude(&mut op, opcode, row, &sqe, verdict, on_its_way)
     }
 
-    /// Follows the verdict on a request that has no place yet, and gets one unless it is done.
+    /// Follows the verdict on a request without a slot. It gets one unless it is done.
     #[inline]
     fn conclude(
         &mut self,
@@ -432,7 +435,7 @@ impl RingGuard {
         }
     }
 
-    /// Answers a request that is done without a place.
+    /// Posts the result of a request that is done without a slot.
     #[inline(always)] // a call costs as much as this does
     fn post_result(&mut self, opcode: Opcode, sqe: &Sqe, result: i32, on_its_way: Unanswered) {
         self.tally(opcode, result);
@@ -452,7 +455,8 @@ impl RingGuard {
         }
     }
 
-    /// Takes a request in that has to look at others first, or that a timer or other credentials make.
+    /// Takes in a request that needs a slot first: for links or draining, IOSQE_ASYNC, its opcode, a personality or
+    /// chaos.
     #[cold]
     fn accept_in_order(
         &mut self,
@@ -480,7 +484,7 @@ impl RingGuard {
         }
     }
 
-    /// What `io_init_req` in io_uring/io_uring.c checks of every SQE.
+    /// Makes the checks of `io_init_req` in io_uring/io_uring.c.
     #[inline]
     fn check(&mut self, sqe: &Sqe) -> Result<(Opcode, &'static Definition), Errno> {
         let (opcode, row) = definition(sqe.opcode).ok_or(Errno::INVAL)?;
@@ -515,7 +519,7 @@ impl RingGuard {
         Ok((opcode, row))
     }
 
-    /// Posts the error of an SQE that was refused; one in a chain breaks the chain instead. `cqe_flags` as in
+    /// Posts the error of an SQE that was refused. In a chain the SQE breaks the chain instead. `cqe_flags` as in
     /// [`Op::cqe_flags`].
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> Accepted {
@@ -523,7 +527,7 @@ impl RingGuard {
         self.record(|it| it.req_failed(sqe, result));
         let known = Opcode::from_u8(sqe.opcode);
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
-            // An opcode that nobody knows has no row of its own in the counters.
+            // An unknown opcode has no row of its own in the counters.
             let opcode = known.unwrap_or(Opcode::Nop);
             let mut request = Request::new(Op::default(), opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
@@ -550,7 +554,7 @@ impl RingGuard {
 }
 
 impl State {
-    /// Counts a completion in the submitting call; runs of one opcode reach the shared counters together.
+    /// Counts a completion in the submitting call. Runs of one opcode reach the shared counters together.
     #[inline]
     fn tally(&mut self, opcode: Opcode, result: i32) {
         if opcode != self.tally.opcode || result < 0 {
@@ -565,22 +569,23 @@ impl State {
     }
 }
 
-/// What became of an SQE.
+/// The outcome of an SQE.
 #[derive(PartialEq, Eq)]
 enum Accepted {
-    /// It was answered, or became a request.
+    /// Answered, or became a request.
     Taken,
-    /// It was refused (its CQE says why, and the kernel stops consuming there), or leads to a call before the next one.
+    /// Refused (its CQE says why, and the kernel stops consuming there), or leads to a call before the next SQE.
     Last,
 }
 
-/// Whether the request may end others.
+/// True if the request may end others.
 #[inline]
 fn ends_others(sqe: &Sqe) -> bool {
     definition(sqe.opcode).is_some_and(|(_, row)| row.ends_others)
 }
 
-/// How many SQEs were taken in, or why there is no memory for the first one: `io_submit_sqes` in io_uring/io_uring.c.
+/// Returns the number of SQEs taken in, or EAGAIN if there was no memory for the first: `io_submit_sqes` in
+/// io_uring/io_uring.c.
 fn count_or_refusal(submitted: u32, refused: Result<(), Errno>) -> Result<u32, Errno> {
     match refused {
         Err(_) if submitted == 0 => Err(Errno::AGAIN),
@@ -588,14 +593,14 @@ fn count_or_refusal(submitted: u32, refused: Result<(), Errno>) -> Result<u32, E
     }
 }
 
-/// The request that an SQE becomes, with its operation, which is left empty.
+/// Makes the request of an SQE from its operation, which is left empty.
 fn take_request(op: &mut Op, opcode: Opcode, row: &Definition, sqe: &Sqe) -> Request {
     let op = core::mem::take(op);
     Request::new(op, opcode, sqe.flags, sqe.user_data, row.target(sqe))
 }
 
 impl Definition {
-    /// What the SQE's `fd` names.
+    /// The file that the SQE's `fd` names.
     #[inline]
     fn target(&self, sqe: &Sqe) -> Target {
         match self.file {

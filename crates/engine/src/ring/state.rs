@@ -1,4 +1,4 @@
-//! What a ring's lock guards: the requests in flight in this process, and each part that they go through.
+//! The state that a ring's lock guards: the requests in flight in this process, and each part that they go through.
 
 use crate::aio_ring::{Context, Single};
 use crate::device::Device;
@@ -30,23 +30,23 @@ use super::batch::Batch;
 use super::notes::Due;
 use super::spill::Spill;
 
-/// What the ring's lock guards.
+/// The state guarded by the ring's lock.
 pub struct State {
     /// Ring memory.
     pub memory: Memory,
     /// The shared control area.
     pub control: Control,
-    /// The engine's end of the descriptor: its hang-up is the end of the ring.
+    /// The engine's end of the descriptor: its hang-up ends the ring.
     pub engine_end: i32,
-    /// The same as the ring's.
+    /// A copy of the ring's `cookie`.
     pub cookie: u64,
     /// Requests in flight in this process.
     pub slab: Slab,
     /// Requests whose turn has come, and TIMEOUTs that count completions.
     pub queue: Queue,
-    /// Poll set and what is known of descriptors.
+    /// Poll set, and the known facts of descriptors.
     pub poll_set: PollSet,
-    /// How long calls on names take.
+    /// Durations of recent calls on paths, which decide whether the next ones go to a worker.
     pub stalls: Stalls,
     /// Transfers that the kernel's AIO makes.
     pub device: Device,
@@ -54,17 +54,17 @@ pub struct State {
     pub timers: Timers,
     /// The chain under construction.
     pub chain: Option<Chain>,
-    /// Calls that the present holder of the lock makes when it lets go.
+    /// Calls that the present holder of the lock makes when it releases it.
     pub calls: Calls,
-    /// What is to be done once the ring is let go of.
+    /// Actions due once the ring's lock is released.
     pub due: Due,
-    /// What the present holder of the lock submitted that depends on who it is.
+    /// Requests of the lock's present holder that depend on the submitter's identity, and the worker pool for it.
     pub submission: Option<Box<Submission>>,
     /// Requests held back by IOSQE_IO_DRAIN.
     pub drain: Drain,
     /// Completions not yet in the shared counters; empty between two submissions.
     pub tally: crate::stats::Tally,
-    /// Who is told what happens here, if anybody wants to know.
+    /// The recorder of this ring's events, while a tracer wants them.
     pub recorder: Option<Box<super::recorder::Recorder>>,
     /// The version of the trace request that the recorder follows: what `Tracer::wanted` was.
     pub heard: u64,
@@ -80,87 +80,88 @@ pub struct State {
     pub groups: Groups,
     /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
     pub eventfd: Option<(i32, bool)>,
-    /// It was signalled since the poll set last told of an event that polls wait for.
+    /// The eventfd was signalled since the poll set last reported an event that polls wait for.
     pub signalled: bool,
-    /// On a polled ring: the eventfd that wakes whoever waits with a signal mask.
+    /// On a polled ring: the eventfd that wakes a thread which waits with a signal mask.
     pub bell: Option<i32>,
-    /// The thread that may submit (`anyring_abi::IORING_SETUP_SINGLE_ISSUER`): its id, 0 while the ring is disabled or for any thread.
+    /// Id of the thread that may submit (`anyring_abi::IORING_SETUP_SINGLE_ISSUER`); 0 for any thread, or while the
+    /// ring is disabled.
     pub issuer: u32,
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,
-    /// How far it is from its end.
+    /// The ring's stage of life.
     pub(super) life: Life,
     /// Made with `anyring_abi::IORING_SETUP_R_DISABLED` and not enabled yet.
     pub disabled: bool,
-    /// What a ring of polled devices has (`anyring_abi::IORING_SETUP_IOPOLL`).
+    /// The state of a ring of polled devices (`anyring_abi::IORING_SETUP_IOPOLL`).
     pub iopoll: Option<Box<IoPoll>>,
-    /// What the program allowed the ring to be used for; holds while the ring is not disabled.
+    /// The operations that the program allowed on the ring; enforced once the ring is enabled.
     pub restrictions: Option<Box<Restrictions>>,
-    /// What the program set for busy polling.
+    /// The program's settings for busy polling.
     pub napi: Napi,
     /// Registered credentials.
     pub personalities: Personalities,
-    /// Threads asleep on the futex word are to be woken when the lock is let go of.
+    /// Threads asleep on the futex word must be woken when the lock is released.
     pub wake_due: bool,
     /// The clock of waits (`IORING_REGISTER_CLOCK`).
     pub clock: Clock,
     /// The registered memory region.
     pub wait_region: Option<Region>,
-    /// What disturbs it, if anything does.
+    /// The fault injection of `anyring chaos`, if it is on.
     pub chaos: Option<Box<crate::chaos::Chaos>>,
-    /// What makes the ring a context of Linux AIO.
+    /// The state of a context of Linux AIO, if the ring is one.
     pub aio: Option<Box<Context>>,
 }
 
-/// How far a ring is from its end.
+/// A ring's stage of life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Life {
-    /// It is open.
+    /// Open.
     Open,
     /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
     Orphan,
-    /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
+    /// The last copy of the descriptor is gone. Nothing new starts; the memory goes once it is out of use.
     Closed,
-    /// Nobody is inside a call on it either: from now on its memory may be something else's.
+    /// Closed, and no thread is inside a call on it. From now on its memory may belong to something else.
     Abandoned,
 }
 
 impl State {
-    /// Whether a number of the descriptor was closed, and copies are left.
+    /// True if a number of the descriptor was closed and copies are left.
     #[inline]
     pub fn is_orphan(&self) -> bool {
         self.life == Life::Orphan
     }
 
-    /// Whether the last copy of the descriptor is gone.
+    /// True if the last copy of the descriptor is gone.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.life >= Life::Closed
     }
 
-    /// Whether its memory may be something else's.
+    /// True if the ring's memory may belong to something else by now.
     #[inline]
     pub fn is_abandoned(&self) -> bool {
         self.life == Life::Abandoned
     }
 
-    /// A number was closed. The life of a ring only goes on.
+    /// Notes that a number was closed. A ring's life never goes backwards.
     pub fn note_orphan(&mut self) {
         self.life = self.life.max(Life::Orphan);
     }
 
-    /// The last copy is gone.
+    /// Notes that the last copy is gone.
     pub fn close(&mut self) {
         self.life = self.life.max(Life::Closed);
     }
 
-    /// A test that closed it goes on.
+    /// Opens the ring again, for a test that closed it.
     #[cfg(test)]
     pub fn reopen(&mut self) {
         self.life = Life::Open;
     }
 
-    /// Nobody is inside a call on a closed ring.
+    /// Notes that no thread is inside a call on a closed ring.
     pub fn note_abandoned(&mut self) {
         self.life = Life::Abandoned;
     }
@@ -173,7 +174,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// A free record, if there is one; a request without one is only missed by waiters of other processes.
+    /// Takes a free record, if there is one. Waiters of other processes miss a request without a record; nothing else
+    /// does.
     pub fn take(&mut self, control: &Control) -> Option<(u8, u8)> {
         if self.free.is_empty() {
             self.free.try_reserve(control::CHUNK_RECORDS).ok()?;
@@ -183,7 +185,7 @@ impl Records {
         self.free.pop()
     }
 
-    /// Forgets the records of a chunk, all of them free, that is given up.
+    /// Forgets the records of a chunk that is given up; all of them are free.
     pub(crate) fn lose(&mut self, chunk: usize) {
         self.free.retain(|(of, _)| usize::from(*of) != chunk);
     }
@@ -201,7 +203,7 @@ pub(crate) fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u
 
 const _: () = assert!(control::CHUNK_RECORDS == 256, "a record's index is a u8");
 
-/// A value that is written field by field to where it stays.
+/// Makes a boxed struct by writing each field to its final place.
 macro_rules! in_place {
     ($type:ident { $($field:ident: $value:expr,)* }) => {{
         let mut place = Box::<$type>::new_uninit();
@@ -217,7 +219,7 @@ macro_rules! in_place {
 }
 
 impl State {
-    /// The state of a ring on which nothing has happened. It is too large for a stack of the program's.
+    /// Makes the state of a new ring, in place: it is too large for a stack of the program's.
     #[inline(never)]
     pub fn new(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> Box<State> {
         in_place!(State {
@@ -270,7 +272,7 @@ impl State {
         })
     }
 
-    /// Where the area at mmap(2) offset `offset` is.
+    /// The memory for mmap(2) offset `offset`.
     pub fn mapping(&self, offset: u64) -> Option<Area> {
         if offset == MAP_OFFSET {
             return Some(Area::File(self.wait_region.as_ref()?.memfd()?, 0));
@@ -282,34 +284,35 @@ impl State {
         self.memory.area(offset)
     }
 
-    /// The restrictions that hold now.
+    /// The restrictions in force now.
     #[inline]
     pub fn enforced(&self) -> Option<&Restrictions> {
         self.restrictions.as_deref().filter(|_| !self.disabled)
     }
 
-    /// CQEs the program has not consumed.
-    #[inline(always)] // for an enter that only looks
+    /// Number of CQEs that the program has not consumed.
+    #[inline(always)] // for an enter that only checks
     pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
         Ok(tail.wrapping_sub(self.memory.view.load(word::CQ_HEAD)?))
     }
 }
 
-/// What the rest of the engine asks of a context of Linux AIO; all else of it is in `aio/` and `aio_ring/`.
+/// The parts of a Linux AIO context that the rest of the engine uses; everything else is in `aio/` and `aio_ring/`.
 impl State {
-    /// Whether the ring is one.
+    /// True if the ring is a context of Linux AIO.
     #[inline]
     pub fn is_context(&self) -> bool {
         self.aio.is_some()
     }
 
-    /// Where the request of this place may wait alone, if there is a context and the place is taken.
+    /// The slot for a request that waits alone at this place; `None` unless the ring is a context and the place is
+    /// taken.
     #[inline]
     pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
         self.aio.as_deref_mut()?.single(place)
     }
 
-    /// The program closes `fd`, which requests may have named as their eventfd.
+    /// Called when the program closes `fd`, which requests may have named as their eventfd.
     pub fn forget_eventfd(&mut self, fd: i32) {
         if let Some(context) = &mut self.aio {
             context.forget(fd);
@@ -318,7 +321,7 @@ impl State {
 }
 
 impl State {
-    /// Whether somebody of this process has to look after the poll set: requests are armed, or the kernel has transfers.
+    /// True if a thread of this process must watch the poll set: requests are armed, or the kernel has transfers.
     #[inline]
     pub fn awaits_events(&self) -> bool {
         self.poll_set.armed() != 0 || self.device.any()

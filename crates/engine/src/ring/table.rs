@@ -1,7 +1,7 @@
 //! The rings of the process, by the numbers of their descriptors.
 //!
-//! A ring goes into the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its end begins;
-//! whoever looked it up before finds a ring that has ended (`LockFailure::Ended`).
+//! A ring enters the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its end
+//! begins. A thread that looked it up before finds a ring that has ended (`LockFailure::Ended`).
 
 use crate::descriptors::numbers::{forget_use, note_ring, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of};
@@ -19,13 +19,13 @@ use crate::thread::tables;
 use crate::Errno;
 use core::sync::atomic::Ordering;
 
-/// Rings that live, whether or not a number of theirs is known. Also held by whoever changes which numbers a ring has.
+/// Live rings, with or without a known number. Its lock also guards changes of a ring's numbers.
 static LIVE: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
 
 /// Rings that have ended.
 static POOL: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
 
-/// The ring with number `fd`.
+/// Returns the ring with number `fd`.
 #[inline]
 pub fn ring(fd: i32) -> Option<&'static Ring> {
     let slot = RINGS.get(usize::try_from(fd).ok()?)?;
@@ -35,18 +35,18 @@ pub fn ring(fd: i32) -> Option<&'static Ring> {
     unsafe { ring.as_ref() }
 }
 
-/// A ring without state, from the pool or new.
+/// Returns a ring without state, from the pool or new.
 pub fn unborn_ring() -> &'static Ring {
     let pooled = POOL.lock().and_then(|mut pool| pool.pop());
     pooled.unwrap_or_else(|| Box::leak(Box::new(Ring::unborn())))
 }
 
-/// Whether a ring may have number `fd`.
+/// True if a ring may have number `fd`.
 pub fn fits(fd: i32) -> bool {
     (0..RINGS_END as i32).contains(&fd)
 }
 
-/// Makes a complete ring known under its number.
+/// Publishes a complete ring under its number.
 pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
     if !fits(fd) {
         return Err(Errno::MFILE);
@@ -68,7 +68,7 @@ pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The ring has this number from now on. With the lock of [`LIVE`], unless the caller has interrupted its holder.
+/// Gives the ring this number. Under the lock of [`LIVE`], unless the caller has interrupted its holder.
 fn add_number(fd: i32, ring: &'static Ring) {
     let known = core::ptr::from_ref(ring).cast_mut().cast();
     // Release: partner of the Acquire load in `ring`.
@@ -78,7 +78,7 @@ fn add_number(fd: i32, ring: &'static Ring) {
     }
 }
 
-/// The ring has this number no more: calls `let_go` where it had it. Answers whether it has others.
+/// Takes this number from the ring. Calls `let_go` if the ring had it. True if the ring has other numbers.
 fn remove_number(fd: i32, ring: &'static Ring, let_go: impl FnOnce()) -> bool {
     let _live = LIVE.lock();
     let known = core::ptr::from_ref(ring).cast_mut().cast();
@@ -86,20 +86,20 @@ fn remove_number(fd: i32, ring: &'static Ring, let_go: impl FnOnce()) -> bool {
         RINGS[fd as usize].compare_exchange(known, core::ptr::null_mut(), Ordering::Release, Ordering::Relaxed);
     let before = match was_known {
         Ok(_) => {
-            let_go(); // with the lock: nobody adopts the number meanwhile
+            let_go(); // under the lock, so that nobody adopts the number meanwhile
             ring.numbers.fetch_sub(1, Ordering::Relaxed)
         }
         Err(_) => ring.numbers.load(Ordering::Relaxed) + 1,
     };
     let others = before > 1;
-    // Another number of the ring, if one is known, is the one to receive from.
+    // The ring receives from another of its numbers, if one is known.
     let is_other = |slot: &usize| core::ptr::eq(RINGS[*slot].load(Ordering::Relaxed), known);
     let other = others.then(|| (0..RINGS_END).find(is_other)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
     others
 }
 
-/// Counts a new ring, which has no number, among those that live.
+/// Adds a new ring without a number to the live ones.
 pub fn keep(ring: &'static Ring) {
     if let Some(mut live) = LIVE.lock() {
         live.push(ring);
@@ -108,19 +108,19 @@ pub fn keep(ring: &'static Ring) {
     stats::ring_made();
 }
 
-/// Every ring of the process.
+/// All live rings of the process.
 pub fn rings() -> Vec<&'static Ring> {
     LIVE.lock().map(|live| live.clone()).unwrap_or_default()
 }
 
-/// The ring that an unknown number names as a duplicate (dup(2), or inherited): from now on the number is known.
+/// Finds the ring that an unknown number names as a duplicate (dup(2), or inherited), and makes the number known.
 #[cold]
 pub fn adopt(fd: i32) -> Option<&'static Ring> {
     if !fits(fd) || cookie_of(fd).is_none() {
         return None;
     }
     let live = LIVE.lock()?;
-    // Asked with the lock: whoever closes the number has it name another file before the lock is taken to forget the number.
+    // Read under the lock: a close makes the number name another file before it takes the lock to forget the number.
     let cookie = cookie_of(fd)?;
     let found = live.iter().copied().find(|ring| ring.cookie.load(Ordering::Relaxed) == cookie)?;
     add_number(fd, found);
@@ -129,7 +129,7 @@ pub fn adopt(fd: i32) -> Option<&'static Ring> {
     Some(found)
 }
 
-/// Tells every ring that the program closes `fd`, which is no ring's number.
+/// Notifies every ring that the program closes `fd`, which is no ring's number.
 pub(crate) fn closing_file(fd: i32) {
     let mut closing = Closing::new(fd);
     for ring in rings().into_iter().filter(|ring| ring.is_of_my_table() && !ring.is_unused_inheritance()) {
@@ -140,9 +140,11 @@ pub(crate) fn closing_file(fd: i32) {
     }
 }
 
-/// The program closes a ring's number, by `close` where there is one, else itself: the ring ends if that was its last copy, and
-/// is watched by the helper if not. A forked child that has nothing in flight on the ring gives it up with the last number that
-/// it knows: nothing of the ring stays open or mapped there, whatever the child becomes.
+/// Handles the program's close of a ring's number. `close` makes the system call; without it the program makes the
+/// call later. If that was the last copy the ring ends; if not, the helper watches for its end.
+///
+/// A forked child with nothing in flight on the ring gives it up with the last number that it knows. Nothing of the
+/// ring stays open or mapped in the child.
 pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()>) {
     if ring.is_unused_inheritance() {
         if !remove_number(fd, ring, || ()) {
@@ -156,12 +158,12 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()
         Err(_) => return,
     };
     point(Point::CloseRing);
-    // If the number was closed unseen, it names another file by now: then it is only forgotten.
+    // If the number was closed unseen, it names another file by now. Then it is only forgotten.
     let is_rings = is_still_number_of(fd, ring);
     let others = remove_number(fd, ring, || match close {
         Some(close) if is_rings => close(),
-        // So that it can be seen now whether another copy is left: by the engine's end, which may stand in. Relaxed: the ring has
-        // it for as long as it has this number.
+        // Replaces the ring's file at once, so that a hang-up shows whether another copy is left. The engine's end
+        // may stand in. Relaxed: the ring has it for as long as it has this number.
         None if is_rings => descriptors::put_nothing(fd, ring.engine_end.load(Ordering::Relaxed)),
         _ => {}
     });
@@ -176,18 +178,18 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()
     }
 }
 
-/// Whether `fd`, which was a number of the ring's, still names it: a close that was not seen may have let it go to another file.
+/// True if `fd`, once a number of the ring's, still names it. An unseen close may have freed it for another file.
 pub(crate) fn is_still_number_of(fd: i32, ring: &'static Ring) -> bool {
-    // Not from the state, whose lock somebody may keep. Relaxed: 0 at the latest when the ring has ended.
+    // Not read from the state, whose lock another thread may keep. Relaxed: 0 at the latest when the ring has ended.
     descriptors::closes_are_seen() || cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed))
 }
 
-/// Releases everything of a closed ring, unless a thread sleeps on it or a worker has one of its requests: whoever is
-/// last does it then.
+/// Releases everything of a closed ring. While a thread sleeps on it or a worker has one of its requests, that is
+/// left to the last of them.
 pub fn end_if_unused(ring: &'static Ring) {
     let mut guard = match ring.lock_soon() {
         Ok(guard) => guard,
-        // Whoever holds it comes back to this.
+        // The holder comes back to this.
         Err(LockFailure::Busy) => return ring.leave_note(Note::End),
         Err(_) => return,
     };
@@ -196,12 +198,12 @@ pub fn end_if_unused(ring: &'static Ring) {
         return;
     }
     if guard.is_polled() && !ring.leave_poller() {
-        return; // its thread lets go of it first
+        return; // its thread gives it up first
     }
     guard.abandon_requests();
     if !guard.slab.is_empty() {
         if guard.device.in_flight() != 0 {
-            guard.call_helper_now(); // there is no worker to come back
+            guard.call_helper_now(); // no worker will come back for it
         }
         return;
     }
@@ -214,8 +216,8 @@ pub fn end_if_unused(ring: &'static Ring) {
     drop(remains);
 }
 
-/// What is left of a ring that has ended. Dropping it gives everything back, also when a panic does so; nothing in it
-/// can panic: system calls, and lists under leaf locks.
+/// The remains of a ring that has ended. Dropping it gives everything back, also during a panic. Nothing in it can
+/// panic: it makes system calls, and changes lists under leaf locks.
 struct Remains {
     ring: &'static Ring,
     state: Box<State>,
@@ -253,7 +255,7 @@ impl Drop for Remains {
             thread::rings_are_gone();
             crate::wq::futex::rings_are_gone();
             descriptors::limit::give_back();
-            // Unless another one comes soon, the helper gives the kernel's contexts back when it ends.
+            // The helper gives the kernel's contexts back when it ends, unless another ring comes soon.
             if device::has_spare() && !helper::stand_by() {
                 device::destroy_spare();
             }
@@ -262,7 +264,7 @@ impl Drop for Remains {
     }
 }
 
-/// Gives up a ring of which the process, a forked child, has no memory.
+/// Gives up a ring whose memory this process, a forked child, does not have.
 pub(crate) fn forget_ring(ring: &'static Ring) {
     for slot in &RINGS {
         let known = core::ptr::from_ref(ring).cast_mut().cast();
@@ -271,7 +273,7 @@ pub(crate) fn forget_ring(ring: &'static Ring) {
     drop(ring.leave_unused().map(|state| Remains { ring, state }));
 }
 
-/// In a forked child: makes the lists usable.
+/// Makes the lists usable in a forked child.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -283,7 +285,7 @@ pub unsafe fn reset_after_fork() {
     }
 }
 
-/// Takes out of those that live the rings of which `keeps` is false.
+/// Keeps only those live rings for which `keeps` is true.
 pub fn retain(keeps: impl FnMut(&&'static Ring) -> bool) {
     if let Some(mut live) = LIVE.lock() {
         live.retain(keeps);

@@ -1,4 +1,4 @@
-//! A ring in the test's own memory, through the calls that programs make, where its positions come round.
+//! Tests of a ring in the test's own memory, through the calls that programs make, at positions that wrap.
 
 use super::broken::Unanswered;
 use super::{Ring, RingGuard};
@@ -53,7 +53,7 @@ impl Program {
         &self.areas.0[offset / 4]
     }
 
-    /// As if so many CQEs had been posted and taken that the CQ's tail is at `position`.
+    /// Acts as if CQEs had been posted and taken until the CQ's tail is at `position`.
     fn complete_until(&self, position: u32) {
         let guard = self.ring().lock().expect("the ring");
         guard.control.lock_post().advance(position, 0);
@@ -103,10 +103,10 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Positions at which one of 32 bits, or the sign of their difference, comes round.
+/// Positions near a wrap at 32 bits, or of the sign of their difference.
 const STARTS: [u32; 4] = [0, (1 << 31) - 2, 1 << 31, u32::MAX - 1];
 
-/// Not a scope's thread: where the wait does not end, the test does.
+/// Not a scope's thread: if the wait does not end, the test does.
 fn spawn_wait(program: &'static Program, count: u32) -> JoinHandle<()> {
     std::thread::spawn(move || program.wait_for(count))
 }
@@ -141,7 +141,7 @@ fn a_wait_ends_though_2_to_the_31_completions_went_by() {
     }
 }
 
-/// IOSQE_ASYNC is a hint: what the CQ has when the call returns was made in it.
+/// IOSQE_ASYNC is a hint: CQEs in the CQ when the call returns were made in it.
 #[test]
 fn what_takes_less_than_waking_a_worker_is_made_at_once() {
     let file = std::fs::File::open("/proc/self/exe").expect("this program, which the page cache has");
@@ -162,7 +162,8 @@ fn what_takes_less_than_waking_a_worker_is_made_at_once() {
     program.close();
 }
 
-/// A connect that sleeps is cancelled without its worker, which brings its result before the cancelled one has ended.
+/// A sleeping connect is cancelled without its worker, which brings its result before the cancelled request has
+/// ended.
 #[test]
 fn a_result_that_comes_late_is_no_answer() {
     let program = Program::starting_at(0);
@@ -183,7 +184,7 @@ fn a_result_that_comes_late_is_no_answer() {
     program.close();
 }
 
-/// Whoever looks up an unknown number learns that it is a duplicate of a ring's; one that is being closed is none.
+/// Looking up an unknown number finds out that it duplicates a ring's. A number that is being closed is no duplicate.
 #[test]
 fn a_number_that_is_being_closed_is_not_taken_for_a_duplicate() {
     static LOOKS: AtomicBool = AtomicBool::new(false);
@@ -203,13 +204,14 @@ fn a_number_that_is_being_closed_is_not_taken_for_a_duplicate() {
         program.close();
         IS_CLOSED.store(true, Ordering::Relaxed);
         other.join().expect("a thread that looks");
-        // Another test may have made it the ring of another life by now.
+        // Another test may have made it a ring in its next life by now.
         let is_named = table::ring(fd).is_some_and(|named| core::ptr::eq(named, ring));
         assert!(!is_named || ring.cookie.load(Ordering::Relaxed) != 0, "number {fd} names a ring that has ended");
     }
 }
 
-/// What may be in the page cache is not worth a thread each; what certainly waits for a device is, and so is what takes long.
+/// Small reads that the page cache may hold are not worth a thread each. Reads that certainly wait for a device, and
+/// long ones, are.
 #[test]
 fn small_reads_that_cannot_be_attempted_are_made_by_one_worker() {
     let program = Program::starting_at(0);
@@ -237,8 +239,8 @@ fn small_reads_that_cannot_be_attempted_are_made_by_one_worker() {
     program.close();
 }
 
-/// A ring is closed while a worker has a request that another is linked behind: that ends, and the worker's result looks for
-/// nobody.
+/// A ring is closed while a worker has a request with a successor. The successor ends, and the worker's result does
+/// not look for it.
 #[test]
 fn what_is_linked_behind_a_workers_request_ends_with_its_ring() {
     let program = Program::starting_at(0);

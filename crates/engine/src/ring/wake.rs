@@ -1,4 +1,4 @@
-//! Waking whoever sleeps on a ring, in this process and in others.
+//! Wakes the threads that sleep on a ring, in this process and in others.
 
 use crate::driver::{AWAKE, IN_EPOLL};
 use crate::mutation::{mutated, Mutation};
@@ -9,24 +9,24 @@ use crate::ring::RingGuard;
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
 use core::sync::atomic::Ordering;
 
-/// Sleepers that are to be woken once the ring's lock is free, which each of them takes first: woken before, they would go to
+/// Sleepers to be woken once the ring's lock is free. Each of them takes that lock first: woken earlier, they would
 /// sleep again, on the lock.
 #[must_use]
 pub struct DueWake {
-    /// The address of their futex word. The ring may have ended by then, and its memory with it: that is EFAULT, or wakes
-    /// somebody for no reason, as every user of futex(2) has to expect.
+    /// The address of their futex word. By then the ring may have ended and its memory may be gone. The call then
+    /// fails with EFAULT or wakes another sleeper for no reason, which every user of futex(2) has to expect.
     word: usize,
 }
 
 impl DueWake {
-    /// The lock is free.
+    /// Wakes the sleepers. The lock is free.
     #[cold]
     pub fn wake(self) {
         syscall(libc::SYS_futex, [self.word, libc::FUTEX_WAKE as usize, i32::MAX as usize, 0, 0, 0]);
     }
 }
 
-/// Somebody else who waits on this ring becomes its driver.
+/// Hands the driver role of this ring to another waiter, if there is one.
 pub(crate) fn pass_role_on(guard: &RingGuard) {
     let control = guard.control;
     if control.header().waiters.waiting.load(Ordering::Relaxed) != 0 {
@@ -36,8 +36,8 @@ pub(crate) fn pass_role_on(guard: &RingGuard) {
 }
 
 impl RingGuard {
-    /// Wakes whoever waits on the ring, in this process and in others; the futex word has been changed under the post lock.
-    /// On a ring of this process alone, those who sleep on that word are woken when the lock is let go of.
+    /// Wakes the ring's sleepers, in this process and in others. The futex word has been changed under the post lock.
+    /// If no other process shares the ring, sleepers on that word are woken when the lock is released.
     pub fn wake(&mut self) {
         let control = self.control;
         let header = control.header();
@@ -56,13 +56,13 @@ impl RingGuard {
             return;
         }
         let program_end = self.ring().fd.load(Ordering::Relaxed);
-        // The number may have been closed and reused unseen. Without one, the others find out when they next look.
+        // The number may have been closed and reused unseen. Without one, the others notice when they next check.
         if crate::descriptors::cookie_of(program_end) == Some(self.cookie) {
             control.kick_others(program_end, self.engine_end);
         }
     }
 
-    /// Who has to be woken when the lock has been let go of.
+    /// Takes the wake that is due after the lock's release.
     #[inline]
     pub fn take_due_wake(&mut self) -> Option<DueWake> {
         if !self.wake_due {
@@ -72,10 +72,10 @@ impl RingGuard {
         Some(DueWake { word: self.control.header().waiters.sequence.as_ptr() as usize })
     }
 
-    /// A poll was armed or a timer started: whoever sleeps without regard to it must look again.
+    /// Makes sleepers check again that did not count on a poll just armed or a timer just started.
     pub fn work_appeared(&mut self, is_timer: bool) {
         if self.is_polled() {
-            // Its thread looks at what it did itself before it goes on.
+            // The polling thread checks the effects of its own work before it goes on.
             if !self.serves_here() {
                 self.ring().nudge_poller();
             }
@@ -85,8 +85,8 @@ impl RingGuard {
         let sleeping = driver.sleeping.load(Ordering::Relaxed);
         let is_watched = !is_timer && !self.poll_set.has_unwatched();
         if sleeping == IN_EPOLL && is_watched {
-            // The sleeper verified before it slept: what arrived between this request's attempt and its arming has made
-            // its event already.
+            // The sleeper verified before it slept. An arrival between this request's attempt and its arming has
+            // already made its event.
             return self.verify();
         }
         if sleeping != AWAKE {
@@ -109,7 +109,7 @@ impl RingGuard {
         }
     }
 
-    /// Whether requests are armed, or timers run, for which somebody of this process has to look.
+    /// True if requests are armed, or timers run, and a thread of this process has to watch for them.
     #[inline(always)] // in each call
     pub fn has_pending(&self) -> bool {
         (self.awaits_events() || !self.timers.is_empty()) && !self.is_polled()
@@ -120,23 +120,24 @@ impl RingGuard {
         let ring = self.ring();
         let handover = &ring.driver.handover;
         if ring.has(IORING_SETUP_DEFER_TASKRUN) && !self.is_watched() && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
-            return; // nobody could be told
+            return; // nobody could be notified
         }
         if let Ok(head) = self.consumed() {
             handover.note_head(head);
         }
-        // Who is in a call takes over nothing.
+        // A thread in a call does not take over the role.
         let in_calls = ring.callers.load(Ordering::Relaxed);
         answer(ring, handover.leave(ring.sleepers.load(Ordering::Relaxed).saturating_sub(in_calls)));
     }
 
-    /// Whether somebody may be told of completions by another file.
+    /// True if completions are signalled through another file: the registered eventfd, or watchers of the ring's
+    /// descriptor.
     fn is_watched(&self) -> bool {
         self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0
     }
 
-    /// A thread asks for completions and is ready to wait: the helper need not be there before it, unless somebody is told of
-    /// what it posts.
+    /// Sends the helper away when a thread asks for completions and is ready to wait. The helper stays if completions
+    /// are signalled through another file.
     #[inline]
     pub fn dismiss_helper(&mut self) {
         let handover = &self.ring().driver.handover;
@@ -145,12 +146,12 @@ impl RingGuard {
         }
     }
 
-    /// Makes the helper look at the ring now, to watch for its end.
+    /// Makes the helper check the ring now, to watch for its end.
     pub fn call_helper_now(&mut self) {
         answer(self.ring(), self.ring().driver.handover.call(true));
     }
 
-    /// The helper sleeps on the ring's poll set, and a poll was armed or a timer started.
+    /// Informs the helper, which sleeps on the ring's poll set, that a poll was armed or a timer started.
     #[cold]
     pub fn tell_watching_helper(&mut self, is_timer: bool) {
         let handover = &self.ring().driver.handover;
@@ -165,7 +166,7 @@ impl RingGuard {
         }
     }
 
-    /// The calling thread drives from now on: events are not the helper's any more.
+    /// Takes the ring's events away from the helper: the calling thread drives from now on.
     #[inline]
     pub fn leave_helper(&mut self) {
         if self.ring().driver.handover.is_attached() && self.ring().driver.handover.has_thread() {
@@ -182,7 +183,7 @@ impl RingGuard {
         }
     }
 
-    /// Puts the ring's poll set into the helper's.
+    /// Adds the ring's poll set to the helper's.
     pub(crate) fn attach(&mut self) {
         let Some(epoll) = self.poll_set.epoll() else { return };
         if !self.ring().driver.handover.is_attached() {

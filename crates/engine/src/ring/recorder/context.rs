@@ -12,7 +12,7 @@ use crate::Errno;
 use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS};
 use std::sync::Arc;
 
-/// The request at hand is the one in this place from now on, and at hand no more.
+/// Stores the identity of the request at hand for this slot, and clears it.
 #[cold]
 pub(super) fn keep(iocbs: &mut Vec<Known>, place: usize, at_hand: &mut Known) {
     if iocbs.len() <= place && iocbs.try_reserve(place + 1 - iocbs.len()).is_ok() {
@@ -25,13 +25,14 @@ pub(super) fn keep(iocbs: &mut Vec<Known>, place: usize, at_hand: &mut Known) {
 }
 
 impl Recorder {
-    /// Of a new context at `address`, if events are wanted: says that it was made, asked for so many `requests` and with
-    /// so many `places` for events.
+    /// Makes the recorder of a new context at `address`, if events are wanted. Records that the context was made for
+    /// this number of `requests`, with this number of `places` for events.
     pub fn of_new_context(address: u64, requests: u32, places: u32) -> Option<Box<Recorder>> {
         Some(Recorder::of_context(session::room()?, address, requests, places))
     }
 
-    /// Of a context whose events go into this room from now on: says that it is there.
+    /// Makes the recorder of an existing context whose events go into this room from now on, and records that it
+    /// exists.
     pub(crate) fn of_context(room: Arc<Room>, address: u64, requests: u32, places: u32) -> Box<Recorder> {
         let mut recorder = Recorder::by_writer(Writer::in_room(room, AIO), SHARING);
         recorder.iocbs = Some(Vec::new());
@@ -41,19 +42,19 @@ impl Recorder {
         recorder
     }
 
-    /// The request in this place, of an AIO context: what it is called where it was made before anybody listened, too.
+    /// The identity of an AIO context's request in this slot. The default if it was submitted before recording began.
     pub(super) fn iocb_of(&self, id: Id) -> Option<Known> {
         Some(self.iocbs.as_ref()?.get(id.place()).copied().unwrap_or_default())
     }
 
-    /// io_submit(2) was called.
+    /// Records a call of io_submit(2).
     #[cold]
     pub fn io_submit(&mut self, count: u64) {
         self.at_hand = Known::default();
         self.call(Event { len: u32::try_from(count).unwrap_or(u32::MAX), ..Event::new(Kind::Enter) });
     }
 
-    /// io_getevents(2) was called, or io_pgetevents(2) with a signal mask.
+    /// Records a call of io_getevents(2), or of io_pgetevents(2) with a signal mask.
     #[cold]
     pub fn io_getevents(&mut self, at_least: u64, has_mask: bool) {
         let flags = IORING_ENTER_GETEVENTS | if has_mask { IORING_ENTER_EXT_ARG } else { 0 };
@@ -66,7 +67,7 @@ impl Recorder {
         self.share_times();
     }
 
-    /// An iocb was copied, and its descriptor is looked up.
+    /// Records that an iocb was copied, and that its descriptor is looked up.
     #[cold]
     pub fn submit_iocb(&mut self, iocb: &Iocb) {
         let fd = iocb.fd as i32;
@@ -78,11 +79,11 @@ impl Recorder {
         let event = Event { fd, len, offset: iocb.offset as u64, file, ..self.of_request(Kind::SubmitReq) };
         self.put_sharing::<{ OF_SQE | has::FILE }, { OF_SQE | has::FILE | has::TIME }>(&event);
         if !matches!(iocb.opcode, IOCB_CMD_PREAD | IOCB_CMD_PWRITE) || iocb.bytes > 4096 {
-            self.awoke(); // it takes its time, perhaps
+            self.awoke(); // it may take long
         }
     }
 
-    /// io_submit(2) refuses the iocb at hand, or could not read it.
+    /// Records that io_submit(2) refuses the iocb at hand, or could not read it.
     #[cold]
     pub fn iocb_refused(&mut self, error: Errno) {
         let event = Event { result: -error.raw_os_error(), ..self.of_request(Kind::ReqFailed) };
@@ -90,14 +91,15 @@ impl Recorder {
         self.writer.put::<{ has::TIME | has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 
-    /// The iocb at hand completes in this call: the next event that is posted is its.
+    /// Notes that the iocb at hand completes in this call: the next event posted is its own.
     #[cold]
     pub fn iocb_ends(&mut self) {
         self.ends();
         self.at_hand = Known::default();
     }
 
-    /// The iocb at hand waits alone from now on, for `events` of poll(2), without a place in the slab: what it is called.
+    /// Records that the iocb at hand waits alone, for `events` of poll(2), without a slot in the slab. Returns its
+    /// identity.
     #[cold]
     pub(crate) fn waits_singly(&mut self, events: Option<u32>, skip: Option<Skip>) -> Known {
         if let Some(events) = events {
@@ -106,7 +108,7 @@ impl Recorder {
         core::mem::take(&mut self.at_hand)
     }
 
-    /// What an iocb that waits alone waited for is there: it ends with the next event that is posted.
+    /// Records that what a lone iocb waited for has arrived: it ends with the next event posted.
     #[cold]
     pub(crate) fn single_ends(&mut self, known: Known) {
         self.at_hand = known;
@@ -114,7 +116,7 @@ impl Recorder {
         self.iocb_ends();
     }
 
-    /// An iocb that waited alone gets a place in the slab.
+    /// Notes that an iocb which waited alone gets a slot in the slab.
     #[cold]
     pub(crate) fn joins(&mut self, known: Known) {
         self.at_hand = known;

@@ -1,9 +1,9 @@
-//! Requests that ask for nothing but their call, on a ring where nothing is asked about each request: NOP, and READ, WRITE,
-//! RECV and SEND on a file that is named by its number. The call is made from the SQE. Mostly its answer is the result, and
-//! then neither an operation nor a request is made.
+//! Fast intake for NOP, and for READ, WRITE, RECV and SEND on a file named by its number, without flags. The ring
+//! must not need a check of each request. The call is made from the SQE. Its answer is mostly the result: then
+//! neither an operation nor a request is made.
 //!
-//! [`RingGuard::accept`](super::RingGuard::accept) leads to the same answers by more steps. Whatever this file has no place for
-//! goes there.
+//! [`RingGuard::accept`](super::RingGuard::accept) reaches the same answers in more steps. It takes every SQE that
+//! this file cannot.
 
 use crate::descriptors;
 use crate::forced::{point, Point};
@@ -20,40 +20,40 @@ use super::Accepted;
 
 /// The SQEs of a submission.
 pub(super) struct Run {
-    /// Position of the next one.
+    /// Position of the next SQE.
     pub head: u32,
-    /// How many were taken.
+    /// Number of SQEs taken.
     pub taken: u32,
-    /// How many are to be taken still.
+    /// Number of SQEs still to be taken.
     pub left: u32,
-    /// What became of the last one, unless its call answered it.
+    /// The outcome of the last SQE, unless its call answered it.
     pub accepted: Option<Accepted>,
 }
 
-/// Why no more SQEs of a run are taken.
+/// The reason why no more SQEs of a run are taken.
 pub(super) enum Stop {
-    /// All are taken, or the next one needs more.
+    /// All are taken, or the next one cannot be answered by a call alone.
     Over,
     /// The batch takes no more.
     Full,
-    /// The last one's call did not answer it.
+    /// The call of the last SQE did not answer it.
     Unfinished,
 }
 
-/// An SQE whose call gave an answer from which its operation has to go on.
+/// An SQE whose operation has to go on from its call's answer.
 pub(super) struct Unfinished {
     pub opcode: Opcode,
     pub row: &'static Definition,
-    /// What it asks for; the other fields were found to be zero, or mean nothing to it.
+    /// The fields that matter. The others were checked to be zero, or mean nothing to the opcode.
     pub sqe: Sqe,
-    /// What the call answered.
+    /// The call's answer.
     pub answer: Result<usize, Errno>,
     pub on_its_way: Unanswered,
 }
 
 impl State {
-    /// Whether nothing is asked about each request here: no chain is open, nothing is drained, restricted, polled for,
-    /// disturbed or traced.
+    /// True if requests need no individual checks: no chain is open, nothing drains, and the ring has no
+    /// restrictions, IOPOLL, chaos or recorder.
     #[inline]
     pub(super) fn is_ordinary(&self) -> bool {
         self.chain.is_none()
@@ -64,7 +64,7 @@ impl State {
             && self.recorder.is_none()
     }
 
-    /// The first call of a transfer, and whether its file is known to have no position. `None` if more has to be looked at.
+    /// The first call of a transfer; true if its file is known to have no position. `None` if more has to be checked.
     #[inline(always)] // in the loop over SQEs
     fn first_call(&mut self, call: Option<FirstCall>) -> Option<(FirstCall, bool)> {
         let call = call?;
@@ -78,10 +78,10 @@ impl State {
         Some((call, is_stream))
     }
 
-    /// Takes SQEs for as long as a call answers each. Stops before one that needs more than that, and behind one whose call did
-    /// not answer it, which is left in `unfinished`: it is large, and a result would be copied. Only where
-    /// [`takes_runs`](crate::ring::RingGuard::takes_runs) says so.
-    #[inline(always)] // once; what follows seldom is apart, or each SQE pays for its registers
+    /// Takes SQEs for as long as a call answers each. Stops before an SQE that needs more. Stops also after one whose
+    /// call did not answer it, which goes to `unfinished`: it is large, and returning it would copy it. The caller
+    /// has checked [`takes_runs`](crate::ring::RingGuard::takes_runs).
+    #[inline(always)] // called once; rare cases are out of line, or each SQE would pay for their registers
     pub(super) fn answer_run(
         &mut self,
         ring: &'static Ring,
@@ -93,7 +93,7 @@ impl State {
         let mut stop = Stop::Over;
         while head.wrapping_sub(first) != most && !ring.left.any(Left::NOTES) {
             if self.batch.is_full() {
-                stop = Stop::Full; // before an SQE is taken: nothing panics between it and its CQE
+                stop = Stop::Full; // checked before an SQE is taken: nothing panics between it and its CQE
                 break;
             }
             let Some(sqe) = self.memory.view.sqe_at(head) else { break };
@@ -118,7 +118,7 @@ impl State {
             let user_data = sqe.user_data();
             point(Point::Intake);
             head = head.wrapping_add(1);
-            // Before the call: a signal handler's submission follows this one, it does not repeat it.
+            // Before the call: a signal handler's submission then follows this one and does not repeat it.
             control.header().sq_head.store(head, Ordering::Relaxed);
             let on_its_way = Unanswered::new(ring, user_data, None);
             point(Point::Prep);

@@ -1,4 +1,4 @@
-//! A submission in whose middle something happens.
+//! Tests of events in the middle of a submission.
 
 use crate::memory::layout::word;
 use crate::memory::Area;
