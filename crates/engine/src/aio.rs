@@ -1,16 +1,16 @@
 //! Linux AIO: io_setup(2), io_destroy(2), io_submit(2), io_getevents(2), io_pgetevents(2) and io_cancel(2).
 //!
-//! A context is a ring of the engine that has no descriptor. Its requests go the ways that io_uring's go; only the first
-//! and the last step are its own: `submit.rs` makes requests of iocbs, in place of the intake of SQEs, and
-//! [`RingGuard::flush_events`] posts into a completion ring of the kernel's layout (`completions.rs`), in place of the
-//! CQ. `wait.rs` is io_getevents. The CQ tail in the control area counts events here: it is what waits go by.
+//! A context is a ring of the engine without a descriptor. Its requests take the same paths as io_uring's; only the
+//! first and the last step are its own. `submit.rs` makes requests of iocbs, in place of the intake of SQEs.
+//! [`RingGuard::flush_events`] posts into a completion ring in the kernel's layout (`completions.rs`), in place of
+//! the CQ. `wait.rs` is io_getevents(2). The CQ tail in the control area counts events here; waits go by it.
 //!
-//! A context belongs to the process that made it: a forked child sees the memory of the completion ring, and every call
-//! answers EINVAL there, as natively.
+//! A context belongs to the process that made it. A forked child sees the memory of the completion ring, but every
+//! call fails with EINVAL there, as natively.
 //!
 //! | part | guarded by |
 //! |---|---|
-//! | `CONTEXTS`: index and address -> ring | its own lock, a leaf; `NEAR_CONTEXTS` is read without |
+//! | `CONTEXTS`: index and address -> ring | its own lock, a leaf; `NEAR_CONTEXTS` is read without a lock |
 //! | [`Context`] | the ring's lock |
 //! | the completion ring's head | stored by the program, or under the ring's lock; read as an untrusted word |
 
@@ -39,9 +39,9 @@ use anyring_abi::{AioRing, Iocb};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// The most contexts of a process: what lists them all is never larger than what the allocator's reserve is for.
+/// The most contexts of a process: a list of all of them is never larger than the allocator's reserve allows.
 const CONTEXTS_MAX: usize = 2048;
-/// The contexts of the process, by the index that is in the completion ring's `id`.
+/// The contexts of the process, by the index stored in the completion ring's `id`.
 static CONTEXTS: Lock<Contexts> = Lock::new(Contexts { named: Vec::new(), free: Vec::new() });
 
 struct Contexts {
@@ -57,15 +57,15 @@ struct Named {
     ring: &'static Ring,
 }
 
-/// How many of the contexts can be found without the lock of `CONTEXTS`.
+/// Number of contexts that can be found without the lock of `CONTEXTS`.
 const NEAR: usize = 16;
 
-/// The first of `CONTEXTS` once more: each address, or 0, and its ring. Stored under the lock of `CONTEXTS`. Whoever reads
-/// them asks the ring itself afterwards whether it has that address (`lock`); so the two may be of different contexts.
+/// A copy of the first `CONTEXTS`: each address, or 0, and its ring. Stored under the lock of `CONTEXTS`. A reader
+/// then asks the ring itself whether it has that address (`lock`), so the two may be of different contexts.
 static NEAR_CONTEXTS: [(AtomicU64, AtomicPtr<Ring>); NEAR] =
     [const { (AtomicU64::new(0), AtomicPtr::new(core::ptr::null_mut())) }; NEAR];
 
-/// Keeps `NEAR_CONTEXTS` like `CONTEXTS`.
+/// Updates the copy of a context in `NEAR_CONTEXTS`.
 fn note_near(id: u32, named: Option<Named>) {
     let Some((address, ring)) = NEAR_CONTEXTS.get(id as usize) else { return };
     if let Some(named) = named {
@@ -91,10 +91,10 @@ impl Contexts {
         self.named.get(id as usize).copied().flatten()
     }
 
-    /// Puts a context in; its index.
+    /// Adds a context; returns its index.
     ///
     /// # Errors
-    /// NOMEM, also where there are too many: AGAIN would say that `fs.aio-max-nr` is reached.
+    /// NOMEM, also if there are too many: AGAIN would mean that `fs.aio-max-nr` is reached.
     fn add(&mut self, named: Named) -> Result<u32, Errno> {
         let id = match self.free.pop() {
             Some(id) => id,
@@ -110,7 +110,7 @@ impl Contexts {
         Ok(id)
     }
 
-    /// The context with this index is known by another address from now on, or by none, if it was known by `before`.
+    /// Changes the address of the context with this index from `before` to `after`; `None` removes the context.
     fn rename(&mut self, id: u32, before: u64, after: Option<u64>) -> Result<(), Errno> {
         let place = self.named.get_mut(id as usize).ok_or(Errno::INVAL)?;
         let named = place.filter(|named| named.address == before).ok_or(Errno::INVAL)?;
@@ -123,7 +123,7 @@ impl Contexts {
     }
 }
 
-/// The index that the completion ring at `address` tells, if there is one. Source: `lookup_ioctx` in fs/aio.c.
+/// The index stored in the completion ring at `address`, if there is one. Source: `lookup_ioctx` in fs/aio.c.
 fn id_at(address: u64) -> Result<u32, Errno> {
     GuardedWords::load((address as usize).wrapping_add(offset_of!(AioRing, id))).map_err(|_| Errno::INVAL)
 }
@@ -135,7 +135,7 @@ fn find(address: u64) -> Result<&'static Ring, Errno> {
     if let Some(ring) = find_near(id, address) {
         return Ok(ring);
     }
-    // None: a signal handler interrupted a lookup in its own thread.
+    // `None`: a signal handler interrupted a lookup in its own thread.
     let named = CONTEXTS.lock().ok_or(Errno::AGAIN)?.get(id).ok_or(Errno::INVAL)?;
     if named.address != address {
         follow_move(named, id, address)?;
@@ -143,13 +143,13 @@ fn find(address: u64) -> Result<&'static Ring, Errno> {
     Ok(named.ring)
 }
 
-/// Whether `address` names a context of the engine's.
+/// True if `address` names a context of the engine's.
 pub fn is_context(address: u64) -> bool {
     find(address).is_ok()
 }
 
-/// The program names a context by another address: it may have moved the completion ring. Source: `aio_ring_mremap` in
-/// fs/aio.c.
+/// Accepts a new address of a context, if the program has moved the completion ring there. Source: `aio_ring_mremap`
+/// in fs/aio.c.
 #[cold]
 fn follow_move(named: Named, id: u32, address: u64) -> Result<(), Errno> {
     {
@@ -162,8 +162,8 @@ fn follow_move(named: Named, id: u32, address: u64) -> Result<(), Errno> {
     CONTEXTS.lock().ok_or(Errno::AGAIN)?.rename(id, named.address, Some(address))
 }
 
-/// The context at `address`, which may have ended since `ring` was looked up. `reentry` is what a signal handler is told
-/// that interrupted another call on it in its own thread.
+/// Locks the context at `address`, which may have ended since `ring` was looked up. `reentry` is the error in a
+/// signal handler that interrupted another call on it in its own thread.
 fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, Errno> {
     let mut guard = ring.lock().map_err(|failure| match failure {
         LockFailure::Reentry | LockFailure::Busy => reentry,
@@ -181,7 +181,7 @@ fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, 
 /// Makes a context for `requests` requests in flight. Its address is stored at `context`, where 0 must be.
 ///
 /// # Errors
-/// As io_setup(2): FAULT, INVAL, NOMEM. Not AGAIN: `fs.aio-max-nr` is about memory of the kernel's.
+/// As io_setup(2): FAULT, INVAL, NOMEM. Not AGAIN: `fs.aio-max-nr` limits memory of the kernel's.
 pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     crate::wait::begin(reset_after_fork)?;
     if user_read::<u64>(context)? != 0 || requests == 0 {
@@ -201,12 +201,12 @@ pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     table::keep(ring);
     let stored = name(ring, address).and_then(|()| user_write(context, &address));
     if stored.is_err() && io_destroy(address).is_err() {
-        destroy(ring); // it got no name
+        destroy(ring); // it is not in the table
     }
     stored
 }
 
-/// Puts a context into the table, and its index there into its completion ring.
+/// Adds a context to the table, and stores its index there in its completion ring.
 fn name(ring: &'static Ring, address: u64) -> Result<(), Errno> {
     let id = CONTEXTS.lock().ok_or(Errno::AGAIN)?.add(Named { address, ring })?;
     let guard = ring.lock().map_err(|_| Errno::AGAIN)?;
@@ -216,19 +216,19 @@ fn name(ring: &'static Ring, address: u64) -> Result<(), Errno> {
 /// Ends a context: cancels what can be cancelled, waits for the rest, and gives its memory back.
 ///
 /// # Errors
-/// INVAL where `address` is no context; AGAIN for a signal handler that interrupted a call on it in its own thread.
+/// INVAL if `address` is no context; AGAIN in a signal handler that interrupted a call on it in its own thread.
 pub fn io_destroy(address: u64) -> Result<(), Errno> {
     let ring = find(address)?;
     if ring.held_by_me() {
         return Err(Errno::AGAIN);
     }
-    // The first of several callers goes on.
+    // Only the first of several callers goes on.
     CONTEXTS.lock().ok_or(Errno::AGAIN)?.rename(id_at(address)?, address, None)?;
     destroy(ring);
     Ok(())
 }
 
-/// The context is in the table no more, so this runs once.
+/// Ends a context that is no longer in the table, so this runs once.
 fn destroy(ring: &'static Ring) {
     let Ok(mut guard) = ring.lock() else { return };
     if let Some(context) = &mut guard.aio {
@@ -241,7 +241,7 @@ fn destroy(ring: &'static Ring) {
         let _ = guard.cancel_one(id);
     }
     guard.settle();
-    // What a worker has begun uses the program's memory.
+    // A call that a worker has begun uses the program's memory.
     while !guard.slab.is_empty() && !guard.is_broken() {
         let target = guard.cq_total() + 1;
         let clock = Clock::Monotonic;
@@ -254,7 +254,7 @@ fn destroy(ring: &'static Ring) {
         context.completions.unmap();
     }
     guard.close();
-    ring.fd.store(-1, Ordering::Relaxed); // from now on whoever comes back last ends the ring
+    ring.fd.store(-1, Ordering::Relaxed); // from now on the last user to come back ends the ring
     let control = guard.control;
     let mut post = control.lock_post();
     let beyond_every_target = post.cq_tail().wrapping_add(1 << 30);
@@ -266,11 +266,11 @@ fn destroy(ring: &'static Ring) {
     table::end_if_unused(ring);
 }
 
-/// Ends the request of the iocb at `iocb`, which gets an event: as by the kernel since Linux 4.19, nothing is stored
-/// elsewhere.
+/// Ends the request of the iocb at `iocb`, which gets an event. As in the kernel since Linux 4.19, nothing else is
+/// stored.
 ///
 /// # Errors
-/// INPROGRESS for success; INVAL where it is not in flight or cannot be ended; FAULT.
+/// INPROGRESS for success; INVAL if it is not in flight or cannot be ended; FAULT.
 pub fn io_cancel(address: u64, iocb: u64) -> Result<(), Errno> {
     const KEY: u32 = 0;
     if user_read::<u32>(iocb.wrapping_add(offset_of!(Iocb, key) as u64))? != KEY {
@@ -288,7 +288,7 @@ pub fn io_cancel(address: u64, iocb: u64) -> Result<(), Errno> {
     Err(if cancelled { Errno::INPROGRESS } else { Errno::INVAL })
 }
 
-/// Ends the request in this place, if that is possible.
+/// Ends the request in this place. False if that is not possible.
 fn cancel_place(guard: &mut RingGuard, place: u64) -> bool {
     let pending = guard.aio.as_ref().and_then(|context| context.pending.get(place as usize)?.as_ref());
     if let Some(fd) = pending.and_then(|pending| pending.single.as_ref()).map(|single| single.fd) {
@@ -306,12 +306,12 @@ fn cancel_place(guard: &mut RingGuard, place: u64) -> bool {
     guard.cancel_one(id).is_ok()
 }
 
-/// In a forked child: the contexts are the parent's, and the child has no use of their rings.
+/// Forgets the parent's contexts in a forked child, which has no use for their rings.
 fn reset_after_fork() {
     // SAFETY: `at_fork` calls this while the child has one thread.
     unsafe { CONTEXTS.reset() };
     if let Some(mut contexts) = CONTEXTS.lock() {
-        // Not dropped: a thread that the child does not have may have been changing it.
+        // Not dropped: another thread of the parent may have been changing it.
         core::mem::forget(core::mem::take(&mut contexts.named));
         core::mem::forget(core::mem::take(&mut contexts.free));
     }

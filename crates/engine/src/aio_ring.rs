@@ -1,5 +1,5 @@
-//! What a context of Linux AIO has besides a ring's state: its completion ring, and a place for each request in flight.
-//! Part of a ring's state: touched under its lock only.
+//! The parts of a Linux AIO context that a ring's state lacks: its completion ring, and a place for each request in
+//! flight. They are part of a ring's state, under its lock.
 
 pub(crate) mod cold;
 pub(crate) mod completions;
@@ -13,48 +13,48 @@ use cold::Cold;
 use completions::Completions;
 use std::sync::Arc;
 
-/// A request that waits alone.
+/// A request that waits alone on its descriptor, without a slot in the slab.
 pub struct Single {
-    /// What its events are called, where somebody listens.
+    /// Its identity in events, if there is a tracer.
     pub(crate) told: Known,
     pub(crate) op: Op,
-    /// With which it came.
+    /// The opcode it came with.
     pub opcode: Opcode,
     /// The descriptor whose entry names its place.
     pub fd: i32,
 }
 
-/// What a context has besides a ring's state.
+/// The parts of a context that a ring's state lacks.
 pub struct Context {
     pub(crate) completions: Completions,
     /// Requests without an event, by the `user_data` that the ring knows them under.
     pub(crate) pending: Vec<Option<Pending>>,
     /// Free places in `pending`.
     pub(crate) free: Vec<u32>,
-    /// How many of the pending ones io_submit(2) would have waited for natively: transfers through the page cache.
+    /// Number of pending requests that io_submit(2) would have waited for natively: transfers through the page cache.
     pub(crate) overdue: u32,
     pub(crate) cold: Cold,
     /// Duplicates of eventfds that requests named, by the program's number.
     pub(crate) eventfds: Vec<(i32, Arc<FixedFile>)>,
     /// io_destroy(2) has begun.
     pub(crate) dead: bool,
-    /// For how many it was made.
+    /// Number of requests that it was made for.
     pub(crate) requests: u32,
 }
 
-/// What an event tells of its request.
+/// A request without an event yet, and the facts that the event reports.
 pub(crate) struct Pending {
     pub(crate) data: u64,
     pub(crate) obj: u64,
     pub(crate) eventfd: Option<Arc<FixedFile>>,
     /// See [`Context::overdue`].
     pub(crate) overdue: bool,
-    /// The request itself, where it waits alone on its descriptor.
+    /// The request itself, if it waits alone on its descriptor.
     pub(crate) single: Option<Single>,
 }
 
 impl Context {
-    /// Requests that it was asked for, and places for events.
+    /// Number of requests asked for, and number of places for events.
     pub fn size(&self) -> [u32; 2] {
         [self.requests, self.completions.places()]
     }
@@ -64,7 +64,8 @@ impl Context {
         self.completions.address()
     }
 
-    /// A place for one more request, if its event is sure to find room. Source: `get_reqs_available` in fs/aio.c.
+    /// Takes a place for one more request, if its event is sure to find room. Source: `get_reqs_available` in
+    /// fs/aio.c.
     pub(crate) fn take_place(&mut self, pending: Pending) -> Result<u32, Errno> {
         let in_flight = (self.pending.len() - self.free.len()) as u32;
         if self.free.is_empty() && self.pending.len() == self.pending.capacity() {
@@ -83,7 +84,7 @@ impl Context {
         Ok(self.pending.len() as u32 - 1)
     }
 
-    /// The request in this place has its event, or never was.
+    /// Frees a place: its request has its event, or was refused.
     pub(crate) fn give_place(&mut self, place: u64) -> Option<Pending> {
         let pending = self.pending.get_mut(place as usize)?.take()?;
         self.free.push(place as u32);
@@ -91,18 +92,18 @@ impl Context {
         Some(pending)
     }
 
-    /// Where the request of this place may wait alone.
+    /// The slot for a request of this place that waits alone.
     pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
         Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.single)
     }
 
-    /// The descriptor of the first request from this place on that waits alone, and its place.
+    /// Finds the first request from this place on that waits alone. Returns its place and descriptor.
     pub fn waiting_singly(&self, from: usize) -> Option<(usize, i32)> {
         let fd = |pending: &Option<Pending>| Some(pending.as_ref()?.single.as_ref()?.fd);
         (from..).zip(self.pending.iter().skip(from)).find_map(|(place, pending)| Some((place, fd(pending)?)))
     }
 
-    /// Takes out a request that waits alone: its place and opcode.
+    /// Takes out a request that waits alone; returns its place and opcode.
     pub fn take_single(&mut self) -> Option<(u32, Opcode)> {
         let mut places = (0..).zip(&mut self.pending);
         places.find_map(|(place, pending)| Some((place, pending.as_mut()?.single.take()?.opcode)))
@@ -113,7 +114,7 @@ impl Context {
         self.eventfds.iter().find(|(number, _)| *number == fd).map(|(_, file)| file.clone())
     }
 
-    /// The program closes `fd`.
+    /// Forgets the duplicate of `fd`, which the program closes.
     pub fn forget(&mut self, fd: i32) {
         self.eventfds.retain(|(number, _)| *number != fd);
     }

@@ -1,27 +1,29 @@
-//! Whether threads of the process may differ in identity: credentials, and directory, root and umask.
+//! Whether threads of the process may differ in identity: credentials, directory, root and umask.
 //!
-//! While none does, which is so in nearly every program, any thread may make a request, but for operations on names: see
-//! `wq::creds`. A thread that is about to change its own identity, beside others, says so here first. From then on each
-//! request that acts for its submitter is made by a thread with the identity of its submission.
+//! In nearly every program none does. Then any thread may make a request, except for operations on paths: see
+//! `wq::creds`. A thread that is about to change its own identity, while there are others, notes it here first. From
+//! then on a thread with the submitter's identity makes each request that acts for its submitter.
 //!
-//! libc's setuid(3) and its like change all threads and make no difference between them. Source of what is a thread's own:
-//! credentials(7), clone(2), unshare(2).
+//! libc's setuid(3) and its like change all threads, so these stay equal. Source for the attributes of a single
+//! thread: credentials(7), clone(2), unshare(2).
 
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Of [`CHANGED`], [`UNSEEN`] and [`KEPT`]. Relaxed: a thread that changes its identity sets it before that, and takes each ring's
-/// lock afterwards; who has one of these locks later, and any thread that was told of the change, sees it set.
+/// A set of [`CHANGED`], [`UNSEEN`] and [`KEPT`]. Relaxed: a thread that changes its identity stores the bit first,
+/// and takes each ring's lock afterwards. A later holder of such a lock, and any thread that learns of the change,
+/// sees the bit.
 static DIFFER: AtomicU32 = AtomicU32::new(0);
-/// A thread was about to change its own.
+/// A thread was about to change its own identity.
 const CHANGED: u32 = 1;
-/// An instruction of the program's may do so without anybody seeing it.
+/// An instruction of the program's may change an identity unseen.
 const UNSEEN: u32 = 2;
-/// What was in flight then keeps the identity that all had: who comes before that, or again since a panic struck, sees to it, too.
+/// Requests in flight at the change keep the old identity of all. Until this is set every changing thread arranges
+/// that, also after a panic.
 const KEPT: u32 = 4;
 
-/// How many changes were seen.
+/// Number of changes seen.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 /// System calls that change the identity of the calling thread alone.
@@ -42,18 +44,18 @@ pub const NUMBERS: [i64; 14] = [
     libc::SYS_landlock_restrict_self,
 ];
 
-/// Whether two threads of the process may have different identities.
+/// True if two threads of the process may have different identities.
 #[inline]
 pub fn may_differ() -> bool {
     DIFFER.load(Ordering::Relaxed) != 0 && !mutated(Mutation::WorkersKeepTheirMakersRights)
 }
 
-/// How many changes of identity were seen so far.
+/// Number of changes of identity seen so far.
 pub fn changes() -> u32 {
     CHANGES.load(Ordering::Relaxed)
 }
 
-/// Whether system call `number`, one of [`NUMBERS`], with this first argument changes an identity.
+/// True if system call `number`, one of [`NUMBERS`], with this first argument may change an identity.
 pub fn may_be_changed_by(number: i64, argument: usize) -> bool {
     const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
     const NO_IDENTITY: i32 = libc::CLONE_FILES | libc::CLONE_SYSVSEM;
@@ -65,7 +67,8 @@ pub fn may_be_changed_by(number: i64, argument: usize) -> bool {
     }
 }
 
-/// The calling thread is about to change its identity, beside others. `keep` has what is in flight keep the one that all have.
+/// Notes that the calling thread is about to change its identity, while there are others. `keep` makes requests in
+/// flight keep the common one.
 pub fn changing(keep: impl FnOnce()) {
     DIFFER.fetch_or(CHANGED, Ordering::Relaxed);
     point(Point::Identity);
@@ -76,12 +79,12 @@ pub fn changing(keep: impl FnOnce()) {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// There is code that may change a thread's identity unseen.
+/// Notes that there is code that may change a thread's identity unseen.
 pub fn may_change_unseen() {
     DIFFER.fetch_or(UNSEEN, Ordering::Relaxed);
 }
 
-/// In a forked child, which has one thread.
+/// Resets the state in a forked child, which has one thread.
 pub fn reset_after_fork() {
     DIFFER.fetch_and(UNSEEN, Ordering::Relaxed);
 }

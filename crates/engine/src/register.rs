@@ -26,7 +26,7 @@ use crate::{descriptors, event, process, thread, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
-/// Registers, unregisters or asks. `fd` is the ring's number, or the calling thread's registered index with
+/// Serves io_uring_register(2). `fd` is the ring's number, or the calling thread's registered index with
 /// `IORING_REGISTER_USE_REGISTERED_RING`.
 pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     process::notice_fork();
@@ -42,7 +42,7 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     answer
 }
 
-/// Says what was answered.
+/// Records the result for a tracer.
 #[cold]
 fn record(ring: &'static Ring, opcode: u32, answer: Result<u32, Errno>) {
     let Ok(mut guard) = ring.lock() else { return };
@@ -53,7 +53,7 @@ fn record(ring: &'static Ring, opcode: u32, answer: Result<u32, Errno>) {
 
 fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     let mut guard = ring.lock()?;
-    // A thread gives back its number of a broken ring as it closes one.
+    // A thread may give back its number of a broken ring, as it may close one.
     if guard.is_broken() && opcode != IORING_UNREGISTER_RING_FDS {
         return Err(guard.refuse_call());
     }
@@ -171,7 +171,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
     }
 }
 
-/// The ring that a call names.
+/// Returns the ring that a call names.
 pub fn registering(fd: u32, opcode: u32) -> Result<&'static Ring, Errno> {
     let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
     if by_index && fd as usize >= process::REGISTERED_RINGS {
@@ -185,10 +185,10 @@ pub fn registering(fd: u32, opcode: u32) -> Result<&'static Ring, Errno> {
     known.ok_or_else(|| crate::wait::enter::not_a_ring(number))
 }
 
-/// The largest CPU mask that is looked at, in bytes.
+/// The most bytes of a CPU mask that are read.
 const MAX_CPU_BYTES: usize = 128;
 
-/// IORING_REGISTER_IOWQ_MAX_WORKERS: two limits to set, answered with those before.
+/// Serves IORING_REGISTER_IOWQ_MAX_WORKERS: sets two limits and stores the previous ones.
 fn limit_workers(arg: u64, count: u32) -> Result<u32, Errno> {
     if arg == 0 || count != 2 {
         return Err(Errno::INVAL);
@@ -392,8 +392,8 @@ fn descriptor_limit() -> u64 {
     calls::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Calls that need no ring. `IORING_REGISTER_SEND_MSG_RING`: `arg` is an SQE; source `io_uring_sync_msg_ring` in
-/// io_uring/msg_ring.c.
+/// Serves calls that need no ring. `IORING_REGISTER_SEND_MSG_RING`: `arg` is an SQE; source `io_uring_sync_msg_ring`
+/// in io_uring/msg_ring.c.
 fn register_without_ring(opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     if opcode == IORING_REGISTER_QUERY {
         return query::query(arg, count);
@@ -413,7 +413,7 @@ fn register_without_ring(opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     }
 }
 
-/// Which opcodes there are. Source: io_uring_register(2), IORING_REGISTER_PROBE; `io_probe` in io_uring/register.c.
+/// Reports the opcodes. Source: io_uring_register(2), IORING_REGISTER_PROBE; `io_probe` in io_uring/register.c.
 fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
     /// `struct io_uring_probe`: last_op, ops_len, padding; then 8 bytes an opcode.
     const HEAD_BYTES: u64 = 16;

@@ -1,7 +1,7 @@
-//! Requests that left the call which submitted them, and how they hang together.
+//! Requests that left the call which submitted them, and their chains.
 //!
-//! Everything here is part of a ring's state, and only touched under the ring's lock. `request/state.rs` tells the states of a
-//! request and who moves it on.
+//! Everything here is part of a ring's state, and only touched under the ring's lock. `request/state.rs` lists the
+//! states of a request and what moves it on.
 
 pub mod drain;
 pub mod queue;
@@ -19,16 +19,16 @@ use std::sync::Arc;
 /// The lists of a descriptor's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListKind {
-    /// Waits to read.
+    /// Requests that wait to read.
     Read,
-    /// Waits to write.
+    /// Requests that wait to write.
     Write,
-    /// A POLL_ADD.
+    /// Requests of POLL_ADD.
     Poll,
 }
 
 impl ListKind {
-    /// The list of an operation that waits for this.
+    /// The list for an operation that waits in this direction.
     #[inline]
     pub fn of(op: &Op, direction: Direction) -> ListKind {
         match op.poll() {
@@ -47,7 +47,7 @@ impl From<Direction> for ListKind {
     }
 }
 
-/// What a request works on.
+/// The file that a request works on.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// No file.
@@ -72,7 +72,7 @@ impl Target {
         }
     }
 
-    /// The number for a job, -1 for none, and what keeps it open unless it is the program's.
+    /// The number for a job, or -1, and what keeps that number open unless it is the program's.
     pub fn for_job(&self) -> (i32, Option<Arc<FixedFile>>) {
         match self {
             Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),

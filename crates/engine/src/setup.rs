@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// What this engine has of the features that Linux 6.18 reports.
+/// The features of Linux 6.18 that this engine has.
 pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_NODROP
     | IORING_FEAT_SUBMIT_STABLE
@@ -37,7 +37,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_RW_ATTR
     | IORING_FEAT_NO_IOWAIT;
 
-/// Setup flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
+/// Setup flags that this engine serves; others fail with EINVAL, as on a kernel that does not have them.
 pub fn flags() -> u32 {
     if version::has_later_names() {
         FLAGS | LATER_FLAGS
@@ -46,7 +46,7 @@ pub fn flags() -> u32 {
     }
 }
 
-/// Those that came after Linux 6.18.
+/// Setup flags that came after Linux 6.18.
 const LATER_FLAGS: u32 = IORING_SETUP_SQE_MIXED | IORING_SETUP_SQ_REWIND;
 
 const FLAGS: u32 = IORING_SETUP_IOPOLL
@@ -69,7 +69,7 @@ const FLAGS: u32 = IORING_SETUP_IOPOLL
     | IORING_SETUP_HYBRID_IOPOLL
     | IORING_SETUP_CQE_MIXED;
 
-/// Makes a ring: its descriptor. `params` is the program's address of `struct io_uring_params`.
+/// Makes a ring; returns its descriptor. `params` is the program's address of `struct io_uring_params`.
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     wait::begin(reset_after_fork)?;
     let (mut given, layout) = asked_for(entries, params)?;
@@ -97,7 +97,7 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     publish(given.flags, made, polling)
 }
 
-/// What a ring is asked for with, if it can be served.
+/// Reads the parameters of a ring, and checks that it can be served.
 fn asked_for(entries: u32, params: u64) -> Result<(Params, Layout), Errno> {
     let given: Params = user_read(params)?;
     if given.resv != [0; 3] || given.flags & !flags() != 0 {
@@ -108,12 +108,12 @@ fn asked_for(entries: u32, params: u64) -> Result<(Params, Layout), Errno> {
     Ok((given, layout))
 }
 
-/// Whether these are arguments that [`setup`] does not refuse by EINVAL at once.
+/// True if [`setup`] does not refuse these arguments by EINVAL at once.
 pub fn is_valid(entries: u32, params: u64) -> bool {
     asked_for(entries, params).is_ok()
 }
 
-/// What a ring is made of, until it is published: given back when setup ends before, by an error or a panic.
+/// The parts of a ring until it is published. They are given back if setup ends before, by an error or a panic.
 struct Unpublished {
     memory: Option<Memory>,
     control: Option<Control>,
@@ -129,7 +129,7 @@ impl Drop for Unpublished {
         if let Some(memory) = &mut self.memory {
             memory.release();
         }
-        // Not by its own drop, which would go through our `close`, and from there through the locks of rings.
+        // Not by its own drop, which would go through our `close`, and there take the locks of rings.
         if let Some(program_end) = self.program_end.take() {
             descriptors::close_quietly(program_end);
         }
@@ -142,14 +142,14 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let flag_without_deferral =
         has(IORING_SETUP_TASKRUN_FLAG) && !has(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_DEFER_TASKRUN);
     let deferral_for_many = has(IORING_SETUP_DEFER_TASKRUN) && !has(IORING_SETUP_SINGLE_ISSUER);
-    // Task work of a polled ring is its thread's.
+    // Task work of a polled ring is run by its thread.
     let notified = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_DEFER_TASKRUN;
     let polled_and_notified = has(IORING_SETUP_SQPOLL) && has(notified);
     let unmappable = has(IORING_SETUP_REGISTERED_FD_ONLY) && !has(IORING_SETUP_NO_MMAP);
     let hybrid_alone = has(IORING_SETUP_HYBRID_IOPOLL) && !has(IORING_SETUP_IOPOLL);
     let two_sizes = has(IORING_SETUP_CQE32) && has(IORING_SETUP_CQE_MIXED)
         || has(IORING_SETUP_SQE128) && has(IORING_SETUP_SQE_MIXED);
-    // A polling thread goes by the tail, which such a ring has not.
+    // A polling thread goes by the tail, which such a ring does not have.
     let rewinds_wrongly =
         has(IORING_SETUP_SQ_REWIND) && (has(IORING_SETUP_SQPOLL) || !has(IORING_SETUP_NO_SQARRAY));
     if polled_and_notified
@@ -165,9 +165,9 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The state of a ring that has no descriptor and no memory that a program could map.
+/// Makes the state of a ring without a descriptor and without memory that a program could map.
 pub fn private_state() -> Result<Box<State>, Errno> {
-    // What tells the lives of rings from each other: the cookies of sockets are counted from 1.
+    // Distinguishes the lives of rings. The cookies of sockets count from 1.
     static LIVES: AtomicU64 = AtomicU64::new(1 << 63);
     let memory = Memory::private(Layout::new(1, &Params::default())?)?;
     let mut made = Unpublished { memory: Some(memory), control: None, program_end: None };
@@ -177,17 +177,17 @@ pub fn private_state() -> Result<Box<State>, Errno> {
     Ok(State::new(0, memory, control, NO_FILE, LIVES.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Held from the choice of a ring's number until it is published: threads with descriptor tables of their own could choose the
-/// same at the same time.
+/// Held from the choice of a ring's number until it is published. Otherwise threads with descriptor tables of their
+/// own could choose the same number.
 static NUMBERS: Lock<()> = Lock::new(());
 
-/// In a forked child nobody is choosing.
+/// Frees the lock in a forked child, where no thread is choosing.
 fn reset_after_fork() {
     // SAFETY: `at_fork` calls this while the child has one thread; there is nothing in it.
     unsafe { NUMBERS.reset() };
 }
 
-/// Makes the descriptor and puts the ring into the process's table.
+/// Makes the descriptor and publishes the ring under its number.
 fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
     let (ours, theirs) = calls::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let engine_end = descriptors::to_top(ours)?;
@@ -208,7 +208,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
     let recorder = Recorder::of_new_ring(fd, [layout.sq_entries, layout.cq_entries], flags);
     let mut state = State::new(flags, memory, control, engine_end.into_raw_fd(), cookie);
     state.recorder = recorder;
-    // Whoever waits on a ring of polled devices looks at no timer.
+    // Waiters on a ring of polled devices watch no timer.
     if flags & IORING_SETUP_IOPOLL == 0 {
         state.chaos = chaos::of_new_ring();
     }
@@ -227,7 +227,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
     drop(choosing);
     let _ = made.program_end.take().map(OwnedFd::into_raw_fd);
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
-        // The number stays ours: the program knows the ring by its thread's table only.
+        // The number stays the engine's: the program knows the ring only by its thread's registration.
         return process::register_ring_number(fd, None).map(|index| index as i32);
     }
     Ok(fd)

@@ -10,7 +10,7 @@ pub mod sqpoll;
 use crate::{alloc, descriptors, memory, os, process, ring, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Questions before a first ring, for which a filter may kill.
+/// Questions to the kernel before a first ring, which a seccomp filter may kill for.
 static FIRST: [&os::Question; 6] = [
     &os::POLLS_FOR_NANOSECONDS,
     &os::TAKES_FLAGS,
@@ -23,8 +23,8 @@ static FIRST: [&os::Question; 6] = [
 /// Set once they were asked. Relaxed: a thread that asks again gets the same answers.
 static HAVE_ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Before a ring is made, whose room above has to `reset` something in a forked child: from now on there can be a helper, a fork
-/// is noticed, and there is memory for what cannot be refused.
+/// Prepares the process for a ring. From then on a helper can start, a fork is noticed, and there is memory for work
+/// that cannot be refused. `reset` is called in forked children.
 ///
 /// # Errors
 /// NOMEM.
@@ -33,7 +33,8 @@ pub fn begin(reset: fn()) -> Result<(), Errno> {
     for reset in [helper::reset_after_fork, reset] {
         let _ = process::at_fork(reset); // there are more slots than callers
     }
-    // Not for each ring: whether there is a filter is a question, too. What one that comes later may kill for is asked by itself.
+    // Not for each ring: whether there is a filter is a question, too. Questions that a later filter may kill for are
+    // asked alone.
     if !HAVE_ASKED.swap(true, Ordering::Relaxed) {
         os::ask_together(&FIRST, || os::answers(&FIRST));
     }

@@ -1,7 +1,7 @@
 //! io_submit(2): each iocb is copied once, checked, and either finished on the spot or made a request.
 //!
-//! The order of the checks is that of `io_submit_one` in fs/aio.c, and so is what is refused by the call and what by an
-//! event: an error of the transfer itself is an event.
+//! The checks have the order of `io_submit_one` in fs/aio.c. As there, some errors fail the call and others are
+//! reported by an event: an error of the transfer itself is an event.
 
 use super::{find, lock, Pending};
 use crate::issue::single;
@@ -30,11 +30,12 @@ use std::sync::Arc;
 /// One past the highest address of a program (`TASK_SIZE_MAX`).
 const ADDRESSES_END: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 52 };
 
-/// Submits the `count` iocbs whose addresses are at `iocbs`: how many were taken in, before the first that was refused.
+/// Submits the `count` iocbs whose addresses are at `iocbs`. Returns the number taken in before the first that was
+/// refused.
 ///
 /// # Errors
-/// As io_submit(2), when the first one is refused. `AGAIN` also for a signal handler that interrupted another call on this
-/// context in its thread.
+/// As io_submit(2), if the first one is refused. `AGAIN` also in a signal handler that interrupted another call on
+/// this context in its thread.
 pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     if count < 0 {
         return Err(Errno::INVAL);
@@ -63,7 +64,7 @@ pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     }
 }
 
-/// What fcntl(2) tells of an open descriptor.
+/// The status flags of an open descriptor, from fcntl(2).
 #[derive(Clone, Copy)]
 struct Flags(i32);
 
@@ -79,7 +80,7 @@ impl Flags {
         }
     }
 
-    /// What nobody changes.
+    /// The access mode, which never changes.
     fn access(self) -> i32 {
         self.0 & libc::O_ACCMODE
     }
@@ -99,7 +100,7 @@ impl Flags {
     }
 }
 
-/// `S_IF*` of an open descriptor.
+/// The file type (`S_IF*`) of an open descriptor.
 fn kind_of(fd: i32) -> u32 {
     file_status(fd).map_or(0, |status| status.kind)
 }
@@ -179,7 +180,7 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
     Ok(())
 }
 
-/// What a first attempt did not finish waits alone, or becomes a request.
+/// Lets an iocb that its first attempt did not finish wait alone, or makes a request of it.
 fn follow_iocb(
     guard: &mut RingGuard,
     place: u32,
@@ -203,8 +204,8 @@ fn follow_iocb(
     guard.follow(id, verdict);
 }
 
-/// An attempt, or none where it is better put off. An attempt that is put off leaves a request pending, also on a
-/// nonblocking description: there it must not be `first`.
+/// Makes an attempt, unless it is better postponed. A postponed attempt leaves a request pending, even on a
+/// nonblocking description, for which `first` must therefore be false.
 fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
     let looks = pollable && op.poll().is_some_and(PollAdd::waits_to_read);
     if looks && guard.poll_set.postpones(fd) {
@@ -217,8 +218,8 @@ fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, polla
     verdict
 }
 
-/// An attempt on a file of which it is remembered how it was opened. O_NONBLOCK, which others may change, is asked only
-/// where it matters; where the attempt is put off, when that is made up for (`RingGuard::end_nonblocking_reads`).
+/// Makes an attempt on a file whose access mode is known. O_NONBLOCK, which others may change, is read only where it
+/// matters. After a postponed attempt `RingGuard::end_nonblocking_reads` reads it when the attempt is made.
 fn attempt_remembered(guard: &mut RingGuard, op: &mut Op, fd: i32, access: Flags) -> Result<Verdict, Errno> {
     let verdict = first_attempt(guard, op, fd, true, true);
     let postponed = matches!(verdict, Verdict::Skipped(_, why) if why.is_postponed());
@@ -240,7 +241,7 @@ fn pending(guard: &mut RingGuard, place: u32) -> Option<&mut Pending> {
     guard.aio.as_mut()?.pending.get_mut(place as usize)?.as_mut()
 }
 
-/// Whether it is a read that is known to need its device, so that no attempt shall start it here.
+/// True for a read that is known to need its device, so that no attempt must start it here.
 fn would_miss(guard: &mut RingGuard, op: &Op, fd: i32, flags: Flags) -> bool {
     match (op.rw(), &mut guard.aio) {
         (Some(rw), Some(context)) if !flags.direct() && !flags.nonblocking() => context.cold.would_miss(rw, fd),
@@ -248,7 +249,7 @@ fn would_miss(guard: &mut RingGuard, op: &Op, fd: i32, flags: Flags) -> bool {
     }
 }
 
-/// The transfer in this place goes through the page cache and is left to a worker.
+/// Notes that the transfer in this place goes through the page cache and is left to a worker.
 fn note_overdue(guard: &mut RingGuard, place: u32, verdict: Verdict) {
     if let Some(pending) = pending(guard, place) {
         pending.overdue = true;
@@ -261,9 +262,9 @@ fn note_overdue(guard: &mut RingGuard, place: u32, verdict: Verdict) {
     }
 }
 
-/// A duplicate of the program's eventfd. Source: `eventfd_ctx_fdget` in fs/eventfd.c.
+/// Returns a duplicate of the program's eventfd. Source: `eventfd_ctx_fdget` in fs/eventfd.c.
 fn eventfd_of(guard: &mut RingGuard, fd: i32) -> Result<Arc<FixedFile>, Errno> {
-    // A number that may be closed unseen names perhaps another file by now.
+    // If closes may go unseen, the number may name another file by now.
     let may_know = descriptors::closes_are_seen();
     let known = guard.aio.as_ref().filter(|_| may_know).and_then(|context| context.eventfd(fd));
     if let Some(known) = known {
@@ -283,7 +284,7 @@ fn eventfd_of(guard: &mut RingGuard, fd: i32) -> Result<Arc<FixedFile>, Errno> {
     Ok(file)
 }
 
-/// The operation that an iocb asks for. Source: `aio_read`, `aio_write`, `aio_fsync` and `aio_poll` in fs/aio.c.
+/// Makes the operation of an iocb. Source: `aio_read`, `aio_write`, `aio_fsync` and `aio_poll` in fs/aio.c.
 fn prepare(iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), Errno> {
     match iocb.opcode {
         IOCB_CMD_PREAD => transfer(Opcode::Read, iocb, flags),
@@ -299,7 +300,7 @@ fn prepare(iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), Errno> {
             }
             Ok((Opcode::PollAdd, Op::Poll(PollAdd::of_aio(events))))
         }
-        // IOCB_CMD_NOOP too: no kernel ever had it.
+        // Also IOCB_CMD_NOOP: no kernel ever served it.
         _ => Err(Errno::INVAL),
     }
 }
@@ -337,7 +338,7 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
         off: iocb.offset as u64,
         addr: iocb.buf,
         len,
-        op_flags: iocb.rw_flags & !RWF_HIPRI, // nobody polls a device for a request here
+        op_flags: iocb.rw_flags & !RWF_HIPRI, // here no request has a device polled for it
         ..Sqe::default()
     };
     let rw = Rw::prep(opcode, &sqe)?;
@@ -357,13 +358,13 @@ fn sync(iocb: &Iocb, op_flags: u32) -> Result<(Opcode, Op), Errno> {
     Ok((Opcode::Fsync, Op::Sync(Sync::prep(Opcode::Fsync, &sqe)?)))
 }
 
-/// What a first attempt leads to here, where it differs from io_uring, or the error that io_submit(2) answers with.
+/// Adjusts the verdict of a first attempt where AIO differs from io_uring. An error is the result of io_submit(2).
 fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable: bool) -> Result<Verdict, Errno> {
     let failed = |errno: Errno| verdict == Verdict::error(errno);
     if let Some(rw) = op.rw() {
         return match verdict {
             _ if may_be_directory(verdict) && kind_of(fd) == libc::S_IFDIR => Err(Errno::INVAL), // it has no read_iter
-            // The flags are looked at before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
+            // The flags are checked before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
             _ if failed(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
             // The event carries the result of the file's own write.
             _ if failed(Errno::AGAIN) && rw.knows_no_nowait() => Ok(Verdict::error(Errno::OPNOTSUPP)),
@@ -374,7 +375,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
     match op {
         Op::Sync(sync) if matches!(verdict, Verdict::NeedsWorker(_)) => match kind_of(fd) {
             libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK => Ok(verdict),
-            // Others have no fsync, which is told at once.
+            // Other files have no fsync: the call fails at once.
             _ => match sync.issue(Context { fd, nonblock: false }) {
                 Verdict::Done(result) | Verdict::DoneWith { result, .. } if result < 0 => {
                     Err(Errno::from_raw_os_error(-result))
@@ -382,7 +383,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
                 verdict => Ok(verdict),
             },
         },
-        // These are always ready, and for nothing else: `aio_poll` finds no queue to wait in.
+        // `aio_poll` finds no wait queue in these files: they are always ready, and never for other events.
         op if op.poll().is_some() && verdict.waits().is_some() && !pollable => match kind_of(fd) {
             libc::S_IFREG | libc::S_IFDIR | libc::S_IFCHR | libc::S_IFBLK if !can_be_polled(fd) => {
                 Err(Errno::INVAL)
@@ -393,7 +394,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
     }
 }
 
-/// Whether epoll(7) takes the file, for which it has to have a wait queue.
+/// True if epoll(7) takes the file, which then has a wait queue.
 #[cold]
 fn can_be_polled(fd: i32) -> bool {
     use rustix::event::epoll;
@@ -401,7 +402,7 @@ fn can_be_polled(fd: i32) -> bool {
     Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, 0, 0) != Err(Errno::PERM)
 }
 
-/// What an attempt at a transfer may have led to on a directory.
+/// True if an attempt at a transfer on a directory may have this verdict.
 fn may_be_directory(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Done(..0) | Verdict::NeedsWorker(_) | Verdict::NeedsWorkerWhenReady(_))
 }

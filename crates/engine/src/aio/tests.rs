@@ -1,5 +1,5 @@
-//! What the kernel's AIO does not have, and so no conformance case can ask of it: reads of empty pipes and sockets that
-//! wait outside of io_submit, and are cancelled.
+//! Cases without a counterpart in the kernel's AIO, which no conformance case can cover. Reads of empty pipes and
+//! sockets wait outside of io_submit, and are cancelled.
 
 use super::*;
 use anyring_abi::IoEvent;

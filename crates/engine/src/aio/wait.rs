@@ -23,10 +23,10 @@ pub struct Wait {
     pub timeout: u64,
 }
 
-/// Reads events, and waits for the least number of them: how many.
+/// Reads events, and waits for the least number of them. Returns their number.
 ///
 /// # Errors
-/// As io_getevents(2): FAULT, INVAL, INTR when a signal came before any event.
+/// As io_getevents(2): FAULT, INVAL, INTR if a signal came before any event.
 pub fn io_getevents(wait: &Wait) -> Result<u64, Errno> {
     read_events(wait, span_ns(wait.timeout)?, None)
 }
@@ -48,7 +48,7 @@ pub fn io_pgetevents(wait: &Wait, mask: u64) -> Result<u64, Errno> {
     read_events(wait, span_ns, sigmask)
 }
 
-/// The timeout; `None` for none. Before the present it never comes: natively the sum is taken for one that overflows
+/// The timeout; `None` without one. A negative one never comes: natively the sum counts as an overflow
 /// (`ktime_add_safe` in kernel/time/hrtimer.c).
 fn span_ns(timeout: u64) -> Result<Option<u64>, Errno> {
     if timeout == 0 {
@@ -59,7 +59,7 @@ fn span_ns(timeout: u64) -> Result<Option<u64>, Errno> {
     Ok(u64::try_from(span_ns).ok())
 }
 
-/// Source: `do_io_getevents` and `read_events` in fs/aio.c.
+/// Serves both calls. Source: `do_io_getevents` and `read_events` in fs/aio.c.
 fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Result<u64, Errno> {
     let ring = find(wait.context)?;
     if wait.at_least < 0 || wait.at_least > wait.at_most {
@@ -73,15 +73,15 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
     guard.listen();
     guard.record(|it| it.io_getevents(at_least, sigmask.is_some()));
     if at_least == 0 || span_ns == Some(0) {
-        // Who never waits wants what is there now.
+        // A call that never waits wants the events that are there now.
         let tail = guard.cq_total();
         let look = Wish { min_complete: 0, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
         wait_until(guard, &look, Some(tail))?;
         guard = lock_again(ring, wait.context, life)?;
     }
     if at_least == 0 && wait.at_most != 0 && span_ns != Some(0) {
-        // Programs that count on it that io_submit(2) has waited for the page cache ask for no event at least, but are
-        // ready to wait.
+        // Some programs rely on io_submit(2) to have waited for the page cache. They ask for at least 0 events, but
+        // are ready to wait.
         at_least = guard.aio.as_ref().map_or(0, |context| context.overdue.min(1).into());
     }
     let mut got = 0;
@@ -105,7 +105,7 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
         guard = match (lock_again(ring, wait.context, life), waited) {
             (Ok(guard), Ok(()) | Err(Errno::TIME)) => guard,
             (Ok(mut guard), Err(error)) => {
-                // What came with the signal is told instead of it.
+                // Events that came with the signal are returned instead of the error.
                 let _ = move_events(&mut guard, wait, &mut got);
                 return if got == 0 { Err(error) } else { Ok(got) };
             }
@@ -114,13 +114,14 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
     }
 }
 
-/// The context after a wait: another thread may have destroyed it meanwhile, and made the next one at its address.
+/// Locks the context after a wait. Another thread may have destroyed it meanwhile, and made the next one at its
+/// address.
 fn lock_again(ring: &'static Ring, address: u64, life: u64) -> Result<RingGuard, Errno> {
     lock(ring, address, Errno::INTR)
         .and_then(|guard| if guard.cookie == life { Ok(guard) } else { Err(Errno::INVAL) })
 }
 
-/// Moves events to the program, behind the `got` that are there.
+/// Moves events to the program's array, after the `got` that are there.
 fn move_events(guard: &mut RingGuard, wait: &Wait, got: &mut u64) -> Result<(), Errno> {
     let to = wait.events.wrapping_add(*got * size_of::<IoEvent>() as u64);
     let room = wait.at_most as u64 - *got;

@@ -1,5 +1,5 @@
-//! The completion ring: where events are for the program to read, in memory that it may write to, move or unmap. The
-//! engine has a mapping of its own of the same pages.
+//! The completion ring: events in memory that the program reads, and may write to, move or unmap. The engine has a
+//! mapping of its own of the same pages.
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
@@ -13,21 +13,21 @@ const PAGE: usize = 4096;
 const HEADER: usize = size_of::<AioRing>();
 const EVENT: usize = size_of::<IoEvent>();
 
-/// A completion ring. Changed under the lock of its context's ring only, but for what the program does.
+/// A completion ring. Only changed under the lock of its context's ring, except by the program.
 pub struct Completions {
-    /// The engine's mapping; where it could not have one, the program's.
+    /// The engine's mapping; the program's, if the engine could not have its own.
     base: usize,
     bytes: usize,
-    /// The program's mapping, by which it knows the context.
+    /// The program's mapping, by which the program knows the context.
     address: usize,
-    /// Places for events, of which one always stays empty.
+    /// Number of places for events, one of them always empty.
     places: u32,
-    /// The place behind the last event: the word in the ring only tells of it.
+    /// The place after the last event. The word in the ring is only a copy.
     tail: u32,
 }
 
 impl Completions {
-    /// `INVAL` for more requests than a completion ring can have. Source: `ioctx_alloc` in fs/aio.c.
+    /// Checks `requests`: `INVAL` for more than a completion ring can have. Source: `ioctx_alloc` in fs/aio.c.
     pub fn check(requests: u32) -> Result<(), Errno> {
         if places_for(requests) > (0x1000_0000 / EVENT) as u64 {
             return Err(Errno::INVAL);
@@ -35,7 +35,7 @@ impl Completions {
         Ok(())
     }
 
-    /// A ring with room for at least `requests` events, sized as the kernel's: in whole pages, which it fills.
+    /// Makes a ring with room for at least `requests` events, sized as the kernel's: it fills whole pages.
     pub fn create(requests: u32) -> Result<Completions, Errno> {
         // One stays empty, one more for good luck (`aio_setup_ring`).
         let wanted = places_for(requests) as usize + 2;
@@ -56,12 +56,12 @@ impl Completions {
         Ok(made)
     }
 
-    /// Where the program finds it.
+    /// The address at which the program finds it.
     pub fn address(&self) -> u64 {
         self.address as u64
     }
 
-    /// Whether the pages are mapped at `address` now, too: the program has moved them there (mremap(2)).
+    /// True if the pages are now mapped at `address`, too: the program has moved them there (mremap(2)).
     pub fn has_moved_to(&mut self, address: usize) -> bool {
         const ANOTHER: u32 = AIO_RING_COMPAT_FEATURES | 1 << 31;
         let word = offset_of!(AioRing, compat_features);
@@ -80,7 +80,7 @@ impl Completions {
         GuardedWords::store(self.base + offset_of!(AioRing, id), id)
     }
 
-    /// Places for events, of which one always stays empty.
+    /// Number of places for events, one of them always empty.
     pub fn places(&self) -> u32 {
         self.places
     }
@@ -90,19 +90,19 @@ impl Completions {
         GuardedWords::load(self.base + offset_of!(AioRing, head))
     }
 
-    /// How many events there are. What the program put into the head counts modulo the places, as in
-    /// `aio_read_events_ring`. Where it has unmapped the ring there are none.
+    /// Number of unread events. The program's head counts modulo the places, as in `aio_read_events_ring`. 0 if the
+    /// program has unmapped the ring.
     pub fn unread(&self) -> u32 {
         self.read_head().map_or(0, |head| self.behind(head))
     }
 
     /// The index of the next event to read.
     fn read_head(&self) -> Result<u32, Errno> {
-        // A division costs as much as the rest of a look.
+        // A division costs as much as the rest of a check.
         self.head().map(|head| if head < self.places { head } else { head % self.places })
     }
 
-    /// How many events there are from the one with index `head` on.
+    /// Number of events from index `head` on.
     fn behind(&self, head: u32) -> u32 {
         if self.tail >= head {
             self.tail - head
@@ -111,7 +111,7 @@ impl Completions {
         }
     }
 
-    /// The index behind this one.
+    /// The index after this one.
     fn after(&self, index: u32) -> u32 {
         if index + 1 == self.places {
             0
@@ -120,8 +120,8 @@ impl Completions {
         }
     }
 
-    /// Gives the memory back. What the program has mapped at its address instead is unmapped as well (`kill_ioctx` in
-    /// fs/aio.c), so this is done before io_destroy(2) returns.
+    /// Gives the memory back. If the program has mapped something else at its address, that is unmapped, too
+    /// (`kill_ioctx` in fs/aio.c). So this is done before io_destroy(2) returns.
     pub fn unmap(&mut self) {
         let (own, programs) = (core::mem::take(&mut self.base), core::mem::take(&mut self.address));
         let second = (own != programs).then_some(own);
@@ -136,17 +136,18 @@ impl Completions {
         (self.base + HEADER + index as usize * EVENT) as u64
     }
 
-    /// Appends an event, for which the caller has made sure that there is room. Where the program has unmapped the ring
-    /// nobody can read it.
+    /// Appends an event; the caller has made sure that there is room. If the program has unmapped the ring, the event
+    /// is lost.
     pub fn push(&mut self, event: &IoEvent) {
         let words = [event.data, event.obj, event.res as u64, event.res2 as u64];
         let _ = user_write(self.place(self.tail), &words);
         self.tail = self.after(self.tail);
-        // As strong as a Release store; partner: the load of the tail by whoever reads events from memory.
+        // As strong as a Release store; partner: the load of the tail by a thread that reads events from memory.
         let _ = GuardedWords::store(self.base + offset_of!(AioRing, tail), self.tail);
     }
 
-    /// Moves up to `room` events to the program's array at `to`; how many. After `FAULT` they are all still there.
+    /// Moves up to `room` events to the program's array at `to`. Returns their number. After `FAULT` all are still
+    /// there.
     pub fn take(&mut self, to: u64, room: u64) -> Result<u64, Errno> {
         let Ok(mut head) = self.read_head() else { return Ok(0) };
         let taken = room.min(self.behind(head).into());
@@ -175,7 +176,7 @@ impl Drop for Completions {
     }
 }
 
-/// The events that `ioctx_alloc` in fs/aio.c makes room for: there each processor keeps some places to itself.
+/// Number of events that `ioctx_alloc` in fs/aio.c makes room for; there each processor keeps some places to itself.
 fn places_for(requests: u32) -> u64 {
     // SAFETY: takes and answers integers.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as u64;

@@ -1,4 +1,4 @@
-//! IORING_REGISTER_QUERY: what there is, asked with a ring or without one. Source: io_uring/query.c.
+//! IORING_REGISTER_QUERY: reports what the engine supports, with a ring or without one. Source: io_uring/query.c.
 
 use crate::op::count;
 use crate::os::{user_read, user_read_slice, user_write, user_write_slice, version};
@@ -9,9 +9,9 @@ use crate::wait::enter;
 use crate::Errno;
 use anyring_abi::{IORING_REGISTER_QUERY, IO_URING_QUERY_OPCODES};
 
-/// The longest list of questions that is followed; a longer one (or a circle) is `ERANGE`.
+/// The longest list of questions that is followed. A longer one (or a cycle) is `ERANGE`.
 const MAX_ENTRIES: usize = 1000;
-/// Of an entry's buffer no more is looked at, in bytes.
+/// The most bytes of an entry's buffer that are read.
 const MAX_BYTES: usize = 256;
 
 /// Answers the list of `struct io_uring_query_hdr` that begins at `arg`.
@@ -29,7 +29,8 @@ pub fn query(arg: u64, count: u32) -> Result<u32, Errno> {
     Err(Errno::RANGE)
 }
 
-/// Answers one entry (next entry, address of the buffer, question and size, result and padding); where the next one is.
+/// Answers one entry (next entry, address of the buffer, question and size, result and padding). Returns the next
+/// one's address.
 fn answer(at: u64) -> Result<u64, Errno> {
     let [next, data, head, tail]: [u64; 4] = user_read(at)?;
     let padding: u64 = user_read(at + 32)?;
@@ -58,8 +59,8 @@ fn answer(at: u64) -> Result<u64, Errno> {
     Ok(next)
 }
 
-/// `struct io_uring_query_opcode`: how many opcodes of requests and of io_uring_register(2) have numbers; features, setup,
-/// enter and SQE flags; how many questions. As with the probe, not every opcode that has a number is served.
+/// `struct io_uring_query_opcode`: number of opcodes of requests and of io_uring_register(2); features, setup, enter
+/// and SQE flags; number of questions. As with the probe, not every opcode that has a number is served.
 fn opcodes() -> [u64; 6] {
     let calls = if version::has_later_names() { REGISTER_CALLS } else { IORING_REGISTER_QUERY + 1 };
     let numbers = count() as u64 | u64::from(calls) << 32;

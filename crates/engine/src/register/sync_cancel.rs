@@ -1,4 +1,4 @@
-//! IORING_REGISTER_SYNC_CANCEL: a cancellation that answers when what it found has ended.
+//! IORING_REGISTER_SYNC_CANCEL: a cancellation that returns once the requests it found have ended.
 
 use crate::op::cancel::Cancel;
 use crate::op::Verdict;
@@ -11,11 +11,11 @@ use crate::Errno;
 /// `struct io_uring_sync_cancel_reg` in words of eight bytes: addr; fd, flags; the timeout; opcode and padding; padding.
 type Argument = [u64; 8];
 
-/// A request that a worker has may end without a CQE, and wakes nobody then: it is looked for this often.
+/// The interval of checks. A request at a worker may end without a CQE, and then wakes no waiter.
 const LOOK_NS: u64 = 10_000_000;
 
-/// Ends the requests that the argument describes. One that cannot be stopped is waited for, for as long as the argument's
-/// timeout says (`ETIME`); a signal ends the wait (`EINTR`). Source: io_uring_register(2); `io_sync_cancel` in
+/// Ends the requests that the argument describes. A request that cannot be stopped is waited for until the argument's
+/// timeout (`ETIME`); a signal ends the wait (`EINTR`). Source: io_uring_register(2); `io_sync_cancel` in
 /// io_uring/cancel.c.
 pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     let [user_data, keys, seconds, nanoseconds, opcode, padding @ ..]: Argument = user_read(arg)?;
@@ -43,7 +43,7 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
             Ok(()) | Err(Errno::TIME) => {}
             Err(error) => return Err(error),
         }
-        // Another thread may have closed the ring, and another ring have been made in its place.
+        // Another thread may have closed the ring, and made another one in its place.
         guard = ring.lock().ok().filter(|guard| guard.cookie == life).ok_or(Errno::BADF)?;
         answer = ended(guard.cancel_requests(&cancel));
     }
@@ -53,8 +53,8 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     }
 }
 
-/// When to give up: never for -1 and -1. Another negative time is over already, unless the moment is before the clock began:
-/// natively its timer never fires. The sum is the kernel's (`ktime_set`, then `ktime_add_ns`), which turns over.
+/// The time to give up; never for -1 and -1. Another negative timeout is over at once, unless the sum is before the
+/// clock began: natively such a timer never fires. The sum wraps as in the kernel (`ktime_set`, then `ktime_add_ns`).
 fn deadline_ns(seconds: i64, nanoseconds: i64, now_ns: u64) -> u64 {
     const SECOND_NS: i64 = 1_000_000_000;
     let span_ns = match seconds {
@@ -64,7 +64,7 @@ fn deadline_ns(seconds: i64, nanoseconds: i64, now_ns: u64) -> u64 {
     u64::try_from(span_ns.wrapping_add(now_ns as i64)).unwrap_or(u64::MAX)
 }
 
-/// How many requests a cancellation ended, or why none.
+/// Returns the number of requests that a cancellation ended, or its error.
 fn ended(verdict: Verdict) -> Result<u32, Errno> {
     match verdict {
         Verdict::Done(count @ 0..) => Ok(count as u32),

@@ -1,8 +1,9 @@
-//! IOSQE_IO_DRAIN: a request that starts when all before it have completed, and holds back all after it until it has.
-//! Source: `io_init_req_drain`, `io_drain_req` and `io_queue_deferred` in io_uring/io_uring.c.
+//! IOSQE_IO_DRAIN: a request that starts when all before it have completed, and holds back all after it until it has
+//! completed. Source: `io_init_req_drain`, `io_drain_req` and `io_queue_deferred` in io_uring/io_uring.c.
 //!
-//! From the first request that drains until one that does not finds nothing to wait for, every request goes through the
-//! queue, and on to io-wq as if it had IOSQE_ASYNC. What leaves the queue is issued after the submission.
+//! A request with the flag starts draining. It ends with the first request without the flag that finds nothing to
+//! wait for. In between every request goes through the queue, and then to io-wq as if it had IOSQE_ASYNC. Requests
+//! that leave the queue are issued after the submission.
 
 use super::{Id, Request};
 use crate::Errno;
@@ -12,30 +13,30 @@ use std::collections::VecDeque;
 /// Heads of chains (or single requests) that wait for earlier ones.
 #[derive(Default)]
 pub struct Drain {
-    /// The first is let go first.
+    /// Released from the front.
     pub queue: VecDeque<Id>,
-    /// Requests go through `queue`. Source: `drain_active` in io_uring/io_uring.c.
+    /// Draining is on: requests go through `queue`. Source: `drain_active` in io_uring/io_uring.c.
     pub(crate) active: bool,
-    /// Requests inside `queue`, with the rest of their chains.
+    /// Number of requests inside `queue`, with the rest of their chains.
     pub(crate) held: usize,
-    /// A request inside a chain drains: so does the one behind the chain. Source: `drain_next`.
+    /// A request inside a chain drains, so the request after the chain drains, too. Source: `drain_next`.
     pub(crate) next: bool,
-    /// The request at hand is that one.
+    /// The request at hand is the one after such a chain.
     drains_behind_chain: bool,
-    /// One passed by in the submission at hand: natively it counts as in flight until all of that is submitted.
+    /// A request passed by in the submission at hand: natively it counts as in flight until all of that is submitted.
     pub(crate) passed_by: bool,
     /// IOSQE_CQE_SKIP_SUCCESS was used: completions can no longer be counted by CQEs, and the kernel refuses to drain.
     refused: bool,
 }
 
 impl Drain {
-    /// Nothing is held back, and nothing has to be.
+    /// True if draining is off.
     #[inline]
     pub fn is_idle(&self) -> bool {
         !self.active
     }
 
-    /// The two flags exclude each other on a ring.
+    /// Checks the two flags, which exclude each other on a ring.
     pub fn check(&mut self, flags: u8) -> Result<(), Errno> {
         if flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
             self.refused = true;
@@ -46,12 +47,13 @@ impl Drain {
         Ok(())
     }
 
-    /// A request was looked at while not idle, which may be refused yet; others of its chain came before (`in_chain`).
+    /// Notes the next request while draining is on; it may still be refused. `in_chain`: others of its chain came
+    /// before.
     pub fn meet(&mut self, in_chain: bool) {
         self.drains_behind_chain = !in_chain && core::mem::take(&mut self.next);
     }
 
-    /// The request that was met becomes one that goes through the queue.
+    /// Sends the request last passed to [`meet`](Self::meet) through the queue.
     pub fn mark(&self, request: &mut Request) {
         if self.active {
             request.send_to_worker();
@@ -61,7 +63,7 @@ impl Drain {
         }
     }
 
-    /// A request, or a chain, was refused and ends at once instead of going through the queue.
+    /// Notes that a request, or a chain, was refused: it ends at once and does not go through the queue.
     pub fn pass_by(&mut self) {
         self.passed_by = self.active;
     }

@@ -1,7 +1,7 @@
-//! Whose turn has come: requests that are to be issued, and what waits until those that go together have had their turn.
+//! Requests whose turn has come, and requests that wait until the current group has had its turn.
 //!
-//! The requests of a submission go together, as natively those of one run of task work do: what they lead to comes behind them
-//! all, and a TIMEOUT among them that counts completions counts all of theirs.
+//! The requests of a submission form a group, as natively those of one run of task work do. Their successors come
+//! after the whole group. A TIMEOUT in the group that counts completions counts all completions of the group.
 
 use super::Id;
 use std::collections::{TryReserveError, VecDeque};
@@ -9,47 +9,47 @@ use std::collections::{TryReserveError, VecDeque};
 /// Requests whose turn has come or is to come, and TIMEOUTs that count completions.
 #[derive(Default)]
 pub struct Queue {
-    /// To be issued: successors in chains, those that drain let go, those that were ended.
+    /// Requests to be issued: successors in chains, requests that drain released, requests that were ended.
     ready: VecDeque<Id>,
-    /// Completions so far that are not timeouts': what those count.
+    /// Number of completions so far, without TIMEOUTs: TIMEOUTs count these.
     completions: u64,
-    /// While requests go together: what `completions` was when they began.
+    /// While there is a group: the value of `completions` when it began.
     began_at: Option<u64>,
-    /// What goes on behind those of them that have ended.
+    /// Successors of the group's requests that have ended.
     successors: Vec<Id>,
-    /// Multishot POLL_ADDs that were armed by them: what these found is answered behind them all.
+    /// Multishot POLL_ADDs armed by the group: their first results are posted after the group.
     found_polls: Vec<Id>,
-    /// TIMEOUTs that count completions, and what `completions` each waits for; those that wait for fewer first.
+    /// TIMEOUTs that count completions, each with the value of `completions` that it waits for, the lowest first.
     counting: Vec<(Id, u64)>,
 }
 
 impl Queue {
-    /// Nobody's turn has come.
+    /// True if no request is to be issued.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 
-    /// How many are to be issued.
+    /// Number of requests to be issued.
     #[inline]
     pub fn len(&self) -> usize {
         self.ready.len()
     }
 
-    /// A request's turn comes behind those whose turn has come.
+    /// Adds a request after those whose turn has come.
     #[inline]
     pub fn push(&mut self, id: Id) {
         self.ready.push_back(id);
     }
 
-    /// Whose turn it is.
+    /// Takes the request whose turn it is.
     #[inline]
     pub fn pop(&mut self) -> Option<Id> {
         self.ready.pop_front()
     }
 
-    /// A request goes on behind another of its chain, natively by task work that is queued when the CQEs of those that go
-    /// together are posted (`io_free_batch_list` in io_uring/io_uring.c).
+    /// Queues a successor in a chain. It comes after the group: natively its task work is queued when the CQEs of the
+    /// group are posted (`io_free_batch_list` in io_uring/io_uring.c).
     pub fn follow(&mut self, id: Id) {
         match self.began_at {
             Some(_) => self.successors.push(id),
@@ -57,7 +57,7 @@ impl Queue {
         }
     }
 
-    /// A multishot POLL_ADD was armed. True: what it found is answered in its turn; false: at once.
+    /// Notes that a multishot POLL_ADD was armed. True: its first result is posted in its turn; false: at once.
     #[must_use]
     pub fn note_poll(&mut self, id: Id) -> bool {
         let together = self.is_together();
@@ -68,12 +68,12 @@ impl Queue {
         together
     }
 
-    /// Whether a poll was armed by those that go together.
+    /// True if the current group armed this poll.
     pub fn has_poll(&self, id: Id) -> bool {
         self.found_polls.contains(&id)
     }
 
-    /// Makes room for each queue to have `size` requests.
+    /// Makes room for `size` requests in each queue.
     pub fn reserve(&mut self, size: usize) -> Result<(), TryReserveError> {
         self.ready.try_reserve(size.saturating_sub(self.ready.len()))?;
         self.successors.try_reserve(size.saturating_sub(self.successors.len()))?;
@@ -81,22 +81,22 @@ impl Queue {
     }
 }
 
-/// What goes together.
+/// The group.
 impl Queue {
-    /// From now on requests go together.
+    /// Begins a group.
     #[inline]
     pub fn begin_together(&mut self) {
         self.began_at = Some(self.completions);
     }
 
-    /// Whether requests go together now.
+    /// True if there is a group now.
     #[inline]
     pub fn is_together(&self) -> bool {
         self.began_at.is_some()
     }
 
-    /// Requests that went together have had their turn. True: [`queue_successors`](Self::queue_successors) has to follow, once
-    /// TIMEOUTs whose count they reached have ended.
+    /// Ends the group: its requests have had their turn. True: call [`queue_successors`](Self::queue_successors)
+    /// next, after the TIMEOUTs whose count was reached have ended.
     #[inline]
     #[must_use]
     pub fn end_together(&mut self) -> bool {
@@ -107,58 +107,59 @@ impl Queue {
         !self.successors.is_empty()
     }
 
-    /// The turn of what goes on behind those that went together has come.
+    /// Queues the successors of the group that ended.
     pub fn queue_successors(&mut self) {
         self.ready.extend(self.successors.drain(..));
     }
 
-    /// What goes together is interrupted: what [`resume`](Self::resume) takes.
+    /// Interrupts the group. [`resume`](Self::resume) takes the returned value.
     pub fn suspend(&mut self) -> Option<u64> {
         self.began_at.take()
     }
 
-    /// What was interrupted goes on.
+    /// Resumes an interrupted group.
     pub fn resume(&mut self, began_at: Option<u64>) {
         self.began_at = began_at;
     }
 }
 
-/// Completions, and who counts them.
+/// Completions, and the TIMEOUTs that count them.
 impl Queue {
-    /// A request that is no TIMEOUT completes.
+    /// Counts a completion of a request that is no TIMEOUT.
     #[inline]
     pub fn count(&mut self) {
         self.completions += 1;
     }
 
-    /// Entries of the CQ are skipped, which count as completions.
+    /// Counts skipped CQ entries as completions.
     pub fn count_skipped(&mut self, entries: u32) {
         self.completions += u64::from(entries);
     }
 
-    /// The completion just counted is a TIMEOUT's.
+    /// Uncounts the last completion, which is a TIMEOUT's.
     pub fn uncount(&mut self) {
         self.completions -= 1;
     }
 
-    /// Makes room for one more TIMEOUT that counts, of so many requests.
+    /// Makes room for one more counting TIMEOUT, when as many may count as there are `requests`.
     pub fn reserve_counting(&mut self, requests: usize) -> Result<(), TryReserveError> {
         self.counting.try_reserve((requests + 1).saturating_sub(self.counting.len()))
     }
 
-    /// A TIMEOUT ends after this many completions. Natively what goes together is posted together, so all of that counts.
+    /// Lets a TIMEOUT end after `count` completions. Natively a group's completions are posted together, so all of
+    /// them count.
     pub fn begin_counting(&mut self, id: Id, count: u64) {
         let target = self.began_at.unwrap_or(self.completions) + count;
         let place = self.counting.partition_point(|(_, other)| *other <= target);
         self.counting.insert(place, (id, target));
     }
 
-    /// A TIMEOUT counts no more.
+    /// Stops the count of a TIMEOUT.
     pub fn stop_counting(&mut self, id: Id) {
         self.counting.retain(|(counting, _)| *counting != id);
     }
 
-    /// Whether a TIMEOUT counts completions.
+    /// True if a TIMEOUT counts completions.
     #[inline]
     pub fn is_counted(&self) -> bool {
         !self.counting.is_empty()
@@ -169,12 +170,12 @@ impl Queue {
         self.counting.iter().position(|(counting, _)| *counting == id)
     }
 
-    /// A TIMEOUT whose count has been reached by `completions` of [`completions`](Self::completions).
+    /// The first TIMEOUT whose count is reached at `completions`, a value of [`completions`](Self::completions).
     pub fn reached(&self, completions: u64) -> Option<Id> {
         self.counting.first().filter(|(_, target)| *target <= completions).map(|(id, _)| *id)
     }
 
-    /// Completions so far.
+    /// Number of completions so far.
     pub fn completions(&self) -> u64 {
         self.completions
     }
@@ -182,7 +183,7 @@ impl Queue {
 
 /// The end of all requests.
 impl Queue {
-    /// No request is there any more; there is room for as many as before.
+    /// Forgets all requests. The queues keep their capacity.
     pub fn clear(&mut self) {
         self.ready.clear();
         self.successors.clear();
@@ -191,7 +192,8 @@ impl Queue {
         self.began_at = None;
     }
 
-    /// In a forked child, where a thread that the child does not have may have been changing it: nothing is freed.
+    /// Forgets all requests in a forked child without freeing anything: another thread of the parent may have been
+    /// changing them.
     pub fn abandon(&mut self) {
         let completions = self.completions;
         core::mem::forget(core::mem::replace(self, Queue { completions, ..Queue::default() }));

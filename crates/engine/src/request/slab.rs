@@ -1,12 +1,12 @@
-//! Where requests live while they are in flight: slots that keep their place, named by index and generation, and the
-//! intrusive lists through them.
+//! The memory of requests in flight: slots with a fixed place, named by index and generation, and the intrusive lists
+//! through them.
 
 use super::Request;
 use crate::alloc;
 use crate::Errno;
 use std::collections::TryReserveError;
 
-/// Names a request; a stale one names nothing.
+/// The name of a request; a stale one names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     index: u32,
@@ -33,17 +33,17 @@ impl Id {
 #[derive(Default)]
 struct Slot {
     generation: u32,
-    /// The slots beside it in its bucket, [`NONE`] at the ends; of use while there are buckets and a request.
+    /// The neighbours in its bucket, [`NONE`] at the ends; valid while there are buckets and a request.
     before: u32,
     after: u32,
-    /// [`Slab::arrivals`] when the request came.
+    /// The value of [`Slab::arrivals`] when the request came.
     arrival: u64,
-    /// The request's, so that a search by it looks at slots only.
+    /// The request's user_data, so that a search for it reads slots only.
     user_data: u64,
     request: Option<Box<Request>>,
 }
 
-/// No slot.
+/// The index that means no slot.
 const NONE: u32 = u32::MAX;
 
 /// All requests of a ring in this process.
@@ -54,10 +54,10 @@ pub struct Slab {
     /// Boxes of ended requests, so that the hot path does not allocate.
     #[allow(clippy::vec_box)] // the boxes are what is kept: a slot takes one as it is
     spare: Vec<Box<core::mem::MaybeUninit<Request>>>,
-    /// The first slot of each list of requests whose user_data has the same hash. Empty while there are few slots: then
-    /// all are looked at, and what comes and goes pays nothing for an order that nobody may ask for.
+    /// The first slot of each list of requests whose user_data has the same hash. Empty while there are few slots: a
+    /// search then reads all of them, and inserts and removals do not pay for buckets.
     buckets: Vec<u32>,
-    /// Requests that came so far.
+    /// Number of requests that have come so far.
     arrivals: u64,
     /// See [`has_room`](Self::has_room).
     has_room: bool,
@@ -66,11 +66,11 @@ pub struct Slab {
 }
 
 const SPARE: usize = 1024;
-/// From so many slots on there are buckets.
+/// The number of slots above which there are buckets.
 const SLOTS_WITHOUT_BUCKETS: usize = 64;
 
 impl Slab {
-    /// Whether one more request finds a place without memory for the slots. One load: it is asked for each SQE.
+    /// True if one more request finds a slot without allocating. One load: every SQE asks.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.has_room
@@ -85,7 +85,7 @@ impl Slab {
         (2 * self.slots.len()).max(4)
     }
 
-    /// Makes room for so many requests in all.
+    /// Makes room for `size` requests in all.
     pub fn grow(&mut self, size: usize) -> Result<(), TryReserveError> {
         if size > SLOTS_WITHOUT_BUCKETS {
             let buckets = (2 * size).next_power_of_two();
@@ -133,7 +133,7 @@ impl Slab {
         slot.request.as_deref_mut().filter(|_| slot.generation == id.generation)
     }
 
-    /// Takes the request out; its id names nothing from now on.
+    /// Takes the request out. From then on its id names nothing.
     pub fn remove(&mut self, id: Id) -> Option<Request> {
         let slot = self.slots.get_mut(id.index as usize)?;
         if slot.generation != id.generation {
@@ -156,9 +156,9 @@ impl Slab {
         Some(request)
     }
 
-    /// Takes out the first request from slot `place` on that does not stay, and answers where to go on. Relies on nothing but
-    /// the slots themselves, so that it can follow a panic; the ids of those that stay go on naming them. When there is none
-    /// left, the rest of the slab follows from the slots again.
+    /// Takes out the first request from slot `place` on for which `stays` is false, and returns the place to go on
+    /// from. Relies on nothing but the slots, so it works after a panic. The ids of requests that stay remain valid.
+    /// When no request is left to take, the other fields are rebuilt from the slots.
     pub fn sweep(&mut self, place: usize, mut stays: impl FnMut(&mut Request) -> bool) -> Option<(usize, Request)> {
         let mut slots = (place..).zip(self.slots.iter_mut().skip(place));
         let found = slots.find_map(|(place, slot)| {
@@ -169,7 +169,7 @@ impl Slab {
             slot.request.take().map(|boxed| (place + 1, *boxed))
         });
         if found.is_none() {
-            self.free.clear(); // it has room for all slots
+            self.free.clear(); // its capacity is enough for all slots
             let free = (0..).zip(&self.slots).filter(|(_, slot)| slot.request.is_none());
             self.free.extend(free.map(|(index, _)| index));
             self.note_room();
@@ -180,7 +180,7 @@ impl Slab {
         found
     }
 
-    /// Gives a request another user_data.
+    /// Changes a request's user_data.
     pub fn rename(&mut self, id: Id, user_data: u64) {
         let Some(request) = self.get_mut(id) else { return };
         request.user_data = user_data;
@@ -191,45 +191,45 @@ impl Slab {
         }
     }
 
-    /// How many requests there are.
+    /// Number of requests.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no requests.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Every request's id, oldest slot first.
+    /// The ids of all requests, in the order of slots.
     pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
         self.slots_where(|_| true)
     }
 
-    /// The first request's id from this slot on, to go through all of them while they change.
+    /// The id of the first request from this slot on. Allows walking all requests while they change.
     pub fn next_from(&self, place: usize) -> Option<Id> {
         let mut slots = (place..).zip(self.slots.get(place..)?);
         let (index, slot) = slots.find(|(_, slot)| slot.request.is_some())?;
         Some(Id { index: index as u32, generation: slot.generation })
     }
 
-    /// Whether a request that has begun may be elsewhere than on a list of its descriptor's entry: at a worker, say. A hint, so
-    /// that a close looks at all requests only then.
+    /// True if a request that has begun may be elsewhere than on a list of its descriptor's entry: at a worker, say.
+    /// A hint: only then a close has to check all requests.
     pub fn is_scattered(&self) -> bool {
         self.scattered
     }
 
-    /// Says so, or that a look at all requests found none.
+    /// Sets the hint, or clears it after a check of all requests found none.
     pub fn note_scattered(&mut self, scattered: bool) {
         self.scattered = scattered;
     }
 
-    /// How many requests have come since this one.
+    /// Number of requests that have come since this one.
     pub fn age(&self, id: Id) -> u64 {
         self.arrivals - self.slots[id.index as usize].arrival
     }
 
-    /// The ids of those `wanted` of the requests with this user_data, the youngest first. NOMEM where there are too many.
+    /// The ids of the `wanted` requests with this user_data, the youngest first. NOMEM if there are too many.
     pub fn with_user_data(&self, user_data: u64, wanted: impl Fn(&Request) -> bool) -> Result<Vec<Id>, Errno> {
         let same = |slot: &Slot| slot.user_data == user_data && slot.request.as_deref().is_some_and(&wanted);
         let mut found = Vec::new();
@@ -256,14 +256,15 @@ impl Slab {
             .map(|(index, slot)| Id { index: index as u32, generation: slot.generation })
     }
 
-    /// Where requests of this user_data are. Programs count them up or use addresses: the upper bits of the product
-    /// depend on all bits of either.
+    /// The bucket for this user_data. Programs use counters or addresses: the upper bits of the product depend on all
+    /// bits of either.
     fn bucket(&self, user_data: u64) -> usize {
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 divided by the golden ratio
         (user_data.wrapping_mul(GOLDEN) >> (64 - self.buckets.len().trailing_zeros())) as usize
     }
 
-    /// Puts a slot with a request at the beginning of its bucket; all slots when there are more of them than buckets.
+    /// Puts a slot with a request at the front of its bucket. Rebuilds all buckets if there are more slots than
+    /// buckets.
     fn enter_bucket(&mut self, index: u32) {
         if self.slots.len() > self.buckets.len() {
             return self.fill_buckets();
@@ -295,7 +296,7 @@ impl Slab {
         }
     }
 
-    /// Makes the buckets anew, twice as many as there are slots.
+    /// Rebuilds the buckets, at least twice as many as there are slots.
     #[cold]
     fn fill_buckets(&mut self) {
         self.buckets.clear();
@@ -321,14 +322,14 @@ impl core::ops::IndexMut<Id> for Slab {
     }
 }
 
-/// A request's place in a [`List`].
+/// A request's neighbours in a [`List`].
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Neighbours {
     before: Option<Id>,
     after: Option<Id>,
 }
 
-/// A list through the requests of a slab, served from its first member on.
+/// A list through the requests of a slab, served from the front.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct List {
     first: Option<Id>,
@@ -341,7 +342,7 @@ impl List {
         self.first
     }
 
-    /// Whether the list has no member.
+    /// True if the list has no member.
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -381,7 +382,7 @@ impl List {
         self.first = Some(id);
     }
 
-    /// Takes `id`, which must be on this list, off it.
+    /// Removes `id`, which must be on this list.
     pub fn remove(&mut self, slab: &mut Slab, id: Id) {
         let Neighbours { before, after } = core::mem::take(&mut slab[id].neighbours);
         match before {

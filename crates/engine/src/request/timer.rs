@@ -1,5 +1,5 @@
-//! Deadlines of a ring's TIMEOUT and LINK_TIMEOUT requests: one heap a clock, with each request knowing its place, so
-//! that arming and cancelling cost the logarithm of their number.
+//! Deadlines of a ring's TIMEOUT and LINK_TIMEOUT requests. There is one heap for each clock. Each request knows its
+//! place in it, so arming and cancelling cost the logarithm of the number of timers.
 
 use super::{Id, Slab};
 use crate::alloc;
@@ -8,7 +8,7 @@ use crate::Errno;
 
 #[derive(Default)]
 struct Heap {
-    /// Deadline, order of arming, request: the smallest first.
+    /// Deadline, order of arming, request: the smallest deadline first.
     entries: Vec<(u64, u64, Id)>,
 }
 
@@ -20,7 +20,7 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// Whether no timer is armed.
+    /// True if no timer is armed.
     pub fn is_empty(&self) -> bool {
         self.heaps.iter().all(|heap| heap.entries.is_empty())
     }

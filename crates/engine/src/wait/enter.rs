@@ -15,7 +15,7 @@ use crate::{descriptors, process, stats, thread, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
-/// Flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
+/// Flags that this engine serves; others fail with EINVAL, as on a kernel that does not have them.
 pub const FLAGS: u32 = IORING_ENTER_GETEVENTS
     | IORING_ENTER_SQ_WAKEUP
     | IORING_ENTER_SQ_WAIT
@@ -37,12 +37,12 @@ pub struct Enter {
     pub arg_size: usize,
 }
 
-/// Submits and waits: how many SQEs were consumed.
+/// Submits and waits; returns the number of SQEs consumed.
 pub fn enter(call: &Enter) -> Result<u32, Errno> {
     serve::<true>(call)
 }
 
-/// The same, on a ring that is disturbed perhaps as another call.
+/// Serves a call. If `AS_ASKED`, chaos may first turn it into another call.
 #[inline(always)]
 fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     process::notice_fork();
@@ -55,8 +55,8 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     }
     let mut guard = match ring.lock() {
         Ok(guard) => guard,
-        // A signal handler interrupted the engine on this very ring: the interrupted call consumes these SQEs before it
-        // lets go, so they are as good as submitted; waiting is impossible.
+        // A signal handler interrupted the engine on this very ring. The interrupted call consumes these SQEs before
+        // it releases the ring, so they count as submitted. Waiting is impossible.
         Err(LockFailure::Reentry) if call.to_submit != 0 => {
             if !mutated(Mutation::HandlersSqesForgotten) {
                 ring.owed.fetch_add(call.to_submit, Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     }
 }
 
-/// The call on a ring that is disturbed: perhaps it fails, takes fewer SQEs, or does not wait.
+/// Serves a call on a ring with chaos: it may fail, take fewer SQEs, or not wait.
 #[cold]
 fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     let asks = call.flags & IORING_ENTER_GETEVENTS != 0;
@@ -138,11 +138,11 @@ fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     Ok(submitted)
 }
 
-/// IORING_ENTER_GETEVENTS: waits as the call asks.
+/// Serves IORING_ENTER_GETEVENTS: waits as the call asks.
 pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let dropped = &guard.ring().dropped;
     if dropped.load(Ordering::Relaxed) {
-        // Told once, as natively (`io_cqring_wait` in io_uring/io_uring.c).
+        // Reported once, as natively (`io_cqring_wait` in io_uring/io_uring.c).
         dropped.store(false, Ordering::Relaxed);
         return Err(Errno::BADR);
     }
@@ -160,7 +160,8 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
     }
 }
 
-/// The signal mask is none: only who has to sleep is told, as in `io_cqring_wait` in io_uring/io_uring.c.
+/// Handles an invalid signal mask. Only a call that has to sleep fails, as in `io_cqring_wait` in
+/// io_uring/io_uring.c.
 #[cold]
 fn refuse_to_sleep(guard: RingGuard, wish: &Wish, error: Errno) -> Result<(), Errno> {
     let ring = guard.ring();
@@ -173,12 +174,12 @@ fn refuse_to_sleep(guard: RingGuard, wish: &Wish, error: Errno) -> Result<(), Er
     }
 }
 
-/// The ring that a call names which panicked, if it can be told.
+/// Returns the ring named by a call that panicked, if it can be found.
 pub fn struck_ring(call: &Enter) -> Option<&'static Ring> {
     named_ring(call).ok()
 }
 
-/// The ring that the call names, by number or by the calling thread's registration.
+/// Returns the ring that the call names, by number or by the calling thread's registration.
 #[inline]
 fn named_ring(call: &Enter) -> Result<&'static Ring, Errno> {
     let fd = if call.flags & IORING_ENTER_REGISTERED_RING != 0 {
@@ -192,12 +193,12 @@ fn named_ring(call: &Enter) -> Result<&'static Ring, Errno> {
     table::ring(fd).or_else(|| table::adopt(fd)).ok_or_else(|| not_a_ring(fd))
 }
 
-/// Why a number that names no ring is refused: an open descriptor with EOPNOTSUPP, a closed one with EBADF.
+/// The error for a number that names no ring: EOPNOTSUPP if it is open, EBADF if it is closed.
 pub fn not_a_ring(fd: i32) -> Errno {
     descriptors::check_open(fd).err().unwrap_or(Errno::OPNOTSUPP)
 }
 
-/// Submits, and makes the calls that this thread makes itself.
+/// Submits, and makes the calls that the submitting thread makes itself.
 #[inline(always)]
 fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> {
     guard.calls.begin();
@@ -210,7 +211,7 @@ fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> 
     submitted
 }
 
-/// `EEXIST` when another thread is this ring's only submitter.
+/// Returns `EEXIST` if another thread is this ring's only submitter.
 #[inline(always)] // in each call
 fn check_issuer(guard: &RingGuard) -> Result<(), Errno> {
     if guard.issuer == 0 || guard.issuer == thread::id() {
@@ -219,14 +220,14 @@ fn check_issuer(guard: &RingGuard) -> Result<(), Errno> {
     Err(Errno::EXIST)
 }
 
-/// Whether the CQ holds what the call waits for, and [`wait`] would find nothing else to do. Anything out of the ordinary
-/// is left to it.
+/// True if the CQ holds what the call waits for, and [`wait`] would find nothing else to do. Unusual cases are left
+/// to `wait`.
 #[inline(always)] // in each call that waits
 fn has_enough_for(guard: &RingGuard, call: &Enter) -> bool {
     let ring = guard.ring();
     let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete != 0;
     let pending = guard.has_pending() || ring.has_arrived() || ring.driver.is_announced();
-    // A ring of this process alone: nobody moves the backlog meanwhile.
+    // The ring is not shared, so no other process moves the backlog meanwhile.
     let special = guard.iopoll.is_some() || guard.is_shared() || guard.has_own_backlog() || guard.is_closed();
     if !plain || pending || special || check_waiter(guard).is_err() {
         return false;
@@ -236,7 +237,7 @@ fn has_enough_for(guard: &RingGuard, call: &Enter) -> bool {
     ready.is_ok_and(|ready| ready >= wanted)
 }
 
-/// With `IORING_SETUP_DEFER_TASKRUN` only the submitter may wait.
+/// Checks the waiter: with `IORING_SETUP_DEFER_TASKRUN` only the submitter may wait.
 #[inline(always)] // in each call that waits
 fn check_waiter(guard: &RingGuard) -> Result<(), Errno> {
     if guard.ring().has(IORING_SETUP_DEFER_TASKRUN) {
@@ -253,8 +254,8 @@ struct Extended {
     time: Option<Timespec>,
 }
 
-/// What there is to wait for, and the signal mask or why it is none; reads the extended argument. Source:
-/// `io_get_ext_arg` in io_uring/io_uring.c.
+/// Returns what to wait for, and the signal mask or its error. Reads the extended argument. Source: `io_get_ext_arg`
+/// in io_uring/io_uring.c.
 fn wish(guard: &RingGuard, call: &Enter) -> Result<(Wish, Result<Option<u64>, Errno>), Errno> {
     let clock = guard.clock;
     let min_complete = call.min_complete;

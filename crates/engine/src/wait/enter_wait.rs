@@ -1,7 +1,8 @@
 //! The driver: exactly one thread of a process sleeps on a ring's poll set and fires its timers.
 //!
-//! `driver::owner` says who that is. It says who *sleeps* on the poll set: looking at it and serving events happens under the
-//! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
+//! `driver::owner` records which thread that is. The role is only about the sleep on the poll set. Polling it without
+//! a sleep and serving events happen under the ring's lock, by any thread. So a hand-over in the middle loses
+//! nothing: events are hints that lead to another attempt.
 
 use super::sleep::{lock_again, sleep, Ended};
 use crate::driver::owner::Taken;
@@ -17,14 +18,15 @@ use crate::thread;
 use crate::Errno;
 use core::sync::atomic::Ordering;
 
-/// What io_uring_enter(2) was asked to wait for.
+/// The completions and times that io_uring_enter(2) was asked to wait for.
 #[derive(Clone, Copy)]
 pub struct Wish {
     /// Completions that must be there.
     pub min_complete: u32,
-    /// When to give up, by `clock`.
+    /// The time to give up, by `clock`.
     pub deadline_ns: Option<u64>,
-    /// The end of the minimum wait, by `clock`: until then only `min_complete` ends the wait, from then on any completion.
+    /// The end of the minimum wait, by `clock`. Until then only `min_complete` ends the wait, afterwards any
+    /// completion does.
     pub minimum_ns: Option<u64>,
     /// The clock of both.
     pub clock: Clock,
@@ -33,16 +35,16 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// How long the next sleep may be, if not for ever.
+    /// The longest time for the next sleep; `None` without a limit.
     pub fn left_ns(&self) -> Option<u64> {
         let until_ns = self.minimum_ns.or(self.deadline_ns);
         until_ns.map(|until_ns| until_ns.saturating_sub(self.clock.now_ns()))
     }
 }
 
-/// The total of the CQ that ends a wait for `min_complete` CQEs, natively a signed number: of a negative one there is enough.
-/// What is there already counts by the words in ring memory: of a
-/// head beyond the tail the difference is as large as can be, and there is nothing to wait for.
+/// The CQ total that ends a wait for `min_complete` CQEs. Natively the count is signed: a negative one is satisfied
+/// at once. CQEs already there count by the words in ring memory. With a head beyond the tail their number is huge,
+/// and there is nothing to wait for.
 fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
     let view = guard.memory.view;
     let wanted = min_complete.min(view.layout().cq_entries);
@@ -61,7 +63,7 @@ pub fn wait(guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     wait_until(guard, wish, None)
 }
 
-/// Waits until the total of the CQ has come to `target`, or as [`wait`] does.
+/// Waits until the CQ total has reached `target`; without a target, as [`wait`] does.
 pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Result<(), Errno> {
     let mut wait = Wait::begin(&mut guard, wish, target).inspect_err(|_| guard.call_helper())?;
     let result = loop {
@@ -91,23 +93,24 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     result
 }
 
-/// One thread's wait. It stays where it is: its address says which frame of the thread has the driver's role.
+/// One thread's wait. It does not move: its address identifies the frame that has the driver's role.
 pub(super) struct Wait {
     pub wish: Wish,
-    /// The total of the CQ that ends it.
+    /// The CQ total that ends it.
     target: u64,
-    /// How many TIMEOUTs had ended of themselves when it began: one more ends it.
+    /// Number of TIMEOUTs that had expired when it began: one more ends it.
     timeouts: u32,
-    /// It ends as soon as what is there is posted, whatever another process does to the words that they share.
+    /// It ends once the completions that are there are posted, whatever another process does to the shared words.
     only_asks: bool,
-    /// A thread polls the ring, and does all there is to do for it. The role then only says who sleeps with a signal mask.
+    /// A thread polls the ring and does all of its work. The role then only says which thread sleeps with a signal
+    /// mask.
     pub polled: bool,
     taken: Taken,
     is_recorded: bool,
 }
 
 impl Wait {
-    /// Posts what there is for the program, without a sleep.
+    /// Begins a wait: posts the completions that are there, without a sleep.
     fn begin(guard: &mut RingGuard, wish: &Wish, target: Option<u64>) -> Result<Wait, Errno> {
         guard.ring().driver.handover.visit();
         if wish.min_complete != 0 {
@@ -129,37 +132,37 @@ impl Wait {
         Ok(wait)
     }
 
-    /// Looks at the poll set where no sleep may follow that does.
+    /// Checks the poll set in cases where no sleep that checks it may follow.
     fn look_first(&self, guard: &mut RingGuard) {
-        // Completions must not keep what is ready behind them from being seen for ever.
+        // A steady supply of completions must not hide later readiness forever.
         let is_due = || guard.ring().driver.handover.visits().is_multiple_of(8) && self.is_satisfied(guard);
         if self.wish.min_complete == 0 || is_due() {
             guard.drive();
         }
         if self.wish.min_complete == 0 && guard.poll_set.has_postponed() {
-            // The program asks what there is now: attempts that were put off are due.
+            // The program asks for what is there now, so postponed attempts are due.
             guard.verify();
             guard.collect();
         }
     }
 
-    /// Whether there is nothing to wait for any more.
+    /// True if there is nothing left to wait for.
     fn is_over(&self, guard: &RingGuard) -> bool {
         self.only_asks || self.is_satisfied(guard)
     }
 
-    /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
+    /// True if the CQ holds what is waited for, or a TIMEOUT has expired since the wait began.
     fn is_satisfied(&self, guard: &RingGuard) -> bool {
         self.is_reached(&guard.control.lock_post())
     }
 
-    /// The same, under the post lock.
+    /// Checks [`is_satisfied`](Self::is_satisfied) under the post lock.
     pub fn is_reached(&self, post: &PostLock) -> bool {
         let timeouts = &post.control().header().waiters.timeouts;
         post.cq_total() >= self.target || timeouts.load(Ordering::Relaxed) != self.timeouts
     }
 
-    /// Registers the thread as one that waits: what the futex word holds. `None` if it need not wait.
+    /// Registers the thread as a waiter and returns the value of the futex word. `None` if it need not wait.
     pub fn register(&self, guard: &RingGuard, in_futex: bool) -> Option<u32> {
         let mut post = guard.control.lock_post();
         if self.is_reached(&post) {
@@ -168,7 +171,7 @@ impl Wait {
         Some(post.register_waiter(self.target, in_futex))
     }
 
-    /// Whether the thread drives the ring: it sleeps on the poll set and until the next deadline.
+    /// True if the thread drives the ring: it sleeps on the poll set and until the next deadline.
     pub fn is_driving(&self) -> bool {
         self.taken != Taken::No
     }
@@ -178,7 +181,7 @@ impl Wait {
         core::ptr::from_ref(self) as usize
     }
 
-    /// Drives the ring from now on, if nobody else does.
+    /// Takes the driver role, if no other thread has it.
     fn take_role(&mut self, guard: &mut RingGuard) {
         if self.is_driving() || (self.polled && self.wish.sigmask.is_none()) {
             return;
@@ -193,12 +196,12 @@ impl Wait {
         guard.leave_helper();
     }
 
-    /// After a sleep: a handler of the program's that interrupted it has given the role up.
+    /// Checks the role after a sleep: a handler of the program's that interrupted it has given the role up.
     fn look_after_role(&mut self, guard: &RingGuard) {
         self.taken = guard.ring().driver.handover.still(self.taken, thread::id(), self.frame());
     }
 
-    /// What is left to do before a sleep. True when there was something, which may end the wait.
+    /// Does the work left before a sleep. True if there was some, which may end the wait.
     fn has_looked(&self, guard: &mut RingGuard) -> bool {
         if self.polled {
             return false;
@@ -220,28 +223,28 @@ impl Wait {
         false
     }
 
-    /// Tells who traces that the call waits, once.
+    /// Records once, for a tracer, that the call waits.
     fn record(&mut self, guard: &mut RingGuard) {
         if !core::mem::replace(&mut self.is_recorded, true) {
             guard.record(|it| it.cqring_wait(self.wish.min_complete));
         }
     }
 
-    /// A sleep ended by a signal or a deadline: how the wait does, unless it goes on.
+    /// Returns the result of the wait after a signal or a deadline ended a sleep. `None` if the wait goes on.
     fn end_early(&mut self, guard: &RingGuard, ended: &Ended) -> Option<Result<(), Errno>> {
         let is_minimum_over = ended.why == Errno::TIME && self.wish.minimum_ns.take().is_some();
         if is_minimum_over && self.wish.deadline_ns.is_some() && guard.cq_is_empty() {
             self.target = guard.cq_total() + 1;
             return None;
         }
-        // io_getevents(2) looks for itself.
+        // io_getevents(2) checks its own events.
         let of_aio = guard.is_context();
         let now = || !of_aio && !guard.cq_is_empty() || self.is_satisfied(guard);
         let done = ended.held_cqes.filter(|_| !of_aio).unwrap_or_else(now);
         Some(if done { Ok(()) } else { Err(ended.why) })
     }
 
-    /// Gives the role back, and lets go of the ring.
+    /// Gives the role back, and releases the ring.
     fn end(self, mut guard: RingGuard) {
         let ring = guard.ring();
         guard.settle_readability();
@@ -259,7 +262,7 @@ impl Wait {
     }
 }
 
-/// The calling thread has left waits unseen, which end now.
+/// Ends the waits that the calling thread has left unseen.
 #[cold]
 fn give_up_what_was_left(guard: RingGuard) -> Result<RingGuard, Errno> {
     let (ring, cookie) = (guard.ring(), guard.cookie);

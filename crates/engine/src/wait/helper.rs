@@ -1,14 +1,19 @@
 //! The helper: one thread a process that drives rings whose program stays away.
 //!
-//! The first call that leaves something pending, or files to be opened by a worker, starts it. It takes a ring's driver
-//! role only after the program has stayed away for a period, unless the program is known to look at the CQ only; it loses
-//! the role to the next thread that waits in enter, which takes the ring's poll set out of the helper's. A program that
-//! waits in enter meets it less and less: the period doubles each time it has come by itself, and a look that finds it so
-//! takes no lock. With nothing pending, or a thread asleep in enter, the helper does not tick. On a ring whose completions
-//! wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
+//! The helper starts with the first call that leaves something pending, or that leaves files to be opened by a
+//! worker.
 //!
-//! What both sides know of each other is in `driver::owner`, under the ring's lock. `MAILBOX` is where rings are handed
-//! over; its lock comes after a ring's. A `Driven` belongs to the helper thread alone.
+//! - It takes a ring's driver role only after the program has stayed away for a period, unless the program is known
+//!   to read only the CQ.
+//! - It loses the role to the next thread that waits in enter. That thread takes the ring's poll set out of the
+//!   helper's.
+//! - A program that waits in enter is disturbed less and less. The period doubles each time the program has come by
+//!   itself, and the check that finds this takes no lock.
+//! - It does not tick with nothing pending, or with a thread asleep in enter.
+//! - On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
+//!
+//! `driver::owner` holds the state shared by the helper and the ring's users, under the ring's lock. Rings are handed
+//! over at `MAILBOX`, whose lock comes after a ring's. A `Driven` belongs to the helper thread alone.
 
 use crate::device;
 use crate::driver::owner::Duty;
@@ -29,23 +34,23 @@ use crate::{descriptors, thread, Errno};
 use anyring_abi::IORING_SETUP_DEFER_TASKRUN;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// How long a program may stay away before the helper takes over, in nanoseconds.
+/// The time that a program may stay away before the helper takes over, in nanoseconds.
 const PERIOD_NS: u64 = 1_000_000;
 /// The longest period, for programs that have waited in enter for longer than that.
 const LONGEST_PERIOD_NS: u64 = 64 * PERIOD_NS;
-/// How often it starts anew after a panic outside of every ring.
+/// Number of restarts of the helper's loop after a panic outside of every ring.
 const LIVES: usize = 8;
-/// The helper ends after this long with nothing to do, in nanoseconds.
+/// The time without work after which the helper ends, in nanoseconds.
 const IDLE_NS: u64 = 2_000_000_000;
-/// The same once the process has no ring at all.
+/// The time after which the helper ends once the process has no ring at all, in nanoseconds.
 const LINGER_NS: u64 = 100_000_000;
 
 const ENGINE_END: u64 = 1;
 
-/// The helper's thread pointer; 0 when there is none. Relaxed: a thread finds what it has stored itself, or no pointer of its own.
+/// The helper's thread pointer; 0 if there is none. Relaxed: a thread finds its own store, or no pointer of its own.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the calling thread is the helper, which must not sleep but for events.
+/// True if the calling thread is the helper, which may sleep only to wait for events.
 fn is_this_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == thread_pointer()
 }
@@ -54,8 +59,8 @@ fn now_ns() -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Starts the thread. False if there cannot be one, or not in the handler of the program's that this is in: its thread's next
-/// call tries again. A program that makes calls in handlers only has one after some tries.
+/// Starts the helper's thread. False if there cannot be one, or if none is made in the handler of the program's that
+/// this is in: the thread's next call tries again. After some tries one is made even in a handler.
 pub fn start((): ()) -> bool {
     const TRIES: u32 = 3;
     static TRIED: AtomicU32 = AtomicU32::new(0);
@@ -63,7 +68,7 @@ pub fn start((): ()) -> bool {
         || TRIED.fetch_add(1, Ordering::Relaxed) >= TRIES && thread::spawn_needed(run, core::ptr::null_mut())
 }
 
-/// In a forked child there is no helper: a thread of the child's may get its pointer.
+/// Forgets the helper in a forked child, where another thread may get its thread pointer.
 pub fn reset_after_fork() {
     THREAD.store(0, Ordering::Relaxed);
 }
@@ -72,10 +77,10 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-helper");
     THREAD.store(thread_pointer(), Ordering::Relaxed);
     CLOSED_ELSEWHERE.set(|fd| is_this_thread() && wq::queue_close(fd));
-    // Deadlines are met as the kernel's own timers do, not up to 50 us later.
+    // Timers fire as the kernel's own do, not up to 50 us later.
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
     let mut rings = DrivenRings(Vec::new());
-    // A panic outside of every ring has cost none of them anything: on with them.
+    // A panic outside of every ring has damaged none of them: go on with them.
     let ended = (0..LIVES).find_map(|_| match mutated(Mutation::HelpersPanicEscapes) {
         true => Some(rings.watch()),
         false => contain_any(|| rings.watch()),
@@ -84,10 +89,10 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         crate::log::line(&format!("the helper ended: {error}"));
         let _ = contain_any(|| rings.give_up());
     }
-    // Another helper may have begun since this one has left the mailbox.
+    // Another helper may have begun since this one left the mailbox.
     let _ = THREAD.compare_exchange(thread_pointer(), 0, Ordering::Relaxed, Ordering::Relaxed);
     if !thread::is_needed() {
-        // As late as this, since it takes a while: a new ring gets another helper.
+        // This late, since it takes a while: a new ring gets another helper.
         device::destroy_spare();
     }
     core::ptr::null_mut()
@@ -99,24 +104,24 @@ struct DrivenRings(Vec<Driven>);
 /// A ring that the helper knows.
 struct Driven {
     ring: &'static Ring,
-    /// The program's visits when last looked.
+    /// The program's visits at the last check.
     visits: u32,
     period_ns: u64,
-    /// When to look again without being told, by CLOCK_MONOTONIC.
+    /// The time of the next check without a call, by CLOCK_MONOTONIC.
     due_ns: Option<u64>,
-    /// An event of the ring's poll set or engine end came.
+    /// The ring's poll set or engine end has an event.
     event: bool,
-    /// Nothing is pending, or a thread of the program sees to it.
+    /// Nothing is pending, or a thread of the program drives.
     idle: bool,
-    /// Closed under a number, waiting for its last copy to go: its engine end is registered.
+    /// Closed under one number, with copies left: its engine end is registered, to see the last one go.
     orphan: bool,
-    /// A look at it has panicked.
+    /// A check of it has panicked.
     struck: bool,
-    /// Somebody keeps it and has a note to tell the helper.
+    /// Another thread holds it, and has a note to wake the helper.
     busy: bool,
-    /// Its poll set, once that was in the helper's.
+    /// Its poll set, once that has been in the helper's.
     poll_set: i32,
-    /// There is none, or the helper's did not take it.
+    /// It has no poll set, or the helper's did not take that.
     refused: bool,
 }
 
@@ -165,14 +170,14 @@ impl DrivenRings {
 
     fn take_in(&mut self) {
         if let Some(mut mailbox) = MAILBOX.lock() {
-            // Where there is no memory they wait for the next round.
+            // Without memory they wait for the next round.
             if self.0.try_reserve(mailbox.waiting()).is_ok() {
                 self.0.extend(mailbox.take().into_iter().map(Driven::new));
             }
         }
     }
 
-    /// Ends the thread unless something is to be done.
+    /// Ends the thread unless there is something to do.
     fn leave(&mut self) -> bool {
         self.0.retain_mut(|driven| !driven.let_go());
         if !self.0.is_empty() {
@@ -186,7 +191,8 @@ impl DrivenRings {
         ends
     }
 
-    /// The thread ends before its time: whoever leaves something pending next starts a new one.
+    /// Gives all rings up when the thread ends early. The next thread that leaves something pending starts a new
+    /// helper.
     fn give_up(&mut self) {
         loop {
             for mut driven in self.0.drain(..) {
@@ -225,7 +231,8 @@ impl Driven {
         core::ptr::from_ref(self.ring) as u64
     }
 
-    /// [`Driven::tick`]; a panic in it breaks that ring, which is looked at once more when its requests have been ended.
+    /// Runs [`Driven::tick`]. A panic in it breaks that ring, which is checked once more after its requests have been
+    /// ended.
     fn tick_contained(&mut self, now_ns: u64) -> bool {
         let ring = self.ring;
         let ticked = match mutated(Mutation::HelpersPanicEscapes) {
@@ -243,7 +250,7 @@ impl Driven {
         true
     }
 
-    /// Does what is to be done now. False when the helper is done with the ring.
+    /// Does what is due now. False if the helper is done with the ring.
     fn tick(&mut self, now_ns: u64) -> bool {
         if self.busy {
             return true;
@@ -266,7 +273,7 @@ impl Driven {
         }
     }
 
-    /// Whether the program has asked for events since this was last asked.
+    /// True if the program has asked for events since the last check.
     fn came(&mut self) -> bool {
         let visits = self.ring.driver.handover.visits();
         core::mem::replace(&mut self.visits, visits) != visits
@@ -277,7 +284,7 @@ impl Driven {
         self.due_ns = Some(now_ns + self.period_ns);
     }
 
-    /// Looks at the ring, under its lock. False when the helper is done with it.
+    /// Checks the ring under its lock. False if the helper is done with it.
     fn look(&mut self, duty: Duty, now_ns: u64) -> bool {
         let mut guard = match self.ring.lock_soon() {
             Ok(guard) => guard,
@@ -293,15 +300,15 @@ impl Driven {
             return false;
         }
         let handover = &self.ring.driver.handover;
-        // What appears from here on, under this hold of the lock, is seen before the helper sleeps.
+        // Work that appears from here on, under this hold of the lock, is seen before the helper sleeps.
         handover.look_later();
         if let Ok(head) = guard.consumed() {
             handover.note_head(head);
         }
         self.due_ns = None;
         if !guard.has_pending() || handover.has_thread() {
-            // Also where it drives: what makes events with nothing pending is nothing that anybody waits for. And a thread
-            // that sleeps in enter calls when it leaves something pending.
+            // Also if the helper drives: events without a pending request are spurious. A thread asleep in enter
+            // calls the helper when it leaves something pending.
             self.rest(&mut guard);
         } else if duty == Duty::LookWhenDue && self.came() {
             self.wait_longer(now_ns); // it came while the helper waited for the lock
@@ -315,11 +322,12 @@ impl Driven {
         true
     }
 
-    /// Somebody keeps the ring, perhaps asleep: the helper goes on with the others until it is told.
+    /// Leaves a ring that another thread holds, perhaps asleep. The helper serves the others until it is woken for
+    /// this one.
     fn retry_later(&mut self) -> bool {
         self.busy = true;
         (self.event, self.due_ns) = (true, None);
-        // What is ready there would keep the helper awake.
+        // Readiness there would keep the helper awake.
         self.detach_unlocked();
         self.ring.leave_note(Note::Helper);
         true
@@ -337,7 +345,7 @@ impl Driven {
         }
     }
 
-    /// The helper was told of something: perhaps that a ring is busy no more.
+    /// Makes a busy ring due again: the helper was woken, perhaps because the ring is free.
     fn try_again(&mut self) {
         if core::mem::take(&mut self.busy) {
             self.event = true;
@@ -345,7 +353,7 @@ impl Driven {
         }
     }
 
-    /// Nobody uses the ring any more, but the kernel's AIO still has transfers of it: its end waits for them.
+    /// True if the end of an unused ring has to wait for its transfers at the kernel's AIO.
     fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
         guard.take_events(When::Later);
         crate::issue::device::reap(guard);
@@ -364,7 +372,7 @@ impl Driven {
         self.idle = !self.orphan;
     }
 
-    /// Nobody of the program sees to what is pending.
+    /// Serves what is pending, since no thread of the program does.
     fn stand_in(&mut self, guard: &mut RingGuard) {
         let handover = &self.ring.driver.handover;
         self.idle = false;
@@ -387,12 +395,13 @@ impl Driven {
         self.idle = !guard.has_pending() && !self.orphan;
     }
 
-    /// A deferred ring: tell its owner once that there is something, then wait until it has been there.
+    /// Announces work to the owner of a deferred ring, once. Then the helper rests until the owner has entered the
+    /// ring.
     fn signal(&mut self, guard: &mut RingGuard) {
         if self.ring.driver.is_announced() {
             return self.rest(guard);
         }
-        // A put-off attempt is the owner's to make: its completion would be.
+        // A postponed attempt is the owner's to make, as is its completion.
         if guard.poll_set.has_postponed() || guard.has_work_for_owner() {
             guard.announce_work();
             return self.rest(guard); // the owner calls again when it has been there
@@ -400,7 +409,7 @@ impl Driven {
         self.watch(guard);
     }
 
-    /// Sleeps on the ring's poll set from now on.
+    /// Watches the ring: sleeps on its poll set from now on.
     fn watch(&mut self, guard: &mut RingGuard) {
         if !self.refused {
             guard.attach();
@@ -414,7 +423,7 @@ impl Driven {
         self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
     }
 
-    /// Registers the engine's end of a ring with other copies once; true when the last of them is gone.
+    /// Registers the engine's end, once, of a ring with other copies. True if the last copy is gone.
     fn last_copy_went(&mut self, guard: &mut RingGuard) -> bool {
         if !self.orphan {
             let (set, data) = (SET.load(Ordering::Relaxed), self.address() | ENGINE_END);
@@ -439,11 +448,11 @@ impl Driven {
         table::end_if_unused(self.ring);
     }
 
-    /// Forgets a ring that needs no helper; false when it does after all.
+    /// Forgets a ring that needs no helper. False if it does need one.
     fn let_go(&mut self) -> bool {
         let mut guard = match self.ring.lock_soon() {
             Ok(guard) => guard,
-            Err(LockFailure::Busy) => return false, // looked at again after another idle time
+            Err(LockFailure::Busy) => return false, // checked again after another idle time
             Err(_) => return true,
         };
         let handover = &self.ring.driver.handover;

@@ -1,15 +1,17 @@
-//! Rings of polled devices (IORING_SETUP_IOPOLL, and HYBRID_IOPOLL): they take O_DIRECT transfers and little else, and whoever
-//! wants a completion comes for it.
+//! Rings of polled devices (IORING_SETUP_IOPOLL, and HYBRID_IOPOLL). They take O_DIRECT transfers and little else,
+//! and their completions must be asked for.
 //!
-//! Outside the kernel nobody can poll a device's queue: a worker waits for the transfer. What it brings is kept, as the
-//! kernel keeps it, until a thread asks in enter, or comes to the CQ at once while one does. With IORING_SETUP_SQPOLL the
-//! polling thread always asks. Errors from before the transfer, and other operations, come by themselves.
+//! Outside the kernel a device's queue cannot be polled: a worker waits for the transfer. Its result is kept, as the
+//! kernel keeps it, until a thread asks in enter. While a thread asks, results go to the CQ at once. With
+//! IORING_SETUP_SQPOLL the polling thread always asks. Errors from before the transfer, and other operations,
+//! complete by themselves.
 //!
-//! Which files can be polled is what it is in the kernel: those opened with O_DIRECT on file systems that have the
-//! operation. A read needs a device with queues for it besides (`queue/io_poll` in sysfs) and is EOPNOTSUPP elsewhere; a
-//! write does more than its transfer, is not polled, and goes through (`iomap_dio_bio_iter` in fs/iomap/direct-io.c).
+//! The same files can be polled as in the kernel: those opened with O_DIRECT on file systems that have the operation.
+//! A read also needs a device with queues for polling (`queue/io_poll` in sysfs); elsewhere it fails with EOPNOTSUPP.
+//! A write does more than its transfer: it is not polled, and succeeds (`iomap_dio_bio_iter` in
+//! fs/iomap/direct-io.c).
 //!
-//! All of this is part of a ring's state: touched under its lock only.
+//! All of this is part of a ring's state, under its lock.
 
 use crate::issue::iopoll;
 use crate::os::user_read;
@@ -19,7 +21,8 @@ use crate::wait::enter_wait::{wait_until, Wish};
 use crate::Errno;
 use anyring_abi::{GeteventsArg, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG};
 
-/// What `io_validate_ext_arg` in io_uring/io_uring.c looks at: nothing in it matters to a polling wait.
+/// Checks what `io_validate_ext_arg` in io_uring/io_uring.c checks. Nothing in the argument matters to a polling
+/// wait.
 fn check_argument(call: &Enter) -> Result<(), Errno> {
     if call.flags & IORING_ENTER_EXT_ARG == 0 {
         return Ok(());
@@ -30,7 +33,7 @@ fn check_argument(call: &Enter) -> Result<(), Errno> {
     user_read::<GeteventsArg>(call.arg).map(|_| ())
 }
 
-/// Posts what there is. The total of the CQ to sleep for, if there is something to wait for.
+/// Posts the results that are there. Returns the CQ total to sleep for, if there is something to wait for.
 fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
     check_argument(call)?;
     guard.flush_overflow();
@@ -46,11 +49,11 @@ fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
     Ok((missing != 0).then(|| guard.cq_total() + u64::from(missing)))
 }
 
-/// IORING_ENTER_GETEVENTS on a ring of polled devices: returns when the CQ is not empty, when nothing is under way, or when
-/// `min_complete` were found; without a time limit. Source: `io_iopoll_check` in io_uring/io_uring.c.
+/// Serves IORING_ENTER_GETEVENTS on a ring of polled devices, without a time limit. Returns when the CQ is not empty,
+/// when nothing is in flight, or when `min_complete` were found. Source: `io_iopoll_check` in io_uring/io_uring.c.
 pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let (ring, clock, cookie, min_complete) = (guard.ring(), guard.clock, guard.cookie, call.min_complete);
-    // From here on, so that what arrives while transfers are counted is posted, not kept and waited for.
+    // Counted from here on: results that arrive while transfers are counted are posted, not kept and waited for.
     guard.count_asking(1);
     let target = match find(&mut guard, call) {
         Ok(Some(target)) => target,
@@ -64,7 +67,7 @@ pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
     let waited = wait_until(guard, &wish, Some(target));
     if let Ok(mut guard) = ring.lock() {
-        // If the ring ended meanwhile, this may be another one in its place, with threads of its own that ask.
+        // If the ring ended meanwhile, this may be another ring in its place, with threads of its own that ask.
         if guard.cookie == cookie {
             guard.count_asking(-1);
         }

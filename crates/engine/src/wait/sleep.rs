@@ -1,5 +1,5 @@
-//! One sleep of a thread that waits on a ring: on the ring's futex word, on its poll set, or, where a thread polls the ring, on
-//! the eventfd that this one rings.
+//! One sleep of a thread that waits on a ring. It sleeps on the ring's futex word or on its poll set. If a thread
+//! polls the ring, it sleeps on the eventfd that the polling thread signals.
 
 use super::enter_wait::Wait;
 use crate::driver::{may_be_killed, IN_EPOLL, IN_FUTEX};
@@ -17,7 +17,7 @@ use crate::wq;
 use crate::Errno;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
 
-/// Why a thread sleeps no more.
+/// The reason why a thread no longer sleeps.
 pub(super) struct Ended {
     pub why: Errno,
     /// See [`Awake::held_cqes`].
@@ -30,18 +30,18 @@ impl From<Errno> for Ended {
     }
 }
 
-/// Events that end one sleep: those on a caller's stack.
+/// The most events taken per sleep: they are on the caller's stack.
 const EVENTS: usize = 32;
 
-/// A futex wait always has a timeout: the kernel restarts one without after a signal handler with SA_RESTART, where
-/// io_uring_enter(2) returns EINTR.
+/// The timeout of a futex wait without end. Without a timeout the kernel would restart the wait after a signal
+/// handler with SA_RESTART, where io_uring_enter(2) returns EINTR.
 const FOR_EVER_NS: u64 = 1 << 55;
 
-/// IORING_ENTER_SQ_WAIT: waits until the thread that polls the ring has made room in its SQ, or a signal came. `None` when
+/// Serves IORING_ENTER_SQ_WAIT: waits until the polling thread has made room in the SQ, or a signal came. `None` if
 /// the ring has ended. Source: `io_sqpoll_wait_sq` in io_uring/sqpoll.c.
 pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     let (ring, control, cookie) = (guard.ring(), guard.control, guard.cookie);
-    // Nobody waits for this many CQEs: only `announce_room` and a signal end the sleep.
+    // No wait is for this many CQEs: only `announce_room` and a signal end the sleep.
     const NEVER: u64 = u64::MAX;
     os::heed_handlers();
     while guard.sq_is_full() && !guard.is_broken() {
@@ -77,27 +77,27 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     Some(guard)
 }
 
-/// The ring, unless it has ended meanwhile, and perhaps been made anew: a thread that a jump has taken out of the books did not
-/// keep it.
+/// Locks the ring again, unless it has ended meanwhile, and has perhaps begun its next life. A thread whose sleep a
+/// jump has ended did not keep it.
 pub(super) fn lock_again(ring: &'static Ring, cookie: u64) -> Option<RingGuard> {
     ring.lock().ok().filter(|guard| guard.cookie == cookie)
 }
 
-/// What a thread sleeps on.
+/// The object that a thread sleeps on.
 #[derive(Clone, Copy)]
 enum On {
     /// The ring's futex word.
     Futex,
     /// The poll set.
     PollSet(i32),
-    /// The eventfd of a ring that a thread polls, which that one signals: the poll set is its own.
+    /// The eventfd of a polled ring, signalled by the polling thread: the poll set belongs to that thread.
     Eventfd(i32),
-    /// The futex word as well, because there is no descriptor left for a poll set: the thread looks from time to time.
+    /// The futex word, because no descriptor is left for a poll set: the thread checks from time to time.
     NoDescriptor,
 }
 
 impl On {
-    /// What the calling thread is to sleep on, which is made if there is none.
+    /// Chooses the object that the calling thread sleeps on, and makes it if there is none.
     fn choose(guard: &mut RingGuard, wait: &Wait) -> Result<On, Errno> {
         if !wait.is_driving() || (!guard.awaits_events() && wait.wish.sigmask.is_none()) {
             return Ok(On::Futex);
@@ -113,7 +113,7 @@ impl On {
         }
     }
 
-    /// Whether a descriptor ends the sleep.
+    /// The kind of sleep: does a descriptor or the futex word end it?
     fn kind(self) -> Kind {
         match self {
             On::PollSet(_) | On::Eventfd(_) => Kind::Epoll,
@@ -121,7 +121,7 @@ impl On {
         }
     }
 
-    /// Sleeps until somebody ends it, but not for longer than `timeout_ns`: how many events there are.
+    /// Sleeps until woken, but not for longer than `timeout_ns`. Returns the number of events.
     fn sleep(
         self,
         (word, sequence): (&AtomicU32, u32),
@@ -138,7 +138,7 @@ impl On {
                 syscall(libc::SYS_read, [eventfd as usize, &raw mut count as usize, 8, 0, 0, 0]);
                 signalled.map(|_| 0)
             }
-            // The mask is to hold while it sleeps, and no longer.
+            // The mask must hold while it sleeps, and no longer.
             On::NoDescriptor if sigmask.is_some() => Sys::poll(&mut [], timeout_ns, sigmask).map(|_| 0),
             On::Futex | On::NoDescriptor => {
                 Sys::futex_sleep(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|()| 0)
@@ -147,13 +147,13 @@ impl On {
     }
 }
 
-/// After how long the sleep ends of itself, if ever.
+/// The time after which the sleep ends by itself, if ever.
 fn ends_after_ns(guard: &RingGuard, wait: &Wait, on: On, left_ns: Option<u64>) -> Option<u64> {
     let heeds_timers = wait.is_driving() && !wait.polled && !mutated(Mutation::DriverSleepsBeyondTimers);
     let timer_ns = if heeds_timers { guard.timers.next_ns() } else { None };
     let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, on.kind() == Kind::Epoll));
-    // Another process's death is announced by nobody.
-    // What a thread with another table posts may wake nobody.
+    // No wake announces the death of another process, and a post by a thread with another descriptor table may wake
+    // nobody.
     let looks = guard.is_shared() || tables::differ() || !wait.is_driving() && may_be_killed();
     let look_ns = looks.then_some(member::LOOK_NS);
     let unwatched_ns = guard.poll_set.look_ns().filter(|_| wait.is_driving());
@@ -161,14 +161,14 @@ fn ends_after_ns(guard: &RingGuard, wait: &Wait, on: On, left_ns: Option<u64>) -
     first_ns([left_ns, timer_ns, look_ns, unwatched_ns, blind_ns])
 }
 
-/// The least, not by `Option`'s own order, in which none is.
+/// The least, since `Option`'s own order puts `None` first.
 fn first_ns<const N: usize>(ends: [Option<u64>; N]) -> Option<u64> {
     let first_ns = ends.into_iter().fold(u64::MAX, |first_ns, end_ns| first_ns.min(end_ns.unwrap_or(u64::MAX)));
     (first_ns != u64::MAX).then_some(first_ns)
 }
 
-/// Sleeps once, without the ring's lock, and serves what the sleep brought: the ring, if it is there still, and how the sleep
-/// ended, an error for a signal or the deadline.
+/// Sleeps once, without the ring's lock, and serves the events of the sleep. Returns the ring, if it still exists,
+/// and how the sleep ended: with an error for a signal or the deadline.
 pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Result<(), Ended>)> {
     let (ring, control, cookie, driving) = (guard.ring(), guard.control, guard.cookie, wait.is_driving());
     if !wait.polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
@@ -199,10 +199,10 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
         let timeout_ns = first_ns([ends_after_ns, wq::look_again_ns()]);
         on.sleep(word, timeout_ns, wait.wish.sigmask.as_ref(), &mut events)
     };
-    // Before the sleep ends in the books: until then the ring cannot end.
+    // Locked before the sleep is forgotten: until then the ring cannot end.
     let again = lock_again(ring, cookie);
     let held_cqes = awake.held_cqes();
-    // A signal handler that jumped (but not out of here) has ended this sleep in the books already.
+    // A signal handler that jumped (but not out of here) has already ended this sleep in the table.
     drop(awake);
     let mut guard = again?;
     wq::look_again();
@@ -224,7 +224,7 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
     Some((guard, slept))
 }
 
-/// Tells those who post how the driver sleeps, and what wakes it.
+/// Publishes how the driver sleeps, and what wakes it, for threads that post.
 fn note_driver_asleep(guard: &RingGuard, on: On) {
     let (kick, sleeping) = match on {
         On::PollSet(_) => (guard.poll_set.kick(), IN_EPOLL),

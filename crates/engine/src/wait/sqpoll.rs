@@ -1,20 +1,20 @@
 //! SQPOLL: a thread that consumes SQEs as soon as the program has published them, without an enter.
 //!
-//! One `Poller` serves the rings that were attached to each other (`IORING_SETUP_ATTACH_WQ`). Its thread is the only
-//! one that issues and completes requests of its rings, as natively: workers and callers of enter and register leave
-//! that to it (`RingGuard::serves_here`) and `Poller::nudge` it. While it finds nothing to do it spins for the rings'
-//! idle time, then sets IORING_SQ_NEED_WAKEUP and sleeps until it is nudged, a descriptor of an armed request becomes
-//! ready, or a timer is due.
+//! One `Poller` serves all rings that were attached to each other (`IORING_SETUP_ATTACH_WQ`). As natively, only its
+//! thread issues and completes requests of its rings. Workers and callers of enter and register leave that to it
+//! (`RingGuard::serves_here`) and `Poller::nudge` it. Without work it spins for the rings' idle time, then sets
+//! IORING_SQ_NEED_WAKEUP and sleeps. It wakes when it is nudged, a descriptor of an armed request becomes ready, or a
+//! timer is due.
 //!
-//! | part | who may touch it |
+//! | part | used by |
 //! |---|---|
-//! | `waiting` | whoever attaches a ring, and the thread; its own lock |
-//! | `again`, `sleeping` | the thread and whoever nudges it, see `Poller::nudge` |
-//! | `Served` | the thread |
-//! | `Ring::poller`, `Ring::polled_by` | set before the ring is published, cleared by the thread under the ring's lock |
+//! | `waiting` | a thread that attaches a ring, and the polling thread; its own lock |
+//! | `again`, `sleeping` | the polling thread and a thread that nudges it, see `Poller::nudge` |
+//! | `Served` | the polling thread |
+//! | `Ring::poller`, `Ring::polled_by` | set before the ring is published, cleared by the polling thread under the ring's lock |
 //!
-//! The thread keeps the memory of a ring mapped that it serves: a closed ring ends only after the thread let go of it.
-//! It also lets go of a ring that a panic broke (`ring::broken`).
+//! The thread keeps the memory of its rings mapped: a closed ring ends only after the thread has given it up. It also
+//! gives up a ring that a panic broke (`ring::broken`).
 
 mod served;
 
@@ -43,27 +43,27 @@ use std::sync::Arc;
 const FAIR_SHARE: u32 = 8;
 /// Rounds without work after which the clock is read: some microseconds.
 const ROUNDS: u32 = 64;
-/// Rounds without work after which the core is offered to others, for machines that have one: about 100 us.
+/// Rounds without work after which the thread yields its core, for machines with one core: about 100 us.
 const YIELD_ROUNDS: u32 = 32 * ROUNDS;
-/// How often the thread starts anew after a panic outside of every ring.
+/// Number of restarts of the thread's loop after a panic outside of every ring.
 const LIVES: usize = 8;
-/// sched_setaffinity(2) takes this many CPUs.
+/// The most CPUs that sched_setaffinity(2) takes.
 const CPUS: usize = 8192;
 
-/// How io_uring_setup(2) was asked to poll.
+/// The way in which io_uring_setup(2) was asked to poll.
 pub struct Wish {
-    /// Whose thread to share.
+    /// The polling thread to share.
     shared: Option<Arc<Poller>>,
     cpu: Option<u32>,
     idle_ns: u64,
 }
 
-/// What setup's parameters say of polling and attaching. Source: `io_sq_offload_create` in io_uring/sqpoll.c.
+/// Reads the polling and attaching parameters of setup. Source: `io_sq_offload_create` in io_uring/sqpoll.c.
 pub fn wish(params: &Params) -> Result<Option<Wish>, Errno> {
     let polls = params.flags & IORING_SETUP_SQPOLL != 0;
     let mut shared = None;
     if params.flags & IORING_SETUP_ATTACH_WQ != 0 {
-        // Without SQPOLL it shares io-wq, of which there is one a process anyway.
+        // Without SQPOLL the ring shares io-wq; there is one per process anyway.
         let fd = params.wq_fd as i32;
         let ring = process::verified_ring(fd).or_else(|| table::adopt(fd)).ok_or_else(|| no_ring(fd))?;
         if polls {
@@ -81,7 +81,7 @@ pub fn wish(params: &Params) -> Result<Option<Wish>, Errno> {
     Ok(Some(Wish { shared, cpu, idle_ns: u64::from(idle_ms) * 1_000_000 }))
 }
 
-/// Why a number does not name a ring to attach to.
+/// The error for a number that names no ring to attach to.
 fn no_ring(fd: i32) -> Errno {
     let open = crate::wait::enter::not_a_ring(fd) == Errno::OPNOTSUPP && !descriptors::is_own(fd);
     if open {
@@ -91,11 +91,13 @@ fn no_ring(fd: i32) -> Errno {
     }
 }
 
-/// Has a new ring polled. `EINVAL` for a CPU that the thread may not run on, `EAGAIN` where no thread can be made.
+/// Starts polling for a new ring. `EINVAL` for a CPU that the thread may not run on, `EAGAIN` if no thread can be
+/// made.
 pub fn begin(ring: &'static Ring, wish: Wish) -> Result<(), Errno> {
     let mut guard = ring.lock()?;
-    // Neither is left to the thread: for a moment the poll set takes the number that the program's next open expects, and
-    // somebody may keep the ring by then, for whom the thread's other rings do not wait.
+    // Not left to the polling thread. For a moment the poll set takes the number that the program's next open
+    // expects. And another thread may hold the ring by then, for which the polling thread's other rings must not
+    // wait.
     let engine_end = guard.engine_end;
     guard.poll_set.make_epoll(engine_end)?;
     let (view, control, idle_ns) = (guard.memory.view, guard.control, wish.idle_ns);
@@ -134,7 +136,7 @@ impl Poller {
         while poller.thread.load(Ordering::Acquire) == STARTING {
             let _ = Sys::futex_wait(&poller.thread, STARTING, None);
         }
-        // The thread only ends by itself before its first ring if the CPU is not to be had.
+        // The thread only ends before it has a ring if the CPU is unavailable.
         if cpu.is_some() && poller.thread.load(Ordering::Relaxed) == ENDED {
             return Err(Errno::INVAL);
         }
@@ -142,7 +144,7 @@ impl Poller {
     }
 }
 
-/// What the thread begins with.
+/// The arguments of a new polling thread.
 struct Start {
     poller: Arc<Poller>,
     cpu: Option<u32>,
@@ -152,14 +154,14 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `start` made this box for this thread alone.
     let Start { poller, cpu } = *unsafe { Box::from_raw(argument.cast::<Start>()) };
     thread::name(c"anyring-sqpoll");
-    // Without IORING_SETUP_SQ_AFF it may run where its maker may, as the kernel's thread.
+    // Without IORING_SETUP_SQ_AFF it may run on its maker's CPUs, as the kernel's thread.
     let placed = cpu.is_none_or(|cpu| place(cpu).is_ok());
     let id = if placed { thread::id() } else { ENDED };
     poller.thread.store(id, Ordering::Release); // partner: the Acquire load in `start`
     Sys::futex_wake(&poller.thread, 1);
     if placed {
         let mut served = Vec::new();
-        // A panic outside of every ring has cost none of them anything: on with them.
+        // A panic outside of every ring has damaged none of them: go on with them.
         let ended = (0..LIVES).any(|_| contain_any(|| poller.poll(&mut served)).is_some());
         poller.thread.store(ENDED, Ordering::Relaxed);
         if !ended {
@@ -169,7 +171,7 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-/// Keeps the calling thread on one CPU. `EINVAL` when that is not online or not in the thread's cpuset.
+/// Keeps the calling thread on one CPU. `EINVAL` if that is not online or not in the thread's cpuset.
 fn place(cpu: u32) -> Result<(), Errno> {
     let mut set = [0u64; CPUS / 64];
     *set.get_mut(cpu as usize / 64).ok_or(Errno::INVAL)? = 1 << (cpu % 64);
@@ -181,7 +183,7 @@ impl Poller {
     /// The thread's loop. Source: `io_sq_thread` in io_uring/sqpoll.c.
     fn poll(&self, served: &mut Vec<Served>) {
         let (mut rounds, mut busy_rounds) = (0u32, 0u32);
-        // The kernel's thread begins by going to sleep, too.
+        // The kernel's thread, too, begins by going to sleep.
         let mut idle_since_ns = Some(0);
         loop {
             if self.again.load(Ordering::Relaxed) || served.iter().any(Served::is_broken) {
@@ -197,7 +199,7 @@ impl Poller {
             }
             let shared = served.len() > 1;
             let mut worked = false;
-            // A program that never stops submitting keeps nothing else waiting for long.
+            // Even if a program never stops submitting, its events and timers wait only this long.
             let all = busy_rounds.is_multiple_of(ROUNDS);
             for served in &mut *served {
                 let submitted = served.submit(shared);
@@ -240,7 +242,7 @@ impl Poller {
         served.extend(waiting.rings.drain(..).map(Served::new));
     }
 
-    /// The thread ends by panics outside of every ring: its rings have nobody else, so they are broken.
+    /// Breaks all rings of the thread, which ends after panics outside of every ring: no other thread serves them.
     fn give_up(&self, served: &mut Vec<Served>) {
         if let Some(mut waiting) = self.waiting.lock() {
             waiting.ended = true;
@@ -264,8 +266,8 @@ impl Poller {
         let mut count = 0u64;
         let wake = self.wake.as_raw_fd();
         syscall(libc::SYS_read, [wake as usize, &raw mut count as usize, 8, 0, 0, 0]);
-        // Partners: the program's fence between its store of the SQ's tail and its load of the flags, and the fence in
-        // `wake`. Either the flag and `sleeping` are seen there, or the tail and `again` are seen here.
+        // Partners: the program's fence between its store of the SQ's tail and its load of the flags, and the fence
+        // in `wake`. Either the flag and `sleeping` are seen there, or the tail and `again` are seen here.
         fence(Ordering::SeqCst);
         if !self.again.load(Ordering::Relaxed)
             && !served.iter().any(|served| served.has_work() || served.is_broken())
@@ -328,8 +330,8 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     }
 }
 
-/// The same from a signal handler that interrupted the engine on this very ring: submitting takes no lock, waiting is
-/// impossible.
+/// Serves [`enter`] in a signal handler that interrupted the engine on this very ring. Submitting takes no lock;
+/// waiting is impossible.
 fn enter_again(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
         ring.wake_owed.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! One ring that a polling thread serves. Only that thread touches a [`Served`], once it has taken it in.
+//! One ring that a polling thread serves. Only that thread uses a [`Served`], once it has taken it in.
 
 use crate::alloc;
 use crate::forced::{point, Point};
@@ -20,30 +20,30 @@ use anyring_abi::IORING_SQ_NEED_WAKEUP;
 use core::sync::atomic::fence;
 use core::sync::atomic::Ordering;
 
-/// A ring that the thread serves, and what the thread saw of it when it last had its lock.
+/// A ring that the thread serves, and its state when the thread last held its lock.
 pub struct Served {
-    /// Which.
+    /// The ring.
     pub ring: &'static Ring,
     view: View,
     control: Control,
-    /// How long its program wants the thread to spin without work.
+    /// The time that its program wants the thread to spin without work, in nanoseconds.
     pub idle_ns: u64,
     disabled: bool,
-    /// Requests are left that became ready.
+    /// Ready requests are left.
     left: bool,
     /// The poll set, while requests are armed.
     epoll: Option<i32>,
-    /// Entries of the poll set wait to be verified, or reads for their first attempt.
+    /// Entries of the poll set wait for verification, or reads for their first attempt.
     unverified: bool,
-    /// What was last taken from the poll set, and how much of it is not served yet, since the ring was busy: nothing tells
-    /// of it again.
+    /// The events last taken from the poll set, of which the first `unserved` wait because the ring was busy. No
+    /// later event repeats them.
     events: Box<[EpollEvent; 128]>,
     unserved: usize,
-    /// When the next timer is due, CLOCK_MONOTONIC.
+    /// The time of the next timer, by CLOCK_MONOTONIC.
     due_ns: Option<u64>,
-    /// Somebody keeps the ring, and has a note to nudge the thread.
+    /// Another thread holds the ring, and has a note to nudge this one.
     busy: bool,
-    /// The program has to enter to have its SQEs seen. Said as soon as the ring is to be had.
+    /// The program has to enter to have its SQEs seen. Ring memory says so as soon as the ring can be locked.
     asleep: bool,
 }
 
@@ -67,19 +67,19 @@ impl Served {
         }
     }
 
-    /// SQEs that the program has published and nobody consumed.
+    /// Number of SQEs that the program has published and that were not consumed.
     fn entries(&self) -> u32 {
         let head = self.control.header().sq_head.load(Ordering::Relaxed);
         let tail = self.view.load(word::SQ_TAIL).unwrap_or(head);
         tail.wrapping_sub(head).min(self.view.layout().sq_entries)
     }
 
-    /// Whether there is something to submit, or to issue.
+    /// True if there is something to submit, or to issue.
     pub fn has_work(&self) -> bool {
         !self.busy && (self.left || !self.disabled && self.entries() != 0)
     }
 
-    /// What ends the thread's sleep for this ring's sake: its poll set, while requests are armed, and the next timer.
+    /// The poll set, while requests are armed, and the next timer: these end the thread's sleep for this ring.
     pub fn awaited(&self) -> (Option<i32>, Option<u64>) {
         if self.busy {
             return (None, None);
@@ -87,19 +87,19 @@ impl Served {
         (self.epoll, self.due_ns)
     }
 
-    /// Somebody keeps the ring, perhaps asleep: the thread goes on with the others until it is nudged.
+    /// Leaves a ring that another thread holds, perhaps asleep. The thread serves the others until it is nudged.
     fn retry_later(&mut self) {
         self.busy = true;
         self.ring.leave_note(Note::Poller);
     }
 
-    /// Whether a panic broke the ring, in whatever thread or process.
+    /// True if a panic broke the ring, in any thread or process.
     pub fn is_broken(&self) -> bool {
         !self.busy && self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
-    /// Serves what was taken from the poll set, and runs `work` on the ring. A panic in it breaks the ring and no other.
-    /// Whoever waits for the ring's lock gets a chance then, however much work there is.
+    /// Serves the events taken from the poll set, and runs `work` on the ring. A panic breaks this ring only. A
+    /// thread that waits for the ring's lock then gets a chance, however much work there is.
     pub fn with<R>(&mut self, work: impl FnOnce(&mut RingGuard) -> R) {
         let ring = self.ring;
         let mut contended = false;
@@ -138,7 +138,7 @@ impl Served {
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
     }
 
-    /// Consumes SQEs, and goes on with what became ready. False when there was neither.
+    /// Consumes SQEs, and issues ready requests. False if there was neither.
     pub fn submit(&mut self, shared: bool) -> bool {
         if !self.has_work() {
             return false;
@@ -149,7 +149,7 @@ impl Served {
             point(Point::PollerRing);
             if !guard.disabled && !is_abandoned(guard) && guard.has_sqes() {
                 guard.listen();
-                // Another error is that of unmapped ring memory: there is nothing then.
+                // Another error means that ring memory is unmapped: then there is nothing to submit.
                 refused = guard.submit(most) == Err(Errno::AGAIN);
                 announce_room(guard);
             }
@@ -160,7 +160,7 @@ impl Served {
         true
     }
 
-    /// Serves events. False when there were none.
+    /// Serves events. False if there were none.
     pub fn serve_events(&mut self) -> bool {
         let (Some(epoll), false) = (self.epoll, self.busy) else { return false };
         if self.unverified {
@@ -179,7 +179,7 @@ impl Served {
         any
     }
 
-    /// Fires what is due. False when nothing was.
+    /// Fires due timers. False if none was due.
     pub fn fire_timers(&mut self, now_ns: u64) -> bool {
         let due = !self.busy && self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
         if due {
@@ -193,7 +193,7 @@ impl Served {
         due
     }
 
-    /// Looks at everything. False when the ring is closed or broken: it is not served any more.
+    /// Checks the whole ring. False if the thread has given it up, because it was closed or broken.
     pub fn look_again(&mut self) -> bool {
         let ring = self.ring;
         self.busy = false;
@@ -218,11 +218,11 @@ impl Served {
         true
     }
 
-    /// Lets go of the ring: from here on whoever calls deals with it. False where the ring is busy.
+    /// Gives the ring up: from here on its callers serve it. False if the ring is busy.
     fn leave(&mut self, broken: bool) -> bool {
         let ring = self.ring;
         if broken {
-            // The program is to enter, and be told.
+            // Makes the program enter, which reports the error.
             self.need_wakeup(true);
         }
         let mut guard = match ring.lock_soon() {
@@ -237,13 +237,13 @@ impl Served {
             let _ = guard.refuse_call(); // ends the requests, if the panic was in another process
         }
         ring.clear_poller();
-        guard.call_helper(); // what the kernel's AIO has still ends
+        guard.call_helper(); // transfers at the kernel's AIO have yet to end
         drop(guard);
         table::end_if_unused(ring);
         true
     }
 
-    /// Says whether the program must enter to have its SQEs seen.
+    /// Sets whether the program must enter to have its SQEs seen.
     pub fn need_wakeup(&mut self, needed: bool) {
         self.asleep = needed && !mutated(Mutation::AsleepWithoutSayingSo);
         self.say_wakeup();
@@ -260,13 +260,13 @@ impl Served {
     }
 }
 
-/// The ring is closed and nobody is inside a call on it.
+/// True if the ring is closed and no thread is inside a call on it.
 pub(crate) fn is_abandoned(guard: &RingGuard) -> bool {
     // Acquire: partner of the Release in `sleeps::Sleep::end`.
     guard.is_closed() && guard.ring().sleepers.load(Ordering::Acquire) == 0
 }
 
-/// SQEs were consumed: whoever waits for room looks.
+/// Wakes threads that wait for room in the SQ: SQEs were consumed.
 pub(crate) fn announce_room(guard: &mut RingGuard) {
     // Partner: the fence in `wait_for_room`. Either the new head is seen there, or the waiter here.
     fence(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! The polling thread with rings in the test's own memory, through the calls that programs make.
+//! Tests of the polling thread, with rings in the test's own memory, through the calls that programs make.
 
 use super::*;
 use crate::memory::layout::word;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 const ENTRIES: u32 = 8;
 
-/// Zeroed memory of a ring of [`ENTRIES`], page-aligned, kept for ever.
+/// Zeroed memory of a ring of [`ENTRIES`], page-aligned, never freed.
 #[repr(align(4096))]
 struct Areas([AtomicU32; 2048]);
 
-/// A polled ring as a program has it: areas of its own, and the calls.
+/// A ring as it is given to a polling thread, with an idle time of 0.
 fn attached(guard: &RingGuard) -> Attached {
     Attached { ring: guard.ring(), view: guard.memory.view, control: guard.control, idle_ns: 0 }
 }
@@ -182,7 +182,7 @@ fn a_panic_breaks_its_ring_and_no_other() {
     let first = plain();
     let wq = Params { wq_fd: first.fd as u32, ..Params::default() };
     let mut second = Program::with(IORING_SETUP_ATTACH_WQ, wq).expect("an attached ring");
-    // Nothing is done while its own thread has the ring.
+    // Nothing happens while its own thread has the ring.
     while !first.ring().lock().is_ok_and(|guard| guard.is_broken()) {
         let mut served = Served::new(attached(&first.ring().lock().expect("the ring")));
         served.with(|_| panic!("as an operation might"));
