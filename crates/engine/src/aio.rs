@@ -246,7 +246,7 @@ fn destroy(ring: &'static Ring) {
         let target = guard.cq_total() + 1;
         let clock = Clock::Monotonic;
         let wish = Wish { min_complete: 1, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
-        let _ = wait_until(guard, &wish, Some(target)); // a signal does not end it: the kernel's wait is uninterruptible
+        let _ = wait_until(guard, &wish, Some(target)); // a signal does not end it: natively it is uninterruptible
         let Ok(again) = ring.lock() else { return };
         guard = again;
     }

@@ -126,8 +126,8 @@ impl Completions {
         let (own, programs) = (core::mem::take(&mut self.base), core::mem::take(&mut self.address));
         let second = (own != programs).then_some(own);
         for base in [programs].into_iter().chain(second).filter(|base| *base != 0) {
-            // SAFETY: mapped by `create`, once at each of two addresses; the fields that named them are 0 now, so nothing
-            // comes here a second time. Later accesses, near 0, are guarded ones, which fail.
+            // SAFETY: mapped by `create`, once at each of two addresses. The fields that named them are 0 now, so
+            // nothing comes here a second time. Later accesses, near 0, are guarded ones, which fail.
             let _ = unsafe { calls::munmap(base as *mut _, self.bytes) };
         }
     }

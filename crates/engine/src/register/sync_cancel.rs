@@ -8,7 +8,7 @@ use crate::ring::RingGuard;
 use crate::wait::enter_wait::{wait_until, Wish};
 use crate::Errno;
 
-/// `struct io_uring_sync_cancel_reg` in words of eight bytes: addr; fd, flags; the timeout; opcode and padding; padding.
+/// `struct io_uring_sync_cancel_reg` in words of 8 bytes: addr; fd, flags; the timeout; opcode and padding; padding.
 type Argument = [u64; 8];
 
 /// The interval of checks. A request at a worker may end without a CQE, and then wakes no waiter.

@@ -6,10 +6,10 @@
 //! | state | place | entered by | moved on by |
 //! |---|---|---|---|
 //! | `Issuing` | none: the ring's holder works on it | [`Request::new`], [`Request::take_up`], [`Slab::detach`] | the holder, before its release |
-//! | `Chained` | after its predecessor (`next`) | [`Request::chain`] | the predecessor's completion, or the end of the chain's submission |
+//! | `Chained` | after its predecessor (`next`) | [`Request::chain`] | the predecessor's completion, or the end of its submission |
 //! | `Deferred` | the drain queue | [`Request::defer`] | the completion that empties the ring of earlier requests |
 //! | `Ready` | `queue` | [`Request::make_ready`] | the thread that empties `queue` |
-//! | `Polling` | a list of a descriptor's entry | [`Request::poll`] | the driver that saw readiness, or a cancellation |
+//! | `Polling` | a list of a descriptor's entry | [`Request::poll`] | the driver on readiness, or a cancellation |
 //! | `Queued` | a worker's job | [`Slab::queue`] | the worker's result |
 //! | `Staged` | the queue of requests for the device | [`Slab::stage`] | the submission to the device |
 //! | `Submitted` | the kernel's AIO | [`Request::submit_to_device`] | its completion |

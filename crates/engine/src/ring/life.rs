@@ -52,8 +52,8 @@ impl Ring {
     /// # Safety
     /// Only the forking thread may exist in the process.
     pub unsafe fn reset_after_fork(&'static self) {
-        // SAFETY: no other thread exists. The state may be in the middle of a change by a thread that the child does not
-        // have; all that is kept of it are plain numbers and mappings, the rest is forgotten, not dropped.
+        // SAFETY: no other thread exists. The state may be in the middle of a change by a thread that the child does
+        // not have. All that is kept of it are plain numbers and mappings; the rest is forgotten, not dropped.
         unsafe {
             if !mutated(Mutation::LocksStayHeldAfterFork) {
                 self.state.reset();
@@ -123,7 +123,7 @@ impl RingGuard {
         Ok(())
     }
 
-    /// True if this process, a forked child, is done with the ring: no request of its own is in flight, and no CQE
+    /// True if this process, a forked child, is done with the ring. It has no request in flight, and none of its CQEs
     /// waits for room in the CQ.
     pub fn is_left_by_child(&self) -> bool {
         // Relaxed: as in `is_unused_inheritance`.

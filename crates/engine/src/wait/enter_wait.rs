@@ -100,7 +100,8 @@ pub(super) struct Wait {
     target: u64,
     /// Number of TIMEOUTs that had expired when it began: one more ends it.
     timeouts: u32,
-    /// It ends once the completions that are there are posted, whatever another process does to the shared words.
+    /// True if it ends once the completions that are there are posted, whatever another process does to the shared
+    /// words.
     only_asks: bool,
     /// A thread polls the ring and does all of its work. The role then only says which thread sleeps with a signal
     /// mask.

@@ -3,8 +3,8 @@
 //! The helper starts with the first call that leaves something pending, or that leaves files to be opened by a
 //! worker.
 //!
-//! - It takes a ring's driver role only after the program has stayed away for a period, unless the program is known
-//!   to read only the CQ.
+//! - It takes a ring's driver role only after the program has stayed away for a period. A program known to read only
+//!   the CQ is the exception.
 //! - It loses the role to the next thread that waits in enter. That thread takes the ring's poll set out of the
 //!   helper's.
 //! - A program that waits in enter is disturbed less and less. The period doubles each time the program has come by
@@ -59,8 +59,8 @@ fn now_ns() -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Starts the helper's thread. False if there cannot be one, or if none is made in the handler of the program's that
-/// this is in: the thread's next call tries again. After some tries one is made even in a handler.
+/// Starts the helper's thread. False if there cannot be one. In a handler of the program's none is made at first:
+/// false, and the thread's next call tries again. After some tries one is made even in a handler.
 pub fn start((): ()) -> bool {
     const TRIES: u32 = 3;
     static TRIED: AtomicU32 = AtomicU32::new(0);
@@ -121,7 +121,7 @@ struct Driven {
     busy: bool,
     /// Its poll set, once that has been in the helper's.
     poll_set: i32,
-    /// It has no poll set, or the helper's did not take that.
+    /// True if it has no poll set, or if the helper's did not take that.
     refused: bool,
 }
 
@@ -431,7 +431,8 @@ impl Driven {
         }
         if descriptors::last_copy_gone(guard.engine_end) || guard.is_left_by_child() {
             guard.note_closed();
-            // The last number may have been closed unseen. Relaxed: a worker that has one of the ring's jobs ends the ring.
+            // The last number may have been closed unseen. Relaxed: a worker with one of the ring's jobs ends the
+            // ring.
             self.ring.fd.store(-1, Ordering::Relaxed);
         }
         guard.is_closed()

@@ -11,7 +11,7 @@
 //! | `waiting` | a thread that attaches a ring, and the polling thread; its own lock |
 //! | `again`, `sleeping` | the polling thread and a thread that nudges it, see `Poller::nudge` |
 //! | `Served` | the polling thread |
-//! | `Ring::poller`, `Ring::polled_by` | set before the ring is published, cleared by the polling thread under the ring's lock |
+//! | `Ring::poller`, `Ring::polled_by` | set before the ring is published; cleared by the thread, under its lock |
 //!
 //! The thread keeps the memory of its rings mapped: a closed ring ends only after the thread has given it up. It also
 //! gives up a ring that a panic broke (`ring::broken`).

@@ -35,8 +35,8 @@ pub struct Served {
     epoll: Option<i32>,
     /// Entries of the poll set wait for verification, or reads for their first attempt.
     unverified: bool,
-    /// The events last taken from the poll set, of which the first `unserved` wait because the ring was busy. No
-    /// later event repeats them.
+    /// The events last taken from the poll set. The first `unserved` of them wait because the ring was busy; no later
+    /// event repeats them.
     events: Box<[EpollEvent; 128]>,
     unserved: usize,
     /// The time of the next timer, by CLOCK_MONOTONIC.
