@@ -19,8 +19,8 @@ static DIFFER: AtomicU32 = AtomicU32::new(0);
 const CHANGED: u32 = 1;
 /// An instruction of the program's may change an identity unseen.
 const UNSEEN: u32 = 2;
-/// Requests in flight at the change keep the old identity of all. Until this is set every changing thread arranges
-/// that, also after a panic.
+/// Requests in flight at the first change keep the identity that all threads had. Until this is set, every changing
+/// thread arranges that, also again after a panic.
 const KEPT: u32 = 4;
 
 /// Number of changes seen.

@@ -165,7 +165,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
             one_argument(arg, count)?;
             Err(Errno::OPNOTSUPP) // as built without CONFIG_IO_URING_ZCRX
         }
-        // As with no queue of a network card's; filters answer as on a kernel without them.
+        // As if there were no network card queue. Filters fail as on a kernel without them.
         IORING_REGISTER_ZCRX_CTRL if version::has_later_names() => Err(Errno::NXIO),
         _ => Err(Errno::INVAL),
     }

@@ -10,7 +10,7 @@ pub mod sqpoll;
 use crate::{alloc, descriptors, memory, os, process, ring, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Questions to the kernel before a first ring, which a seccomp filter may kill for.
+/// Questions to the kernel before a first ring. A seccomp filter may kill the process for one.
 static FIRST: [&os::Question; 6] = [
     &os::POLLS_FOR_NANOSECONDS,
     &os::TAKES_FLAGS,
@@ -34,7 +34,7 @@ pub fn begin(reset: fn()) -> Result<(), Errno> {
         let _ = process::at_fork(reset); // there are more slots than callers
     }
     // Not for each ring: whether there is a filter is a question, too. Questions that a later filter may kill for are
-    // asked alone.
+    // asked one by one.
     if !HAVE_ASKED.swap(true, Ordering::Relaxed) {
         os::ask_together(&FIRST, || os::answers(&FIRST));
     }

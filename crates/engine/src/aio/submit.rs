@@ -219,7 +219,7 @@ fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, polla
 }
 
 /// Makes an attempt on a file whose access mode is known. O_NONBLOCK, which others may change, is read only where it
-/// matters. After a postponed attempt `RingGuard::end_nonblocking_reads` reads it when the attempt is made.
+/// matters. If the attempt is postponed, `RingGuard::end_nonblocking_reads` reads the flag later.
 fn attempt_remembered(guard: &mut RingGuard, op: &mut Op, fd: i32, access: Flags) -> Result<Verdict, Errno> {
     let verdict = first_attempt(guard, op, fd, true, true);
     let postponed = matches!(verdict, Verdict::Skipped(_, why) if why.is_postponed());

@@ -1,5 +1,5 @@
-//! Cases without a counterpart in the kernel's AIO, which no conformance case can cover. Reads of empty pipes and
-//! sockets wait outside of io_submit, and are cancelled.
+//! Cases without a counterpart in the kernel's AIO, so that no conformance case can cover them. Reads of empty pipes
+//! and sockets wait outside of io_submit(2), and are cancelled.
 
 use super::*;
 use anyring_abi::IoEvent;
@@ -7,7 +7,7 @@ use anyring_abi::{IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IOCB_FLAG_RESF
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tests that make contexts take turns: an address at which one has ended would be the next one's.
+/// Serialises the tests that make contexts: a new context could get the address of one that has ended.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {

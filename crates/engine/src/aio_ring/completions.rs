@@ -46,7 +46,8 @@ impl Completions {
         // natively.
         let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }? as usize;
         let mut made = Completions { base, bytes, address: base, places, tail: 0 };
-        // SAFETY: of a shared mapping no bytes are moved, but its pages mapped a second time, where the kernel chooses.
+        // SAFETY: with an old size of 0 no bytes are moved. The shared pages are mapped a second time, where the
+        // kernel chooses.
         let second = unsafe { calls::mremap(base as *mut _, 0, bytes, MremapFlags::MAYMOVE) };
         made.base = second.map_or(base, |second| second as usize);
         let (id, head, tail, incompat_features) = (u32::MAX, 0, 0, 0);

@@ -65,7 +65,7 @@ impl RingGuard {
         // Issues the current queue as one group, as one run of task work. Requests that become ready meanwhile form
         // the next one.
         let mut together = 0;
-        let in_submission = self.queue.is_together(); // restored below: `catch_up` comes here in a submission
+        let in_submission = self.queue.is_together(); // restored below: `catch_up` may come here in a submission
         while left != 0 {
             if together == 0 {
                 self.end_together();

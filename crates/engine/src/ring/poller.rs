@@ -44,7 +44,7 @@ pub struct Attached {
     pub view: View,
     /// The control area that its processes share.
     pub control: Control,
-    /// How long its program wants the thread to spin without work, in nanoseconds.
+    /// The time that its program wants the thread to spin without work, in nanoseconds.
     pub idle_ns: u64,
 }
 

@@ -27,7 +27,8 @@ pub(crate) struct Sleep {
     pub control: Control,
     pub kind: Kind,
     pub driving: bool,
-    /// The address of the ring's memory, and no more of it: each thread's stack holds this table.
+    /// The address of the ring's memory. Nothing else of it: the table is on each thread's stack, and has to be
+    /// small.
     pub rings: usize,
 }
 
@@ -257,8 +258,8 @@ pub fn handler_begins() {
 }
 
 /// Gives up the calling thread's waits: it is about to leave by longjmp(3) or the like, perhaps out of several. If
-/// the jump stays inside a signal handler, or the thread comes back by swapcontext(3), the waits go on without their
-/// place and notice.
+/// the jump stays inside a signal handler, or the thread comes back by swapcontext(3), the waits go on. They notice
+/// that they have lost their place in the table.
 pub fn leaving_by_jump() {
     if mutated(Mutation::JumpLeavesTheSleeper) {
         return;

@@ -248,7 +248,7 @@ impl RingGuard {
             view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
             return Ok(false);
         }
-        // Not moved out of its result: see `accept`.
+        // Used in place, not moved out of its result: see `accept`.
         let copied = view.sqe(index);
         let sqe = copied.as_ref().map_err(|error| *error)?;
         if run.taken == 0 && ends_others(sqe) {

@@ -92,7 +92,7 @@ fn remove_number(fd: i32, ring: &'static Ring, let_go: impl FnOnce()) -> bool {
         Err(_) => ring.numbers.load(Ordering::Relaxed) + 1,
     };
     let others = before > 1;
-    // The ring receives from another of its numbers, if one is known.
+    // The ring's readiness bytes are received through another of its numbers, if one is known.
     let is_other = |slot: &usize| core::ptr::eq(RINGS[*slot].load(Ordering::Relaxed), known);
     let other = others.then(|| (0..RINGS_END).find(is_other)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);

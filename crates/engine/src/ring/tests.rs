@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 const ENTRIES: u32 = 8;
 
-/// Zeroed memory of a ring of [`ENTRIES`], page-aligned, kept for ever.
+/// Zeroed memory of a ring of [`ENTRIES`], page-aligned, never freed.
 #[repr(align(4096))]
 struct Areas([AtomicU32; 2048]);
 

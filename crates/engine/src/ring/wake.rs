@@ -56,7 +56,8 @@ impl RingGuard {
             return;
         }
         let program_end = self.ring().fd.load(Ordering::Relaxed);
-        // The number may have been closed and reused unseen. Without one, the others notice when they next check.
+        // The number may have been closed and reused unseen. Without a number, the others notice when they next
+        // check.
         if crate::descriptors::cookie_of(program_end) == Some(self.cookie) {
             control.kick_others(program_end, self.engine_end);
         }
@@ -72,7 +73,7 @@ impl RingGuard {
         Some(DueWake { word: self.control.header().waiters.sequence.as_ptr() as usize })
     }
 
-    /// Makes sleepers check again that did not count on a poll just armed or a timer just started.
+    /// Wakes sleepers that do not yet watch for a poll just armed or a timer just started.
     pub fn work_appeared(&mut self, is_timer: bool) {
         if self.is_polled() {
             // The polling thread checks the effects of its own work before it goes on.

@@ -98,7 +98,7 @@ pub(super) struct Wait {
     pub wish: Wish,
     /// The CQ total that ends it.
     target: u64,
-    /// Number of TIMEOUTs that had expired when it began: one more ends it.
+    /// Number of TIMEOUTs that had fired when it began: one more ends it.
     timeouts: u32,
     /// True if it ends once the completions that are there are posted, whatever another process does to the shared
     /// words.
@@ -133,7 +133,7 @@ impl Wait {
         Ok(wait)
     }
 
-    /// Checks the poll set in cases where no sleep that checks it may follow.
+    /// Checks the poll set in waits that may end without a sleep, which would check it.
     fn look_first(&self, guard: &mut RingGuard) {
         // A steady supply of completions must not hide later readiness forever.
         let is_due = || guard.ring().driver.handover.visits().is_multiple_of(8) && self.is_satisfied(guard);
@@ -152,12 +152,12 @@ impl Wait {
         self.only_asks || self.is_satisfied(guard)
     }
 
-    /// True if the CQ holds what is waited for, or a TIMEOUT has expired since the wait began.
+    /// True if the CQ holds what is waited for, or a TIMEOUT has fired since the wait began.
     fn is_satisfied(&self, guard: &RingGuard) -> bool {
         self.is_reached(&guard.control.lock_post())
     }
 
-    /// Checks [`is_satisfied`](Self::is_satisfied) under the post lock.
+    /// Does the check of [`is_satisfied`](Self::is_satisfied) for a caller that holds the post lock.
     pub fn is_reached(&self, post: &PostLock) -> bool {
         let timeouts = &post.control().header().waiters.timeouts;
         post.cq_total() >= self.target || timeouts.load(Ordering::Relaxed) != self.timeouts

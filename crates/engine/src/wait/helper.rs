@@ -1,4 +1,4 @@
-//! The helper: one thread a process that drives rings whose program stays away.
+//! The helper: one thread per process that drives rings whose program stays away.
 //!
 //! The helper starts with the first call that leaves something pending, or that leaves files to be opened by a
 //! worker.
@@ -59,8 +59,9 @@ fn now_ns() -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Starts the helper's thread. False if there cannot be one. In a handler of the program's none is made at first:
-/// false, and the thread's next call tries again. After some tries one is made even in a handler.
+/// Starts the helper's thread. False if there cannot be one. In a handler of the program's only the maker can make
+/// it: without a maker false, and the thread's next call tries again. After some tries it is made in the handler all
+/// the same.
 pub fn start((): ()) -> bool {
     const TRIES: u32 = 3;
     static TRIED: AtomicU32 = AtomicU32::new(0);
@@ -380,7 +381,7 @@ impl Driven {
             return self.signal(guard);
         }
         if !handover.take_for_helper() {
-            return self.rest(guard); // a thread has it after all, and calls
+            return self.rest(guard); // a thread drives after all, and calls the helper
         }
         let before = guard.cq_tail();
         guard.stand_in();
@@ -404,7 +405,7 @@ impl Driven {
         // A postponed attempt is the owner's to make, as is its completion.
         if guard.poll_set.has_postponed() || guard.has_work_for_owner() {
             guard.announce_work();
-            return self.rest(guard); // the owner calls again when it has been there
+            return self.rest(guard); // the owner calls the helper again after its enter
         }
         self.watch(guard);
     }

@@ -113,7 +113,7 @@ impl On {
         }
     }
 
-    /// The kind of sleep: does a descriptor or the futex word end it?
+    /// The kind of sleep: ended by a descriptor, or by the futex word.
     fn kind(self) -> Kind {
         match self {
             On::PollSet(_) | On::Eventfd(_) => Kind::Epoll,
