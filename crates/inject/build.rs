@@ -1,4 +1,4 @@
-//! Link settings of libanyring.so, and what it cannot be built for.
+//! Link settings of libanyring.so, and the targets that it refuses.
 
 #[path = "stubs.rs"]
 mod stubs;
@@ -19,25 +19,26 @@ fn main() {
         return;
     }
     // A program may dlopen and dlclose us, but threads, signal handlers and call sites keep pointing into our code. The
-    // build with mutations says so itself (src/raw/dlopen.rs), unless it is told not to.
+    // build with mutations pins itself (src/raw/dlopen.rs), unless told not to.
     if env::var_os("CARGO_FEATURE_MUTATIONS").is_none() || target("ARCH") != "x86_64" {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
-    // Before the constructors of the program's other libraries, and what its .preinit_array has: these may make system calls by
-    // instructions of their own (src/constructor.rs).
+    // Before the constructors of the program's other libraries, and its .preinit_array: these may make system calls by
+    // their own instructions (src/constructor.rs).
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    // By this name it is known to programs that are linked with it. The names that it exports have no version: each stands before
+    // Programs that are linked with it know it by this name. The names that it exports have no version: each pre-empts
     // all versions of another library's.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libanyring.so.0");
-    // The unwinder that stops panics is linked in: the shared one would cost every program that we are preloaded into
-    // half as much again to load.
+    // The unwinder that stops panics is linked in. The shared one would make every program that we are
+    // preloaded into load 50 % slower.
     println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");
-    // Of the linkers, this one tells unwinders of the stubs by which other libraries are called (.plt): a thread that ends may
-    // have been interrupted in one (src/unwind.rs).
+    // Only this linker describes the stubs by which other libraries are called (.plt) to unwinders. A thread that ends
+    // may have been interrupted in one (src/unwind.rs).
     println!("cargo::rustc-cdylib-link-arg=-fuse-ld=bfd");
-    // glibc's own libraries are not what is linked with (stubs.rs). Nor is the system's libc.so, a linker script that names
-    // glibc's loader, too: as a library needed it would end every musl program that inherits LD_PRELOAD (src/musl.rs). What
-    // is taken from the loader (__tls_get_addr) stays undefined and is found in it all the same, as it is in musl.
+    // glibc's own libraries are not linked with (stubs.rs). Nor is the system's libc.so: that linker script also names
+    // glibc's loader, which as a needed library would end every musl program that inherits LD_PRELOAD (src/musl.rs).
+    // The symbol that comes from the loader (__tls_get_addr) stays undefined. It is found in the loader all the same,
+    // as it is in musl.
     println!("cargo::rerun-if-changed=stubs.rs");
     println!("cargo::rerun-if-changed=maps");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

@@ -1,8 +1,8 @@
-//! A library without code that stands for glibc's while libanyring.so and the drop-ins are linked, so that what they need is
-//! the oldest versions of its symbols and not those of the machine that builds. For build.rs and `cargo xtask dropin`.
+//! A library without code that stands for glibc's while libanyring.so and the drop-ins are linked. So they need the
+//! oldest versions of glibc's symbols, and not those of the build machine. For build.rs and `cargo xtask dropin`.
 //!
-//! A name that the map has not stays undefined without a version: the loader takes what there is, and for a weak one nothing.
-//! `cargo xtask check-symbols` says which names those are.
+//! A name that is not in the map stays undefined without a version. The loader takes any definition, and for a weak
+//! name it may take none. `cargo xtask check-symbols` lists those names.
 
 use std::fs;
 use std::path::Path;

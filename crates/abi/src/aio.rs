@@ -1,5 +1,5 @@
-//! The structures of Linux AIO, laid out as in `include/uapi/linux/aio_abi.h`, and the completion ring, which is no
-//! part of that header but is read by libaio and fio: `struct aio_ring` in fs/aio.c.
+//! The structures of Linux AIO, laid out as in `include/uapi/linux/aio_abi.h`. The completion ring is not in that
+//! header, but libaio and fio read it: `struct aio_ring` in fs/aio.c.
 
 use core::mem::offset_of;
 
@@ -58,24 +58,24 @@ pub struct IoEvent {
     pub data: u64,
     /// The iocb's address.
     pub obj: u64,
-    /// What the system call would have returned, or `-errno`.
+    /// The result: the system call's return value, or `-errno`.
     pub res: i64,
     /// 0.
     pub res2: i64,
 }
 
-/// The head of the completion ring, at the address that io_setup(2) gives out; the events follow. Source:
+/// The head of the completion ring, at the address that io_setup(2) returns; the events follow. Source:
 /// `struct aio_ring` in fs/aio.c.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct AioRing {
-    /// The kernel's own.
+    /// Private to the kernel.
     pub id: u32,
-    /// How many events there is room for, and one more.
+    /// The capacity in events, and one more.
     pub nr: u32,
-    /// Index of the next event to read: stored by the reader, the kernel or the program.
+    /// Index of the next event to read: stored by the reader, which is the kernel or the program.
     pub head: u32,
-    /// Index behind the last event: stored by the kernel.
+    /// Index of the next event to write: stored by the kernel.
     pub tail: u32,
     /// [`AIO_RING_MAGIC`].
     pub magic: u32,
@@ -83,21 +83,21 @@ pub struct AioRing {
     pub compat_features: u32,
     /// 0: a reader that knows the layout above may read it.
     pub incompat_features: u32,
-    /// Where the events begin, in bytes.
+    /// Offset of the first event, in bytes.
     pub header_bytes: u32,
 }
 
 impl AioRing {
-    /// Whether it is laid out as above, so that programs may read it: gVisor maps memory that it never fills.
+    /// True if it is laid out as above, so that programs may read it. gVisor maps memory that it never fills.
     pub const fn is_laid_out(&self) -> bool {
         let known = self.magic == AIO_RING_MAGIC && self.compat_features == AIO_RING_COMPAT_FEATURES;
         known && self.incompat_features == 0 && self.header_bytes as usize == size_of::<AioRing>()
     }
 }
 
-/// In [`AioRing::magic`].
+/// The value of [`AioRing::magic`].
 pub const AIO_RING_MAGIC: u32 = 0xa10a_10a1;
-/// In [`AioRing::compat_features`].
+/// The value of [`AioRing::compat_features`].
 pub const AIO_RING_COMPAT_FEATURES: u32 = 1;
 
 /// pread(2).
@@ -110,16 +110,16 @@ pub const IOCB_CMD_FSYNC: u16 = 2;
 pub const IOCB_CMD_FDSYNC: u16 = 3;
 /// poll(2), once.
 pub const IOCB_CMD_POLL: u16 = 5;
-/// Named in the header, and EINVAL in every kernel.
+/// In the header, but EINVAL in every kernel.
 pub const IOCB_CMD_NOOP: u16 = 6;
 /// preadv(2).
 pub const IOCB_CMD_PREADV: u16 = 7;
 /// pwritev(2).
 pub const IOCB_CMD_PWRITEV: u16 = 8;
 
-/// [`Iocb::eventfd`] is to be signalled.
+/// Signal [`Iocb::eventfd`].
 pub const IOCB_FLAG_RESFD: u32 = 1;
-/// [`Iocb::priority`] counts.
+/// Use [`Iocb::priority`].
 pub const IOCB_FLAG_IOPRIO: u32 = 2;
 
 const _: () = {

@@ -1,5 +1,5 @@
-//! The interface's numbers, under the names of `include/uapi/linux/io_uring.h`. Each is asserted equal to the
-//! independently generated one of linux-raw-sys.
+//! The interface's numbers, under the names of `include/uapi/linux/io_uring.h`. Each is asserted equal to the one
+//! of linux-raw-sys, which is generated independently.
 #![allow(missing_docs)] // the names are the kernel's; io_uring_setup(2), _enter(2) and _register(2) document them
 
 macro_rules! constants {
@@ -189,7 +189,7 @@ pub const IORING_NOP_CQE32: u32 = 1 << 5;
 pub const IORING_CQE_F_SKIP: u32 = 1 << 5;
 pub const IORING_CQE_F_32: u32 = 1 << 15;
 pub const IORING_URING_CMD_MULTISHOT: u32 = 1 << 1;
-/// Of the CQEs of SOCKET_URING_OP_TX_TIMESTAMP: the time is the hardware's.
+/// The time in a CQE of SOCKET_URING_OP_TX_TIMESTAMP is the hardware's.
 pub const IORING_CQE_F_TSTAMP_HW: u32 = 1 << IORING_TIMESTAMP_HW_SHIFT;
 
 macro_rules! enumerations {
@@ -278,7 +278,7 @@ sqe_flags! {
     IOSQE_CQE_SKIP_SUCCESS = IOSQE_CQE_SKIP_SUCCESS_BIT;
 }
 
-/// x86-64 and aarch64 system call numbers of the three calls; they are the same on every architecture.
+/// System call numbers of the three calls, the same on every architecture.
 pub const NR_IO_URING_SETUP: i64 = 425;
 /// See [`NR_IO_URING_SETUP`].
 pub const NR_IO_URING_ENTER: i64 = 426;

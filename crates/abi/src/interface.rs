@@ -1,10 +1,10 @@
-//! Every name of the interface of Linux 7.3 (`include/uapi/linux/io_uring.h`), in groups: what docs/conformance.md has a
-//! line for. A conformance case holds the masks and counts of IORING_REGISTER_QUERY against these lists.
+//! Every name of the interface of Linux 7.3 (`include/uapi/linux/io_uring.h`), in groups. docs/conformance.md has a
+//! line for each. A conformance case compares the masks and counts of IORING_REGISTER_QUERY with these lists.
 
 use crate::constants::*;
 use crate::{Opcode, Sqe};
 
-/// Where in an SQE an operation's own name stands.
+/// The place in an SQE of a name that belongs to one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
     /// A bit of `ioprio`.
@@ -26,7 +26,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// Whether `sqe` holds `value` there.
+    /// True if `sqe` holds `value` there.
     pub fn holds(self, sqe: &Sqe, value: u64) -> bool {
         match self {
             Field::Ioprio => u64::from(sqe.ioprio) & value != 0,
@@ -40,30 +40,30 @@ impl Field {
     }
 }
 
-/// What a name belongs to.
+/// The part of the interface that a name belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The interface as a whole.
     Ring,
-    /// One operation, and where its SQE holds it.
+    /// One operation, and the name's place in its SQE.
     Operation(Opcode, Field),
     /// The argument of one register call.
     Register(u32),
 }
 
-/// One name of the header, in one of the places where it means something.
+/// One name of the header, in one of the places where it has a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// As the header spells it.
+    /// The spelling of the header.
     pub name: &'static str,
     /// Its number or bit.
     pub value: u64,
-    /// What it belongs to.
+    /// The part of the interface that it belongs to.
     pub scope: Scope,
 }
 
 impl core::fmt::Display for Name {
-    /// `IORING_SETUP_SQPOLL`; with an operation or register call before it where it belongs to one.
+    /// Writes `IORING_SETUP_SQPOLL`, say; a name of an operation or register call has that before it.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.scope {
             Scope::Ring => f.write_str(self.name),
@@ -81,9 +81,9 @@ impl core::fmt::Display for Name {
 /// Names of one kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Group {
-    /// What they are, as a heading.
+    /// The heading.
     pub title: &'static str,
-    /// In the header's order.
+    /// The names, in the header's order.
     pub names: &'static [Name],
 }
 
@@ -113,7 +113,7 @@ macro_rules! of_register_calls {
     };
 }
 
-/// Every `IORING_OP_*`; [`Name::name`] is without that prefix, as [`Opcode::name`].
+/// Every `IORING_OP_*`. [`Name::name`] lacks that prefix, as [`Opcode::name`] does.
 pub const OPCODES: &[Name] = &{
     let mut names = [Name { name: "", value: 0, scope: Scope::Ring }; Opcode::COUNT];
     let mut number = 0;
@@ -249,7 +249,7 @@ pub const ENTER_FLAGS: &[Name] = of_ring![
     IORING_ENTER_NO_IOWAIT,
 ];
 
-/// Bits of `cqe->flags`; the report of SEND_ZC and SENDMSG_ZC in `cqe->res` is with them.
+/// Bits of `cqe->flags`, and the report of SEND_ZC and SENDMSG_ZC in `cqe->res`.
 pub const CQE_FLAGS: &[Name] = of_ring![
     IORING_CQE_F_BUFFER,
     IORING_CQE_F_MORE,
@@ -268,7 +268,7 @@ pub const SQ_FLAGS: &[Name] = of_ring![IORING_SQ_NEED_WAKEUP, IORING_SQ_CQ_OVERF
 /// Bits of the CQ's flags word, which the program sets.
 pub const CQ_FLAGS: &[Name] = of_ring![IORING_CQ_EVENTFD_DISABLED];
 
-/// What mmap(2) on a ring's descriptor takes as offset.
+/// The offsets that mmap(2) on a ring's descriptor takes.
 pub const AREAS: &[Name] = of_ring![IORING_OFF_SQ_RING, IORING_OFF_CQ_RING, IORING_OFF_SQES, IORING_OFF_PBUF_RING];
 
 /// Opcodes of io_uring_register(2).
@@ -313,7 +313,7 @@ pub const REGISTER_CALLS: &[Name] = of_ring![
     IORING_REGISTER_BPF_FILTER,
 ];
 
-/// What may be added to any opcode of io_uring_register(2).
+/// Flags that any opcode of io_uring_register(2) may carry.
 pub const REGISTER_FLAGS: &[Name] = of_ring![IORING_REGISTER_USE_REGISTERED_RING];
 
 /// Flags, kinds and special values in the arguments of register calls.
@@ -350,7 +350,7 @@ pub const REGISTER_ARGUMENTS: &[Name] = of_register_calls![
     IO_URING_QUERY_OPCODES of [IORING_REGISTER_QUERY];
 ];
 
-/// All of it.
+/// The whole interface.
 pub const GROUPS: &[Group] = &[
     Group { title: "Operations", names: OPCODES },
     Group { title: "SQE flags", names: SQE_FLAGS },
@@ -367,7 +367,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Arguments of register calls", names: REGISTER_ARGUMENTS },
 ];
 
-/// Every name once in each of its places, in the order of [`GROUPS`].
+/// Iterates over every name, once in each of its places, in the order of [`GROUPS`].
 pub fn names() -> impl Iterator<Item = &'static Name> {
     GROUPS.iter().flat_map(|group| group.names)
 }

@@ -2,7 +2,7 @@
 
 use linux_raw_sys::io_uring::io_uring_op as kernel;
 
-/// Defines the opcodes by the kernel's constants: one line has all that is said of one.
+/// Defines the opcodes by the kernel's constants, one line for each.
 macro_rules! opcodes {
     ($($variant:ident = $constant:ident $(= $number:literal)?,)*) => {
         /// One io_uring operation. Source: io_uring_enter(2).
@@ -27,7 +27,7 @@ macro_rules! opcodes {
     };
 }
 
-/// A number of linux-raw-sys's, or of a later header's.
+/// An opcode's number: linux-raw-sys's, or a literal from a later header.
 macro_rules! number {
     ($constant:ident) => {
         kernel::$constant as u8
@@ -106,7 +106,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// How many opcodes there are: the value of `IORING_OP_LAST`.
+    /// Number of opcodes: the value of `IORING_OP_LAST`.
     pub const COUNT: usize = Self::ALL.len();
 
     /// The opcode that an SQE's `opcode` byte names, if Linux 7.3 has it.

@@ -3,13 +3,13 @@
 
 use crate::interface::{Name, Scope};
 
-/// A release: 6 and 18 of Linux 6.18.
+/// A kernel release: 6 and 18 for Linux 6.18.
 pub type Release = (u16, u16);
 
 /// The first release that has io_uring.
 pub const FIRST: Release = (5, 1);
 
-/// What came later, by the name's label without the register call or operation that it belongs to.
+/// Names newer than [`FIRST`], each without the register call or operation that it belongs to.
 const LATER: &[(Release, &[&str])] = &[
     ((5, 2), &["SYNC_FILE_RANGE", "IOSQE_IO_DRAIN", "IORING_REGISTER_EVENTFD", "IORING_UNREGISTER_EVENTFD"]),
     ((5, 3), &["SENDMSG", "RECVMSG", "IOSQE_IO_LINK"]),
@@ -298,7 +298,7 @@ const LATER: &[(Release, &[&str])] = &[
     ((7, 1), &["IORING_TIMEOUT_IMMEDIATE_ARG"]),
 ];
 
-/// The release since which the kernel has this name; a flag of an operation or register call came with that at the soonest.
+/// Returns the release that brought this name. A flag of an operation or register call is no older than that.
 pub fn since(name: &Name) -> Release {
     let of = |label: &str| {
         let known = LATER.iter().find(|(_, labels)| labels.contains(&label));

@@ -1,7 +1,7 @@
 //! The structures that programs and the kernel share, laid out as in `include/uapi/linux/io_uring.h`.
 //!
-//! Unions of the C header are flattened into the widest plain field, named after its first use; each structure's
-//! size and field offsets are asserted against linux-raw-sys below.
+//! Each union of the C header is flattened into its widest plain field, named after its first use. The size and
+//! field offsets of each structure are asserted against linux-raw-sys below.
 
 use linux_raw_sys::io_uring as kernel;
 
@@ -51,7 +51,7 @@ pub struct Cqe {
     pub flags: u32,
 }
 
-/// Where the submission ring's words are, `struct io_sqring_offsets`.
+/// Offsets of the submission ring's words, `struct io_sqring_offsets`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 #[allow(missing_docs)] // io_uring_setup(2)
@@ -67,7 +67,7 @@ pub struct SqringOffsets {
     pub user_addr: u64,
 }
 
-/// Where the completion ring's words are, `struct io_cqring_offsets`.
+/// Offsets of the completion ring's words, `struct io_cqring_offsets`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 #[allow(missing_docs)] // io_uring_setup(2)
@@ -83,7 +83,7 @@ pub struct CqringOffsets {
     pub user_addr: u64,
 }
 
-/// What io_uring_setup(2) takes and gives back, `struct io_uring_params`.
+/// The argument of io_uring_setup(2), which it also fills in, `struct io_uring_params`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 #[allow(missing_docs)] // io_uring_setup(2)

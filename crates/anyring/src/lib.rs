@@ -1,7 +1,8 @@
 //! Serves the program's io_uring where the kernel refuses it.
 //!
-//! With this crate in a program its calls of `syscall()`, of liburing's functions and of those on descriptors lead to anyring's engine,
-//! from the start of the process on. The crates io-uring, tokio-uring and what is made of them need nothing else.
+//! With this crate in a program, anyring's engine serves it from the start of the process. The program's calls of
+//! `syscall()`, of liburing's functions and of functions on descriptors lead to it. The crates io-uring and
+//! tokio-uring, and programs that use them, need nothing else.
 //!
 //! ```no_run
 //! match anyring::install() {
@@ -10,23 +11,23 @@
 //! }
 //! ```
 //!
-//! What makes system calls by instructions of its own (rustix, io-uring's feature `direct-syscall`) is not served: these are in the same
-//! executable as the engine, whose own have to reach the kernel. `anyring run -- PROGRAM` serves them, too. Musl's and static programs
-//! are served by that alone.
+//! Programs that make system calls by their own instructions (rustix, io-uring's feature `direct-syscall`) are not
+//! served. These instructions are in the same executable as the engine's own, which have to reach the kernel.
+//! `anyring run -- PROGRAM` serves them, too. It is the only way to serve static programs and those of musl.
 #![cfg(target_os = "linux")]
 
 use std::fmt;
 
-/// Who serves the program's rings.
+/// The server of the program's rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
-    /// The kernel, and anyring the rings that it refuses.
+    /// The kernel; anyring serves the rings that it refuses.
     Kernel,
     /// anyring.
     Anyring,
 }
 
-/// Why nobody serves the program's rings.
+/// The reason why nobody serves the program's rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Error(i32);
 
@@ -54,10 +55,11 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Decides who serves the program's rings, by making one. Best called first in `main`; later it answers the same.
+/// Decides who serves the program's rings, by making one. Best called first in `main`; later calls return the same.
 ///
 /// # Errors
-/// Why nobody does: the kernel refuses and anyring is switched off (`ANYRING_BACKEND=kernel`), or what anyring needs is refused, too.
+/// If nobody serves them: `ANYRING_BACKEND=kernel` switches anyring off and the kernel refuses, or something that
+/// anyring needs is refused, too.
 pub fn install() -> Result<Server, Error> {
     match served::embed::anyring_install() {
         0 => Ok(Server::Kernel),
@@ -66,7 +68,7 @@ pub fn install() -> Result<Server, Error> {
     }
 }
 
-/// For a test of what uses rings: see [`Guard::new`].
+/// Guards a test of code that uses rings: see [`Guard::new`].
 #[derive(Debug)]
 #[must_use = "the test ends where it is dropped"]
 pub struct Guard {
@@ -75,11 +77,11 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Begins a test. It fails here where no ring is to be had and, where anyring serves, at the end if no ring was made: a program that
-    /// falls back to something else would pass without having been tested.
+    /// Begins a test, which fails here if no ring is available. Where anyring serves, the test also fails at its end if
+    /// it made no ring. Otherwise a program that falls back to something else would pass untested.
     ///
     /// # Panics
-    /// Where no ring is to be had.
+    /// If no ring is available.
     pub fn new() -> Guard {
         match install() {
             Ok(server) => Guard { server, before: served::embed::rings() },
@@ -87,7 +89,7 @@ impl Guard {
         }
     }
 
-    /// Who serves the test's rings.
+    /// Returns the server of the test's rings.
     pub fn server(&self) -> Server {
         self.server
     }

@@ -1,10 +1,10 @@
-//! What the guard says, on whatever serves: `scripts/embedding.sh` runs this where io_uring is refused, too.
+//! The guard's verdicts, with any server. `scripts/embedding.sh` also runs this where io_uring is refused.
 
 use anyring::{Guard, Server};
 use io_uring::IoUring;
 use std::panic::catch_unwind;
 
-/// One test, since the rings of all threads are counted together.
+/// One test, since rings are counted over all threads.
 #[test]
 fn a_test_without_a_ring_fails_where_anyring_serves() {
     let guard = Guard::new();
@@ -13,7 +13,7 @@ fn a_test_without_a_ring_fails_where_anyring_serves() {
     drop(guard);
     let fell_back = catch_unwind(|| drop(Guard::new()));
     assert_eq!(fell_back.is_err(), server == Server::Anyring);
-    // What a test says as it fails is not hidden by a second panic.
+    // The guard does not hide a failing test's own panic by a second one.
     let said = catch_unwind(|| {
         let _guard = Guard::new();
         panic!("its own");
@@ -22,7 +22,7 @@ fn a_test_without_a_ring_fails_where_anyring_serves() {
     assert_eq!(anyring::install(), Ok(server));
 }
 
-/// The program's own panics stay its own.
+/// The program's panic hook gets the program's own panics.
 #[test]
 fn panics_of_the_program_reach_its_hook() {
     let output = std::process::Command::new(std::env::current_exe().expect("its path"))

@@ -1,5 +1,5 @@
-//! What differs between processors: one file for each, with the same names in it. Assembly and registers are named nowhere
-//! else, but for raw instructions (`raw/`), which are served on x86-64 only.
+//! The code that differs between processors: one file for each, with the same names. No other file names assembly or
+//! registers, except those for raw instructions (`raw/`), which are served on x86-64 only.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -1,6 +1,6 @@
-//! Who serves this process: the kernel where its io_uring works, and our engine what it refuses. Whether it works is decided
-//! once, at the latest when the program makes its first ring (decision 8 in docs/decisions); what it refuses it is asked for each
-//! ring (decision 31).
+//! The choice of this process's server: the kernel if its io_uring works, and our engine for what it refuses. Whether
+//! it works is decided once, at the latest for the program's first ring (decision 8 in docs/decisions). Then the kernel
+//! is asked for each ring (decision 31).
 
 use crate::environment::variable;
 use crate::{probe, raw, signals};
@@ -26,19 +26,19 @@ const MIXED: u32 = 4;
 
 /// A decision for the process between the kernel and our engine.
 struct Choice {
-    /// Relaxed: the decision is the same whoever makes it, and what comes after it is put in place under [`SHARING`].
+    /// Relaxed: every thread decides the same, and everything that follows from it is set up under [`SHARING`].
     decided: AtomicU32,
-    /// The environment variable that may make it.
+    /// The environment variable that may make the decision.
     variable: &'static str,
-    /// Asks the kernel: the errno by which it refuses, 0 where it serves.
+    /// Asks the kernel. Returns the errno by which it refuses, or 0 if it serves.
     refusal: fn() -> c_int,
 }
 
-/// Who serves io_uring.
+/// The choice for io_uring.
 static BACKEND: Choice = Choice::new("ANYRING_BACKEND", probe::kernel_refusal);
-/// Who serves Linux AIO.
+/// The choice for Linux AIO.
 static AIO: Choice = Choice::new("ANYRING_AIO", probe::aio_refusal);
-/// Held while what the first ring or context of ours needs is put in place beside the kernel's.
+/// Held while the needs of our first ring or context beside the kernel's are set up.
 static SHARING: Lock<()> = Lock::new(());
 
 impl Choice {
@@ -77,9 +77,10 @@ impl Choice {
         decided
     }
 
-    /// The kernel has refused one: from now on some are ours. False where what that needs cannot be had.
+    /// Notes that the kernel has refused one, so that our engine serves some from now on. False if that needs something
+    /// unavailable.
     fn share(&self) -> bool {
-        // None: a signal handler interrupted this in its own thread.
+        // None: this is a signal handler that interrupted the holder in its own thread.
         let Some(_held) = SHARING.lock() else { return false };
         if self.decided() == KERNEL_FIRST {
             if alloc::reserve().is_err() {
@@ -93,30 +94,29 @@ impl Choice {
     }
 }
 
-/// Who serves this process's io_uring.
+/// Returns the server of this process's io_uring.
 #[inline]
 pub fn rings() -> Server {
     BACKEND.server()
 }
 
-/// Who serves this process's Linux AIO: decided at the first call.
+/// Returns the server of this process's Linux AIO, decided at the first call.
 #[inline]
 pub fn aio() -> Server {
     AIO.server()
 }
 
-/// The kernel has refused a ring. False where one of ours would be entered past us.
+/// Lets our engine serve a ring that the kernel refused. False if the program would enter ours without us.
 pub fn share_rings() -> bool {
     BACKEND.share() && !raw::enters_unseen()
 }
 
-/// The kernel has refused a context of Linux AIO.
+/// Lets our engine serve a context of Linux AIO that the kernel refused.
 pub fn share_aio() -> bool {
     AIO.share()
 }
 
-/// Whether nothing is served here that the kernel does not refuse first, as it is known without a question: then nothing is
-/// prepared.
+/// True if the environment says that the kernel serves both interfaces, or is asked first. Then nothing is prepared.
 #[cfg(not(test))]
 pub fn stands_by() -> bool {
     [&BACKEND, &AIO].iter().all(|choice| matches!(variable(choice.variable).as_deref(), Some("kernel" | WORKS)))
@@ -130,16 +130,16 @@ pub fn leave_to_kernel() {
     }
 }
 
-/// In a forked child: whoever was putting things in place when it was forked is the parent's.
+/// Resets the lock in a forked child: a thread that held it at the fork is the parent's.
 pub fn renew_sharing_after_fork() {
     if SHARING.is_held() {
-        // SAFETY: the child has no other thread that calls on us, and the value is none.
+        // SAFETY: the child has no other thread that calls us, and the value is ().
         unsafe { SHARING.reset() };
     }
 }
 
-/// Whether it is known, without a question to the kernel, that our engine alone serves Linux AIO: `anyring run` has decided, and
-/// nobody is to be asked in every process.
+/// True if the environment chose our engine alone for Linux AIO: no question to the kernel is needed. `anyring run`
+/// decides it once, so that not every process has to ask.
 pub fn aio_is_chosen() -> bool {
     static CHOSEN: AtomicU32 = AtomicU32::new(UNDECIDED);
     match (AIO.decided.load(Ordering::Relaxed), CHOSEN.load(Ordering::Relaxed)) {
@@ -153,17 +153,17 @@ pub fn aio_is_chosen() -> bool {
     }
 }
 
-/// Whether raw instructions that make calls of Linux AIO have to be found.
+/// True if raw instructions that call Linux AIO have to be found.
 pub fn finds_aio() -> bool {
     AIO.decided.load(Ordering::Relaxed) == MIXED || aio_is_chosen()
 }
 
-/// Whether our engine may serve anything that raw instructions ask for.
+/// True if our engine may serve anything that raw instructions ask for.
 pub fn serves_instructions() -> bool {
     matches!(rings(), Server::Engine | Server::Mixed) || finds_aio()
 }
 
-/// Makes bad addresses in the engine's copies harmless. May be called again.
+/// Makes bad addresses harmless when the engine copies from or to them. May be called again.
 pub fn guard_copies() {
     let guarded = [libc::SIGSEGV, libc::SIGBUS].map(|signal| signals::install_guard(signal, recover_copy));
     if guarded.iter().all(Result::is_ok) {

@@ -1,4 +1,4 @@
-//! What happens when the library is loaded: as little as possible, and before everything else (`-z initfirst`).
+//! The library's constructor: does as little as possible, and before everything else (`-z initfirst`).
 
 use crate::{
     backend, copy, descriptor, entry, exec, fork, identity, joined, jump, liburing, memory, musl, named, passing,
@@ -9,12 +9,12 @@ use anyring_engine::{alloc, process, thread};
 use anyring_serve::environment;
 use core::ffi::{c_char, c_int};
 
-/// Runs when the loader has mapped everything the program starts with, before any code of that: also before libc's constructor,
-/// which says where the environment is.
+/// Runs when the loader has mapped everything that the program starts with, before any of that code. This is also
+/// before libc's constructor, which stores the address of the environment.
 extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list: *const *const c_char) {
     joined::complete();
     exec::begin(list);
-    // As a library of its own it has a std of its own.
+    // A library of its own has its own std.
     #[cfg(feature = "allocator")]
     backend::quieten_panics();
     #[cfg(not(feature = "allocator"))]
@@ -46,12 +46,13 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list:
         ] {
             resolve();
         }
-        // Where there is no memory at the start, there is none for a ring. Another copy serves the process already.
+        // Without memory at the start there is none for a ring. If this is not the first copy, another one serves the
+        // process already.
         if !musl::is_glibc() || !copy::is_first() || alloc::reserve().is_err() {
             backend::leave_to_kernel();
         } else {
             if !list.is_null() {
-                // SAFETY: the loader's argument, as a program's main is given it.
+                // SAFETY: the loader's argument, as a program's main gets it.
                 unsafe { environment::keep(list) };
             }
             fork::register();
@@ -66,12 +67,12 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list:
     });
 }
 
-/// In a forked child, before anything else of ours.
+/// Renews the library in a forked child, before any other code of ours.
 fn renew_after_fork() {
     backend::renew_after_fork();
     backend::renew_sharing_after_fork();
     raw::renew_after_fork();
-    // clone3(2) with CLONE_CLEAR_SIGHAND has reset them.
+    // clone3(2) with CLONE_CLEAR_SIGHAND has reset our signal actions.
     signals::action::take_back();
 }
 

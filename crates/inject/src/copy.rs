@@ -1,9 +1,11 @@
-//! Several copies of the library in one process: the first one serves it. In another one every symbol of ours leads to that, and
-//! to the first its instructions are a plugin's: it leaves everything to the kernel, which for it is the first.
+//! Several copies of the library in one process: the first one serves it. In any other copy, every symbol of ours leads
+//! to the first, and the first treats its instructions as a plugin's. Such a copy leaves everything to the kernel,
+//! whose part the first plays.
 
 use core::ffi::c_void;
 
-/// By this a copy is known to others. Drop-ins do not export it: their functions may be called by handle alone, and serve.
+/// The symbol by which copies know each other. Drop-ins do not export it: their functions may be called by handle
+/// alone, and serve.
 #[cfg(not(test))]
 #[no_mangle]
 #[allow(non_upper_case_globals)]
@@ -11,30 +13,30 @@ pub static anyring_library: u8 = 0;
 #[cfg(not(test))]
 const NAME: &core::ffi::CStr = c"anyring_library";
 
-/// What the loader knows of an address.
+/// Returns the loader's facts about an address.
 pub fn told_of(address: *const c_void) -> Option<libc::Dl_info> {
     let (name, nowhere) = (core::ptr::null(), core::ptr::null_mut());
     let mut told = libc::Dl_info { dli_fname: name, dli_fbase: nowhere, dli_sname: name, dli_saddr: nowhere };
-    // SAFETY: an address that is only looked up, and a structure for the answer.
+    // SAFETY: the address is only looked up, and the structure is for the answer.
     (unsafe { libc::dladdr(address, &mut told) } != 0).then_some(told)
 }
 
-/// Whether an address is in this very copy. That of a symbol of ours is where the first one has it, here, too.
+/// True if an address is in this very copy. A symbol of ours has the address that it has in the first copy, here, too.
 pub fn is_ours(address: *const c_void) -> bool {
     let base = |address| told_of(address).map(|told| told.dli_fbase);
     base(address).is_some_and(|found| Some(found) == base(told_of as *const c_void))
 }
 
-/// Whether no other copy stands before this one.
+/// True if no other copy comes before this one.
 #[cfg(not(test))]
 pub fn is_first() -> bool {
-    // SAFETY: C strings; the first definition in the process is asked for.
+    // SAFETY: C strings; looks up the first definition in the process.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) };
     if first.is_null() || is_ours(first) {
         return true;
     }
     let Some(told) = told_of(told_of as *const c_void) else { return true };
-    // SAFETY: the name that the loader has for this library, which is loaded and stays.
+    // SAFETY: the loader's name of this library, which is loaded and stays.
     let own = unsafe {
         let handle = libc::dlopen(told.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() {

@@ -1,10 +1,14 @@
-//! Calls that end, replace or reconfigure descriptor numbers. The door hears of each before it happens; the call
-//! itself stays libc's.
+//! Calls that end, replace or reconfigure descriptor numbers. The door is notified before each; libc makes the call
+//! itself.
 //!
-//! The engine's own descriptors stay, whatever the program closes wholesale: for the program their numbers are not
-//! open. Not protected are numbers from 65,536 on; a descriptor that another thread's engine call is just making; and
-//! from raw instructions outside the range that the filter knows ([`KNOWN_NUMBERS`](anyring_serve::door::KNOWN_NUMBERS)),
-//! which own numbers leave when the limit on descriptors is under 1,024.
+//! The engine's own descriptors stay open even if the program closes all: for the program their numbers are not open.
+//! Not protected are:
+//!
+//! - Numbers from 65,536 on.
+//! - A descriptor that another thread's engine call is just making.
+//! - Against raw instructions, numbers outside the range that the filter knows
+//!   ([`KNOWN_NUMBERS`](anyring_serve::door::KNOWN_NUMBERS)). Our numbers are outside if the limit on descriptors is
+//!   under 1,024.
 
 use crate::next::{missing, next};
 use crate::{entry, identity, sys};
@@ -38,7 +42,7 @@ next! {
     LOCKF64 = c"lockf64": fn(c_int, c_int, libc::off_t) -> c_int;
 }
 
-/// fcntl(2) answered: a duplicate of a ring's descriptor is known from now on.
+/// Notes the answer of an fcntl(2): the duplicate of a ring's descriptor is known as a ring from now on.
 fn after_fcntl(fd: i32, command: i32, answer: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, answer),
@@ -46,7 +50,7 @@ fn after_fcntl(fd: i32, command: i32, answer: c_int) -> c_int {
     }
 }
 
-/// Runs what comes before a call; libc's answer if that forbids it.
+/// Runs `before`, which may forbid the call. Returns libc's answer if it does.
 pub(crate) fn refusal(mut before: impl FnMut() -> Result<(), Errno>) -> Option<c_int> {
     let mut verdict = Ok(());
     entry::aside(|| verdict = before());
@@ -115,18 +119,18 @@ pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     duplicated(old, DUP.get().map_or_else(missing, |next| unsafe { next(old) }))
 }
 
-/// The program is about to duplicate `old` by system call `number`.
+/// Checks that the program may duplicate `old` by system call `number`.
 fn may_duplicate(number: i64, old: c_int) -> Result<(), Errno> {
     named::check(number, &[old as usize, usize::MAX, 0, 0, 0, 0])
 }
 
-/// A call answered `new` as a duplicate of `old`: a ring is known by that number too from now on.
+/// Notes that `new` duplicates `old`: if that is a ring, `new` is known as one, too, from now on.
 fn duplicated(old: c_int, new: c_int) -> c_int {
     note_duplicate(old, new);
     new
 }
 
-/// libc's answer to a call, as the kernel's register holds it.
+/// Returns libc's answer to a call in the kernel's form: the value or `-errno`.
 fn register_of(answer: c_int) -> isize {
     match answer {
         ..0 => -(sys::errno() as isize),
@@ -134,7 +138,7 @@ fn register_of(answer: c_int) -> isize {
     }
 }
 
-/// What `calls` answers, which makes its calls by libc, as libc answers it: errno is that of the answer alone.
+/// Answers as libc does for `calls`, which make their calls by libc: errno is that of the final answer alone.
 fn by_libc(calls: impl FnOnce() -> isize) -> c_int {
     let errno = sys::errno();
     let answer = calls();
@@ -197,7 +201,7 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     }
 }
 
-/// Closes `first..=last`, singly where the kernel has or allows no close_range(2).
+/// Closes `first..=last`, one by one if the kernel lacks or refuses close_range(2).
 fn close_piece(first: u32, last: u32) {
     // SAFETY: part of what the program asked to have closed.
     let close = |number: i64, a: u32, b: u32| unsafe { sys::call(number, [a as usize, b as usize, 0, 0, 0, 0]) };
@@ -206,7 +210,7 @@ fn close_piece(first: u32, last: u32) {
     }
 }
 
-/// The number inside `stream`, about to be closed by libc itself.
+/// Notifies the door of the number inside `stream`, which libc is about to close itself.
 fn before_stream_close(stream: *mut FILE) {
     if stream.is_null() || mutated(Mutation::StreamsCloseUnseen) {
         return;
@@ -215,7 +219,7 @@ fn before_stream_close(stream: *mut FILE) {
         // SAFETY: the caller of fclose, pclose or freopen vouches that `stream` is an open stream.
         let fd = unsafe { libc::fileno(stream) };
         if fd >= 0 {
-            let _ = before_close(fd); // a stream of the program's has no number of the engine's
+            let _ = before_close(fd); // a stream of the program's has none of the engine's numbers
         }
     });
 }
@@ -284,7 +288,7 @@ pub unsafe extern "C-unwind" fn freopen64(
     }
 }
 
-/// What fcntl(2) on a number of ours answers, if it is refused.
+/// Checks an fcntl(2) on a number of ours. Returns the answer if it is refused.
 #[cold]
 fn may_control(fd: i32, command: i32, argument: usize) -> Option<c_int> {
     refusal(|| {
@@ -294,8 +298,8 @@ fn may_control(fd: i32, command: i32, argument: usize) -> Option<c_int> {
     })
 }
 
-/// fcntl(2). Variadic in C; on x86-64 the optional third argument travels in the same register as a named one, so it
-/// is passed on whether the program gave it or not.
+/// fcntl(2), variadic in C. On x86-64 the optional third argument travels in the same register as a named one. So it is
+/// passed on whether the program gave it or not.
 ///
 /// # Safety
 /// As libc's `fcntl`.
@@ -310,7 +314,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     after_fcntl(fd, command, answer)
 }
 
-/// fcntl64(2): what programs built with large file support call.
+/// fcntl64(2), which programs built with large file support call.
 ///
 /// # Safety
 /// As libc's `fcntl64`.

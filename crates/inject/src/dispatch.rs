@@ -1,4 +1,5 @@
-//! System calls by number: where libc's `syscall()` and trapped instructions meet. See [`anyring_serve::dispatch`].
+//! System calls by number: the common path of libc's `syscall()` and trapped instructions. See
+//! [`anyring_serve::dispatch`].
 
 use crate::host::Preloaded;
 use crate::{exec, sanitizer};
@@ -6,7 +7,7 @@ use anyring_serve::exec::Call;
 
 pub use anyring_serve::dispatch::NUMBERS;
 
-/// Performs system call `number`; the answer is the register, errno is untouched.
+/// Performs system call `number`. Returns the value of the kernel's register; errno is untouched.
 pub fn call(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, _] = args;
     let call = |args| sanitizer::around(number, args, || anyring_serve::dispatch::call::<Preloaded>(number, args));

@@ -1,5 +1,5 @@
-//! The one door behind every entry point: liburing's symbols, libc's `syscall()`, and trapped raw instructions. What it does
-//! is [`anyring_serve::door`]'s.
+//! The door that every entry point calls: liburing's symbols, libc's `syscall()`, and trapped raw instructions. The
+//! work is done in [`anyring_serve::door`].
 
 use crate::host::Preloaded;
 use crate::sanitizer;
@@ -12,23 +12,24 @@ pub use anyring_serve::door::{
     RING_NUMBERS,
 };
 
-/// io_uring_setup(2): a new ring's descriptor, or `-errno`. `may_do_less`: a kernel that does not know a flag is to say so.
+/// io_uring_setup(2). Returns a new ring's descriptor, or `-errno`. `may_do_less`: refuse a flag that is unknown, as an
+/// older kernel does.
 pub fn setup(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
     door::setup::<Preloaded>(entries, params, may_do_less)
 }
 
-/// io_uring_enter(2) with its six arguments: how many SQEs were consumed, or `-errno`.
+/// io_uring_enter(2) with its six arguments. Returns the number of SQEs consumed, or `-errno`.
 #[inline]
 pub fn enter(fd: u32, to_submit: u32, min_complete: u32, flags: u32, arg: *const c_void, arg_size: usize) -> isize {
     door::enter::<Preloaded>(fd, to_submit, min_complete, flags, arg, arg_size)
 }
 
-/// io_uring_register(2): the operation's answer, or `-errno`.
+/// io_uring_register(2). Returns the operation's answer, or `-errno`.
 pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
     door::register::<Preloaded>(fd, opcode, arg, nr_args)
 }
 
-/// A call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
+/// A call of Linux AIO by its number, with the arguments of its man page. Returns its answer, or `-errno`.
 pub fn aio(number: i64, args: [usize; 6]) -> isize {
     sanitizer::around(number, args, || door::aio::<Preloaded>(number, args))
 }

@@ -1,19 +1,19 @@
-//! What include/anyring.h has: for programs that are linked with this library, instead of having it preloaded. They are served
-//! without a call of these.
+//! The functions of include/anyring.h, for programs that are linked with this library instead of having it preloaded.
+//! Such programs are served without calling these.
 
 use crate::{backend, copy, dispatch, entry, liburing, syscall};
 use anyring_abi::{Params, NR_IO_URING_SETUP};
 use anyring_serve::host::Server;
 use core::ffi::{c_char, c_int, c_void};
 
-/// The release.
+/// Returns the release.
 #[cfg_attr(not(test), no_mangle)]
 pub extern "C" fn anyring_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Decides who serves the process's rings, by a first one. 0: the kernel, and anyring what that refuses. 1: anyring. `-errno`:
-/// nobody; -EEXIST where another library's functions stand before these.
+/// Decides who serves the process's rings, by making a first one. 0: the kernel, and anyring for what that refuses. 1:
+/// anyring. `-errno`: nobody; -EEXIST if another library's functions come before these.
 #[cfg_attr(not(test), no_mangle)]
 pub extern "C" fn anyring_install() -> c_int {
     let ways = [liburing::queue::io_uring_submit as *const c_void, syscall::syscall as *const c_void];
@@ -30,7 +30,7 @@ pub extern "C" fn anyring_install() -> c_int {
     c_int::from(matches!(backend::rings(), Server::Engine | Server::Mixed))
 }
 
-/// How many rings anyring has made in this process and its parents.
+/// Returns the number of rings that anyring has made in this process and its parents.
 pub fn rings() -> u64 {
     anyring_engine::stats::stats().rings.load(core::sync::atomic::Ordering::Relaxed)
 }

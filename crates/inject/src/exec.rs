@@ -1,8 +1,8 @@
-//! exec(3) and posix_spawn(3): a program into which this library cannot be preloaded is run by the guest host
-//! ([`anyring_serve::exec`]). Everything else is libc's own business, also where that fails.
+//! exec(3) and posix_spawn(3): the guest host ([`anyring_serve::exec`]) runs a program into which this library cannot
+//! be preloaded. libc does everything else, also where that fails.
 //!
-//! Called in children of vfork(2) and in signal handlers. posix_spawn(3) makes its system calls out of reach, so that its
-//! program is judged in the parent, before.
+//! Called in children of vfork(2) and in signal handlers. posix_spawn(3) makes its system calls out of our reach, so
+//! that its program is judged before, in the parent.
 
 use crate::next::{missing, next};
 use crate::signals::mask;
@@ -27,10 +27,10 @@ extern "C" {
     static mut environ: List;
 }
 
-/// Says where the environment is, if libc does not yet know.
+/// Sets the address of the environment, if libc does not yet know it.
 #[cfg(not(test))]
 pub fn begin(environment: List) {
-    // SAFETY: libc's variable, in a process with one thread; what the loader passes is what libc is going to store.
+    // SAFETY: libc's variable, in a process with one thread; libc is going to store the value that the loader passes.
     unsafe {
         if environ.is_null() {
             environ = environment;
@@ -38,13 +38,13 @@ pub fn begin(environment: List) {
     }
 }
 
-/// The environment of the process, as the kernel is given it.
+/// Returns the environment of the process, as the kernel takes it.
 pub fn own_environment() -> List {
-    // SAFETY: libc's variable. Whoever changes it beside an exec has that race without us, too.
+    // SAFETY: libc's variable. A program that changes it during an exec has that race without us, too.
     unsafe { environ }
 }
 
-/// Has `start` start the host for this call, if that is to be: given the host's path and arguments.
+/// Calls `start` with the host's path and arguments, if the guest host is to run the program of this call.
 fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
     entry::aside(|| {
         let letters = match (backend::rings() == Server::Engine, backend::aio_is_chosen()) {
@@ -57,22 +57,22 @@ fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
     });
 }
 
-/// Makes a call that executes a program, by the environment that `start` is given: does not come back where it has done so, or the
-/// guest host has taken the process's place.
+/// Executes a program: calls `start` with the environment to use. Does not return if that executes the program, or if
+/// the guest host takes the process's place.
 pub fn execute<T>(call: &Call, start: impl FnOnce(usize) -> T) -> Option<T> {
     before(call);
     with_environment(call.environment, call.is_foreign(), |environment| mask::inherited(|| start(environment)))
 }
 
-/// Before a call that executes a program.
+/// Replaces the process with the guest host, if that is to run the program of this call.
 fn before(call: &Call) {
     serve(call, &mut |host, arguments| {
-        // SAFETY: strings and lists of the program's and of ours, which the kernel reads.
+        // SAFETY: strings and lists of the program and of ours, which the kernel reads.
         mask::inherited(|| unsafe { sys::call(libc::SYS_execve, [host, arguments, call.environment, 0, 0, 0]) });
     });
 }
 
-/// Runs `start` with the environment that the program is to have: see [`preload`].
+/// Calls `start` with the environment that the program is to get: see [`preload`].
 fn with_environment<T>(environment: usize, is_foreign: bool, start: impl FnOnce(usize) -> T) -> Option<T> {
     let (mut start, mut answer) = (Some(start), None);
     preload::loadable(environment, is_foreign, &mut |environment| {
@@ -114,7 +114,7 @@ pub unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c
 /// As libc's `execvp`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the caller's contract is the same; it is what libc's function is.
+    // SAFETY: the caller's contract is the same, and libc's function does the same.
     unsafe { execvpe(file, arguments, own_environment()) }
 }
 
@@ -227,7 +227,7 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     spawned.or_else(|| with_environment(environment as usize, is_foreign, start)).unwrap_or(libc::ENOSYS)
 }
 
-/// The attributes with the mask that the thread believes to have, where they name none and libc would not know it.
+/// Returns the attributes with the mask that the thread believes to have. None if they name a mask, or libc knows it.
 fn with_mask(attributes: *const c_void) -> Option<posix_spawnattr_t> {
     let mask = mask::to_inherit()?;
     let mut flags = 0;
@@ -248,7 +248,8 @@ fn with_mask(attributes: *const c_void) -> Option<posix_spawnattr_t> {
     }
 }
 
-/// `Some(0)` where the host was started; otherwise the program's own call is to be made, which says why it fails.
+/// Starts the host. `Some(0)` if that worked; otherwise the program's own call is to be made, which reports why it
+/// fails.
 fn spawn_host(call: &Call, spawn: &mut dyn FnMut(usize, usize) -> c_int) -> Option<c_int> {
     let mut answer = None;
     serve(call, &mut |host, list| {
@@ -259,7 +260,7 @@ fn spawn_host(call: &Call, spawn: &mut dyn FnMut(usize, usize) -> c_int) -> Opti
     answer
 }
 
-/// Gives `then` the path of the program that libc would find along PATH, and nothing if there is none.
+/// Calls `then` with the path that libc would find along PATH, if there is one.
 fn search(file: *const c_char, then: &mut dyn FnMut(*const c_char)) {
     const LONGEST: usize = 1024;
     if file.is_null() {
@@ -327,9 +328,9 @@ pub unsafe extern "C" fn execle() -> c_int {
     arch::with_list!(execve_behind)
 }
 
-/// execve(2) with the environment that follows the end of the arguments.
+/// execve(2) with the environment that follows the end of the arguments, as execle(3) has it.
 unsafe extern "C-unwind" fn execve_behind(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the list of an execle(3), which has an end, and the environment behind it.
+    // SAFETY: the list of an execle(3), which has an end, and the environment after it.
     unsafe {
         let mut end = arguments;
         while !(*end).is_null() {

@@ -1,9 +1,10 @@
-//! How a test program chooses the moment of a panic, or of failing memory. Only in the build with the feature `forced-panics`.
+//! Functions by which a test program chooses the moment of a panic or an allocation failure. Built with the feature
+//! `forced-panics` only.
 
 use anyring_engine::alloc::failing;
 use core::ffi::{c_char, c_int, c_long, CStr};
 
-/// Arms `POINT` or `POINT:N` of `anyring_engine::forced` from now on; -1 when there is no such point.
+/// Arms `POINT` or `POINT:N` of `anyring_engine::forced` from now on; -1 if there is no such point.
 ///
 /// # Safety
 /// `wanted` is a C string.
@@ -17,7 +18,7 @@ pub unsafe extern "C" fn anyring_force_panic(wanted: *const c_char) -> c_int {
     }
 }
 
-/// After `before` more of what asks for memory that may be refused, `count` in a row fail. From now on; 1 if one has failed
+/// Lets the next `before` fallible allocations succeed, then makes `count` in a row fail. Returns 1 if one has failed
 /// since the last call of this.
 #[no_mangle]
 pub extern "C" fn anyring_fail_memory(before: c_long, count: c_long) -> c_int {

@@ -1,4 +1,4 @@
-//! fork(3) and _Fork(3): the engine hears of each before and after it.
+//! fork(3) and _Fork(3): the engine is notified before and after each.
 
 use crate::next::{missing, next};
 use anyring_engine::process;
@@ -8,16 +8,17 @@ next! {
     FORK = c"_Fork": fn() -> c_int;
 }
 
-/// Has libc's fork(3) call `forks` before, `has_forked` and `forked` after it, in the child. Where it cannot be had, a fork is
-/// noticed without it.
+/// Has libc's fork(3) call `forks` before it, `has_forked` after it, and `forked` in the child. If that is unavailable,
+/// a fork is noticed without it.
 pub fn register() {
     type Handler = Option<unsafe extern "C" fn()>;
-    // By name: glibc's pthread_atfork is a static function around this one, which the loader of another libc would miss.
-    // SAFETY: a C string; the first definition in the process is asked for.
+    // Looked up by name: glibc's pthread_atfork is a static function around this one, which another libc's loader would
+    // miss.
+    // SAFETY: a C string; looks up the first definition in the process.
     let register = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__register_atfork".as_ptr()) };
     if !register.is_null() {
-        // SAFETY: glibc's own function of that name has this type. The handler is there for as long as the process: the
-        // library is never unloaded, and belongs to no object by the last argument.
+        // SAFETY: glibc's own function of that name has this type. The handlers stay for as long as the process: the
+        // library is never unloaded, and the last argument says that they belong to no object.
         unsafe {
             let register: unsafe extern "C" fn(Handler, Handler, Handler, *const ()) -> i32 =
                 core::mem::transmute(register);
@@ -38,7 +39,7 @@ unsafe extern "C" fn forked() {
     process::forked();
 }
 
-/// _Fork(3), which calls no handlers. libc's own fork(3) does not come by here.
+/// _Fork(3), which calls no handlers. libc's own fork(3) does not call this.
 ///
 /// # Safety
 /// As libc's `_Fork`.

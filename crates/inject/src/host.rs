@@ -1,4 +1,4 @@
-//! What the calls that are served here need of this library.
+//! The host interface of the preloaded library, which the calls served here need.
 
 use crate::{backend, probe, raw, signals};
 use anyring_serve::host::{Host, Server};
@@ -26,8 +26,8 @@ impl Host for Preloaded {
         backend::share_aio()
     }
 
-    /// No ring where the program would enter it past us: what the kernel refuses with, or EPERM where it would not. Where the
-    /// kernel is asked first it answers itself.
+    /// Refuses a ring that the program would enter without us: by the kernel's errno, or by EPERM if the kernel would
+    /// serve it. 0 if the kernel is asked first: it then answers itself.
     fn setup_refusal() -> c_int {
         match raw::enters_unseen() && backend::rings() == Server::Engine {
             false => 0,

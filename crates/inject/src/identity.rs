@@ -1,6 +1,6 @@
-//! Calls by which a thread changes its own identity beside others: the engine hears of each before it happens; the call
-//! itself stays libc's. See `anyring_engine::identity`. The calls that libc makes for all threads (setuid(3) and its like)
-//! are no business of ours.
+//! Calls by which a thread changes its own identity and not that of the others. The engine is notified before each;
+//! libc makes the call itself. See `anyring_engine::identity`. Calls that libc makes for all threads (setuid(3) and its
+//! like) are not intercepted.
 
 use crate::entry;
 use crate::next::{missing, next};
@@ -14,7 +14,7 @@ next! {
     SETNS = c"setns": fn(c_int, c_int) -> c_int;
 }
 
-/// The program is about to make one of `anyring_engine::identity::NUMBERS`.
+/// Notifies the engine that the program is about to make one of `anyring_engine::identity::NUMBERS`.
 pub fn before(number: i64, first: usize) {
     entry::aside(|| process::before_identity_call(number, first));
 }

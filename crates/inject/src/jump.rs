@@ -1,4 +1,4 @@
-//! longjmp(3) and its relatives: a signal handler that jumps out of a wait leaves nothing behind there.
+//! longjmp(3) and its relatives: a signal handler that jumps out of a wait leaves nothing held there.
 
 use crate::next::next;
 use crate::signals::mask;
@@ -12,7 +12,7 @@ next! {
     LONGJMP_CHK = c"__longjmp_chk": fn(*mut c_void, c_int);
 }
 
-/// Gives up what the calling thread holds in the calls that it is about to leave.
+/// Gives up everything that the calling thread holds in the calls that it is about to leave.
 pub fn leaving() {
     entry::aside(|| {
         door::leaving_by_jump();
@@ -22,7 +22,7 @@ pub fn leaving() {
 
 macro_rules! jumps {
     ($($name:ident = $next:ident;)*) => { $(
-        /// As libc's function of that name, which it calls after the engine has been told.
+        /// As libc's function of that name, which it calls once the engine has been notified.
         ///
         /// # Safety
         /// As longjmp(3): the environment was filled by a function that has not returned.

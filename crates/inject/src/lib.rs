@@ -1,5 +1,5 @@
-//! libanyring.so: the ways into the engine. Every file here is an entry point or what an entry point needs to stay invisible to
-//! the program; all of them end in [`door`], which hands the call to the engine or to the kernel.
+//! libanyring.so: the ways into the engine. Every file here is an entry point, or hides one from the program. All of
+//! them end in [`door`], which hands the call to the engine or to the kernel.
 
 mod arch;
 pub mod backend;

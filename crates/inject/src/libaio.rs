@@ -1,11 +1,11 @@
-//! libaio's functions, written afresh on top of [`crate::door`]. Preloaded they pre-empt the installed libaio's; linked
-//! with a version map (`cargo xtask dropin`) they are a `libaio.so.1`.
+//! libaio's functions, implemented on [`crate::door`]. Preloaded they pre-empt the installed libaio's; linked with a
+//! version map (`cargo xtask dropin`) they are a `libaio.so.1`.
 //!
-//! As libaio's man pages say: results are a value or `-errno`, errno is never touched. Symbols of `LIBAIO_0.1` that a later
-//! version took the place of (io_cancel, io_getevents and io_queue_wait of 2002) are not here.
+//! As libaio's man pages say, a result is a value or `-errno`, and errno is never touched. Symbols of `LIBAIO_0.1` that
+//! a later version replaced (io_cancel, io_getevents and io_queue_wait of 2002) are not here.
 //!
-//! As in C, each function's pointer arguments must be what its man page says, but that those which libaio hands to the
-//! kernel unseen may be anything: a bad one is -EFAULT. That is the safety contract of every function here.
+//! As in C, each function's pointer arguments must be what its man page says. Pointers that libaio hands to the kernel
+//! unread may be anything: a bad one is -EFAULT. That is the safety contract of every function here.
 #![allow(clippy::missing_safety_doc)] // the contract is the paragraph above, the same for all
 
 use crate::door;
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn io_pgetevents(
     door::aio(NR_IO_PGETEVENTS, [a, b, c, events as usize, timeout as usize, &raw const mask as usize]) as c_int
 }
 
-/// io_queue_init(3): a new context, whatever `context` held.
+/// io_queue_init(3): makes a new context, whatever `context` held.
 #[no_mangle]
 pub unsafe extern "C" fn io_queue_init(requests: c_int, context: *mut Context) -> c_int {
     if requests <= 0 {
@@ -93,14 +93,14 @@ pub unsafe extern "C" fn io_queue_init(requests: c_int, context: *mut Context) -
 /// io_queue_release(3).
 #[no_mangle]
 pub unsafe extern "C" fn io_queue_release(context: Context) -> c_int {
-    // SAFETY: as this function's.
+    // SAFETY: the same contract as this function's.
     unsafe { io_destroy(context) }
 }
 
-/// io_queue_wait(3): looks for events without reading one.
+/// io_queue_wait(3): waits for events without reading one.
 #[no_mangle]
 pub unsafe extern "C" fn io_queue_wait(context: Context, timeout: *mut libc::timespec) -> c_int {
-    // SAFETY: as this function's.
+    // SAFETY: the same contract as this function's.
     unsafe { io_getevents(context, 0, 0, null_mut(), timeout) }
 }
 
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn io_queue_run(context: Context) -> c_int {
         if got != 1 {
             return got;
         }
-        // SAFETY: io_set_callback(3) put the address of such a function there; a null one is none, and is not called.
+        // SAFETY: io_set_callback(3) stored the address of such a function there; null is none, and is not called.
         if let Some(callback) = unsafe { transmute::<usize, Option<Callback>>(event.data as usize) } {
             // SAFETY: the program's own callback, called as libaio does.
             unsafe { callback(context, event.obj as *mut c_void, event.res as c_long, event.res2 as c_long) };

@@ -1,7 +1,7 @@
-//! dlsym(3) and dlvsym(3): whoever fetches libc's `syscall()` by a handle (ctypes, cffi, LuaJIT, JNA) gets ours.
+//! dlsym(3) and dlvsym(3): a caller that fetches libc's `syscall()` by a handle (ctypes, cffi, LuaJIT, JNA) gets ours.
 //!
-//! All else is libc's to find: its functions are jumped to, since what RTLD_NEXT means depends on the return address. Calls of
-//! our own come through here, too, so the functions themselves are found without them.
+//! libc looks up every other name. Its functions are jumped to, since the meaning of RTLD_NEXT depends on the return
+//! address. Our own calls come through here, too, so libc's two functions are found without calling them.
 
 use crate::{arch, joined, syscall};
 use anyring_engine::thread::symbol;
@@ -10,7 +10,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 type Find = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// A function of libc's that one of ours stands before: 0 before it was looked for. Relaxed: whoever looks finds the same.
+/// A function of libc that one of ours pre-empts; the address is 0 until it is looked up. Relaxed: every lookup finds
+/// the same.
 struct Behind(&'static CStr, AtomicUsize);
 
 static DLSYM: Behind = Behind(c"dlsym", AtomicUsize::new(0));
@@ -30,10 +31,10 @@ impl Behind {
     }
 }
 
-/// What the functions below do: returned in two registers.
+/// The result of the functions below, returned in two registers.
 #[repr(C)]
 pub struct Found {
-    /// Where they jump to; 0 where the answer is known.
+    /// The address to jump to; 0 if the answer is known.
     next: usize,
     answer: *mut c_void,
 }

@@ -1,5 +1,5 @@
-//! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it. madvise(2): what is kept from children.
-//! mlockall(2): what is mapped from then on.
+//! mmap(2) of a ring's descriptor maps the ring's memory. madvise(2) may keep memory from children. mlockall(2) affects
+//! later mappings.
 
 use crate::next::{missing, next};
 use crate::{entry, sanitizer};

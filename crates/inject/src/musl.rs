@@ -1,10 +1,12 @@
-//! What another libc than today's glibc lacks.
+//! Functions that another libc than today's glibc lacks.
 //!
-//! A program that inherited LD_PRELOAD and is linked with musl starts and runs, unserved. musl's loader ends a program when a
-//! preloaded library needs a library or a function that it does not have. So libanyring.so needs only libraries that musl
-//! takes for itself (build.rs), and none of the functions that only glibc has. An older glibc, from 2.17 on, serves like a
-//! new one. What the standard library and the unwinder call, and one of the two may lack, is defined here, hidden in this
-//! library. All that is wrapped ends in the libc's own functions.
+//! A program that inherited LD_PRELOAD and is linked with musl starts and runs, unserved. musl's loader ends a program
+//! if a preloaded library needs a library or a function that it does not have. So libanyring.so needs only libraries
+//! that musl provides itself (build.rs), and none of the functions that only glibc has.
+//!
+//! An older glibc, from 2.17 on, serves like a new one. Functions that the standard library or the unwinder call, and
+//! that one of the two libcs may lack, are defined here, hidden in this library. Every wrapper ends in the libc's own
+//! functions.
 
 use crate::arch;
 use crate::next::next;
@@ -17,8 +19,8 @@ next! {
     VERSION = c"gnu_get_libc_version": fn() -> *const c_char;
 }
 
-/// Whether the engine can work in this process, whose libc is then glibc. By an object of its own streams, which those do not
-/// define that add glibc's functions to musl.
+/// True if the engine can work in this process: its libc is glibc. Checks for a stream object of glibc's, which
+/// libraries that add glibc's functions to musl do not define.
 #[cfg(not(test))]
 pub fn is_glibc() -> bool {
     // SAFETY: a C string.
@@ -32,12 +34,12 @@ pub struct Found {
     start: *const c_void,
     end: *const c_void,
     link_map: *const c_void,
-    /// PT_GNU_EH_FRAME: all that unwinders ask for.
+    /// PT_GNU_EH_FRAME: the only field that unwinders use.
     eh_frame: *const c_void,
     reserved: [u64; 7],
 }
 
-/// As glibc's since 2.35: 0, or -1 where it does not know the address.
+/// As glibc's since 2.35: 0, or -1 for an unknown address.
 unsafe extern "C" fn find_object(address: *mut c_void, found: *mut Found) -> c_int {
     match FIND_OBJECT.get() {
         // SAFETY: the unwinder's own arguments.
@@ -47,10 +49,10 @@ unsafe extern "C" fn find_object(address: *mut c_void, found: *mut Found) -> c_i
     }
 }
 
-/// [`find_object`] by the list of objects, as unwinders did before that function was there.
+/// Answers [`find_object`] from the list of objects, as unwinders did before that function existed.
 fn search(address: *mut c_void, found: &mut Found) -> c_int {
     unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-        // SAFETY: the loader describes an object of which it keeps the program headers mapped; `found` is our argument.
+        // SAFETY: the loader describes an object and keeps its program headers mapped; `found` is our argument.
         let (info, headers, found) = unsafe {
             let headers = core::slice::from_raw_parts((*info).dlpi_phdr, (*info).dlpi_phnum.into());
             (&*info, headers, &mut *found.cast::<Found>())
@@ -78,7 +80,7 @@ fn search(address: *mut c_void, found: &mut Found) -> c_int {
     is_found - 1
 }
 
-/// As glibc's. The standard library asks before it uses what newer ones have.
+/// As glibc's. The standard library checks it before it uses functions of newer ones.
 extern "C" fn version() -> *const c_char {
     match VERSION.get() {
         // SAFETY: takes no arguments.
@@ -87,7 +89,8 @@ extern "C" fn version() -> *const c_char {
     }
 }
 
-/// stat(2), lstat(2) and fstat(2), which glibc has as functions since 2.33; `struct stat` is the kernel's on 64-bit machines.
+/// stat(2), lstat(2) and fstat(2), which are functions of glibc since 2.33; `struct stat` is the kernel's on 64-bit
+/// machines.
 unsafe extern "C" fn stat(path: *const c_char, stat: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
     unsafe { answer(libc::SYS_newfstatat, [libc::AT_FDCWD as usize, path as usize, stat as usize, 0, 0, 0]) }
@@ -104,7 +107,7 @@ unsafe extern "C" fn fstat(fd: c_int, stat: *mut c_void) -> c_int {
     unsafe { answer(libc::SYS_fstat, [fd as usize, stat as usize, 0, 0, 0, 0]) }
 }
 
-/// Makes a call, as libc does.
+/// Makes a call, and answers as libc does.
 ///
 /// # Safety
 /// As [`call`].
@@ -118,7 +121,7 @@ unsafe fn answer(number: i64, args: [usize; 6]) -> c_int {
     0
 }
 
-// Not #[no_mangle], which would put them before the program's own.
+// Not #[no_mangle], which would pre-empt the program's own.
 macro_rules! hidden {
     ($($name:literal = $function:ident;)*) => {
         core::arch::global_asm!(
@@ -150,7 +153,7 @@ mod tests {
         (find(&mut found), found)
     }
 
-    /// On an older glibc unwinding rests on this alone.
+    /// On an older glibc, unwinding relies on this alone.
     #[test]
     fn the_search_finds_what_glibc_finds() {
         let Some(glibcs) = FIND_OBJECT.get() else { return };

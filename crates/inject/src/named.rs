@@ -1,12 +1,12 @@
-//! libc's functions that name descriptors and are not looked at for anything else. What each may name is
-//! [`anyring_serve::named`]'s to say; for every other number they cost two loads.
+//! libc's functions that take descriptors, and that need no other check. [`anyring_serve::named`] decides which numbers
+//! each may name. For every other number they cost two loads.
 
 use crate::descriptor::refusal;
 use crate::next::{missing, next};
 use anyring_serve::named::{check, concerns};
 
-/// Declares functions whose arguments are those of the system call, as far as `check` looks at them. All are words here: they
-/// travel in the registers of the C types, the variadic ones of ioctl(2), too, and are passed on as they came.
+/// Declares functions whose arguments are those of the system call, as far as `check` reads them. All are words here.
+/// They travel in the registers of the C types, also the variadic ones of ioctl(2), and are passed on unchanged.
 macro_rules! named {
     ($($next:ident $name:ident $symbol:literal = $number:ident($fd:ident $(, $arg:ident)*) $(also $other:ident)?;)*) => {
         next! {
@@ -32,7 +32,7 @@ macro_rules! named {
     (@word $arg:ident) => { usize };
 }
 
-/// What a function answers that names a number of ours, if it is refused.
+/// Checks a call that names a number of ours. Returns the function's answer if it is refused.
 #[cold]
 fn refused(number: i64, given: &[usize]) -> Option<isize> {
     let mut args = [usize::MAX; 6];

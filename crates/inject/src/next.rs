@@ -1,7 +1,8 @@
-//! The definition of a symbol that the program would have used without us.
+//! The definition of a symbol that the program would use without us.
 //!
-//! Each wrapper here stands before another definition, usually libc's, perhaps that of a further preloaded library.
-//! It is looked up at start-up, or at the first call if that comes earlier, and kept. Two threads may look it up at once: both find the same address.
+//! Each wrapper here pre-empts another definition, usually libc's, perhaps that of a further preloaded library. The
+//! other one is looked up at start-up, or at the first call if that is earlier, and kept. Two threads may look it up at
+//! once: both find the same address.
 
 use crate::joined;
 use core::ffi::{c_int, c_void, CStr};
@@ -26,7 +27,7 @@ impl<F: Copy> Next<F> {
         Next { name, address: AtomicPtr::new(core::ptr::null_mut()), signature: PhantomData }
     }
 
-    /// The function, or `None` where no later library defines it (an older libc). errno is untouched.
+    /// Returns the function, or `None` if no later library defines it (an older libc). errno is untouched.
     #[inline]
     pub fn get(&self) -> Option<F> {
         let mut address = self.address.load(Ordering::Relaxed);
@@ -50,7 +51,7 @@ impl<F: Copy> Next<F> {
     }
 }
 
-/// What a wrapper answers when no later library has the function: as a kernel without the call.
+/// Answers for a wrapper whose function no later library has: as a kernel without the call.
 pub fn missing() -> c_int {
     crate::sys::set_errno(libc::ENOSYS);
     -1
@@ -65,8 +66,8 @@ macro_rules! next {
         };
     )*
 
-    /// Looks all of them up. dlsym(3) forgets the message that dlerror(3) would have answered, so it had better not
-    /// run between a program's failed dlopen and its dlerror.
+    /// Looks all of them up. dlsym(3) clears the message that dlerror(3) would have returned. So it should not run
+    /// between a program's failed dlopen and its dlerror.
     #[cfg(not(test))]
     pub(crate) fn resolve() {
         $($name.get();)*

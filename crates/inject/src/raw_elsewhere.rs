@@ -1,9 +1,10 @@
-//! `raw/` on processors other than x86-64: instructions are neither looked for nor trapped, so that any may be there.
+//! `raw/` on processors other than x86-64: instructions are neither looked for nor trapped, so the program may have
+//! any.
 
 use crate::{backend, signals};
 use anyring_engine::identity;
 
-/// The process's code is not looked through.
+/// Does not scan the process's code, so the program may change a thread's identity unseen.
 pub fn start() {
     if backend::serves_instructions() && signals::owns_the_symbols() {
         identity::may_change_unseen();
@@ -35,7 +36,8 @@ pub fn leaving_by_jump() {}
 /// See [`leaving_by_jump`].
 pub fn note_alternate(_: &libc::stack_t) {}
 
-/// Not known: a program that makes its rings by libc's `syscall()` and enters them by instructions waits for good.
+/// False, as it is not known. A program that makes its rings by libc's `syscall()` and enters them by instructions
+/// waits forever.
 pub fn enters_unseen() -> bool {
     false
 }

@@ -1,9 +1,9 @@
-//! What is of aarch64: the same names as in `x86_64.rs`.
+//! The code for aarch64: the same names as in `x86_64.rs`.
 
-/// See `x86_64.rs`: here the kernel is asked.
+/// See `x86_64.rs`. Empty: here the kernel is asked.
 pub const LENDERS: &[i64] = &[];
 
-/// libc's `syscall()`: the numbers below `$limit` whose bits are set in `$ours` go to `$special`.
+/// libc's `syscall()`: calls `$special` for the numbers below `$limit` whose bits are set in `$ours`.
 macro_rules! syscall {
     ($limit:path, $ours:path, $special:path) => {
         core::arch::naked_asm!(
@@ -65,8 +65,8 @@ macro_rules! syscall {
 }
 pub(crate) use syscall;
 
-/// Calls `next` with the first argument and the address of the others, which become a list in place: those in registers are
-/// stored below those that are on the stack already.
+/// Calls `next` with the first argument and the address of a list of the others. The arguments in registers are stored
+/// below those that are on the stack already, which makes them one list.
 macro_rules! with_list {
     ($next:path) => {
         core::arch::naked_asm!(
@@ -93,7 +93,8 @@ macro_rules! with_list {
 }
 pub(crate) use with_list;
 
-/// Asks `$find`, with the caller's arguments, where to jump to with them; where that is nowhere, the answer is known.
+/// Calls `$find` with the caller's arguments, then jumps with them to the address that it returns. If that is 0,
+/// returns its answer.
 macro_rules! looked_up {
     ($find:path) => {
         core::arch::naked_asm!(
@@ -123,7 +124,7 @@ macro_rules! looked_up {
 }
 pub(crate) use looked_up;
 
-/// The instruction that goes on at another place.
+/// The branch instruction.
 macro_rules! jump {
     () => {
         "b"
@@ -131,7 +132,7 @@ macro_rules! jump {
 }
 pub(crate) use jump;
 
-/// Goes to the address that a word of ours has.
+/// Jumps to the address in one of our words.
 macro_rules! jump_by {
     ($word:expr) => {
         concat!("adrp x16, ", $word, "\nldr x16, [x16, :lo12:", $word, "]\nbr x16\n")
@@ -139,7 +140,7 @@ macro_rules! jump_by {
 }
 pub(crate) use jump_by;
 
-/// The version of glibc's oldest symbols: it began with 2.17.
+/// The version of glibc's oldest symbols. On aarch64 glibc began with 2.17.
 macro_rules! oldest {
     ($version:literal) => {
         "@GLIBC_2.17"

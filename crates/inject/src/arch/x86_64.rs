@@ -1,21 +1,21 @@
-//! What is of x86-64: code that libc's callers enter.
+//! The code for x86-64 that libc's callers enter.
 
-/// Calls that may make a child in this memory, which [`syscall`] notes.
+/// Calls that may make a child in this memory. [`syscall`] notes them.
 pub const LENDERS: &[i64] = &[libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
-/// Lines of assembly that push registers, as unwinders follow it.
+/// Lines of assembly that push registers, with CFI for unwinders.
 macro_rules! pushed {
     ($($register:literal),*) => { concat!($("push ", $register, "\n.cfi_adjust_cfa_offset 8\n"),*) };
 }
 pub(crate) use pushed;
 
-/// Lines of assembly that pop registers.
+/// Lines of assembly that pop registers, with CFI for unwinders.
 macro_rules! popped {
     ($($register:literal),*) => { concat!($("pop ", $register, "\n.cfi_adjust_cfa_offset -8\n"),*) };
 }
 pub(crate) use popped;
 
-/// Lines of assembly that set errno to the error in eax, by `{errno}`, and return -1.
+/// Lines of assembly that set errno from the error in eax, by `{errno}`, and return -1.
 macro_rules! failed {
     () => {
         concat!(
@@ -33,7 +33,7 @@ macro_rules! failed {
 }
 pub(crate) use failed;
 
-/// libc's `syscall()`: the numbers below `$limit` whose bits are set in `$ours` go to `$special`.
+/// libc's `syscall()`: calls `$special` for the numbers below `$limit` whose bits are set in `$ours`.
 macro_rules! syscall {
     ($limit:path, $ours:path, $special:path) => {
         core::arch::naked_asm!(
@@ -100,8 +100,8 @@ macro_rules! syscall {
 }
 pub(crate) use syscall;
 
-/// Calls `next` with the first argument and the address of the others, which become a list in place: those in registers are
-/// pushed where the return address was, before those that are on the stack already.
+/// Calls `next` with the first argument and the address of a list of the others. The arguments in registers are pushed
+/// in place of the return address, below those that are on the stack already, which makes them one list.
 macro_rules! with_list {
     ($next:path) => {
         core::arch::naked_asm!(
@@ -140,7 +140,8 @@ macro_rules! with_list {
 }
 pub(crate) use with_list;
 
-/// Asks `$find`, with the caller's arguments, where to jump to with them; where that is nowhere, the answer is known.
+/// Calls `$find` with the caller's arguments, then jumps with them to the address that it returns. If that is 0,
+/// returns its answer.
 macro_rules! looked_up {
     ($find:path) => {
         core::arch::naked_asm!(
@@ -162,7 +163,7 @@ macro_rules! looked_up {
 }
 pub(crate) use looked_up;
 
-/// The instruction that goes on at another place.
+/// The branch instruction.
 macro_rules! jump {
     () => {
         "jmp"
@@ -170,7 +171,7 @@ macro_rules! jump {
 }
 pub(crate) use jump;
 
-/// Goes to the address that a word of ours has.
+/// Jumps to the address in one of our words.
 macro_rules! jump_by {
     ($word:expr) => {
         concat!("jmp qword ptr [rip + ", $word, "]\n")
