@@ -1,5 +1,5 @@
-//! Instructions that are replaced before they run ([`anyring_serve::patch::ahead`]), as in `patch.rs`: [`super::patch::patched`]
-//! goes on as always.
+//! Instructions that are replaced before they run ([`anyring_serve::patch::ahead`]), as in `patch.rs`:
+//! [`super::patch::patched`] continues as always.
 
 use super::island;
 use super::object::Object;
@@ -12,12 +12,13 @@ use anyring_serve::patch::ahead::{is_refused, Refusal, NUMBERS};
 use anyring_serve::patch::scan::{self, OfRings};
 use core::sync::atomic::Ordering;
 
-/// Replaces what may make a call on rings in these objects. Without `traps` nothing can be. `may_refuse` before the program begins.
+/// Replaces the instructions of these objects that may make a call on rings. Without `traps` none can be. `may_refuse`
+/// before the program begins.
 pub fn replace(objects: &[Object], traps: bool, may_refuse: bool) {
-    let faults_are_told = traps && island::guard_faults(); // before the mask changes, which a guard looks at
+    let faults_are_told = traps && island::guard_faults(); // before the mask changes, which a guard checks
     for object in objects {
         let start = object.code.start;
-        // SAFETY: the object is mapped readable while it is looked through.
+        // SAFETY: the object is mapped readable while it is scanned.
         let code = unsafe { core::slice::from_raw_parts(start as *const u8, object.code.len()) };
         let Ok(of_rings) = scan::of_rings(code) else {
             return give_up(start, "there is no memory", may_refuse);
@@ -39,14 +40,15 @@ pub fn replace(objects: &[Object], traps: bool, may_refuse: bool) {
     }
 }
 
-/// A call by this instruction ends the program: said in the log, or if `anyring run` wants it, instead of the program's beginning.
+/// Reports that a call by this instruction ends the program: in the log, or if `anyring run` wants it, by refusing to
+/// start it.
 fn give_up(site: usize, why: &str, may_refuse: bool) {
     const CANNOT_SERVE: usize = 125;
     if !is_refused(site, why) || !may_refuse {
         return;
     }
     let line = format!("anyring: cannot serve io_uring: {}\n", Refusal { site, why });
-    // SAFETY: the kernel reads the line; nothing of the program's has run, whose process this is to be.
+    // SAFETY: the kernel reads the line; none of the program's code has run, whose process this is to be.
     unsafe {
         sys::call(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]);
         sys::call(libc::SYS_exit_group, [CANNOT_SERVE, 0, 0, 0, 0, 0]);

@@ -1,8 +1,8 @@
-//! dlopen(3) and dlmopen(3): code that is added later is looked through as well.
+//! dlopen(3) and dlmopen(3): code that is added later is scanned, too.
 //!
-//! libc searches along the RUNPATH of whoever called, which it tells by the return address. A wrapper that calls on
-//! would make every caller this library. So the return address that libc sees is that of some `ret` instruction
-//! inside the real caller's code, which then returns here.
+//! libc searches along the RUNPATH of the caller, which it finds by the return address. With an ordinary wrapper every
+//! caller would be this library. So libc gets the address of some `ret` instruction inside the real caller's code as
+//! return address, and that `ret` returns here.
 
 use crate::arch::{popped, pushed};
 use crate::entry;
@@ -17,7 +17,7 @@ next! {
     DLMOPEN = c"dlmopen": fn(isize, *const c_char, c_int) -> *mut c_void;
 }
 
-/// What the wrappers below jump with: returned in rax and rdx.
+/// The targets of the wrappers below, returned in rax and rdx.
 #[repr(C)]
 struct Onward {
     /// libc's function.
@@ -26,7 +26,7 @@ struct Onward {
     through: usize,
 }
 
-/// Calls the next definition, in the name of the caller, and then [`opened`]. `prepare` says where to.
+/// Calls the next definition as if from the caller, and then [`opened`]. `prepare` returns the two targets.
 macro_rules! in_the_callers_name {
     ($prepare:path) => {
         naked_asm!(
@@ -40,7 +40,7 @@ macro_rules! in_the_callers_name {
             "lea rcx, [rip + 2f]",
             "push rcx",
             ".cfi_adjust_cfa_offset 8",
-            "push rax", // libc returns to this `ret`, and it to the label
+            "push rax", // libc returns to this `ret`, which returns to the label
             ".cfi_adjust_cfa_offset 8",
             "jmp r11",
             ".cfi_adjust_cfa_offset -16",
@@ -79,15 +79,15 @@ pub unsafe extern "C" fn dlmopen(namespace: isize, name: *const c_char, flags: c
     in_the_callers_name!(before_dlmopen)
 }
 
-/// A handle, to be closed, of the object with this name, or of the program, if it is loaded. By libc's own function.
+/// Returns a handle, to be closed, of the loaded object with this name; null is the program. Uses libc's own function.
 pub(super) fn object_named(name: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: a name that the loader has told, or null; nothing is loaded.
+    // SAFETY: a name from the loader, or null; nothing is loaded.
     let handle = unsafe { DLOPEN.get()?(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     (!handle.is_null()).then_some(handle)
 }
 
-/// Keeps the library mapped. Only the build with mutations needs it: it is linked without `-z nodelete` (build.rs), so that
-/// one of them can be that the library goes.
+/// Keeps the library mapped. Only the build with mutations needs this. It is linked without `-z nodelete` (build.rs),
+/// so that a mutation can let the library be unmapped.
 #[cfg(all(feature = "mutations", not(test)))]
 pub(crate) fn stay() {
     use anyring_engine::mutation::{mutated, Mutation};
@@ -100,11 +100,11 @@ pub(crate) fn stay() {
         dli_sname: core::ptr::null(),
         dli_saddr: core::ptr::null_mut(),
     };
-    // SAFETY: an address of this library's, and a structure for the answer.
+    // SAFETY: an address of this library, and a structure for the answer.
     let known = unsafe { libc::dladdr(stay as *const c_void, &mut found) } != 0;
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
     if let Some(next) = DLOPEN.get().filter(|_| known) {
-        // SAFETY: the name that the loader has for this library; nothing is loaded.
+        // SAFETY: the loader's name of this library; nothing is loaded.
         unsafe { next(found.dli_fname, flags) };
     }
 }
@@ -126,7 +126,7 @@ fn onward(caller: usize, next: Option<usize>) -> Onward {
     Onward { next: next.unwrap_or(nothing as *const () as usize), through }
 }
 
-/// Stands for the caller's `ret` where none is found: libc then takes this library for the caller.
+/// Stands for the caller's `ret` if none is found: libc then takes this library for the caller.
 #[unsafe(naked)]
 unsafe extern "C" fn just_return() {
     naked_asm!("ret")
@@ -144,7 +144,7 @@ extern "C" fn opened(handle: *mut c_void) {
     });
 }
 
-/// A `ret` instruction in the loaded segment that holds `address`.
+/// Finds a `ret` instruction in the loaded segment that holds `address`.
 fn return_instruction_near(address: usize) -> Option<usize> {
     struct Wanted {
         address: usize,

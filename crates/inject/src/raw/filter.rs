@@ -1,11 +1,12 @@
-//! The seccomp program: which calls, made by which instructions, are trapped.
+//! The seccomp program, which decides what calls by what instructions are trapped.
 //!
-//! It judges by number first, so that the kernel can answer for every other number without running it, then by the
-//! descriptor argument, and last by the address of the instruction. Everything else is allowed: an exec'ed program
-//! has its code elsewhere, so its calls pass this filter and meet whatever filter lies outside.
+//! It checks the number first, so that the kernel can answer for every other number without running it. Then it checks
+//! the descriptor argument, and last the address of the instruction. Everything else is allowed. An exec'ed program has
+//! its code elsewhere, so its calls pass this filter and reach any filter installed before.
 //!
-//! An address is compared as a whole, or by its window of 4 GiB and its place in the page ([`Precision`]): the loader maps
-//! whole pages, so a library that comes back elsewhere has its instructions at the same places of other pages.
+//! An address is compared as a whole, or by its window of 4 GiB and its offset in the page ([`Precision`]). The loader
+//! maps whole pages, so a library that is loaded again elsewhere has its instructions at the same offsets of other
+//! pages.
 
 use super::object::Object;
 use crate::backend;
@@ -20,13 +21,15 @@ use libc::sock_filter;
 
 /// The most instructions that one filter may have (BPF_MAXINSNS).
 const LIMIT: usize = 4096;
-/// SECCOMP_RET_DATA of our filter, which reaches the handler as si_errno and tells our traps from the program's own.
+/// SECCOMP_RET_DATA of our filter, which the handler gets as si_errno. It distinguishes our traps from the program's
+/// own.
 pub const MARK: u16 = 0x6172;
 
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
-/// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`]: rare ones that may concern rings, our handler,
-/// or where a patched call may be made. A mask that blocked SIGSYS would make the next trap kill the program.
+/// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`] are. They are rare, and may concern
+/// rings, our handler, or the places from which a patched call may be made. A mask that blocked SIGSYS would make the
+/// next trap kill the program.
 const ALWAYS: [i64; 6] = [
     libc::SYS_close_range,
     libc::SYS_rt_sigaction,
@@ -35,15 +38,15 @@ const ALWAYS: [i64; 6] = [
     libc::SYS_execve,
     libc::SYS_execveat,
 ];
-/// Waits of which a filter cannot see whether a ring is among their descriptors.
+/// Waits whose descriptors a filter cannot read, so that any may be a ring.
 const WAITS: [i64; 2] = [libc::SYS_poll, libc::SYS_ppoll];
-/// Those whose first argument has to reach to the numbers of rings.
+/// Waits that are trapped only if their first argument is large enough to include a ring's number.
 const SELECTS: [i64; 2] = [libc::SYS_select, libc::SYS_pselect6];
 
-/// Which calls a filter traps.
+/// The calls that a filter traps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// Those of [`crate::dispatch`], but for waits.
+    /// The calls of [`crate::dispatch`], except waits.
     OnRings,
     /// Waits on a ring's descriptor, which only matter once there is a ring.
     Waits,
@@ -56,16 +59,16 @@ impl Calls {
     }
 }
 
-/// How exactly a filter says where it traps.
+/// The precision with which a filter compares addresses.
 #[derive(Clone, Copy)]
 pub enum Precision<'a> {
-    /// At the addresses of the instructions.
+    /// The exact addresses of the instructions.
     Address,
-    /// At the same places in all pages of the 4 GiB around, but for this code, which has to reach the kernel.
+    /// These offsets in all pages of the 4 GiB around, except in the code that has to reach the kernel.
     PlaceInPage { exempt: &'a [Range<usize>] },
 }
 
-/// A program for the kernel, and where it traps.
+/// A program for the kernel, and the addresses that it traps.
 pub struct Filter {
     pub program: Vec<sock_filter>,
     pub calls: Calls,
@@ -73,14 +76,14 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether it traps the instruction before the address `behind`.
+    /// True if it traps the instruction before the address `behind`.
     pub fn traps_at(&self, behind: usize) -> bool {
         self.at.iter().any(|range| range.contains(behind))
     }
 }
 
-/// Builds the filters that trap `calls` at `objects`, as few as the length limit allows. Instructions that
-/// `are_trapped`, by the address behind them, are left out.
+/// Builds the filters that trap `calls` at `objects`, as few as the length limit allows. Leaves out instructions for
+/// which `are_trapped` is true, given the address after them.
 pub fn filters<'a>(
     calls: Calls,
     precision: Precision,
@@ -119,15 +122,15 @@ pub fn filters<'a>(
     filters
 }
 
-/// The bits of an address that say where in its page it is.
+/// The bits of an address that are its offset in the page.
 const IN_PAGE: u32 = 0xfff;
 
-/// Where one object's sites are, as the kernel reports them: the address behind the instruction, in two halves.
+/// The addresses of one object's sites as the kernel reports them: that after the instruction, in two halves.
 struct Addresses {
     high: u32,
     /// The whole executable segment.
     low: [u32; 2],
-    /// What the lower half, masked, is compared with, sorted; none for the whole segment.
+    /// The sorted values to compare the masked lower half with; none for the whole segment.
     exact: Vec<u32>,
     mask: u32,
 }
@@ -150,7 +153,7 @@ fn addresses(
     mask: u32,
 ) -> impl Iterator<Item = Addresses> {
     bpf::by_upper_half(code).map(move |(high, low)| {
-        // No more than tell that they are too many for a program.
+        // Take only enough to see that they are too many for a program.
         let here = behind.clone().filter(|at| (at >> 32) as u32 == high).take(2 * LIMIT);
         let mut exact: Vec<u32> = here.map(|at| at as u32 & mask).collect();
         exact.sort_unstable();
@@ -175,7 +178,7 @@ fn head(calls: Calls) -> Vec<sock_filter> {
     found.end()
 }
 
-/// Appends the search for one object's addresses, which ends the program with `action`; control reaches its end when the
+/// Appends the search for one object's addresses, which ends the program with `action`. Control reaches its end if the
 /// address is none of them.
 fn search(program: &mut Vec<sock_filter>, range: &Addresses, action: u32) {
     let from = program.len();
@@ -192,7 +195,7 @@ fn search(program: &mut Vec<sock_filter>, range: &Addresses, action: u32) {
     debug_assert_eq!(program.len(), from + size_of_search(range));
 }
 
-/// Jumps over `over` instructions where a half of the address is `half`.
+/// Skips `over` instructions unless a half of the address is `half`.
 fn same(half: u32, over: u8) -> sock_filter {
     match mutated(Mutation::FilterIgnoresTheAddress) {
         true => jump(AT_LEAST, 0, over, 0),
@@ -200,14 +203,14 @@ fn same(half: u32, over: u8) -> sock_filter {
     }
 }
 
-/// How many addresses are compared one after the other at the end of a binary search.
+/// Number of addresses that are compared one after the other at the end of a binary search.
 const LEAF: usize = 16;
 
-/// Appends a search among sorted `exact`; `end` is where control goes when none is equal.
+/// Appends a search among sorted `exact`; control goes to `end` if none is equal.
 fn tree(program: &mut Vec<sock_filter>, exact: &[u32], end: usize) {
     if exact.len() <= LEAF {
         for (index, address) in exact.iter().enumerate() {
-            // Over the comparisons left and the jump to the end.
+            // Over the remaining comparisons and the jump to the end.
             program.push(same(*address, (exact.len() - index) as u8));
         }
         program.push(skip((end - program.len() - 1) as u32));
@@ -242,7 +245,7 @@ mod tests {
     use anyring_serve::filters::bpf::{ABOVE, NATIVE};
     use libc::seccomp_data;
 
-    /// Runs a program of the few instructions used here.
+    /// Runs a program of the few instructions that are used here.
     fn run(program: &[sock_filter], data: &seccomp_data) -> u32 {
         // SAFETY: seccomp_data is 64 bytes of integers without padding.
         let words: [u32; 16] = unsafe { core::mem::transmute(*data) };

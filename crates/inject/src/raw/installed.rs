@@ -1,32 +1,33 @@
-//! The filters that this process has. None can be taken away again and each makes calls slower, so an instruction that
-//! one of them traps already needs no other, and there is an end to them.
+//! The filters that this process has. None can be removed, and each makes calls slower. So an instruction that one of
+//! them traps needs no other filter, and their number is limited.
 //!
-//! The first [`BY_ADDRESS`] trap at exact addresses. Programs that load and unload libraries get to the later ones, which
-//! also trap a library that comes back elsewhere in the same 4 GiB: a few hold for all that such a program loads.
+//! The first [`BY_ADDRESS`] filters trap at exact addresses. Only programs that load and unload libraries get the later
+//! ones. These also trap a library that comes back elsewhere in the same 4 GiB. So a few of them cover all that such a
+//! program loads.
 //!
-//! Written under the lock of [`super::KNOWN`]. A child forked meanwhile has what was published until then.
+//! Written under the lock of [`super::KNOWN`]. A child forked meanwhile has the filters published until then.
 
 use super::filter::{Calls, Filter, Precision};
 use super::object::Known;
 use anyring_engine::mutation::{mutated, Mutation};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// How many filters compare whole addresses.
+/// Number of filters that compare whole addresses.
 const BY_ADDRESS: usize = 4;
-/// How many filters there are at most. Each costs about 50 ns of every call that it has to look at, such as close(2).
+/// The most filters. Each costs about 50 ns of every call that it has to check, such as close(2).
 const MOST: usize = 32;
 
-/// Those that are installed, at the beginning; none is ever freed.
+/// The installed filters, from the beginning; none is ever freed.
 static FILTERS: [AtomicPtr<Filter>; MOST] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MOST];
 
 fn all() -> impl Iterator<Item = &'static Filter> {
     // Acquire pairs with the Release in `note`.
     let filters = FILTERS.iter().map_while(|filter| core::ptr::NonNull::new(filter.load(Ordering::Acquire)));
-    // SAFETY: `note` leaks what it publishes, and nobody changes it.
+    // SAFETY: `note` leaks the filter that it publishes, and nobody changes it.
     filters.map(|filter| unsafe { filter.as_ref() })
 }
 
-/// Whether these calls by the instruction before the address `behind` are trapped.
+/// True if these calls by the instruction before the address `behind` are trapped.
 pub fn trap_at(calls: Calls, behind: usize) -> bool {
     if mutated(Mutation::FiltersPileUp) {
         return false;
@@ -38,7 +39,7 @@ pub fn trap_at(calls: Calls, behind: usize) -> bool {
     }
 }
 
-/// How exactly the next filter says where it traps; `None` when there may be no other.
+/// Returns the precision of the next filter; `None` if there may be no other.
 pub fn next_precision(known: &Known) -> Option<Precision<'_>> {
     match all().count() {
         _ if mutated(Mutation::FiltersPileUp) => Some(Precision::Address),
@@ -48,7 +49,7 @@ pub fn next_precision(known: &Known) -> Option<Precision<'_>> {
     }
 }
 
-/// A filter was installed.
+/// Records a filter that was installed.
 pub fn note(mut filter: Filter) {
     filter.program = Vec::new();
     let filter = Box::into_raw(Box::new(filter));

@@ -1,8 +1,8 @@
-//! Where a patched instruction jumps to: code of ours in reach of it, and how a fault there is told.
+//! Islands, the targets of patched instructions' jumps: code of ours within reach, and the reporting of faults there.
 //!
-//! What is moved may read and write the program's memory. When that faults, the program's handler, or whoever reads its
-//! core, is told of the instruction where it stood: [`tell_origin`] sees SIGSEGV and SIGBUS first, and sets the
-//! instruction pointer back. Nothing else differs there, so a handler may also return to it.
+//! The moved instructions may read and write the program's memory. If one faults, the program's handler, or a reader of
+//! the core file, sees the instruction at its original place. [`tell_origin`] gets SIGSEGV and SIGBUS first, and sets
+//! the instruction pointer back. Nothing else differs there, so a handler may also return to it.
 
 use super::patch::patched;
 use super::scan::SYSCALL;
@@ -13,41 +13,41 @@ use anyring_serve::patch::run::MOVED_AT_MOST;
 use core::mem::{offset_of, size_of};
 use libc::{siginfo_t, ucontext_t};
 
-/// The most numbers of calls by one instruction: those of io_uring.
+/// The most numbers that one instruction is patched for: those of io_uring.
 const NUMBERS: usize = 3;
-/// Room for the instructions of an island: those that are moved there, and [`Island::build`]'s own.
+/// Bytes for the instructions of an island: the moved ones and [`Island::build`]'s own.
 const CODE_LENGTH: usize = 120;
 const _: () = assert!(MOVED_AT_MOST + NUMBERS * (CHECK + GO) + BACK <= CODE_LENGTH);
-/// Bytes of the check of a number, of the jump back to the `syscall`, and of what goes on to [`patched`].
+/// Bytes of the check of a number, of the jump back to the `syscall`, and of the code that jumps to [`patched`].
 const CHECK: usize = 6 + 2;
 const BACK: usize = 7;
 const GO: usize = 7 + 6;
 
-/// To which one patched instruction jumps.
+/// The target of one patched instruction's jump.
 #[repr(C)]
 pub struct Island {
-    /// Does what stood before the `syscall`. If the number is that of one of `calls`, loads its address and jumps to
-    /// [`patched`], else to the `syscall`.
+    /// Runs the moved instructions. If the number is then that of one of `calls`, loads the address of that call and
+    /// jumps to [`patched`], else to the `syscall`.
     code: [u8; CODE_LENGTH],
     /// The address of [`patched`].
     entry: usize,
     calls: [Call; NUMBERS],
 }
 
-/// What [`patched`] has to know about the instruction that was patched.
+/// The data about the patched instruction that [`patched`] needs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Call {
     /// The address of the `syscall`.
     pub site: usize,
-    /// The address behind it.
+    /// The address after the `syscall`.
     pub behind: usize,
     pub number: u64,
-    /// With which number the `syscall` traps.
+    /// The number with which the `syscall` traps.
     pub trapping: u64,
 }
 
-/// The code of an island before which `moved` is done: no instruction of ours changes a flag.
+/// Returns the code of an island that begins with `moved`. No instruction of ours changes a flag.
 fn code_of(numbers: &[u32], moved: &[u8]) -> [u8; CODE_LENGTH] {
     let mut code = [0xcc; CODE_LENGTH];
     let mut end = 0;
@@ -58,7 +58,7 @@ fn code_of(numbers: &[u32], moved: &[u8]) -> [u8; CODE_LENGTH] {
     };
     let field = |offset: usize, behind: usize| (offset - behind) as u8;
     let mut behind = append(moved);
-    // For each: lea -number(%rax), %ecx; jrcxz to where it goes on
+    // For each: lea -number(%rax), %ecx; jrcxz to its code below
     for (index, number) in numbers.iter().enumerate() {
         let [a, b, c, d] = number.wrapping_neg().to_le_bytes();
         let over = (numbers.len() - 1 - index) * CHECK + BACK + index * GO;
@@ -77,8 +77,9 @@ fn code_of(numbers: &[u32], moved: &[u8]) -> [u8; CODE_LENGTH] {
 }
 
 impl Island {
-    /// Maps an island for `jump` and the `syscall` of one of `numbers` at the address `site`, before which `moved` is done, and
-    /// answers its address. Faults there are told as the program's from now on. `trapping` is with which number a call traps.
+    /// Maps an island for `jump` to the `syscall` of one of `numbers` at the address `site`, and returns its address.
+    /// The island begins with `moved`. From now on faults there are reported as the program's. `trapping` returns the
+    /// number with which a call traps.
     pub fn build(
         object: u64,
         jump: &Jump,
@@ -96,7 +97,7 @@ impl Island {
         let call = |number: u32| Call { site, behind, number: u64::from(number), trapping: trapping(number) };
         let calls = core::array::from_fn(|index| call(numbers[index.min(numbers.len() - 1)]));
         let island = Self { code: code_of(numbers, moved), entry: patched as *const () as usize, calls };
-        // SAFETY: the pages are new, writable, hold an island there, aligned, and nobody else knows them.
+        // SAFETY: the pages are new, writable, hold an aligned island, and no other thread knows them.
         unsafe { (address as *mut Self).write(island) };
         if !make_executable(address, size_of::<Self>()) {
             Self::unmap(address);
@@ -109,30 +110,31 @@ impl Island {
         Ok(address)
     }
 
-    /// Takes back what [`Island::build`] answered, if no jump to it was stored.
+    /// Undoes [`Island::build`], given its result, if no jump to the island was stored.
     pub fn remove(address: usize) {
         forget(address);
         Self::unmap(address);
     }
 
-    /// Removes those of objects that `is_mapped` does not know any more.
+    /// Removes the islands of objects that `is_mapped` does not know any more.
     pub fn remove_unmapped(is_mapped: impl Fn(u64) -> bool) {
         for (island, _) in islands().filter(|(_, object)| !is_mapped(*object)) {
             Self::remove(island);
         }
     }
 
-    /// Whether there is one for the `syscall` before the address `behind`.
+    /// True if there is an island for the `syscall` before the address `behind`.
     pub fn has_site_before(behind: usize) -> bool {
-        // SAFETY: `build` has put an island there, which stays until it is removed, under the same lock.
+        // SAFETY: `build` has stored an island there, which stays until it is removed, under the same lock.
         islands().any(|(address, _)| unsafe { (*(address as *const Self)).calls[0].behind } == behind)
     }
 
-    /// One that was built for the same: the object was mapped anew since, at its place. Perhaps a jump leads to it.
+    /// Finds an island that was built for the same code: the object was mapped anew at its place. A jump may lead to it
+    /// already.
     pub fn built_before(jump: &Jump, numbers: &[u32], site: usize, moved: &[u8]) -> Option<usize> {
         let code = code_of(numbers, moved);
         islands().map(|(address, _)| address).find(|address| {
-            // SAFETY: `build` has put an island there, which stays until it is removed, under the same lock.
+            // SAFETY: `build` has stored an island there, which stays until it is removed, under the same lock.
             let island = unsafe { &*(*address as *const Self) };
             island.code == code && island.calls[0].site == site && jump.leads_from(*address)
         })
@@ -143,13 +145,13 @@ impl Island {
     }
 }
 
-/// Has faults on islands told as those of the program; false where that is not possible.
+/// Has faults on islands reported as those of the program. False if that is not possible.
 pub fn guard_faults() -> bool {
     let guarded = |signal: &i32| signals::install_guard(*signal, tell_origin).is_ok();
     !signals::in_borrowed_memory() && [libc::SIGSEGV, libc::SIGBUS].iter().all(guarded)
 }
 
-/// A fault at an instruction that was moved: it happened where that stands in the program. Never ours otherwise.
+/// Moves a fault on a moved instruction to its original place. Returns false: the program handles it.
 ///
 /// # Safety
 /// As [`crate::signals::Guard`].

@@ -1,9 +1,11 @@
-//! What dlopen(3) maps is looked through before its constructors run.
+//! Scans the objects that dlopen(3) maps before their constructors run.
 //!
-//! ld.so tells debuggers of it by a call of a function that does nothing (`r_brk` of link.h's struct r_debug), once it has mapped
-//! everything and before it relocates or runs anything of it. With the program's first dlopen this function becomes a jump to
-//! here; a program that loads nothing keeps it. What finds another code there than a `ret` (a debugger's breakpoint, say),
-//! a libc that is too far away, or no right to write code, leaves it: then the constructors of a plugin see the kernel's answer.
+//! ld.so reports new objects to debuggers by calling a function that does nothing (`r_brk` of link.h's struct r_debug).
+//! It does so once it has mapped everything, before it relocates or runs any of it. With the program's first dlopen
+//! this function becomes a jump to our code; a program that loads nothing keeps it.
+//!
+//! The function also stays if its code is other than a `ret` (a debugger's breakpoint, say), or if libc is too far away.
+//! It stays, too, if code may not be written. Then the constructors of a plugin get the kernel's answers.
 
 use super::{object, KNOWN};
 use crate::arch::{popped, pushed};
@@ -17,10 +19,10 @@ use anyring_serve::patch::run::Start;
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Relaxed: whoever is late finds another code than a `ret`.
+/// Relaxed: a thread that comes late finds other code than a `ret`.
 static LISTENS: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to load something.
+/// Installs the jump: the program is about to load something.
 pub(super) fn listen() {
     if LISTENS.load(Ordering::Relaxed) || !super::looks_at_what_is_loaded() || LISTENS.swap(true, Ordering::Relaxed)
     {
@@ -30,12 +32,12 @@ pub(super) fn listen() {
     let Some(function) = symbol::behind(told, c"_dl_debug_state") else { return };
     let jump = jump_at(function).filter(|jump| jump.leads_from(told));
     if let Some(jump) = jump.filter(|_| probe::patching_refusal().is_none()) {
-        let _ = jump.store(told); // as where it is refused
+        let _ = jump.store(told); // a failure is as a refusal
     }
 }
 
-/// The jump in place of the function, which is a `ret`, perhaps behind an endbr64, and what fills the rest of its 16 bytes. A
-/// thread may be between the two only where there is another.
+/// Returns the jump that replaces the function. That is a `ret`, perhaps after an endbr64, and padding up to 16 bytes.
+/// With an endbr64 another thread may be between the two, so this one must be alone.
 fn jump_at(function: usize) -> Option<Jump> {
     const ALIGNMENT: usize = 16;
     const RETURN: u8 = 0xc3;
@@ -43,14 +45,14 @@ fn jump_at(function: usize) -> Option<Jump> {
     if !function.is_multiple_of(ALIGNMENT) {
         return None;
     }
-    // SAFETY: code of the loader's, which is mapped in whole pages.
+    // SAFETY: code of the loader, which is mapped in whole pages.
     let code = unsafe { core::slice::from_raw_parts(function as *const u8, ALIGNMENT) };
     let is_free = code.starts_with(&LANDING) && thread::is_alone() || code[0] == RETURN && fills(&code[1..]);
     let start = Start { offset: 0, length: JUMP, is_passed: false };
     is_free.then(|| Jump::new(code, function, &start, 0, &(0..0)))?
 }
 
-/// Whether as much as a jump needs does nothing.
+/// True if as many bytes as a jump needs are instructions that do nothing.
 fn fills(code: &[u8]) -> bool {
     let mut at = 0;
     while at < JUMP - 1 {
@@ -62,7 +64,8 @@ fn fills(code: &[u8]) -> bool {
     true
 }
 
-/// In place of ld.so's function, in the middle of dlopen(3) and dlclose(3). Its callers may know that it changes no register.
+/// Replaces ld.so's function, in the middle of dlopen(3) and dlclose(3). Its callers may rely on it to change no
+/// register.
 #[unsafe(naked)]
 unsafe extern "C" fn told() {
     naked_asm!(
@@ -77,8 +80,9 @@ unsafe extern "C" fn told() {
     )
 }
 
-/// Nothing that ends the thread: it holds the loader's lock. Whoever holds [`KNOWN`] may be waiting for that, so it is not waited
-/// for; what is not looked through here, is when it has been loaded.
+/// Scans the new objects. Nothing here may end the thread, which holds the loader's lock. The holder of [`KNOWN`] may
+/// be waiting for that lock, so this does not wait for [`KNOWN`]. Objects that are not scanned here are scanned once
+/// they are loaded.
 extern "C" fn look() {
     let errno = sys::errno();
     let _ = broken::contain_any(|| {

@@ -1,17 +1,19 @@
 //! Raw `syscall` instructions: found in mapped code, trapped by address, emulated by [`crate::dispatch`].
 //!
-//! Nothing at all happens in a process without such an instruction. Where there is one, [`start`] and `look_again`
-//! guard SIGSYS, set no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run
-//! under one lock, at start-up and after dlopen(3). [`ring_made`] adds a second filter with the first ring: poll and
-//! select cost a trap each from then on, since a filter cannot see whether a ring is among their descriptors. What a
-//! filter traps is remembered (`installed.rs`), so that libraries that come and go do not add more and more. An
-//! instruction that keeps making one of the three calls is replaced by a jump (`patch.rs`).
+//! A process without such an instruction is not changed at all. Otherwise [`start`] and `look_again` guard SIGSYS, set
+//! no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run under one lock, at
+//! start-up and after dlopen(3). [`ring_made`] adds a second filter with the first ring. From then on poll and select
+//! cost a trap each, since a filter cannot see whether a ring is among their descriptors. The traps of each filter are
+//! recorded (`installed.rs`), so that libraries that come and go do not add ever more filters. An instruction that
+//! keeps making one of the three calls is replaced by a jump (`patch.rs`).
 //!
-//! Not trapped, and thus different from a kernel's io_uring: epoll_wait by raw instruction, which a program with an
-//! event loop of its own makes all the time. A level-triggered one on a ring whose CQ was emptied without an enter
-//! reports it once more than it should, until the next enter. Neither are instructions in code that the loader did not
-//! map (just-in-time compilers) or in another namespace of dlmopen(3), nor waits in an object that makes no call of
-//! io_uring itself.
+//! Some calls are not trapped, and thus differ from a kernel's io_uring:
+//!
+//! - epoll_wait by raw instruction, which a program with its own event loop makes all the time. A level-triggered one
+//!   on a ring whose CQ was emptied without an enter reports it once too often, until the next enter.
+//! - Instructions in code that the loader did not map (just-in-time compilers), or that is in another namespace of
+//!   dlmopen(3).
+//! - Waits in an object that makes no call of io_uring itself.
 
 mod ahead;
 pub mod dlopen;
@@ -38,7 +40,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use filter::Calls;
 use object::Known;
 
-/// Looks up what the wrappers here stand before.
+/// Looks up the definitions that the wrappers here pre-empt.
 #[cfg(not(test))]
 pub(crate) fn resolve() {
     dlopen::resolve();
@@ -48,20 +50,20 @@ pub(crate) fn resolve() {
 pub(crate) use dlopen::stay;
 pub use stack::{leaving_by_jump, note_alternate};
 
-/// What was scanned so far. Taken in the constructor, after dlopen and with the first ring, by threads that hold no
-/// other lock of ours; taking it fails in a handler that interrupted one of these. A trapped call that is to be
-/// patched takes it only if it is free.
+/// The results of the scan so far. Locked in the constructor, after dlopen and with the first ring, by threads that
+/// hold no other lock of ours. Locking fails in a handler that interrupted the holder. A trapped call that is to be
+/// patched locks it only if it is free.
 static KNOWN: Lock<Option<Known>> = Lock::new(None);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// ANYRING_RAW=0: what is found is left alone. Relaxed: stored once, before anything is looked through.
+/// ANYRING_RAW=0: the instructions found are left alone. Relaxed: stored once, before the first scan.
 static DECLINED: AtomicBool = AtomicBool::new(false);
-/// Relaxed, as INSTALLED: each is a fact of its own, and never taken back.
+/// Relaxed, as INSTALLED: both are independent facts, and never become false again.
 static ENTERS_UNSEEN: AtomicBool = AtomicBool::new(false);
 
-/// In a forked child: where a thread of the parent's was looking, what it had found by then is forgotten, and looked for again.
+/// Resets the scan in a forked child, if another thread of the parent was scanning. All is then found again.
 pub fn renew_after_fork() {
     if KNOWN.is_held() {
-        // SAFETY: the child has no other thread that calls on us, and the value is replaced right away.
+        // SAFETY: the child has no other thread that calls us, and the value is replaced right away.
         unsafe { KNOWN.reset() };
         if let Some(mut known) = KNOWN.lock() {
             // Not dropped: it may be half changed.
@@ -70,19 +72,19 @@ pub fn renew_after_fork() {
     }
 }
 
-/// Whether this process has a filter of ours, and with it no_new_privs.
+/// True if this process has a filter of ours, and with it no_new_privs.
 pub fn installed() -> bool {
     INSTALLED.load(Ordering::Relaxed)
 }
 
-/// Whether an instruction that makes io_uring_enter(2) is mapped, and no filter of ours traps it: a ring that such a program
-/// made by libc's `syscall()` would never be served.
+/// True if an instruction that makes io_uring_enter(2) is mapped, and no filter of ours traps it. A ring that such a
+/// program made by libc's `syscall()` would never be served.
 pub fn enters_unseen() -> bool {
     ENTERS_UNSEEN.load(Ordering::Relaxed)
 }
 
-/// Looks through everything mapped at start-up: also where instructions are left alone, since it has to be known whether one
-/// may close a descriptor. From now on `look_again` does the same for what is added.
+/// Scans everything mapped at start-up. Also if instructions are left alone, since one may close a descriptor, which
+/// has to be known. From now on `look_again` scans later additions.
 pub fn start() {
     if leaves_all_to_the_kernel() || !signals::owns_the_symbols() {
         return;
@@ -96,16 +98,17 @@ pub fn start() {
     }
 }
 
-/// The same once the kernel has refused something that our engine is to serve: nothing was looked through for that before.
+/// Does [`start`] once the kernel has refused something that our engine is to serve. Nothing was scanned for that
+/// before.
 pub fn start_late() {
-    // Nobody waits for KNOWN here who could hold it.
+    // Waiting for KNOWN is safe here: no thread waits here that could hold it.
     if let Some(mut known) = KNOWN.lock() {
         *known = Some(Known::late());
     }
     start();
 }
 
-/// Looks through what dlopen(3), which answered `handle`, has just mapped.
+/// Scans the objects that dlopen(3), which returned `handle`, has just mapped.
 fn look_again(handle: *mut c_void) {
     process::notice_fork();
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
@@ -117,14 +120,14 @@ fn look_again(handle: *mut c_void) {
     }
 }
 
-/// Whether what is loaded is to be looked through before its own code runs.
+/// True if loaded code is to be scanned before it runs.
 fn looks_at_what_is_loaded() -> bool {
     let is_known = || KNOWN.try_lock().is_some_and(|known| known.is_some());
     let declined = DECLINED.load(Ordering::Relaxed) || mutated(Mutation::PluginsAreNotScanned);
     !declined && patch::is_enabled() && backend::serves_instructions() && is_known()
 }
 
-/// The process's first ring is there, and [`descriptor::rings_exist`] says so: from now on it may be waited for.
+/// Traps waits, too: the process's first ring exists, as [`descriptor::rings_exist`] says, and may be waited for.
 pub fn ring_made() {
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
         if installed() {
@@ -133,7 +136,7 @@ pub fn ring_made() {
     }
 }
 
-/// When objects are looked through.
+/// The moment at which objects are scanned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     Start,
@@ -144,7 +147,7 @@ fn cover(known: &mut Known, when: When) {
     let first_new = object::look(known);
     patch::forget_unmapped(&known.objects);
     if backend::serves_instructions() {
-        // Everything mapped has been looked at, and dlopen(3) brings us here again.
+        // Everything mapped was scanned, and dlopen(3) calls this again.
         descriptors::set_closes_are_seen(!known.may_close);
         vforks::look(known.may_lend_memory);
         files::set_locks_are_seen(!known.may_close);
@@ -174,7 +177,7 @@ fn cover(known: &mut Known, when: When) {
     }
 }
 
-/// Has these calls trapped in the objects from `first` on. False where that is not possible for all of them.
+/// Traps these calls in the objects from `first` on. False if that is not possible for all of them.
 fn trap(known: &Known, first: usize, calls: Calls) -> bool {
     let sites = || known.objects[first..].iter().flat_map(|object| &object.sites);
     if sites().all(|site| installed::trap_at(calls, site + scan::SYSCALL.len())) {
@@ -187,7 +190,7 @@ fn trap(known: &Known, first: usize, calls: Calls) -> bool {
         return false;
     };
     let Some(way) = way_to_trap() else { return false };
-    // What only matters with a ring could not be trapped later, for all threads.
+    // Calls that only matter with a ring could not be trapped later, for all threads.
     let calls = if way == Way::OnlyThread && calls == Calls::OnRings { Calls::All } else { calls };
     let are_trapped = |behind| installed::trap_at(calls, behind);
     let mut all = true;
@@ -202,7 +205,7 @@ fn trap(known: &Known, first: usize, calls: Calls) -> bool {
     all
 }
 
-/// How a filter may be installed, if its traps are handled.
+/// Returns how a filter may be installed. None if its traps would not be handled.
 fn way_to_trap() -> Option<Way> {
     let way = filters::way()?;
     if installed() {
@@ -213,7 +216,8 @@ fn way_to_trap() -> Option<Way> {
     if !os::kernel_copies() {
         backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on
     }
-    // A trap is a signal that kills where it is blocked. From the guard on no thread comes to block it, but one may have.
+    // A trap is a signal that kills where it is blocked. With the guard no thread can block it any more, but one may
+    // have before.
     if thread::another_blocks(libc::SIGSYS) && !mutated(Mutation::TrapsKill) {
         backend::open_log();
         log::line("instructions are left alone: a thread that is not in the engine blocks SIGSYS");
@@ -222,12 +226,12 @@ fn way_to_trap() -> Option<Way> {
     Some(way)
 }
 
-/// Whether raw instructions are left alone by the program's environment.
+/// True if the program's environment says to leave raw instructions alone.
 fn declined() -> bool {
     variable_os("ANYRING_RAW").is_some_and(|value| value == "0" && !mutated(Mutation::RawZeroIsIgnored))
 }
 
-/// Whether the program's environment says that nothing is served here.
+/// True if the program's environment says that nothing is served here.
 fn leaves_all_to_the_kernel() -> bool {
     !backend::finds_aio() && variable_os("ANYRING_BACKEND").is_some_and(|value| value == "kernel")
 }

@@ -11,45 +11,45 @@ use std::ffi::CString;
 
 /// One executable segment with its `syscall` instructions.
 pub struct Object {
-    /// Where the segment is mapped.
+    /// The addresses at which the segment is mapped.
     pub code: Range<usize>,
     /// The addresses of the instructions.
     pub sites: Vec<usize>,
-    /// Whether the loader mapped it readable and executable only.
+    /// True if the loader mapped it readable and executable only.
     pub is_plain: bool,
-    /// Whether one of the instructions is sure to make io_uring_enter(2).
+    /// True if one of the instructions is sure to make io_uring_enter(2).
     pub enters: bool,
-    /// Whether one may change the identity of its thread.
+    /// True if one may change the identity of its thread.
     pub may_change_identity: bool,
-    /// A hash of the name of what was loaded there.
+    /// A hash of the name of the object loaded there.
     pub name: u64,
 }
 
 impl Object {
-    /// Tells it from another object, or the same at another place.
+    /// Returns a value that differs for another object, or for the same at another place.
     pub fn identity(&self) -> u64 {
         self.name ^ self.code.start as u64
     }
 }
 
-/// What was looked at before: a segment is scanned once, as long as it stays mapped.
+/// The results of earlier scans: a segment is scanned once, as long as it stays mapped.
 #[derive(Default)]
 pub struct Known {
-    /// Those segments in which there are sites.
+    /// The segments that have sites.
     pub objects: Vec<Object>,
-    /// Whether some instruction, here or elsewhere, may close a descriptor without a wrapper or the filter seeing it.
+    /// True if some instruction, here or elsewhere, may close a descriptor without a wrapper or the filter seeing it.
     pub may_close: bool,
-    /// Whether some instruction elsewhere may change the identity of its thread.
+    /// True if some instruction elsewhere may change the identity of its thread.
     pub may_change_identity: bool,
-    /// Whether some instruction may make a process that runs in this memory.
+    /// True if some instruction may make a process that runs in this memory.
     pub may_lend_memory: bool,
-    /// The code that must reach the kernel as it is ([`is_exempt`]). It is never unmapped.
+    /// The code whose calls must reach the kernel unchanged ([`is_exempt`]). It is never unmapped.
     pub exempt: Vec<Range<usize>>,
-    /// Whether a library was passed over at start since this one stands before all its functions.
+    /// True if a library was passed over at start because this one pre-empts all its functions.
     passed_over: bool,
-    /// Whether the program was running when it was first looked through.
+    /// True if the program was running when it was first scanned.
     is_late: bool,
-    /// Whether what is loaded may go meanwhile.
+    /// The protection of loaded objects against being unmapped meanwhile.
     pub holder: Holder,
     segments: Vec<Seen>,
     /// The loader's count of objects ever added.
@@ -57,30 +57,30 @@ pub struct Known {
 }
 
 impl Known {
-    /// Nothing yet, of a program that runs.
+    /// Returns an empty record for a program that runs already.
     pub fn late() -> Known {
         Known { is_late: true, ..Known::default() }
     }
 }
 
-/// Who keeps what is loaded where it is while it is looked through.
+/// The way in which loaded objects are kept in place while they are scanned.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// It is kept one by one: see [`Kept`].
+    /// The scan keeps them one by one: see [`Kept`].
     #[default]
     Nobody,
-    /// The calling thread holds the loader's lock. What is only just mapped must not be opened.
+    /// The calling thread holds the loader's lock. An object that was only just mapped must not be opened.
     Loader,
 }
 
 #[derive(PartialEq)]
 struct Seen {
     code: Range<usize>,
-    /// Tells an object from another that was loaded at the same place later.
+    /// Distinguishes an object from another that was loaded at the same place later.
     name: u64,
 }
 
-/// An executable segment, as the loader told of it under its lock. What takes longer than that is done without: a thread that
+/// An executable segment, as the loader listed it under its lock. Anything slower is done after that: a thread that
 /// forks meanwhile would leave the lock held in its child.
 struct Listed {
     seen: Seen,
@@ -97,8 +97,8 @@ struct Search {
     listed: Result<Vec<Listed>, Errno>,
 }
 
-/// Brings `known` up to date; answers where in its `objects` those begin that were mapped since the last time. What there is no
-/// memory for is looked at the next time.
+/// Brings `known` up to date. Returns the index in its `objects` of the first that was mapped since the last time.
+/// Objects for which there is no memory are scanned the next time.
 pub fn look(known: &mut Known) -> usize {
     let mut search =
         Search { known_additions: known.additions, additions: known.additions, listed: Ok(Vec::new()) };
@@ -110,7 +110,7 @@ pub fn look(known: &mut Known) -> usize {
         Ok(listed)
     });
     let Ok(listed) = listed else {
-        (known.may_close, known.may_lend_memory) = (true, true); // nobody has looked
+        (known.may_close, known.may_lend_memory) = (true, true); // not scanned
         return known.objects.len();
     };
     let at_start = core::mem::replace(&mut known.additions, search.additions) == 0;
@@ -118,8 +118,9 @@ pub fn look(known: &mut Known) -> usize {
         return known.objects.len();
     }
     for segment in listed {
-        // Everything present at the start was loaded with the program, so that its symbols were bound after ours. Whatever uses
-        // one that was loaded later past our symbols has made its rings there, too, of the kernel.
+        // Everything present at the start was loaded with the program, so that its symbols were bound after ours. A
+        // program that uses a later library without our symbols has also made its rings there, and they are the
+        // kernel's.
         if at_start && is_replaced(&segment.path) {
             known.passed_over = true;
             continue;
@@ -128,8 +129,8 @@ pub fn look(known: &mut Known) -> usize {
         if is_new && (is_exempt(&segment.seen.code) || is_copy(&segment.path)) {
             known.exempt.push(segment.seen.code.clone());
         } else if is_new {
-            // What the program was started with stays; another thread may be closing a library that was added. One that is
-            // gone has not been seen: it may come back to the same place.
+            // Objects that the program was started with stay. Another thread may be closing a library that was added.
+            // One that is gone does not count as seen: it may come back to the same place.
             let stays = at_start && !known.is_late || known.holder == Holder::Loader;
             let kept = if stays { None } else { Some(Kept::take(&segment)) };
             if matches!(kept, Some(None)) {
@@ -138,7 +139,7 @@ pub fn look(known: &mut Known) -> usize {
             match look_through(known, &segment) {
                 Ok(object) => found.extend(object),
                 Err(_) => {
-                    (known.may_close, known.may_lend_memory) = (true, true); // nobody has looked
+                    (known.may_close, known.may_lend_memory) = (true, true); // not scanned
                     continue;
                 }
             }
@@ -154,21 +155,21 @@ pub fn look(known: &mut Known) -> usize {
     first_new
 }
 
-/// Scans a segment, whose object stays mapped meanwhile.
+/// Scans a segment, whose object the caller keeps mapped meanwhile.
 fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
     let range = &segment.seen.code;
     if segment.flags & libc::PF_R == 0 {
-        (known.may_close, known.may_change_identity, known.may_lend_memory) = (true, true, true); // nobody can look
+        (known.may_close, known.may_change_identity, known.may_lend_memory) = (true, true, true); // unreadable
         return Ok(None);
     }
     if range.len() >= LARGE {
         if !backend::serves_instructions() {
-            return Ok(None); // nobody is going to ask for the sites
+            return Ok(None); // the sites will not be needed
         }
         populate(range);
     }
-    // SAFETY: the loader mapped these bytes readable, and does not unmap the object while the caller keeps it. A program
-    // that rewrites its own code meanwhile may spoil the finding, but no memory.
+    // SAFETY: the loader mapped these bytes readable, and does not unmap the object while the caller keeps it. A
+    // program that rewrites its own code meanwhile may spoil the finding, but no memory.
     let code = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
     let Sites { offsets: sites, may_close, may_change_identity, may_lend_memory } = scan::sites(code)?;
     let is_of_rings = closes_rings_only(&segment.path);
@@ -188,7 +189,7 @@ fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, E
 struct Kept(*mut c_void);
 
 impl Kept {
-    /// None when the segment's object is gone.
+    /// Returns None if the segment's object is gone.
     fn take(segment: &Listed) -> Option<Kept> {
         let name = if segment.path.is_empty() { core::ptr::null() } else { segment.path.as_ptr() };
         let kept = Kept(dlopen::object_named(name)?);
@@ -205,8 +206,8 @@ impl Drop for Kept {
     }
 }
 
-/// dlopen(3) has answered `handle`. If it is a library's that was passed over, its functions can be had by the handle, past our
-/// symbols: the next [`look`] looks it through, though nothing was added.
+/// Notes that dlopen(3) has returned `handle`. If that is a library that was passed over, its functions can be called
+/// by the handle, without our symbols. The next [`look`] then scans it, though nothing was added.
 pub fn opened(known: &mut Known, handle: *mut c_void) {
     // The beginning of link.h's struct link_map.
     #[repr(C)]
@@ -218,16 +219,16 @@ pub fn opened(known: &mut Known, handle: *mut c_void) {
         return;
     }
     let mut map: *const LinkMap = core::ptr::null();
-    // SAFETY: a handle that the loader has just answered; it fills in the pointer.
+    // SAFETY: a handle that the loader has just returned; it fills in the pointer.
     let told = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) } == 0;
     if !told || map.is_null() {
         return;
     }
-    // SAFETY: what the loader told lives as long as the handle, which is the caller's; it names objects by C strings.
+    // SAFETY: the loader's map lives as long as the handle, which is the caller's; it names objects by C strings.
     let path = unsafe { (!(*map).name.is_null()).then(|| CStr::from_ptr((*map).name)) };
     if path.and_then(known_function).is_some() {
         known.passed_over = false;
-        known.additions = u64::MAX; // as many as there never are
+        known.additions = u64::MAX; // a count that never occurs
     }
 }
 
@@ -263,33 +264,33 @@ unsafe extern "C" fn list(info: *mut dl_phdr_info, _size: usize, search: *mut c_
     0
 }
 
-/// From this size on a segment takes longer to scan than it takes to ask whether that is needed.
+/// The size from which a segment takes longer to scan than the check whether that is needed.
 const LARGE: usize = 256 * 1024;
 
-/// Maps all pages of a segment at once, which takes a third of the time of one fault after the other.
+/// Maps all pages of a segment at once, in a third of the time of one fault after the other.
 fn populate(code: &Range<usize>) {
     const PAGE: usize = 4096;
     let start = code.start & !(PAGE - 1);
-    // SAFETY: MADV_POPULATE_READ changes no contents. An older kernel refuses it, and the faults happen singly.
+    // SAFETY: MADV_POPULATE_READ changes no contents. An older kernel refuses it, and the faults happen one by one.
     unsafe { sys::call(libc::SYS_madvise, [start, code.end - start, libc::MADV_POPULATE_READ as usize, 0, 0, 0]) };
 }
 
-/// Whether `path` is a liburing or libaio all of whose functions this library stands before, so that its instructions are never
-/// reached: a filter for them would cost a program like qemu its setuid helpers for nothing. One that is loaded by
-/// dlopen later may be used by its handle, past our symbols, and is looked through.
+/// True if `path` is a liburing or libaio whose functions are all pre-empted by this library's, so that its
+/// instructions are never reached. A filter for them would for nothing deny setuid helpers to a program like qemu. A
+/// library that dlopen loads later may be used by its handle, without our symbols, and is scanned.
 fn is_replaced(path: &CStr) -> bool {
     let Some(function) = known_function(path) else { return false };
-    // SAFETY: a C string; the first definition in the process is asked for.
+    // SAFETY: a C string; looks up the first definition in the process.
     copy::is_ours(unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) })
 }
 
-/// Whether `path` is another copy of this library, by its file's name. It serves nobody.
+/// True if `path` is another copy of this library, by its file's name. Such a copy serves nobody.
 fn is_copy(path: &CStr) -> bool {
     file_of(path).starts_with(b"libanyring.so")
 }
 
-/// Whether `path` is a liburing or libaio. The one closes the descriptors of its rings and nothing else (io_uring_queue_exit(3),
-/// io_uring_close_ring_fd(3) and setup that failed), the other none: neither takes a file away from under a request.
+/// True if `path` is a liburing or libaio. Neither closes a file in use by a request. liburing closes the descriptors
+/// of its rings only (io_uring_queue_exit(3), io_uring_close_ring_fd(3) and a failed setup), libaio none.
 fn closes_rings_only(path: &CStr) -> bool {
     known_function(path).is_some()
 }
@@ -299,7 +300,7 @@ fn file_of(path: &CStr) -> &[u8] {
     path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
-/// By its file's name: a function of the liburing or libaio that `path` is.
+/// Returns a function of the liburing or libaio that `path` is, by its file's name.
 fn known_function(path: &CStr) -> Option<&'static CStr> {
     let file = file_of(path);
     let libraries = [
@@ -310,8 +311,8 @@ fn known_function(path: &CStr) -> Option<&'static CStr> {
     libraries.iter().find(|(start, _)| file.starts_with(start)).map(|(_, function)| *function)
 }
 
-/// The code that must reach the kernel as it is: this library (decision 10), the vdso, the loader and libc, whose
-/// functions are wrapped by name where it matters.
+/// True for code whose calls must reach the kernel unchanged: this library (decision 10), the vdso, the loader and
+/// libc. libc's functions are wrapped by name where it matters.
 fn is_exempt(code: &Range<usize>) -> bool {
     // SAFETY: reads the auxiliary vector.
     let (vdso, loader) = unsafe { (libc::getauxval(libc::AT_SYSINFO_EHDR), libc::getauxval(libc::AT_BASE)) };

@@ -1,27 +1,28 @@
-//! Trapped instructions that become jumps: a trap costs 2.7 us, a jump next to nothing.
+//! Replaces trapped instructions by jumps: a trap costs 2.7 us, a jump next to nothing.
 //!
-//! [`is_due`] counts the traps of each instruction, without a lock, in the handler; after [`TRAPS`] of them the trapped
+//! [`is_due`] counts the traps of each instruction, without a lock, in the handler. After [`TRAPS`] of them the trapped
 //! thread, already outside the handler, calls [`apply`] before it makes its call. That replaces one of the instructions
-//! directly before the `syscall` (`serve/patch/run.rs`) with `jmp rel32` to an island within its reach (`island.rs`), which has a copy
-//! of what stands from there to the `syscall`. If the number then is the one that trapped, it jumps to [`patched`], which
-//! takes a stack, builds the frame that a trap builds, and goes on where the trapped do, else to the `syscall` itself. It
-//! leaves the same behind as the instruction: rax, the return address in rcx, the flags in r11.
+//! directly before the `syscall` (`serve/patch/run.rs`) with `jmp rel32` to an island within its reach (`island.rs`).
+//! The island has a copy of the instructions from there to the `syscall`. If the number is then not the one that
+//! trapped, it jumps to the `syscall` itself. Otherwise it jumps to [`patched`], which takes a stack, builds the frame
+//! that a trap builds, and continues as a trap does. It leaves the same registers as the instruction: rax, the return
+//! address in rcx, the flags in r11.
 //!
-//! Other threads may be anywhere meanwhile. What is behind the replaced instruction stays in its place, so one that has
-//! executed that, or a branch that leads behind it, traps as before. Only bytes of this one instruction change, by one
-//! store to the aligned eight that they lie in, which an instruction fetch sees as a whole or not at all; what of the jump
-//! is beyond keeps its value. That a core may go on with the old bytes for a while does no harm. For the moment of the
-//! store the page is writable as well as executable. Where that is refused (SELinux's execmod, or a filter, which may
-//! kill for it: a child tries first) nothing changes.
+//! Other threads may be anywhere meanwhile. The instructions after the replaced one stay in place. A thread that has
+//! already executed the replaced one, or branches to a later one, traps as before. Only bytes of this one instruction
+//! change, by one store to the aligned eight that hold them. An instruction fetch sees that store as a whole or not at
+//! all. The bytes of the jump beyond the instruction keep their value. A core may use the old bytes for a while, which
+//! is harmless. During the store the page is writable as well as executable. Where that is refused (SELinux's execmod,
+//! or a filter), nothing changes. A filter may kill for it, so a child tries first.
 //!
-//! What can go wrong on the short way is left to the long one: without a [`stack::Hint`] that holds (a thread's first
-//! call, the first after a fork, a handler's call in the middle of another), `patched` goes to the `syscall`, which
-//! traps. A forked child has the patched page and the islands as its parent has them. An island of an object that
-//! dlclose(3) has unmapped stays until the next object is looked through. Shadow stacks see nothing of a jump, and indirect branch tracking asks
-//! for an endbr behind indirect jumps only: the island's is a landing pad, those back to the program are `notrack`.
+//! `patched` leaves difficult cases to the `syscall`, which traps. These are calls without a valid [`stack::Hint`]: a
+//! thread's first call, the first after a fork, a handler's call in the middle of another. A forked child has the
+//! patched page and the islands as its parent has them. An island of an object that dlclose(3) has unmapped stays until
+//! the next scan. Shadow stacks do not see a jump. Indirect branch tracking needs an endbr only at the targets
+//! of indirect jumps. [`patched`] begins with one, and the jumps back to the program are `notrack`.
 //!
-//! [`counters`] are written by handlers of any thread. [`apply`] runs under the lock of [`super::KNOWN`] with all
-//! signals blocked, since a handler that jumps away would keep the lock.
+//! Handlers of any thread write [`counters`]. [`apply`] runs under the lock of [`super::KNOWN`] with all signals
+//! blocked, since a handler that jumps away would keep the lock.
 
 use super::ahead;
 use super::island::{self, Call, Island};
@@ -40,50 +41,50 @@ use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Closer is the program itself, and above it its heap: allocators go on by mmap(2) where that ends.
+/// The program itself and the heap above it are closer than this. Allocators continue by mmap(2) at the heap's end.
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 26;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Reads `ANYRING_PATCH`. Before the first trap.
+/// Reads `ANYRING_PATCH`. Called before the first trap.
 pub fn prepare() {
-    const LAHF: u32 = 1; // not in the first processors of the kind
+    const LAHF: u32 = 1; // absent from the first x86-64 processors
     let declined = crate::environment::variable_os("ANYRING_PATCH").is_some_and(|value| value == "0")
         || core::arch::x86_64::__cpuid(0x8000_0001).ecx & LAHF == 0;
     ENABLED.store(!declined, Ordering::Relaxed);
 }
 
-/// Counts a trap of call `number` by the instruction before `behind`: whether it is time to [`apply`].
+/// Counts a trap of call `number` by the instruction before `behind`. True if it is time to [`apply`].
 /// Async-signal-safe.
 pub fn is_due(number: i32, behind: usize) -> bool {
     scan::is_ours(number as u64) && is_possible() && counters::count(behind)
 }
 
-/// Whether the program's environment permits it.
+/// True if the program's environment permits patching.
 pub fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
-/// Whether anything may be patched here.
+/// True if anything may be patched here.
 pub fn is_possible() -> bool {
     is_enabled() && !signals::PROCESS.load(Ordering::Relaxed).is_null()
 }
 
-/// Gives up what belongs to objects that are not mapped any more: their counters and islands are there for others. Under the
-/// lock of [`super::KNOWN`], after a look.
+/// Frees the counters and islands of objects that are not mapped any more. Under the lock of [`super::KNOWN`], after a
+/// scan.
 pub fn forget_unmapped(objects: &[Object]) {
     Island::remove_unmapped(|identity| objects.iter().any(|object| object.identity() == identity));
     counters::forget(
         |behind| objects.iter().any(|object| object.code.contains(&(behind - scan::SYSCALL.len()))),
-        // The object may have been mapped anew at its place: where the jump is there still, hardly anything traps.
+        // The object may have been mapped anew at the same place. If its jump is still there, hardly anything traps.
         Island::has_site_before,
     );
 }
 
-/// Patches the instruction before `behind`, at which this thread has trapped with a call of `number`. Where that is not
-/// possible it keeps trapping, and the log says why.
+/// Patches the instruction before `behind`, at which this thread has trapped with a call of `number`. If that is not
+/// possible, it keeps trapping, and the log says why.
 pub fn apply(behind: usize, number: u32) {
-    let faults_are_told = island::guard_faults(); // before the mask changes, which a guard looks at
+    let faults_are_told = island::guard_faults(); // before the mask changes, which a guard checks
     let mask = set_mask(u64::MAX);
     match KNOWN.try_lock() {
         Some(known) => {
@@ -98,7 +99,7 @@ pub fn apply(behind: usize, number: u32) {
                 }
             }
         }
-        // Somebody is in dlopen: the next traps count again.
+        // A thread is in dlopen: start counting again.
         None => counters::restart(behind),
     }
     set_mask(mask);
@@ -107,13 +108,13 @@ pub fn apply(behind: usize, number: u32) {
 /// When an instruction is patched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// It has trapped.
+    /// After it has trapped.
     Trapped,
-    /// Before it is run for the first time: a filter kills for its call.
+    /// Before it first runs: a filter kills for its call.
     Ahead,
 }
 
-/// Patches the instruction at `site`, which may make a call of one of `numbers`. All signals are blocked.
+/// Patches the instruction at `site`, which may make a call of one of `numbers`. The caller has blocked all signals.
 pub fn patch(
     object: &Object,
     site: usize,
@@ -124,8 +125,8 @@ pub fn patch(
     if !object.is_plain {
         return Err("its code is writable");
     }
-    // SAFETY: the object is mapped readable, at least as long as the call of this thread, which comes from it, is not
-    // made; nobody but us writes to it.
+    // SAFETY: the object is mapped readable, at least until this thread makes its call, which comes from the object;
+    // only we write to it.
     let code = unsafe { core::slice::from_raw_parts(object.code.start as *const u8, object.code.len()) };
     let offset = site - object.code.start;
     let first = offset.saturating_sub(run::AROUND + run::MOVED_AT_MOST);
@@ -161,20 +162,20 @@ pub fn patch(
     Err(refusal)
 }
 
-/// From an island: r11 points to its [`Call`]; rax and rcx are free, as after the mov and under the `syscall` that they
-/// were meant for; all else is the program's. No flag changes before they are saved, and nothing is pushed on the
-/// program's stack.
+/// Entered from an island, with r11 pointing to its [`Call`]. rax and rcx are free: the mov before the `syscall` and
+/// the `syscall` overwrite them. All other registers are the program's. No flag changes before the flags are saved, and
+/// nothing is pushed on the program's stack.
 #[unsafe(naked)]
 pub unsafe extern "C" fn patched() {
     asm_on_registers!(
-        // As in `trampoline`: on the program's stack, and then on ours. The `Call` has the instruction pointer.
+        // CFI as in `trampoline`: first on the program's stack, then on ours. The `Call` has the instruction pointer.
         ".cfi_startproc",
         ".cfi_signal_frame",
         ".cfi_def_cfa rsp, 0",
         ".cfi_escape 0x10, 16, 3, 0x7b, {behind} + 128, 0",
         "endbr64",
-        // On its alternate signal stack, where that is known: the instruction itself, which traps. The flags are in rax
-        // meanwhile.
+        // If on the thread's alternate signal stack, where that is known: go to the instruction itself, which traps.
+        // The flags are in rax meanwhile.
         "lahf",
         "seto al",
         "mov rcx, [rip + anyring_thread_stack@GOTTPOFF]",
@@ -188,11 +189,11 @@ pub unsafe extern "C" fn patched() {
         "7:",
         "add al, 127",
         "sahf",
-        // A hint counts if its complement and this process add up to -1.
+        // A hint is valid if its complement and this process's id add up to -1.
         "mov rax, [rip + anyring_thread_stack@GOTTPOFF]",
         "mov eax, fs:[rax + {hint_process}]",
         "mov rcx, [rip + {process}]",
-        "mov ecx, [rcx]", // never null where something was patched
+        "mov ecx, [rcx]", // never null if something was patched
         "lea ecx, [rcx + rax + 1]",
         "jrcxz 2f",
         "jmp 9f",
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn patched() {
         "mov ecx, 1",
         "xchg [rax + {busy}], ecx",
         "jrcxz 3f",
-        // Somebody is on that stack, perhaps this thread: the instruction itself, which traps.
+        // That stack is in use, perhaps by this thread: go to the instruction itself, which traps.
         "9:",
         "mov rax, [r11 + {trapping}]",
         "mov rcx, [r11 + {site}]",

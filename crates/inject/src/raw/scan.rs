@@ -1,5 +1,5 @@
-//! Which `syscall` instructions of mapped code concern us. Every false finding would put a filter (and no_new_privs) on a process
-//! that needs none.
+//! Finds the `syscall` instructions of mapped code that concern us. Every false finding would put a filter (and
+//! no_new_privs) on a process that needs none.
 
 use crate::backend;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_ENTER};
@@ -9,22 +9,23 @@ use anyring_serve::patch::scan::{around, is_number_of_rings, rings_number_is_nea
 
 /// The `syscall` instructions of some code.
 pub struct Sites {
-    /// The offsets of those that may make one of our calls. Empty when there are some, but each loads another number itself
-    /// and none of our numbers occurs near one (a futex call written out, say).
+    /// The offsets of those that may make one of our calls. Empty if each loads another number itself and none of our
+    /// numbers occurs near one (a futex call written out, say).
     pub offsets: Vec<usize>,
-    /// Whether one, of these or others, may close or replace a descriptor, lock a file, or set what a signal does.
+    /// True if one, of these or others, may close or replace a descriptor, lock a file, or set a signal's action.
     pub may_close: bool,
-    /// Whether one, of these or others, may make a process in this memory.
+    /// True if one, of these or others, may make a process in this memory.
     pub may_lend_memory: bool,
-    /// Whether one changes the identity of the thread that makes it. What has its number from elsewhere is not taken for such:
-    /// nearly all of those never do, and were it believed each call that leaves something to a worker would make a thread.
+    /// True if one changes the identity of the thread that makes it. An instruction that gets its number from elsewhere
+    /// does not count. Nearly all of those never do, and if they counted, each call that leaves something to a worker
+    /// would make a thread.
     pub may_change_identity: bool,
 }
 
-/// Looks for them.
+/// Scans code for them.
 ///
 /// # Errors
-/// NOMEM where there are too many.
+/// NOMEM if there are too many.
 pub fn sites(code: &[u8]) -> Result<Sites, Errno> {
     let mut found: Vec<Site> = Vec::new();
     for site in anyring_serve::patch::scan::sites(code) {
@@ -37,7 +38,8 @@ pub fn sites(code: &[u8]) -> Result<Sites, Errno> {
     Ok(Sites { offsets: concerned_sites(code, found), may_close, may_lend_memory, may_change_identity })
 }
 
-/// Whether a system call gives a descriptor number up, a lock on a file (fcntl(2) takes it, too), or a signal's action.
+/// True if a system call closes a descriptor number, takes or drops a file lock (fcntl(2)), or changes a signal's
+/// action.
 fn closes(number: u64) -> bool {
     let numbers = [
         libc::SYS_close,
@@ -50,7 +52,7 @@ fn closes(number: u64) -> bool {
     numbers.contains(&(number as i64))
 }
 
-/// Whether a system call may make a process that runs in its parent's memory.
+/// True if a system call may make a process that runs in its parent's memory.
 fn lends_memory(number: u64) -> bool {
     [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3].contains(&(number as i64))
 }
@@ -64,22 +66,22 @@ fn concerned_sites(code: &[u8], found: Vec<Site>) -> Vec<usize> {
     }
 }
 
-/// `mov $number, %eax`: this byte and four of the number.
+/// The opcode of `mov $number, %eax`: this byte and four of the number.
 const LOAD: u8 = 0xb8;
 
-/// Whether the bytes of the instruction directly before the `syscall` at `offset` load the number of io_uring_enter(2).
+/// True if the bytes of the instruction directly before the `syscall` at `offset` load the number of io_uring_enter(2).
 pub fn follows_load_of_enter(code: &[u8], offset: usize) -> bool {
     let [a, b, c, d] = (NR_IO_URING_ENTER as u32).to_le_bytes();
     code[..offset].ends_with(&[LOAD, a, b, c, d])
 }
 
-/// Whether calls of this number are served here.
+/// True if calls of this number are served here.
 pub fn is_ours(number: u64) -> bool {
     is_number_of_rings(number) || (AIO_CALLS.contains(&(number as i64)) && backend::finds_aio())
 }
 
-/// Whether one of our numbers is in the code around `site`, so far as one function may reach: compilers let branches
-/// of it that end alike share the instruction.
+/// True if one of our numbers is in the code around `site`, as far as one function may reach. Compilers let branches of
+/// a function that end alike share the instruction.
 fn our_number_is_near(code: &[u8], site: &Site) -> bool {
     let is_of_aio = |bytes: &[u8]| AIO_CALLS.iter().any(|number| (*number as u32).to_le_bytes() == *bytes);
     rings_number_is_near(code, site) || (backend::finds_aio() && around(code, site).windows(4).any(is_of_aio))

@@ -1,26 +1,28 @@
 //! Stacks on which trapped calls are emulated.
 //!
-//! A trap may happen anywhere, on a stack of any size, so the emulation runs on one of ours. Each is owned by the
-//! thread whose id stands in its slot until the trampoline, already back on the program's stack, clears it.
+//! A trap may happen anywhere, on a stack of any size, so the emulation runs on one of ours. Its slot holds the id of
+//! the owning thread until the trampoline, already back on the program's stack, clears it.
 //!
-//! A handler of the program may leave an emulation for good with siglongjmp(3). Its stack is then recognised as
-//! abandoned when the same thread traps again from a place that cannot be inside it: not on that stack, not on the
-//! alternate signal stack, and above (on x86-64: outside of) the frame from which the abandoned call was made. A
-//! thread that ended in the middle of one is noticed when the stacks run out. This only concerns the stack: what becomes of
-//! a wait that was left is in the engine's `ring::sleeps`.
+//! A handler of the program may leave an emulation by siglongjmp(3) and never return. Its stack is recognised as
+//! abandoned when the same thread traps again from a place that cannot be inside the emulation. Such a place is not on
+//! that stack and not on the alternate signal stack. It is above (on x86-64: outside of) the frame from which the
+//! abandoned call was made. A thread that ended inside an emulation is noticed when the stacks run out. All this
+//! concerns only the stack: the engine's `ring::sleeps` handles a wait that was left.
 //!
-//! To the kernel a thread on one of these is off its alternate signal stack: the next handler would begin at the top of that,
-//! over the frames of one that is there and whose call is emulated. So for a call from there the alternate stack is disabled
-//! meanwhile, and a handler then runs on the stack of ours. The trap returns with all signals blocked until that is done. Its
-//! frame stays where it is: its rt_sigreturn(2) ends the emulation, too, and takes stack and alternate stack back in one
-//! step. A handler that jumps away has it
-//! enabled before ([`leaving_by_jump`]), or by the next trap of the thread. A patched call from an alternate stack is left to
-//! the trap: the hint says where that is, as sigaltstack(2) was last heard to set it.
+//! To the kernel, a thread on one of these stacks is off its alternate signal stack. After an emulated call by a handler
+//! there, the next handler would begin at the top of that stack, over the frames of the first. So for a call from there
+//! the alternate stack is disabled during the emulation, and a handler runs on our stack. The
+//! trap returns with all signals blocked until that is done. Its frame stays in place: its rt_sigreturn(2) also ends
+//! the emulation, and restores stack and alternate stack in one step. For a handler that jumps away, the alternate
+//! stack is enabled before ([`leaving_by_jump`]), or by the thread's next trap.
 //!
-//! A patched call (see [`super::patch`]) takes its stack without a system call and without changing a flag: by the
-//! thread's [`Hint`], which [`take`] leaves in thread-local memory. Whoever swaps a 1 into `busy` has the stack, then
-//! fills in `trapped_at`, and `owner` last, since only a slot with an owner can be recognised as abandoned. A handler
-//! that jumps away between these few instructions leaves the slot taken by nobody, for good.
+//! A patched call from an alternate stack is left to the trap. The hint says where that stack is, from the last
+//! sigaltstack(2) that we saw.
+//!
+//! A patched call (see [`super::patch`]) takes its stack without a system call and without changing a flag. It uses the
+//! thread's [`Hint`], which [`take`] leaves in thread-local memory. A thread that swaps a 1 into `busy` has the stack.
+//! It then fills in `trapped_at`, and `owner` last, since only a slot with an owner can be recognised as abandoned. A
+//! handler that jumps away between these few instructions leaks the slot: it stays busy without an owner.
 
 use crate::signals::action::thread_lives;
 use crate::{signals, sys};
@@ -30,10 +32,10 @@ use core::ops::Range;
 use core::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use libc::stack_t;
 
-/// Usable bytes of a stack: handlers of the program that interrupt an emulation run on it too.
+/// Usable bytes of a stack. Handlers of the program that interrupt an emulation run on it, too.
 pub const SIZE: usize = 1 << 20;
 const GUARD: usize = 4096;
-/// How many threads can be emulating at the same time; more do it within the handler, on the stack they have.
+/// Number of threads that can emulate at the same time; more do it within the handler, on the stack they have.
 const STACKS: usize = 1024;
 
 /// One stack.
@@ -49,9 +51,9 @@ pub struct Slot {
     trapped_at: AtomicUsize,
     /// The lowest usable address, or 0 before the first use.
     base: AtomicUsize,
-    /// The thread whose [`Hint`] leads here, which others leave it to as long as there are enough.
+    /// The thread whose [`Hint`] points here. Other threads leave the slot to it while there are enough.
     keeper: AtomicU32,
-    /// The alternate signal stack that is disabled meanwhile (address, size, flags); size 0 for none.
+    /// The alternate signal stack that is disabled during the emulation (address, size, flags); size 0 for none.
     alternate: [AtomicUsize; 3],
 }
 
@@ -69,7 +71,7 @@ pub const BASE: usize = offset_of!(Slot, base);
 pub const ALTERNATE_SIZE: usize = offset_of!(Slot, alternate) + 8;
 const _: () = assert!(OWNER.is_multiple_of(8) && BUSY == OWNER + 4);
 
-/// Which stack a thread took last. In thread-local memory of the initial-exec kind; only the owning thread and its
+/// The stack that a thread took last. In thread-local memory of the initial-exec kind; only the owning thread and its
 /// handlers touch it. All zeroes is no hint.
 #[repr(C)]
 pub struct Hint {
@@ -77,7 +79,7 @@ pub struct Hint {
     pub slot: usize,
     /// The thread's id.
     pub thread: u32,
-    /// The complement of the process's id: after a fork a hint names a thread of the parent's.
+    /// The complement of the process's id. After a fork it does not match, as the hint names a thread of the parent.
     pub not_process: u32,
     /// The thread's alternate signal stack, from here up to `alternate_top`; both 0 for none.
     pub alternate: usize,
@@ -112,8 +114,8 @@ static SLOTS: [Slot; STACKS] = [const {
 /// Slots from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes a stack for the calling thread, which trapped with stack pointer `trapped_at` and `flags`; `alternate` is
-/// its alternate signal stack, as it will be again. `None` when there is none. Async-signal-safe.
+/// Takes a stack for the calling thread, which trapped with stack pointer `trapped_at` and `flags`. `alternate` is the
+/// thread's alternate signal stack, as it will be restored. `None` if no stack is free. Async-signal-safe.
 pub fn take(trapped_at: usize, flags: u64, alternate: &mut stack_t) -> Option<&'static Slot> {
     let me = sys::thread_id() as u32;
     let used = &SLOTS[..USED.load(Ordering::Relaxed).min(STACKS)];
@@ -134,12 +136,12 @@ pub fn take(trapped_at: usize, flags: u64, alternate: &mut stack_t) -> Option<&'
     })?;
     slot.flags.store(flags, Ordering::Relaxed);
     slot.trapped_at.store(trapped_at, Ordering::Relaxed);
-    // Release keeps it behind the stores above, for a handler on this thread that calls `is_abandoned`.
+    // Release orders it after the stores above, for a handler on this thread that calls `is_abandoned`.
     slot.owner.store(me, Ordering::Release);
     if !is_nested {
         note_alternate(alternate);
     }
-    // Else the hint stays on a stack in use: as long as that may be an abandoned one, every call has to come here.
+    // Otherwise the hint stays on a stack in use. While that may be an abandoned one, every call has to come here.
     if !is_nested {
         remember(slot, me);
     }
@@ -155,7 +157,7 @@ fn claim(me: u32) -> Option<&'static Slot> {
         return Some(slot.used());
     }
     slot.give_back();
-    // No memory for another one (RLIMIT_AS, say): one that is there, whoever keeps it.
+    // No memory for another one (RLIMIT_AS, say): take one that is mapped, even if another thread keeps it.
     let is_mapped = |slot: &&Slot| slot.base.load(Ordering::Relaxed) != 0;
     SLOTS.iter().filter(is_mapped).find(free).map(Slot::used)
 }
@@ -199,7 +201,7 @@ fn hint() -> *mut Hint {
     hint
 }
 
-/// The calling thread's alternate signal stack is this one from now on.
+/// Notes that the calling thread's alternate signal stack is this one from now on.
 pub fn note_alternate(alternate: &stack_t) {
     let Range { start, end } = range_of(alternate);
     let hint = hint();
@@ -207,13 +209,13 @@ pub fn note_alternate(alternate: &stack_t) {
     unsafe { ((*hint).alternate, (*hint).alternate_top) = (start, end) };
 }
 
-/// How many bytes of `alternate` are below `address`; `None` if that is elsewhere.
+/// Returns the number of bytes of `alternate` below `address`; `None` if that is elsewhere.
 pub fn room_on(alternate: &stack_t, address: usize) -> Option<usize> {
     let range = range_of(alternate);
     range.contains(&address).then(|| address - range.start)
 }
 
-/// Where an alternate signal stack is.
+/// Returns the addresses of an alternate signal stack.
 fn range_of(alternate: &stack_t) -> Range<usize> {
     match alternate.ss_flags & libc::SS_DISABLE {
         0 => {
@@ -224,11 +226,11 @@ fn range_of(alternate: &stack_t) -> Range<usize> {
     }
 }
 
-/// Some slot has kept an alternate signal stack.
+/// True if some slot has ever kept an alternate signal stack.
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// The calling thread is about to leave by longjmp(3), perhaps a handler whose call is emulated: its alternate signal stack is
-/// enabled.
+/// Enables the calling thread's alternate signal stack: the thread is about to leave by longjmp(3), perhaps from a
+/// handler whose call is emulated.
 pub fn leaving_by_jump() {
     if !DISABLED.load(Ordering::Relaxed) {
         return;
@@ -236,7 +238,7 @@ pub fn leaving_by_jump() {
     let me = sys::thread_id() as u32;
     for slot in SLOTS.iter().filter(|slot| slot.owner.load(Ordering::Relaxed) == me) {
         if let Some(alternate) = slot.disabled_alternate() {
-            // SAFETY: what the program had set; refused while the thread is on it.
+            // SAFETY: the value that the program had set; refused while the thread is on it.
             unsafe { sys::call(libc::SYS_sigaltstack, [&raw const alternate as usize, 0, 0, 0, 0, 0]) };
         }
     }
@@ -256,7 +258,7 @@ fn reclaim_from_the_dead() {
 }
 
 impl Slot {
-    /// Whoever looks for slots in use looks up to here at least.
+    /// Extends the range that is searched for slots in use to this slot at least.
     fn used(&'static self) -> &'static Slot {
         // SAFETY: both pointers are into SLOTS.
         let index = unsafe { core::ptr::from_ref(self).offset_from(SLOTS.as_ptr()) } as usize;
@@ -264,7 +266,7 @@ impl Slot {
         self
     }
 
-    /// Makes the slot free. Only for whoever has it.
+    /// Frees the slot. Only for the thread that has it.
     fn give_back(&self) {
         self.alternate[1].store(0, Ordering::Relaxed);
         self.owner.store(0, Ordering::Relaxed);
@@ -272,7 +274,7 @@ impl Slot {
         self.busy.store(0, Ordering::Release);
     }
 
-    /// Notes that `alternate` is to be disabled while the slot is in use, if that is where the thread trapped: then true.
+    /// Notes that `alternate` is to be disabled while the slot is in use. True if so: the thread trapped on that stack.
     pub fn note_disabled(&self, trapped_at: usize, alternate: &stack_t) -> bool {
         if !range_of(alternate).contains(&trapped_at) || mutated(Mutation::AlternateStackStaysEnabled) {
             return false;
@@ -286,7 +288,7 @@ impl Slot {
         true
     }
 
-    /// The alternate stack that is disabled meanwhile.
+    /// Returns the alternate stack that is disabled during the emulation.
     pub fn disabled_alternate(&self) -> Option<stack_t> {
         let [address, size, flags] = [0, 1, 2].map(|at: usize| self.alternate[at].load(Ordering::Relaxed));
         (size != 0).then_some(stack_t { ss_sp: address as *mut _, ss_flags: flags as i32, ss_size: size })
@@ -302,12 +304,12 @@ impl Slot {
         base != 0 && (base..base + SIZE).contains(&address)
     }
 
-    /// Whether the emulation on this stack can no longer be running beneath a trap of its thread at `now`.
+    /// True if the emulation on this stack cannot still be running beneath a trap of its thread at `now`.
     fn is_abandoned(&self, now: usize, used: &[Slot], alternate: &stack_t) -> bool {
         let on_ours = used.iter().any(|slot| slot.contains(now));
         let then = self.trapped_at.load(Ordering::Relaxed);
         if let Some(disabled) = self.disabled_alternate() {
-            // What interrupts the emulation is on a stack of ours.
+            // A handler that interrupts the emulation is on a stack of ours.
             return !on_ours && (!range_of(&disabled).contains(&now) || now >= then);
         }
         let alternate = range_of(alternate);

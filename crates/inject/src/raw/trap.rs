@@ -1,4 +1,5 @@
-//! From the SIGSYS of a trapped instruction to the emulated call and back: [`anyring_serve::crossing`] on stacks of ours.
+//! The way from the SIGSYS of a trapped instruction to the emulated call and back: [`anyring_serve::crossing`] on our
+//! stacks.
 //!
 //! A patched call reaches [`trampoline`] without the signal, from [`super::patch`].
 
@@ -19,8 +20,8 @@ use anyring_serve::state::{MOVES, STATE_SIZE};
 use core::sync::atomic::Ordering;
 use libc::{siginfo_t, ucontext_t};
 
-/// Bytes of an alternate signal stack that a call of ours may need: with less it is refused, since there was no memory for a
-/// stack of its own.
+/// Bytes of an alternate signal stack that a call of ours may need. With less it is refused: it runs there only if
+/// there was no memory for a stack of its own.
 const ROOM: usize = 64 << 10;
 
 /// The guard on SIGSYS: true when the trap came from our filter.
@@ -43,7 +44,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
             context.uc_mcontext.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOMEM);
             return true;
         }
-        // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
+        // SAFETY: the first word of uc_sigmask, which is all that the kernel has filled in.
         action::set_mask(unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() });
         let answer = entry::answer_any(|| dispatch::call(i64::from(number), registers.args()));
         context.uc_mcontext.gregs[libc::REG_RAX as usize] = answer as i64;
@@ -56,13 +57,13 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         true => trapped_at & !(align_of::<Registers>() - 1),
         false => slot.top(),
     };
-    // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page. With the mutation it is the
-    // stack that the program has trapped on, below its pointer.
+    // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page. With the mutation
+    // it is the stack on which the program has trapped, below its pointer.
     unsafe { registers.cross(context, top, is_alternate, trampoline) };
     true
 }
 
-/// Where a trapped thread goes on.
+/// The code at which a trapped thread continues.
 #[unsafe(naked)]
 pub unsafe extern "C" fn trampoline() {
     anyring_serve::crossing!(
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn trampoline() {
     )
 }
 
-/// Makes the trapped call and leaves its answer where the program's rax comes from.
+/// Makes the trapped call and stores its answer where the program's rax is restored from.
 unsafe extern "C" fn emulate(registers: *mut Registers) {
     // SAFETY: the trampoline passes the frame at the top of its own stack.
     let registers = unsafe { &mut *registers };
@@ -96,22 +97,22 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
         dispatch::call(registers.rax as i64, registers.args())
     });
     sys::set_errno(errno);
-    // SAFETY: the trampoline's.
+    // SAFETY: the frame is the trampoline's.
     unsafe { registers.end(answer as u64) };
     if let Some(area) = saved {
-        // SAFETY: the header of the area that the trampoline has filled below `registers`; xrstor takes a component whose bit
-        // here is 0 to its initial state.
+        // SAFETY: the header of the area that the trampoline has filled below `registers`; xrstor resets a component
+        // whose bit here is 0 to its initial state.
         unsafe { area.add(512).cast::<u64>().write(0) };
     }
 }
 
-/// Where the trampoline has saved the extended state in one instruction, if it has: not where it only moves registers. Asked before
-/// anything else, which may use their upper halves.
+/// Returns the area in which the trampoline has saved the extended state by one instruction. None if it only moves
+/// registers. Called before anything else, which may use their upper halves.
 fn area_of(registers: &Registers) -> Option<*mut u8> {
     const UPPER_HALVES: u32 = 0x44;
     if MOVES.load(Ordering::Relaxed) != 0 {
         let used: u32;
-        // SAFETY: reads a register, which is there: `moves` has asked.
+        // SAFETY: reads a register that exists: `moves` has checked.
         unsafe { core::arch::asm!("xgetbv", in("ecx") 1, out("eax") used, out("edx") _, options(nomem, nostack)) };
         if used & UPPER_HALVES == 0 {
             return None;

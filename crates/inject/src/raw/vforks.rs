@@ -1,5 +1,5 @@
-//! vfork(2) and clone(2): children that run in this memory say so ([`borrowed`]), so that wrappers need not ask the kernel each
-//! time who they are in. libc's own (posix_spawn(3), system(3)) call no wrapper.
+//! vfork(2) and clone(2): children that run in this memory are noted ([`borrowed`]). So wrappers need not ask the
+//! kernel each time which process they are in. libc's own uses (posix_spawn(3), system(3)) call no wrapper.
 #![cfg_attr(test, allow(dead_code))] // unit tests use libc's own
 
 use crate::arch::{failed, popped, pushed};
@@ -15,28 +15,29 @@ type CloneType = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_vo
 // SAFETY: the function's declaration in the C header.
 static CLONE: Next<CloneType> = unsafe { Next::new(c"clone") };
 
-/// libc's `clone`. Relaxed: whoever finds it finds the same.
+/// libc's `clone`. Relaxed: every lookup finds the same.
 static NEXT_CLONE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the program calls the functions here, and not others of their names (a sanitizer's). Relaxed: stored once, at start.
+/// True if the program calls the functions here, and not others of their names (a sanitizer's). Relaxed: stored once,
+/// at start.
 static CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Looks that up, and libc's function: see [`next`](crate::next).
+/// Sets `CALLED`, and looks up libc's function: see [`next`](crate::next).
 pub fn resolve() {
     let names: [&CStr; 3] = [c"vfork", c"clone", c"syscall"];
-    // SAFETY: C strings; the first definition in the process is asked for.
+    // SAFETY: C strings; looks up the first definition in the process.
     let is_ours = |name: &&CStr| copy::is_ours(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
     CALLED.store(names.iter().all(is_ours), Ordering::Relaxed);
     find_clone();
 }
 
-/// From now on the kernel is asked only where it has to be, if every such child is seen: `unseen` says that some instruction may
-/// make one.
+/// Sets whether every such child is seen, so that the kernel is asked only where it must be. `unseen`: some instruction
+/// may make one.
 pub fn look(unseen: bool) {
     borrowed::are_seen(!unseen && CALLED.load(Ordering::Relaxed));
 }
 
-/// A forked child that nobody has noticed is noticed before it has such a child, which would be taken for it.
+/// Notices a forked child that was not noticed yet. Its own child in this memory would be taken for it otherwise.
 extern "C" fn notice() {
     entry::aside(|| _ = signals::in_borrowed_memory());
 }
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn vfork() -> c_int {
         "mov r9, [rip + anyring_thread_vforks@GOTTPOFF]",
         "mov r8d, fs:[r9]",
         "mov dword ptr fs:[r9], 1",
-        "pop rdi", // what the child overwrites there
+        "pop rdi", // the child overwrites it there
         ".cfi_adjust_cfa_offset -8",
         ".cfi_register rip, rdi",
         "mov eax, {number}",
@@ -106,7 +107,8 @@ pub unsafe extern "C" fn __vfork() -> c_int {
     naked_asm!("jmp {vfork}", vfork = sym vfork)
 }
 
-/// clone(2): one that shares its memory with another process is noted for good, since it may run beside that.
+/// clone(2). Notes a child that shares this memory as another process. The note stays, since the child may run beside
+/// its parent.
 ///
 /// # Safety
 /// As libc's `clone`.
@@ -126,7 +128,7 @@ pub unsafe extern "C" fn clone() -> c_int {
         "test rax, rax",
         "jz 3f",
         "jmp rax",
-        "3:", // in such a case, and before the constructor
+        "3:", // for such a child, and before the constructor
         pushed!("rdi", "rsi", "rdx", "rcx", "r8", "r9"),
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
@@ -154,7 +156,7 @@ pub unsafe extern "C" fn __clone() -> c_int {
     naked_asm!("jmp {clone}", clone = sym clone)
 }
 
-/// Finds libc's function, for [`clone`], and notices.
+/// Finds libc's function, for [`clone`], after [`notice`].
 extern "C" fn find_clone() -> usize {
     notice();
     let found = CLONE.get().map_or(crate::next::missing as *const () as usize, |next| next as usize);
