@@ -1,22 +1,22 @@
-//! Sanitizers that the program is built with are told what they do not see: ThreadSanitizer that submission and completion
-//! synchronise, MemorySanitizer what memory has been written. AddressSanitizer is asked for what was freed.
+//! Informs the program's sanitizers of events that they do not see. ThreadSanitizer learns that submission and
+//! completion synchronise, MemorySanitizer that memory has been written. AddressSanitizer is asked for freed memory.
 //!
-//! What a thread wrote before it submitted is there for the thread that sees a CQE of the same ring. ThreadSanitizer sees
-//! only the program's side of that: a load of the CQ's tail, which nobody that it knows has stored to. So each submission
-//! is a release of the tail's address. An instrumented load of the tail (liburing's inline functions, a program's own)
-//! acquires it, and here whatever sees CQEs for the program does. Rings whose memory is not known are named by the address
-//! of their place in [`TAILS`], contexts of Linux AIO by their number.
+//! A thread's writes before a submission are visible to the thread that sees a CQE of the same ring. ThreadSanitizer
+//! sees only the program's side of that: a load of the CQ's tail, which no thread that it knows has stored. So each
+//! submission is a release of the tail's address. An instrumented load of the tail (liburing's inline functions, a
+//! program's own) acquires it, and so does our code that sees CQEs for the program. A ring whose memory is not known is
+//! named by the address of its place in [`TAILS`], a context of Linux AIO by its number.
 //!
-//! This orders more than the ring does: also with submissions whose CQE was not seen yet. No race that is none is
-//! reported, some that are one are not.
+//! This orders more than the ring does: also submissions whose CQE was not seen yet. So no false race is reported, but
+//! some true ones are missed.
 //!
-//! MemorySanitizer has a word for each byte of the program's memory that nobody has written. What reads and receives have
-//! filled the engine tells (`chaos::tell_filled`); liburing's functions here say what they have written.
+//! MemorySanitizer marks each byte of the program's memory that nobody has written. The engine reports what reads and
+//! receives have filled (`chaos::tell_filled`), and liburing's functions here report their own writes.
 //!
-//! AddressSanitizer knows what was freed: under chaos it is asked for what has become poisoned.
+//! AddressSanitizer knows freed memory: chaos asks it for memory that has become poisoned.
 //!
-//! The functions are looked up once, at the start. A program without ThreadSanitizer pays a branch a submission and one a
-//! look at the CQ.
+//! The functions are looked up once, at the start. A program without ThreadSanitizer pays a branch for each submission
+//! and for each check of the CQ.
 
 use anyring_abi::{
     IORING_ENTER_REGISTERED_RING, IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, NR_IO_GETEVENTS, NR_IO_PGETEVENTS,
@@ -27,7 +27,7 @@ use anyring_engine::process::{registered_ring_number, REGISTERED_RINGS};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Both are mappings of the memory that has the CQ's tail.
+/// The offsets that map the memory with the CQ's tail.
 const RING_OFFSETS: [i64; 2] = [IORING_OFF_SQ_RING as i64, IORING_OFF_CQ_RING as i64];
 
 /// ThreadSanitizer's functions on an address, both or none.
@@ -39,12 +39,12 @@ static RELEASE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 type OnMemory = unsafe extern "C" fn(*const c_void, usize);
 static UNPOISON: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Where the program has the CQ's tail of each ring that it mapped itself, by the ring's number; 0 if it is not known. Only
-/// ever a name: nothing is read there.
+/// The program's address of the CQ's tail of each ring that it mapped itself, by the ring's number; 0 if unknown. It
+/// serves as a name only: nothing is read there.
 static TAILS: [AtomicUsize; RINGS_END] = [const { AtomicUsize::new(0) }; RINGS_END];
 const RINGS_END: usize = crate::door::KNOWN_NUMBERS.end as usize;
 
-/// AddressSanitizer's function on an address and a size in bytes: the first poisoned one, or null.
+/// AddressSanitizer's function on an address and a size in bytes. Returns the first poisoned address, or null.
 #[cfg(not(test))]
 type FirstPoisoned = unsafe extern "C" fn(*const c_void, usize) -> *const c_void;
 #[cfg(not(test))]
@@ -54,7 +54,7 @@ static POISONED: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 #[cfg(not(test))]
 pub(crate) fn resolve() {
     let find = |name: &core::ffi::CStr| {
-        // SAFETY: a C string; the first definition in the process is asked for.
+        // SAFETY: a C string; looks up the first definition in the process.
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
     };
     let (acquire, release) = (find(c"__tsan_acquire"), find(c"__tsan_release"));
@@ -78,11 +78,11 @@ pub(crate) fn resolve() {
 fn first_poisoned(address: usize, bytes: usize) -> usize {
     // SAFETY: `resolve` has stored AddressSanitizer's function of that type before it named this one.
     let function = unsafe { core::mem::transmute::<*mut c_void, FirstPoisoned>(POISONED.load(Ordering::Relaxed)) };
-    // SAFETY: it looks at its own notes of that memory only, and takes no lock.
+    // SAFETY: it reads only its own records of that memory, and takes no lock.
     unsafe { function(address as *const c_void, bytes) as usize }
 }
 
-/// Memory of the program's has been written, by us or the kernel.
+/// Notes that we or the kernel have written the program's memory.
 #[inline(always)]
 pub fn wrote<T>(address: *const T, bytes: usize) {
     if !UNPOISON.load(Ordering::Relaxed).is_null() {
@@ -103,7 +103,7 @@ fn is_present() -> bool {
     !ACQUIRE.load(Ordering::Relaxed).is_null()
 }
 
-/// The calling thread is about to submit to the ring, or context, of that name.
+/// Notes that the calling thread is about to submit to the ring, or context, of that name.
 #[inline(always)]
 pub fn submits(name: *const u32) {
     if is_present() {
@@ -111,7 +111,7 @@ pub fn submits(name: *const u32) {
     }
 }
 
-/// The calling thread may have seen CQEs of that ring, or context.
+/// Notes that the calling thread may have seen CQEs of that ring, or context.
 #[inline(always)]
 pub fn sees(name: *const u32) {
     if is_present() {
@@ -123,12 +123,12 @@ pub fn sees(name: *const u32) {
 fn call(function: &AtomicPtr<c_void>, name: usize) {
     let function = function.load(Ordering::Relaxed);
     if !function.is_null() {
-        // SAFETY: what `resolve` found is ThreadSanitizer's function of that type, which takes any address.
+        // SAFETY: `resolve` has found ThreadSanitizer's function of that type, which takes any address.
         unsafe { core::mem::transmute::<*mut c_void, OnAddress>(function)(name as *const c_void) };
     }
 }
 
-/// The program has mapped memory of ring `fd` at `address`, as `offset` says.
+/// Notes that the program has mapped memory of ring `fd` at `address`, with this mmap(2) `offset`.
 pub fn mapped(fd: i32, offset: i64, address: usize) {
     if is_present() && RING_OFFSETS.contains(&offset) {
         if let Some(tail) = TAILS.get(fd as usize) {
@@ -137,7 +137,7 @@ pub fn mapped(fd: i32, offset: i64, address: usize) {
     }
 }
 
-/// Makes a system call of the program's, perhaps one that submits or waits.
+/// Makes a system call of the program's, which may submit or wait.
 #[inline]
 pub fn around(number: i64, args: [usize; 6], serve: impl FnOnce() -> isize) -> isize {
     let Some(name) = is_present().then(|| name(number, args)).flatten() else { return serve() };
@@ -147,7 +147,7 @@ pub fn around(number: i64, args: [usize; 6], serve: impl FnOnce() -> isize) -> i
     answer
 }
 
-/// What the call works on, if it submits or waits.
+/// Returns the name of the ring or context that the call submits to or waits on, if it does.
 #[cold]
 fn name(number: i64, [subject, _, _, flags, ..]: [usize; 6]) -> Option<usize> {
     match number {

@@ -1,5 +1,5 @@
-//! system(3), popen(3) and wordexp(3): they start a shell inside libc, by the process's own environment. Where the library cannot
-//! be loaded ([`preload`]), the shell is not to find it there.
+//! system(3), popen(3) and wordexp(3) start a shell inside libc, with the process's own environment. Where the library
+//! cannot be loaded ([`preload`]), the shell must not find it there.
 
 use crate::entry;
 use crate::exec::own_environment;
@@ -15,12 +15,13 @@ next! {
     WORDEXP = c"wordexp": fn(*const c_char, *mut c_void, c_int) -> c_int;
 }
 
-/// What stood for LD_PRELOAD last: a C string that stays, since somebody may still read it.
+/// The last replacement for LD_PRELOAD: a C string that stays, since another thread may still read it.
 static MEANWHILE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The place in the environment of a string for which `is_it` holds.
+/// Finds the place in the environment of a string for which `is_it` holds.
 fn place(is_it: impl Fn(*const c_char) -> bool) -> Option<*mut *const c_char> {
-    // SAFETY: libc's list, which ends with a null pointer. Whoever changes it meanwhile has that race without us, too.
+    // SAFETY: libc's list, which ends with a null pointer. A thread that changes it meanwhile has that race without us,
+    // too.
     unsafe {
         let mut at = own_environment().cast_mut();
         while !at.is_null() && !(*at).is_null() {
@@ -33,14 +34,14 @@ fn place(is_it: impl Fn(*const c_char) -> bool) -> Option<*mut *const c_char> {
     }
 }
 
-/// LD_PRELOAD of the process while it starts a shell.
+/// The LD_PRELOAD of the process while it starts a shell.
 struct Hidden {
     before: *const c_char,
     meanwhile: *const c_char,
 }
 
 impl Hidden {
-    /// Hides what cannot be loaded. A shell that another thread starts meanwhile may find that.
+    /// Hides the entries that cannot be loaded. A shell that another thread starts meanwhile may see them hidden.
     fn begin() -> Option<Hidden> {
         // SAFETY: strings of the environment.
         let bytes = |string| unsafe { CStr::from_ptr(string) }.to_bytes_with_nul();
@@ -68,7 +69,7 @@ impl Hidden {
     }
 }
 
-/// Makes a call that starts a shell. A thread that is cancelled in it leaves hidden what was.
+/// Makes a call that starts a shell. If the thread is cancelled in it, the entries stay hidden.
 fn start<T>(call: impl FnOnce() -> T) -> T {
     let mut hidden = None;
     entry::aside(|| hidden = Hidden::begin());

@@ -1,7 +1,7 @@
-//! libc's `syscall()`: the variadic way to any system call, and how most bindings reach io_uring.
+//! libc's `syscall()`: the variadic way to any system call, by which most bindings reach io_uring.
 //!
-//! It must not disturb what programs do through it (clone, vfork, and calls on the fast path of language run-times),
-//! so numbers that do not concern us run through a few instructions of assembly without a stack frame, as in libc.
+//! Programs use it for clone, vfork and calls on the fast path of language run-times, which must not be disturbed. So
+//! numbers that do not concern us run through a few instructions of assembly without a stack frame, as in libc.
 
 use crate::{arch, dispatch, entry, sys};
 use anyring_engine::descriptors::numbers::NUMBERS_END;
@@ -12,11 +12,12 @@ use anyring_serve::named;
 
 /// One bit for each number in [`ALWAYS`] and [`named::CALLS`].
 static OURS: [u64; LIMIT / 64] = ours();
-/// One bit for each number in [`dispatch::NUMBERS`] and [`identity::NUMBERS`], for execve(2) and execveat(2), and for exit(2), which only concerns us by
-/// this way: a thread that makes it by an instruction may have no stack any more to trap on.
+/// One bit for each number in [`dispatch::NUMBERS`] and [`identity::NUMBERS`], and for execve(2), execveat(2) and
+/// exit(2). exit(2) only concerns us here: a thread that makes it by an instruction may have no stack any more to trap
+/// on.
 const ALWAYS: [u64; LIMIT / 64] = always();
 const LIMIT: usize = 512;
-/// By number, which arguments of one of [`named::CALLS`] are descriptors: a bit each.
+/// The arguments of each of [`named::CALLS`] that are descriptors, by number: a bit each.
 static NAMES: [u8; LIMIT] = names();
 
 const fn always() -> [u64; LIMIT / 64] {
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn syscall() -> isize {
     arch::syscall!(LIMIT, OURS, special)
 }
 
-/// The numbers that concern us: performed by [`dispatch::call`], answered as libc does.
+/// Serves the numbers that concern us by [`dispatch::call`], and answers as libc does.
 ///
 /// # Safety
 /// `words` points to the number and its six arguments.

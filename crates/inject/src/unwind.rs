@@ -1,19 +1,20 @@
 //! Threads that end inside our code: by pthread_cancel(3), or in a signal handler by pthread_exit(3) or at a cancellation
 //! point.
 //!
-//! libc ends a thread by unwinding its stack by force: frame by frame, from the signal handler on. What a signal has
-//! interrupted of ours cannot be cleaned up there, between any two instructions, and no catch may see such an unwinding. So
+//! libc ends a thread by forced unwinding of its stack: frame by frame, from the signal handler on. Code of ours that a
+//! signal has interrupted, between any two instructions, cannot be cleaned up there, and no catch may see such an
+//! unwinding. So:
 //!
-//! - **an interrupted call is completed first.** When the unwinder comes to [`anyring_serve::entry::inside`] it has dealt with the handler's frames.
-//!   The thread then goes on in the call as if the handler had returned; waits are over, with EINTR; and when the call is
-//!   through, [`go_on`] ends the thread from there;
-//! - **all other frames of ours hold nothing**, and are passed as those of C are: [`personality`] stands in front of the
-//!   standard library's.
+//! - **An interrupted call is completed first.** When the unwinder comes to [`anyring_serve::entry::inside`], it has
+//!   dealt with the handler's frames. The thread then continues in the call as if the handler had returned. Waits end
+//!   with EINTR. When the call is done, [`go_on`] ends the thread from there.
+//! - **All other frames of ours hold nothing**, and are passed as those of C are: [`personality`] replaces the standard
+//!   library's.
 //!
-//! An exception that a handler throws (C++) out of the function that it interrupts passes the same way, and leaves a call as
-//! siglongjmp(3) does.
+//! A handler may throw an exception (C++) out of the function that it interrupts. That passes in the same way, and leaves
+//! a call as siglongjmp(3) does.
 //!
-//! Nothing of this runs before a thread ends, but one load in each call.
+//! None of this runs before a thread ends, except one load in each call.
 #![cfg_attr(test, allow(dead_code))] // unit tests leave the standard library's personality alone
 
 use crate::jump;
@@ -31,7 +32,7 @@ next! {
     UNREGISTER_CANCEL = c"__pthread_unregister_cancel": fn(*mut Cleanup);
 }
 
-/// Ends the calling thread if that was put off.
+/// Ends the calling thread if its end was deferred.
 #[cold]
 fn end_if_due() {
     if os::wait_again() {
@@ -39,20 +40,21 @@ fn end_if_due() {
         let mut first = Cleanup::FREE;
         note_first(&mut first);
         if let Some(unwind) = UNWIND_NEXT.get() {
-            // SAFETY: what libc calls when it has run a handler for cleanup, to go on with what is noted behind that one.
+            // SAFETY: libc calls this after it has run a cleanup handler, to continue with those noted before that one.
             unsafe { unwind(&mut first) }
         }
     }
 }
 
-/// What unwinders call for a frame: the version, `_UA_*`, the exception's class, the exception, the frame.
+/// The function that unwinders call for a frame, with the version, `_UA_*`, the exception's class, the exception, the
+/// frame.
 type Personality = extern "C" fn(c_int, c_int, u64, *mut c_void, *mut Context) -> c_int;
 
 /// An unwinder's view of a frame (`struct _Unwind_Context`).
 #[repr(C)]
 pub struct Context([u8; 0]);
 
-/// The class of exceptions that are Rust's panics: the standard library has written it in both ways.
+/// The classes of exceptions that are Rust's panics: the standard library has written them in both ways.
 const PANICS: [u64; 2] = [u64::from_ne_bytes(*b"MOZ\0RUST"), u64::from_be_bytes(*b"MOZ\0RUST")];
 
 /// _UA_SEARCH_PHASE, _UA_FORCE_UNWIND, _URC_CONTINUE_UNWIND, _URC_NORMAL_STOP (unwind.h).
@@ -62,7 +64,8 @@ const CONTINUE_UNWIND: c_int = 8;
 const NORMAL_STOP: c_int = 4;
 
 unsafe extern "C" {
-    /// Where the frames of this library find their personality. The compiler makes it, and nothing else reads it.
+    /// The word in which the frames of this library find their personality. The compiler makes it, and nothing else
+    /// reads it.
     #[link_name = "DW.ref.rust_eh_personality"]
     static mut PERSONALITY: Personality;
     fn rust_eh_personality(
@@ -80,13 +83,13 @@ unsafe extern "C" {
     fn __stop_anyring_inside();
 }
 
-/// Has unwinders ask [`personality`] about the frames of this library.
+/// Makes unwinders call [`personality`] for the frames of this library.
 #[cfg(not(test))]
 pub fn prepare() {
     anyring_serve::entry::at_end(end_if_due);
     anyring_engine::chaos::caller::found_by(callers);
-    // SAFETY: a word of this library's own writable data, which unwinders only read. No other thread of the program's runs
-    // in this library yet.
+    // SAFETY: a word of this library's own writable data, which unwinders only read. No other thread of the program
+    // runs in this library yet.
     unsafe { (&raw mut PERSONALITY).write(personality) };
 }
 
@@ -108,7 +111,7 @@ extern "C" fn personality(
     // SAFETY: the unwinder's own context, of a frame that is on the stack.
     match interrupted_inside(unsafe { _Unwind_GetCFA(context) }) {
         Some(signal_frame) if is_forced && !mutated(Mutation::InterruptedCallsAreLeft) => {
-            // SAFETY: the frame was found on the stack, and the handler's frames behind it have been unwound.
+            // SAFETY: the frame was found on the stack, and the handler's frames have been unwound.
             unsafe { complete(signal_frame) }
         }
         Some(_) if !is_forced => jump::leaving(),
@@ -122,31 +125,32 @@ extern "C" fn personality(
 struct Walk {
     /// The stack pointer in that frame.
     until: usize,
-    /// That of the frame before the current one.
+    /// The stack pointer in the frame before the current one.
     before: usize,
     /// The last signal frame that was passed.
     signal_frame: usize,
-    /// Whether [`anyring_serve::entry::inside`] was seen behind it.
+    /// True if [`anyring_serve::entry::inside`] was seen after that signal frame.
     is_inside: bool,
     has_arrived: bool,
 }
 
-/// The signal frame that interrupted the frame with this stack pointer, or what that one called, if [`anyring_serve::entry::inside`] is among them.
+/// Finds the signal frame that interrupted the frame with this stack pointer, or a function that it called. None unless
+/// [`anyring_serve::entry::inside`] is among them.
 fn interrupted_inside(until: usize) -> Option<usize> {
     let mut walk = Walk { until, before: 0, signal_frame: 0, is_inside: false, has_arrived: false };
-    // SAFETY: `step` gets what is passed, which lives as long as the walk.
+    // SAFETY: `step` gets a pointer to `walk`, which lives as long as the walk.
     unsafe { _Unwind_Backtrace(step, (&raw mut walk).cast()) };
     (walk.has_arrived && walk.is_inside && walk.signal_frame != 0).then_some(walk.signal_frame)
 }
 
 extern "C" fn step(context: *mut Context, walk: *mut c_void) -> c_int {
     let mut is_interrupted = 0;
-    // SAFETY: the unwinder's own context, and what `interrupted_inside` passed.
+    // SAFETY: the unwinder's own context, and the pointer that `interrupted_inside` passed.
     let (walk, instruction, pointer) = unsafe {
         (&mut *walk.cast::<Walk>(), _Unwind_GetIPInfo(context, &mut is_interrupted), _Unwind_GetCFA(context))
     };
     if is_interrupted != 0 {
-        // A handler returns to the code that makes rt_sigreturn(2) with its stack pointer at the signal's frame.
+        // A handler returns to the code that makes rt_sigreturn(2), with the stack pointer at the signal's frame.
         (walk.signal_frame, walk.is_inside) = (walk.before + arch::CONTEXT_IN_FRAME, false);
     }
     let section = __start_anyring_inside as *const () as usize..__stop_anyring_inside as *const () as usize;
@@ -160,25 +164,25 @@ extern "C" fn step(context: *mut Context, walk: *mut c_void) -> c_int {
     }
 }
 
-/// What [`callers`] has found.
+/// The result of [`callers`].
 #[repr(C)]
 struct Found<'a> {
     places: &'a mut [usize],
     count: usize,
 }
 
-/// Writes the return addresses of the calling thread's frames, innermost first; how many.
+/// Writes the return addresses of the calling thread's frames, innermost first. Returns their number.
 fn callers(places: &mut [usize]) -> usize {
     let mut found = Found { places, count: 0 };
     let walk: *mut Found = &mut found;
-    // SAFETY: `note` gets what is passed, which lives as long as the walk.
+    // SAFETY: `note` gets a pointer to `found`, which lives as long as the walk.
     unsafe { _Unwind_Backtrace(note, walk.cast()) };
     found.count
 }
 
 extern "C" fn note(context: *mut Context, walk: *mut c_void) -> c_int {
     let mut is_interrupted = 0;
-    // SAFETY: the unwinder's own context, and what `callers` passed.
+    // SAFETY: the unwinder's own context, and the pointer that `callers` passed.
     let (found, address) = unsafe { (&mut *walk.cast::<Found>(), _Unwind_GetIPInfo(context, &mut is_interrupted)) };
     match found.places.get_mut(found.count) {
         Some(place) if address != 0 => {
@@ -190,7 +194,7 @@ extern "C" fn note(context: *mut Context, walk: *mut c_void) -> c_int {
     }
 }
 
-/// Where libc notes cleanup handlers of C (`__pthread_unwind_buf_t` in pthread.h).
+/// The record by which libc lists cleanup handlers of C (`__pthread_unwind_buf_t` in pthread.h).
 #[repr(C, align(16))]
 pub(crate) struct Cleanup {
     registers: [u64; arch::JUMP_WORDS],
@@ -199,7 +203,7 @@ pub(crate) struct Cleanup {
     private: [usize; 3],
 }
 
-/// Goes on where the signal whose frame this is has interrupted the thread, to end it afterwards.
+/// Continues the thread where the signal of this frame has interrupted it, and ends it afterwards.
 ///
 /// # Safety
 /// `signal_frame` is the address of the ucontext_t in a signal frame of this thread's, whose handler has been unwound.
@@ -234,7 +238,7 @@ fn note_first(own: &mut Cleanup) {
     }
 }
 
-/// Takes the handlers for cleanup that have run from libc's list: those of frames between here and the signal's.
+/// Removes from libc's list the cleanup handlers that have run: those of frames between here and the signal's.
 fn forget_cleanups(signal_frame: usize) {
     let mut own = Cleanup::FREE;
     loop {
@@ -244,7 +248,7 @@ fn forget_cleanups(signal_frame: usize) {
             return;
         }
         if let Some(unregister) = UNREGISTER_CANCEL.get() {
-            // SAFETY: it is the first on the list, and in a frame that is gone, whose memory is as that left it.
+            // SAFETY: it is the first on the list, and in a frame that is gone, whose memory is unchanged.
             unsafe { unregister(own.outer) };
         }
     }

@@ -1,4 +1,4 @@
-//! Waiting on descriptors: epoll, poll and select. What comes before each is [`anyring_serve::wait`]'s.
+//! Waiting on descriptors: epoll, poll and select. [`anyring_serve::wait`] has the steps before each.
 
 use crate::descriptor::refusal;
 use crate::next::{missing, next};
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, ev
     EPOLL_CTL.get().map_or_else(missing, |next| unsafe { next(epoll, operation, fd, event) })
 }
 
-/// What has to happen before a wait on `epoll`; the answer if that is a number of ours.
+/// Prepares a wait on `epoll`. Returns the answer if that is a number of ours.
 fn before_wait_on(epoll: c_int) -> Option<c_int> {
     refusal(|| {
         check(libc::SYS_epoll_pwait, &[epoll as usize, 0, 0, 0, 0, 0])?;
@@ -123,7 +123,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: u64, timeout_ms: c
     POLL.get().map_or_else(missing, |next| unsafe { next(fds, count, timeout_ms) })
 }
 
-/// What poll(2) is called in programs built with _FORTIFY_SOURCE.
+/// The poll(2) of programs built with _FORTIFY_SOURCE.
 ///
 /// # Safety
 /// As libc's `__poll_chk`.
@@ -152,7 +152,7 @@ pub unsafe extern "C-unwind" fn ppoll(
     })
 }
 
-/// What ppoll(2) is called in programs built with _FORTIFY_SOURCE.
+/// The ppoll(2) of programs built with _FORTIFY_SOURCE.
 ///
 /// # Safety
 /// As libc's `__ppoll_chk`.

@@ -1,5 +1,5 @@
-//! Programs that broke the engine once, or were written to: what several threads, forks, signal handlers and wholesale
-//! closes do to it. Each runs natively, as the reference, and on the engine; it checks itself and says where it failed.
+//! Programs that broke the engine once, or were written to: by several threads, forks, signal handlers and closing all
+//! descriptors. Each runs natively, as the reference, and on the engine. It checks itself and says where it failed.
 
 mod common;
 
@@ -11,11 +11,11 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// After what time a program hangs that goes round for minutes.
+/// The time after which a program that runs for minutes counts as hanging.
 const SOAK_PATIENCE: Duration = Duration::from_secs(3600);
 
-/// The command to run a program by on the engine, as words of this variable: `anyring deny --profile minimal --`, say, for
-/// an environment in which something is missing (scripts/profiles.sh).
+/// The variable with a command by which to run programs on the engine, such as `anyring deny --profile minimal --`. The
+/// command makes an environment in which something is missing (scripts/profiles.sh).
 const BELOW: &str = "ANYRING_TEST_BELOW";
 
 fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
@@ -25,8 +25,8 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
     let mut command = Command::new(words.next().expect("the program at least"));
     command.args(words).arg(case).envs(environment.iter().copied()).current_dir(scratch("engine"));
     if COUNT.iter().any(|count| program.ends_with(count)) {
-        // They count mappings: libc is to keep no stack of a thread that has ended, and no heap for each that has run beside
-        // others, which it would use again.
+        // They count mappings. libc must not keep stacks of ended threads for later use, nor heaps of threads that ran
+        // at the same time.
         command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1");
     }
     let output = Running::start(command.stdin(Stdio::null())).output(if case.ends_with("soak") {
@@ -46,7 +46,7 @@ fn program(source: &str) -> PathBuf {
     let path = scratch("engine").join(source);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if !compiled.iter().any(|known| known == source) {
-        // So that threads which end clean up variables of C, and handlers of faults can throw.
+        // For threads that end and clean up variables of C, and for handlers of faults that throw.
         let (compiler, exceptions) =
             if IN_CXX.contains(&source) { ("c++", "-fnon-call-exceptions") } else { ("cc", "-fexceptions") };
         compile_with(compiler, &format!("engine/{source}"), &path, &[exceptions, "-Wl,--as-needed", "-luring"]);
@@ -58,7 +58,7 @@ fn program(source: &str) -> PathBuf {
 /// Programs that count what they hold.
 const COUNT: [&str; 3] = ["leftovers", "load", "wear"];
 
-/// Held by the one program at a time that counts what is left of its rings a second after the last of them.
+/// Held by the one program at a time that counts the remains of its rings, a second after the last ring.
 static COUNTING: Mutex<()> = Mutex::new(());
 
 /// Runs one case natively and on the engine.
@@ -78,7 +78,7 @@ fn on_the_engine(test: &str, source: &str, case: &str) {
     passes(test, "on the engine", source, case, &engine);
 }
 
-/// Runs one case: false if the program says that there is nothing to check.
+/// Runs one case. False if the program says that there is nothing to check.
 fn passes(test: &str, how: &str, source: &str, case: &str, environment: &[(&str, &Path)]) -> bool {
     let _alone = COUNT.contains(&source).then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
     let output = run(&program(source), case, environment);
@@ -445,7 +445,7 @@ fn rounds_without_end_wear_nothing_out() {
     same_both_ways("rounds_without_end_wear_nothing_out", "wear", "soak");
 }
 
-/// 10,000 connections, 1,000 rings, 100,000 requests in flight, and, where the kernel would take hours, 1,000,000.
+/// 10,000 connections, 1,000 rings, 100,000 requests in flight. Also 1,000,000, which would take the kernel hours.
 #[test]
 #[ignore = "soak: it takes a minute or two"]
 fn load_leaves_nothing() {
@@ -458,8 +458,8 @@ fn load_leaves_nothing() {
     }
 }
 
-/// Without a thread (RLIMIT_NPROC) requests are made by the caller, or once there may be one. The kernel cancels or forgets them.
-/// `limits.rs` has the same in a control group.
+/// If no thread can be made (RLIMIT_NPROC), the caller does the requests, or a thread once one may be made. The kernel
+/// cancels or forgets them. `limits.rs` has the same in a control group.
 macro_rules! without_threads {
     ($($test:ident: $case:literal;)*) => {$(
         #[test]
@@ -478,14 +478,14 @@ without_threads! {
     a_family_without_threads_completes_all_requests: "family";
 }
 
-/// Its output ends only once nothing of it is left.
+/// The output ends only once no process of the program is left.
 #[test]
 fn what_a_program_leaves_running_ends_with_it() {
     let output = common::running::output(Command::new("sh").args(["-c", "sleep 1000 & echo begun"]));
     assert_eq!(text(&output), "exit status: 0: begun\n");
 }
 
-/// Whether every close is seen is known also where instructions are left alone.
+/// The engine knows whether every close is seen, also if instructions are left alone.
 #[test]
 fn polls_of_linux_aio_ask_nothing_again_with_anyring_raw_0() {
     const NAME: &str = "polls_of_linux_aio_ask_nothing_again_with_anyring_raw_0";
@@ -498,7 +498,7 @@ fn polls_of_linux_aio_ask_nothing_again_with_anyring_raw_0() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// A program may load the library and close it again: its threads go on in it.
+/// A program may load the library and close it again: the engine's threads continue in it.
 #[test]
 fn a_library_that_is_closed_stays() {
     const NAME: &str = "a_library_that_is_closed_stays";
@@ -511,7 +511,7 @@ fn a_library_that_is_closed_stays() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// What the engine writes for whoever watches the program is taken from under it.
+/// The file that the engine writes for observers of the program is taken away while it runs.
 fn goes_on_without(test: &str, case: &str, variable: &str, file: &Path) {
     if let Some(reason) = no_reference().or_else(no_liburing) {
         return skip(test, reason);

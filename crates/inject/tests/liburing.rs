@@ -1,5 +1,5 @@
-//! liburing programs under the installed library, under the preloaded libanyring.so and under the drop-in, with the
-//! kernel's io_uring behind all three: nobody may notice the difference. And the shape of what we export.
+//! liburing programs with the installed library, the preloaded libanyring.so and the drop-in, all on the kernel's
+//! io_uring. They must not notice a difference. Also the layout and names of our exports.
 
 mod common;
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// What the tests run: this build's libraries, and the drop-ins linked from it.
+/// The libraries of the tests: this build's, and the drop-ins linked from it.
 struct Libraries {
     built: Artifacts,
     dropins: Vec<PathBuf>,
@@ -38,7 +38,7 @@ fn libraries() -> &'static Libraries {
     })
 }
 
-/// Why C programs that use liburing cannot be built or run here, if they cannot.
+/// Returns the reason why C programs that use liburing cannot be built or run here, if there is one.
 fn obstacle() -> Option<&'static str> {
     no_reference().or_else(no_liburing)
 }
@@ -50,7 +50,7 @@ fn compile(name: &str, arguments: &[&str]) -> PathBuf {
     program
 }
 
-/// Runs a program with a library of ours as `variable` says, and answers what it printed.
+/// Runs a program with a library of ours as `variable` says, and returns its output.
 fn run(program: &Path, arguments: &[&Path], environment: &[(&str, &Path)]) -> String {
     let mut command = Command::new(program);
     command.args(arguments).env("ANYRING_BACKEND", "kernel").envs(environment.iter().copied());
@@ -60,7 +60,7 @@ fn run(program: &Path, arguments: &[&Path], environment: &[(&str, &Path)]) -> St
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs `tests/c/NAME.c` three ways and demands one output.
+/// Runs `tests/c/NAME.c` three ways and requires one output.
 fn same_three_ways(name: &str) {
     if let Some(reason) = obstacle() {
         return skip(name, reason);
@@ -91,7 +91,8 @@ fn kernel() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Its `struct io_uring` has another layout: nothing of ours may touch that, and its own functions are served by what they call.
+/// Its `struct io_uring` has another layout: our code may not touch that. Its own functions are served through the
+/// calls they make.
 #[test]
 fn programs_of_liburing_so_1_use_its_own_functions() {
     if let Some(reason) = no_reference() {
@@ -194,7 +195,7 @@ fn every_library_exports_what_its_map_says() {
     assert_eq!(complaints, Vec::<String>::new());
 }
 
-/// A program that anybody may start with root's rights, built to find the drop-in by itself.
+/// A set-user-ID program of root, built to find the drop-in by itself.
 fn set_user_id_program(folder: &Path) -> PathBuf {
     let program = folder.join("secure");
     let libraries = libraries();
@@ -232,7 +233,7 @@ fn a_program_with_more_rights_than_its_caller_hears_no_variable() {
     }
     assert!(secure.contains("secure: 0"), "{secure}");
     assert!(!log.exists() && !stats.exists(), "{secure}");
-    // The same program is served where nobody gains anything.
+    // The same program is served if it gains no rights.
     let plain = run(0);
     assert!(plain.contains("not secure: 0") && stats.exists(), "{plain}");
 }

@@ -1,5 +1,6 @@
-//! Below the limits of a container (`tests/c/engine/limits.c`): a small share of a CPU, hardly any processes, little memory. The
-//! program moves into a control group that the test makes and removes. Where RLIMIT_NPROC is the limit: `engine.rs`.
+//! The limits of a container (`tests/c/engine/limits.c`): a small share of a CPU, hardly any processes, little memory.
+//! The program moves into a control group that the test makes and removes. `engine.rs` has the tests with RLIMIT_NPROC
+//! as the limit.
 
 mod common;
 
@@ -10,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A control group of version 1: with this value it goes away, and whatever is left in it.
+/// A control group of version 1. Dropping this value removes it and kills all processes in it.
 struct Group(PathBuf);
 
 impl Group {
-    /// The error is why there is none.
+    /// The error is the reason why there is none.
     fn new(controller: &str, test: &str) -> Result<Group, String> {
         let hierarchy = Path::new("/sys/fs/cgroup").join(controller);
         if !hierarchy.join("cgroup.procs").exists() {
@@ -33,11 +34,11 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let begin = Instant::now();
-        // It is busy until the last of its processes is gone, which a test that failed may have left behind.
+        // It is busy until its last process is gone; a test that failed may have left some.
         while fs::remove_dir(&self.0).is_err() && begin.elapsed() < Duration::from_secs(10) {
             let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
             for process in left.lines().filter_map(|line| line.parse().ok()) {
-                // SAFETY: takes plain numbers; who is in the group was started by this test.
+                // SAFETY: takes plain numbers; the processes in the group were started by this test.
                 unsafe { libc::kill(process, libc::SIGKILL) };
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -45,8 +46,8 @@ impl Drop for Group {
     }
 }
 
-/// Runs these cases in a group of this controller with the limit, each in a new one, on the engine and, if the kernel does as well,
-/// natively.
+/// Runs these cases on the engine, each in a new group of this controller with the limit. If `natively`, runs them
+/// natively, too.
 fn in_group(test: &str, controller: &str, limit: Option<(&str, &str)>, cases: &[&str], natively: bool) {
     if let Some(reason) = no_liburing() {
         return skip(test, reason);
@@ -78,7 +79,7 @@ fn in_group(test: &str, controller: &str, limit: Option<(&str, &str)>, cases: &[
     }
 }
 
-/// Whatever waits is not scheduled once in a second.
+/// A thread that waits is not scheduled even once a second.
 #[test]
 #[ignore = "soak: makes control groups, as root"]
 fn below_a_quota_of_cpu_time_nothing_spins() {

@@ -1,6 +1,6 @@
-//! Decision 19 in docs/decisions: whatever asks for memory and gets none, the program goes on, and every request that was
-//! taken in has its CQE. Each such place fails in turn, in the build of the library that has the feature `forced-panics`.
-//! What programs find that have used all their memory up is in `engine.rs`.
+//! Decision 19 in docs/decisions: if any allocation fails, the program goes on, and every accepted request has its CQE.
+//! Each allocation fails in turn, in the build of the library that has the feature `forced-panics`. `engine.rs` tests
+//! programs that have used up all their memory.
 
 mod common;
 
@@ -22,13 +22,13 @@ fn memory_may_fail_anywhere() {
     compile("failing", &program, &["-luring"]);
     let user = Path::new("user");
     let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", user), ("ANYRING_AIO", user)];
-    // It tells a hang itself: each child has its alarm.
+    // The program reports a hang itself: each child has its alarm.
     for (how, environment) in [("natively", &[][..]), ("on the engine", &engine)] {
         for (flags, in_a_row) in [("plain", "1"), ("plain", "1000000"), ("deferred", "1"), ("deferred", "1000000")]
         {
             let mut command = Command::new(&program);
             command.args([flags, in_a_row]).envs(environment.iter().copied()).current_dir(scratch("memory"));
-            // It goes through all its places.
+            // It goes through all its allocations.
             let output =
                 Running::start(command.stdin(Stdio::null())).output(10 * USUAL).expect("a program that ends");
             let whole = output.status.success() && output.stdout == b"done\n" && output.stderr.is_empty();

@@ -1,4 +1,4 @@
-//! Programs of musl's that are started by a served program, so with libanyring.so in LD_PRELOAD: they run as without.
+//! Programs of musl that a served program starts, thus with libanyring.so in LD_PRELOAD. They run as without.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{built, scratch, skip, text};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Compiles `tests/c/musl.c` with musl's compiler, or says why not.
+/// Compiles `tests/c/musl.c` with musl's compiler. If there is none, prints why the test is skipped.
 fn program(name: &str) -> Option<PathBuf> {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
         skip(name, "there is no musl-gcc (Debian: musl-tools)");
@@ -47,7 +47,7 @@ fn a_dynamically_linked_one_runs_with_the_library_preloaded() {
 fn a_glibc_child_of_a_musl_child_has_the_library_again() {
     let Some(program) = program("between") else { return };
     let library = built().shared;
-    // dash, which loads the library; then musl's; then a shell that finds it mapped.
+    // dash, which loads the library; then musl's program; then a shell that finds the library mapped.
     let (shell, option) = (Path::new("/bin/sh"), Path::new("-c"));
     let script = format!("{} /bin/sh -c 'grep -c libanyring.so /proc/$$/maps'", program.display());
     let output = run(&[shell, option, Path::new(&script)], Some(&library));

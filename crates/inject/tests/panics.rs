@@ -1,5 +1,5 @@
 //! Decision 14 in docs/decisions: a panic forced at each point of `anyring_engine::forced` leaves the host running,
-//! with -EIO on that ring alone. The points come from the table itself, in a build of the library of its own that can be
+//! with -EIO on that ring alone. The points come from the table itself, in a separate build of the library that can be
 //! made to panic (feature `forced-panics`).
 
 mod common;
@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
-/// Programs that run at the same time: they mostly sleep.
+/// Number of programs that run at the same time: they mostly sleep.
 const TOGETHER: usize = 12;
-/// Points that also strike a ring whose completions wait for its owner.
+/// Points that are also hit in a ring whose completions wait for its owner.
 const DEFERRED: [&str; 18] = [
     "room",
     "calls",
@@ -36,7 +36,7 @@ const DEFERRED: [&str; 18] = [
     "worker-after",
     "sleep",
 ];
-/// Points that also strike a ring that a thread polls, most of them in that thread, which serves the other ring too.
+/// Points that are also hit in a ring that a thread polls. Most are in that thread, which serves the other ring, too.
 const POLLED: [&str; 23] = [
     "room",
     "left",
@@ -62,7 +62,7 @@ const POLLED: [&str; 23] = [
     "worker-inside",
     "worker-after",
 ];
-/// A point that alone is tried.
+/// The variable that names a point, to test that alone.
 const ONLY: &str = "ANYRING_TEST_POINT";
 /// Points that are passed before the program can arm one.
 const FROM_THE_START: [&str; 2] = ["constructor", "helper-start"];
@@ -86,7 +86,7 @@ fn start(program: &Path, library: &Path, point: &str, breaks: &str, deferral: &s
     (Running::start(command.stdin(Stdio::null())), log)
 }
 
-/// What is wrong after a panic at this point, if anything is.
+/// Returns the failure after a panic at this point, if there is one.
 fn complaint(program: &Path, library: &Path, point: &str, breaks: Breaks, deferral: &str) -> Option<String> {
     let breaks = match breaks {
         Breaks::Ring => "ring",
@@ -136,7 +136,7 @@ fn a_panic_anywhere_breaks_one_ring_at_most() {
         POINTS.len() + DEFERRED.len() + POLLED.len(),
         "DEFERRED and POLLED name points"
     );
-    // The ring that is struck is named by the thread's own table here.
+    // Here the panicking ring is named by the thread's own table.
     runs.push(("enter", Breaks::Ring, "registered"));
     if let Ok(only) = std::env::var(ONLY) {
         runs.retain(|(point, ..)| *point == only);

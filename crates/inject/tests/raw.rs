@@ -1,5 +1,5 @@
-//! Programs with `syscall` instructions of their own, natively and with the library preloaded and trapping: the same
-//! has to happen, down to the signal they die by. Each program checks itself and says where it failed.
+//! Programs with their own `syscall` instructions, natively and with the library preloaded and trapping. Both must
+//! behave alike, down to the signal they die by. Each program checks itself and says where it failed.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::process::Command;
 /// Makes a child of this test overflow its stack; see [`a_rust_program_still_reports_its_stack_overflow`].
 const OVERFLOW: &str = "ANYRING_TEST_OVERFLOW";
 
-/// Why a test cannot run here, if it cannot.
+/// Returns the reason why a test cannot run here, if there is one.
 fn obstacle() -> Option<&'static str> {
     if !cfg!(target_arch = "x86_64") {
         return Some("raw instructions are trapped on x86-64 only");
@@ -111,7 +111,7 @@ cases! {
     children_under_an_outer_filter_are_served_or_see_its_errno: "execs" "";
 }
 
-/// The engine's own descriptors outlive whatever the program closes, however it does so.
+/// The engine's own descriptors stay open, however the program closes all of them.
 #[test]
 fn descriptors_of_the_engine_survive_closing_wholesale() {
     const NAME: &str = "descriptors_of_the_engine_survive_closing_wholesale";
@@ -127,7 +127,7 @@ fn descriptors_of_the_engine_survive_closing_wholesale() {
     }
 }
 
-/// Only a ring's number is the program's, and it is no socket.
+/// Only a ring's number is the program's, and it is not a socket.
 #[test]
 fn what_names_a_number_of_the_engines_is_refused() {
     const NAME: &str = "what_names_a_number_of_the_engines_is_refused";
@@ -187,7 +187,7 @@ fn a_ring_that_the_kernel_has_made_stays_the_kernels() {
     if let Some(reason) = obstacle() {
         return skip(NAME, reason);
     }
-    // Where nothing is patched, nobody sees what the constructor of a plugin makes.
+    // Without patching, a call in the constructor of a plugin goes unseen.
     let program = with_early_plugin(NAME);
     let output = output(trapped(&program).env("ANYRING_PATCH", "0").env("EXPECT_TRAP", "0"));
     assert!(output.status.success(), "{}", text(&output));
@@ -276,7 +276,7 @@ fn who_enters_by_instructions_that_are_left_alone_gets_no_ring() {
     }
 }
 
-/// What kills leaves no trap: the calls are replaced before they run.
+/// A filter that kills leaves no trap: the calls are replaced before they run.
 #[test]
 fn calls_are_served_below_filters_that_kill_or_trap_for_them() {
     const NAME: &str = "calls_are_served_below_filters_that_kill_or_trap_for_them";
@@ -341,7 +341,7 @@ fn the_log_says_why_a_call_keeps_trapping() {
     }
 }
 
-/// A second copy of the library is no plugin to the first, and serves nobody.
+/// The first copy of the library does not treat a second as a plugin, and the second serves nobody.
 #[test]
 fn two_copies_do_not_trap_each_other() {
     const NAME: &str = "two_copies_do_not_trap_each_other";
@@ -372,14 +372,14 @@ fn a_program_without_raw_instructions_gets_no_filter() {
     has_no_filter(&mut trapped(Path::new("/bin/cat")));
 }
 
-/// Runs cat(1), which is to find no filter in its status that is not the test's own.
+/// Runs cat(1), whose status must show no filter except the test's own.
 fn has_no_filter(cat: &mut Command) {
     let output = output(cat.arg("/proc/self/status"));
     let status = String::from_utf8_lossy(&output.stdout);
     for line in ["Seccomp:\t0", "NoNewPrivs:\t0", "SigCgt:\t0000000000000000"] {
         let (name, _) = line.split_once('\t').expect("a name");
         let own = std::fs::read_to_string("/proc/self/status").expect("our own status");
-        // Where the test itself runs under a filter, that is what a child without one of ours has too.
+        // If the test itself runs under a filter, a child without one of ours has that, too.
         let expected = match name {
             "SigCgt:" => line.to_owned(),
             _ => own.lines().find(|own| own.starts_with(name)).expect("the same line").to_owned(),

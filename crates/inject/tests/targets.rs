@@ -1,4 +1,4 @@
-//! Targets other than x86-64 Linux with glibc: what builds for aarch64, and how the library refuses others.
+//! Targets other than x86-64 Linux with glibc: the build for aarch64, and the library's refusal of others.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn manifest_directory() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What the build script prints for a target, given as cargo does.
+/// Returns the build script's output for a target, given as cargo does.
 fn build_script_says(architecture: &str, libc: &str) -> String {
     let folder = scratch("targets");
     let script = folder.join(format!("build-{architecture}-{libc}"));

@@ -1,5 +1,5 @@
-//! Programs with LeakSanitizer in them, and programs under tracers and debuggers: the tools do on the engine what they do
-//! natively. The program is `tests/c/tools/rings.c`.
+//! Programs with LeakSanitizer in them, and programs under tracers and debuggers. The tools work on the engine as they
+//! do natively. The program is `tests/c/tools/rings.c`.
 
 mod common;
 
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-/// How the program uses its ring.
+/// The ways in which the program uses its ring.
 const USES: [&str; 3] = ["none", "liburing", "instruction"];
 
-/// Why a test of `tool` cannot run here, if it cannot.
+/// Returns the reason why a test of `tool` cannot run here, if there is one.
 fn obstacle(tool: &str) -> Option<String> {
     if let Some(reason) = no_reference().or_else(no_liburing) {
         return Some(reason.to_owned());
@@ -21,7 +21,7 @@ fn obstacle(tool: &str) -> Option<String> {
     Command::new(tool).arg("--version").output().err().map(|error| format!("{tool} cannot be run: {error}"))
 }
 
-/// The program, built in a way of its own.
+/// Builds the program with its own flags.
 fn program(name: &str, compiler: &str, flags: &[&str]) -> PathBuf {
     let program = scratch("tools").join(name);
     let all = [flags, &["-luring"]].concat();
@@ -31,7 +31,7 @@ fn program(name: &str, compiler: &str, flags: &[&str]) -> PathBuf {
 
 fn natively(program: &Path) -> Command {
     let mut command = Command::new(program);
-    // A test that is traced itself, or runs where ptrace(2) is refused, is told so by the sanitizer, natively too.
+    // The sanitizer reports if a test is traced itself, or runs where ptrace(2) is refused; natively, too.
     command.current_dir(scratch("tools")).stdin(Stdio::null()).env("ASAN_OPTIONS", "verify_asan_link_order=0");
     command
 }
@@ -42,13 +42,13 @@ fn on_the_engine(program: &Path) -> Command {
     command
 }
 
-/// A tool that runs the program, on the engine: the library is loaded into the tool as well.
+/// Runs the program under a tool, on the engine: the library is loaded into the tool as well.
 fn under(tool: &[&str], program: &Path, arguments: [&str; 2]) -> Output {
     let mut command = on_the_engine(Path::new(tool[0]));
     output(command.args(&tool[1..]).arg(program).args(arguments))
 }
 
-/// The program with LeakSanitizer reports what it leaks, and ends with the sanitizer's code; one that leaks nothing ends well.
+/// The program with LeakSanitizer reports its leaks, and ends with the sanitizer's code. One without leaks ends well.
 fn leaks_are_found(test: &str, compiler: &str, flags: &[&str]) {
     if let Some(reason) = obstacle(compiler) {
         return skip(test, &reason);
@@ -106,8 +106,8 @@ fn leaks_are_found_by_clangs_shared_address_sanitizer() {
     leaks_are_found(NAME, "clang", &["-fsanitize=address", "-shared-libasan", &path]);
 }
 
-/// ThreadSanitizer takes data that goes from the thread that submits to the one that sees the CQE for a race natively, since
-/// it sees nothing of what the kernel orders. On the engine it is told; a race that is one it still finds.
+/// Natively, ThreadSanitizer takes data that passes from the submitting thread to the one that sees the CQE for a race.
+/// It does not see how the kernel orders them. On the engine it learns that, and still finds true races.
 #[test]
 fn thread_sanitizer_sees_that_completions_synchronise() {
     const NAME: &str = "thread_sanitizer_sees_that_completions_synchronise";
@@ -138,7 +138,8 @@ fn thread_sanitizer_sees_that_completions_synchronise() {
     }
 }
 
-/// What MemorySanitizer would be told. The program has its function in place of clang's run-time library.
+/// Checks the reports that MemorySanitizer would get. The program has its function in place of clang's run-time
+/// library.
 #[test]
 fn memory_sanitizer_is_told_what_is_filled() {
     const NAME: &str = "memory_sanitizer_is_told_what_is_filled";
@@ -164,7 +165,7 @@ fn strace_follows_a_program() {
     }
 }
 
-/// valgrind lacks seccomp(2), so only what comes through liburing or libc is served. Nothing of ours is an error to it.
+/// valgrind lacks seccomp(2), so only calls through liburing or libc are served. No code of ours is an error to it.
 #[test]
 fn valgrind_runs_a_program() {
     const NAME: &str = "valgrind_runs_a_program";
@@ -182,12 +183,12 @@ fn valgrind_runs_a_program() {
     }
 }
 
-/// What gdb says when it runs the program, on the engine, and does `commands`.
+/// Runs gdb with the program, on the engine, and with `commands`. Returns its output.
 fn gdb(program: &Path, arguments: [&str; 2], commands: &[&str]) -> String {
     let library = format!("set environment LD_PRELOAD {}", built().shared.display());
     let mut command = Command::new("gdb");
     command.args(["-nx", "-batch", "-ex", &library, "-ex", "set environment ANYRING_BACKEND user"]);
-    // A trapped instruction is a signal, which no debugger need stop at.
+    // A trapped instruction is a signal, at which a debugger need not stop.
     command.args(["-ex", "handle SIGSYS nostop noprint pass", "-ex", "set debuginfod enabled off"]);
     commands.iter().for_each(|each| _ = command.args(["-ex", each]));
     text(&output(command.arg("--args").arg(program).args(arguments)))
@@ -200,7 +201,7 @@ fn gdb_stops_and_goes_on() {
         return skip(NAME, &reason);
     }
     let program = program(NAME, "cc", &[]);
-    // Steps over a round, with its waits. Over a trapped instruction a step leads into the handler, as with any signal.
+    // Steps over a round, with its waits. A step over a trapped instruction leads into the handler, as with any signal.
     let steps = ["next"; 6];
     for (use_of_ring, function, steps) in
         [("liburing", "use_liburing", &steps[..]), ("instruction", "use_instructions", &[])]
@@ -211,12 +212,12 @@ fn gdb_stops_and_goes_on() {
         let said = gdb(&program, [use_of_ring, "ends"], &commands);
         assert!(said.contains(&format!("{function} + ")), "{use_of_ring}: {said}");
         assert!(said.contains("call to syscall write"), "{use_of_ring}: {said}");
-        // Without gdb, which at times loses a process with threads when that ends.
+        // Without gdb, which sometimes loses a process with threads at its end.
         assert!(said.contains("done\n"), "{use_of_ring}: {said}");
     }
 }
 
-/// A debugger comes while the program sleeps in a wait, sees where, and goes: the wait goes on.
+/// A debugger attaches while the program sleeps in a wait, sees where, and detaches. The wait continues.
 #[test]
 fn gdb_comes_and_goes() {
     const NAME: &str = "gdb_comes_and_goes";
@@ -229,7 +230,7 @@ fn gdb_comes_and_goes() {
             Running::start(on_the_engine(&program).args([use_of_ring, "reads"]).stdin(Stdio::piped()));
         let process = program.id().to_string();
         let mut said = String::new();
-        // Until it is there.
+        // Until the program is in the wait.
         let begin = Instant::now();
         while !said.contains("read_a_byte") && !program.has_ended() {
             assert!(begin.elapsed() < patience(USUAL), "{use_of_ring}: no wait is seen: {said}");

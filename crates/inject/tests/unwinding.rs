@@ -1,4 +1,4 @@
-//! The libraries' tables for unwinding, which threads that end inside our code are unwound by.
+//! The libraries' unwinding tables, for threads that end inside our code.
 
 #![cfg(target_arch = "x86_64")]
 

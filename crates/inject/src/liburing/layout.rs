@@ -1,10 +1,11 @@
-//! `struct io_uring` and its two parts, as liburing 2.0 to 2.15 lay them out: code compiled into the program (inline
+//! `struct io_uring` and its two parts, as liburing 2.0 to 2.15 lay them out. Code compiled into the program (inline
 //! functions of any of these headers) and ours share it.
 //!
-//! Who may touch what: setup writes every field once; `resize_rings` replaces both parts. After that the pointers and
-//! sizes are constant. `sqe_head` and `sqe_tail` belong to whichever thread of the program submits, the program's inline
-//! `io_uring_get_sqe` included; `int_flags` and the descriptors to whichever thread registers. A program may submit on
-//! one thread and reap on another, so shared references to a [`Ring`] coexist and the changing fields are cells.
+//! The rights to touch the fields are these. Setup writes every field once, and `resize_rings` replaces both parts.
+//! After that the pointers and sizes are constant. `sqe_head` and `sqe_tail` belong to the thread of the program that
+//! submits, the program's inline `io_uring_get_sqe` included. `int_flags` and the descriptors belong to the thread that
+//! registers. A program may submit on one thread and reap on another, so shared references to a [`Ring`] coexist and
+//! the changing fields are cells.
 
 use crate::sanitizer;
 use anyring_abi::{Cqe, Sqe, IORING_ENTER_NO_IOWAIT, IORING_ENTER_REGISTERED_RING, IORING_SETUP_CQE32};
@@ -14,7 +15,7 @@ use core::ffi::c_void;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// One 32-bit word of ring memory, shared with whoever serves the ring (the kernel or our engine).
+/// One 32-bit word of ring memory, shared with the ring's server (the kernel or our engine).
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub struct Word(*mut u32);
@@ -23,17 +24,17 @@ impl Word {
     /// No word: the field of a ring that lacks it.
     pub const NULL: Word = Word(core::ptr::null_mut());
 
-    /// The word at `offset` bytes into the ring memory at `base`.
+    /// Returns the word at `offset` bytes into the ring memory at `base`.
     pub fn at(base: *mut c_void, offset: u32) -> Word {
         Word(base.wrapping_byte_add(offset as usize).cast())
     }
 
-    /// Whether this ring lacks the word.
+    /// True if this ring lacks the word.
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }
 
-    /// The word's address.
+    /// Returns the word's address.
     pub fn as_ptr(self) -> *mut u32 {
         self.0
     }
@@ -62,27 +63,27 @@ impl Word {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sq {
-    /// Written by the ring's server: how far it has consumed.
+    /// The SQ head: SQEs before it are consumed. Written by the ring's server.
     pub khead: Word,
-    /// Written by us: how far the program has submitted.
+    /// The SQ tail: SQEs before it are submitted. Written by us.
     pub ktail: Word,
-    /// Where `ring_mask` was before liburing 2.4; programs compiled against those read it.
+    /// The place of `ring_mask` before liburing 2.4; programs compiled against those read it.
     pub kring_mask: Word,
-    /// Where `ring_entries` was before liburing 2.4.
+    /// The place of `ring_entries` before liburing 2.4.
     pub kring_entries: Word,
     /// `IORING_SQ_*`, written by the ring's server.
     pub kflags: Word,
-    /// How many invalid indices were dropped.
+    /// Number of invalid indices that were dropped.
     pub kdropped: Word,
     /// The index array; null with `IORING_SETUP_NO_SQARRAY`.
     pub array: *mut u32,
     /// The submission queue entries.
     pub sqes: *mut Sqe,
-    /// Up to here SQEs were made visible by a submit call.
+    /// SQEs before this index were made visible by a submit call.
     pub sqe_head: Cell<u32>,
-    /// Up to here SQEs were handed to the program.
+    /// SQEs before this index were handed to the program.
     pub sqe_tail: Cell<u32>,
-    /// Size of the mapping at `ring_ptr` in bytes, 0 when there is none of its own.
+    /// Size of the mapping at `ring_ptr` in bytes, 0 if it has none of its own.
     pub ring_sz: usize,
     /// The ring's memory.
     pub ring_ptr: *mut c_void,
@@ -99,17 +100,17 @@ pub struct Sq {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Cq {
-    /// Written by the program (and by us): how far it has reaped.
+    /// The CQ head: CQEs before it are reaped. Written by the program (and by us).
     pub khead: Word,
-    /// Written by the ring's server: how far it has posted.
+    /// The CQ tail: CQEs before it are posted. Written by the ring's server.
     pub ktail: Word,
-    /// Where `ring_mask` was before liburing 2.4.
+    /// The place of `ring_mask` before liburing 2.4.
     pub kring_mask: Word,
-    /// Where `ring_entries` was before liburing 2.4.
+    /// The place of `ring_entries` before liburing 2.4.
     pub kring_entries: Word,
-    /// `IORING_CQ_*`, written by the program; null where the server has none.
+    /// `IORING_CQ_*`, written by the program; null if the server has none.
     pub kflags: Word,
-    /// How many CQEs were lost for want of memory.
+    /// Number of CQEs that were lost for lack of memory.
     pub koverflow: Word,
     /// The completion queue entries.
     pub cqes: *mut Cqe,
@@ -134,11 +135,11 @@ pub struct Ring {
     pub cq: Cq,
     /// `IORING_SETUP_*`, as setup accepted them.
     pub flags: u32,
-    /// The ring's descriptor, -1 when only a registered index exists.
+    /// The ring's descriptor, -1 if only a registered index exists.
     pub ring_fd: Cell<i32>,
     /// `IORING_FEAT_*`.
     pub features: u32,
-    /// What enter is called with: the descriptor or the registered index.
+    /// The argument of enter calls: the descriptor or the registered index.
     pub enter_ring_fd: Cell<i32>,
     /// `INT_*`; private to the library, no inline function reads it.
     pub int_flags: Cell<u8>,
@@ -157,7 +158,7 @@ pub const INT_ENTER_REGISTERED: u8 = IORING_ENTER_REGISTERED_RING as u8;
 /// `int_flags`: waits are not accounted as I/O wait. The value is enter's own flag.
 pub const INT_NO_IOWAIT: u8 = IORING_ENTER_NO_IOWAIT as u8;
 
-// What programs compiled against any header from 2.0 to 2.15 have built in, on 64-bit machines.
+// The layout built into programs that were compiled against any header from 2.0 to 2.15, on 64-bit machines.
 const _: () = {
     assert!(size_of::<Sq>() == 104 && size_of::<Cq>() == 88 && size_of::<Ring>() == 216);
     assert!(offset_of!(Sq, array) == 48 && offset_of!(Sq, sqe_head) == 64 && offset_of!(Sq, ring_sz) == 72);
@@ -211,7 +212,7 @@ impl Cq {
 }
 
 impl Ring {
-    /// What the C library's `memset` leaves.
+    /// Returns a ring of zeroes, as the C library's `memset` makes it.
     pub const fn empty() -> Ring {
         Ring {
             sq: Sq::empty(),
@@ -226,39 +227,39 @@ impl Ring {
         }
     }
 
-    /// Whether all of the `INT_*` bits in `mask` are set.
+    /// True if all of the `INT_*` bits in `mask` are set.
     #[inline]
     pub fn has(&self, mask: u8) -> bool {
         self.int_flags.get() & mask == mask
     }
 
-    /// The `IORING_ENTER_*` flags that every enter call on this ring carries.
+    /// Returns the `IORING_ENTER_*` flags that every enter call on this ring carries.
     #[inline]
     pub fn enter_flags(&self) -> u32 {
         u32::from(self.int_flags.get() & (INT_ENTER_REGISTERED | INT_NO_IOWAIT))
     }
 
-    /// How far the server has consumed the SQ.
+    /// Returns the SQ head: the server has consumed the SQEs before it.
     #[inline]
     pub fn sq_head(&self) -> u32 {
         // Acquire pairs with the server's release of the head after it has read the SQEs: they may be overwritten.
         self.sq.khead.load(Ordering::Acquire)
     }
 
-    /// SQEs handed out and not yet consumed.
+    /// Returns the number of SQEs handed out and not yet consumed.
     #[inline]
     pub fn sq_ready(&self) -> u32 {
         self.sq.sqe_tail.get().wrapping_sub(self.sq_head())
     }
 
-    /// The SQE that `index` (a free-running counter) stands for.
+    /// Returns the SQE of `index`, a free-running counter.
     #[inline]
     pub fn sqe(&self, index: u32) -> *mut Sqe {
         let slot = (index & self.sq.ring_mask) << sqe_shift(self.flags);
         self.sq.sqes.wrapping_add(slot as usize)
     }
 
-    /// How far the program has reaped, and how far the server has posted.
+    /// Returns the CQ's head and tail: the program has reaped to the first, the server has posted to the second.
     #[inline]
     pub fn cq_range(&self) -> (u32, u32) {
         // Acquire pairs with the server's release of the tail after it has written the CQEs. Only the program's side
@@ -268,7 +269,7 @@ impl Ring {
         range
     }
 
-    /// The CQE that `index` (a free-running counter) stands for.
+    /// Returns the CQE of `index`, a free-running counter.
     #[inline]
     pub fn cqe(&self, index: u32) -> *mut Cqe {
         let slot = (index & self.cq.ring_mask) << cqe_shift(self.flags);
@@ -284,19 +285,19 @@ impl Ring {
     }
 }
 
-/// An SQE takes `1 << shift` units of 64 bytes.
+/// Returns the shift of an SQE's size: `1 << shift` units of 64 bytes.
 #[inline]
 pub const fn sqe_shift(setup_flags: u32) -> u32 {
     (setup_flags & IORING_SETUP_SQE128 != 0) as u32
 }
 
-/// A CQE takes `1 << shift` units of 16 bytes.
+/// Returns the shift of a CQE's size: `1 << shift` units of 16 bytes.
 #[inline]
 pub const fn cqe_shift(setup_flags: u32) -> u32 {
     (setup_flags & IORING_SETUP_CQE32 != 0) as u32
 }
 
-/// How many CQ slots the CQE takes: 2 for a big one in a ring with `IORING_SETUP_CQE_MIXED`.
+/// Returns the number of CQ slots that the CQE takes: 2 for a big one in a ring with `IORING_SETUP_CQE_MIXED`.
 #[inline]
 pub const fn cqe_slots(cqe_flags: u32) -> u32 {
     1 << (cqe_flags & IORING_CQE_F_32 != 0) as u32

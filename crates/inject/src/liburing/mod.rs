@@ -1,13 +1,13 @@
-//! liburing's exported functions, written afresh on top of [`crate::door`]. Preloaded they pre-empt the installed
-//! liburing's; linked with a version map (`cargo xtask dropin`) they are a `liburing.so.2` and a `liburing-ffi.so.2`.
+//! liburing's exported functions, implemented on [`crate::door`]. Preloaded they pre-empt the installed liburing's;
+//! linked with a version map (`cargo xtask dropin`) they are a `liburing.so.2` and a `liburing-ffi.so.2`.
 //!
-//! All functions follow liburing's man pages: results are a value or `-errno`, errno is never touched, nothing is
+//! All functions follow liburing's man pages. Results are a value or `-errno`, and errno is never touched. Nothing is
 //! allocated except the probe that the program frees, and there are no thread-locals. [`setup`] makes and unmakes a
-//! ring, [`queue`] submits and reaps, [`register`] is io_uring_register(2), [`ffi`] holds what liburing's header has
-//! inline. [`layout`] says who may touch which field of `struct io_uring`.
+//! ring, [`queue`] submits and reaps, [`register`] is io_uring_register(2), [`ffi`] holds the inline functions of
+//! liburing's header. [`layout`] says who may touch which field of `struct io_uring`.
 //!
-//! As in C, each function's pointer arguments must be what its man page says: a ring that was set up and not exited,
-//! an SQE of such a ring, memory of the stated size. That is the safety contract of every function here.
+//! As in C, each function's pointer arguments must be what its man page says. Examples are a ring that was set up and
+//! not exited, an SQE of such a ring, memory of the stated size. That is the safety contract of every function here.
 #![allow(clippy::missing_safety_doc)] // the contract is the paragraph above, the same for all
 
 pub mod ffi;
@@ -25,10 +25,10 @@ use core::ffi::c_int;
 use layout::Ring;
 pub(crate) use older::hand_on;
 
-/// liburing's version whose functions are all here.
+/// The version of liburing whose functions are all here.
 pub const VERSION: (c_int, c_int) = (2, 15);
 
-/// What a function answers after a panic of ours: the closest it has to `-EIO`.
+/// The answer of a function after a panic of ours: the closest that its type has to `-EIO`.
 pub trait Broken {
     /// The answer.
     const BROKEN: Self;
@@ -55,7 +55,7 @@ pub(crate) fn guard<T: Broken>(body: impl FnOnce() -> T) -> T {
     contain_any(body).unwrap_or(T::BROKEN)
 }
 
-/// The ring that the program passed.
+/// Returns the ring that the program passed.
 ///
 /// # Safety
 /// `ring` points to a `struct io_uring` that was set up and not exited, for the length of the call.
@@ -65,19 +65,19 @@ pub(crate) unsafe fn ring<'call>(ring: *const Ring) -> &'call Ring {
     unsafe { &*ring }
 }
 
-/// liburing's major version, whose functions are all here.
+/// Returns liburing's major version, whose functions are all here.
 #[no_mangle]
 pub extern "C" fn io_uring_major_version() -> c_int {
     VERSION.0
 }
 
-/// liburing's minor version, whose functions are all here.
+/// Returns liburing's minor version, whose functions are all here.
 #[no_mangle]
 pub extern "C" fn io_uring_minor_version() -> c_int {
     VERSION.1
 }
 
-/// Whether this library is *older* than `major.minor` (io_uring_check_version(3)).
+/// True if this library is *older* than `major.minor` (io_uring_check_version(3)).
 #[no_mangle]
 pub extern "C" fn io_uring_check_version(major: c_int, minor: c_int) -> bool {
     (major, minor) > VERSION

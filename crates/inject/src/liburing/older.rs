@@ -1,6 +1,6 @@
-//! Programs linked with liburing.so.1 (0.1 to 1.0), whose `struct io_uring` has another layout. The symbols that we export have no
-//! version, so the program's calls come here, and go on to its own liburing. That makes its system calls by syscall(3) of libc,
-//! before which we stand, too.
+//! Programs linked with liburing.so.1 (0.1 to 1.0), whose `struct io_uring` has another layout. The symbols that we
+//! export have no version, so the program's calls come here. They are passed on to its own liburing. That makes its
+//! system calls by libc's syscall(3), which we pre-empt, too.
 
 use crate::next::next;
 use core::ffi::{c_int, c_uint, c_void};
@@ -8,20 +8,20 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 next! {
     QUEUE_INIT = c"io_uring_queue_init": fn(c_uint, *mut c_void, c_uint) -> c_int;
-    // liburing 2.0 is the first that has it.
+    // liburing 2.0 is the first to have it.
     FREE_PROBE = c"io_uring_free_probe": fn(*mut c_void);
 }
 
-/// Whether the liburing that we stand before is liburing.so.1.
+/// True if the liburing that we pre-empt is liburing.so.1.
 #[inline]
 pub fn is_next() -> bool {
     STATE.load(Ordering::Relaxed) != NEWER && looks_older()
 }
 
-/// Relaxed: whoever sees another value finds out the same.
+/// Relaxed: every thread finds the same value.
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
-/// None, or liburing.so.2.
+/// No other liburing, or liburing.so.2.
 const NEWER: u8 = 1;
 const OLDER: u8 = 2;
 
@@ -34,8 +34,8 @@ fn looks_older() -> bool {
     STATE.load(Ordering::Relaxed) == OLDER
 }
 
-/// The first line of each function that liburing.so.1 has, too: returns what its own answers where the program was built for it.
-/// Nothing of ours has looked at the program's memory by then.
+/// The first line of each function that liburing.so.1 has, too. If the program was built for that, returns the answer
+/// of its function. No code of ours has read the program's memory by then.
 macro_rules! hand_on {
     ($name:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)?) => {
         if $crate::liburing::older::is_next() {
@@ -45,7 +45,8 @@ macro_rules! hand_on {
                     Err(_) => panic!(),
                 };
             type Function = unsafe extern "C-unwind" fn($($type),*) $(-> $answer)?;
-            // SAFETY: the type is this function's own, which is that of liburing.so.1 but for what the pointers lead to.
+            // SAFETY: the type is this function's own. liburing.so.1 has the same, except for what the pointers lead
+            // to.
             static NEXT: $crate::next::Next<Function> = unsafe { $crate::next::Next::new(NAME) };
             if let Some(next) = NEXT.get() {
                 // SAFETY: the caller's own arguments.

@@ -18,12 +18,12 @@ use libc::sigset_t;
 
 /// The `user_data` of timeouts that waits submit where enter cannot take one.
 pub const LIBURING_UDATA_TIMEOUT: u64 = u64::MAX;
-/// Size in bytes of the kernel's signal mask, which io_uring_enter(2) wants beside a mask.
+/// Size in bytes of the kernel's signal mask, which io_uring_enter(2) takes with a mask.
 pub(super) const SIGNAL_MASK_SIZE: usize = 8;
 /// Size in bytes of `struct io_uring_reg_wait`.
 const REG_WAIT_SIZE: usize = 64;
 
-/// One wait: what enter is called with until there are CQEs.
+/// The arguments of enter in one wait, until there are CQEs.
 struct Wait {
     /// SQEs still to submit.
     submit: u32,
@@ -33,7 +33,7 @@ struct Wait {
     flags: u32,
     arg: *const c_void,
     arg_size: usize,
-    /// Whether enter itself ends the wait after a time.
+    /// True if enter itself ends the wait after a time.
     timed: bool,
 }
 
@@ -43,7 +43,7 @@ impl Wait {
     }
 }
 
-/// The argument of a wait with a timeout, for rings with `IORING_FEAT_EXT_ARG`.
+/// Returns the argument of a wait with a timeout, for rings with `IORING_FEAT_EXT_ARG`.
 fn extended_arg(ts: *const Timespec, min_wait_usec: u32, mask: *const sigset_t) -> GeteventsArg {
     GeteventsArg { sigmask: mask as u64, sigmask_sz: SIGNAL_MASK_SIZE as u32, min_wait_usec, ts: ts as u64 }
 }
@@ -60,7 +60,7 @@ fn wait_extended(ring: &Ring, cqe: *mut *mut Cqe, submit: u32, wait_nr: u32, arg
     get_cqe(ring, cqe, wait)
 }
 
-/// Shows the SQEs filled so far to the ring's server. Answers how many wait to be consumed.
+/// Publishes the SQEs filled so far to the ring's server. Returns the number that wait to be consumed.
 #[inline]
 fn flush_sq(ring: &Ring) -> u32 {
     let sq = &ring.sq;
@@ -75,11 +75,11 @@ fn flush_sq(ring: &Ring) -> u32 {
         // Release pairs with the server's acquire of the tail: it sees the SQEs before the tail that covers them.
         sq.ktail.store(tail, Ordering::Release);
     }
-    // The head only bounds a count here, nothing is read or written because of it.
+    // The head only bounds a count here; nothing is read or written because of it.
     tail.wrapping_sub(sq.khead.load(Ordering::Relaxed))
 }
 
-/// Whether `submit` SQEs need an enter call; with SQPOLL only a sleeping poller does, and `flags` then wakes it.
+/// True if `submit` SQEs need an enter call. With SQPOLL only a sleeping poller does, and `flags` then wakes it.
 #[inline]
 fn sq_needs_enter(ring: &Ring, submit: u32, flags: &mut u32) -> bool {
     if submit == 0 {
@@ -98,7 +98,7 @@ fn sq_needs_enter(ring: &Ring, submit: u32, flags: &mut u32) -> bool {
     true
 }
 
-/// Whether completions exist that only an enter call brings into the CQ.
+/// True if completions exist that only an enter call brings into the CQ.
 #[inline]
 fn cq_needs_flush(ring: &Ring) -> bool {
     ring.sq.kflags.load(Ordering::Relaxed) & (IORING_SQ_CQ_OVERFLOW | IORING_SQ_TASKRUN) != 0
@@ -125,8 +125,8 @@ fn submit(ring: &Ring, wait_nr: u32, get_events: bool) -> c_int {
     submitted as c_int
 }
 
-/// The next CQE that concerns the program, with how many slots are filled; the CQEs of our own timeouts and the
-/// padding of `IORING_SETUP_CQE_MIXED` rings are consumed. `Err` is what an internal timeout failed with.
+/// Returns the next CQE that concerns the program, and the number of filled slots. Consumes the CQEs of our own
+/// timeouts and the padding of `IORING_SETUP_CQE_MIXED` rings. `Err` is the error of an internal timeout.
 #[inline]
 pub(super) fn peek(ring: &Ring) -> Result<(*mut Cqe, u32), c_int> {
     loop {
@@ -150,9 +150,9 @@ pub(super) fn peek(ring: &Ring) -> Result<(*mut Cqe, u32), c_int> {
     }
 }
 
-/// Submits and waits as `wait` says. Stores the next CQE (or null) and answers how many SQEs the first enter call
-/// consumed (0 if a CQE was there already), or `-errno` if none: `-EAGAIN` when there is nothing to wait for, `-ETIME`
-/// when the time is over.
+/// Submits and waits as `wait` says. Stores the next CQE, or null. Returns the number of SQEs that the first enter call
+/// consumed, 0 if a CQE was there already. If that is 0, a failure returns `-errno`: `-EAGAIN` if there is nothing to
+/// wait for, `-ETIME` after the timeout.
 #[inline]
 fn get_cqe(ring: &Ring, cqe_out: *mut *mut Cqe, mut wait: Wait) -> c_int {
     let mut answer = 0;
@@ -201,8 +201,8 @@ fn get_cqe(ring: &Ring, cqe_out: *mut *mut Cqe, mut wait: Wait) -> c_int {
     answer
 }
 
-/// Queues a timeout of our own that ends a wait for `wait_nr` CQEs, for rings without `IORING_FEAT_EXT_ARG`. Answers
-/// how many SQEs are to be submitted, or `-errno`.
+/// Queues a timeout of our own that ends a wait for `wait_nr` CQEs, for rings without `IORING_FEAT_EXT_ARG`. Returns
+/// the number of SQEs to submit, or `-errno`.
 fn queue_timeout(ring: &Ring, wait_nr: u32, ts: *const Timespec) -> Result<u32, c_int> {
     let mut sqe = get_sqe(ring);
     if sqe.is_null() {
@@ -229,7 +229,7 @@ fn queue_timeout(ring: &Ring, wait_nr: u32, ts: *const Timespec) -> Result<u32, 
     Ok(flush_sq(ring))
 }
 
-/// The next free SQE with its optional fields cleared, or null when the SQ is full.
+/// Returns the next free SQE with its optional fields cleared, or null if the SQ is full.
 #[inline]
 pub(super) fn get_sqe(ring: &Ring) -> *mut Sqe {
     let tail = ring.sq.sqe_tail.get();
@@ -243,8 +243,8 @@ pub(super) fn get_sqe(ring: &Ring) -> *mut Sqe {
     sqe
 }
 
-/// Clears what preparation functions do not set: flags, ioprio, op_flags, buf_index, personality, file_index, addr3 and
-/// the padding.
+/// Clears the fields that preparation functions do not set: flags, ioprio, op_flags, buf_index, personality,
+/// file_index, addr3 and the padding.
 #[inline]
 pub(super) fn clear_optional(sqe: *mut Sqe) {
     // SAFETY: a free slot of the SQ, which belongs to the program's submitting thread until it is submitted.
@@ -260,7 +260,7 @@ pub(super) fn clear_optional(sqe: *mut Sqe) {
     }
 }
 
-/// Stores up to `count` CQEs that are in the CQ now; answers how many.
+/// Stores up to `count` CQEs that are in the CQ now. Returns their number.
 #[inline]
 fn peek_batch(ring: &Ring, cqes: *mut *mut Cqe, count: u32) -> u32 {
     let (mut head, tail) = ring.cq_range();
@@ -272,7 +272,7 @@ fn peek_batch(ring: &Ring, cqes: *mut *mut Cqe, count: u32) -> u32 {
         let flags = unsafe { (*cqe).flags };
         head = head.wrapping_add(cqe_slots(flags));
         if flags & IORING_CQE_F_SKIP != 0 {
-            // Padding of a mixed ring can only be consumed at the head: behind a CQE it ends the batch.
+            // Padding of a mixed ring can only be consumed at the head: after a CQE it ends the batch.
             if stored != 0 {
                 break;
             }
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn io_uring_get_events(ring: *mut Ring) -> c_int {
     guard(|| enter(unsafe { borrow(ring) }, 0, 0, IORING_ENTER_GETEVENTS, null(), SIGNAL_MASK_SIZE))
 }
 
-/// What io_uring_sqring_wait(3) calls when an SQPOLL ring is full.
+/// The function that io_uring_sqring_wait(3) calls if an SQPOLL ring is full.
 #[no_mangle]
 pub unsafe extern "C" fn __io_uring_sqring_wait(ring: *mut Ring) -> c_int {
     hand_on!(__io_uring_sqring_wait(ring: *mut Ring) -> c_int);
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn __io_uring_sqring_wait(ring: *mut Ring) -> c_int {
     guard(|| enter(unsafe { borrow(ring) }, 0, 0, IORING_ENTER_SQ_WAIT, null(), SIGNAL_MASK_SIZE))
 }
 
-/// What the inline io_uring_peek_cqe(3), io_uring_wait_cqe(3) and io_uring_wait_cqe_nr(3) call.
+/// The function that the inline io_uring_peek_cqe(3), io_uring_wait_cqe(3) and io_uring_wait_cqe_nr(3) call.
 #[no_mangle]
 pub unsafe extern "C" fn __io_uring_get_cqe(
     ring: *mut Ring,
@@ -500,7 +500,7 @@ pub unsafe extern "C" fn io_uring_submit_and_wait_reg(
     })
 }
 
-/// io_uring_enter(2) with a signal mask, answering `-errno`.
+/// io_uring_enter(2) with a signal mask. Returns `-errno` on failure.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_enter(
     fd: c_uint,
@@ -512,7 +512,7 @@ pub unsafe extern "C" fn io_uring_enter(
     guard(|| door::enter(fd, to_submit, min_complete, flags, mask.cast(), SIGNAL_MASK_SIZE) as c_int)
 }
 
-/// io_uring_enter(2), answering `-errno`.
+/// io_uring_enter(2). Returns `-errno` on failure.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_enter2(
     fd: c_uint,

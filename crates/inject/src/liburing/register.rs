@@ -1,4 +1,4 @@
-//! io_uring_register(2) under liburing's names. Cold: on whichever thread of the program registers.
+//! io_uring_register(2) under liburing's names. Cold: on the thread of the program that registers.
 
 use super::layout::{Cq, Ring, Sq, INT_ENTER_REGISTERED, INT_NO_IOWAIT, INT_REGISTER_REGISTERED};
 use super::setup::{close, io_uring_queue_exit, io_uring_queue_init, map_ring, point_into_memory, unmap_sides};
@@ -21,10 +21,10 @@ use rustix::process::{setrlimit, Resource};
 const IORING_REGISTER_SRC_REGISTERED: u32 = 1;
 /// The descriptor of register calls that concern no ring.
 const NO_RING: u32 = u32::MAX;
-/// How many opcodes a probe asks about: all that fit into the SQE's byte.
+/// Number of opcodes in a probe: all that fit into the SQE's byte.
 const PROBE_OPCODES: usize = 256;
 
-/// A register call on `ring`, by its registered index where it has one and the kernel takes that.
+/// Makes a register call on `ring`, by its registered index if it has one and the kernel takes that.
 fn register<T>(ring: &Ring, opcode: u32, arg: *const T, nr_args: u32) -> c_int {
     let (fd, opcode) = if ring.has(INT_REGISTER_REGISTERED) {
         (ring.enter_ring_fd.get(), opcode | IORING_REGISTER_USE_REGISTERED_RING)
@@ -34,7 +34,7 @@ fn register<T>(ring: &Ring, opcode: u32, arg: *const T, nr_args: u32) -> c_int {
     door::register(fd as u32, opcode, arg.cast_mut().cast(), nr_args) as c_int
 }
 
-/// A register call whose `nr_args` is the size of its argument.
+/// Makes a register call whose `nr_args` is the size of its argument.
 fn register_sized<T>(ring: &Ring, opcode: u32, arg: &T) -> c_int {
     register(ring, opcode, arg, size_of::<T>() as u32)
 }
@@ -70,7 +70,7 @@ pass_on! {
     io_uring_unregister_eventfd() = IORING_UNREGISTER_EVENTFD, NOTHING, 0;
     /// io_uring_register_probe: fills in `probe` for `count` opcodes.
     io_uring_register_probe(probe: *mut Probe, count: c_uint) = IORING_REGISTER_PROBE, probe, count;
-    /// io_uring_register_personality: answers the credentials' id.
+    /// io_uring_register_personality: returns the credentials' id.
     io_uring_register_personality() = IORING_REGISTER_PERSONALITY, NOTHING, 0;
     /// io_uring_unregister_personality.
     io_uring_unregister_personality(id: c_int) = IORING_UNREGISTER_PERSONALITY, NOTHING, id as u32;
@@ -81,7 +81,7 @@ pass_on! {
     io_uring_enable_rings() = IORING_REGISTER_ENABLE_RINGS, NOTHING, 0;
     /// io_uring_unregister_iowq_aff(3).
     io_uring_unregister_iowq_aff() = IORING_UNREGISTER_IOWQ_AFF, NOTHING, 0;
-    /// io_uring_register_iowq_max_workers(3): two limits in, the former two out.
+    /// io_uring_register_iowq_max_workers(3): sets two limits and returns the former two.
     io_uring_register_iowq_max_workers(limits: *mut c_uint) = IORING_REGISTER_IOWQ_MAX_WORKERS, limits, 2;
     /// io_uring_register_sync_cancel(3).
     io_uring_register_sync_cancel(what: *mut c_void) = IORING_REGISTER_SYNC_CANCEL, what, 1;
@@ -105,7 +105,7 @@ pass_on! {
     /// io_uring_register_file_alloc_range(3).
     io_uring_register_file_alloc_range(off: c_uint, len: c_uint)
         = IORING_REGISTER_FILE_ALLOC_RANGE, &io_uring_file_index_range { off, len, resv: 0 }, 0;
-    /// io_uring_register_files_update(3): answers how many were updated.
+    /// io_uring_register_files_update(3): returns the number of files updated.
     io_uring_register_files_update(offset: c_uint, files: *const c_int, count: c_uint)
         = IORING_REGISTER_FILES_UPDATE, &rsrc_update(offset, files as u64), count;
 }
@@ -130,13 +130,13 @@ pass_on_blind! {
     io_uring_register_query(c_void) = IORING_REGISTER_QUERY, 0;
 }
 
-/// io_uring_setup(2), answering `-errno`.
+/// io_uring_setup(2). Returns `-errno` on failure.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_setup(entries: c_uint, params: *mut Params) -> c_int {
     guard(|| door::setup(entries, params, false) as c_int)
 }
 
-/// io_uring_register(2), answering `-errno`.
+/// io_uring_register(2). Returns `-errno` on failure.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_register(
     fd: c_uint,
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn io_uring_register_buffers_sparse(ring: *mut Ring, count
     guard(|| register_sized(unsafe { borrow(ring) }, IORING_REGISTER_BUFFERS2, &buffers))
 }
 
-/// io_uring_register_buffers_update_tag(3): answers how many were updated.
+/// io_uring_register_buffers_update_tag(3): returns the number of buffers updated.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_register_buffers_update_tag(
     ring: *mut Ring,
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn io_uring_register_buffers_update_tag(
     guard(|| register_sized(unsafe { borrow(ring) }, IORING_REGISTER_BUFFERS_UPDATE, &update))
 }
 
-/// Registers `count` files; when the soft limit on descriptors is in the way, raises it as liburing documents and
+/// Registers `count` files. If the soft limit on descriptors prevents it, raises that as liburing documents and
 /// tries once more.
 fn register_files(count: u32, try_to: impl Fn() -> c_int) -> c_int {
     let answer = try_to();
@@ -204,7 +204,7 @@ fn register_files(count: u32, try_to: impl Fn() -> c_int) -> c_int {
     let mut limit = calls::getrlimit(Resource::Nofile);
     if let Some(current) = limit.current.filter(|current| *current < u64::from(count)) {
         limit.current = Some(current + u64::from(count));
-        // Above the hard limit this is refused, and the second attempt answers EMFILE again.
+        // Above the hard limit this is refused, and the second attempt returns EMFILE again.
         let _ = setrlimit(Resource::Nofile, limit);
     }
     try_to()
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn io_uring_register_files_sparse(ring: *mut Ring, count: 
     guard(|| register_files(count, || register_sized(unsafe { borrow(ring) }, IORING_REGISTER_FILES2, &table)))
 }
 
-/// io_uring_register_files_update_tag(3): answers how many were updated.
+/// io_uring_register_files_update_tag(3): returns the number of files updated.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_register_files_update_tag(
     ring: *mut Ring,
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn io_uring_register_iowq_aff(ring: *mut Ring, size: size_
     guard(|| register(unsafe { borrow(ring) }, IORING_REGISTER_IOWQ_AFF, mask, size as u32))
 }
 
-/// io_uring_register_ring_fd(3): answers 1.
+/// io_uring_register_ring_fd(3): returns 1.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_register_ring_fd(ring: *mut Ring) -> c_int {
     guard(|| {
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn io_uring_register_ring_fd(ring: *mut Ring) -> c_int {
     })
 }
 
-/// io_uring_unregister_ring_fd(3): answers 1.
+/// io_uring_unregister_ring_fd(3): returns 1.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_unregister_ring_fd(ring: *mut Ring) -> c_int {
     // SAFETY: the caller's promise.
@@ -306,7 +306,7 @@ pub(super) fn unregister_ring_fd(ring: &Ring) -> c_int {
     answer
 }
 
-/// io_uring_close_ring_fd(3): keeps only the registered index; answers 1.
+/// io_uring_close_ring_fd(3): keeps only the registered index; returns 1.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_close_ring_fd(ring: *mut Ring) -> c_int {
     guard(|| {
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn io_uring_register_buf_ring(
     })
 }
 
-/// io_uring_setup_buf_ring(3): null on an error, which goes to `error`.
+/// io_uring_setup_buf_ring(3): returns null on an error, which goes to `error`.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_setup_buf_ring(
     ring: *mut Ring,
@@ -506,7 +506,7 @@ pub unsafe extern "C" fn io_uring_resize_rings(ring: *mut Ring, params: *mut Par
     })
 }
 
-/// io_uring_register_wait_reg: never worked in a released kernel; liburing 2.10 on refuses it, and so do we.
+/// io_uring_register_wait_reg: never worked in a released kernel. liburing refuses it from 2.10 on, and so do we.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_register_wait_reg(_ring: *mut Ring, _reg: *mut c_void, _nr: c_int) -> c_int {
     -libc::EINVAL
@@ -527,7 +527,7 @@ pub unsafe extern "C" fn io_uring_set_iowait(ring: *mut Ring, enable: bool) -> c
     })
 }
 
-/// io_uring_get_probe_ring: a probe that the program frees, or null.
+/// io_uring_get_probe_ring: returns a probe that the program frees, or null.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_get_probe_ring(ring: *mut Ring) -> *mut Probe {
     hand_on!(io_uring_get_probe_ring(ring: *mut Ring) -> *mut Probe);
@@ -549,13 +549,13 @@ pub unsafe extern "C" fn io_uring_get_probe_ring(ring: *mut Ring) -> *mut Probe 
     })
 }
 
-/// io_uring_get_probe(3): a probe that the program frees, or null.
+/// io_uring_get_probe(3): returns a probe that the program frees, or null.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_get_probe() -> *mut Probe {
     hand_on!(io_uring_get_probe() -> *mut Probe);
     guard(|| {
         let mut ring = Ring::empty();
-        // SAFETY: the ring lives here, and nobody else has it.
+        // SAFETY: the ring lives here, and no other code has it.
         unsafe {
             if io_uring_queue_init(2, &mut ring, 0) < 0 {
                 return null_mut();

@@ -27,7 +27,7 @@ use std::os::fd::BorrowedFd;
 const MAX_ENTRIES: u32 = 32768;
 /// Size in bytes of the words before the CQEs in ring memory: `params.cq_off.cqes` on Linux 5.1 to 6.18.
 const RING_HEADER_SIZE: usize = 64;
-/// The kernel wanted rings in the program's memory to lie in one page or one huge page until 6.10.
+/// Until 6.10 the kernel required rings in the program's memory to be in one page or one huge page.
 const HUGE_PAGE_SIZE: usize = 2 << 20;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn io_uring_queue_init_params(
     guard(|| unsafe { init(entries, ring, &mut *params, None) }.min(0))
 }
 
-/// io_uring_queue_init_mem(3): the ring's memory is `buffer`; answers how many bytes of it are used.
+/// io_uring_queue_init_mem(3): the ring's memory is `buffer`. Returns the number of bytes used of it.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_queue_init_mem(
     entries: c_uint,
@@ -75,10 +75,11 @@ next! {
     REGISTER_NAPI = c"io_uring_register_napi": fn(*mut Ring, *mut c_void) -> c_int;
 }
 
-/// Whether the liburing that we stand before leaves the index array out, as it does from 2.6 on, the first that has
-/// io_uring_register_napi: programs built with an older header may write to it. Without one we are liburing.
+/// True if the liburing that we pre-empt leaves the index array out, or if there is none and we replace it. liburing
+/// does so from 2.6 on, the first that has io_uring_register_napi. Programs built with an older header may write to the
+/// array.
 fn array_is_left_out() -> bool {
-    // Relaxed: whoever sees another value finds out the same. What is not there is looked for in every library.
+    // Relaxed: every thread finds the same value. Missing functions are looked for in every library.
     static STATE: AtomicU8 = AtomicU8::new(0);
     if STATE.load(Ordering::Relaxed) == 0 {
         let is_left_out = QUEUE_INIT.get().is_none() || REGISTER_NAPI.get().is_some();
@@ -87,7 +88,7 @@ fn array_is_left_out() -> bool {
     STATE.load(Ordering::Relaxed) == 2
 }
 
-/// Sets a ring up: without the index array where that is possible (6.6 on) and expected.
+/// Sets a ring up, without the index array if that is possible (6.6 on) and expected.
 ///
 /// # Safety
 /// `ring` is valid for writes; `buffer`, if given, is memory of that size which outlives the ring.
@@ -106,7 +107,8 @@ unsafe fn init(entries: u32, ring: *mut Ring, params: &mut Params, buffer: Optio
     unsafe { init_as_asked(entries, ring, params, buffer, false) }
 }
 
-/// Sets a ring up with exactly `params.flags`, but that a kernel which does not know one says so if `may_do_less`. Answers the bytes used of the program's memory, 0, or `-errno`.
+/// Sets a ring up with exactly `params.flags`. `may_do_less`: a kernel that does not know a flag refuses it. Returns
+/// the number of bytes used of the program's memory, 0, or `-errno`.
 ///
 /// # Safety
 /// As [`init`].
@@ -162,7 +164,7 @@ unsafe fn hand_out(ring: *mut Ring, made: Ring) {
     sanitizer::wrote(ring, size_of::<Ring>());
 }
 
-/// Sets the fields that do not lie in ring memory.
+/// Sets the fields that are not in ring memory.
 fn finish(fd: i32, params: &Params, ring: &mut Ring) {
     ring.flags = params.flags;
     ring.features = params.features;
@@ -271,8 +273,8 @@ pub unsafe extern "C" fn io_uring_mlock_size_params(entries: c_uint, params: *mu
 }
 
 fn needed_locked_memory(entries: u32, params: &Params) -> ssize_t {
-    // Native workers came in the release that stopped charging RLIMIT_MEMLOCK; only a ring tells. Where none can be
-    // made the feature stays unset and the old requirement is the answer.
+    // Native workers came in the release that stopped charging RLIMIT_MEMLOCK, and only a ring shows whether they
+    // exist. If none can be made, the feature stays unset and the old requirement is the answer.
     let mut ring = Ring::empty();
     let mut probed = Params::default();
     // SAFETY: both live here.
@@ -296,7 +298,7 @@ fn needed_memory(entries: u32, params: &Params) -> ssize_t {
     }
 }
 
-/// How many SQ and CQ entries setup will make of these arguments. Source: io_uring_setup(2).
+/// Returns the numbers of SQ and CQ entries that setup will make of these arguments. Source: io_uring_setup(2).
 fn ring_entries(entries: u32, params: &Params) -> Result<(u32, u32), Errno> {
     let clamped = |count: u32, limit: u32| match count {
         0 => Err(Errno::INVAL),
@@ -323,7 +325,7 @@ fn cqes_size(setup_flags: u32, entries: u32) -> usize {
     (entries as usize * size_of::<Cqe>()) << cqe_shift(setup_flags)
 }
 
-/// Size in bytes of the area with the words, the CQEs and the index array, which has a cache line of its own.
+/// Returns the size in bytes of the area with the words, the CQEs and the index array, which has its own cache line.
 fn ring_size(setup_flags: u32, sq_entries: u32, cq_entries: u32) -> usize {
     let size = RING_HEADER_SIZE + cqes_size(setup_flags, cq_entries);
     match setup_flags & IORING_SETUP_NO_SQARRAY {
@@ -337,8 +339,8 @@ fn page_size() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// `IORING_SETUP_NO_MMAP`: puts the SQEs and the rings into `buffer`, or into anonymous memory (a page, else a huge
-/// page, each) that queue_exit unmaps. Answers how many bytes of the buffer are used.
+/// `IORING_SETUP_NO_MMAP`: puts the SQEs and the rings into `buffer`, or into anonymous memory that queue_exit unmaps
+/// (a page each, else a huge page each). Returns the number of bytes used of the buffer.
 fn own_memory(
     entries: u32,
     params: &mut Params,
@@ -377,7 +379,7 @@ fn own_memory(
     Ok(used)
 }
 
-/// Shared anonymous memory of one page or one huge page, whichever `size` fits into.
+/// Maps shared anonymous memory of one page or one huge page, the smallest that `size` fits into.
 fn anonymous(size: usize) -> Result<(*mut c_void, usize), Errno> {
     let (room, huge) = match size {
         _ if size <= page_size() => (page_size(), MapFlags::empty()),
@@ -388,7 +390,7 @@ fn anonymous(size: usize) -> Result<(*mut c_void, usize), Errno> {
     Ok((address, room))
 }
 
-/// Maps a ring's areas as io_uring_setup(2) describes; on an error nothing stays mapped.
+/// Maps a ring's areas as io_uring_setup(2) describes. After an error nothing stays mapped.
 pub(super) fn map_ring(fd: i32, params: &Params, sq: &mut Sq, cq: &mut Cq) -> Result<(), i32> {
     let mut map_all = || -> Result<(), Errno> {
         sq.ring_sz = params.sq_off.array as usize + params.sq_entries as usize * size_of::<u32>();
@@ -414,14 +416,14 @@ pub(super) fn map_ring(fd: i32, params: &Params, sq: &mut Sq, cq: &mut Cq) -> Re
     })
 }
 
-/// Maps both areas of ring `fd` in one. None where each has to be mapped by itself: the kernel's, and what is not of the size
-/// that the program expects.
+/// Maps both areas of ring `fd` in one. None if each has to be mapped by itself: the ring is the kernel's, or its sizes
+/// are not those that the program expects.
 fn map_both(fd: i32, ring_size: usize, sqes_size: usize) -> Option<(*mut c_void, *mut c_void)> {
     let [rings, sqes] = door::map_both(fd)?.ok()?;
     let pages = |bytes: usize| bytes.next_multiple_of(page_size());
     let (base, bytes) = (rings.0 as *mut c_void, rings.1 + sqes.1);
     if pages(ring_size) != pages(rings.1) || pages(sqes_size) != pages(sqes.1) {
-        // SAFETY: what was just mapped.
+        // SAFETY: the mapping that was just made.
         let _ = unsafe { munmap(base, bytes) };
         return None;
     }
@@ -429,7 +431,7 @@ fn map_both(fd: i32, ring_size: usize, sqes_size: usize) -> Option<(*mut c_void,
     Some((base, sqes.0 as *mut c_void))
 }
 
-/// Maps one area of ring `fd`: the kernel's, or our engine's own memory where that serves the ring.
+/// Maps one area of ring `fd`: the kernel's, or our engine's own memory if our engine serves the ring.
 fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
     let again = |from| anyring_engine::memory::map_again(from, size);
     let (fd, offset) = match door::map_area(fd, u64::from(offset), again)? {
@@ -453,8 +455,8 @@ fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
     Ok(area)
 }
 
-/// Lets the two sides point to the words in their memory, and fills the index array with the identity that submission
-/// relies on.
+/// Points the two sides at the words in their memory, and fills the index array with the identity mapping that
+/// submission relies on.
 pub(super) fn point_into_memory(params: &Params, sq: &mut Sq, cq: &mut Cq) {
     let (base, off) = (sq.ring_ptr, &params.sq_off);
     sq.khead = Word::at(base, off.head);
@@ -483,18 +485,18 @@ pub(super) fn point_into_memory(params: &Params, sq: &mut Sq, cq: &mut Cq) {
     cq.ring_entries = cq.kring_entries.load(Ordering::Relaxed);
 }
 
-/// Unmaps what we mapped for the ring, if anything.
+/// Unmaps our mappings for the ring, if any.
 fn unmap(ring: &Ring) {
     if !ring.has(INT_PROGRAM_MEMORY) {
         unmap_sides(&ring.sq, &ring.cq);
     }
 }
 
-/// Unmaps the areas of two sides that have memory of their own.
+/// Unmaps the areas of two sides that have their own memory.
 pub(super) fn unmap_sides(sq: &Sq, cq: &Cq) {
     let own_cq = if cq.ring_ptr == sq.ring_ptr { 0 } else { cq.ring_sz };
     let (mut ring_size, mut sqes_size) = (sq.ring_sz, sq.sqes_sz as usize);
-    // One behind the other: in one.
+    // Adjacent areas: unmap them in one call.
     let pages = ring_size.next_multiple_of(page_size());
     if ring_size != 0 && sqes_size != 0 && sq.ring_ptr.wrapping_byte_add(pages) == sq.sqes.cast() {
         (ring_size, sqes_size) = (pages + sqes_size, 0);

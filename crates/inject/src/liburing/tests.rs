@@ -1,4 +1,5 @@
-//! What needs a newer kernel, or a failure, to be seen: rings made up in memory, with the test as their server.
+//! Tests of cases that need a newer kernel, or a failure. The rings are made up in memory, and the test is their
+//! server.
 
 use super::ffi::inline::{io_uring_cqe_iter_init, io_uring_cqe_iter_next, io_uring_get_sqe128};
 use super::layout::{Ring, Word};
@@ -34,12 +35,12 @@ impl MadeUp {
         (made.ring.cq.ring_mask, made.ring.cq.ring_entries) = (ENTRIES as u32 - 1, ENTRIES as u32);
         (made.ring.sq.sqes, made.ring.cq.cqes) = (made.sqes.as_mut_ptr(), made.cqes.as_mut_ptr());
         made.ring.flags = flags;
-        // No enter call may come of these tests.
+        // These tests may make no enter call.
         made.ring.enter_ring_fd.set(-1);
         made
     }
 
-    /// Sets all four indices to `index`, as if that much had gone through.
+    /// Sets all four indices to `index`, as if that many entries had gone through.
     fn at(mut self, index: u32) -> MadeUp {
         for word in [0, 1, 3, 4] {
             self.words[word] = index;

@@ -1,7 +1,8 @@
-//! getcontext(3), setcontext(3), swapcontext(3) and sigsetjmp(3): libc reads and sets the mask inside, where nobody sees it.
-//! So what the thread believes to block is noted in the context, and none that the program has filled in blocks a guarded signal.
+//! getcontext(3), setcontext(3), swapcontext(3) and sigsetjmp(3): libc reads and sets the mask inside, where no wrapper
+//! sees it. So the context also notes the mask that the thread believes to have. No context that the program has filled
+//! in blocks a guarded signal.
 //!
-//! What goes on by uc_link (makecontext(3)) is libc's business: it blocks what the context says.
+//! libc itself continues at uc_link (makecontext(3)), with the mask in that context.
 
 use super::mask;
 #[cfg(target_arch = "x86_64")]
@@ -19,7 +20,7 @@ next! {
     SWAPCONTEXT = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int;
 }
 
-/// Goes on to libc's function with the same arguments, once `before`, which answers where that is, has seen them: libc has to
+/// Jumps to libc's function with the same arguments, after `before` has seen them and returned its address. libc has to
 /// find the caller's own return address on the stack.
 #[cfg(target_arch = "x86_64")]
 macro_rules! once_noted {
@@ -65,7 +66,7 @@ extern "C" fn before_getcontext(context: *mut ucontext_t) -> usize {
     GETCONTEXT.get().map_or(nothing as *const () as usize, |next| next as usize)
 }
 
-/// What sigsetjmp(3) is.
+/// The function of the macro sigsetjmp(3).
 ///
 /// # Safety
 /// As libc's `__sigsetjmp`.
@@ -85,7 +86,7 @@ extern "C" fn before_sigsetjmp(environment: *mut c_void, saves: c_int) -> usize 
     SIGSETJMP.get().map_or(nothing as *const () as usize, |next| next as usize)
 }
 
-/// Runs `go` with the context, or a copy whose mask may be set in truth, once its wish is the thread's.
+/// Runs `go` with the context, or with a copy that has the mask to really set, once its wish is the thread's.
 ///
 /// # Safety
 /// `context` is one that has been filled.
@@ -93,7 +94,7 @@ unsafe fn with(context: *const ucontext_t, go: impl FnOnce(*const ucontext_t) ->
     // SAFETY: the caller vouches for it.
     let mut real = mask::stripped(unsafe { &(*context).uc_sigmask });
     entry::aside(|| {
-        door::leaving_by_jump(); // perhaps out of a wait, for good
+        door::leaving_by_jump(); // perhaps out of a wait, never to return
         point(Point::Context);
         // SAFETY: as above.
         real = unsafe { mask::goes_on_with(&raw const (*context).uc_sigmask) };
@@ -101,7 +102,8 @@ unsafe fn with(context: *const ucontext_t, go: impl FnOnce(*const ucontext_t) ->
     match real {
         None => go(context),
         Some(mask) => {
-            // SAFETY: as above. The copy is on the stack that is left: it stays until that goes on behind this call.
+            // SAFETY: as above. The copy is on the stack that is left, and stays until that stack continues after this
+            // call.
             let mut copy = unsafe { context.read() };
             copy.uc_sigmask = mask;
             go(&raw const copy)

@@ -1,4 +1,4 @@
-//! Guarded signals, as the preloaded library handles them: [`anyring_serve::signals`] behind libc's functions.
+//! Guarded signals in the preloaded library: [`anyring_serve::signals`] under libc's functions.
 
 pub mod contexts;
 pub mod threads;
@@ -37,7 +37,7 @@ pub fn begin() {
     }
 }
 
-/// Installs our handler by way of libc once, to learn the restorer that libc uses.
+/// Installs our handler once through libc, to learn the restorer that libc uses.
 fn install_through_libc(signal: c_int) -> Result<u64, c_int> {
     let next = wrappers::SIGACTION.get().ok_or(libc::ENOSYS)?;
     // SAFETY: all zeroes is a valid sigaction, and `on_signal` has the type that SA_SIGINFO promises.
@@ -53,10 +53,11 @@ fn install_through_libc(signal: c_int) -> Result<u64, c_int> {
     }
 }
 
-/// Whether the process's signal functions are the ones of this library: without them (as a drop-in liburing.so.2,
-/// which exports liburing's functions alone) a program could take SIGSYS from us and be killed by the next trap.
+/// True if the process's signal functions are the ones of this library. They are not in a drop-in liburing.so.2,
+/// say, which exports liburing's functions alone. Then a program could take SIGSYS from us and be killed by the
+/// next trap.
 pub fn owns_the_symbols() -> bool {
-    // SAFETY: a C string; the first definition in the process is asked for.
+    // SAFETY: a C string; looks up the first definition in the process.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };
     copy::is_ours(first)
 }

@@ -1,5 +1,5 @@
-//! pthread_create(3) and the masks of attributes: a thread starts with what it is to believe that it blocks of the guarded
-//! signals. libc sets the mask inside.
+//! pthread_create(3) and the masks of attributes: a thread starts with the guarded signals that it is to believe
+//! blocked. libc sets the mask inside.
 
 use super::{guarded, mask};
 use crate::entry;
@@ -16,7 +16,7 @@ next! {
     GET = c"pthread_attr_getsigmask_np": fn(*const pthread_attr_t, *mut sigset_t) -> c_int;
 }
 
-/// pthread_attr_setsigmask_np(3): in the attributes is a mask that may be set in truth, with a note of the rest.
+/// pthread_attr_setsigmask_np(3): the attributes get a mask that may really be set, with a note of the rest.
 ///
 /// # Safety
 /// As libc's `pthread_attr_setsigmask_np`.
@@ -58,7 +58,7 @@ pub unsafe extern "C-unwind" fn pthread_attr_getsigmask_np(
     answer
 }
 
-/// What a new thread begins with.
+/// The argument of a new thread's [`begin`].
 struct Start {
     routine: Routine,
     argument: *mut c_void,
@@ -83,7 +83,7 @@ pub unsafe extern "C-unwind" fn pthread_create(
         // SAFETY: the caller's own arguments.
         return unsafe { next(thread, attributes, routine, argument) };
     }
-    // SAFETY: room for a `Start`, which the thread takes, or this where there is none.
+    // SAFETY: room for a `Start`, which the thread frees, or this function if there is no thread.
     unsafe {
         let start = libc::malloc(size_of::<Start>()).cast::<Start>();
         if start.is_null() {
@@ -98,7 +98,7 @@ pub unsafe extern "C-unwind" fn pthread_create(
     }
 }
 
-/// What a thread that is made with `attributes` believes to block of the guarded signals.
+/// Returns the guarded signals that a thread made with `attributes` believes to block.
 ///
 /// # Safety
 /// Null, or attributes.
@@ -113,10 +113,10 @@ unsafe fn wish_of(attributes: *const pthread_attr_t) -> u64 {
     }
 }
 
-/// A thread's first function: its wish is the thread's own from here on.
+/// The first function of a thread: makes the wish the thread's own.
 ///
 /// # Safety
-/// Called by libc in a new thread with what [`pthread_create`] has passed.
+/// Called by libc in a new thread with the argument that [`pthread_create`] has passed.
 unsafe extern "C-unwind" fn begin(start: *mut c_void) -> *mut c_void {
     // SAFETY: the `Start`, which is this thread's; the program's own routine and argument.
     unsafe {

@@ -26,17 +26,17 @@ next! {
     SIGPENDING = c"sigpending": fn(*mut sigset_t) -> c_int;
 }
 
-/// Signals of which siginterrupt(3) says that handlers set by signal(3) interrupt calls.
+/// Signals for which siginterrupt(3) says that handlers set by signal(3) interrupt calls.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
-/// What `signal` and its relatives answer when they fail.
+/// The error value of `signal` and its relatives.
 const SIG_ERR: sighandler_t = usize::MAX;
-/// sigset(3)'s "block it", and its answer that it was blocked.
+/// The request of sigset(3) to block a signal, and its answer that the signal was blocked.
 const SIG_HOLD: sighandler_t = 2;
-/// Flags that only the kernel's interface has; libc's callers see them when they read an action, as without us.
+/// Flags of the kernel's interface only; libc's callers see them when they read an action, as without us.
 const SA_INTERRUPT: c_int = 0x2000_0000;
 
-/// The first word of a set: all the signals there are.
+/// Returns the first word of a set, which has all signals.
 ///
 /// # Safety
 /// `set` may be read.
@@ -96,7 +96,7 @@ fn write_libc(action: &Action, into: &mut libc::sigaction) {
     unsafe { (&raw mut into.sa_mask).cast::<u64>().write(action.mask) };
 }
 
-/// What signal(3) in its different forms does to a signal whose action is kept here.
+/// Does signal(3) in its different forms for a signal whose action is kept here.
 fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int, mask: u64) -> sighandler_t {
     if handler == SIG_ERR {
         sys::set_errno(libc::EINVAL);
@@ -273,8 +273,8 @@ type NextMask = unsafe extern "C-unwind" fn(c_int, *const sigset_t, *mut sigset_
 /// # Safety
 /// As libc's `sigprocmask`.
 unsafe fn change_mask(next: NextMask, how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    // SAFETY: the caller vouches for `set` and `old`, each null or valid; `set` is read before `old`, perhaps the
-    // same, is written.
+    // SAFETY: the caller vouches for `set` and `old`, each null or valid; `set` is read before `old` is written,
+    // which may be the same.
     unsafe {
         let wanted = (!set.is_null()).then(|| word(set));
         let mut are_kept = mask::active();
@@ -315,7 +315,7 @@ pub unsafe extern "C-unwind" fn sigprocmask(how: c_int, set: *const sigset_t, ol
     SIGPROCMASK.get().map_or_else(missing, |next| unsafe { change_mask(next, how, set, old) })
 }
 
-/// pthread_sigmask(3), which answers the error itself.
+/// pthread_sigmask(3), which returns the error itself.
 ///
 /// # Safety
 /// As libc's `pthread_sigmask`.
@@ -325,7 +325,7 @@ pub unsafe extern "C-unwind" fn pthread_sigmask(how: c_int, set: *const sigset_t
     PTHREAD_SIGMASK.get().map_or(libc::ENOSYS, |next| unsafe { change_mask(next, how, set, old) })
 }
 
-/// What the calls of 4.2BSD do, whose sets are of 32 signals: [`sigprocmask`] by their mask, and the mask before.
+/// Does the calls of 4.2BSD, whose sets have 32 signals: [`sigprocmask`] with their mask. Returns the mask before.
 fn change_old_mask(how: c_int, wanted: Option<c_int>) -> c_int {
     let (set, mut old) = (mask::as_set(wanted.unwrap_or_default() as u32 as u64), mask::as_set(0));
     let set = if wanted.is_some() { &raw const set } else { core::ptr::null() };
@@ -361,7 +361,7 @@ pub extern "C-unwind" fn sigpause(mask: c_int) -> c_int {
     unsafe { sigsuspend(&mask::as_set(mask as u32 as u64)) }
 }
 
-/// sigpause(3) of X/Open, which waits with the thread's mask but for this signal.
+/// sigpause(3) of X/Open, which waits with the thread's mask except this signal.
 #[cfg_attr(not(test), no_mangle)]
 pub extern "C-unwind" fn __xpg_sigpause(signal: c_int) -> c_int {
     if !(1..=64).contains(&signal) {
@@ -376,7 +376,7 @@ pub extern "C-unwind" fn __xpg_sigpause(signal: c_int) -> c_int {
     }
 }
 
-/// sigaltstack(2): where it is has to be known to patched calls.
+/// sigaltstack(2). Patched calls have to know the place of the stack.
 ///
 /// # Safety
 /// As libc's `sigaltstack`.

@@ -1,4 +1,4 @@
-//! What the tests that run C programs share: this build's libraries, the compiler, and honest skips.
+//! Helpers of the tests that run C programs: this build's libraries, the compiler, and honest skips.
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod running;
@@ -8,12 +8,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Another libanyring.so to test than the one of this build.
+/// The variable that names another libanyring.so to test than this build's.
 pub const LIBRARY: &str = "ANYRING_TEST_LIBRARY";
-/// Another folder for what tests make, so that several of them can run at the same time.
+/// The variable that names another folder for the tests' files, so that several test runs can work at the same time.
 const SCRATCH: &str = "ANYRING_TEST_SCRATCH";
 
-/// The libraries of this build: beside the test, not one level up, which `cargo test` does not bring up to date.
+/// Finds the libraries of this build. They are beside the test, not one level up, which `cargo test` does not bring
+/// up to date.
 pub fn built() -> Artifacts {
     let test = std::env::current_exe().expect("the test has a path");
     let built = test.parent().map(Artifacts::in_directory).expect("target/PROFILE/deps/TEST");
@@ -24,7 +25,7 @@ pub fn built() -> Artifacts {
     }
 }
 
-/// A directory of that name for a test's files.
+/// Makes a directory of that name for a test's files.
 pub fn scratch(name: &str) -> PathBuf {
     let all = std::env::var_os(SCRATCH).unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
     let directory = Path::new(&all).join(name);
@@ -32,12 +33,12 @@ pub fn scratch(name: &str) -> PathBuf {
     directory
 }
 
-/// Says, past the capturing of test output, why a test did nothing.
+/// Prints why a test did nothing, past the capturing of test output.
 pub fn skip(test: &str, reason: &str) {
     writeln!(std::io::stderr(), "skipped: {test}: {reason}").expect("write to stderr");
 }
 
-/// Why C programs cannot be compiled and compared with the kernel here, if they cannot.
+/// Returns the reason why C programs cannot be compiled and compared with the kernel here, if there is one.
 pub fn no_reference() -> Option<&'static str> {
     let compiler = Command::new("cc").arg("--version").output();
     // SAFETY: io_uring_setup(2) with no parameters only answers an error.
@@ -52,7 +53,7 @@ pub fn no_reference() -> Option<&'static str> {
     }
 }
 
-/// Why C programs cannot use liburing here, if they cannot.
+/// Returns the reason why C programs cannot use liburing here, if there is one.
 pub fn no_liburing() -> Option<&'static str> {
     let installed = Path::new("/usr/include/liburing.h").exists();
     (!installed).then_some("liburing's header is not installed (Debian: liburing-dev)")
@@ -63,7 +64,7 @@ pub fn compile(source: &str, program: &Path, arguments: &[&str]) {
     compile_with("cc", source, program, arguments);
 }
 
-/// Compiles as [`compile`] does, with another compiler; that of C++ `tests/c/SOURCE.cc`.
+/// Compiles as [`compile`] does, with another compiler. That of C++ compiles `tests/c/SOURCE.cc`.
 pub fn compile_with(compiler: &str, source: &str, program: &Path, arguments: &[&str]) {
     let (extension, standard) = if compiler == "c++" { ("cc", "-std=gnu++17") } else { ("c", "-std=gnu17") };
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c").join(source).with_extension(extension);
@@ -73,13 +74,13 @@ pub fn compile_with(compiler: &str, source: &str, program: &Path, arguments: &[&
     assert!(output.status.success(), "{compiler} {text:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Why programs in C++ cannot be compiled here, if they cannot.
+/// Returns the reason why C++ programs cannot be compiled here, if there is one.
 pub fn no_cxx() -> Option<&'static str> {
     let compiler = Command::new("c++").arg("--version").output();
     compiler.is_err().then_some("there is no C++ compiler")
 }
 
-/// How a program ended and what it printed.
+/// Formats a program's exit status and output.
 pub fn text(output: &Output) -> String {
     let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     format!("{}: {printed}{errors}", output.status)

@@ -1,4 +1,4 @@
-//! Programs that tests run: none outlives its test, and none that hangs is waited for for ever.
+//! Programs that tests run. None outlives its test, and a test does not wait forever for one that hangs.
 
 use super::text;
 use std::io;
@@ -6,25 +6,25 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// After how many seconds a program hangs.
+/// The variable with the number of seconds after which a program counts as hanging.
 const PATIENCE: &str = "ANYRING_TEST_PATIENCE";
-/// After what time, if nothing else is said: the longest takes a second or two, its own waits give up after 30.
+/// The default of that time. The longest program takes a second or two; its own waits give up after 30.
 pub const USUAL: Duration = Duration::from_secs(60);
-/// How often to look whether a program has ended.
+/// The interval of checks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A program that runs longer than this hangs.
+/// Returns the time after which a program counts as hanging.
 pub fn patience(usual: Duration) -> Duration {
     let named = std::env::var(PATIENCE).ok().and_then(|seconds| seconds.parse().ok());
     named.map_or(usual, Duration::from_secs)
 }
 
-/// A program in a process group of its own, with what it prints in pipes, into which that has to fit. With this value whatever
-/// is left of the group ends; with the thread that started it, the program does.
+/// A program in its own process group. Its output goes to pipes and has to fit into them. When this value is dropped,
+/// the rest of the group is killed. When the thread that started it ends, the program is killed.
 pub struct Running(Option<Child>);
 
 impl Running {
-    /// Starts it, with the standard input that the command has.
+    /// Starts the command, with the standard input that it has.
     pub fn start(command: &mut Command) -> Running {
         let end_with_thread = || {
             // SAFETY: takes plain numbers, and concerns the calling process alone.
@@ -43,17 +43,17 @@ impl Running {
         self.0.as_mut().expect("there until it is waited for")
     }
 
-    /// The number of its first process.
+    /// Returns the id of its first process.
     pub fn id(&mut self) -> u32 {
         self.child().id()
     }
 
-    /// The other end of its standard input, if that is a pipe.
+    /// Returns the pipe to its standard input, if that is a pipe.
     pub fn stdin(&mut self) -> Option<ChildStdin> {
         self.child().stdin.take()
     }
 
-    /// Whether it has ended. It stays a zombie, so its number, which is its group's, stays its own.
+    /// True if it has ended. It stays a zombie, so its process id, which is also its group's, is not reused.
     pub fn has_ended(&mut self) -> bool {
         // SAFETY: all zeroes is a siginfo_t.
         let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
@@ -62,11 +62,12 @@ impl Running {
             libc::waitid(libc::P_PID, self.id(), &mut info, libc::WEXITED | libc::WNOWAIT | libc::WNOHANG)
         };
         assert_eq!(answer, 0, "look after the program: {}", io::Error::last_os_error());
-        // SAFETY: of a child that has ended the kernel has filled it in; else it is zero.
+        // SAFETY: the kernel fills it in if the child has ended; otherwise it is zero.
         unsafe { info.si_pid() != 0 }
     }
 
-    /// Waits for its end: its output, or, if that takes longer than `usual`, what its threads are doing and what it has printed.
+    /// Waits for its end and returns its output. If that takes longer than `usual`, returns its threads' backtraces and
+    /// its output so far.
     pub fn output(mut self, usual: Duration) -> Result<Output, String> {
         let (begin, patience) = (Instant::now(), patience(usual));
         let mut hangs = None;
@@ -81,7 +82,7 @@ impl Running {
         }
     }
 
-    /// Ends what there is of the group, and waits for the program.
+    /// Kills the rest of the group, and waits for the program.
     fn end(&mut self) -> Option<Output> {
         let child = self.0.take()?;
         // SAFETY: the group was made for this child, which has not been waited for, so the number is still its own.
@@ -96,13 +97,13 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command that gets no input to its end, which comes in time.
+/// Runs a command without input to its end, which must come in time.
 pub fn output(command: &mut Command) -> Output {
     let output = Running::start(command.stdin(Stdio::null())).output(USUAL);
     output.unwrap_or_else(|why| panic!("{command:?} {why}"))
 }
 
-/// What the threads of a process that hangs are doing, as gdb sees them.
+/// Returns the backtraces of the threads of a process that hangs, from gdb.
 fn backtraces(process: u32) -> String {
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-batch", "-p", &process.to_string(), "-ex", "thread apply all backtrace"]);

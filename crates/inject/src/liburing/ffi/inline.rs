@@ -1,4 +1,4 @@
-//! Looking at and moving in the queues, buffer rings and received messages: the inline functions that prepare nothing.
+//! The inline functions that prepare nothing: they read and advance the queues, buffer rings and received messages.
 
 use crate::liburing::layout::{cqe_shift, cqe_slots, Ring};
 use crate::liburing::{guard, queue, register, ring as borrow};
@@ -65,14 +65,14 @@ pub unsafe extern "C" fn io_uring_cqe_seen(ring: *mut Ring, cqe: *mut Cqe) {
     });
 }
 
-/// io_uring_cqe_nr: how many CQ slots the CQE takes.
+/// io_uring_cqe_nr: returns the number of CQ slots that the CQE takes.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_cqe_nr(cqe: *const Cqe) -> c_uint {
     // SAFETY: the caller's promise.
     guard(|| cqe_slots(unsafe { (*cqe).flags }))
 }
 
-/// io_uring_cqe_iter_init: an iterator over the CQEs that are there now.
+/// io_uring_cqe_iter_init: returns an iterator over the CQEs that are there now.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_cqe_iter_init(ring: *const Ring) -> CqeIter {
     // SAFETY: the caller's promise. Nothing below can panic.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn io_uring_cqe_iter_init(ring: *const Ring) -> CqeIter {
     CqeIter { cqes: ring.cq.cqes, mask: ring.cq.ring_mask, shift: cqe_shift(ring.flags), head, tail }
 }
 
-/// io_uring_cqe_iter_next: stores the next CQE that is no padding; false at the end.
+/// io_uring_cqe_iter_next: stores the next CQE that is not padding; false at the end.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_cqe_iter_next(iter: *mut CqeIter, cqe_out: *mut *mut Cqe) -> bool {
     guard(|| {
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn io_uring_sqring_wait(ring: *mut Ring) -> c_int {
     })
 }
 
-/// io_uring_get_sqe128: an SQE of 128 bytes, or null when the ring has none (left).
+/// io_uring_get_sqe128: returns an SQE of 128 bytes, or null if the ring has none (left).
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_get_sqe128(ring: *mut Ring) -> *mut Sqe {
     guard(|| {
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn io_uring_wait_cqe_nr(ring: *mut Ring, cqe: *mut *mut Cq
     unsafe { queue::__io_uring_get_cqe(ring, cqe, 0, wait_nr, null_mut()) }
 }
 
-/// `__io_uring_peek_cqe`: the next CQE or null, and how many slots are filled.
+/// `__io_uring_peek_cqe`: returns the next CQE or null, and stores the number of filled slots.
 #[no_mangle]
 pub unsafe extern "C" fn __io_uring_peek_cqe(ring: *mut Ring, cqe: *mut *mut Cqe, available: *mut c_uint) -> c_int {
     guard(|| {

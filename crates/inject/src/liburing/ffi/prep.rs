@@ -1,6 +1,6 @@
-//! io_uring_prep_*(3): one row a function. `Op(fd, addr, len, off)` is what every preparation sets; further fields
-//! follow, under their names in [`anyring_abi::Sqe`], which flattens the C unions. As since liburing 2.4, fields that
-//! a row does not name keep what `io_uring_get_sqe` or the program left in them.
+//! io_uring_prep_*(3): one row for each function. `Op(fd, addr, len, off)` is set by every preparation. Further
+//! fields follow, under their names in [`anyring_abi::Sqe`], which flattens the C unions. As since liburing 2.4,
+//! fields that a row does not name keep the value that `io_uring_get_sqe` or the program left in them.
 
 use crate::liburing::guard;
 use anyring_abi::*;
@@ -20,7 +20,8 @@ const OP_URING_CMD128: u8 = 64;
 /// "Any free slot" as the programs write it.
 const ALLOCATE: u32 = IORING_FILE_INDEX_ALLOC as u32;
 
-/// How an SQE names registered file slot `index`: 0 is "none", so slots count from 1; "any" stays itself.
+/// Returns the form in which an SQE names registered file slot `index`: 0 is "none", so slots count from 1; "any"
+/// stays.
 fn slot(index: u32) -> u32 {
     if index == ALLOCATE {
         ALLOCATE
@@ -62,7 +63,7 @@ where
     }
 }
 
-/// The four that every preparation sets.
+/// Sets the four fields that every preparation sets.
 ///
 /// # Safety
 /// `sqe` points to an SQE that the program is filling.
@@ -99,7 +100,7 @@ macro_rules! prep {
     )* };
 }
 
-/// The opcode of a row: one that this kernel interface names, or a newer one's number.
+/// Returns the opcode of a row: one that this kernel interface names, or the number of a newer one.
 macro_rules! opcode {
     (OP_NOP128) => {
         OP_NOP128
@@ -115,7 +116,7 @@ macro_rules! opcode {
 type Path = *const c_char;
 const CWD: c_int = libc::AT_FDCWD;
 
-/// io_uring_prep_rw: what every preparation sets, for any opcode.
+/// io_uring_prep_rw: sets the fields that every preparation sets, for any opcode.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_prep_rw(
     op: c_int,
