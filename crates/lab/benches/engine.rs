@@ -1,7 +1,12 @@
-//! What the engine's parts cost, called directly, without a door before them: `make bench`.
+//! The costs of the engine's parts, called directly, without a door: `make bench`.
 //!
-//! Each part is seen from the calls that the engine has: intake (a NOP is copied, checked and completed), posting (to
-//! another ring), the overflow backlog, routing (a request that has to wait, and its readiness), timers.
+//! Each part is measured through the engine's own calls:
+//!
+//! - intake: a NOP is copied, checked and completed
+//! - posting to another ring
+//! - the overflow backlog
+//! - routing: a request that has to wait, and its readiness
+//! - timers
 
 use anyring_abi::{
     Cqe, Opcode, Params, Sqe, Timespec, IORING_ENTER_GETEVENTS, IORING_SETUP_CQSIZE, IORING_SETUP_NO_MMAP,
@@ -11,7 +16,7 @@ use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Through
 use std::alloc::{alloc_zeroed, Layout};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Room for a ring of a few hundred entries.
+/// Bytes for a ring of a few hundred entries.
 const AREA: usize = 1 << 18;
 
 /// A ring in memory of our own (IORING_SETUP_NO_MMAP), kept until the process ends.
@@ -33,7 +38,7 @@ fn memory() -> *mut u8 {
 
 impl Ring {
     fn new(sq_entries: u32, cq_entries: u32) -> Self {
-        // As in a program that is served; no address here is bad, so that nothing is there to be handled.
+        // As in a served program. No address here is bad, so there is nothing to handle.
         anyring_engine::os::handler_installed();
         let (area, sqes) = (memory(), memory());
         let mut params =
@@ -60,7 +65,7 @@ impl Ring {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Submits what was pushed and waits for so many.
+    /// Submits the pushed SQEs and waits for `wait` completions.
     fn submit(&mut self, wait: u32) {
         let tail = self.word(self.params.sq_off.tail);
         let to_submit = self.tail.wrapping_sub(tail.load(Ordering::Relaxed));
@@ -70,12 +75,12 @@ impl Ring {
         assert_eq!(enter(&call), Ok(to_submit));
     }
 
-    /// Takes so many CQEs, which must be there, with this result.
+    /// Takes so many CQEs, which must be there and have this result.
     fn reap(&mut self, count: u32, result: i32) {
         self.reap_any(count, &[result]);
     }
 
-    /// Takes so many CQEs, which must be there, with one of these results each.
+    /// Takes so many CQEs, which must be there and have one of these results each.
     fn reap_any(&mut self, count: u32, results: &[i32]) {
         let head = self.word(self.params.cq_off.head);
         let first = head.load(Ordering::Relaxed);
@@ -141,7 +146,7 @@ fn overflow(criterion: &mut Criterion) {
             }
             for round in 0..4 {
                 if round > 0 {
-                    ring.submit(1); // what is in the backlog comes into the CQ
+                    ring.submit(1); // the backlog moves into the CQ
                 }
                 ring.reap(8, 0);
             }
@@ -173,7 +178,7 @@ fn route(criterion: &mut Criterion) {
     });
 }
 
-/// One timeout armed and taken back among others.
+/// Arms and removes one timeout among others.
 fn timer(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("timer");
     let far = Timespec { tv_sec: 3600, tv_nsec: 0 };

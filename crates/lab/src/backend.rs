@@ -1,4 +1,4 @@
-//! Who does the work: our engine, the kernel's io_uring, and what a program would use instead.
+//! The backends: our engine, the kernel's io_uring, and the interfaces that a program would use instead.
 
 use crate::message::Program;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Backend {
     /// libanyring.so, preloaded into a program of the interface.
     Anyring,
-    /// The same program on the kernel's io_uring.
+    /// As [`Backend::Anyring`], on the kernel's io_uring.
     Kernel,
     /// Nonblocking calls, edge-triggered epoll.
     Epoll,
@@ -27,7 +27,7 @@ pub enum Backend {
     AnyringAio,
     /// As [`Backend::KernelAioPoll`], with libanyring.so preloaded.
     AnyringAioPoll,
-    /// Blocking calls, on threads where several are to overlap.
+    /// Blocking calls, on threads if several are to overlap.
     Threads,
     /// A queue in memory, and futex(2) to wake its reader.
     Futex,
@@ -36,7 +36,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// In the order in which tables have them.
+    /// All backends, in the order of tables.
     pub const ALL: [Backend; 13] = [
         Backend::Anyring,
         Backend::Kernel,
@@ -53,7 +53,7 @@ impl Backend {
         Backend::Libc,
     ];
 
-    /// As `--backends` and the JSON have it.
+    /// Returns the name in `--backends` and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Anyring => "anyring",
@@ -72,7 +72,7 @@ impl Backend {
         }
     }
 
-    /// As tables and charts have it.
+    /// Returns the name in tables and charts.
     pub fn title(self) -> &'static str {
         match self {
             Backend::Anyring => "anyring",
@@ -91,7 +91,7 @@ impl Backend {
         }
     }
 
-    /// The documentation that its program follows.
+    /// Returns the documentation that its program follows.
     pub fn follows(self) -> &'static str {
         match self {
             Backend::Anyring | Backend::Kernel => {
@@ -112,12 +112,12 @@ impl Backend {
         }
     }
 
-    /// Whether libanyring.so serves it.
+    /// True if libanyring.so serves it.
     pub fn is_ours(self) -> bool {
         matches!(self, Backend::Anyring | Backend::AnyringAio | Backend::AnyringAioPoll)
     }
 
-    /// The program that the worker is to be.
+    /// Returns the program that the worker is to be.
     pub fn program(self) -> Program {
         match self {
             Backend::Anyring | Backend::Kernel => Program::Uring,

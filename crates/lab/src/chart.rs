@@ -1,9 +1,9 @@
-//! Charts of a workload, drawn once and for both formats: SVG, whose colours follow the reader's scheme, and PNG.
+//! Charts of a workload, drawn by one code in two formats: SVG, whose colours follow the reader's scheme, and PNG.
 //!
-//! Bars lie, so that names have room on a phone; all of one unit in a chart have one scale, which begins at 0. Where
-//! rows have a place on an axis (depths, connections, percentiles) they become lines, which differ by dashes and markers,
-//! too. The figures are the medians. A chart stands for itself: its title, its unit, which way is better, and whose
-//! published figures it has are in the picture.
+//! Bars are horizontal, so that names have room on a phone. All bars of one unit in a chart share a scale that
+//! begins at zero. Rows with a place on an axis (depths, connections, percentiles) become lines, which differ also by
+//! dashes and markers. The figures are the medians. A chart is complete in itself: it has its title, its unit, the
+//! better direction, and the source of published figures.
 
 mod bars;
 mod canvas;
@@ -54,7 +54,7 @@ pub fn of(workload: &WorkloadReport) -> Vec<Chart<'_>> {
 }
 
 impl Chart<'_> {
-    /// For people, and without what a file name should not have.
+    /// Returns a readable name without characters that are unsuitable for files.
     pub fn file_name(&self) -> String {
         let text = match self.group == self.workload.name {
             true => self.group.to_owned(),
@@ -64,7 +64,7 @@ impl Chart<'_> {
         words.collect::<Vec<_>>().join("-").to_lowercase()
     }
 
-    /// What the chart is of.
+    /// Returns the chart's title.
     pub fn title(&self) -> String {
         match self.group == self.workload.name {
             true => self.workload.title.clone(),
@@ -76,14 +76,14 @@ impl Chart<'_> {
         self.workload.rows.iter().filter(|row| row.figure.group == self.group).collect()
     }
 
-    /// An SVG element for a page that has [`light_colours`] and [`dark_colours`] in its style.
+    /// Returns an SVG element for a page that has [`light_colours`] and [`dark_colours`] in its style.
     pub fn svg_element(&self, width: u32) -> Result<String, String> {
         let mut canvas = Canvas::svg(width, self.height(width)?);
         self.draw(&mut canvas)?;
         canvas.into_svg()
     }
 
-    /// A file of its own.
+    /// Returns an SVG file.
     pub fn svg_file(&self) -> Result<String, String> {
         let element = self.svg_element(WIDE)?;
         let style = format!("<style>@media (prefers-color-scheme: dark) {{ {} }}</style>", dark_colours());
@@ -91,14 +91,14 @@ impl Chart<'_> {
         Ok(format!("{}{style}{}", &element[..begin], &element[begin..]))
     }
 
-    /// A PNG file, at twice the size, in light colours.
+    /// Returns a PNG file, at twice the size, in light colours.
     pub fn png_file(&self) -> Result<Vec<u8>, String> {
         let mut canvas = Canvas::bitmap(WIDE, self.height(WIDE)?);
         self.draw(&mut canvas)?;
         canvas.into_png()
     }
 
-    /// What drawing needs: found by drawing, so that both agree.
+    /// Returns the height that drawing needs. It is found by drawing, so that both agree.
     fn height(&self, width: u32) -> Result<u32, String> {
         self.draw(&mut Canvas::svg(width, 1))
     }

@@ -1,5 +1,5 @@
-//! One page with everything in it: no script, nothing to fetch. Charts are inline SVG, once for a wide page and once for
-//! a phone; colours follow the reader's scheme.
+//! One page with everything in it: no script, nothing to fetch. Charts are inline SVG, one for a wide page and one for
+//! a phone. Colours follow the reader's scheme.
 
 use crate::backend::Backend;
 use crate::chart::{self, dark_colours, light_colours};
@@ -31,7 +31,7 @@ summary{cursor:pointer}details{margin:.75rem 0}
 svg text{font-family:system-ui,sans-serif}.f-paper{fill:none!important}
 ";
 
-/// The page.
+/// Returns the page.
 pub fn page(report: &Report) -> Result<String, String> {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -51,12 +51,12 @@ pub fn page(report: &Report) -> Result<String, String> {
     Ok(page)
 }
 
-/// Text between tags or in an attribute.
+/// Escapes text between tags or in an attribute.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-// Writing to a String cannot fail, so the results of `write!` below say nothing.
+// Writing to a String cannot fail, so the results of `write!` below are ignored.
 
 fn head(report: &Report, page: &mut String) {
     page.push_str("<h1>anyring beside the kernel's io_uring and the alternatives</h1>\n");
@@ -92,7 +92,7 @@ fn head(report: &Report, page: &mut String) {
     page.push_str("</dl>\n");
 }
 
-/// What a reader came for: each workload beside the kernel's io_uring in one line, which leads to its section.
+/// The main result: each workload beside the kernel's io_uring in one line, which links to its section.
 fn findings(report: &Report, page: &mut String) {
     page.push_str(
         "<section>\n<h2>Findings</h2>\n<p class=\"about\">How many figures of each workload are better on anyring than \

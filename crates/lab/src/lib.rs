@@ -1,9 +1,10 @@
-//! The lab: what things cost on our engine, on the kernel's io_uring, and on what a program would use instead.
+//! The lab: compares costs on our engine, on the kernel's io_uring, and on the interfaces that a program would use
+//! instead.
 //!
-//! A workload ([`workloads`]) says what is measured, on which backends. Each run is a process of its own,
-//! `anyring-lab-worker`: an ordinary program, the same on the kernel's io_uring and, with libanyring.so preloaded, on
-//! ours. [`worker`] starts it, [`message`] is what passes between, [`measure`] takes the turns, [`report`] holds what
-//! came out, and [`text`], [`chart`] and [`html`] show it.
+//! A workload ([`workloads`]) states the work and its backends. Each run is a separate process, `anyring-lab-worker`.
+//! That is an ordinary program, the same on the kernel's io_uring and, with libanyring.so preloaded, on ours.
+//! [`worker`] starts it, [`message`] has the messages between the two, and [`measure`] takes the turns. [`report`]
+//! holds the results, and [`text`], [`chart`] and [`html`] show them.
 
 pub mod backend;
 pub mod chart;

@@ -1,27 +1,28 @@
-//! The machine that the numbers come from.
+//! The machine of the measurements.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// What a reader has to know of a machine to compare.
+/// The properties of a machine that a reader needs for a comparison.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
-    /// How many processors this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
-    /// Whether a hypervisor is below.
+    /// True in a virtual machine.
     pub virtualised: bool,
     /// The kernel's release.
     pub kernel: String,
-    /// The processor's vulnerabilities for which the kernel does something that may cost time, and what.
+    /// The processor's vulnerabilities against which the kernel has a mitigation that may cost time, and that
+    /// mitigation.
     pub mitigations: Vec<String>,
-    /// Whether this user is root: some things need it.
+    /// True if this user is root, which some measurements need.
     pub root: bool,
 }
 
 impl Machine {
-    /// The machine this runs on; what it does not tell is `unknown`.
+    /// Describes this machine. Facts that it does not report are `unknown`.
     pub fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
@@ -41,7 +42,7 @@ impl Machine {
     }
 }
 
-/// What /sys says, without what does not affect this processor.
+/// Returns the mitigations in /sys, without vulnerabilities that do not affect this processor.
 fn mitigations() -> Vec<String> {
     let Ok(entries) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
         return vec!["unknown".to_owned()];

@@ -1,4 +1,4 @@
-//! Taking turns: every measurement on every backend, then again, so that a busy or slow moment meets all of them.
+//! Takes turns: every measurement on every backend, then again, so that a busy or slow moment affects all of them.
 
 use crate::backend::Backend;
 use crate::message::{self, Door, Reply, Task, Work};
@@ -11,20 +11,20 @@ use crate::workloads::{Measurement, Plan, Workload};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What the command line says of a measurement.
+/// The options of the command line for a measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Which backends, of those that a workload has; `None` for all.
+    /// The backends to measure, of those that a workload has; `None` for all.
     pub backends: Option<Vec<Backend>>,
-    /// Counted runs instead of the workload's own.
+    /// Number of counted runs, in place of the workload's own.
     pub runs: Option<usize>,
-    /// How programs of the interface reach io_uring.
+    /// The way in which programs of the interfaces reach io_uring.
     pub door: Door,
-    /// No turn is begun that would end after this, once two runs of each count.
+    /// No turn begins that would end after this, once each has two counted runs.
     pub deadline: Option<Instant>,
 }
 
-/// Counted turns that are taken whatever time they need.
+/// Number of counted turns that are taken whatever time they need.
 const LEAST_TURNS: usize = 2;
 
 /// One backend's runs of one measurement.
@@ -51,23 +51,23 @@ impl Options {
         Turns { measurement, runs: self.runs.unwrap_or(measurement.runs), sides }
     }
 
-    /// How many processes [`run`] will start, for a progress bar.
+    /// Returns the number of processes that [`run`] will start, for a progress bar.
     pub fn steps(&self, plan: &Plan) -> u64 {
         let one = |turns: Turns<'_>| (turns.sides.len() * (turns.runs + 1)) as u64;
         plan.measurements.iter().map(|measurement| one(self.turns(measurement))).sum()
     }
 }
 
-/// What came of a workload.
+/// The result of a workload.
 #[derive(Debug)]
 pub enum Measured {
     /// Figures, of one backend at least.
     Report(WorkloadReport),
-    /// No backend has any: why, in one line for people.
+    /// No backend has any: the reason, in one line for people.
     Nothing(String),
 }
 
-/// Measures. `progress` is told of each process that ended, and may end everything. The error is one line for people.
+/// Measures. Calls `progress` after each process; it may end the measurement. The error is one line for people.
 pub fn run(
     launcher: &Launcher,
     workload: &Workload,
@@ -127,7 +127,7 @@ pub fn run(
 }
 
 impl Side {
-    /// The first turn is dropped: it is a little slower.
+    /// Takes the reply of one turn. The first turn is dropped: it is a little slower.
     fn take(
         &mut self,
         backend: Backend,
@@ -150,7 +150,7 @@ impl Side {
                 return Err(format!("{backend} gave {} figures", measured.figures.len()));
             }
             Reply::Failed(why) => return Err(format!("{backend}: {why}")),
-            // A program of the interface that our engine does not serve is a fault, not a gap.
+            // A program of the interfaces that our engine does not serve is a fault, not a gap.
             Reply::Refused(refusal) if backend.is_ours() => return Err(format!("{backend}: {refusal}")),
             Reply::Refused(refusal) => refusal.to_string(),
             Reply::Missing(what) => what,
@@ -171,10 +171,10 @@ fn reply(launcher: &Launcher, backend: Backend, work: &Work, door: Door) -> Resu
     launcher.run(backend, &task, None)
 }
 
-/// A program that does nothing, on every machine.
+/// A program that does nothing, and is on every machine.
 const PROGRAM: &str = "/bin/true";
 
-/// [`Work::Start`], with the variables that `anyring run` sets or with none.
+/// Does [`Work::Start`], with the variables that `anyring run` sets or with none.
 fn time_starts(launcher: &Launcher, backend: Backend, times: u32) -> Result<Reply, String> {
     let preload = format!("LD_PRELOAD={}", launcher.library().display());
     let program = match backend {
@@ -189,7 +189,7 @@ fn time_starts(launcher: &Launcher, backend: Backend, times: u32) -> Result<Repl
     Ok(Reply::Measured(message::Measured { figures, ..Default::default() }))
 }
 
-/// Asks the loader whether it loads the library into the program: a static one would ignore it.
+/// Checks that the loader loads the library into the program: a static one would ignore it.
 fn check_loaded(launcher: &Launcher) -> Result<(), String> {
     let mut command = std::process::Command::new(PROGRAM);
     let output =
@@ -203,8 +203,8 @@ fn check_loaded(launcher: &Launcher) -> Result<(), String> {
     }
 }
 
-/// One more run of the kernel's side, not timed, with its tracepoint on. Without it, what the worker saw of io-wq's
-/// threads has to do.
+/// Makes one more run of the kernel's side, untimed, with its tracepoint on. If that is unavailable, the worker's
+/// count of io-wq's threads must do.
 fn count_punted(launcher: &Launcher, side: &mut Side, work: &Work, door: Door) -> Result<(), String> {
     let Ok(counter) = PuntCounter::new() else { return Ok(()) };
     let task = Task { program: Backend::Kernel.program(), door, work: work.clone() };
@@ -224,7 +224,7 @@ fn rows<'a>(turns: &'a Turns<'a>) -> impl Iterator<Item = Row> + 'a {
             let runs = runs(side);
             let pairs: Vec<_> = ours.iter().copied().zip(runs.iter().copied()).collect();
             let compared = !pairs.is_empty() && *backend != Backend::Anyring;
-            // A ratio to nothing says nothing.
+            // A ratio to 0 means nothing.
             let ratio = compared && runs.iter().all(|run| *run > 0.0);
             Column {
                 backend: *backend,

@@ -1,10 +1,11 @@
-//! What passes between the lab and its worker process: a task as JSON in the one argument, one line of JSON back.
+//! The messages between the lab and its worker process: a task as JSON in the one argument, and one line of JSON as
+//! reply.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// How a program of the interface reaches io_uring, and Linux AIO.
+/// The way in which a program of the interfaces reaches io_uring, and Linux AIO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Door {
@@ -12,11 +13,11 @@ pub enum Door {
     Liburing,
     /// libc's `syscall()`.
     Libc,
-    /// System call instructions of its own.
+    /// Its own system call instructions.
     Raw,
 }
 
-/// Which program the worker is. It does not know who serves [`Program::Uring`], [`Program::Aio`] and
+/// The program that the worker is. It does not know the server of [`Program::Uring`], [`Program::Aio`] and
 /// [`Program::AioPoll`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -34,14 +35,14 @@ pub enum Program {
     Libc,
 }
 
-/// What a worker is to do.
+/// A worker's task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// As which program.
+    /// The program to be.
     pub program: Program,
-    /// For programs of the interfaces.
+    /// The way to the interfaces, for programs of these.
     pub door: Door,
-    /// What.
+    /// The measurement.
     pub work: Work,
 }
 
@@ -49,54 +50,54 @@ pub struct Task {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// Submit and reap NOPs, `batch` at a time, `operations` in all (a multiple of `batch`): ns a NOP.
+    /// Submit and reap NOPs, `batch` at a time, `operations` in all (a multiple of `batch`): ns for each NOP.
     Nop {
-        /// SQEs a submit call.
+        /// SQEs in a submit call.
         batch: u32,
-        /// How many are timed.
+        /// Number of timed operations.
         operations: u64,
     },
-    /// Call `syscall(SYS_getpid)` so many times: ns a call.
+    /// Call `syscall(SYS_getpid)` so many times: ns for each call.
     Syscall {
-        /// How many are timed.
+        /// Number of timed calls.
         calls: u64,
     },
     /// Start /bin/true so many times; done by the lab itself: the median, us.
     Start {
-        /// How many are timed.
+        /// Number of timed starts.
         times: u32,
     },
     /// Read from and write to many pipes: ms in all.
     Pipes(Pipes),
-    /// Read a file: ns a block.
+    /// Read a file: ns for each block.
     Files(Files),
-    /// Serve TCP connections that echo: ns a message.
+    /// Serve TCP connections that echo: ns for each message.
     Echo(Echo),
     /// Arm and cancel timeouts: ns for both.
     ArmAndCancel(ArmAndCancel),
     /// Let timeouts fire: mean and greatest lateness, us.
     Fire {
-        /// How many.
+        /// Number of timeouts.
         timeouts: u32,
         /// Spread evenly over this time.
         over_ms: u32,
     },
-    /// Wait on many descriptors of which few become ready: ns for one that does.
+    /// Wait on many descriptors, few of them ready at a time: ns for each that becomes ready.
     Polls(Polls),
     /// Pass tokens from pipe to pipe: passes a second.
     TokenPasses(TokenPasses),
     /// Do nothing: us of CPU in all, KiB resident for each ring.
     Idle {
-        /// How many rings.
+        /// Number of rings.
         rings: u32,
-        /// For how long.
+        /// Time to wait, in ms.
         for_ms: u32,
     },
     /// Send messages from one thread to another: see [`Messages`].
     Messages(Messages),
-    /// Send from several threads to one: ns and us of CPU a message.
+    /// Send from several threads to one: ns and us of CPU for each message.
     FanIn(FanIn),
-    /// Accept connections in one thread and serve each in another: us a connection.
+    /// Accept connections in one thread and serve each in another: us for each connection.
     FanOut(FanOut),
     /// Write blocks with O_DIRECT, one request at a time: the median, us.
     DirectWrites(DirectWrites),
@@ -107,55 +108,55 @@ pub enum Work {
 /// The published measurement of nonblocking pipes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pipes {
-    /// How many pipes.
+    /// Number of pipes.
     pub pipes: u32,
-    /// How often each is read and written.
+    /// Number of times that each is read and written.
     pub rounds: u32,
-    /// Whether data is there when the read is submitted.
+    /// True if data is there when the read is submitted.
     pub ready: bool,
-    /// Whether every request is to go to a worker (IOSQE_ASYNC; a thread pool does so anyway).
+    /// True if every request is to go to a worker (IOSQE_ASYNC; a thread pool does so anyway).
     pub forced: bool,
 }
 
-/// Reading blocks of a file whose contents [`crate::scratch::word_at`] tells.
+/// Reading blocks of a file with the contents of [`crate::scratch::word_at`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Files {
     /// The file.
     pub path: PathBuf,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Bytes a read.
+    /// Bytes in a read.
     pub block: u32,
     /// Reads in flight.
     pub depth: u32,
-    /// At random places instead of one after the other.
+    /// True: at random places. False: one after the other.
     pub random: bool,
-    /// Past the page cache.
+    /// True: bypass the page cache.
     pub direct: bool,
     /// Reads in all.
     pub operations: u64,
 }
 
-/// A TCP server on loopback; the client is a process of its own.
+/// A TCP server on loopback; the client is a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Echo {
     /// Connections at the same time.
     pub connections: u32,
-    /// Bytes a message.
+    /// Bytes in a message.
     pub bytes: u32,
     /// Messages in all, over all connections.
     pub messages: u64,
-    /// How the ring is used.
+    /// The way in which the ring is used.
     pub style: EchoStyle,
 }
 
-/// How a ring serves connections.
+/// The way in which a ring serves connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EchoStyle {
-    /// A RECV, then a SEND, ring without flags.
+    /// A RECV, then a SEND, on a ring without flags.
     Plain,
-    /// The same with IORING_SETUP_DEFER_TASKRUN and SINGLE_ISSUER.
+    /// As [`EchoStyle::Plain`], with IORING_SETUP_DEFER_TASKRUN and SINGLE_ISSUER.
     DeferTaskrun,
     /// A multishot RECV with a buffer ring.
     Multishot,
@@ -164,9 +165,9 @@ pub enum EchoStyle {
 /// Timeouts far in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArmAndCancel {
-    /// How many are armed before the first is cancelled.
+    /// Number of timeouts armed before the first is cancelled.
     pub timeouts: u32,
-    /// Which are cancelled first.
+    /// The order in which they are cancelled.
     pub order: CancelOrder,
 }
 
@@ -183,11 +184,11 @@ pub enum CancelOrder {
 /// Eventfds that are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Polls {
-    /// How many never become ready.
+    /// Number of eventfds that never become ready.
     pub idle: u32,
-    /// How many become ready in each round.
+    /// Number of eventfds that become ready in each round.
     pub active: u32,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u32,
 }
 
@@ -196,51 +197,56 @@ pub struct Polls {
 pub struct TokenPasses {
     /// Pipes that they go round.
     pub active: u32,
-    /// Pipes beside them that are waited on and stay empty.
+    /// Further pipes that are waited on and stay empty.
     pub idle: u32,
-    /// How many there are, at most one for each active pipe.
+    /// Number of tokens, at most one for each active pipe.
     pub tokens: u32,
     /// Bytes of each, 12 at least.
     pub bytes: u32,
-    /// How many passes are timed, of all tokens together; poll(2) makes fewer.
+    /// Number of timed passes, of all tokens together; poll(2) makes fewer.
     pub passes: u64,
-    /// Events of Linux AIO are read from the completion ring in memory, and waited for only when there is none.
+    /// Events of Linux AIO are read from the completion ring in memory. The program waits for them only if there is
+    /// none.
     pub from_memory: bool,
 }
 
-/// Messages at a steady rate. The figures: percentiles of what sending cost the sender, percentiles of the time until
-/// the receiver had it (both [`crate::statistics::PERCENTILES`], ns), messages not sent in % of those that the time
-/// had room for, CPU us a message. [`Program::Libc`] sends nothing: the third of them alone.
+/// Messages at a steady rate. The figures, in this order:
+///
+/// - Percentiles of the time that sending took the sender, in ns ([`crate::statistics::PERCENTILES`]).
+/// - Percentiles of the time until the receiver had the message, likewise.
+/// - Messages not sent, in % of those that the time had room for. [`Program::Libc`] sends nothing and has this figure
+///   alone.
+/// - CPU time in us for each message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
-    /// From when one message was sent until the next one is. What the sender itself takes to note a time is not counted.
+    /// Time from the end of one send to the next. The time in which the sender notes the time does not count.
     pub delay_us: u32,
-    /// For how long.
+    /// Time of the run, in ms.
     pub for_ms: u32,
-    /// What the receiver does.
+    /// The receiver's behaviour.
     pub receiver: Receiver,
 }
 
-/// What the thread that gets messages does until one comes.
+/// The behaviour of the thread that receives messages until one comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Receiver {
-    /// It looks all the time.
+    /// Polls all the time.
     Looks,
-    /// It waits, in enter, epoll_wait or futex.
+    /// Waits in enter, epoll_wait or futex.
     Waits,
 }
 
-/// Messages from several threads, as fast as they are taken.
+/// Messages from several threads, as fast as they are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FanIn {
-    /// How many threads send.
+    /// Number of threads that send.
     pub senders: u32,
-    /// How many messages each of them sends, below 2^24.
+    /// Number of messages that each of them sends, below 2^24.
     pub each: u32,
 }
 
-/// TCP connections on loopback, from a client that is a process of its own.
+/// TCP connections on loopback, from a client that is a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FanOut {
     /// Threads that serve.
@@ -256,49 +262,49 @@ pub struct FanOut {
 pub struct DirectWrites {
     /// A block device or a file.
     pub path: PathBuf,
-    /// Bytes a write.
+    /// Bytes in a write.
     pub bytes: u32,
     /// With IOSQE_ASYNC.
     pub forced: bool,
-    /// How many.
+    /// Number of writes.
     pub writes: u32,
 }
 
-/// Requests one at a time, in each round one as it comes and, if `forced`, one with IOSQE_ASYNC, in changing order. The
-/// figures of each round that counts: us from the submission to the CQE and us of the submitting call, of the one, then of
-/// the other. The counts: how many went which way ([`Way::count`]), `short` transfers, and `cached` reads that were to
-/// find no page.
+/// Requests one at a time. Each round makes one as it comes and, if `forced`, one with IOSQE_ASYNC; which is first
+/// alternates. Each round that counts has figures of the one, then of the other. These are us from the submission to the
+/// CQE, and us of the submitting call. The counts are the number of requests by way ([`Way::count`]), `short` transfers, and
+/// `cached` reads that should have found no page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paired {
-    /// On what.
+    /// The subject of the requests.
     pub on: On,
     /// READ, WRITE, RECV or SEND.
     pub opcode: Transferring,
-    /// Bytes a request.
+    /// Bytes in a request.
     pub bytes: u32,
-    /// What a request meets.
+    /// The situation that a request finds.
     pub situation: Situation,
-    /// How many at most count, after one that is dropped if `forced`.
+    /// The most rounds that count, after one that is dropped if `forced`.
     pub rounds: u32,
-    /// No round is begun after this time, once [`crate::statistics::LEAST_RUNS`] count.
+    /// No round begins after this time, in ms, once [`crate::statistics::LEAST_RUNS`] count.
     pub for_ms: u32,
-    /// Whether there are requests with IOSQE_ASYNC.
+    /// True if there are requests with IOSQE_ASYNC.
     pub forced: bool,
 }
 
-/// A descriptor of this kind.
+/// The kind of descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum On {
-    /// A file or block device. Writes write what is there again.
+    /// A file or block device. Writes write the present contents again.
     Path(PathBuf),
-    /// An end of a pipe of its own.
+    /// An end of a new pipe.
     Pipe,
-    /// An end of a TCP connection of its own, on loopback.
+    /// An end of a new TCP connection on loopback.
     Tcp,
 }
 
-/// The operations that advice is given on.
+/// The operations that advice can be given on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[allow(missing_docs)]
@@ -310,7 +316,7 @@ pub enum Transferring {
 }
 
 impl Transferring {
-    /// Whether it takes bytes from memory.
+    /// True if it takes bytes from memory.
     pub fn is_write(self) -> bool {
         matches!(self, Transferring::Write | Transferring::Send)
     }
@@ -327,41 +333,41 @@ impl From<Transferring> for anyring_abi::Opcode {
     }
 }
 
-/// What a request meets.
+/// The situation that a request finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Situation {
     /// Its pages are in the page cache.
     Cached,
-    /// None of its pages is.
+    /// None of its pages is in the page cache.
     Uncached,
-    /// It goes past the page cache (O_DIRECT).
+    /// The file is open with O_DIRECT, without the page cache.
     Direct,
     /// The data, or the room for it, is there.
     Ready,
-    /// It comes after the submission.
+    /// The data, or the room for it, comes after the submission.
     Waiting,
 }
 
-/// The way that a request went.
+/// The way in which a request completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
     /// Its CQE was there when the submitting call returned.
     Inline,
-    /// It was begun in the submitting call, and completed without any thread's help when the device was done.
+    /// The submitting call began it, and it completed without any thread's help when the device was done.
     Device,
-    /// It waited to become ready.
+    /// Completed after a wait for readiness.
     Poll,
-    /// A worker thread had to do with it.
+    /// Completed with the help of a worker thread.
     Worker,
 }
 
 impl Way {
-    /// In the order of tables.
+    /// All ways, in the order of tables.
     pub const ALL: [Way; 4] = [Way::Inline, Way::Device, Way::Poll, Way::Worker];
 
-    /// As tables and the JSON have it.
+    /// Returns the name in tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Way::Inline => "inline",
@@ -371,21 +377,21 @@ impl Way {
         }
     }
 
-    /// The name of the count.
+    /// Returns the name of the count.
     pub fn count(self, forced: bool) -> String {
         format!("{}{}", if forced { "forced " } else { "" }, self.name())
     }
 }
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// It was done, and every result was as it must be.
+    /// Done, and every result was right.
     Measured(Measured),
-    /// An interface is not to be had here.
+    /// An interface is unavailable here.
     Refused(Refusal),
-    /// It cannot be measured here: what is missing, and how to have it.
+    /// The task cannot be measured here: the missing part, and how to get it.
     Missing(String),
     /// A result was wrong.
     Failed(String),
@@ -394,37 +400,37 @@ pub enum Reply {
 /// A task that was done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// As [`Work`] says, in its order.
+    /// The figures that [`Work`] names, in its order.
     pub figures: Vec<f64>,
-    /// What was counted beside.
+    /// Further counts.
     pub counts: BTreeMap<String, u64>,
-    /// What proves who served it, for programs of the interface.
+    /// The proof of the server, for programs of the interfaces.
     pub proof: Option<Proof>,
 }
 
-/// What a program of the interface can tell of who served it.
+/// The facts by which a program of the interfaces can identify its server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// The file whose function was called, by dladdr(3); for the raw door there is none.
+    /// The file whose function was called, from dladdr(3); none for the raw door.
     pub provider: Option<String>,
-    /// What /proc/self/fd says that the ring's descriptor is.
+    /// The ring's descriptor in /proc/self/fd.
     pub ring: Option<String>,
-    /// CQEs that were reaped.
+    /// Number of CQEs reaped.
     pub completions: u64,
-    /// Those of them that had a negative result.
+    /// Number of these with a negative result.
     pub negative: u64,
 }
 
-/// An interface that answered with an error.
+/// An interface that returned an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Who answered.
+    /// The call that returned it.
     pub call: String,
-    /// With which error number.
+    /// The error number.
     pub errno: i32,
 }
 
-/// An error as other commands print it.
+/// Formats an error as other commands print it.
 pub fn in_words(error: &std::io::Error) -> String {
     error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
 }

@@ -1,4 +1,4 @@
-//! What came out of a measurement: the JSON that docs/lab.md describes.
+//! The results of measurements: the JSON that docs/lab.md describes.
 
 use crate::backend::Backend;
 use crate::machine::Machine;
@@ -7,144 +7,144 @@ use crate::statistics::{Estimate, Summary};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of this layout; it grows when a field changes its meaning or goes away.
+/// The version of this layout. It grows when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
-/// Everything that one command measured.
+/// All measurements of one command.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Our version.
+    /// The version of anyring.
     pub version: String,
-    /// Seconds since 1970 when it was begun.
+    /// Seconds since 1970 at the beginning.
     pub unix_time: u64,
-    /// Whether the work was cut down to see that it runs: no figure of it is worth anything.
+    /// True if the work was cut down to check that it runs: its figures mean nothing.
     pub quick: bool,
-    /// How the programs of the interface reached io_uring.
+    /// The way in which the programs of the interfaces reached io_uring.
     pub door: Door,
-    /// Where.
+    /// The machine of the measurements.
     pub machine: Machine,
-    /// What was measured.
+    /// The measured workloads.
     pub workloads: Vec<WorkloadReport>,
-    /// Workloads of which nothing could be measured here, and why: a line each.
+    /// Workloads without any measurement here, with the reason: one line each.
     pub skipped: Vec<String>,
 }
 
 /// One workload.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WorkloadReport {
-    /// As on the command line.
+    /// The name on the command line.
     pub name: String,
-    /// In a few words.
+    /// The title, in a few words.
     pub title: String,
-    /// What is done, and what a figure is.
+    /// The work, and the meaning of a figure.
     pub about: String,
-    /// What the axis of a chart has, where rows have an `x`.
+    /// The name of a chart's axis, if rows have an `x`.
     pub axis: String,
-    /// Places on that axis that mean something.
+    /// Meaningful places on that axis.
     pub marks: Vec<Mark>,
     /// Counted runs of each figure, after one that is dropped.
     pub runs: usize,
     /// The figures.
     pub rows: Vec<Row>,
-    /// What follows from several of them.
+    /// Comparisons between figures.
     pub comparisons: Vec<Comparison>,
-    /// What a reader must know of this measurement.
+    /// Notes that a reader needs.
     pub notes: Vec<String>,
 }
 
 /// A place on a chart's axis.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mark {
-    /// Where.
+    /// The place on the axis.
     pub x: f64,
-    /// What is there.
+    /// The text at that place.
     pub label: String,
 }
 
 /// Two figures of one workload, as the ratio of their medians.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Comparison {
-    /// What is divided by what.
+    /// The two figures: dividend and divisor.
     pub what: String,
-    /// Whose figures, or in which chart.
+    /// The backend of the figures, or the chart.
     pub of: String,
     /// The ratio, with its interval.
     #[serde(flatten)]
     pub ratio: Estimate,
 }
 
-/// One thing that was measured on several backends.
+/// One figure, measured on several backends.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// What.
+    /// The figure.
     #[serde(flatten)]
     pub figure: Figure,
-    /// In the order of [`Backend::ALL`].
+    /// The backends' columns, in the order of [`Backend::ALL`].
     pub columns: Vec<Column>,
 }
 
-/// What a number is.
+/// The meaning of a number.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Figure {
-    /// Figures of one group belong into one chart.
+    /// The group. Figures of one group are in one chart.
     pub group: String,
-    /// What it is, within the group.
+    /// The name, within the group.
     pub name: String,
     /// Its unit.
     pub unit: String,
-    /// Whether higher is better, as of rates; of everything else lower is.
+    /// True if higher is better, as for rates. For all other figures lower is better.
     pub more_is_better: bool,
-    /// What the axis of its chart has, if that is not the workload's.
+    /// The name of its chart's axis, if that is not the workload's.
     pub axis: Option<String>,
-    /// Where it is on a chart's axis, if the group has one.
+    /// The place on a chart's axis, if the group has one.
     pub x: Option<f64>,
-    /// Tells figures of one place apart: a line of its own.
+    /// Distinguishes figures at one place: each variant has its own line in the chart.
     pub variant: Option<String>,
-    /// Whether the table on the terminal has it.
+    /// True if the table on the terminal has it.
     pub headline: bool,
-    /// What others published of the same measurement, on their machines.
+    /// Published figures of the same measurement, on other machines.
     pub published: Vec<Published>,
 }
 
 /// One backend's figures.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Column {
-    /// Whose.
+    /// The backend.
     pub backend: Backend,
-    /// Each counted run, in the order in which they were made.
+    /// Each counted run, in the order of the runs.
     pub runs: Vec<f64>,
-    /// Of them; `None` when there are none.
+    /// The summary of the runs; `None` if there are none.
     pub summary: Option<Summary>,
-    /// Why there are none.
+    /// The reason why there are none.
     pub missing: Option<String>,
-    /// The medians' anyring / this, with its interval.
+    /// Anyring's median / this backend's, with its interval.
     pub ratio: Option<Estimate>,
-    /// The medians' anyring - this, with its interval.
+    /// Anyring's median - this backend's, with its interval.
     pub difference: Option<Estimate>,
-    /// What was counted beside: the greatest of all runs.
+    /// Further counts: the greatest of all runs.
     pub counts: BTreeMap<String, u64>,
 }
 
-/// A figure that somebody published.
+/// A published figure.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Published {
-    /// What it is of.
+    /// The subject of the figure.
     pub label: String,
     /// The mean or percentile, in the row's unit.
     pub value: f64,
-    /// Standard deviation, least and greatest, where they were published.
+    /// Standard deviation, least and greatest, if they were published.
     pub spread: Option<[f64; 3]>,
-    /// By whom, where.
+    /// The publisher and the place.
     pub source: String,
 }
 
 impl Report {
-    /// The report that `json` is.
+    /// Parses a report from JSON.
     ///
     /// # Errors
-    /// Why it is none, or none of this version's layout.
+    /// If `json` is not a report, or has the layout of another version.
     pub fn from_json(json: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Layout {
@@ -160,34 +160,34 @@ impl Report {
 }
 
 impl Row {
-    /// This backend's column.
+    /// Returns this backend's column.
     pub fn column(&self, backend: Backend) -> Option<&Column> {
         self.columns.iter().find(|column| column.backend == backend)
     }
 }
 
 impl WorkloadReport {
-    /// The groups, in order.
+    /// Returns the groups, in order.
     pub fn groups(&self) -> Vec<(&str, Vec<&Row>)> {
         grouped(&self.rows, |row| &row.figure.group)
     }
 }
 
-/// How anyring's figures of a workload lie beside those of another backend.
+/// The comparison of anyring's figures of a workload with those of another backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Finding {
-    /// Figures of which the whole interval of the ratio is on the better side of 1.
+    /// Number of figures whose ratio has its whole interval on the better side of 1.
     pub better: usize,
-    /// On the worse side.
+    /// Number of figures with the interval on the worse side.
     pub worse: usize,
-    /// The interval holds 1, or there is none.
+    /// Number of figures whose interval contains 1, or that have none.
     pub neither: usize,
-    /// The least and the greatest anyring / other.
+    /// The least and the greatest ratio anyring / other.
     pub ratios: [f64; 2],
 }
 
 impl Finding {
-    /// Of the workload's figures that both have; `None` if there is no such figure.
+    /// Compares the workload's figures that both have. `None` if there is no such figure.
     pub fn of(workload: &WorkloadReport, other: Backend) -> Option<Self> {
         let mut finding = Finding { better: 0, worse: 0, neither: 0, ratios: [f64::INFINITY, f64::NEG_INFINITY] };
         for row in &workload.rows {
@@ -207,7 +207,7 @@ impl Finding {
     }
 }
 
-/// Those of one name together, names in the order in which they come first.
+/// Groups items by name. The names are in the order of their first item.
 pub fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<(&str, Vec<&T>)> {
     let mut groups: Vec<(&str, Vec<&T>)> = Vec::new();
     for one in all {

@@ -1,4 +1,4 @@
-//! Files and loop devices that a measurement needs, gone when it ends.
+//! Files and loop devices for a measurement, removed at its end.
 
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -6,8 +6,8 @@ use std::io::{BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// The word at this offset (a multiple of 8) of every file that [`Scratch::file`] makes: different in each place, so that
-/// a block from the wrong place shows.
+/// Returns the word at this offset (a multiple of 8) of every file that [`Scratch::file`] makes. It differs in each
+/// place, so that a block from the wrong place shows.
 pub fn word_at(offset: u64) -> u64 {
     offset.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -16,10 +16,10 @@ pub fn word_at(offset: u64) -> u64 {
 #[derive(Debug)]
 pub struct Scratch {
     folder: tempfile::TempDir,
-    /// Limits of devices, each in its file of sysfs, as they were before. A device keeps what it is given, for whoever has
-    /// it next.
+    /// Earlier limits of devices, each with its file in sysfs. A device keeps a limit for its next user, so they are
+    /// restored.
     limits: Vec<(PathBuf, String)>,
-    /// Held open: a loop device that clears itself does so at the last close.
+    /// Open files: a loop device that clears itself does so at the last close.
     devices: Vec<File>,
 }
 
@@ -32,7 +32,8 @@ impl Drop for Scratch {
 }
 
 impl Scratch {
-    /// In TMPDIR, or else in /var/tmp: /tmp, the last choice, is often in memory, where O_DIRECT means nothing.
+    /// Makes the folder in TMPDIR, or else in /var/tmp. The last choice is /tmp, which is often in memory, where
+    /// O_DIRECT means nothing.
     pub fn new() -> Result<Self, String> {
         let on_disk = || Some(PathBuf::from("/var/tmp")).filter(|folder| folder.is_dir());
         let named = std::env::var_os("TMPDIR").map(PathBuf::from);
@@ -42,7 +43,7 @@ impl Scratch {
         Ok(Scratch { folder, limits: Vec::new(), devices: Vec::new() })
     }
 
-    /// A file of `bytes` bytes (a multiple of 8), as [`word_at`] says, on the disk.
+    /// Makes a file of `bytes` bytes (a multiple of 8) on the disk, with the contents of [`word_at`].
     pub fn file(&self, name: &str, bytes: u64) -> Result<PathBuf, String> {
         let path = self.folder.path().join(name);
         let write = || {
@@ -56,7 +57,7 @@ impl Scratch {
         Ok(path)
     }
 
-    /// A loop device on a file of `bytes` zero bytes. The error says in one line what is missing.
+    /// Makes a loop device on a file of `bytes` zero bytes. The error says in one line what is missing.
     pub fn loop_device(&mut self, bytes: u64) -> Result<PathBuf, String> {
         let path = self.folder.path().join("device");
         let backing = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
@@ -70,13 +71,13 @@ impl Scratch {
         Ok(name)
     }
 
-    /// Has a device of [`loop_device`](Self::loop_device) take this much in one request as long as we live, if sysfs lets
-    /// us, and tells what holds now.
+    /// Limits the size of one request to a device of [`loop_device`](Self::loop_device), as long as this value lives
+    /// and if sysfs permits it. Returns the limits now in effect.
     pub fn limit_requests(&mut self, device: &Path, sectors_kib: u64) -> Option<RequestLimits> {
         let queue = Path::new("/sys/block").join(device.file_name()?).join("queue");
         let file = queue.join("max_sectors_kb");
         let before = std::fs::read_to_string(&file).ok()?;
-        // Where it is read-only the device's own limit is told.
+        // If it is read-only, the device's own limit is returned.
         if std::fs::write(&file, sectors_kib.to_string()).is_ok() {
             self.limits.push((file, before));
         }
@@ -113,7 +114,7 @@ struct LoopConfig {
 
 const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
 
-/// A device of 512-byte blocks that goes past the page cache to `backing`.
+/// Attaches a device of 512-byte blocks to `backing`, with O_DIRECT.
 fn attach(backing: &File) -> std::io::Result<(File, PathBuf)> {
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
     loop {
@@ -134,23 +135,23 @@ fn attach(backing: &File) -> std::io::Result<(File, PathBuf)> {
             return Ok((device, name));
         }
         let error = std::io::Error::last_os_error();
-        // Somebody else took it meanwhile.
+        // Another process took it meanwhile.
         if error.raw_os_error() != Some(libc::EBUSY) {
             return Err(error);
         }
     }
 }
 
-/// How much a block device takes in one request.
+/// The size of the requests that a block device takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct RequestLimits {
     /// `queue/max_sectors_kb`.
     pub sectors_kib: u64,
-    /// `queue/max_segments`, if no two of a request's pages lie one behind the other in physical memory.
+    /// `queue/max_segments` in KiB, if no two of a request's pages are adjacent in physical memory.
     pub segments_kib: u64,
 }
 
-/// What a device's folder `queue` in sysfs says.
+/// Reads the limits from a device's folder `queue` in sysfs.
 pub fn request_limits(queue: &Path) -> Option<RequestLimits> {
     let number = |name: &str| std::fs::read_to_string(queue.join(name)).ok()?.trim().parse::<u64>().ok();
     Some(RequestLimits { sectors_kib: number("max_sectors_kb")?, segments_kib: number("max_segments")? * 4 })

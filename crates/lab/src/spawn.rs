@@ -1,4 +1,4 @@
-//! Starting a program many times, with nothing but the system calls in the timed part.
+//! Starts a program many times, with only the system calls in the timed part.
 
 use std::ffi::{c_char, CString};
 use std::time::Instant;
@@ -11,14 +11,15 @@ pub struct Program {
 }
 
 impl Program {
-    /// `environment` holds `NAME=value` strings. The error is one line for people.
+    /// Makes it from `NAME=value` strings. The error is one line for people.
     pub fn new(path: &str, environment: &[&str]) -> Result<Self, String> {
         let string = |text: &str| CString::new(text).map_err(|_| format!("a NUL byte in {text:?}"));
         let environment = environment.iter().map(|variable| string(variable)).collect::<Result<_, _>>()?;
         Ok(Program { path: string(path)?, environment })
     }
 
-    /// Runs it once, from posix_spawn(3) to the end of waitpid(2): ns. An error unless it exits with 0.
+    /// Runs it once. Returns the time from posix_spawn(3) to the end of waitpid(2) in ns, or an error unless it exits
+    /// with 0.
     pub fn time_ns(&self) -> Result<f64, String> {
         let failure =
             |what: &str, error: std::io::Error| format!("{what} {}: {error}", self.path.to_string_lossy());
@@ -43,7 +44,7 @@ impl Program {
         if error != 0 {
             return Err(failure("starting", std::io::Error::from_raw_os_error(error)));
         }
-        // SAFETY: `status` is writable; the child is ours and nobody else waits for it.
+        // SAFETY: `status` is writable; the child is ours and no other code waits for it.
         while unsafe { libc::waitpid(pid, &mut status, 0) } == -1 {
             let error = std::io::Error::last_os_error();
             if error.kind() != std::io::ErrorKind::Interrupted {

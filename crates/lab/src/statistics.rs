@@ -1,7 +1,7 @@
-//! Medians and how far to trust them.
+//! Medians and their confidence intervals.
 //!
-//! The two sides of a comparison are measured in turns, so that run i of one and run i of the other saw the same
-//! machine. They are therefore kept, and resampled, as pairs.
+//! The two sides of a comparison are measured in turns: run i of one and run i of the other see the same
+//! machine. So they are kept, and resampled, as pairs.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +25,10 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of at least one run.
+    /// Summarises at least one run.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn of(runs: &[f64]) -> Self {
         let sorted = sorted(runs);
         let mean = runs.iter().sum::<f64>() / runs.len() as f64;
@@ -43,70 +43,70 @@ impl Summary {
     }
 }
 
-/// The [`PERCENTILES`] of at least one value.
+/// Returns the [`PERCENTILES`] of at least one value.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn percentiles(values: &[f64]) -> Vec<f64> {
     let sorted = sorted(values);
     PERCENTILES.iter().map(|percentile| quantile(&sorted, percentile / 100.0)).collect()
 }
 
-/// The median of at least one value.
+/// Returns the median of at least one value.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
 
-/// What two medians say together, with the interval that holds 95 % of it (or more: [`Estimate::ratio_among`]) when the
-/// runs are drawn again.
+/// The comparison of two medians, with the interval that holds 95 % of it if the runs are resampled. Some intervals
+/// hold more: [`Estimate::ratio_among`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// From the runs as they were.
+    /// The comparison of the runs as measured.
     pub value: f64,
     /// The interval's lower and upper end; `None` with fewer than [`LEAST_RUNS`].
     pub interval: Option<[f64; 2]>,
 }
 
 impl Estimate {
-    /// median(first) / median(second).
+    /// Estimates median(first) / median(second).
     ///
     /// # Panics
-    /// When `pairs` is empty.
+    /// If `pairs` is empty.
     pub fn ratio(pairs: &[(f64, f64)]) -> Self {
         Estimate::ratio_among(pairs, 1)
     }
 
-    /// The same as one of `family` ratios, whose intervals hold 95 % together: each has its part of the 5 % (Bonferroni).
+    /// Estimates one of `family` ratios, whose intervals hold 95 % together: each has its part of the 5 % (Bonferroni).
     ///
     /// # Panics
-    /// When `pairs` is empty.
+    /// If `pairs` is empty.
     pub fn ratio_among(pairs: &[(f64, f64)], family: usize) -> Self {
         bootstrap(pairs, family, |first, second| first / second)
     }
 
-    /// median(first) - median(second).
+    /// Estimates median(first) - median(second).
     ///
     /// # Panics
-    /// When `pairs` is empty.
+    /// If `pairs` is empty.
     pub fn difference(pairs: &[(f64, f64)]) -> Self {
         bootstrap(pairs, 1, |first, second| first - second)
     }
 }
 
-/// Fewer runs than these would look surer than they are: an interval cannot be wider than its runs lie apart, and 5 of
-/// them hold the true median between them in 94 of 100 cases, 3 in 75.
+/// The fewest runs for an interval. Fewer would look more certain than they are, since an interval cannot be wider than
+/// the range of its runs. 5 runs have the true median in their range in 94 of 100 cases, 3 in 75.
 pub const LEAST_RUNS: usize = 5;
 
-/// Enough that the interval's ends move by less than they are printed with.
+/// Enough that the interval's ends move by less than the printed precision.
 const RESAMPLES: usize = 2000;
-/// The same runs give the same interval.
+/// A constant seed, so that the same runs give the same interval.
 const SEED: u64 = 0x616e_7972_696e_6721;
 
-/// A percentile bootstrap over pairs: each resample draws as many pairs as there are, with replacement. There are as many
-/// more resamples as the `family` is large, so that as many lie beyond each end as for one alone.
+/// Makes a percentile bootstrap over pairs: each resample draws as many pairs as there are, with replacement. The
+/// number of resamples is proportional to `family`. So as many of them are beyond each end as for a single ratio.
 fn bootstrap(pairs: &[(f64, f64)], family: usize, compare: impl Fn(f64, f64) -> f64) -> Estimate {
     let (mut first, mut second): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let value = compare(quantile(&sorted(&first), 0.5), quantile(&sorted(&second), 0.5));
@@ -126,7 +126,7 @@ fn bootstrap(pairs: &[(f64, f64)], family: usize, compare: impl Fn(f64, f64) -> 
     Estimate { value, interval: Some([quantile(&resamples, beyond), quantile(&resamples, 1.0 - beyond)]) }
 }
 
-/// The median of at least one value, whose order is lost.
+/// Returns the median of at least one value; reorders the values.
 fn median_in_place(values: &mut [f64]) -> f64 {
     let even = values.len().is_multiple_of(2);
     let (below, middle, _) = values.select_nth_unstable_by(values.len() / 2, f64::total_cmp);
@@ -143,7 +143,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The value below which `part` (0 to 1) of the sorted values lie, interpolated linearly between neighbours.
+/// Returns the value below which `part` (0 to 1) of the sorted values are, interpolated linearly between neighbours.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let position = part * (sorted.len() - 1) as f64;
     let below = position.floor() as usize;
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Of 95 % intervals around the known ratio, most must hold it: a wrong quantile or a forgotten pair shows here.
+    /// Most 95 % intervals around the known ratio must contain it. A wrong quantile or a forgotten pair shows here.
     #[test]
     fn the_interval_holds_the_true_value_about_as_often_as_it_says() {
         let mut random = fastrand::Rng::with_seed(2);

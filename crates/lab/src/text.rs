@@ -4,7 +4,7 @@ use crate::report::{grouped, Column, Comparison, Figure, Report, Row, WorkloadRe
 use crate::statistics::{Estimate, LEAST_RUNS};
 use crate::worker::PUNTED;
 
-/// The report as text, below 100 columns wide.
+/// Formats the report as text, below 100 columns wide.
 pub fn report(report: &Report) -> String {
     let mut text: String = report.workloads.iter().map(workload).collect();
     for why in &report.skipped {
@@ -23,7 +23,7 @@ pub fn report(report: &Report) -> String {
     text
 }
 
-/// What the kernel does about the processor's vulnerabilities, for people.
+/// Formats the kernel's mitigations for the processor's vulnerabilities, for people.
 pub fn mitigations(report: &Report) -> String {
     match report.machine.mitigations.is_empty() {
         true => "none".to_owned(),
@@ -31,7 +31,7 @@ pub fn mitigations(report: &Report) -> String {
     }
 }
 
-/// Seconds since 1970 as a date and a time of day, UTC.
+/// Formats seconds since 1970 as a date and a time of day, UTC.
 pub fn date(unix_time: u64) -> String {
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut days, minutes) = (unix_time / 86_400, unix_time / 60);
@@ -82,17 +82,17 @@ fn workload(workload: &WorkloadReport) -> String {
     text
 }
 
-/// The comparisons, by what is compared.
+/// Groups the comparisons by their subject.
 pub fn comparisons(workload: &WorkloadReport) -> Vec<(&str, Vec<&Comparison>)> {
     grouped(&workload.comparisons, |comparison| &comparison.what)
 }
 
-/// The row's name, with its variant.
+/// Returns the row's name, with its variant.
 pub fn name(row: &Row) -> String {
     row.figure.variant.as_ref().map_or(row.figure.name.clone(), |variant| format!("{}, {variant}", row.figure.name))
 }
 
-/// The figure's unit, with the direction in which it gets better.
+/// Returns the figure's unit, with the direction in which it gets better.
 pub fn unit(figure: &Figure) -> String {
     let better = if figure.more_is_better { "higher" } else { "lower" };
     format!("{}, {better} is better", figure.unit)
@@ -115,7 +115,7 @@ fn line(column: &Column) -> String {
     line
 }
 
-/// What is known of the requests that a worker carried out.
+/// Formats the count of the requests that a worker carried out, as far as it is known.
 pub fn punted(column: &Column) -> Option<String> {
     let workers = column.counts.get("io_wq_threads");
     match (column.counts.get(PUNTED), workers) {
@@ -129,12 +129,12 @@ pub fn punted(column: &Column) -> Option<String> {
     }
 }
 
-/// The ratio with its interval.
+/// Formats the ratio with its interval.
 pub fn ratio(column: &Column) -> String {
     column.ratio.as_ref().map_or(String::new(), |ratio| estimate(ratio, 2))
 }
 
-/// The value with its interval, where it has one.
+/// Formats the value with its interval, if it has one.
 pub fn estimate(estimate: &Estimate, digits: usize) -> String {
     let value = format!("{:.digits$}", estimate.value);
     match estimate.interval {
@@ -155,13 +155,13 @@ fn published(row: &Row, text: &mut String) {
     }
 }
 
-/// What a reader must know, the marks of charts included.
+/// Returns the notes that a reader needs, including the marks of charts.
 pub fn notes(workload: &WorkloadReport) -> Vec<String> {
     let marks = workload.marks.iter().map(|mark| format!("{}: {} {}", mark.label, mark.x, workload.axis));
     workload.notes.iter().cloned().chain(marks).collect()
 }
 
-/// A number with the digits that mean something.
+/// Formats a number with its significant digits.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -171,7 +171,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// A published number with all its digits; a quotient of such numbers has more than mean something.
+/// Formats a published number with all its digits. A quotient of such numbers has more digits than are significant.
 pub fn as_published(value: f64) -> String {
     let all = format!("{value}");
     match all.split_once('.').is_none_or(|(_, digits)| digits.len() <= 2) {
@@ -180,7 +180,7 @@ pub fn as_published(value: f64) -> String {
     }
 }
 
-/// Lines of at most 96 columns.
+/// Folds text into lines of at most 96 columns.
 pub fn fold(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

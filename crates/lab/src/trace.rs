@@ -1,5 +1,5 @@
-//! Counting the requests that the kernel's io_uring hands to a worker thread, by its tracepoint
-//! `io_uring_queue_async_work`, in an instance of tracefs of our own. Root may do so.
+//! Counts the requests that the kernel's io_uring hands to a worker thread, by its tracepoint
+//! `io_uring_queue_async_work`. Uses a separate instance of tracefs. This needs root.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where tracefs is mounted.
+/// The mount points of tracefs.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const PIDS: &str = "set_event_pid";
 const EVENT: &str = "events/io_uring/io_uring_queue_async_work/enable";
@@ -19,7 +19,7 @@ pub struct PuntCounter {
 }
 
 impl PuntCounter {
-    /// The error says, in one line, why nothing can be counted.
+    /// Makes the instance. The error says, in one line, why nothing can be counted.
     pub fn new() -> Result<Self, String> {
         let why = |error: std::io::Error| format!("not counted: tracefs needs root and a mount ({error})");
         let mounted = TRACEFS.iter().map(Path::new).find(|place| place.join("instances").is_dir());
@@ -27,26 +27,26 @@ impl PuntCounter {
         let folder = instances.join(format!("anyring-lab-{}", std::process::id()));
         fs::create_dir(&folder).map_err(why)?;
         let counter = PuntCounter { folder };
-        // Ourselves first, who have no rings: an empty list would mean everybody.
+        // Ourselves first, as we have no rings: an empty list would mean every process.
         fs::write(counter.folder.join(PIDS), std::process::id().to_string()).map_err(why)?;
         fs::write(counter.folder.join(EVENT), "1").map_err(why)?;
         Ok(counter)
     }
 
-    /// Has the process that `command` becomes counted, and no other.
+    /// Counts the process that `command` becomes, and no other.
     pub fn watch(&self, command: &mut Command) -> Result<(), String> {
         let path = self.folder.join(PIDS);
         // Without O_TRUNC, which would empty the list, a number is added to it.
         let file = fs::OpenOptions::new().write(true).open(&path);
         let mut file = file.map_err(|error| format!("{}: {error}", path.display()))?;
         let write_own = move || file.write_all(std::process::id().to_string().as_bytes());
-        // SAFETY: formats a number and writes it; the child of a process with other threads may do that, since it
+        // SAFETY: formats a number and writes it. The child of a process with other threads may do that, since it
         // allocates only after glibc's fork handlers have put malloc in order.
         unsafe { command.pre_exec(write_own) };
         Ok(())
     }
 
-    /// Events since the instance was made; those that its buffer has lost are counted too.
+    /// Returns the number of events since the instance was made, including those that its buffer has lost.
     pub fn count(&self) -> Result<u64, String> {
         let processors = fs::read_dir(self.folder.join("per_cpu")).map_err(|error| error.to_string())?;
         let mut events = 0;
@@ -66,7 +66,7 @@ const LOST_OR_KEPT: [&str; 3] = ["entries", "overrun", "dropped events"];
 
 impl Drop for PuntCounter {
     fn drop(&mut self) {
-        // What is left by a failure here is an empty instance that costs nothing.
+        // A failure here leaves an empty instance, which costs nothing.
         let _ = fs::write(self.folder.join(EVENT), "0");
         let _ = fs::remove_dir(&self.folder);
     }

@@ -1,4 +1,4 @@
-//! Starting the worker process for a backend, and making sure that it was that backend.
+//! Starts the worker process for a backend, and checks that this backend served it.
 
 use crate::backend::Backend;
 use crate::message::{Door, Measured, Proof, Reply, Task};
@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 /// The worker's file name, beside the `anyring` command or, when installed, beside the library.
 pub const NAME: &str = "anyring-lab-worker";
 
-/// What is counted of requests that a worker thread had to carry out.
+/// The count of requests that a worker thread had to carry out.
 pub const PUNTED: &str = "punted";
 
-/// The variables that would change what a worker does.
+/// The variables that would change a worker's behaviour.
 const VARIABLES: [&str; 7] = [
     "LD_PRELOAD",
     "ANYRING_BACKEND",
@@ -25,7 +25,7 @@ const VARIABLES: [&str; 7] = [
     "UV_THREADPOOL_SIZE",
 ];
 
-/// What is needed to start workers.
+/// The files needed to start workers.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     worker: PathBuf,
@@ -33,10 +33,10 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// With the worker beside the running executable or beside the library, and this libanyring.so. The error is one
+    /// Uses the worker beside the running executable or beside the library, and this libanyring.so. The error is one
     /// line for people.
     pub fn new(library: &Path) -> Result<Self, String> {
-        // Without /proc the executable is not known.
+        // Without /proc the executable's path is unknown.
         let beside = std::env::current_exe().ok().map(|executable| executable.with_file_name(NAME));
         let places: Vec<PathBuf> = beside.into_iter().chain([library.with_file_name(NAME)]).collect();
         let Some(worker) = places.iter().find(|place| place.is_file()).cloned() else {
@@ -46,12 +46,12 @@ impl Launcher {
         Ok(Launcher { worker, library: library.to_owned() })
     }
 
-    /// libanyring.so.
+    /// Returns the path of libanyring.so.
     pub fn library(&self) -> &Path {
         &self.library
     }
 
-    /// Runs one task to its end, with the kernel's punted requests counted if `punts` is given. An error, one line for
+    /// Runs one task to its end, and counts the kernel's punted requests if `punts` is given. An error, one line for
     /// people, says that the result cannot be used.
     pub fn run(&self, backend: Backend, task: &Task, punts: Option<&PuntCounter>) -> Result<Reply, String> {
         let counters = tempfile::NamedTempFile::new().map_err(|error| format!("a temporary file: {error}"))?;
@@ -62,7 +62,7 @@ impl Launcher {
         let output = command.output().map_err(|error| format!("{}: {error}", self.worker.display()))?;
         let complaint = String::from_utf8_lossy(&output.stderr).replace('\n', " ").trim().to_owned();
         let mut reply: Reply = match output.status.signal() {
-            // A filter may kill whoever asks for io_uring.
+            // A filter may kill a caller of io_uring.
             Some(libc::SIGSYS) if !backend.is_ours() => {
                 return Ok(Reply::Missing("a seccomp filter here kills the caller (SIGSYS)".to_owned()))
             }
@@ -89,26 +89,26 @@ impl Launcher {
             command.env_remove(variable);
         }
         command.env("RUST_BACKTRACE", "0");
-        // libuv since 1.45 may do its file operations by io_uring; its thread pool is what is measured.
+        // libuv since 1.45 may do its file operations by io_uring, but its thread pool is to be measured.
         command.env("UV_USE_IO_URING", "0");
         if backend.is_ours() {
             command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
             command.env("ANYRING_STATS", counters);
-            // The worker holds instructions for the raw door; they concern no program that comes by liburing. One that comes
-            // by libc's syscall() is taken for one that enters by them.
+            // The worker has instructions for the raw door. They concern no program that uses liburing. One that uses
+            // libc's syscall() counts as one that enters by instructions.
             command.env("ANYRING_RAW", if task.door == Door::Liburing { "0" } else { "1" });
         }
         command
     }
 
-    /// Whether what was measured is what was to be measured.
+    /// Checks that the measurement is of this backend and has figures.
     fn check(&self, backend: Backend, door: Door, measured: &mut Measured, counters: &Path) -> Result<(), String> {
         if measured.figures.is_empty() || measured.figures.iter().any(|figure| !figure.is_finite()) {
             return Err(format!("these are no figures: {:?}", measured.figures));
         }
         let Some(proof) = measured.proof.clone() else { return Ok(()) };
         if let Some(provider) = &proof.provider {
-            // dladdr(3) names a file as LD_PRELOAD did. The raw door calls nobody's function.
+            // dladdr(3) names a file as LD_PRELOAD did. The raw door calls no function.
             let ours = Path::new(provider) == self.library;
             if door != Door::Raw && ours != backend.is_ours() {
                 return Err(format!("the calls were answered by {provider}"));
@@ -130,7 +130,8 @@ impl Launcher {
         }
     }
 
-    /// Whether the engine completed what the worker reaped; how many requests its workers carried out.
+    /// Checks that the engine completed the requests that the worker reaped. Returns the number that its workers
+    /// carried out.
     fn check_counters(&self, proof: &Proof, counters: &Path) -> Result<u64, String> {
         let bytes = std::fs::read(counters).map_err(|error| format!("the engine's counters: {error}"))?;
         let counted = Snapshot::from_bytes(&bytes).map_err(|why| format!("the engine's counters: {why}"))?;
@@ -145,7 +146,7 @@ impl Launcher {
     }
 }
 
-/// Whether this is what /proc/self/maps calls a completion ring that the kernel made.
+/// True if this is the name in /proc/self/maps of a completion ring that the kernel made.
 fn is_of_kernel_aio(ring: Option<&str>) -> bool {
     ring.is_some_and(|ring| ring.starts_with("/[aio]"))
 }

@@ -1,4 +1,4 @@
-//! What the lab measures: each workload says what is done, on which backends, and what the figures mean.
+//! The workloads of the lab. Each states the work, its backends, and the meaning of the figures.
 
 use crate::backend::Backend;
 use crate::message::Work;
@@ -12,34 +12,34 @@ mod small;
 mod tokens;
 mod waiting;
 
-/// Something that can be measured.
+/// One workload.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
-    /// As on the command line.
+    /// The name on the command line.
     pub name: &'static str,
-    /// In a few words.
+    /// The title, in a few words.
     pub title: &'static str,
-    /// What is done, and what a figure is.
+    /// The work, and the meaning of a figure.
     pub about: &'static str,
-    /// What the axis of a chart has, where figures have an `x`.
+    /// The name of a chart's axis, if figures have an `x`.
     pub axis: &'static str,
-    /// Its part of the time that there is, beside the others' (`--minutes`).
+    /// Its share of the time that is available (`--minutes`), relative to the others'.
     pub share: u32,
-    /// Makes what it needs and says what is to be run.
+    /// Prepares the workload and returns the plan of its runs.
     pub plan: fn(&mut Setting) -> Result<Plan, String>,
 }
 
-/// What a plan is made for.
+/// The setting for which a plan is made.
 #[derive(Debug)]
 pub struct Setting {
-    /// Cut down, to see that it runs.
+    /// True: cut the work down, to check that it runs.
     pub quick: bool,
-    /// For files; they live as long as this.
+    /// The folder for files, which live as long as this.
     pub scratch: Scratch,
 }
 
 impl Setting {
-    /// The one or the other.
+    /// Returns `quick` if the work is cut down, else `full`.
     fn pick<T>(&self, full: T, quick: T) -> T {
         match self.quick {
             true => quick,
@@ -48,21 +48,21 @@ impl Setting {
     }
 }
 
-/// What a workload runs.
+/// The runs of a workload.
 #[derive(Debug)]
 pub struct Plan {
-    /// In the order in which each turn has them.
+    /// The measurements, in the order within each turn.
     pub measurements: Vec<Measurement>,
-    /// For the report.
+    /// Notes for the report.
     pub notes: Vec<String>,
-    /// For its charts.
+    /// Marks for its charts.
     pub marks: Vec<Mark>,
-    /// Adds what follows from the figures.
+    /// Adds the conclusions from the figures to the report.
     pub conclude: fn(&mut WorkloadReport),
 }
 
 impl Default for Plan {
-    /// Nothing, and nothing that follows.
+    /// Returns a plan without measurements and conclusions.
     fn default() -> Self {
         Plan { measurements: Vec::new(), notes: Vec::new(), marks: Vec::new(), conclude: |_| () }
     }
@@ -73,17 +73,18 @@ impl Default for Plan {
 pub struct Measurement {
     /// The task's work.
     pub work: Work,
-    /// Where it has a meaning, in the order of [`Backend::ALL`].
+    /// The backends on which it has a meaning, in the order of [`Backend::ALL`].
     pub backends: Vec<Backend>,
-    /// What its figures are, as many as [`Work`] says.
+    /// The meaning of its figures, as many as [`Work`] has.
     pub figures: Vec<Figure>,
-    /// Whether requests that went to a worker are counted.
+    /// True if requests that went to a worker are counted.
     pub count_punted: bool,
-    /// Counted runs if the command does not say.
+    /// Number of counted runs, if the command has no other.
     pub runs: usize,
 }
 
-/// Counted runs of each figure unless a workload says otherwise; with the dropped one the 10 of the published pipes.
+/// Counted runs of each figure unless a workload says otherwise. With the dropped one these are the 10 of the
+/// published pipes.
 pub const RUNS: usize = 9;
 
 impl Measurement {
@@ -109,7 +110,7 @@ impl Figure {
     }
 }
 
-/// Every workload, in the order in which a whole run has them.
+/// Every workload, in the order of a whole run.
 pub const ALL: [Workload; 11] = [
     pipes::PIPES,
     small::NOP,
@@ -121,11 +122,11 @@ pub const ALL: [Workload; 11] = [
     small::IDLE,
     disk::ASYNC,
     small::LOAD,
-    // Last, since it takes longest: where the time is limited it gets what the others left.
+    // The last, since it takes longest: in a limited time it gets the rest.
     messages::MSG,
 ];
 
-/// The workload of this name; the error is one line for people.
+/// Finds the workload of this name. The error is one line for people.
 pub fn find(name: &str) -> Result<Workload, String> {
     ALL.into_iter().find(|workload| workload.name == name).ok_or_else(|| {
         let names: Vec<_> = ALL.iter().map(|workload| workload.name).collect();

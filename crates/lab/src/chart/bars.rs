@@ -9,17 +9,17 @@ const MARGIN: i32 = 8;
 const LINE: i32 = 21;
 const BAR: i32 = 13;
 
-/// One line of a group.
+/// One bar of a group, with its label.
 struct Bar {
     label: String,
     ink: Ink,
     /// Median, least, greatest.
     value: Option<[f64; 3]>,
-    /// The first of them as text.
+    /// The median as text.
     text: String,
 }
 
-/// Draws from `y` down, the rows of each unit together; the place below.
+/// Draws from `y` down, the rows of each unit together. Returns the `y` below.
 pub fn draw(canvas: &mut Canvas, mut y: i32, rows: &[&Row]) -> Result<i32, String> {
     for (_, rows) in grouped(rows, |row| &row.figure.unit) {
         y = of_one_unit(canvas, y, &rows)?;
@@ -27,7 +27,7 @@ pub fn draw(canvas: &mut Canvas, mut y: i32, rows: &[&Row]) -> Result<i32, Strin
     Ok(y)
 }
 
-/// On one scale: a bar that is twice as long is twice as much.
+/// Draws the rows of one unit on one scale: a bar that is twice as long is twice as much.
 fn of_one_unit(canvas: &mut Canvas, mut y: i32, rows: &[&&Row]) -> Result<i32, String> {
     let groups: Vec<_> = rows.iter().map(|row| (*row, bars(row))).collect();
     let all = || groups.iter().flat_map(|(_, bars)| bars);

@@ -7,34 +7,35 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{register_font, Color, FontStyle, IntoFont};
 use std::sync::OnceLock;
 
-/// Pixels of a bitmap for each of the drawing's.
+/// Pixels of a bitmap for each pixel of the drawing.
 const MAGNIFIED: u32 = 2;
 /// Text height in pixels.
 pub const TEXT: u32 = 13;
-/// Of a chart's title.
+/// Text height of a chart's title, in pixels.
 const TITLE: u32 = 16;
-/// plotters divides sizes of text by this for SVG.
+/// plotters divides text sizes by this for SVG.
 const SVG_TEXT: f64 = 1.24;
-/// On a bitmap, and where it measures, they are of what lies between DejaVu's ascent and descent.
+/// In bitmaps, and when it measures, plotters takes a text size as the height from DejaVu's ascent to its descent.
 const BITMAP_TEXT: f64 = (1901.0 + 483.0) / 2048.0;
 
-/// A colour that means something.
+/// A colour with a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ink {
-    /// Behind everything.
+    /// The background.
     Paper,
     /// Text.
     Text,
-    /// Lines that guide the eye, and what is of less weight.
+    /// Guide lines, and less important parts.
     Faint,
-    /// What others published.
+    /// Published figures of others.
     Published,
-    /// A backend's own.
+    /// The colour of a backend.
     Of(Backend),
 }
 
 impl Ink {
-    /// Class in SVG, on light, on dark: all of Okabe and Ito's palette for colour-blind readers, lightened on dark.
+    /// Returns the class in SVG, and the colour on light and on dark. The palette is Okabe and Ito's for
+    /// colour-blind readers, lightened on dark.
     fn colours(self) -> (&'static str, u32, u32) {
         match self {
             Ink::Paper => ("paper", 0xffffff, 0x16181d),
@@ -75,26 +76,26 @@ fn style_sheet(colour: impl Fn((&'static str, u32, u32)) -> u32) -> String {
     rules.collect()
 }
 
-/// Style rules for a dark page.
+/// Returns style rules for a dark page.
 pub fn dark_colours() -> String {
     style_sheet(|(_, _, dark)| dark)
 }
 
-/// Style rules for a light page.
+/// Returns style rules for a light page.
 pub fn light_colours() -> String {
     style_sheet(|(_, light, _)| light)
 }
 
-/// What is drawn on.
+/// The surface of a drawing.
 pub struct Canvas {
-    /// In the drawing's pixels.
+    /// Width in the drawing's pixels.
     pub width: u32,
     height: u32,
     target: Target,
 }
 
 enum Target {
-    /// Elements so far, each one drawn by a backend of its own.
+    /// The elements so far. A separate plotters backend draws each.
     Svg(String),
     /// RGB.
     Bitmap(Vec<u8>),
@@ -106,38 +107,39 @@ fn font() {
 }
 
 impl Canvas {
-    /// For SVG.
+    /// Makes a canvas for SVG.
     pub fn svg(width: u32, height: u32) -> Self {
         font();
         Canvas { width, height, target: Target::Svg(String::new()) }
     }
 
-    /// For PNG.
+    /// Makes a canvas for PNG.
     pub fn bitmap(width: u32, height: u32) -> Self {
         font();
         let bytes = width as usize * height as usize * 3 * (MAGNIFIED * MAGNIFIED) as usize;
         Canvas { width, height, target: Target::Bitmap(vec![0; bytes]) }
     }
 
-    /// The paper.
+    /// Fills the background.
     pub fn fill(&mut self) -> Result<(), String> {
         let (width, height) = (self.width as i32, self.height as i32);
         self.rectangle((0, 0), (width, height), Ink::Paper)
     }
 
-    /// A filled box.
+    /// Draws a filled box.
     pub fn rectangle(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink) -> Result<(), String> {
         let style = ink.rgb().filled();
         self.with(ink, |drawing| drawing.rectangle(from, to, style))
     }
 
-    /// A line through these points.
+    /// Draws a line through these points.
     pub fn path(&mut self, points: &[(i32, i32)], width: u32, ink: Ink) -> Result<(), String> {
         let style = ink.rgb().stroke_width(width);
         self.with(ink, |drawing| drawing.path(points, style))
     }
 
-    /// A line through these points in dashes: pixels drawn, pixels left out, and so on; solid if `pattern` is empty.
+    /// Draws a dashed line through these points: pixels drawn, pixels left out, and so on; solid if `pattern` is
+    /// empty.
     pub fn dashed(&mut self, points: &[(i32, i32)], width: u32, pattern: &[u32], ink: Ink) -> Result<(), String> {
         if pattern.is_empty() {
             return self.path(points, width, ink);
@@ -158,23 +160,23 @@ impl Canvas {
         Ok(())
     }
 
-    /// A small disc.
+    /// Draws a small disc.
     pub fn disc(&mut self, centre: (i32, i32), radius: u32, ink: Ink) -> Result<(), String> {
         let style = ink.rgb().filled();
         self.with(ink, |drawing| drawing.disc(centre, radius, style))
     }
 
-    /// Text whose vertical middle is at `at`, as is its left end, right end or middle.
+    /// Draws text whose vertical middle is at `at`, as is its left end, right end or middle.
     pub fn text(&mut self, text: &str, at: (i32, i32), align: HPos, ink: Ink) -> Result<(), String> {
         self.with(ink, |drawing| drawing.text(text, at, align, TEXT, &ink.rgb()))
     }
 
-    /// A chart's title, in as many lines as it needs, from `at` down; the place below.
+    /// Draws a chart's title, in as many lines as it needs, from `at` down. Returns the `y` below.
     pub fn title(&mut self, title: &str, at: (i32, i32)) -> Result<i32, String> {
         self.folded(title, at, TITLE, Ink::Text)
     }
 
-    /// Text in as many lines as it needs, from `at` down; the place below.
+    /// Draws text in as many lines as it needs, from `at` down. Returns the `y` below.
     pub fn paragraph(&mut self, text: &str, at: (i32, i32), ink: Ink) -> Result<i32, String> {
         self.folded(text, at, TEXT, ink)
     }
@@ -197,7 +199,7 @@ impl Canvas {
         Ok(y)
     }
 
-    /// How wide `text` will be.
+    /// Returns the width of `text`.
     pub fn text_width(&self, text: &str) -> i32 {
         width(text, TEXT)
     }
@@ -214,7 +216,7 @@ impl Canvas {
                 let mut document = String::new();
                 let backend = SVGBackend::with_string(&mut document, (width, height));
                 draw(&mut Scaled { backend, by: 1, text: SVG_TEXT })?;
-                // Without the document's own element, which the first line opens and the last one may close.
+                // Omit the document's own element: the first line opens it and the last one may close it.
                 let element = document.lines().skip(1).filter(|line| *line != "</svg>");
                 let element: Vec<&str> = element.collect();
                 let (class, light, _) = ink.colours();
@@ -233,7 +235,7 @@ impl Canvas {
         }
     }
 
-    /// The drawing as an SVG element.
+    /// Returns the drawing as an SVG element.
     pub fn into_svg(self) -> Result<String, String> {
         let (width, height) = (self.width, self.height);
         match self.target {
@@ -245,7 +247,7 @@ impl Canvas {
         }
     }
 
-    /// The drawing as a PNG file.
+    /// Returns the drawing as a PNG file.
     pub fn into_png(self) -> Result<Vec<u8>, String> {
         let Target::Bitmap(bytes) = self.target else { return Err("the drawing is no bitmap".to_owned()) };
         let mut file = Vec::new();
@@ -260,13 +262,13 @@ impl Canvas {
     }
 }
 
-/// How wide text of this height will be.
+/// Returns the width of text of this height.
 fn width(text: &str, size: u32) -> i32 {
     let font = ("sans-serif", f64::from(size) * BITMAP_TEXT).into_font();
     font.box_size(text).map_or(0, |(width, _)| width as i32)
 }
 
-/// What is drawn of a dashed line: the pattern goes on across corners, as SVG's does.
+/// Returns the drawn pieces of a dashed line. The pattern continues across corners, as SVG's does.
 fn pieces(points: &[(i32, i32)], pattern: &[u32]) -> Vec<Vec<(i32, i32)>> {
     let mut pieces: Vec<Vec<(i32, i32)>> = Vec::new();
     let mut lengths =
@@ -297,7 +299,7 @@ fn pieces(points: &[(i32, i32)], pattern: &[u32]) -> Vec<Vec<(i32, i32)>> {
     pieces
 }
 
-/// The same on each backend.
+/// The drawing functions that each backend has.
 trait Drawing {
     fn rectangle(&mut self, from: (i32, i32), to: (i32, i32), style: ShapeStyle) -> Result<(), String>;
     fn path(&mut self, points: &[(i32, i32)], style: ShapeStyle) -> Result<(), String>;

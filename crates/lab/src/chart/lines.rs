@@ -11,7 +11,7 @@ const MARGIN: i32 = 8;
 const LINE: i32 = 20;
 const PLOT: i32 = 230;
 
-/// What one line of the chart is.
+/// One line of the chart.
 struct Line {
     label: String,
     ink: Ink,
@@ -19,7 +19,7 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Draws from `y` down; the place below.
+/// Draws from `y` down. Returns the `y` below.
 pub fn draw(canvas: &mut Canvas, y: i32, workload: &WorkloadReport, rows: &[&Row]) -> Result<i32, String> {
     let lines = lines(rows);
     let mut y = legend(canvas, y, &lines)?;
@@ -64,7 +64,7 @@ pub fn draw(canvas: &mut Canvas, y: i32, workload: &WorkloadReport, rows: &[&Row
     for mark in workload.marks.iter().filter(|mark| horizontal.holds(mark.x)) {
         let x = at_x(mark.x);
         canvas.dashed(&[(x, top), (x, bottom)], 1, &[2, 2], Ink::Text)?;
-        // Below the axis, each on a line of its own: there they cover nothing.
+        // Below the axis, each on its own line: there they cover nothing.
         let label = format!("| at {}: {}", axis_name(mark.x), mark.label);
         canvas.text(&label, (left, end + LINE / 2), HPos::Left, Ink::Text)?;
         end += LINE;
@@ -83,7 +83,7 @@ fn axis_name(place: f64) -> String {
     }
 }
 
-/// Names with a piece of line before them, in as many rows as they need, from `y` down; the place below.
+/// Draws names with a sample of their line, in as many rows as they need, from `y` down. Returns the `y` below.
 fn legend(canvas: &mut Canvas, mut y: i32, lines: &[Line]) -> Result<i32, String> {
     const SAMPLE: i32 = 36;
     let mut x = MARGIN;

@@ -1,6 +1,6 @@
-//! From a value to its place on an axis.
+//! Maps a value to its place on an axis.
 
-/// How values lie on an axis.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     kind: Kind,
@@ -16,14 +16,14 @@ enum Kind {
     Percentile,
 }
 
-/// Lines to read values by.
+/// Tick marks by which values are read.
 pub trait Ticks {
-    /// Values, the least first.
+    /// Returns values, the least first.
     fn ticks(&self) -> Vec<f64>;
 }
 
 impl Scale {
-    /// From zero, or logarithmic where values are far apart.
+    /// Makes a scale from zero, or a logarithmic one if the values are far apart.
     pub fn values(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
         if low > 0.0 && high / low > 10.0 {
@@ -33,7 +33,7 @@ impl Scale {
         Scale { kind: Kind::Linear, low: 0.0, high: high.max(f64::MIN_POSITIVE) * 1.05 }
     }
 
-    /// Of the places where something was measured.
+    /// Makes a scale for the places at which measurements were made.
     pub fn places(places: impl Iterator<Item = f64>, percentiles: bool) -> Self {
         let (low, high) = places.fold((f64::MAX, 0.0_f64), |(low, high), x| (low.min(x), high.max(x)));
         let kind = match (percentiles, low < high && high > 20.0 * low.max(0.5)) {
@@ -44,21 +44,21 @@ impl Scale {
         Scale { kind, low, high }
     }
 
-    /// Whether equal distances are equal ratios.
+    /// True if equal distances are equal ratios.
     pub fn is_logarithmic(&self) -> bool {
         self.kind == Kind::Logarithmic
     }
 
-    /// Whether a place is on the axis.
+    /// True if a place is on the axis.
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// 0 at the lower end, 1 at the upper one.
+    /// Returns the part of the axis: 0 at the lower end, 1 at the upper one.
     pub fn part(&self, value: f64) -> f64 {
         let bend = |value: f64| match self.kind {
             Kind::Linear => value,
-            // Nothing is at the end of a logarithm's axis: 0 stands where 0.5 is.
+            // A logarithmic axis has no 0: the place of 0 is that of 0.5.
             Kind::Logarithmic => value.max(0.5_f64.min(if self.low > 0.0 { self.low } else { 0.5 })).ln(),
             Kind::Percentile => -(100.0 - value).max(1e-3).ln(),
         };
@@ -87,13 +87,13 @@ impl Ticks for Scale {
     }
 }
 
-/// The next of 1, 2, 5, 10 ... at or below.
+/// Returns the next of 1, 2, 5, 10 ... at or below.
 fn below(value: f64) -> f64 {
     let decade = 10f64.powf(value.log10().floor());
     [5.0, 2.0, 1.0].map(|step| step * decade).into_iter().find(|tick| *tick <= value).unwrap_or(decade)
 }
 
-/// The next of 1, 2, 5, 10 ... at or above.
+/// Returns the next of 1, 2, 5, 10 ... at or above.
 fn above(value: f64) -> f64 {
     let decade = 10f64.powf(value.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|step| step * decade).into_iter().find(|tick| *tick >= value).unwrap_or(decade * 10.0)

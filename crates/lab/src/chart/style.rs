@@ -1,19 +1,19 @@
-//! How the lines of one chart differ beside their colours: by dashes, through which a line below is seen, and by markers,
-//! of which the hollow ones leave what is below them to be seen.
+//! Lines of one chart differ not only by colour. They have dashes, whose gaps show a line below, and markers. Most
+//! markers are hollow and show the lines below them.
 
 use super::canvas::{Canvas, Ink};
 
 /// Half of a marker's width, in pixels.
 const REACH: i32 = 4;
-/// Of a line, in pixels.
+/// Width of a line, in pixels.
 const WIDTH: u32 = 2;
-/// Pixels drawn, pixels left out, and so on. The first line of a chart is drawn first, and solid: it is seen through
-/// the gaps of those that follow.
+/// Pixels drawn, pixels left out, and so on. The first line of a chart is drawn first, and solid: it shows through the
+/// gaps of the later lines.
 const DASHES: [&[u32]; 5] = [&[], &[9, 5], &[3, 4], &[11, 4, 3, 4], &[6, 8]];
 const MARKERS: [Marker; 6] =
     [Marker::Disc, Marker::Square, Marker::Cross, Marker::Triangle, Marker::Plus, Marker::Diamond];
 
-/// What stands at each point of a line.
+/// The marker at each point of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Marker {
     /// Filled; all others are hollow.
@@ -25,7 +25,7 @@ enum Marker {
     Diamond,
 }
 
-/// How one line is drawn.
+/// The style of one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     dashes: &'static [u32],
@@ -33,12 +33,12 @@ pub struct Style {
 }
 
 impl Style {
-    /// Of the line with this number in its chart, from 0: no two of the first 30 look alike.
+    /// Returns the style of the line with this number in its chart, from 0. No two of the first 30 are alike.
     pub fn of(line: usize) -> Self {
         Style { dashes: DASHES[line % DASHES.len()], marker: MARKERS[line % MARKERS.len()] }
     }
 
-    /// The line, with a marker at each of `marked`.
+    /// Draws the line, with a marker at each of `marked`.
     pub fn draw(
         self,
         canvas: &mut Canvas,

@@ -1,4 +1,4 @@
-//! What a reader of an SVG needs is in its text, and its bars are as long as their values say.
+//! The text of an SVG has all that a reader needs, and its bars have the length of their values.
 
 use super::*;
 use crate::backend::Backend::{self, *};
@@ -41,12 +41,12 @@ fn workload(rows: Vec<Row>) -> WorkloadReport {
     }
 }
 
-/// The first chart's SVG.
+/// Returns the first chart's SVG.
 fn svg(workload: &WorkloadReport, width: u32) -> String {
     of(workload)[0].svg_element(width).expect("a drawing")
 }
 
-/// What is written in it, in the order in which it was drawn, folded lines as lines.
+/// Returns the text in it, in the order of drawing, folded lines as lines.
 fn words(svg: &str) -> Vec<String> {
     let texts = svg.split("<text ").skip(1).filter_map(|text| text.split_once('>')?.1.split_once("</text>"));
     texts.map(|(text, _)| text.trim().replace("&apos;", "'")).collect()
@@ -57,7 +57,7 @@ fn number(element: &str, attribute: &str) -> f64 {
     value.and_then(|(value, _)| value.parse().ok()).unwrap_or_else(|| panic!("no {attribute} in {element}"))
 }
 
-/// Widths of the bars, from the top.
+/// Returns the widths of the bars, from the top.
 fn bars(svg: &str) -> Vec<f64> {
     let boxes = svg.lines().filter(|line| line.starts_with("<rect") && !line.contains("f-paper"));
     boxes.map(|bar| number(bar, "width")).collect()
@@ -154,7 +154,7 @@ fn lines_that_lie_on_each_other_differ_by_dashes_and_markers() {
         let class = format!("\"s-{}\"", backend.name());
         let strokes: Vec<&str> =
             svg.lines().filter(|line| line.starts_with("<polyline") && line.contains(&class)).collect();
-        // Dashes of the sample in the legend and of the line itself.
+        // The dashes of the sample in the legend and of the line itself.
         let dashes: BTreeSet<&str> =
             strokes.iter().filter_map(|line| line.split_once("dasharray=\"")?.1.split('"').next()).collect();
         let discs = svg.lines().filter(|line| line.starts_with("<circle") && line.contains(backend.name())).count();

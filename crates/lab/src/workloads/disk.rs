@@ -100,14 +100,15 @@ pub const ASYNC: Workload = Workload {
     plan: plan_async,
 };
 
-/// Blocks of 512 bytes a write: the published 1 to 1,024, and beyond what a loop device takes in one request.
+/// Numbers of 512-byte blocks in a write: the published 1 to 1,024, and more than a loop device takes in one
+/// request.
 const BLOCKS: [u32; 15] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536, 2048];
 const BLOCK_BYTES: u32 = 512;
 
 /// `max_sectors_kb` of the published experiment.
 const PUBLISHED_LIMIT_KIB: u64 = 256;
 const SOURCE: &str = "an article on when to use IOSQE_ASYNC: an EBS volume, Linux 6.12, cycles at 2.5 GHz";
-/// Blocks of the write whose time was published, and us without and with IOSQE_ASYNC.
+/// Number of blocks of the write whose time was published, and us without and with IOSQE_ASYNC.
 const PUBLISHED: (u32, [f64; 2]) = (1024, [2202.4, 2187.8]);
 
 fn plan_async(setting: &mut Setting) -> Result<Plan, String> {
@@ -127,11 +128,11 @@ fn plan_async(setting: &mut Setting) -> Result<Plan, String> {
                 let RequestLimits { sectors_kib, segments_kib } = limits;
                 plan.marks.push(Mark { x: sectors_kib as f64, label: format!("max_sectors_kb {sectors_kib}") });
                 if segments_kib < sectors_kib {
-                    // Where the buffer's pages lie one behind the other more goes into one request.
+                    // If the buffer's pages are adjacent in memory, one request holds more.
                     let label = format!("max_segments {segments_kib} KiB");
                     plan.marks.push(Mark { x: segments_kib as f64, label });
                 }
-                // The last that one request holds, and the first that it does not.
+                // The last size that one request holds, and the first that it does not.
                 let limit = (sectors_kib.min(segments_kib) * 1024 / u64::from(BLOCK_BYTES)) as u32;
                 sizes.extend([limit, limit + 1]);
                 sizes.retain(|blocks| *blocks <= most);
@@ -174,13 +175,13 @@ fn plan_async(setting: &mut Setting) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Marks from which size on the kernel punts what was not forced, where a size on either side was measured.
+/// Marks the size from which the kernel punts requests that were not forced, if sizes on both sides were measured.
 fn threshold(report: &mut WorkloadReport) {
     let plain = report.rows.iter().filter(|row| row.figure.variant.is_none());
     let punts: Vec<(f64, bool)> = plain
         .filter_map(|row| {
             let kernel = row.column(Kernel).filter(|kernel| kernel.summary.is_some())?;
-            // Without root only io-wq's threads were seen.
+            // Without root only the threads of io-wq were counted.
             let count = kernel.counts.get(PUNTED).or_else(|| kernel.counts.get("io_wq_threads"))?;
             Some((row.figure.x?, *count > 0))
         })

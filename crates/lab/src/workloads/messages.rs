@@ -24,7 +24,7 @@ pub const MSG: Workload = Workload {
 
 const SOURCE: &str = "J. Axboe, io_uring/msg_ring patches v3, linux-kernel, June 2024";
 
-/// Published at a delay of 10 us, before and after: sender, then receiver.
+/// The published figures at a delay of 10 us, before and after: sender, then receiver.
 const PUBLISHED: [(&str, [[f64; 17]; 2]); 2] = [
     (
         "published, before",
@@ -53,12 +53,13 @@ const PUBLISHED: [(&str, [[f64; 17]; 2]); 2] = [
         ],
     ),
 ];
-/// Messages published, of those expected, before and after: at 10 us, and (in round numbers) at 20 us.
+/// The published numbers of messages, delivered and expected, before and after: at 10 us, and (in round numbers) at 20
+/// us.
 const DELIVERED: [(u32, [(f64, f64); 2]); 2] = [
     (10, [(131_950.0, 299_882.0), (247_931.0, 299_926.0)]),
     (20, [(110_000.0, 150_000.0), (142_000.0, 150_000.0)]),
 ];
-/// What the receiver does, the delay in us, and for how many ms.
+/// The receiver's behaviour, the delay in us, and the time in ms.
 const STEADY: [(Receiver, u32, u32); 5] = [
     (Receiver::Looks, 10, 3_000),
     (Receiver::Looks, 20, 3_000),
@@ -66,9 +67,9 @@ const STEADY: [(Receiver, u32, u32); 5] = [
     (Receiver::Waits, 20, 3_000),
     (Receiver::Waits, 100, 1_000),
 ];
-/// Five, so that there are intervals; the messages of one turn take a minute.
+/// Number of runs. Five give intervals; the messages of one turn take a minute.
 const RUNS: usize = 5;
-/// Percentiles that the terminal's table has.
+/// The percentiles in the terminal's table.
 const HEADLINES: [f64; 3] = [50.0, 99.0, 99.9];
 
 fn plan(setting: &mut Setting) -> Result<Plan, String> {
@@ -112,7 +113,7 @@ fn plan(setting: &mut Setting) -> Result<Plan, String> {
     Ok(Plan { measurements, notes, ..Plan::default() })
 }
 
-/// What the figures of this receiver are called.
+/// Returns the name of the figures of this receiver.
 fn group(receiver: Receiver, delay_us: u32) -> String {
     let receiver = match receiver {
         Receiver::Looks => "looking receiver",

@@ -1,4 +1,4 @@
-//! What single things cost: a NOP, loading the library, a ring that nobody uses.
+//! The cost of single things: a NOP, loading the library, an unused ring.
 
 use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
@@ -50,7 +50,7 @@ fn plan_load(setting: &mut Setting) -> Result<Plan, String> {
     Ok(Plan { measurements: measurements.to_vec(), conclude: cost_of_loading, ..Plan::default() })
 }
 
-/// The one figure that has a goal.
+/// Concludes with the one figure that has a goal.
 fn cost_of_loading(report: &mut WorkloadReport) {
     const LIMIT_US: f64 = 200.0;
     let starts = report.rows.iter().find(|row| row.figure.unit == "us");

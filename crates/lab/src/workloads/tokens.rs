@@ -25,19 +25,19 @@ pub const PIPETEST: Workload = Workload {
 const ACTIVE: u32 = 128;
 /// Bytes of a token, as in the published figure 5.
 const BYTES: u32 = 12;
-/// Passes of a run: some 30 ms.
+/// Passes in a run: about 30 ms.
 const PASSES: u64 = 25_000;
-/// Tokens beside the one of figure 3.
+/// The number of tokens in the additional curves of figure 3; the published figure has one token.
 const MORE_TOKENS: u32 = 16;
 
 const BASELINE: &[Backend] = &[Epoll, Poll, AnyringAioPoll, KernelAioPoll];
 const MEMORY: &[Backend] = &[Epoll, AnyringAioPoll, KernelAioPoll];
 const READS: &[Backend] = &[Anyring, Kernel, Epoll, AnyringAio, AnyringAioPoll, KernelAio, KernelAioPoll];
-/// With more tokens in figure 3.
+/// The backends with more tokens in figure 3.
 const MORE: &[Backend] = &[Epoll, AnyringAio, AnyringAioPoll, KernelAioPoll];
 const ALL: &[Backend] = &[Anyring, Kernel, Epoll, Poll, AnyringAio, AnyringAioPoll, KernelAio, KernelAioPoll];
 
-/// What a chart's places are.
+/// The meaning of a chart's places.
 #[derive(Clone, Copy, PartialEq)]
 enum Axis {
     Idle,
@@ -136,7 +136,7 @@ fn conclude(report: &mut WorkloadReport) {
     report.comparisons = comparisons;
 }
 
-/// The rate beside the most idle descriptors, divided by that beside the fewest: 1 where the curve is flat.
+/// The rate beside the most idle descriptors, divided by that beside the fewest: 1 if the curve is flat.
 fn flatness(report: &WorkloadReport, chart: &Chart, comparisons: &mut Vec<Comparison>) {
     let rows: Vec<&Row> = report.rows.iter().filter(|row| row.figure.group == chart.group).collect();
     for variant in [None, Some(format!("{MORE_TOKENS} tokens"))] {
@@ -157,7 +157,8 @@ fn flatness(report: &WorkloadReport, chart: &Chart, comparisons: &mut Vec<Compar
     }
 }
 
-/// Where a chart's curve of ours comes closest to the kernel's asynchronous poll from above, or lies farthest below.
+/// Finds the least ratio of a curve of ours to the kernel's asynchronous poll: the closest from above, or the
+/// farthest below.
 fn least(report: &WorkloadReport, chart: &Chart, ours: Backend) -> Option<Comparison> {
     let rows = report.rows.iter().filter(|row| row.figure.group == chart.group);
     let ratios = rows.filter_map(|row| {

@@ -1,4 +1,4 @@
-//! Waiting: for connections, for time, for few of many descriptors.
+//! Waiting: for connections, for time, for a few of many descriptors.
 
 use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
