@@ -1,6 +1,5 @@
-//! Linux AIO as a program uses it: libaio's functions where they are installed, libc's `syscall()` or system call
-//! instructions of our own. Events are fetched by io_getevents(2) or read from the completion ring in memory, as fio
-//! does.
+//! Linux AIO as a program uses it: libaio's functions if installed, libc's `syscall()`, or our own system call
+//! instructions. Events are fetched by io_getevents(2) or read from the completion ring in memory, as fio does.
 //!
 //! One thread owns an [`Aio`]; the other side of its completion ring is the context's server.
 
@@ -29,7 +28,7 @@ struct Functions {
 }
 
 impl Functions {
-    /// Those of the installed library, unless one that is preloaded has them; `None` where there are neither.
+    /// Finds the functions of the installed library, or of one that is preloaded. `None` if there are neither.
     fn open() -> Option<Self> {
         for name in [c"libaio.so.1", c"libaio.so.1t64"] {
             // SAFETY: libaio has no constructor that could disturb this process.
@@ -52,14 +51,14 @@ impl Functions {
     }
 }
 
-/// What serves a context's calls.
+/// The functions for a context's calls.
 #[derive(Clone, Copy)]
 enum Way {
     Libaio(Functions),
     Calls(Calls),
 }
 
-/// A context. [`Aio::end`] destroys it; else the end of the process does.
+/// A context. [`Aio::end`] destroys it; otherwise the end of the process does.
 pub struct Aio {
     context: u64,
     way: Way,
@@ -69,7 +68,7 @@ pub struct Aio {
 }
 
 impl Aio {
-    /// io_setup(2), with room for so many in flight.
+    /// Makes a context by io_setup(2), with room for so many requests in flight.
     pub fn new(door: Door, in_flight: u32) -> Outcome<Self> {
         let way = match door {
             Door::Liburing => Functions::open().map_or(Way::Calls(Calls { raw: false }), Way::Libaio),
@@ -90,16 +89,16 @@ impl Aio {
         }
     }
 
-    /// io_submit(2), until all were taken.
+    /// Submits by io_submit(2), until all are accepted.
     ///
     /// # Safety
-    /// The pointers are to initialised iocbs; what they name is left alone and alive until their events.
+    /// The pointers are to initialised iocbs. The iocbs' buffers stay alive and untouched until their events.
     #[inline]
     pub unsafe fn submit(&mut self, iocbs: &[*const Iocb]) -> Outcome<()> {
         let mut rest = iocbs;
         while !rest.is_empty() {
             let answer = match self.way {
-                // SAFETY: this function's own contract, and as many pointers as is said.
+                // SAFETY: this function's own contract, and as many pointers as stated.
                 Way::Libaio(functions) => unsafe {
                     (functions.submit)(self.context, rest.len() as c_long, rest.as_ptr()) as isize
                 },
@@ -117,12 +116,12 @@ impl Aio {
         Ok(())
     }
 
-    /// Waits by io_getevents(2) for one event at least: how many there are, in `events`.
+    /// Waits by io_getevents(2) for at least one event. Stores the events in `events` and returns their number.
     #[inline]
     pub fn get_events(&mut self, events: &mut [IoEvent]) -> Outcome<usize> {
         let (room, to) = (events.len(), events.as_mut_ptr());
         let answer = match self.way {
-            // SAFETY: room for as many events as is said; no timeout.
+            // SAFETY: room for as many events as stated; no timeout.
             Way::Libaio(functions) => unsafe {
                 (functions.get_events)(self.context, 1, room as c_long, to, std::ptr::null_mut()) as isize
             },
@@ -134,17 +133,17 @@ impl Aio {
         Ok(self.note(&events[..answer as usize]))
     }
 
-    /// Reads from the completion ring what is there, without a system call, and waits only where there is nothing.
+    /// Reads the events in the completion ring, without a system call. Waits only if there are none.
     #[inline]
     pub fn read_events(&mut self, events: &mut [IoEvent]) -> Outcome<usize> {
         let ring = self.context as *const AioRing;
-        // SAFETY: the address of a completion ring, which stays mapped as long as the context lives; both sides store the
-        // words at any moment, so they are only read as atomics.
+        // SAFETY: the address of a completion ring, which stays mapped as long as the context lives; both sides store
+        // the words at any moment, so they are only read as atomics.
         let word = |word: *const u32| unsafe { AtomicU32::from_ptr(word.cast_mut()) };
         // SAFETY: as above; these fields are constant.
         let (places, magic, begin) = unsafe { ((*ring).nr, (*ring).magic, (*ring).header_bytes as usize) };
         if magic != AIO_RING_MAGIC {
-            return self.get_events(events); // a layout that nobody knows
+            return self.get_events(events); // an unknown layout
         }
         // SAFETY: in-bounds fields of the structure.
         let (head, tail) = unsafe { (word(&raw const (*ring).head), word(&raw const (*ring).tail)) };
@@ -152,7 +151,7 @@ impl Aio {
         let end = tail.load(Ordering::Acquire); // pairs with the server's store after it wrote the event
         let mut count = 0;
         while next != end && count < events.len() {
-            // SAFETY: an index below `places`, so inside of the ring; the server has written the event and does not reuse
+            // SAFETY: an index below `places`, so inside the ring; the server has written the event and does not reuse
             // its place before the head passes it.
             events[count] = unsafe { *ring.byte_add(begin).cast::<IoEvent>().add(next as usize) };
             next = if next + 1 == places { 0 } else { next + 1 };
@@ -173,7 +172,8 @@ impl Aio {
         events.len()
     }
 
-    /// io_destroy(2), which ends what is in flight; who served it, and how much.
+    /// Destroys the context by io_destroy(2), which ends the requests in flight. Returns the proof of its server and
+    /// counts.
     pub fn end(self) -> Outcome<Proof> {
         let provider = match self.way {
             Way::Libaio(functions) => Some(provider::of(functions.submit as *const c_void)),
@@ -197,7 +197,7 @@ impl Aio {
     }
 }
 
-/// What /proc/self/maps calls the mapping that begins here.
+/// Returns the name in /proc/self/maps of the mapping that begins here.
 fn mapping_at(address: u64) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let line = maps.lines().find(|line| line.starts_with(&format!("{address:x}-")))?;

@@ -1,8 +1,8 @@
-//! One workload of the lab, in a process of its own: ordinary programs that know nothing of anyring. The argument is a
-//! [`Task`] as JSON, the answer one line of JSON, a [`Reply`].
+//! One workload of the lab, in its own process: ordinary programs that know nothing of anyring. The argument is a
+//! [`Task`] as JSON, the answer is one line of JSON, a [`Reply`].
 //!
-//! `work/` has a file for each workload, with its programs; `ring` and `aio` are how those of the interfaces use them,
-//! `peer/` what the others stand on.
+//! `work/` has a file for each workload, with its programs. Programs of the interfaces use `ring` and `aio`, the
+//! others use `peer/`.
 
 mod aio;
 mod outcome;

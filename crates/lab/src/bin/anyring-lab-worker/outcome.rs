@@ -1,12 +1,12 @@
-//! How a workload's program ends other than with figures.
+//! The ends of a workload's program, other than with figures.
 
 use anyring_lab::message::{Measured, Proof, Refusal, Reply};
 use std::io;
 
-/// Why there are no figures.
+/// The reason why there are no figures.
 #[derive(Debug)]
 pub enum Stop {
-    /// An interface answered with an error before anything began.
+    /// An interface returned an error before anything began.
     Refused(Refusal),
     /// Something is not installed or not allowed.
     Missing(String),
@@ -35,7 +35,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// What is sent back.
+/// Makes the reply from a program's result.
 pub fn reply(outcome: Outcome<Measured>) -> Reply {
     match outcome {
         Ok(measured) => Reply::Measured(measured),
@@ -45,12 +45,12 @@ pub fn reply(outcome: Outcome<Measured>) -> Reply {
     }
 }
 
-/// One figure.
+/// Makes a result with one figure.
 pub fn figure(value: f64, proof: Option<Proof>) -> Measured {
     Measured { figures: vec![value], proof, ..Measured::default() }
 }
 
-/// A wrong result, unless `fact`.
+/// Fails with a wrong result, unless `fact`.
 pub fn expect(fact: bool, otherwise: impl FnOnce() -> String) -> Outcome<()> {
     match fact {
         true => Ok(()),
@@ -58,7 +58,7 @@ pub fn expect(fact: bool, otherwise: impl FnOnce() -> String) -> Outcome<()> {
     }
 }
 
-/// libc's -1 as an error that names the call.
+/// Makes an error that names the call from libc's -1.
 pub fn checked(call: &str, answer: impl Into<i64>) -> Outcome<i64> {
     match answer.into() {
         -1 => Err(Stop::Failed(format!("{call}: {}", io::Error::last_os_error()))),
@@ -66,7 +66,7 @@ pub fn checked(call: &str, answer: impl Into<i64>) -> Outcome<i64> {
     }
 }
 
-/// The same before anything has begun: not to be had here.
+/// Makes a refusal from libc's -1, before the work has begun: the interface is unavailable here.
 pub fn available(call: &str, answer: impl Into<i64>) -> Outcome<i64> {
     match answer.into() {
         -1 => Err(refused(call, io::Error::last_os_error().raw_os_error().unwrap_or(0))),
@@ -74,12 +74,12 @@ pub fn available(call: &str, answer: impl Into<i64>) -> Outcome<i64> {
     }
 }
 
-/// An interface that is not to be had.
+/// Makes a refusal: the interface is unavailable.
 pub fn refused(call: &str, errno: i32) -> Stop {
     Stop::Refused(Refusal { call: call.to_owned(), errno })
 }
 
-/// Room for so many descriptors; the hard limit is raised too where that is allowed.
+/// Raises the limit on descriptors to `count`, and the hard limit, too, if that is allowed.
 pub fn want_descriptors(count: u64) -> Outcome<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable.

@@ -1,4 +1,4 @@
-//! What programs without io_uring stand on, and what all programs have in common.
+//! The interfaces of programs without io_uring, and the parts that all programs share.
 
 pub mod epoll;
 pub mod kernel_aio;
@@ -12,38 +12,39 @@ use anyring_abi::{Opcode, IOSQE_ASYNC};
 use anyring_lab::message::Program;
 use std::alloc::Layout;
 
-/// A read or a write that a program hands over.
+/// A read or a write that a program begins.
 #[derive(Debug, Clone, Copy)]
 pub struct Transfer {
-    /// Which of the two.
+    /// True for a write.
     pub write: bool,
-    /// On what.
+    /// The descriptor.
     pub fd: i32,
-    /// The caller's memory: alive and its own until the end of the transfer.
+    /// The caller's memory: alive and for this transfer only until its end.
     pub address: *mut u8,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u32,
-    /// Where; `None` for what has no offset.
+    /// The file offset; `None` for descriptors without one.
     pub offset: Option<u64>,
 }
 
-/// Something that carries out transfers while the program goes on. Each has a slot's number, which comes back.
+/// An interface that carries out transfers while the program continues. Each transfer has a slot number, which is
+/// returned at its end.
 pub trait Transfers {
-    /// Takes one. It may begin only with the next [`Transfers::flush`] or [`Transfers::wait`].
+    /// Accepts a transfer. It may begin only with the next [`Transfers::flush`] or [`Transfers::wait`].
     fn begin(&mut self, slot: u64, transfer: Transfer) -> Outcome<()>;
 
-    /// Lets everything begin.
+    /// Begins all accepted transfers.
     fn flush(&mut self) -> Outcome<()>;
 
-    /// Waits for one that ended at least, and adds all that did: slot and result, negative as an error number.
+    /// Waits until at least one has ended, and adds all that have: slot and result, negative as an error number.
     fn wait(&mut self, ended: &mut Vec<(u64, i64)>) -> Outcome<()>;
 }
 
 /// A ring, with every request as it comes or with IOSQE_ASYNC.
 pub struct Uring {
-    /// Made for it.
+    /// The ring, used for nothing else.
     pub ring: Ring,
-    /// IOSQE_ASYNC.
+    /// True: with IOSQE_ASYNC.
     pub forced: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct Aligned {
 }
 
 impl Aligned {
-    /// `bytes` bytes at a page's boundary.
+    /// Allocates `bytes` bytes at a page boundary.
     pub fn new(bytes: usize) -> Outcome<Self> {
         let layout =
             Layout::from_size_align(bytes.max(1), 4096).map_err(|error| Stop::Failed(error.to_string()))?;
@@ -92,21 +93,22 @@ impl Aligned {
         }
     }
 
-    /// The address of this byte.
+    /// Returns the address of this byte.
     pub fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.layout.size());
         // SAFETY: inside the allocation, as just asserted.
         unsafe { self.address.add(offset) }
     }
 
-    /// Some of it, when no transfer has it.
+    /// Returns a part of it. No transfer may be using it.
     pub fn bytes(&self, offset: usize, bytes: usize) -> &[u8] {
         assert!(offset + bytes <= self.layout.size());
-        // SAFETY: inside the allocation, initialised (zeroed), and the caller says that nobody writes there now.
+        // SAFETY: inside the allocation, initialised (zeroed), and the caller promises that nobody writes there
+        // now.
         unsafe { std::slice::from_raw_parts(self.address.add(offset), bytes) }
     }
 
-    /// Some of it to fill, when no transfer has it.
+    /// Returns a part of it to fill. No transfer may be using it.
     pub fn bytes_mut(&mut self, offset: usize, bytes: usize) -> &mut [u8] {
         assert!(offset + bytes <= self.layout.size());
         // SAFETY: as in `bytes`, and `self` is borrowed for as long.
@@ -121,7 +123,7 @@ impl Drop for Aligned {
     }
 }
 
-/// The answer to a task that this program has no part in.
+/// Returns the error for a task that is not for this program.
 pub fn not_for<T>(program: Program) -> Outcome<T> {
     Err(format!("{program:?} has no program for this").into())
 }

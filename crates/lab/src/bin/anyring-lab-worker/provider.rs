@@ -1,8 +1,8 @@
-//! Which file a function comes from.
+//! The file that a function comes from.
 
 use std::ffi::{c_void, CStr};
 
-/// The file that holds `function`, as the loader names it (dladdr(3)).
+/// Returns the file that holds `function`, by the loader's name (dladdr(3)).
 pub fn of(function: *const c_void) -> String {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -10,7 +10,7 @@ pub fn of(function: *const c_void) -> String {
         dli_sname: std::ptr::null(),
         dli_saddr: std::ptr::null_mut(),
     };
-    // SAFETY: `info` is writable; any address may be asked for.
+    // SAFETY: `info` is writable; any address may be looked up.
     let found = unsafe { libc::dladdr(function, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return "unknown".to_owned();

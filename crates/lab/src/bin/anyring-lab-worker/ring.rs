@@ -1,5 +1,6 @@
-//! A ring as a program uses it, over one of three doors: liburing's functions by symbol, libc's `syscall()`, or system
-//! call instructions of our own. What liburing's header has inline is written here as a compiler would inline it.
+//! A ring as a program uses it, over one of three doors: liburing's functions by symbol, libc's `syscall()`, or our own
+//! system call instructions. The inline functions of liburing's header are written here as a compiler would inline
+//! them.
 //!
 //! One thread owns a [`Ring`]; the other side of its memory is the ring's server.
 
@@ -12,7 +13,7 @@ use anyring_lab::message::{Door, Proof};
 use liburing::IoUring;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-/// What serves a ring's calls.
+/// The functions for a ring's calls.
 #[derive(Clone, Copy)]
 enum Way {
     Liburing(liburing::Functions),
@@ -23,13 +24,13 @@ enum Way {
 pub struct Ring {
     ring: Box<IoUring>,
     way: Way,
-    /// CQEs that were reaped, and those of them with a negative result.
+    /// Number of CQEs reaped, and of those with a negative result.
     completions: u64,
     negative: u64,
 }
 
 impl Ring {
-    /// io_uring_queue_init(3) with these setup flags, and a CQ of four times the SQ.
+    /// Makes a ring by io_uring_queue_init(3) with these setup flags, and a CQ of four times the SQ.
     pub fn new(door: Door, entries: u32, flags: u32) -> Outcome<Ring> {
         let params = Params {
             flags: flags | anyring_abi::IORING_SETUP_CQSIZE,
@@ -54,12 +55,12 @@ impl Ring {
         }
     }
 
-    /// The ring's descriptor.
+    /// Returns the ring's descriptor.
     pub fn fd(&self) -> i32 {
         self.ring.ring_fd
     }
 
-    /// Who served it, and how much.
+    /// Returns the proof of its server, and the counts.
     pub fn proof(&self) -> Proof {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", self.fd()));
         Proof {
@@ -73,7 +74,7 @@ impl Ring {
         }
     }
 
-    /// io_uring_get_sqe(3), cleared and with these fields.
+    /// Fills an SQE of io_uring_get_sqe(3) with these fields; the others are cleared.
     #[inline]
     pub fn push(&mut self, sqe: Sqe) -> Outcome<()> {
         let sq = &mut self.ring.sq;
@@ -91,7 +92,7 @@ impl Ring {
         Ok(())
     }
 
-    /// io_uring_submit(3); the number that was to be submitted is checked.
+    /// Submits by io_uring_submit(3), and checks that all pending SQEs were submitted.
     #[inline]
     pub fn submit(&mut self) -> Outcome<()> {
         self.submit_and_wait(0)
@@ -112,7 +113,7 @@ impl Ring {
         }
     }
 
-    /// io_uring_peek_cqe(3), a copy of the CQE, and io_uring_cqe_seen(3).
+    /// Takes a CQE, if there is one: io_uring_peek_cqe(3), a copy, and io_uring_cqe_seen(3).
     #[inline]
     pub fn peek_cqe(&mut self) -> Option<Cqe> {
         let cq = &self.ring.cq;
@@ -133,7 +134,7 @@ impl Ring {
         Some(cqe)
     }
 
-    /// io_uring_wait_cqe(3), a copy of the CQE, and io_uring_cqe_seen(3).
+    /// Waits for a CQE and takes it: io_uring_wait_cqe(3), a copy, and io_uring_cqe_seen(3).
     #[inline]
     pub fn wait_cqe(&mut self) -> Outcome<Cqe> {
         loop {
@@ -158,7 +159,8 @@ impl Ring {
         }
     }
 
-    /// A buffer ring of `count` (a power of two) buffers of `bytes` bytes each, as group 0, all given to the ring.
+    /// Makes a buffer ring of `count` (a power of two) buffers of `bytes` bytes each, as group 0, all given to the
+    /// ring.
     pub fn provide_buffers(&mut self, count: u16, bytes: u32) -> Outcome<Buffers> {
         let mut buffers = Buffers::new(count, bytes)?;
         let registration =
@@ -182,12 +184,12 @@ impl Drop for Ring {
     }
 }
 
-/// An SQE of this opcode on this descriptor.
+/// Makes an SQE of this opcode on this descriptor.
 pub fn sqe(opcode: Opcode, fd: i32, user_data: u64) -> Sqe {
     Sqe { opcode: opcode as u8, fd, user_data, ..Sqe::default() }
 }
 
-/// READ or WRITE of this memory. The caller keeps it alive and alone until the CQE.
+/// Makes a READ or WRITE of this memory. The caller keeps it alive and does not use it until the CQE.
 pub fn transfer(opcode: Opcode, fd: i32, memory: *const u8, bytes: u32, offset: u64, user_data: u64) -> Sqe {
     Sqe { addr: memory as u64, len: bytes, off: offset, ..sqe(opcode, fd, user_data) }
 }
@@ -227,7 +229,7 @@ impl Buffers {
     fn new(count: u16, bytes: u32) -> Outcome<Self> {
         let size = usize::from(count) * size_of::<BufferEntry>();
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping wherever the kernel likes; it is never unmapped, since the ring may still look at it.
+        // SAFETY: a new mapping at the kernel's choice; it is never unmapped, since the ring may still use it.
         let ring = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
         if ring == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().into());
@@ -236,13 +238,13 @@ impl Buffers {
         Ok(Buffers { ring: ring.cast(), memory, count, bytes, tail: 0 })
     }
 
-    /// What is in a buffer that the ring gave.
+    /// Returns the contents of a buffer that the ring chose.
     pub fn get(&self, id: u16, bytes: usize) -> &[u8] {
         let start = usize::from(id) * self.bytes as usize;
         &self.memory[start..start + bytes]
     }
 
-    /// Gives it back, visible with the next [`Buffers::publish`].
+    /// Returns the buffer to the ring, visible with the next [`Buffers::publish`].
     pub fn put(&mut self, id: u16) {
         let address = self.memory.as_ptr() as u64 + u64::from(id) * u64::from(self.bytes);
         // SAFETY: masked, so inside the mapping of `count` entries; the server does not read it before the tail says so.
@@ -256,7 +258,7 @@ impl Buffers {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the ring what was put.
+    /// Publishes the returned buffers to the ring.
     pub fn publish(&self) {
         // SAFETY: the tail is in the first entry of the mapping, aligned, and shared with the server.
         let tail = unsafe { AtomicU16::from_ptr(&raw mut (*self.ring).tail) };

@@ -12,14 +12,15 @@ pub mod timers;
 pub mod tokens;
 pub mod writes;
 
-/// Threads of the kernel's io-wq in this process: it keeps them for some seconds after their last request.
+/// Counts the threads of the kernel's io-wq in this process. It keeps them for some seconds after their last
+/// request.
 fn io_wq_threads() -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
     tasks.flatten().map(name).filter(|name| name.starts_with("iou-wrk")).count() as u64
 }
 
-/// CLOCK_MONOTONIC, ns.
+/// Returns CLOCK_MONOTONIC in ns.
 #[inline]
 fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -28,7 +29,7 @@ fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// User and system time of this process so far, us.
+/// Returns the user and system time of this process so far, in us.
 fn cpu_us() -> f64 {
     // SAFETY: numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

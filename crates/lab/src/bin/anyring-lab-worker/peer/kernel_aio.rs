@@ -1,4 +1,5 @@
-//! The kernel's AIO: io_setup(2), io_submit(2), io_getevents(2), by libc's `syscall()`. What was begun goes with one call.
+//! The kernel's AIO: io_setup(2), io_submit(2), io_getevents(2), by libc's `syscall()`. One call submits all transfers
+//! begun.
 
 use super::{Transfer, Transfers};
 use crate::aio::Aio;
@@ -15,24 +16,24 @@ pub struct KernelAio {
 }
 
 impl KernelAio {
-    /// Room for so many in flight; `rw_flags` (RWF_*) go with each transfer.
+    /// Makes a context with room for so many in flight; `rw_flags` (RWF_*) go with each transfer.
     pub fn new(in_flight: u32, rw_flags: i32) -> Outcome<Self> {
         let events = vec![IoEvent::default(); in_flight.min(1024) as usize];
         Ok(KernelAio { aio: Aio::new(Door::Libc, in_flight)?, queued: Vec::new(), events, rw_flags })
     }
 
-    /// Waits until `fd` is readable.
+    /// Queues a poll for `fd` to be readable.
     pub fn begin_poll(&mut self, slot: u64, fd: i32) {
         self.queued.push(poll_of(slot, fd));
     }
 }
 
-/// IOCB_CMD_POLL for `fd` to be readable.
+/// Makes an IOCB_CMD_POLL for `fd` to be readable.
 pub fn poll_of(data: u64, fd: i32) -> Iocb {
     Iocb { data, opcode: IOCB_CMD_POLL, fd: fd as u32, buf: libc::POLLIN as u64, ..Iocb::default() }
 }
 
-/// IOCB_CMD_PREAD of this memory.
+/// Makes an IOCB_CMD_PREAD of this memory.
 pub fn read_of(data: u64, fd: i32, memory: *mut u8, bytes: usize) -> Iocb {
     let (buf, bytes) = (memory as u64, bytes as u64);
     Iocb { data, opcode: IOCB_CMD_PREAD, fd: fd as u32, buf, bytes, ..Iocb::default() }
@@ -51,8 +52,8 @@ impl Transfers for KernelAio {
 
     fn flush(&mut self) -> Outcome<()> {
         let pointers: Vec<*const Iocb> = self.queued.iter().map(std::ptr::from_ref).collect();
-        // SAFETY: pointers to iocbs that stay until the call has copied them; the memory that they name is the caller's for
-        // as long as the transfers take.
+        // SAFETY: pointers to iocbs that stay until the call has copied them; the caller keeps their memory for as long
+        // as the transfers take.
         unsafe { self.aio.submit(&pointers) }?;
         self.queued.clear();
         Ok(())

@@ -1,5 +1,6 @@
-//! libuv (docs.libuv.org), by symbol from the installed libuv.so.1: file operations on its thread pool, and timers of its loop. Its
-//! structures are opaque here; libuv tells their sizes, and the first word of a request or handle is the user's.
+//! libuv (docs.libuv.org), by symbol from the installed libuv.so.1: file operations on its thread pool, and timers of
+//! its loop. Its structures are opaque here: libuv returns their sizes. The first word of a request or handle is the
+//! user's.
 
 use super::{Transfer, Transfers};
 use crate::outcome::{Outcome, Stop};
@@ -54,7 +55,7 @@ functions! {
 }
 
 fn symbol(handle: *mut c_void, name: &CStr) -> Outcome<*mut c_void> {
-    // SAFETY: a terminated name and a handle that dlopen gave.
+    // SAFETY: a terminated name and a handle from dlopen.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     match address.is_null() {
         true => Err(Stop::Missing(format!("libuv.so.1 is too old: it has no {}", name.to_string_lossy()))),
@@ -66,24 +67,24 @@ fn symbol(handle: *mut c_void, name: &CStr) -> Outcome<*mut c_void> {
 pub struct Libuv {
     functions: Functions,
     event_loop: *mut c_void,
-    /// Where callbacks put what ended; never freed, since requests point to it.
+    /// The list to which callbacks add ended transfers; never freed, since requests point to it.
     ended: &'static RefCell<Vec<(u64, i64)>>,
 }
 
-/// Zeroed memory of libuv's size, never given back.
+/// Allocates zeroed memory of libuv's size, which is never freed.
 fn opaque(bytes: usize) -> *mut c_void {
     let words = vec![0u64; bytes.div_ceil(8)];
     Box::leak(words.into_boxed_slice()).as_mut_ptr().cast()
 }
 
-/// What the user's word of a request points to.
+/// The target of the user's word of a request.
 struct Owner {
     slot: u64,
     functions: Functions,
     ended: &'static RefCell<Vec<(u64, i64)>>,
 }
 
-/// Takes the result out of a request that ended; the request and its owner are freed.
+/// Takes the result out of a request that ended, and frees the request and its owner.
 unsafe extern "C" fn transfer_ended(request: *mut c_void) {
     // SAFETY: libuv calls this once for each request, in uv_run, with the request that `begin` made; its first word is
     // the owner that `begin` leaked.
@@ -105,7 +106,7 @@ impl Libuv {
             return Err(Stop::Missing(what.to_owned()));
         }
         let functions = Functions::look_up(handle)?;
-        // SAFETY: memory of the size that libuv says.
+        // SAFETY: memory of the size that libuv returned.
         let event_loop = opaque(unsafe { (functions.loop_size)() });
         // SAFETY: the same memory.
         match unsafe { (functions.loop_init)(event_loop) } {
@@ -114,7 +115,7 @@ impl Libuv {
         }
     }
 
-    /// The loop's time in ms, read anew.
+    /// Updates the loop's time and returns it in ms.
     pub fn now_ms(&self) -> u64 {
         // SAFETY: a loop that uv_loop_init made.
         unsafe {
@@ -123,9 +124,9 @@ impl Libuv {
         }
     }
 
-    /// A timer.
+    /// Makes a timer.
     pub fn timer(&self) -> Timer {
-        // SAFETY: memory of the size that libuv says, and a loop that uv_loop_init made; it cannot fail.
+        // SAFETY: memory of the size that libuv returned, and a loop that uv_loop_init made; it cannot fail.
         unsafe {
             let handle = opaque((self.functions.handle_size)(UV_TIMER));
             (self.functions.timer_init)(self.event_loop, handle);
@@ -157,7 +158,7 @@ impl Timer {
         }
     }
 
-    /// Takes it back.
+    /// Stops the timer.
     pub fn stop(&self) {
         // SAFETY: a handle that uv_timer_init made.
         unsafe { (self.functions.timer_stop)(self.handle) };
@@ -170,8 +171,8 @@ impl Transfers for Libuv {
         let buffer = UvBuf { base: what.address.cast(), len: what.bytes as usize };
         let offset = what.offset.map_or(-1, |offset| offset as i64);
         let function = if what.write { self.functions.fs_write } else { self.functions.fs_read };
-        // SAFETY: a request of the size that libuv says, freed by its callback; the buffer's description is copied by the
-        // call, the memory is the caller's until the end.
+        // SAFETY: a request of the size that libuv returned, freed by its callback; the call copies the buffer's
+        // description, and the memory is the caller's until the end.
         let answer = unsafe {
             let request = libc::calloc(1, (self.functions.req_size)(UV_FS));
             if request.is_null() {

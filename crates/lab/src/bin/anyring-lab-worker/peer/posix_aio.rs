@@ -1,4 +1,4 @@
-//! aio(7) of glibc: threads behind an interface. Completions are found by aio_suspend(3) and aio_error(3).
+//! aio(7) of glibc, which is implemented with threads. Completions are found by aio_suspend(3) and aio_error(3).
 
 use super::{Transfer, Transfers};
 use crate::outcome::{checked, Outcome};
@@ -19,7 +19,7 @@ impl Transfers for PosixAio {
         block.aio_nbytes = what.bytes as usize;
         block.aio_offset = what.offset.unwrap_or(0) as i64;
         block.aio_sigevent.sigev_notify = libc::SIGEV_NONE;
-        // SAFETY: the block lives until aio_return was called, the memory it names is the caller's for as long.
+        // SAFETY: the block lives until aio_return was called, and the caller keeps its memory for as long.
         let answer = unsafe {
             match what.write {
                 true => libc::aio_write(&mut *block),
@@ -45,7 +45,7 @@ impl Transfers for PosixAio {
             match unsafe { libc::aio_error(&**block) } {
                 libc::EINPROGRESS => true,
                 error => {
-                    // SAFETY: the same, at its end, once.
+                    // SAFETY: such a block at its end, once.
                     let result = unsafe { libc::aio_return(&mut **block) };
                     ended.push((*slot, if error == 0 { result as i64 } else { -i64::from(error) }));
                     false

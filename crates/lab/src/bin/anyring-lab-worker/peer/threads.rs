@@ -1,16 +1,17 @@
-//! pthreads(7): a pool of threads that make blocking calls, as programs have them: a queue, a mutex, two condition variables.
+//! pthreads(7): a pool of threads that make blocking calls, as usual in programs: a queue, a mutex, two condition
+//! variables.
 
 use super::{Transfer, Transfers};
 use crate::outcome::Outcome;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// As many as libuv has.
+/// Number of threads, as in libuv.
 const THREADS: usize = 4;
 
 struct Job(u64, Transfer);
 
-// SAFETY: the memory that a transfer names is the pool's alone until its end (see Transfer).
+// SAFETY: the memory of a transfer is the pool's alone until its end (see Transfer).
 unsafe impl Send for Job {}
 
 #[derive(Default)]
@@ -55,10 +56,10 @@ fn work(shared: &Shared) {
     }
 }
 
-/// The blocking call.
+/// Makes the blocking call.
 pub fn carry_out(what: &Transfer) -> i64 {
     let (address, bytes) = (what.address.cast::<libc::c_void>(), what.bytes as usize);
-    // SAFETY: the caller's memory, its own until this returns.
+    // SAFETY: the caller's memory, for this call only until it returns.
     let result = unsafe {
         match (what.write, what.offset) {
             (false, None) => libc::read(what.fd, address, bytes),

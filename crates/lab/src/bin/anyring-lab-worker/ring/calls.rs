@@ -1,4 +1,4 @@
-//! Without liburing or libaio: the system calls themselves, through libc's `syscall()` or by instructions of our own.
+//! The system calls without liburing or libaio, through libc's `syscall()` or by our own instructions.
 
 use super::liburing::IoUring;
 use crate::provider;
@@ -9,15 +9,15 @@ use anyring_abi::{
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Which instructions make the calls.
+/// The instructions that make the calls.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// Our own, and not libc's.
+    /// True: our own. False: libc's.
     pub raw: bool,
 }
 
 impl Calls {
-    /// A value, or a negative error number.
+    /// Makes a call. Returns a value, or a negative error number.
     #[inline]
     pub fn call<const NUMBER: i64>(self, args: [usize; 6]) -> isize {
         if self.raw {
@@ -42,7 +42,7 @@ impl Calls {
                 fd as usize,
                 offset as usize,
             ]),
-            // SAFETY: a new mapping wherever the kernel likes.
+            // SAFETY: a new mapping at the kernel's choice.
             false => unsafe {
                 let address = libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, i64::from(offset));
                 match address == libc::MAP_FAILED {
@@ -57,12 +57,12 @@ impl Calls {
         }
     }
 
-    /// The file whose `syscall()` is called; an instruction of our own is nobody's function.
+    /// Returns the file whose `syscall()` is called; none for our own instruction.
     pub fn provider(self) -> Option<String> {
         (!self.raw).then(|| provider::of(libc::syscall as *const () as *const c_void))
     }
 
-    /// As liburing's: 0 or a negative error number.
+    /// As liburing's. Returns 0 or a negative error number.
     pub fn queue_init(self, entries: u32, ring: &mut IoUring, mut params: Params) -> i32 {
         let address = std::ptr::from_mut(&mut params) as usize;
         let fd = self.call::<NR_IO_URING_SETUP>([entries as usize, address, 0, 0, 0, 0]) as i32;
@@ -85,7 +85,7 @@ impl Calls {
         let (bytes, sqe_bytes) = (sq_bytes.max(cq_bytes), params.sq_entries as usize * size_of::<Sqe>());
         let rings = self.map(ring.ring_fd, bytes, IORING_OFF_SQ_RING)?;
         let sqes = self.map(ring.ring_fd, sqe_bytes, IORING_OFF_SQES)?;
-        // SAFETY: the offsets that io_uring_setup(2) gave lie inside of what it let us map.
+        // SAFETY: the offsets from io_uring_setup(2) are inside the area that was mapped.
         let word = |offset: u32| unsafe { rings.add(offset as usize) }.cast::<u32>();
         let (sq, cq) = (&mut ring.sq, &mut ring.cq);
         (sq.khead, sq.ktail, sq.kflags) =
@@ -97,13 +97,13 @@ impl Calls {
             (word(params.cq_off.head), word(params.cq_off.tail), word(params.cq_off.cqes).cast());
         (cq.ring_mask, cq.ring_entries) = (params.cq_entries - 1, params.cq_entries);
         for index in 0..params.sq_entries {
-            // SAFETY: inside of the array, which nobody reads before the first submission.
+            // SAFETY: inside the array, which nobody reads before the first submission.
             unsafe { sq.array.add(index as usize).write(index) };
         }
         Ok(())
     }
 
-    /// As liburing's: how many, or a negative error number.
+    /// As liburing's. Returns the number of SQEs, or a negative error number.
     #[inline]
     pub fn submit_and_wait(self, ring: &mut IoUring, wait: u32) -> i32 {
         let sq = &mut ring.sq;
@@ -115,7 +115,7 @@ impl Calls {
         self.enter(ring.ring_fd, pending, wait)
     }
 
-    /// Waits for so many CQEs: 0 or a negative error number.
+    /// Waits for so many CQEs. Returns 0 or a negative error number.
     pub fn wait(self, ring: &IoUring, wait: u32) -> i32 {
         self.enter(ring.ring_fd, 0, wait)
     }
@@ -126,7 +126,7 @@ impl Calls {
         self.call::<NR_IO_URING_ENTER>([fd as usize, pending as usize, wait as usize, flags, 0, 0]) as i32
     }
 
-    /// io_uring_register(2): a value or a negative error number.
+    /// io_uring_register(2). Returns a value or a negative error number.
     pub fn register(self, fd: i32, opcode: u32, argument: *const c_void, count: u32) -> i32 {
         let args = [fd as usize, opcode as usize, argument as usize, count as usize, 0, 0];
         self.call::<NR_IO_URING_REGISTER>(args) as i32
@@ -144,9 +144,9 @@ impl Calls {
     }
 }
 
-/// A system call by an instruction in our own text, as liburing's compiled code and Go programs make it. The number is
-/// loaded right before it, so that everybody can see that none of them closes a descriptor; there libanyring.so can put a
-/// jump, too.
+/// Makes a system call by an instruction in our own text, as liburing's compiled code and Go programs do. The number is
+/// loaded right before it. So a scan can see that none of them closes a descriptor, and libanyring.so can put a jump
+/// there.
 #[inline(always)]
 fn raw_call<const NUMBER: i64>(args: [usize; 6]) -> isize {
     let answer: isize;

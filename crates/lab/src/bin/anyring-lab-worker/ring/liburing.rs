@@ -1,6 +1,6 @@
-//! liburing by symbol (2.0 to 2.15 lay `struct io_uring` out alike). The functions are looked up in the global scope
-//! after the installed liburing.so.2 was opened into it: they are those of the installed library, unless one that is
-//! preloaded has them.
+//! liburing by symbol (2.0 to 2.15 lay `struct io_uring` out alike). The installed liburing.so.2 is opened into the
+//! global scope, and the functions are looked up there. They are those of the installed library, or of one that is
+//! preloaded.
 
 use crate::provider;
 use anyring_abi::{Cqe, Params, Sqe};
@@ -112,17 +112,17 @@ impl Functions {
         }
     }
 
-    /// The file that io_uring_submit() is in.
+    /// Returns the file that has io_uring_submit().
     pub fn provider(self) -> String {
         provider::of(self.submit as *const c_void)
     }
 
-    /// io_uring_queue_init_params(3): 0 or a negative error number.
+    /// io_uring_queue_init_params(3). Returns 0 or a negative error number.
     pub fn queue_init(self, entries: u32, ring: &mut IoUring, mut params: Params) -> i32 {
         // SAFETY: both structures are writable and of liburing's size.
         let answer = unsafe { (self.queue_init)(entries, ring, &mut params) };
         if answer == 0 {
-            // By way of the pointers, as headers before 2.4 do, since an older library leaves the newer fields alone.
+            // Through the pointers, as in headers before 2.4, since an older library does not set the newer fields.
             // SAFETY: liburing filled the ring; these words are constant as long as it lives.
             unsafe {
                 ring.sq.ring_mask = *ring.sq.kring_mask;
@@ -133,7 +133,7 @@ impl Functions {
         answer
     }
 
-    /// io_uring_submit(3), or io_uring_submit_and_wait(3): how many, or a negative error number.
+    /// io_uring_submit(3), or io_uring_submit_and_wait(3). Returns the number of SQEs, or a negative error number.
     #[inline]
     pub fn submit_and_wait(self, ring: &mut IoUring, wait: u32) -> i32 {
         // SAFETY: a ring that `queue_init` made.
@@ -145,7 +145,7 @@ impl Functions {
         }
     }
 
-    /// What io_uring_wait_cqe(3) calls when the CQ is empty.
+    /// The call that io_uring_wait_cqe(3) makes if the CQ is empty.
     pub fn wait_cqe(self, ring: &mut IoUring) -> i32 {
         let mut cqe: *mut Cqe = std::ptr::null_mut();
         // SAFETY: a ring that `queue_init` made, and a writable pointer.

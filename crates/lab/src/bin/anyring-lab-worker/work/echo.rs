@@ -1,4 +1,5 @@
-//! A TCP server that echoes, and its client, which is this executable again, in a process without anything preloaded.
+//! A TCP server that echoes, and its client. The client is this executable again, in a process without preloaded
+//! libraries.
 
 mod client;
 mod server;
@@ -13,7 +14,7 @@ use anyring_lab::message::{Door, Echo, EchoStyle, Measured, Program};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-/// Serves until the client has had all its messages: ns each, by the client's clock.
+/// Serves until the client has received all its messages. The figure is ns for each, by the client's clock.
 pub fn run(program: Program, door: Door, work: &Echo) -> Outcome<Measured> {
     want_descriptors(u64::from(work.connections) + 200)?;
     let ring = match program {
@@ -60,16 +61,16 @@ fn ring(door: Door, work: &Echo) -> Outcome<Ring> {
     Ring::new(door, (2 * work.connections).next_power_of_two().max(64), flags)
 }
 
-/// A client of this kind, in a process without anything preloaded.
+/// Starts a client of this kind, in a process without preloaded libraries.
 pub fn start_client(kind: &str, numbers: &[u64]) -> Outcome<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(kind).args(numbers.iter().map(u64::to_string));
-    // The client is the same on every side.
+    // The client is the same for all backends.
     command.env_remove("LD_PRELOAD").env_remove("ANYRING_STATS").env_remove("ANYRING_BACKEND");
     Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?)
 }
 
-/// What it measured.
+/// Waits for the client and returns its figure.
 pub fn answer_of(client: Child) -> Outcome<f64> {
     let output = client.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Instant;
 
-/// Runs the reads on this program: ns each.
+/// Runs the reads on this program: ns for each.
 pub fn run(program: Program, door: Door, work: &Files) -> Outcome<Measured> {
     let file = open(work)?;
     match program {
@@ -32,7 +32,7 @@ pub fn run(program: Program, door: Door, work: &Files) -> Outcome<Measured> {
     }
 }
 
-/// The file, all of it in the page cache unless it is to be passed by.
+/// Opens the file. All of it is read into the page cache, unless the reads bypass that.
 fn open(work: &Files) -> Outcome<File> {
     let flags = if work.direct { libc::O_DIRECT } else { 0 };
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(&work.path) {
@@ -49,7 +49,7 @@ fn open(work: &Files) -> Outcome<File> {
     Ok(file)
 }
 
-/// Where the reads go.
+/// The offsets of the reads.
 struct Places {
     blocks: u64,
     next: u64,
@@ -74,7 +74,7 @@ impl Places {
     }
 }
 
-/// The first and the last word of each page of a block.
+/// Checks the first and the last word of each page of a block.
 fn check(block: &[u8], offset: u64) -> Outcome<()> {
     let (bytes, page) = (block.len(), 4096);
     for start in (0..bytes).step_by(page) {
@@ -116,7 +116,7 @@ fn reads(file: &File, work: &Files, transfers: &mut impl Transfers) -> Outcome<f
     Ok(start.elapsed().as_nanos() as f64 / work.operations as f64)
 }
 
-/// As many threads as reads are to be in flight, each with its share.
+/// Reads with as many threads as there are reads in flight, each with its share.
 fn threads(file: &File, work: &Files) -> Outcome<f64> {
     let share = work.operations.div_ceil(u64::from(work.depth));
     let one = |thread: u64| -> Result<(), String> {

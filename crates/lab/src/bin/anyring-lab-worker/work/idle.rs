@@ -1,4 +1,4 @@
-//! Rings that nobody uses: CPU time of the process, and its memory.
+//! Unused rings: CPU time of the process, and its memory.
 
 use super::cpu_us;
 use crate::outcome::{available, expect, want_descriptors, Outcome};
@@ -14,7 +14,7 @@ const ENTRIES: u32 = 8;
 /// Makes them, uses each once and waits: us of CPU in all, KiB resident for each.
 pub fn run(program: Program, door: Door, rings: u32, for_ms: u32) -> Outcome<Measured> {
     want_descriptors(u64::from(rings) * 6 + 300)?;
-    // What the first ring costs a process once is not the ring's.
+    // The one-time cost that the first ring has for a process is not counted.
     let before = match program {
         Program::Uring => {
             let first = used_ring(door)?;
@@ -56,8 +56,9 @@ fn used_ring(door: Door) -> Outcome<Ring> {
     Ok(ring)
 }
 
-/// Each page once, however often it is mapped here (Pss): a ring in user space has two mappings, of the program and of
-/// whoever serves it. VmRSS of /proc/self/status counts it twice, and lags behind by some pages.
+/// Returns the resident memory of the process, each page counted once, however often it is mapped here (Pss). A ring
+/// in user space has two mappings, of the program and of its server. VmRSS of /proc/self/status counts it twice, and
+/// lags by some pages.
 fn resident_kib() -> Outcome<f64> {
     let mapped = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = mapped.lines().find_map(|line| line.strip_prefix("Pss:"));

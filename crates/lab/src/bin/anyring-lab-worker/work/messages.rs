@@ -1,7 +1,7 @@
-//! Messages from one thread to another at a steady rate: by MSG_RING, by a queue and an eventfd in an epoll set, by a
-//! queue and a futex.
+//! Messages from one thread to another at a steady rate. They go by MSG_RING, by a queue and an eventfd in an epoll
+//! set, or by a queue and a futex.
 //!
-//! A message is the time when it was sent and a number; the receiver checks that the numbers come in order.
+//! A message is the time of its sending and a number. The receiver checks that the numbers come in order.
 
 pub mod fan_in;
 pub mod fan_out;
@@ -15,22 +15,22 @@ use anyring_lab::message::{Door, Measured, Messages, Program, Proof, Receiver};
 use anyring_lab::statistics::percentiles;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the two threads have in common.
+/// The channel that the two threads share.
 trait Channel: Sync {
-    /// Hands a message over; returns when the sender is done with it.
+    /// The sending end.
     type Sender: Send;
-    /// Takes messages.
+    /// The receiving end.
     type Receiver: Send;
 
-    /// The receiving end, in its own thread, then told to the sender.
+    /// Makes the receiving end, in its own thread. Then the sender is notified.
     fn receiver(&self) -> Outcome<Self::Receiver>;
 
-    /// A sending end, when the receiving one exists; each is its thread's own.
+    /// Makes a sending end, once the receiving one exists. Each thread has its own.
     fn sender(&self) -> Outcome<Self::Sender>;
 
     fn send(&self, sender: &mut Self::Sender, sent_ns: u64, number: u32) -> Outcome<()>;
 
-    /// Waits for messages, or looks for them all the time, and tells each.
+    /// Waits for messages, or polls for them, and calls `each` for each.
     fn receive(
         &self,
         receiver: &mut Self::Receiver,
@@ -38,11 +38,11 @@ trait Channel: Sync {
         each: &mut dyn FnMut(u64, u32) -> Outcome<()>,
     ) -> Outcome<()>;
 
-    /// Who served it.
+    /// Returns the proof of its server.
     fn proof(&self, sender: &Self::Sender, receiver: Self::Receiver) -> Option<Proof>;
 }
 
-/// Runs it on this program; the figures are told at [`anyring_lab::message::Work::Messages`].
+/// Runs it on this program. [`anyring_lab::message::Work::Messages`] lists the figures.
 pub fn run(program: Program, door: Door, work: &Messages) -> Outcome<Measured> {
     match program {
         Program::Uring => both(uring::Rings::new(door), *work),
@@ -53,14 +53,14 @@ pub fn run(program: Program, door: Door, work: &Messages) -> Outcome<Measured> {
     }
 }
 
-/// The number of the message that ends it.
+/// The number of the message that ends the run.
 const LAST: u32 = 0x7fff_ffff;
 
-/// What two threads did with a channel.
+/// The results of two threads on a channel.
 struct Traffic {
-    /// What sending each message took.
+    /// The time that each send took.
     sender_ns: Vec<f64>,
-    /// The time until each was received.
+    /// The time until each message was received.
     receiver_ns: Vec<f64>,
     cpu_us: f64,
     proof: Option<Proof>,
@@ -79,19 +79,19 @@ fn both<C: Channel + 'static>(channel: C, work: Messages) -> Outcome<Measured> {
     Ok(Measured { figures, proof, ..Measured::default() })
 }
 
-/// The sender's loop sends nothing, while the other thread looks: what no channel can do better.
+/// Runs the sender's loop without sending, while the other thread polls: the best that any channel can do.
 fn neither(work: Messages) -> Outcome<Measured> {
     let traffic = traffic(Nothing::default(), work)?;
     Ok(Measured { figures: vec![undelivered(traffic.sender_ns.len(), &work)], ..Measured::default() })
 }
 
-/// Messages that were not sent, in % of those that the time had room for.
+/// Returns the messages that were not sent, in % of those that the time had room for.
 fn undelivered(count: usize, work: &Messages) -> f64 {
     let expected = f64::from(work.for_ms) * 1000.0 / f64::from(work.delay_us);
     (100.0 * (1.0 - count as f64 / expected)).max(0.0)
 }
 
-/// Carries nothing but the end.
+/// A channel that only carries the end.
 #[derive(Default)]
 struct Nothing {
     ended: AtomicBool,
@@ -111,7 +111,7 @@ impl Channel for Nothing {
 
     fn send(&self, _: &mut (), _sent_ns: u64, number: u32) -> Outcome<()> {
         if number == LAST {
-            self.ended.store(true, Ordering::Relaxed); // nothing else is handed over
+            self.ended.store(true, Ordering::Relaxed); // no other data is handed over
         }
         Ok(())
     }
@@ -129,11 +129,11 @@ impl Channel for Nothing {
 }
 
 fn traffic<C: Channel + 'static>(channel: C, work: Messages) -> Outcome<Traffic> {
-    // Not freed, and its receiver not waited for, where something fails: the process ends then.
+    // On a failure the channel is not freed, and its receiver not waited for: the process then ends.
     let channel: &'static C = Box::leak(Box::new(channel));
     let begin_us = cpu_us();
     let (ready, wait) = std::sync::mpsc::channel();
-    // Whoever waits for it is below, and gone only with the process.
+    // The thread that waits for it is below, and exists as long as the process.
     let tell = move || ready.send(()).unwrap_or_default();
     let receiving = std::thread::Builder::new().spawn(move || receive(channel, &work, tell))?;
     let join = move || receiving.join().unwrap_or_else(|_| Err("the receiver panicked".into()));
@@ -161,8 +161,8 @@ fn send<C: Channel>(channel: &C, work: &Messages) -> Outcome<(Vec<f64>, C::Sende
         channel.send(&mut sender, now, took.len() as u32)?;
         let done = now_ns();
         took.push((done - now) as f64);
-        // That the loop sees the time a little late is the loop's doing. What kept it for longer is lost: a sender that comes
-        // back does not make up for it by sending without delay.
+        // The loop itself may see the time a little late: `late` makes up for that. A longer delay is lost: a sender
+        // that was kept does not catch up by sending without delay.
         let late = Some(now - due).filter(|late| *late < delay).unwrap_or(0);
         due = done + delay - late;
         now = done;

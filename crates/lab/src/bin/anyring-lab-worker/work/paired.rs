@@ -1,4 +1,4 @@
-//! Requests without and with IOSQE_ASYNC, in turns: which way each goes, and what it costs.
+//! Requests without and with IOSQE_ASYNC, in turns: the way of each, and its cost.
 
 mod file;
 mod stream;
@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 use stream::Stream;
 use way::Observer;
 
-/// What requests are made on.
+/// The subject of the requests.
 enum Subject {
     File(File),
     Stream(Stream),
 }
 
-/// What one request did.
+/// The measurements of one request.
 struct Sample {
     latency_us: f64,
     submit_us: f64,
     way: Way,
 }
 
-/// Everything that a request needs. The ring goes first when it is dropped, then what its requests name.
+/// Everything that a request needs. The ring is dropped first, then the memory and files of its requests.
 struct Run<'a> {
     work: &'a Paired,
     ring: Ring,
@@ -39,7 +39,7 @@ struct Run<'a> {
     counts: BTreeMap<String, u64>,
 }
 
-/// Runs the rounds: [`Paired`] says what is told.
+/// Runs the rounds: [`Paired`] lists the figures.
 pub fn run(program: Program, door: Door, work: &Paired) -> Outcome<Measured> {
     if program != Program::Uring {
         return not_for(program);
@@ -62,7 +62,7 @@ pub fn run(program: Program, door: Door, work: &Paired) -> Outcome<Measured> {
         }
         let samples = requests.round(round)?;
         if round == 0 {
-            // The first makes threads and fills caches.
+            // The first round makes threads and fills caches.
             requests.counts.clear();
             continue;
         }
@@ -77,8 +77,8 @@ pub fn run(program: Program, door: Door, work: &Paired) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// With IORING_SETUP_DEFER_TASKRUN what completes later is seen only by who waits for it, so that a CQE which is there
-/// when the submitting call returns was completed in it. Linux before 6.1 has no such rings.
+/// Makes a ring with IORING_SETUP_DEFER_TASKRUN: only a waiting thread sees later completions. So a CQE that is there
+/// when the submitting call returns was completed in that call. Linux before 6.1 has no such rings.
 fn new_ring(door: Door) -> Outcome<Ring> {
     match Ring::new(door, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {
         Err(Stop::Refused(refusal)) if refusal.errno == libc::EINVAL => Ring::new(door, 8, 0),
@@ -87,7 +87,7 @@ fn new_ring(door: Door) -> Outcome<Ring> {
 }
 
 impl Run<'_> {
-    /// The request as it comes, and the one with IOSQE_ASYNC; which of them is first changes from round to round.
+    /// Makes the request as it comes, and the one with IOSQE_ASYNC. Their order alternates between rounds.
     fn round(&mut self, round: u32) -> Outcome<[Option<Sample>; 2]> {
         let mut samples = [None, None];
         let order = if round.is_multiple_of(2) { [false, true] } else { [true, false] };
@@ -127,7 +127,7 @@ impl Run<'_> {
         Ok(Sample { latency_us: us(submitted + waited), submit_us: us(submitted), way })
     }
 
-    /// Puts everything in place for one request.
+    /// Prepares one request.
     fn prepare(&mut self, round: u32, forced: bool) -> Outcome<Sqe> {
         let bytes = self.work.bytes as usize;
         let (fd, offset) = match &mut self.subject {
@@ -156,7 +156,7 @@ impl Run<'_> {
                 *self.counts.entry("short".to_owned()).or_default() += 1;
                 Ok(())
             }
-            // No device can, or this memory or size does not suit it.
+            // No device supports it, or this memory or size does not suit it.
             result if result == -libc::EINVAL || result == -libc::EOPNOTSUPP => Err(Stop::Missing(format!(
                 "requests of {} bytes are answered with errno {}",
                 self.work.bytes, -result

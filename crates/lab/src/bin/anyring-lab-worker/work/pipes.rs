@@ -1,4 +1,4 @@
-//! Each of many pipes written and read, again and again.
+//! Many pipes, each written and read again and again.
 
 use super::io_wq_threads;
 use crate::outcome::{checked, expect, figure, want_descriptors, Outcome, Stop};
@@ -16,7 +16,7 @@ use std::time::Instant;
 const TOKEN: usize = 16;
 type Token = [u8; TOKEN];
 
-/// The pipes and what goes through them.
+/// The pipes and the tokens that go through them.
 struct Field {
     ends: Vec<[i32; 2]>,
     sent: Vec<Token>,
@@ -36,7 +36,7 @@ impl Field {
         Ok(Field { sent: vec![[0; TOKEN]; ends.len()], received: vec![[0; TOKEN]; ends.len()], ends })
     }
 
-    /// Another token for each pipe.
+    /// Makes another token for each pipe.
     fn prepare(&mut self, round: u32) {
         for (pipe, token) in self.sent.iter_mut().enumerate() {
             token[..8].copy_from_slice(&(pipe as u64).to_ne_bytes());
@@ -86,7 +86,7 @@ fn pool(field: &mut Field, work: &Pipes, pool: &mut impl Transfers) -> Outcome<M
     Ok(figure(rounds(field, work, pool, !work.ready)?, None))
 }
 
-/// `plain_writes`: by calls of our own, because the pool may be asleep in reads.
+/// Runs the rounds. `plain_writes`: write by our own calls, because the pool may be blocked in reads.
 fn rounds(field: &mut Field, work: &Pipes, transfers: &mut impl Transfers, plain_writes: bool) -> Outcome<f64> {
     let pipes = work.pipes as usize;
     let mut ended = Vec::with_capacity(2 * pipes);
@@ -115,8 +115,8 @@ fn rounds(field: &mut Field, work: &Pipes, transfers: &mut impl Transfers, plain
     Ok(start.elapsed().as_nanos() as f64 / 1e6)
 }
 
-/// Nonblocking pipes in an edge-triggered set. A read that fills less than its room has emptied the pipe (epoll(7)), so
-/// the next one waits for an event.
+/// Runs nonblocking pipes in an edge-triggered set. A read that fills less than its room has emptied the pipe
+/// (epoll(7)), so the next one waits for an event.
 fn epoll(work: &Pipes) -> Outcome<Measured> {
     let mut field = Field::new(work.pipes, libc::O_CLOEXEC | libc::O_NONBLOCK)?;
     let mut epoll = Epoll::new()?;

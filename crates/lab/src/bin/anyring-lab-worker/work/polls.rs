@@ -1,4 +1,4 @@
-//! Many eventfds, few of which become ready.
+//! Many eventfds: only a few become ready.
 
 use crate::outcome::{checked, expect, figure, want_descriptors, Outcome};
 use crate::peer::epoll::Epoll;
@@ -9,7 +9,7 @@ use anyring_abi::{Opcode, Sqe};
 use anyring_lab::message::{Door, Measured, Polls, Program};
 use std::time::Instant;
 
-/// SQEs a submit call while the idle ones are armed.
+/// SQEs in a submit call while the idle ones are armed.
 const BATCH: usize = 256;
 
 /// Runs the rounds on this program: ns for each descriptor that became ready.
@@ -22,7 +22,7 @@ pub fn run(program: Program, door: Door, work: &Polls) -> Outcome<Measured> {
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         fds.push(checked("eventfd", fd)? as i32);
     }
-    // The active ones lie among the idle ones.
+    // The active ones are spread among the idle ones.
     let step = all / work.active;
     let active: Vec<usize> = (0..work.active).map(|number| (number * step) as usize).collect();
     match program {
@@ -84,7 +84,7 @@ fn uring(ring: &mut Ring, work: &Polls, fds: &[i32], active: &[usize]) -> Outcom
     rounds(work, fds, active, ring, wait, |ring, index, fd| ring.push(poll(fd, index)), |ring| ring.submit())
 }
 
-/// The rounds: write, wait until all were found, read and check each and poll it again.
+/// Runs the rounds: writes, waits until all are found, reads and checks each, and polls it again.
 fn rounds<P>(
     work: &Polls,
     fds: &[i32],

@@ -14,12 +14,12 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
-/// SQEs a submit call.
+/// SQEs in a submit call.
 const BATCH: usize = 128;
-/// Far enough that none fires, and each another time.
+/// Far enough in the future that none fires. Each has a different time.
 const FAR_NS: u64 = 3_600_000_000_000;
 
-/// Arms, then cancels: ns for one timeout's both.
+/// Arms, then cancels: ns for arming and cancelling one timeout.
 pub fn arm_and_cancel(program: Program, door: Door, work: &ArmAndCancel) -> Outcome<Measured> {
     let count = work.timeouts as usize;
     let mut order: Vec<usize> = (0..count).collect();
@@ -37,7 +37,7 @@ pub fn arm_and_cancel(program: Program, door: Door, work: &ArmAndCancel) -> Outc
             let ns = each(start);
             Ok(figure(ns, Some(ring.proof())))
         }
-        // What an event loop does: timers in an ordered set, and a timerfd for the first of them.
+        // As an event loop does: timers in an ordered set, and a timerfd for the first of them.
         Program::Epoll => {
             let clock = Clock::new()?;
             let mut timers = BTreeSet::new();
@@ -105,7 +105,7 @@ fn uring_cancel(ring: &mut Ring, count: usize, order: &[usize]) -> Outcome<()> {
 }
 
 const REMOVAL: u64 = u64::MAX;
-/// Before the first deadline, so that all are armed by then.
+/// The time before the first deadline, so that all are armed by then.
 const HEAD_START_NS: u64 = 10_000_000;
 
 /// Lets them fire: mean and greatest lateness, us.
@@ -128,7 +128,7 @@ pub fn fire(program: Program, door: Door, timeouts: u32, over_ms: u32) -> Outcom
     Ok(Measured { figures: vec![mean, greatest], proof, ..Measured::default() })
 }
 
-/// Lateness in us; negative if early.
+/// Returns the lateness in us; negative if early.
 fn late_us(deadline: u64) -> f64 {
     (now_ns() as f64 - deadline as f64) / 1000.0
 }
@@ -172,7 +172,7 @@ fn fire_epoll(timeouts: u64, step: u64) -> Outcome<Vec<f64>> {
     Ok(late)
 }
 
-/// What a libuv timer's callback is given.
+/// The argument of a libuv timer's callback.
 struct Alarm {
     deadline_ns: u64,
     late_us: Cell<Option<f64>>,
@@ -213,18 +213,18 @@ impl Clock {
         // SAFETY: no pointers.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
         let fd = available("timerfd_create", fd)? as i32;
-        // SAFETY: the call just returned this descriptor, and nobody else knows it.
+        // SAFETY: the call just returned this descriptor, and no other code knows it.
         Ok(Clock { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Readable at this time of CLOCK_MONOTONIC, and not before.
+    /// Makes it readable at this time of CLOCK_MONOTONIC, and not before.
     fn set(&self, deadline: u64) -> Outcome<()> {
         let time = timespec(deadline);
         let value = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec },
         };
-        // SAFETY: an initialised time, and nothing to be told of the old one.
+        // SAFETY: an initialised time; the old one is not returned.
         let answer = unsafe {
             libc::timerfd_settime(self.fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &value, std::ptr::null_mut())
         };

@@ -1,7 +1,7 @@
 //! pipetest, as published in 2002: tokens go round many pipes, beside pipes that stay empty.
 //!
-//! A pass is: found to be there, read, written to the next pipe. Each model ([`Model`]) waits on the read ends of all pipes
-//! and asks for the next token of a pipe before it writes to another. Writes are write(2), but for io_uring.
+//! A pass finds a token, reads it, and writes it to the next pipe. Each model ([`Model`]) waits on the read ends of all
+//! pipes. It asks for the next token of a pipe before it writes to another. Writes are write(2), except for io_uring.
 
 mod asynchronous;
 mod park;
@@ -15,19 +15,19 @@ use park::Parked;
 use std::io;
 use std::time::Instant;
 
-/// Passes before the time is taken, as a part of those timed.
+/// Untimed passes at the beginning: one for this many timed ones.
 const WARM_UP: u64 = 10;
-/// A token's number and its passes so far.
+/// Bytes of a token's number and its passes so far.
 const HEAD: usize = 12;
-/// What its last bytes tell again, where it has room.
+/// Bytes at the end of a token, derived from its number and passes, if it has room.
 const TAIL: usize = 8;
 
 /// One way of waiting.
 trait Model {
-    /// Waits for tokens and passes on those that are there: how many.
+    /// Waits for tokens and passes on those that are there. Returns their number.
     fn turn(&mut self, field: &mut Field) -> Outcome<u64>;
 
-    /// Who served it.
+    /// Returns the proof of its server.
     fn end(self) -> Outcome<Option<Proof>>;
 }
 
@@ -35,7 +35,7 @@ trait Model {
 pub fn run(program: Program, door: Door, work: &TokenPasses) -> Outcome<Measured> {
     match program {
         Program::Poll => {
-            // It looks at every descriptor each time, so it makes as many fewer passes.
+            // It checks every descriptor each time, so it makes fewer passes in proportion.
             let passes = (work.passes / u64::from(1 + (work.active + work.idle) / 64)).max(16);
             time(&TokenPasses { passes, ..*work }, |field| Ok(ready::Poll::new(field)))
         }
@@ -60,27 +60,27 @@ fn time<M: Model>(work: &TokenPasses, model: impl FnOnce(&Field) -> Outcome<M>) 
     };
     pass(&mut field, work.passes / WARM_UP)?;
     let rate = pass(&mut field, work.passes)?;
-    // Each comes out of the pipe where it has to be, once more and only once.
+    // Each must come out of the pipe that it is in, once and only once.
     field.gathering = true;
     pass(&mut field, u64::from(work.tokens))?;
     Ok(figure(rate, model.end()?))
 }
 
-/// What has to come next of one token.
+/// The expected next pass of one token.
 #[derive(Debug, Clone, Copy)]
 struct Token {
     passes: u64,
     pipe: usize,
 }
 
-/// The pipes and what goes through them.
+/// The pipes and the tokens that go through them.
 struct Field {
-    /// Read and write end of each that tokens go through, in their order.
+    /// The read and write ends of the pipes that tokens go through, in order.
     active: Vec<[i32; 2]>,
     idle: Parked,
     bytes: usize,
     tokens: Vec<Token>,
-    /// Tokens that were read are written to no other pipe any more.
+    /// True: tokens that were read are not written to another pipe.
     gathering: bool,
 }
 
@@ -91,7 +91,7 @@ impl Field {
         want_descriptors((2 * active + idle + idle.min(park::CHUNK) + 200) as u64)?;
         let mut field =
             Field { active: Vec::new(), idle: Parked::default(), bytes, tokens: Vec::new(), gathering: false };
-        // The active ones lie among the idle ones.
+        // The active ones are spread among the idle ones.
         let mut parked = 0;
         for number in 0..active {
             field.active.push(pipe()?);
@@ -114,7 +114,7 @@ impl Field {
         Ok(())
     }
 
-    /// The pipe behind this one.
+    /// Returns the pipe after this one.
     #[inline]
     fn after(&self, pipe: usize) -> usize {
         if pipe + 1 == self.active.len() {
@@ -124,7 +124,7 @@ impl Field {
         }
     }
 
-    /// Makes `memory` the token as it goes on.
+    /// Writes the token's number and passes into `memory`.
     #[inline]
     fn mark(&self, number: usize, memory: &mut [u8]) {
         let passes = self.tokens[number].passes;
@@ -135,7 +135,7 @@ impl Field {
         }
     }
 
-    /// Checks the token in `memory`, which came out of this pipe, and makes it the one to write to the next.
+    /// Checks the token in `memory`, which came out of this pipe, and turns it into the one to write to the next.
     #[inline]
     fn pass(&mut self, pipe: usize, memory: &mut [u8]) -> Outcome<()> {
         let number = u32::from_ne_bytes([memory[0], memory[1], memory[2], memory[3]]) as usize;
@@ -174,7 +174,7 @@ impl Field {
         }
     }
 
-    /// A read that finds up to `memory.len()` bytes, in whole tokens: how many bytes, 0 for none in a nonblocking pipe.
+    /// Reads up to `memory.len()` bytes, in whole tokens. Returns the number of bytes, 0 for an empty nonblocking pipe.
     #[inline]
     fn read(&self, pipe: usize, memory: &mut [u8]) -> Outcome<usize> {
         // SAFETY: `memory` is writable.
@@ -186,7 +186,7 @@ impl Field {
         }
     }
 
-    /// All read ends: those that tokens come out of, then the others.
+    /// Iterates over all read ends: those of active pipes, then the others.
     fn read_ends(&self) -> impl Iterator<Item = i32> + '_ {
         self.active.iter().map(|[read_end, _]| *read_end).chain(self.idle.read_ends().iter().copied())
     }

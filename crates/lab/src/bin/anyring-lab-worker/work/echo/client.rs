@@ -18,7 +18,7 @@ struct Connection {
     left: u64,
 }
 
-/// Is a client with these numbers: prints what it measured, or what went wrong.
+/// Runs a client with these numbers: prints its figure, or the failure.
 pub fn client(words: &[String], measure: impl Fn(&[u64]) -> Outcome<f64>) -> ExitCode {
     let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
     match measure(&numbers) {
@@ -33,7 +33,7 @@ pub fn client(words: &[String], measure: impl Fn(&[u64]) -> Outcome<f64>) -> Exi
     }
 }
 
-/// PORT CONNECTIONS BYTES MESSAGES: ns a message.
+/// PORT CONNECTIONS BYTES MESSAGES. Returns ns for each message.
 pub fn talk(numbers: &[u64]) -> Outcome<f64> {
     let [port, connections, bytes, messages] = *numbers else {
         return Err("PORT CONNECTIONS BYTES MESSAGES".into());
@@ -57,7 +57,7 @@ pub fn talk(numbers: &[u64]) -> Outcome<f64> {
     Ok(start.elapsed().as_nanos() as f64 / (each * connections) as f64)
 }
 
-/// Takes so many echoes; a connection goes on while it has more than `until` messages left.
+/// Receives so many echoes. A connection sends again while it has more than `until` messages left.
 fn finish(epoll: &mut Epoll, all: &mut [Connection], mut echoes: u64, until: u64) -> Outcome<()> {
     while echoes > 0 {
         for number in epoll.wait()? {
@@ -74,7 +74,7 @@ fn finish(epoll: &mut Epoll, all: &mut [Connection], mut echoes: u64, until: u64
 }
 
 impl Connection {
-    /// Another message: blocking, since one message always fits into the socket's buffer.
+    /// Sends another message by a blocking call: one message always fits into the socket's buffer.
     fn send(&mut self) -> Outcome<()> {
         let stamp = self.left.to_ne_bytes();
         for chunk in self.sent.chunks_exact_mut(64) {
@@ -85,7 +85,7 @@ impl Connection {
         Ok(self.stream.write_all(&self.sent)?)
     }
 
-    /// What is there of the echo; whether it is complete.
+    /// Receives the available part of the echo. True if it is complete.
     fn receive(&mut self) -> Outcome<bool> {
         let have = self.received.len();
         self.received.resize(self.sent.len(), 0);

@@ -1,4 +1,4 @@
-//! The echo servers. Each ends when every connection was closed by the client.
+//! The echo servers. Each ends when the client has closed every connection.
 
 use crate::outcome::{expect, Outcome, Stop};
 use crate::peer::epoll::Epoll;
@@ -21,12 +21,12 @@ fn tag(kind: u64, connection: usize) -> u64 {
     kind << 32 | connection as u64
 }
 
-/// The result of a CQE as a number of bytes.
+/// Returns the result of a CQE as a number of bytes.
 fn count(kind: &str, result: i32) -> Outcome<usize> {
     usize::try_from(result).map_err(|_| Stop::Failed(format!("a {kind} ended with {result}")))
 }
 
-/// A RECV, then a SEND of what it got.
+/// Serves by a RECV, then a SEND of the bytes received.
 pub fn plain(ring: &mut Ring, connections: &[TcpStream], work: &Echo) -> Outcome<()> {
     let mut buffers = vec![vec![0u8; work.bytes as usize]; connections.len()];
     let mut unsent = vec![0..0; connections.len()];
@@ -71,10 +71,11 @@ fn send(ring: &mut Ring, connection: &TcpStream, bytes: &[u8], number: usize) ->
 /// Buffers for multishot receives, a power of two.
 const BUFFERS: u16 = 512;
 
-/// A piece that was received: its buffer and the part of it that is unsent.
+/// A piece that was received: its buffer and the unsent part of it.
 type Piece = (u16, std::ops::Range<usize>);
 
-/// One multishot RECV for each connection; what it gets is sent from the buffer it is in, piece by piece.
+/// Serves by one multishot RECV for each connection. The bytes are sent from the buffer that they are in, piece by
+/// piece.
 pub fn multishot(ring: &mut Ring, connections: &[TcpStream], work: &Echo) -> Outcome<()> {
     let mut buffers = ring.provide_buffers(BUFFERS, work.bytes)?;
     let mut pieces: Vec<VecDeque<Piece>> = vec![VecDeque::new(); connections.len()];
@@ -102,7 +103,7 @@ pub fn multishot(ring: &mut Ring, connections: &[TcpStream], work: &Echo) -> Out
                 if cqe.flags & IORING_CQE_F_MORE == 0 {
                     receive_all(ring, &connections[number], number)?;
                 }
-                // A SEND is under way already: one at a time keeps the order.
+                // A SEND is in flight already: one at a time keeps the order.
                 if cqe.res <= 0 || pieces[number].len() > 1 {
                     continue;
                 }
@@ -122,7 +123,7 @@ fn receive_all(ring: &mut Ring, connection: &TcpStream, number: usize) -> Outcom
     ring.push(Sqe { ioprio: IORING_RECV_MULTISHOT as u16, flags: IOSQE_BUFFER_SELECT, ..sqe })
 }
 
-/// So much of the first piece is on its way; its buffer goes back when all of it is.
+/// Notes that `count` bytes of the first piece were sent. Returns its buffer once all of it is.
 fn sent(queue: &mut VecDeque<Piece>, buffers: &mut Buffers, count: usize) {
     let Some((id, rest)) = queue.front_mut() else { return };
     rest.start += count;
@@ -132,7 +133,7 @@ fn sent(queue: &mut VecDeque<Piece>, buffers: &mut Buffers, count: usize) {
     }
 }
 
-/// Nonblocking sockets, edge-triggered: receive until there is no more, send each piece back.
+/// Serves nonblocking sockets, edge-triggered: receives until there is no more, and sends each piece back.
 pub fn epoll(connections: &[TcpStream], work: &Echo) -> Outcome<()> {
     let mut epoll = Epoll::new()?;
     for (number, connection) in connections.iter().enumerate() {
@@ -146,12 +147,12 @@ pub fn epoll(connections: &[TcpStream], work: &Echo) -> Outcome<()> {
             let mut connection = &connections[number as usize];
             loop {
                 match connection.read(&mut buffer) {
-                    // It may be told more than once.
+                    // The end may be reported more than once.
                     Ok(0) => {
                         open[number as usize] = false;
                         break;
                     }
-                    // One message at a time is under way: it always fits into the socket's buffer.
+                    // One message at a time is in flight: it always fits into the socket's buffer.
                     Ok(count) => connection.write_all(&buffer[..count])?,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error.into()),
@@ -162,7 +163,7 @@ pub fn epoll(connections: &[TcpStream], work: &Echo) -> Outcome<()> {
     Ok(())
 }
 
-/// A thread for each connection, blocking calls.
+/// Serves by a thread for each connection, with blocking calls.
 pub fn threads(connections: &[TcpStream], work: &Echo) -> Outcome<()> {
     let one = |mut connection: &TcpStream| -> std::io::Result<()> {
         let mut buffer = vec![0u8; work.bytes as usize];

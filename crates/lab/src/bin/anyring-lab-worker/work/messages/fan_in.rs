@@ -1,4 +1,4 @@
-//! Several threads send to one, as fast as it takes what they send.
+//! Several threads send to one, as fast as it receives.
 
 use super::queue::{WithEventfd, WithFutex};
 use super::uring::Rings;
@@ -10,7 +10,7 @@ use anyring_lab::message::{Door, FanIn, Measured, Program};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 
-/// Runs it on this program: ns and us of CPU a message.
+/// Runs it on this program: ns and us of CPU for each message.
 pub fn run(program: Program, door: Door, work: &FanIn) -> Outcome<Measured> {
     let senders = work.senders as usize;
     match program {
@@ -21,20 +21,20 @@ pub fn run(program: Program, door: Door, work: &FanIn) -> Outcome<Measured> {
     }
 }
 
-/// Messages of one sender that may be under way: all of them together fit into a CQ and into a queue.
+/// Most messages of one sender in flight: those of all senders fit into a CQ and into a queue.
 const WINDOW: u32 = 256;
-/// A message's number is its sender's, and the message's of that sender below.
+/// The shift of the sender in a message's number. The message of that sender is below.
 const SENDER_SHIFT: u32 = 24;
 
-/// What the threads have in common besides the channel.
+/// The state that the threads share, in addition to the channel.
 struct Progress {
-    /// Of each sender, how many messages were received.
+    /// Number of messages received from each sender.
     received: Vec<AtomicU32>,
     begun: AtomicBool,
 }
 
 fn many<C: Channel + 'static>(channel: C, work: FanIn) -> Outcome<Measured> {
-    // Not freed, and threads not waited for, where something fails: the process ends then.
+    // On a failure the channel is not freed, and threads are not waited for: the process then ends.
     let channel: &'static C = Box::leak(Box::new(channel));
     let received = (0..work.senders).map(|_| AtomicU32::new(0)).collect();
     let progress: &'static Progress = Box::leak(Box::new(Progress { received, begun: AtomicBool::new(false) }));
@@ -54,7 +54,7 @@ fn many<C: Channel + 'static>(channel: C, work: FanIn) -> Outcome<Measured> {
         })
         .collect::<std::io::Result<_>>()?;
     drop(ready);
-    // Ends when each has said that it is ready, or failed.
+    // Ends when each has reported that it is ready, or has failed.
     if wait.iter().count() < sending.len() {
         let ended = sending.into_iter().filter(|thread| thread.is_finished());
         let failed = ended.filter_map(|thread| thread.join().ok()?.err()).next();
@@ -80,7 +80,7 @@ fn send<C: Channel>(
     ready: mpsc::Sender<()>,
 ) -> Outcome<C::Sender> {
     let mut sender = channel.sender()?;
-    // Whoever waits for it is gone only with the process.
+    // The thread that waits for it exists as long as the process.
     ready.send(()).unwrap_or_default();
     drop(ready);
     while !progress.begun.load(Ordering::Acquire) {
@@ -88,7 +88,7 @@ fn send<C: Channel>(
     }
     let received = &progress.received[own as usize];
     for number in 0..each {
-        // Relaxed: it bounds what is under way, and passes nothing on.
+        // Relaxed: it bounds the messages in flight, and passes no data.
         while number - received.load(Ordering::Relaxed) >= WINDOW {
             std::thread::yield_now();
         }

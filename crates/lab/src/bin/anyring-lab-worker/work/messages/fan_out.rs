@@ -1,5 +1,5 @@
-//! One thread accepts TCP connections and hands each, in turn, to one of several that serve them: 64 bytes are received
-//! and sent back, and the connection is closed. The client is a process of its own, the same on every side.
+//! One thread accepts TCP connections and hands each, in turn, to one of several that serve them. A server receives 64
+//! bytes, sends them back, and closes the connection. The client is a separate process, the same for all backends.
 
 mod client;
 mod peers;
@@ -14,10 +14,10 @@ use crate::work::echo::{answer_of, start_client};
 use anyring_lab::message::{Door, FanOut, Measured, Program};
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Bytes a connection, there and back.
+/// Bytes in each connection, there and back.
 const BYTES: usize = 64;
 
-/// Serves until the client has had all its connections: us each, by the client's clock.
+/// Serves until the client has had all its connections. The figure is us for each, by the client's clock.
 pub fn run(program: Program, door: Door, work: &FanOut) -> Outcome<Measured> {
     let ring = match program {
         Program::Uring => Some(Ring::new(door, rings::ENTRIES, 0)?),

@@ -1,4 +1,4 @@
-//! A queue for one sender and one receiver, as many of them as there are senders, and two ways to wake the receiver.
+//! Queues, each for one sender and one receiver, and two ways to wake the receiver.
 
 use super::Channel;
 use crate::outcome::{available, checked, expect, Outcome};
@@ -7,15 +7,15 @@ use anyring_lab::message::Proof;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Room for messages, a power of two.
+/// Capacity in messages, a power of two.
 const ROOM: u32 = 4096;
 
 /// A ring of messages in memory.
 struct Queue {
     slots: Vec<[AtomicU64; 2]>,
-    /// Stored by the receiver.
+    /// Stored by the receiver only.
     head: AtomicU32,
-    /// Stored by the sender.
+    /// Stored by the sender only.
     tail: AtomicU32,
 }
 
@@ -27,7 +27,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Waits, looking, while it is full.
+    /// Adds a message; spins while the queue is full.
     fn push(&self, sent_ns: u64, number: u32) {
         let tail = self.tail.load(Ordering::Relaxed); // only the sender stores it
                                                       // Acquire: pairs with the Release store in `pop`, after which the slot is free.
@@ -52,7 +52,7 @@ impl Queue {
         Some(message)
     }
 
-    /// Takes all; whether there was any.
+    /// Takes all messages. True if there was any.
     fn drain(&self, each: &mut dyn FnMut(u64, u32) -> Outcome<()>) -> Outcome<bool> {
         let mut any = false;
         while let Some((sent, number)) = self.pop() {
@@ -66,7 +66,7 @@ impl Queue {
 /// A queue for each sender.
 struct Queues {
     all: Vec<Queue>,
-    /// The next sender's.
+    /// The next sender's queue.
     next: AtomicUsize,
 }
 
@@ -75,9 +75,9 @@ impl Queues {
         Queues { all: (0..senders).map(|_| Queue::default()).collect(), next: AtomicUsize::new(0) }
     }
 
-    /// One that no other sender has.
+    /// Returns the index of a queue that no other sender has.
     fn own(&self) -> Outcome<usize> {
-        let own = self.next.fetch_add(1, Ordering::Relaxed); // a number, that orders nothing
+        let own = self.next.fetch_add(1, Ordering::Relaxed); // a number that orders nothing
         expect(own < self.all.len(), || "more senders than queues".to_owned())?;
         Ok(own)
     }
@@ -87,22 +87,22 @@ impl Queues {
     }
 }
 
-/// The receiver waits in epoll_wait for an eventfd, which each message is told to.
+/// A queue whose receiver waits in epoll_wait for an eventfd, which each message signals.
 pub struct WithEventfd {
     queues: Queues,
     event: OwnedFd,
 }
 
 impl WithEventfd {
-    /// An empty one for so many senders.
+    /// Makes an empty one for so many senders.
     pub fn new(senders: usize) -> Outcome<Self> {
         // SAFETY: no pointers.
         let fd = available("eventfd", unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })? as i32;
-        // SAFETY: the call just returned this descriptor, and nobody else knows it.
+        // SAFETY: the call just returned this descriptor, and no other code knows it.
         Ok(WithEventfd { queues: Queues::new(senders), event: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Takes all that is there.
+    /// Takes all messages.
     pub fn drain(&self, each: &mut dyn FnMut(u64, u32) -> Outcome<()>) -> Outcome<()> {
         self.queues.drain(each).map(|_any| ())
     }
@@ -150,7 +150,7 @@ impl Channel for WithEventfd {
     }
 }
 
-/// The receiver says that it sleeps, and is woken only then.
+/// A queue whose receiver announces that it sleeps, and is woken only then.
 pub struct WithFutex {
     queues: Queues,
     /// 1 while the receiver sleeps or is about to.
@@ -158,7 +158,7 @@ pub struct WithFutex {
 }
 
 impl WithFutex {
-    /// An empty one for so many senders.
+    /// Makes an empty one for so many senders.
     pub fn new(senders: usize) -> Self {
         WithFutex { queues: Queues::new(senders), asleep: AtomicU32::new(0) }
     }
@@ -202,7 +202,7 @@ impl Channel for WithFutex {
         fence(Ordering::SeqCst); // partner: the fence in `send`
         match self.queues.drain(each)? {
             true => self.asleep.store(0, Ordering::Relaxed),
-            // Any answer (woken, the word has changed, a signal) means: look again.
+            // Any answer (woken, the word has changed, a signal) means: check again.
             false => {
                 self.futex(libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 1);
             }

@@ -1,4 +1,4 @@
-//! IORING_OP_MSG_RING: the time is the CQE's user_data, the number its result.
+//! IORING_OP_MSG_RING: the time is the CQE's user_data, the number is its result.
 
 use super::Channel;
 use crate::outcome::{expect, Outcome};
@@ -7,29 +7,29 @@ use anyring_abi::{Opcode, Sqe};
 use anyring_lab::message::{Door, Proof};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Two rings, each its thread's own.
+/// The receiver's ring; each sender has its own, too.
 pub struct Rings {
     door: Door,
     /// The receiver's descriptor.
     target: AtomicI32,
 }
 
-/// A ring's one thread has it.
+/// A ring that its one thread owns.
 pub struct Sending(Ring);
 
-// SAFETY: the ring is handed back when its thread has ended and only asked for its counters.
+// SAFETY: the ring is returned once its thread has ended, and then only its counters are read.
 unsafe impl Send for Sending {}
 
 impl Rings {
-    /// None yet.
+    /// Makes the channel without a ring yet.
     pub fn new(door: Door) -> Self {
         Rings { door, target: AtomicI32::new(-1) }
     }
 }
 
-/// For the receiver's CQ, so that a sleepy machine makes no overflow.
+/// The size of the receiver's CQ, large enough that a slow machine makes no overflow.
 const ENTRIES: u32 = 1024;
-/// The sender's own completion.
+/// The user_data of the sender's own completion.
 const SENT: u64 = 1;
 
 impl Channel for Rings {

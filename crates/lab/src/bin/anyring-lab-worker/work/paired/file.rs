@@ -1,4 +1,4 @@
-//! A file or a block device, and what requests on it meet.
+//! A file or a block device, and the situation of requests on it.
 
 use crate::outcome::{checked, Outcome, Stop};
 use anyring_lab::message::{Paired, Situation};
@@ -8,9 +8,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// Requests go on here at the next multiple of this.
+/// Requests begin at multiples of this.
 const STEP: u64 = 4096;
-/// The page cache gives up pages by folios, which may be as large as this.
+/// The page cache drops pages by folios, which may be as large as this.
 const FOLIO: u64 = 2 << 20;
 
 /// An open file.
@@ -24,11 +24,11 @@ pub struct File {
 }
 
 impl File {
-    /// Opened for what `work` does.
+    /// Opens the file for `work`.
     pub fn open(path: &Path, work: &Paired) -> Outcome<File> {
         let (write, direct) = (work.opcode.is_write(), work.situation == Situation::Direct);
         let is_device = std::fs::metadata(path)?.file_type().is_block_device();
-        // Of a block device O_EXCL says, as open(2) has it, that nobody has it mounted or otherwise in use.
+        // For a block device, open(2) defines O_EXCL: it fails if the device is mounted or otherwise in use.
         let exclusive = if write && is_device { libc::O_EXCL } else { 0 };
         let flags = exclusive | if direct { libc::O_DIRECT } else { 0 };
         let open = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
@@ -45,12 +45,12 @@ impl File {
         Ok(File { file, places: last + 1, bytes: work.bytes, situation: work.situation, write })
     }
 
-    /// For the SQE.
+    /// Returns the descriptor for the SQE.
     pub fn fd(&self) -> i32 {
         self.file.as_raw_fd()
     }
 
-    /// Makes the situation, and answers the offset for this round. For a write `memory` gets what is there.
+    /// Sets up the situation, and returns the offset for this round. For a write, `memory` gets the present contents.
     pub fn prepare(&self, round: u32, memory: &mut [u8]) -> Outcome<u64> {
         let step = u64::from(self.bytes).next_multiple_of(STEP);
         let offset = (u64::from(round) * step) % self.places / STEP * STEP;
@@ -81,7 +81,8 @@ impl File {
         }
     }
 
-    /// Whether pages are there that should not be. Where nobody can tell (Linux before 6.5), posix_fadvise(2) is believed.
+    /// True if pages are cached that should not be. If the kernel cannot report that (Linux before 6.5), assumes that
+    /// posix_fadvise(2) worked.
     pub fn is_still_cached(&self, offset: u64) -> bool {
         if self.situation != Situation::Uncached {
             return false;
@@ -95,5 +96,5 @@ impl File {
     }
 }
 
-/// The same number on all architectures; the C library's header may be older.
+/// The number of cachestat(2), the same on all architectures. The C library's header may be older.
 const SYS_CACHESTAT: libc::c_long = 451;

@@ -14,24 +14,24 @@ pub struct Stream {
     bytes: usize,
     write: bool,
     waits: bool,
-    /// What is sent to the near end, or taken from the far one.
+    /// The data that is sent to the near end, or taken from the far one.
     data: Vec<u8>,
 }
 
-/// How long bytes may be on their way on loopback.
+/// The time that bytes may take on loopback.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A pipe that poll(2) calls writable takes as much (PIPE_BUF).
+/// The size of a piece (PIPE_BUF): a pipe that poll(2) reports as writable takes as much.
 const PIECE: usize = 4096;
-/// Of a socket, for either direction: a request fits at once, and filling it takes little time.
+/// The size of a socket's buffer, for either direction. A request fits at once, and filling it takes little time.
 const BUFFER: libc::c_int = 256 << 10;
 
 impl Stream {
-    /// A pipe that holds a request's bytes at once.
+    /// Makes a pipe that holds a request's bytes at once.
     pub fn pipe(work: &Paired) -> Outcome<Stream> {
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors, which are nobody else's when they are taken below.
+        // SAFETY: room for two descriptors, which no other code has when they are taken below.
         checked("pipe2", unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
-        // SAFETY: as said.
+        // SAFETY: as stated.
         let [read, write] = ends.map(|end| std::fs::File::from(unsafe { OwnedFd::from_raw_fd(end) }));
         // SAFETY: a descriptor of ours and a number.
         let room = unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, work.bytes.max(1 << 16)) };
@@ -43,7 +43,7 @@ impl Stream {
         Stream::new(near, far, work)
     }
 
-    /// A connection on loopback.
+    /// Makes a connection on loopback.
     pub fn tcp(work: &Paired) -> Outcome<Stream> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let near = TcpStream::connect(listener.local_addr()?)?;
@@ -70,17 +70,17 @@ impl Stream {
         Ok(Stream { near, far, bytes, write: work.opcode.is_write(), waits, data: vec![1; bytes.max(1 << 16)] })
     }
 
-    /// For the SQE.
+    /// Returns the descriptor for the SQE.
     pub fn fd(&self) -> i32 {
         self.near.as_raw_fd()
     }
 
-    /// Whether a request waits until [`Stream::release`].
+    /// True if a request waits until [`Stream::release`].
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Has what a request meets in place.
+    /// Sets up the situation that a request finds.
     pub fn prepare(&mut self) -> Outcome<()> {
         match (self.write, self.waits) {
             (false, waits) => {
@@ -99,7 +99,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives the waiting request what it waits for.
+    /// Gives the waiting request its data or room.
     pub fn release(&mut self) -> Outcome<()> {
         if !self.write {
             return self.send();
@@ -114,7 +114,7 @@ impl Stream {
         }
     }
 
-    /// Bytes that wait at the near end.
+    /// Returns the number of bytes that can be read at the near end.
     fn here(&self) -> Outcome<usize> {
         let mut bytes: libc::c_int = 0;
         // SAFETY: FIONREAD writes one int.
@@ -122,7 +122,7 @@ impl Stream {
         Ok(bytes as usize)
     }
 
-    /// A request's bytes, at once.
+    /// Sends a request's bytes, at once.
     fn send(&mut self) -> Outcome<()> {
         let sent = self.far.write(&self.data[..self.bytes])?;
         match sent == self.bytes {
@@ -159,7 +159,8 @@ impl Stream {
         }
     }
 
-    /// Until nothing more goes in, for some time: TCP moves bytes on by itself, and takes some when poll(2) says no.
+    /// Fills the near end until it takes no more for some time. TCP moves bytes by itself, and takes some when
+    /// poll(2) says no.
     fn fill(&mut self) -> Outcome<()> {
         let mut quiet = Instant::now();
         while quiet.elapsed() < Duration::from_millis(1) {
@@ -172,7 +173,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Some bytes into the near end, without waiting for room.
+    /// Writes some bytes into the near end, without waiting for room.
     fn put_piece(&mut self) -> io::Result<usize> {
         let (fd, data) = (self.near.as_raw_fd(), self.data.as_ptr().cast());
         // SAFETY: PIECE bytes of a buffer that is larger.
@@ -181,7 +182,7 @@ impl Stream {
             return Ok(sent as usize);
         }
         match io::Error::last_os_error() {
-            // A pipe has room for as much, if for anything.
+            // A pipe that has any room has room for as much.
             error if error.raw_os_error() == Some(libc::ENOTSOCK) => match self.has_room()? {
                 true => self.near.write(&self.data[..PIECE]),
                 false => Err(ErrorKind::WouldBlock.into()),

@@ -1,8 +1,8 @@
-//! Which way a request went, seen without privilege.
+//! The way of a request, observed without privilege.
 //!
-//! Our engine counts completions by path in the file that ANYRING_STATS names, as for any program. Of the kernel's io_uring
-//! the threads of io-wq are seen in /proc/self/task: one that ran meanwhile did so for the request, which is the only
-//! one. The CQE that is there when the submitting call returns tells the rest.
+//! Our engine counts completions by path in the file that ANYRING_STATS names, as for any program. The threads of the
+//! kernel's io-wq appear in /proc/self/task. One that ran meanwhile did so for the request, which is the only one. The
+//! rest follows from whether the CQE is there when the submitting call returns.
 
 use crate::outcome::{Outcome, Stop};
 use anyring_abi::Opcode;
@@ -13,21 +13,21 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Looks at one request at a time.
+/// Observes one request at a time.
 pub enum Observer {
     /// The engine's counters, and the row of them.
     Engine { counters: PathBuf, opcode: Opcode, before: [u64; PATHS] },
-    /// How often each thread of io-wq had run.
+    /// Number of times that each thread of io-wq had run.
     Kernel { before: BTreeMap<i32, u64> },
 }
 
-/// How long io-wq's threads may take to go to sleep.
+/// The time that io-wq's threads may take to go to sleep.
 const BEDTIME: Duration = Duration::from_millis(20);
-/// How long the engine may take to count what it has posted.
+/// The time that the engine may take to count a posted CQE.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Observer {
-    /// For a ring that is served by whom `proof` names.
+    /// Makes an observer for a ring with the server that `proof` names.
     pub fn new(proof: &Proof, opcode: Opcode) -> Outcome<Self> {
         if proof.ring.as_deref() == Some("anon_inode:[io_uring]") {
             if !PathBuf::from("/proc/self/schedstat").exists() {
@@ -40,7 +40,7 @@ impl Observer {
         Ok(Observer::Engine { counters: counters.into(), opcode, before: [0; PATHS] })
     }
 
-    /// Before the request.
+    /// Notes the state before the request.
     pub fn begin(&mut self) -> Outcome<()> {
         self.settle();
         match self {
@@ -52,7 +52,7 @@ impl Observer {
         Ok(())
     }
 
-    /// Waits until no thread of io-wq is at work. The engine's say by their counters when they are done.
+    /// Waits until no thread of io-wq is at work. The engine's threads show by their counters when they are done.
     pub fn settle(&self) {
         let Observer::Kernel { .. } = self else { return std::thread::sleep(Duration::from_micros(50)) };
         let end = Instant::now() + BEDTIME;
@@ -61,8 +61,8 @@ impl Observer {
         }
     }
 
-    /// The way of the request whose CQE was just taken; `early` says that it was there at once. That a request waited for
-    /// the device is told of all that did not complete at once.
+    /// Returns the way of the request whose CQE was just taken; `early` says that it was there at once. On the kernel
+    /// every request without a thread that did not complete at once counts as one that waited for the device.
     pub fn end(&self, early: bool) -> Outcome<Way> {
         match self {
             Observer::Engine { counters, opcode, before } => {
@@ -92,21 +92,21 @@ impl Observer {
     }
 }
 
-/// Completions by path.
+/// Returns completions by path.
 fn counted(counters: &PathBuf, opcode: Opcode) -> Outcome<[u64; PATHS]> {
     let snapshot = Snapshot::from_bytes(&fs::read(counters)?).map_err(|why| why.to_string())?;
     Ok(snapshot.completions[opcode as usize])
 }
 
-/// The threads of io-wq: id, how often it was put on a processor, whether it sleeps. proc_pid_schedstat(5) counts when a
-/// thread is put there, so one that completed a request has been counted before.
+/// Returns the threads of io-wq: id, number of times that it was put on a processor, whether it sleeps.
+/// proc_pid_schedstat(5) counts when a thread is put there, so one that completed a request has been counted before.
 fn threads() -> Vec<(i32, u64, bool)> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Vec::new() };
     let thread = |task: fs::DirEntry| {
         // "17 (iou-wrk-12) S ...": one that has just ended has no file.
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
         let (_, state) = stat.split_once("(iou-wrk-")?;
-        // One that was preempted on its way to sleep has the state already, but no place in the kernel where it waits.
+        // A thread that was preempted on its way to sleep has the state already, but waits at no place in the kernel.
         let waits_at = fs::read_to_string(task.path().join("wchan"));
         let sleeps = state.split_once(") ")?.1.starts_with('S') && !waits_at.is_ok_and(|place| place == "0");
         let runs = fs::read_to_string(task.path().join("schedstat")).ok()?;

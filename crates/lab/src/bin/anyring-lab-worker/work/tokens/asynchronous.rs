@@ -1,4 +1,4 @@
-//! Models that have a read under way on each pipe: asynchronous reads of Linux AIO, READ of io_uring.
+//! Models that keep a read in flight on each pipe: asynchronous reads of Linux AIO, READ of io_uring.
 
 use super::{Field, Model};
 use crate::aio::Aio;
@@ -13,7 +13,7 @@ use anyring_lab::message::{Door, Proof};
 struct Memory {
     all: Aligned,
     bytes: usize,
-    /// Which one the read under way has.
+    /// True for each pipe whose read in flight has the second buffer.
     second: Vec<bool>,
 }
 
@@ -23,7 +23,7 @@ impl Memory {
         Ok(Memory { all: Aligned::new(2 * bytes * count)?, bytes, second: vec![false; count] })
     }
 
-    /// For the read of this pipe.
+    /// Returns the buffer for the read of this pipe.
     #[inline]
     fn of_read(&self, index: usize) -> *mut u8 {
         self.all.at(self.place(index, self.second[index]))
@@ -34,7 +34,7 @@ impl Memory {
         (2 * index + usize::from(second)) * self.bytes
     }
 
-    /// The read has ended: the other buffer is for the next one. What was read.
+    /// Returns the bytes of the read that ended. The other buffer is for the next read.
     #[inline]
     fn turn(&mut self, index: usize, bytes: usize) -> &mut [u8] {
         let second = self.second[index];
@@ -42,7 +42,7 @@ impl Memory {
         self.all.bytes_mut(self.place(index, second), bytes)
     }
 
-    /// What was read last.
+    /// Returns the bytes of the last read.
     #[inline]
     fn last(&self, index: usize, bytes: usize) -> &[u8] {
         self.all.bytes(self.place(index, !self.second[index]), bytes)
@@ -89,7 +89,7 @@ impl Model for AioRead {
             self.iocbs[index].buf = self.memory.of_read(index) as u64;
             self.again.push(&raw const self.iocbs[index]);
         }
-        // SAFETY: as in `new`: the buffer of the next read is the one that its pipe's token is not in.
+        // SAFETY: as in `new`: the next read's buffer is not the one with its pipe's token.
         unsafe { self.aio.submit(&self.again) }?;
         for event in &self.events[..count] {
             let index = event.data as usize;
@@ -103,10 +103,10 @@ impl Model for AioRead {
     }
 }
 
-/// How long io_submit(2) may take for a read of an empty pipe.
+/// The time that io_submit(2) may take for a read of an empty pipe.
 const PATIENCE_MS: i32 = 200;
 
-/// Has a child submit a read of an empty pipe: natively it stays in io_submit(2) until somebody writes.
+/// Makes a child submit a read of an empty pipe: natively it stays in io_submit(2) until another process writes.
 fn check_that_it_returns(door: Door) -> Outcome<()> {
     let (empty, told) = (super::pipe()?, super::pipe()?);
     // SAFETY: this process has one thread, and no context or ring yet.
@@ -119,12 +119,12 @@ fn check_that_it_returns(door: Door) -> Outcome<()> {
             libc::_exit(0)
         }
     }
-    // SAFETY: ours; the child has its own.
+    // SAFETY: our descriptor; the child has its own.
     unsafe { libc::close(told[1]) };
     let mut fd = libc::pollfd { fd: told[0], events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure.
     let returned = checked("poll", unsafe { libc::poll(&mut fd, 1, PATIENCE_MS) })? == 1;
-    // SAFETY: a child that nobody has waited for, and descriptors of ours.
+    // SAFETY: a child that nobody has waited for, and our descriptors.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, std::ptr::null_mut(), 0);
@@ -148,12 +148,12 @@ fn submit_a_read(door: Door, fd: i32) -> Outcome<()> {
     unsafe { aio.submit(&[&raw const iocb]) }
 }
 
-/// SQEs a submit call while the idle ones are armed.
+/// SQEs in a submit call while the idle ones are armed.
 const BATCH: usize = 256;
-/// In the `user_data` of a write.
+/// The mark in the `user_data` of a write.
 const WRITE: u64 = 1 << 63;
 
-/// A READ on each pipe; writes go with the reads that are asked for again, in one call.
+/// A READ on each pipe. One call submits the writes and the next reads.
 pub struct Uring {
     ring: Ring,
     memory: Memory,
@@ -184,7 +184,7 @@ impl Uring {
 
 impl Model for Uring {
     fn turn(&mut self, field: &mut Field) -> Outcome<u64> {
-        // The writes end in this call, since there is room, and then there is a token for a read at least.
+        // The writes end in this call, since there is room. Then at least one read has a token.
         self.ring.submit_and_wait(self.writes + 1)?;
         while let Some(cqe) = self.ring.peek_cqe() {
             expect(cqe.res == field.bytes as i32, || format!("a request ended with {cqe:?}"))?;

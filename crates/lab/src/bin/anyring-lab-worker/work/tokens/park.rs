@@ -1,16 +1,17 @@
-//! Pipes that stay empty and yet have a writer: child processes hold the write ends, so that each takes one descriptor here.
+//! Pipes that stay empty and yet have a writer. Child processes hold the write ends, so that each pipe takes one
+//! descriptor here.
 
 use super::pipe;
 use crate::outcome::{checked, Outcome};
 
-/// Pipes whose write ends go to one child.
+/// Number of pipes whose write ends go to one child.
 pub const CHUNK: usize = 1_000;
 
-/// Read ends of pipes into which nobody writes.
+/// The read ends of pipes into which nobody writes.
 #[derive(Default)]
 pub struct Parked {
     read_ends: Vec<i32>,
-    /// Not parked yet.
+    /// The write ends that are not parked yet.
     write_ends: Vec<i32>,
     children: Vec<i32>,
 }
@@ -43,7 +44,7 @@ impl Parked {
         }
         self.children.push(child);
         for write_end in self.write_ends.drain(..) {
-            // SAFETY: ours, and not used any more.
+            // SAFETY: our descriptor, and not used any more.
             unsafe { libc::close(write_end) };
         }
         Ok(())
@@ -57,7 +58,7 @@ impl Parked {
 impl Drop for Parked {
     fn drop(&mut self) {
         for child in &self.children {
-            // SAFETY: a child of ours that nobody has waited for.
+            // SAFETY: our child, which nobody has waited for.
             unsafe {
                 libc::kill(*child, libc::SIGKILL);
                 libc::waitpid(*child, std::ptr::null_mut(), 0);
@@ -66,7 +67,7 @@ impl Drop for Parked {
     }
 }
 
-/// Keeps what it inherited, but for the standard streams, until the parent ends.
+/// Keeps the inherited descriptors, except the standard streams, until the parent ends.
 fn hold(parent: i32) -> ! {
     // SAFETY: calls on numbers; after them nothing of this process is used.
     unsafe {

@@ -1,4 +1,4 @@
-//! Models that are told of readiness and read by read(2): poll, epoll, asynchronous poll.
+//! Models that wait for readiness and read by read(2): poll, epoll, asynchronous poll.
 
 use super::{Field, Model};
 use crate::aio::Aio;
@@ -23,7 +23,7 @@ impl Poll {
 
 impl Model for Poll {
     fn turn(&mut self, field: &mut Field) -> Outcome<u64> {
-        // SAFETY: as many structures as is said.
+        // SAFETY: as many structures as stated.
         let answer = unsafe { libc::poll(self.fds.as_mut_ptr(), self.fds.len() as libc::nfds_t, -1) };
         let mut left = checked("poll", answer)?;
         let mut passed = 0;
@@ -49,7 +49,7 @@ impl Model for Poll {
     }
 }
 
-/// Tokens that a read has room for: one that fills less than its room has emptied the pipe (epoll(7)).
+/// Number of tokens that a read has room for. A read that fills less than its room has emptied the pipe (epoll(7)).
 const ROOM: usize = 4;
 
 /// An edge-triggered epoll set of nonblocking pipes.
@@ -63,7 +63,7 @@ impl Edges {
     pub fn new(field: &Field) -> Outcome<Self> {
         let epoll = Epoll::new()?;
         for (index, fd) in field.read_ends().enumerate() {
-            // SAFETY: takes and answers numbers.
+            // SAFETY: takes and returns numbers.
             checked("fcntl", unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) })?;
             epoll.add(fd, libc::EPOLLET, index as u64)?;
         }
@@ -95,14 +95,14 @@ impl Model for Edges {
     }
 }
 
-/// IOCB_CMD_POLL on each pipe, asked for again after each event.
+/// IOCB_CMD_POLL on each pipe, submitted again after each event.
 pub struct AioPoll {
     aio: Aio,
     from_memory: bool,
     iocbs: Vec<Iocb>,
     events: Vec<IoEvent>,
     again: Vec<*const Iocb>,
-    /// A token for each event.
+    /// Room for a token of each event.
     memory: Vec<u8>,
 }
 
@@ -112,7 +112,7 @@ impl AioPoll {
         let polls = field.read_ends().enumerate();
         let iocbs: Vec<Iocb> = polls.map(|(index, fd)| poll_of(index as u64, fd)).collect();
         let all: Vec<*const Iocb> = iocbs.iter().map(std::ptr::from_ref).collect();
-        // SAFETY: iocbs that stay where they are as long as the context lives; a poll names no memory.
+        // SAFETY: iocbs that stay where they are as long as the context lives; a poll has no memory.
         unsafe { aio.submit(&all) }?;
         let most = field.active.len();
         let (events, memory) = (vec![IoEvent::default(); most], vec![0; most * field.bytes]);

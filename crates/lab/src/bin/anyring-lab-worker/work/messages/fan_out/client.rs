@@ -17,7 +17,8 @@ struct Connection {
     received: Vec<u8>,
 }
 
-/// PORT CONNECTIONS TOTAL: us a connection, from before its connect(2) until its message has come back.
+/// PORT CONNECTIONS TOTAL. Returns us for each connection, from before its connect(2) until its message has come
+/// back.
 pub fn connect(numbers: &[u64]) -> Outcome<f64> {
     let [port, connections, total] = *numbers else { return Err("PORT CONNECTIONS TOTAL".into()) };
     let mut epoll = Epoll::new()?;
@@ -48,7 +49,7 @@ pub fn connect(numbers: &[u64]) -> Outcome<f64> {
 }
 
 impl Connection {
-    /// Connects and sends: blocking, since one message always fits into the socket's buffer.
+    /// Connects and sends by blocking calls: one message always fits into the socket's buffer.
     fn new(port: u16, number: u64, slot: u64, epoll: &Epoll) -> Outcome<Self> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_nodelay(true)?;
@@ -59,7 +60,7 @@ impl Connection {
         Ok(Connection { stream, sent, received: Vec::new() })
     }
 
-    /// What is there; whether all of it has come.
+    /// Receives the available bytes. True if the message is complete.
     fn receive(&mut self) -> Outcome<bool> {
         let mut bytes = [0; BYTES];
         match self.stream.read(&mut bytes) {

@@ -1,5 +1,5 @@
-//! Fan-out servers without io_uring: an epoll set in each thread with a queue and an eventfd between them, and a
-//! blocking acceptor with a pool of blocking threads.
+//! Fan-out servers without io_uring. One has an epoll set in each thread, with a queue and an eventfd between them.
+//! The other has a blocking acceptor with a pool of blocking threads.
 
 use super::super::queue::WithEventfd;
 use super::super::Channel;
@@ -13,12 +13,13 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::sync::{mpsc, Mutex};
 
-/// In place of a descriptor: no more of them come.
+/// The value in place of a descriptor that ends the stream of them.
 const NO_MORE: u64 = u64::MAX;
-/// The eventfd, in a worker's set; connections are there by their number.
+/// The data of the eventfd in a worker's set. Connections have their descriptor's number.
 const EVENT: u64 = 0;
 
-/// Accepts until there is none, and hands each to the next worker: the number into its queue, then its eventfd.
+/// Accepts all connections, and hands each to the next worker: puts its number into the queue and signals the
+/// eventfd.
 pub fn epoll(listener: &TcpListener, work: FanOut) -> Outcome<()> {
     let channels = (0..work.workers).map(|_| WithEventfd::new(1)).collect::<Outcome<Vec<_>>>()?;
     listener.set_nonblocking(true)?;
@@ -48,7 +49,7 @@ pub fn epoll(listener: &TcpListener, work: FanOut) -> Outcome<()> {
     })
 }
 
-/// Takes connections from the queue and serves all that are ready, until no more come and all are closed.
+/// Takes connections from the queue and serves all ready ones, until no more come and all are closed.
 fn serve_set(channel: &WithEventfd) -> Outcome<()> {
     let mut set = channel.receiver()?;
     let mut open: HashMap<u64, (TcpStream, Vec<u8>)> = HashMap::new();
@@ -96,7 +97,7 @@ fn echo(stream: &mut TcpStream, received: &mut Vec<u8>) -> std::io::Result<()> {
     stream.write_all(received)
 }
 
-/// A thread that accepts, and a pool that takes the next connection when it has served one.
+/// Serves by a thread that accepts, and a pool of threads. Each of these takes the next connection after serving one.
 pub fn threads(listener: &TcpListener, work: FanOut) -> Outcome<()> {
     let (hand, handed) = mpsc::channel::<TcpStream>();
     let handed = Mutex::new(handed);

@@ -1,5 +1,5 @@
-//! Fan-out servers on io_uring: a multishot ACCEPT, a MSG_RING with the descriptor's number for each connection, and
-//! RECV, SEND and CLOSE on the ring that got it.
+//! Fan-out servers on io_uring. They use a multishot ACCEPT, a MSG_RING with the descriptor's number for each
+//! connection, and RECV, SEND and CLOSE on the ring that receives it.
 
 use super::BYTES;
 use crate::outcome::{expect, Outcome, Stop};
@@ -13,7 +13,7 @@ use std::sync::mpsc;
 /// Room for the SQEs of all connections that are open at the same time.
 pub const ENTRIES: u32 = 256;
 
-/// What a CQE is of, in the upper half of its user_data; a worker's connection is in the lower.
+/// The kind of a CQE, in the upper half of its user_data; a worker's connection is in the lower.
 const ACCEPTED: u64 = 1;
 const CANCELLED: u64 = 2;
 const NOT_SENT: u64 = 3;
@@ -22,12 +22,12 @@ const RECEIVED: u64 = 5;
 const SENT: u64 = 6;
 const CLOSED: u64 = 7;
 
-/// In place of a descriptor: no more of them come.
+/// The value in place of a descriptor that ends the stream of them.
 const NO_MORE: u32 = 0x7fff_ffff;
 
-/// Accepts with `ring` and serves with rings of threads of their own, until every connection was closed.
+/// Accepts with `ring`, and serves with the rings of further threads, until every connection was closed.
 pub fn serve(door: Door, mut ring: Ring, listener: &TcpListener, work: FanOut) -> Outcome<Proof> {
-    // As the documentation of either side advises: without O_NONBLOCK an accept may sleep.
+    // As the documentation of both sides advises: without O_NONBLOCK an accept may sleep.
     listener.set_nonblocking(true)?;
     std::thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
@@ -79,13 +79,13 @@ fn accept(ring: &mut Ring, listener: i32, targets: &[i32], total: u32) -> Outcom
     Ok(())
 }
 
-/// A message whose own completion says nothing unless it fails.
+/// Makes a message whose own completion is posted only if it fails.
 fn message(target: i32, fd: u32) -> Sqe {
     let sqe = sqe(Opcode::MsgRing, target, NOT_SENT << 32);
     Sqe { len: fd, off: HANDED << 32, flags: IOSQE_CQE_SKIP_SUCCESS, ..sqe }
 }
 
-/// A connection that a worker has.
+/// A connection of a worker.
 struct Connection {
     fd: i32,
     bytes: Box<[u8; BYTES]>,
@@ -103,7 +103,7 @@ struct Worker {
 impl Worker {
     fn run(door: Door, tell: mpsc::Sender<i32>) -> Outcome<Proof> {
         let ring = Ring::new(door, ENTRIES, 0)?;
-        // Whoever listens is gone only after an error of its own.
+        // The listening thread is gone only after an error of its own.
         tell.send(ring.fd()).unwrap_or_default();
         drop(tell);
         let mut worker = Worker { ring, connections: Vec::new(), free: Vec::new(), more: true };
