@@ -38,7 +38,7 @@ struct Choice {
 static BACKEND: Choice = Choice::new("ANYRING_BACKEND", probe::kernel_refusal);
 /// The choice for Linux AIO.
 static AIO: Choice = Choice::new("ANYRING_AIO", probe::aio_refusal);
-/// Held while the needs of our first ring or context beside the kernel's are set up.
+/// Held while the preparations for our first ring or context beside the kernel's are made.
 static SHARING: Lock<()> = Lock::new(());
 
 impl Choice {

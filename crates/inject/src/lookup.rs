@@ -87,7 +87,7 @@ unsafe fn found(next: usize, handle: *mut c_void, name: *const c_char, version: 
     if handle == libc::RTLD_NEXT {
         return Found { next: 0, answer: ours };
     }
-    // SAFETY: the function's type, or a longer one, whose last argument dlsym does not look at.
+    // SAFETY: the function's type, or a longer one, whose last argument dlsym ignores.
     let there = unsafe { core::mem::transmute::<usize, Find>(next)(handle, name, version) };
     let is_libcs = !there.is_null() && SYSCALL.address() == Some(there as usize);
     Found { next: 0, answer: if is_libcs { ours } else { there } }

@@ -157,7 +157,7 @@ fn a_panic_anywhere_breaks_one_ring_at_most() {
     assert!(complaints.is_empty(), "{} of {}:\n{}", complaints.len(), runs.len(), complaints.join("\n"));
 }
 
-/// The check that `cargo xtask check-symbols` makes of what is installed can tell the two builds apart.
+/// `cargo xtask check-symbols` checks the installed library. Its check can distinguish the two builds.
 #[test]
 fn only_the_build_for_tests_can_be_made_to_panic_or_break() {
     let forced = forced_library();

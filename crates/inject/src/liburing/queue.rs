@@ -88,7 +88,7 @@ fn sq_needs_enter(ring: &Ring, submit: u32, flags: &mut u32) -> bool {
     if ring.flags & IORING_SETUP_SQPOLL == 0 {
         return true;
     }
-    // Pairs with the barrier between the poller's setting NEED_WAKEUP and its last look at the tail: either it sees our
+    // Pairs with the barrier between the poller's setting NEED_WAKEUP and its last load of the tail: either it sees our
     // tail, or we see its flag.
     fence(Ordering::SeqCst);
     if ring.sq.kflags.load(Ordering::Relaxed) & IORING_SQ_NEED_WAKEUP == 0 {

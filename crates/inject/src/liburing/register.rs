@@ -393,7 +393,7 @@ pub unsafe extern "C" fn io_uring_free_buf_ring(
         let answer =
             register(unsafe { borrow(ring) }, IORING_UNREGISTER_PBUF_RING, &buf_reg(null_mut(), 0, group), 1);
         if answer == 0 {
-            // SAFETY: the caller's promise: what setup_buf_ring mapped for that many entries, now unregistered.
+            // SAFETY: the caller's promise: the mapping of setup_buf_ring for that many entries, now unregistered.
             let _ = unsafe { munmap(memory.cast(), entries as usize * size_of::<io_uring_buf>()) };
         }
         answer
@@ -479,7 +479,7 @@ pub unsafe extern "C" fn __io_uring_clone_buffers_offset(
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_resize_rings(ring: *mut Ring, params: *mut Params) -> c_int {
     guard(|| {
-        // SAFETY: the caller's promise; resizing needs the ring for itself, so nobody else looks at it now.
+        // SAFETY: the caller's promise; resizing needs the ring for itself, so no other thread uses it now.
         let (ring, params) = unsafe { (&mut *ring, &mut *params) };
         if ring.flags & IORING_SETUP_NO_MMAP != 0 {
             return -libc::EINVAL;

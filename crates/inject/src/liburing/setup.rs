@@ -186,7 +186,7 @@ fn finish(fd: i32, params: &Params, ring: &mut Ring) {
 pub unsafe extern "C" fn io_uring_queue_mmap(fd: c_int, params: *mut Params, ring: *mut Ring) -> c_int {
     hand_on!(io_uring_queue_mmap(fd: c_int, params: *mut Params, ring: *mut Ring) -> c_int);
     guard(|| {
-        // SAFETY: the caller's promise: what setup filled in.
+        // SAFETY: the caller's promise: the parameters that setup filled in.
         let params = unsafe { &*params };
         let mut made = Ring::empty();
         let answer = map_ring(fd, params, &mut made.sq, &mut made.cq);
@@ -279,7 +279,7 @@ fn needed_locked_memory(entries: u32, params: &Params) -> ssize_t {
     let mut probed = Params::default();
     // SAFETY: both live here.
     if unsafe { init(entries, &mut ring, &mut probed, None) } >= 0 {
-        // SAFETY: it was just set up, and nobody else has it.
+        // SAFETY: it was just set up, and no other code has it.
         unsafe { io_uring_queue_exit(&mut ring) };
     }
     if probed.features & IORING_FEAT_NATIVE_WORKERS != 0 {

@@ -12,8 +12,8 @@ use anyring_serve::patch::ahead::{is_refused, Refusal, NUMBERS};
 use anyring_serve::patch::scan::{self, OfRings};
 use core::sync::atomic::Ordering;
 
-/// Replaces the instructions of these objects that may make a call on rings. Without `traps` none can be. `may_refuse`
-/// before the program begins.
+/// Replaces the instructions of these objects that may make a call on rings. Without `traps` none can be replaced.
+/// `may_refuse`: the program has not begun, so that it may be refused.
 pub fn replace(objects: &[Object], traps: bool, may_refuse: bool) {
     let faults_are_told = traps && island::guard_faults(); // before the mask changes, which a guard checks
     for object in objects {

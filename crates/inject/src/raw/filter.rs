@@ -1,4 +1,4 @@
-//! The seccomp program, which decides what calls by what instructions are trapped.
+//! The seccomp program, which decides by number and address whether a call is trapped.
 //!
 //! It checks the number first, so that the kernel can answer for every other number without running it. Then it checks
 //! the descriptor argument, and last the address of the instruction. Everything else is allowed. An exec'ed program has
@@ -195,7 +195,7 @@ fn search(program: &mut Vec<sock_filter>, range: &Addresses, action: u32) {
     debug_assert_eq!(program.len(), from + size_of_search(range));
 }
 
-/// Skips `over` instructions unless a half of the address is `half`.
+/// Skips `over` instructions if a half of the address is `half`.
 fn same(half: u32, over: u8) -> sock_filter {
     match mutated(Mutation::FilterIgnoresTheAddress) {
         true => jump(AT_LEAST, 0, over, 0),

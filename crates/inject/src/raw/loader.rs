@@ -32,7 +32,7 @@ pub(super) fn listen() {
     let Some(function) = symbol::behind(told, c"_dl_debug_state") else { return };
     let jump = jump_at(function).filter(|jump| jump.leads_from(told));
     if let Some(jump) = jump.filter(|_| probe::patching_refusal().is_none()) {
-        let _ = jump.store(told); // a failure is as a refusal
+        let _ = jump.store(told); // a failure has the effect of a refusal
     }
 }
 

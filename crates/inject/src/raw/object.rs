@@ -276,7 +276,7 @@ fn populate(code: &Range<usize>) {
 }
 
 /// True if `path` is a liburing or libaio whose functions are all pre-empted by this library's, so that its
-/// instructions are never reached. A filter for them would for nothing deny setuid helpers to a program like qemu. A
+/// instructions are never reached. A filter for them would needlessly deny a program like qemu its setuid helpers. A
 /// library that dlopen loads later may be used by its handle, without our symbols, and is scanned.
 fn is_replaced(path: &CStr) -> bool {
     let Some(function) = known_function(path) else { return false };

@@ -41,7 +41,8 @@ use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The program itself and the heap above it are closer than this. Allocators continue by mmap(2) at the heap's end.
+/// Distances from the code at which no island is placed: the program itself and, above it, its heap are there. If the
+/// heap can grow no further, allocators continue by mmap(2).
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 26;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);

@@ -117,7 +117,7 @@ mod tests {
     fn leaves_calls_that_can_only_be_others() {
         let futex = [0xb8, 0xca, 0, 0, 0, 0x0f, 0x05];
         assert!(sites(&between_code(&futex).0).offsets.is_empty());
-        // The same beside an io_uring_enter: a compiler may have merged their ends, so all count.
+        // Such a call beside an io_uring_enter: a compiler may have merged their ends, so all count.
         let both = [&futex[..], &[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]].concat();
         assert_eq!(sites(&between_code(&both).0).offsets.len(), 2);
     }

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn vfork() -> c_int {
         "mov r9, [rip + anyring_thread_vforks@GOTTPOFF]",
         "mov r8d, fs:[r9]",
         "mov dword ptr fs:[r9], 1",
-        "pop rdi", // the child overwrites it there
+        "pop rdi", // the return address, which the child overwrites on the stack
         ".cfi_adjust_cfa_offset -8",
         ".cfi_register rip, rdi",
         "mov eax, {number}",
@@ -107,8 +107,8 @@ pub unsafe extern "C" fn __vfork() -> c_int {
     naked_asm!("jmp {vfork}", vfork = sym vfork)
 }
 
-/// clone(2). Notes a child that shares this memory as another process. The note stays, since the child may run beside
-/// its parent.
+/// clone(2). Notes a child that shares this memory as another process. The note stays, since the child may run at the
+/// same time as its parent.
 ///
 /// # Safety
 /// As libc's `clone`.

@@ -308,7 +308,7 @@ pub extern "C" fn io_uring_buf_ring_mask(entries: u32) -> c_int {
     entries.wrapping_sub(1) as c_int
 }
 
-/// The tail of a buffer ring: it lies over the first buffer's reserved field.
+/// Returns the tail of a buffer ring, which is in the first buffer's reserved field.
 ///
 /// # Safety
 /// `ring` points to a buffer ring that stays mapped for the length of the call.
@@ -455,7 +455,7 @@ pub unsafe extern "C" fn io_uring_recvmsg_cmsg_nexthdr(
         if left < size_of::<cmsghdr>() {
             return null_mut();
         }
-        // SAFETY: the header lies before the end of the received control data.
+        // SAFETY: the header is before the end of the received control data.
         match aligned(unsafe { (*next).cmsg_len }) {
             Some(size) if size <= left => next,
             _ => null_mut(),

@@ -112,7 +112,7 @@ fn check_that_it_returns(door: Door) -> Outcome<()> {
     // SAFETY: this process has one thread, and no context or ring yet.
     let child = checked("fork", unsafe { libc::fork() })? as i32;
     if child == 0 {
-        let _ = submit_a_read(door, empty[0]); // an error comes again, and is told, where it is not a child's
+        let _ = submit_a_read(door, empty[0]); // the parent gets the same error, and reports it
                                                // SAFETY: one readable byte; then the process ends without running anything of its parent's.
         unsafe {
             libc::write(told[1], [0u8].as_ptr().cast(), 1);
