@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The library; maps/libc.so.6.map lists the symbols that are taken from it. It includes those that were in libpthread.so.0
-/// and libdl.so.2 before glibc 2.34 (src/joined.rs).
+/// The library; maps/libc.so.6.map lists the symbols that are taken from it. It includes those that were in
+/// libpthread.so.0 and libdl.so.2 before glibc 2.34 (src/joined.rs).
 pub const STUB: &str = "libc.so.6";
 
 /// Makes the library in `out`, and linker scripts by which `-lc`, `-lpthread` and `-ldl` lead to it. `linker` is a C

@@ -2,7 +2,7 @@
 //! be preloaded. libc does everything else, also where that fails.
 //!
 //! Called in children of vfork(2) and in signal handlers. posix_spawn(3) makes its system calls out of our reach, so
-//! that its program is judged before, in the parent.
+//! its program is checked before the call, in the parent.
 
 use crate::next::{missing, next};
 use crate::signals::mask;

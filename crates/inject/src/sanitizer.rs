@@ -92,7 +92,8 @@ pub fn wrote<T>(address: *const T, bytes: usize) {
 
 #[cold]
 fn unpoison(address: *const c_void, bytes: usize) {
-    // SAFETY: not null, so `resolve` has found it: MemorySanitizer's function of that type. The memory was just written.
+    // SAFETY: not null, so `resolve` has found it: MemorySanitizer's function of that type. The memory was just
+    // written.
     let function = unsafe { core::mem::transmute::<*mut c_void, OnMemory>(UNPOISON.load(Ordering::Relaxed)) };
     // SAFETY: as above.
     unsafe { function(address, bytes) };

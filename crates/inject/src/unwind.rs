@@ -11,8 +11,8 @@
 //! - **All other frames of ours hold nothing**, and are passed as those of C are: [`personality`] replaces the standard
 //!   library's.
 //!
-//! A handler may throw an exception (C++) out of the function that it interrupts. That passes in the same way, and leaves
-//! a call as siglongjmp(3) does.
+//! A handler may throw an exception (C++) out of the function that it interrupts. That passes in the same way, and
+//! leaves a call as siglongjmp(3) does.
 //!
 //! None of this runs before a thread ends, except one load in each call.
 #![cfg_attr(test, allow(dead_code))] // unit tests leave the standard library's personality alone

@@ -271,9 +271,9 @@ pub struct DirectWrites {
 }
 
 /// Requests one at a time. Each round makes one as it comes and, if `forced`, one with IOSQE_ASYNC; which is first
-/// alternates. Each round that counts has figures of the one, then of the other. These are us from the submission to the
-/// CQE, and us of the submitting call. The counts are the number of requests by way ([`Way::count`]), `short` transfers, and
-/// `cached` reads that should have found no page.
+/// alternates. Each round that counts has figures of the one, then of the other. These are us from the submission to
+/// the CQE, and us of the submitting call. The counts are the number of requests by way ([`Way::count`]), `short`
+/// transfers, and `cached` reads that should have found no page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paired {
     /// The subject of the requests.

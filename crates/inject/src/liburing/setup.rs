@@ -339,8 +339,8 @@ fn page_size() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// `IORING_SETUP_NO_MMAP`: puts the SQEs and the rings into `buffer`, or into anonymous memory that queue_exit unmaps
-/// (a page each, else a huge page each). Returns the number of bytes used of the buffer.
+/// `IORING_SETUP_NO_MMAP`: puts the SQEs and the rings into `buffer`, or into anonymous memory that queue_exit unmaps.
+/// That is a page or a huge page, for both or for each. Returns the number of bytes used of the buffer.
 fn own_memory(
     entries: u32,
     params: &mut Params,

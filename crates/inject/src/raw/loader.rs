@@ -4,8 +4,8 @@
 //! It does so once it has mapped everything, before it relocates or runs any of it. With the program's first dlopen
 //! this function becomes a jump to our code; a program that loads nothing keeps it.
 //!
-//! The function also stays if its code is other than a `ret` (a debugger's breakpoint, say), or if libc is too far away.
-//! It stays, too, if code may not be written. Then the constructors of a plugin get the kernel's answers.
+//! The function also stays if its code is other than a `ret` (a debugger's breakpoint, say), or if libc is too far
+//! away. It stays, too, if code may not be written. Then the constructors of a plugin get the kernel's answers.
 
 use super::{object, KNOWN};
 use crate::arch::{popped, pushed};

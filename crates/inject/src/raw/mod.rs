@@ -60,7 +60,8 @@ static DECLINED: AtomicBool = AtomicBool::new(false);
 /// Relaxed, as INSTALLED: both are independent facts, and never become false again.
 static ENTERS_UNSEEN: AtomicBool = AtomicBool::new(false);
 
-/// Resets the scan in a forked child, if another thread of the parent was scanning. The next scan finds everything anew.
+/// Resets the scan in a forked child, if another thread of the parent was scanning. The next scan finds everything
+/// anew.
 pub fn renew_after_fork() {
     if KNOWN.is_held() {
         // SAFETY: the child has no other thread that calls us, and the value is replaced right away.

@@ -9,12 +9,12 @@
 //! abandoned call was made. A thread that ended inside an emulation is noticed when the stacks run out. All this
 //! concerns only the stack: the engine's `ring::sleeps` handles a wait that was left.
 //!
-//! To the kernel, a thread on one of these stacks is off its alternate signal stack. After an emulated call by a handler
-//! there, the next handler would begin at the top of that stack, over the frames of the first. So for a call from there
-//! the alternate stack is disabled during the emulation, and a handler runs on our stack. The
-//! trap returns with all signals blocked until that is done. Its frame stays in place: its rt_sigreturn(2) also ends
-//! the emulation, and restores stack and alternate stack in one step. For a handler that jumps away, the alternate
-//! stack is enabled before ([`leaving_by_jump`]), or by the thread's next trap.
+//! To the kernel, a thread on one of these stacks is off its alternate signal stack. After an emulated call by a
+//! handler there, the next handler would begin at the top of that stack, over the frames of the first. So for a call
+//! from there the alternate stack is disabled during the emulation, and a handler runs on our stack. The trap returns
+//! with all signals blocked until that is done. Its frame stays in place: its rt_sigreturn(2) also ends the
+//! emulation, and restores stack and alternate stack in one step. For a handler that jumps away, the alternate stack
+//! is enabled before ([`leaving_by_jump`]), or by the thread's next trap.
 //!
 //! A patched call from an alternate stack is left to the trap. The hint says where that stack is, from the last
 //! sigaltstack(2) that we saw.

@@ -86,7 +86,8 @@ extern "C" fn before_sigsetjmp(environment: *mut c_void, saves: c_int) -> usize 
     SIGSETJMP.get().map_or(nothing as *const () as usize, |next| next as usize)
 }
 
-/// Runs `go` with the context, or with a copy that has the mask to really set, once its wish is the thread's.
+/// Makes the mask noted in the context the one that the thread believes to have. Then runs `go` with the context, or
+/// with a copy that has the mask to really set.
 ///
 /// # Safety
 /// `context` is one that has been filled.

@@ -113,7 +113,8 @@ unsafe fn wish_of(attributes: *const pthread_attr_t) -> u64 {
     }
 }
 
-/// The first function of a thread: makes the wish the thread's own.
+/// The first function of a thread: takes over the mask that the thread believes to have, and calls the program's
+/// routine.
 ///
 /// # Safety
 /// Called by libc in a new thread with the argument that [`pthread_create`] has passed.

@@ -159,8 +159,8 @@ impl Stream {
         }
     }
 
-    /// Fills the near end until it takes no more for some time. TCP moves bytes by itself, and takes some when
-    /// poll(2) says no.
+    /// Fills the near end until it takes no more for some time. TCP moves bytes on its own, and may take some
+    /// after poll(2) reports no room.
     fn fill(&mut self) -> Outcome<()> {
         let mut quiet = Instant::now();
         while quiet.elapsed() < Duration::from_millis(1) {
