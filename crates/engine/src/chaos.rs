@@ -1,12 +1,13 @@
-//! Chaos: what is done to a program on purpose, by a seeded choice, of what the interface permits (`anyring chaos`).
+//! Chaos: rare but permitted behaviour, injected by a seeded choice (`anyring chaos`).
 //!
-//! This room says *what* to inject and knows no ring: it draws lots. `issue/chaos.rs` and `wait/enter.rs` ask it, at few places,
-//! and do it. A ring that is not disturbed has no [`Chaos`], and asks nothing.
+//! This module decides *what* to inject and knows no ring. `issue/chaos.rs` and `wait/enter.rs` ask it at a few
+//! places and carry out the decision. A ring without chaos has no [`Chaos`] and asks nothing.
 //!
-//! A lot depends on the seed, the ring (its number in the process, from 1), the rule, and a position in what the ring was asked:
-//! its SQEs, its enters, or the CQEs of its multishot requests, each counted from 1. It depends on no clock and on no lot before
-//! it. So a program with one thread that does the same meets the same; and an injection has a name, `RING.POSITION.RULE`, by which
-//! it can be left out while the others stay (`ANYRING_CHAOS_ONLY`).
+//! A decision depends on four things: the seed, the ring (its number in the process, from 1), the rule, and a
+//! position. The position counts, from 1, the ring's SQEs, its enters, or the CQEs of its multishot requests. No
+//! clock and no earlier decision has an influence. A program with one thread that makes the same calls therefore gets
+//! the same injections. Each injection has a name, `RING.POSITION.RULE`. By it one injection can be left out while
+//! the others stay (`ANYRING_CHAOS_ONLY`).
 //!
 //! [`Chaos`] is part of a ring's state, guarded by the ring's lock.
 
@@ -29,29 +30,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 use watch::{Change, Watch};
 
-/// What the environment asks for.
+/// The settings that the environment asks for.
 struct Settings {
     seed: u64,
     rules: Rules,
-    /// The only injections that are made, if not all.
+    /// The injections to make; `None` for all that are drawn.
     only: Option<BTreeSet<Name>>,
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// For rings that only tell what they fill.
+/// The settings of rings that only report the memory they fill.
 static NOTHING: Settings = Settings { seed: 0, rules: Rules::none(), only: None };
 
-/// Who is told of the program's memory that a request has filled: address, and size in bytes.
+/// The hook for program memory that a request has filled: address, and size in bytes.
 static FILLED: OnceLock<fn(usize, usize)> = OnceLock::new();
 
-/// Every ring that is made from now on tells `filled`, by whichever thread has the result and with the ring's lock, what
-/// memory of the program's its requests have filled, before the CQE is there. For sanitizers.
+/// Makes every ring created from now on call `filled` with the program's memory that its requests have filled. The
+/// thread that has the result makes the call, with the ring's lock held and before it posts the CQE. For sanitizers.
 pub fn tell_filled(filled: fn(usize, usize)) {
     let _ = FILLED.set(filled);
 }
 
-/// The first `bytes` of these addresses and sizes have been filled.
+/// Reports the first `bytes` of these addresses and sizes as filled.
 pub fn filled(ranges: &[[usize; 2]], bytes: usize) {
     let Some(tell) = FILLED.get() else { return };
     let mut left = bytes;
@@ -64,25 +65,26 @@ pub fn filled(ranges: &[[usize; 2]], bytes: usize) {
     }
 }
 
-/// A request that has begun, and what it fills: addresses and sizes.
+/// A request that has begun, with the memory that it fills: addresses and sizes.
 #[derive(Debug)]
 pub struct Fills {
     /// The request.
     pub id: Id,
-    /// Of a read or receive.
+    /// Data of a read or receive.
     pub data: Vec<[usize; 2]>,
-    /// What else it fills, all of it.
+    /// Other memory that it fills, always in full.
     pub answers: Vec<[usize; 2]>,
 }
 
-/// Rings that were made so far.
+/// Number of rings created so far.
 static RINGS: AtomicU32 = AtomicU32::new(0);
 
-/// Begins with chaos: every ring that is made from now on is disturbed. `rules` is a list of names, none for what the manual
-/// permits; `only` the path of a file with names of injections, a line each; `log` that of the log.
+/// Turns chaos on: it disturbs every ring that is made from now on. `rules` is a list of names; without it, all rules
+/// that the manual permits. `only` is the path of a file with one injection name a line. `log` is the path of the
+/// log.
 ///
 /// # Errors
-/// What cannot be used, in words. Then nothing is disturbed.
+/// The setting that cannot be used, in words. Then nothing is disturbed.
 pub fn begin(seed: &str, rules: Option<&str>, only: Option<&str>, log: Option<&str>) -> Result<(), String> {
     let seed = seed.parse().map_err(|_| format!("ANYRING_CHAOS={seed}: it must be a number"))?;
     let rules = rules.map_or(Ok(Rules::permitted()), Rules::parse).map_err(|name| format!("no rule is {name}"))?;
@@ -111,19 +113,19 @@ fn mix(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// How often of 1000 times a rule is followed: it depends on the seed, so that some runs are wild and others are calm but for one
-/// thing.
+/// The rate of a rule, in injections per 1000 positions. It depends on the seed: in some runs all rules are frequent,
+/// in others only one.
 fn rate(seed: u64, rule: Rule) -> u64 {
     const RATES: [u64; 4] = [30, 120, 300, 600];
     RATES[mix(mix(seed) ^ rule as u64) as usize % RATES.len()]
 }
 
-/// Random bits of an injection that is made, for what it leaves open.
+/// Random bits for the details of one injection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// A number from `1` to `most`, with the ends and the middle preferred.
+    /// Returns a number from `1` to `most`, with the ends and the middle preferred.
     pub fn part_of(self, most: usize) -> usize {
         let any = 1 + (self.0 >> 8) as usize % most;
         match self.0 % 4 {
@@ -134,29 +136,29 @@ impl Draw {
         }
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(self, end: u64) -> u64 {
         (self.0 >> 8) % end
     }
 }
 
-/// The turn of a request that is let go by its timer alone.
+/// The turn of a request that only its timer releases.
 pub const NOT_BY_WAITING: u64 = u64::MAX;
 
 /// A request that is held back.
 #[derive(Debug, Clone, Copy)]
 pub struct HeldBack {
-    /// Requests are let go in this order, where the program waits for them: the turn, and which SQE it was.
+    /// Release order while the program waits: the turn, then the SQE's number.
     pub turn: (u64, u64),
-    /// Until then at most: CLOCK_MONOTONIC.
+    /// The latest time of release: CLOCK_MONOTONIC.
     pub until_ns: u64,
     /// The request.
     pub id: Id,
-    /// The descriptor on which those behind it stay behind it, if any do.
+    /// The descriptor on which later requests must stay after this one, if there is one.
     pub stream: Option<i32>,
 }
 
-/// What a ring's SQE, enter or CQE is called in the log.
+/// The log's name for a ring's SQE, enter or CQE.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject {
     /// The name of its opcode.
@@ -177,7 +179,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// That of a text.
+    /// Parses a name.
     pub fn parse(name: &str) -> Option<Name> {
         let mut parts = name.split('.');
         let (ring, position, rule) = (parts.next()?, parts.next()?, parts.next()?);
@@ -186,7 +188,7 @@ impl Name {
         parts.next().is_none().then_some(name)
     }
 
-    /// That of an INJECTION or FINDING.
+    /// Returns the name in an INJECTION or FINDING event; `None` for other events.
     pub fn of(event: &Event) -> Option<Name> {
         let row = rules::RULES.get(usize::try_from(event.result).ok()?).filter(|_| event.kind.is_of_chaos())?;
         Some(Name { ring: event.len, position: event.offset, rule: row.rule })
@@ -199,36 +201,37 @@ impl core::fmt::Display for Name {
     }
 }
 
-/// What a ring has while it is disturbed.
+/// The chaos state of one ring.
 pub struct Chaos {
     settings: &'static Settings,
     ring: u32,
-    /// SQEs taken in so far, but for NOPs.
+    /// Number of SQEs consumed so far, except NOPs.
     pub sqes: u64,
-    /// Enters so far.
+    /// Number of enters so far.
     pub enters: u64,
-    /// CQEs of multishot requests so far.
+    /// Number of CQEs of multishot requests so far.
     pub shots: u64,
     /// Requests that are held back.
     pub held: Vec<HeldBack>,
-    /// The backlog stays where it is until the program asks for events.
+    /// The overflow list is not flushed until the program asks for events.
     pub keeps_backlog: bool,
-    /// Reads of which a byte is to be wrong: the SQE's number, and where the data goes.
+    /// Reads that get one wrong byte: the SQE's number, and the address of the data.
     pub spoiled: Vec<(u64, u64)>,
     /// Memory of requests in flight.
     pub watched: Vec<Watch>,
-    /// It was told that the CQ's head is past the tail.
+    /// The finding "the CQ's head is past its tail" was already logged.
     pub told_of_head: bool,
-    /// Requests whose memory is to be told.
+    /// Requests whose filled memory is reported to the hook.
     fills: Vec<Fills>,
-    /// Requests that change what is kept for a loss of power.
+    /// Requests in flight whose changes are recorded for a loss of power.
     pub begun: Vec<crash::Begun>,
-    /// Who is in io_uring_enter on it, and came last.
+    /// The latest thread to enter io_uring_enter on this ring, while it is in there.
     pub caller: Option<Caller>,
     modules: RefCell<Modules>,
 }
 
-/// Returns what a new ring gets: `None`, unless chaos has [begun](begin) or a [sanitizer's hook](tell_filled) is set.
+/// Returns the chaos state of a new ring: `None`, unless chaos has [begun](begin) or a [sanitizer's
+/// hook](tell_filled) is set.
 pub fn of_new_ring() -> Option<Box<Chaos>> {
     let settings = SETTINGS.get().or_else(|| FILLED.get().map(|_| &NOTHING))?;
     let ring = RINGS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -260,7 +263,7 @@ impl Chaos {
         }
     }
 
-    /// Whether `rule` is followed at `position`; if so, how.
+    /// Decides if `rule` is followed at `position`; if so, returns the random bits of the injection.
     pub fn draw(&self, rule: Rule, position: u64) -> Option<Draw> {
         let Settings { seed, rules, only } = self.settings;
         if !rules.has(rule) {
@@ -273,19 +276,20 @@ impl Chaos {
         (follows && enabled).then_some(Draw(mix(lot)))
     }
 
-    /// What an injection, or a finding, is called.
+    /// Returns the name of an injection or finding.
     pub fn name(&self, rule: Rule, position: u64) -> Name {
         Name { ring: self.ring, position, rule }
     }
 
-    /// Writes into the log what was done.
+    /// Writes an injection into the log.
     pub fn note(&self, rule: Rule, position: u64, subject: Option<Subject>, what: &str) {
         if journal::is_open() {
             self.write("injection", rule, position, &format!("{}{}", of(subject), self.at()), what);
         }
     }
 
-    /// A line of the log. `fields` are JSON, each behind a comma; `what` is a text of this crate's own, without quotes.
+    /// Writes a line into the log. `fields` are JSON, each after a comma. `what` is a text of this crate's own,
+    /// without quotes.
     fn write(&self, kind: &str, rule: Rule, position: u64, fields: &str, what: &str) {
         let (name, seed, pid) = (self.name(rule, position), self.settings.seed, std::process::id());
         let (ring, rule) = (self.ring, rule.name());
@@ -294,29 +298,30 @@ impl Chaos {
         ));
     }
 
-    /// Where the calling thread has entered the ring: a field of the log, empty where it has not or nothing is known.
+    /// Returns the code addresses at which the calling thread entered the ring, as a field of the log. Empty if it
+    /// has not entered, or if none is known.
     pub fn at(&self) -> String {
         let caller = self.caller.as_ref().filter(|caller| journal::is_open() && caller.is_here());
         caller.map_or(String::new(), |caller| self.modules.borrow_mut().describe(caller))
     }
 
-    /// Whether memory in flight is watched. It is of every request, whatever is drawn.
+    /// True if memory in flight is watched. The rule covers every request; no draw decides it.
     pub fn watches(&self) -> bool {
         self.follows(Rule::Lifetimes)
     }
 
-    /// Whether `rule` is one that is followed.
+    /// True if `rule` is enabled.
     pub fn follows(&self, rule: Rule) -> bool {
         self.settings.rules.has(rule)
     }
 
-    /// Whether it is to be told what this request fills.
+    /// True if the memory that this request fills must be reported, and is not noted yet.
     pub fn tells_filled(&self, id: Id) -> bool {
         FILLED.get().is_some() && self.fills.iter().all(|fills| fills.id != id)
     }
 
-    /// A request begins that is [to be told](Self::tells_filled). Those in `gone` have ended without a word. Where there is no
-    /// memory it is not told.
+    /// Notes the memory of a request that begins and [must be reported](Self::tells_filled). Drops the requests for
+    /// which `gone` is true: they ended without a result. Without memory for the note, the request is not reported.
     pub fn begin_fill(&mut self, fills: Fills, gone: impl Fn(Id) -> bool) {
         self.fills.retain(|fills| !gone(fills.id));
         if self.fills.try_reserve(1).is_ok() {
@@ -324,7 +329,7 @@ impl Chaos {
         }
     }
 
-    /// It has ended: tells what it has filled.
+    /// Reports the memory that a request has filled: the request has ended with `result`.
     pub fn end_fill(&mut self, id: Id, result: i32) {
         let Some(place) = self.fills.iter().position(|fills| fills.id == id) else { return };
         let fills = self.fills.swap_remove(place);
@@ -342,8 +347,8 @@ impl Chaos {
         }
     }
 
-    /// A request has ended: its memory is watched no more, and gets what was read. True where it has changed, which the log says;
-    /// and FAULT where the memory cannot be written.
+    /// Stops watching the memory of a request that has ended, and copies the data read into it. Returns true if the
+    /// memory has changed or cannot be written, which the log says. Returns FAULT as well if it cannot be written.
     pub fn end_watch(&mut self, id: Id, subject: Subject, result: i32) -> (bool, Result<(), Errno>) {
         let Some(place) = self.watched.iter().position(|watch| watch.id == id) else { return (false, Ok(())) };
         let mut watch = self.watched.swap_remove(place);
@@ -376,21 +381,21 @@ impl Chaos {
         self.write("finding", Rule::Lifetimes, number, &fields, &format!("{what} while in flight"));
     }
 
-    /// Takes the one that is let go next.
+    /// Takes the request with the lowest turn.
     pub fn take_next_held(&mut self) -> Option<HeldBack> {
         let by_waiting = (0..self.held.len()).filter(|place| self.held[*place].turn.0 != NOT_BY_WAITING);
         let next = by_waiting.min_by_key(|place| self.held[*place].turn)?;
         Some(self.held.swap_remove(next))
     }
 
-    /// The request is held back no more. False if it was not.
+    /// Drops the request from those held back. False if it was not held back.
     pub fn forget_held(&mut self, id: Id) -> bool {
         let place = self.held.iter().position(|held| held.id == id);
         place.map(|place| self.held.swap_remove(place)).is_some()
     }
 }
 
-/// What a line of the log is about: fields.
+/// The request that a line of the log is about, as fields.
 fn of(subject: Option<Subject>) -> String {
     subject.map_or(String::new(), |Subject { opcode, user_data }| {
         format!(r#","opcode":"{opcode}","user_data":{user_data}"#)

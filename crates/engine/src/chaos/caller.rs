@@ -1,22 +1,22 @@
-//! Where the program was when it entered a ring: return addresses on its stack. They are told with what is injected and found in
-//! that call, as `FILE+0xADDRESS`, for addr2line(1).
+//! The place in the program from which a ring was entered: return addresses on the thread's stack. The log has them
+//! as `FILE+0xADDRESS`, for addr2line(1), with each injection and finding of that call.
 
 use crate::os::{calls, user_read};
 use crate::thread;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// So many frames of the program's are told.
+/// Number of the program's frames in the log.
 const FRAMES: usize = 8;
-/// Of ours there are not more than so many before them.
+/// Room for the library's own frames, which come first.
 const OURS: usize = 24;
 
-/// Writes return addresses of the calling thread's frames, innermost first; how many.
+/// Writes return addresses of the calling thread's frames, innermost first; returns their number.
 type Walk = fn(&mut [usize]) -> usize;
 
 static WALK: OnceLock<Walk> = OnceLock::new();
 
-/// Who knows how to walk a stack, if anybody does.
+/// Sets the function that walks a stack. Without one, the log has no frames.
 pub fn found_by(walk: Walk) {
     let _ = WALK.set(walk);
 }
@@ -30,7 +30,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The calling thread. Called with no lock of ours: the walk takes the dynamic linker's.
+    /// Records the calling thread. Call it with no lock of ours held: the walk takes the dynamic linker's.
     pub fn here() -> Option<Caller> {
         let walk = WALK.get()?;
         let mut frames = [0; FRAMES + OURS];
@@ -38,20 +38,21 @@ impl Caller {
         Some(Caller { thread: thread::id(), frames, count })
     }
 
-    /// Whether the calling thread is in that call.
+    /// True if the calling thread is the one in that call.
     pub fn is_here(&self) -> bool {
         self.thread == thread::id()
     }
 }
 
-/// What is mapped where, as it was when a place was asked about that was not known.
+/// The mapped files, as of the last address that was not found among them.
 #[derive(Debug, Default)]
 pub struct Modules {
     known: Vec<Module>,
     looks: u32,
 }
 
-/// After so many looks what is not known stays so: a program that makes code as it runs has always something new.
+/// Number of times that the mappings are read. After these, an unknown address stays unknown: a program that
+/// generates code would cause a new read each time.
 const LOOKS: u32 = 64;
 
 #[derive(Debug)]
@@ -63,12 +64,12 @@ struct Module {
 }
 
 impl Modules {
-    /// The program's frames in a call, as the log has them: a field of JSON, or nothing where none is known.
+    /// Returns the program's frames in a call as a field of JSON, or an empty string if none is known.
     pub fn describe(&mut self, caller: &Caller) -> String {
         let ours = self.find(found_by as *const () as usize).map(|module| module.name.clone());
         let mut told = Vec::new();
         for address in &caller.frames[..caller.count] {
-            // A return address may be behind the end of its function, the call is not.
+            // A return address may be past the end of its function; the call before it is not.
             let Some(module) = self.find(address.wrapping_sub(1)) else { break };
             if Some(&module.name) != ours.as_ref() {
                 told.push(format!("\"{}+{:#x}\"", module.name, address.wrapping_sub(1) - module.base));
@@ -90,7 +91,7 @@ impl Modules {
     }
 }
 
-/// The files in the text of /proc/PID/maps.
+/// Returns the files in the text of /proc/PID/maps.
 fn mapped(text: &str) -> Vec<Module> {
     let mut modules: Vec<Module> = Vec::new();
     for line in text.lines() {
@@ -101,7 +102,7 @@ fn mapped(text: &str) -> Vec<Module> {
         let (Ok(start), Ok(end), true) = (number(start), number(end), name.trim().starts_with('/')) else {
             continue;
         };
-        // As a string of JSON, without a thought of how such a name is told.
+        // A string of JSON. Characters that need an escape become `?`.
         let name: String =
             name.trim().chars().map(|it| if "\"\\".contains(it) || it.is_control() { '?' } else { it }).collect();
         match modules.last_mut().filter(|last| last.name == name) {
@@ -112,7 +113,8 @@ fn mapped(text: &str) -> Vec<Module> {
     modules
 }
 
-/// What is taken off the addresses of an ELF file whose first page is mapped here: nothing where it is mapped where it says.
+/// Returns the load base of an ELF file whose first page is mapped at `start`: 0 for a file with fixed addresses
+/// (ET_EXEC).
 fn base_of(start: usize) -> usize {
     const E_TYPE: u64 = 16;
     const ET_EXEC: u16 = 2;
@@ -130,7 +132,7 @@ mod tests {
     fn an_address_has_its_file_and_its_place_there() {
         let here = an_address_has_its_file_and_its_place_there as *const () as usize;
         let caller = Caller { thread: 0, frames: [here + 1; FRAMES + OURS], count: 1 };
-        // Frames of ours are left out, and this is one.
+        // The library's own frames are left out, and this is one.
         let mut modules = Modules::default();
         assert_eq!(modules.describe(&caller), "");
         let module = modules.find(here).expect("a module");

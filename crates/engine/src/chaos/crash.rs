@@ -1,10 +1,11 @@
-//! The log of what a loss of power may take from folders (`anyring chaos --crash`).
+//! The log of changes that a loss of power may undo (`anyring chaos --crash`).
 //!
-//! Each change that rings make to files there goes into it, with what it replaced, and each sync with how long the log was when
-//! it began. Whoever reads it knows what was lasting when the program was killed, and what a disk might hold then.
+//! Rings append each change that they make to files in the watched folders, with the content that it replaced. They
+//! also append each sync, with the log's length at its begin. A reader of the log can tell which changes were durable
+//! when the program was killed, and what a disk might hold then.
 //!
-//! A record is a number of 64-bit words and strings of bytes, which have their length before them; the first word is the
-//! record's length in bytes. All processes of the program append to one file, a call each.
+//! A record consists of 64-bit words and byte strings; each string has its length in front. The first word is the
+//! record's length in bytes. All processes of the program append to one file, with one call a record.
 
 use crate::descriptors;
 use crate::os::{check, file_status, syscall};
@@ -14,13 +15,13 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// What is kept of a file at most, in bytes. Of more nothing is, and the change counts as lasting.
+/// The most bytes kept of one file. Nothing is kept of a longer content, and its change counts as durable.
 const MOST: u64 = 64 << 20;
 
 /// A file: device and inode.
 pub type File = [u64; 2];
 
-/// A file's content that a name led to, before the name was taken from it.
+/// The file that a name led to before the name was removed, with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
     /// The file.
@@ -42,63 +43,64 @@ pub enum Change {
         offset: u64,
         /// The file's size before, in bytes.
         size: u64,
-        /// What was there, up to the end of the file.
+        /// The old content, up to the end of the file.
         old: Vec<u8>,
-        /// What is there now.
+        /// The new content.
         new: Vec<u8>,
-        /// It was lasting when it completed (O_DSYNC, RWF_DSYNC and the like).
+        /// The write was durable when it completed (O_DSYNC, RWF_DSYNC and the like).
         lasts: bool,
     },
-    /// The file has another size.
+    /// The file's size was changed.
     Resize {
         /// The file.
         file: File,
         /// Its size before, in bytes.
         from: u64,
-        /// And now.
+        /// Its size after, in bytes.
         to: u64,
-        /// What was cut off.
+        /// The bytes that were cut off.
         cut: Vec<u8>,
     },
-    /// A name is new: of a file, a folder or a link.
+    /// A name was created: of a file, a folder or a link.
     Create {
-        /// What it leads to.
+        /// The file that the name leads to.
         file: File,
         /// The path.
         path: Vec<u8>,
     },
-    /// A name was taken away.
+    /// A name was removed.
     Unlink {
         /// The path.
         path: Vec<u8>,
-        /// What it led to, unless that was a folder.
+        /// The file that it led to, unless that was a folder.
         content: Option<Content>,
     },
-    /// A name was changed.
+    /// A name was renamed.
     Rename {
-        /// The path before.
+        /// The old path.
         from: Vec<u8>,
-        /// And now.
+        /// The new path.
         to: Vec<u8>,
-        /// What that led to before.
+        /// The file that the new path led to before.
         replaced: Option<Content>,
-        /// Both were exchanged (RENAME_EXCHANGE).
+        /// Both paths were exchanged (RENAME_EXCHANGE).
         exchanged: bool,
     },
-    /// fsync(2), fdatasync(2), sync_file_range(2) that waits: what was in the log when it began is lasting.
+    /// fsync(2), fdatasync(2), or sync_file_range(2) that waits. Everything that was in the log when it began is
+    /// durable.
     Sync {
         /// The file, or folder.
         file: File,
-        /// How long the log was, in bytes.
+        /// The log's length when the sync began, in bytes.
         log_bytes: u64,
-        /// The range: first byte, and the one behind the last.
+        /// The range: first byte, and the byte after the last.
         range: [u64; 2],
-        /// Only data of this range: names are not written.
+        /// Only the data of this range is durable: names are not written.
         is_partial: bool,
     },
 }
 
-/// Puts a record together.
+/// Encodes a record.
 #[derive(Default)]
 struct Writer(Vec<u8>);
 
@@ -125,7 +127,7 @@ impl Writer {
     }
 }
 
-/// Takes one apart.
+/// Decodes a record.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -156,10 +158,10 @@ impl Reader<'_> {
 }
 
 impl Change {
-    /// The record of it.
+    /// Returns the change as a record.
     fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
-        to.word(0); // the length, in the end
+        to.word(0); // the length, filled in at the end
         match self {
             Change::Write { file, offset, size, old, new, lasts } => {
                 to.words(&[0, file[0], file[1], *offset, *size, u64::from(*lasts)]);
@@ -219,7 +221,8 @@ impl Change {
     }
 }
 
-/// The log: each record with where it ends, in bytes. What was written in part is left out.
+/// Returns the records of the log, each with the offset of its end in bytes. A record that was written in part is
+/// left out.
 pub fn parse(log: &[u8]) -> Vec<(u64, Change)> {
     let (mut at, mut records) = (0, Vec::new());
     while let Some(length) = log.get(at..).and_then(|rest| Reader(rest).word()) {
@@ -231,22 +234,22 @@ pub fn parse(log: &[u8]) -> Vec<(u64, Change)> {
     records
 }
 
-/// What the environment asks for.
+/// The settings that the environment asks for.
 struct Kept {
     log: i32,
-    /// Without their names' symbolic links.
+    /// Absolute paths without symbolic links.
     folders: Vec<Vec<u8>>,
-    /// The program is killed once the log has so many bytes.
+    /// The length of the log, in bytes, at which the program is killed.
     killed_at: u64,
 }
 
 static KEPT: OnceLock<Kept> = OnceLock::new();
 
-/// Keeps what happens in `folders`, absolute paths with colons between them, in the file `log`. Once that has `killed_at` bytes
-/// the process group is killed.
+/// Starts recording changes in `folders` (absolute paths with colons between them) to the file `log`. Once the log
+/// has `killed_at` bytes, the process group is killed.
 ///
 /// # Errors
-/// What cannot be used, in words.
+/// The setting that cannot be used, in words.
 pub fn begin(log: &str, folders: &str, killed_at: Option<&str>) -> Result<(), String> {
     let killed_at =
         killed_at.map_or(Ok(u64::MAX), |bytes| bytes.parse().map_err(|_| format!("{bytes} is no number")))?;
@@ -259,24 +262,24 @@ pub fn begin(log: &str, folders: &str, killed_at: Option<&str>) -> Result<(), St
     Ok(())
 }
 
-/// Whether anything is kept.
+/// True if changes are recorded.
 pub fn is_on() -> bool {
     KEPT.get().is_some()
 }
 
-/// How long the log is, in bytes.
+/// Returns the log's length, in bytes.
 pub fn log_bytes() -> u64 {
     KEPT.get().map_or(0, |kept| size_of_open(kept.log))
 }
 
-/// Whether a path, without symbolic links, is in one of the folders.
+/// True if a path, without symbolic links, is in one of the folders.
 pub fn is_inside(path: &[u8]) -> bool {
     let in_folder =
         |folder: &Vec<u8>| path.strip_prefix(&folder[..]).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
     KEPT.get().is_some_and(|kept| kept.folders.iter().any(in_folder)) && !path.ends_with(b" (deleted)")
 }
 
-/// Puts a record into the log. The process group ends here, if the log is long enough.
+/// Appends a record to the log. Kills the process group if the log has reached its length.
 pub fn keep(change: &Change) {
     let Some(kept) = KEPT.get() else { return };
     let record = change.encode();
@@ -289,7 +292,7 @@ pub fn keep(change: &Change) {
 fn open_at(dirfd: i32, path: &std::ffi::CStr, flags: i32) -> Result<OwnedFd, Errno> {
     let fd =
         check(syscall(libc::SYS_openat, [dirfd as usize, path.as_ptr() as usize, flags as usize, 0o644, 0, 0]))?;
-    // SAFETY: the call has made it just now, and nobody else knows it.
+    // SAFETY: the call has just created it, and nothing else has the number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -297,7 +300,7 @@ fn size_of_open(fd: i32) -> u64 {
     file_status(fd).map_or(0, |status| status.size)
 }
 
-/// The path of an open file, where the folders have it.
+/// Returns the path of an open file, if it is in one of the folders.
 pub fn path_of(fd: i32) -> Option<Vec<u8>> {
     let link = CString::new(format!("/proc/self/fd/{fd}")).ok()?;
     let mut room = vec![0u8; libc::PATH_MAX as usize];
@@ -307,7 +310,7 @@ pub fn path_of(fd: i32) -> Option<Vec<u8>> {
     Some(room).filter(|path| is_inside(path))
 }
 
-/// The path that a call with `dirfd` and `path` means, whose last part need not exist.
+/// Returns the path that `dirfd` and `path` name, if it is in one of the folders. Its last component need not exist.
 pub fn path_at(dirfd: i32, path: &std::ffi::CStr) -> Option<Vec<u8>> {
     let bytes = path.to_bytes();
     let (parent, name) = match bytes.iter().rposition(|byte| *byte == b'/') {
@@ -324,7 +327,7 @@ pub fn path_at(dirfd: i32, path: &std::ffi::CStr) -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// An open file that can be read, whatever it was opened for, and how large it is in bytes.
+/// Opens a regular file for reading, by path, and returns its size in bytes too.
 fn readable(path: &[u8], nofollow: bool) -> Option<(OwnedFd, u64)> {
     let path = CString::new(path).ok()?;
     let follow = if nofollow { libc::O_NOFOLLOW } else { 0 };
@@ -333,7 +336,7 @@ fn readable(path: &[u8], nofollow: bool) -> Option<(OwnedFd, u64)> {
     Some((file, size))
 }
 
-/// The bytes of an open file from `offset` on, `count` of them or up to its end. `None` where they are too many, or it is no
+/// Reads `count` bytes of an open file from `offset` on, or up to its end. `None` if they are too many, or it is no
 /// regular file.
 pub fn bytes_of(fd: i32, offset: u64, count: u64) -> Option<Vec<u8>> {
     let (file, size) = readable(format!("/proc/self/fd/{fd}").as_bytes(), false)?;
@@ -359,7 +362,7 @@ fn read(file: &OwnedFd, offset: u64, count: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What a path leads to, if that is a regular file.
+/// Returns the content of the file at a path. `None` if it is no regular file.
 pub fn content_of(path: &[u8]) -> Option<Content> {
     let (file, size) = readable(path, true)?;
     let status = file_status(file.as_raw_fd()).ok()?;
@@ -369,7 +372,7 @@ pub fn content_of(path: &[u8]) -> Option<Content> {
     content
 }
 
-/// Device and inode of what a path leads to.
+/// Returns device and inode of the file at a path; a symbolic link is not followed.
 pub fn file_at(path: &[u8]) -> Option<File> {
     let path = CString::new(path).ok()?;
     let file = open_at(libc::AT_FDCWD, &path, libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).ok()?;
@@ -378,19 +381,19 @@ pub fn file_at(path: &[u8]) -> Option<File> {
     status.map(|status| [status.device, status.inode])
 }
 
-/// Whether a name is there.
+/// True if the name exists.
 pub fn exists(path: &[u8]) -> bool {
     file_at(path).is_some()
 }
 
-/// What is known of a request's change before it is made.
+/// The facts about a request's change that are known before it is made.
 #[derive(Debug)]
 pub struct Begun {
     /// The request.
     pub id: Id,
-    /// The change as it will be, but for what the call decides.
+    /// The change as it will be, except for the result of the call.
     pub change: Change,
-    /// The descriptor that it works on, -1 if it works on names.
+    /// The descriptor that it works on; -1 if it works on names.
     pub fd: i32,
 }
 

@@ -1,4 +1,4 @@
-//! The log of what was injected: JSON, a line each, into the file that `ANYRING_CHAOS_LOG` names.
+//! The log of injections and findings: one JSON object a line, in the file that `ANYRING_CHAOS_LOG` names.
 
 use crate::descriptors;
 use crate::os::{calls, syscall};
@@ -20,12 +20,12 @@ pub fn open(path: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether anybody reads it.
+/// True if the log is open.
 pub fn is_open() -> bool {
     FILE.load(Relaxed) >= 0
 }
 
-/// Writes one line by one call, so that lines of several processes do not mix.
+/// Writes one line with one call, so that lines of several processes do not mix.
 pub fn line(text: &str) {
     let fd = FILE.load(Relaxed);
     if fd >= 0 {

@@ -1,7 +1,7 @@
-//! The rules of chaos: their names, what each does, and what permits it. The one table that the engine, the command's help, the
-//! tests and docs/chaos.md go by.
+//! The rules of chaos: their names, what each does, and what permits it. The engine, the command's help, the tests
+//! and docs/chaos.md all use this one table.
 
-/// What may be done to a program. The number is the rule's place in [`RULES`].
+/// A rule of chaos. The number is the rule's place in [`RULES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // `RULES` says what each does
 pub enum Rule {
@@ -29,11 +29,11 @@ pub enum Rule {
 pub struct Row {
     /// The rule.
     pub rule: Rule,
-    /// What `--rules` calls it.
+    /// The name on the command line (`--rules`).
     pub name: &'static str,
-    /// What it does.
+    /// The effect of the rule.
     pub what: &'static str,
-    /// The manual page that permits it; none for what is followed only where it is named.
+    /// The manual page that permits it. `None`: the rule is followed only if it is named.
     pub page: Option<&'static str>,
 }
 
@@ -119,19 +119,19 @@ pub const RULES: [Row; 17] = [
 pub struct Rules(u32);
 
 impl Rules {
-    /// None.
+    /// No rules.
     pub const fn none() -> Rules {
         Rules(0)
     }
 
-    /// Those that the manual permits.
+    /// All rules that the manual permits.
     pub fn permitted() -> Rules {
         let permitted = RULES.iter().filter(|row| row.page.is_some());
         Rules(permitted.map(|row| 1 << row.rule as u32).sum())
     }
 
-    /// The rules of a list of names, separated by commas. `all` stands for what the manual permits, `thorough` for that and what
-    /// only watches, `none` for nothing.
+    /// Parses a list of names, separated by commas. `all` stands for what the manual permits. `thorough` adds the
+    /// rules that only observe, and `none` is the empty set.
     ///
     /// # Errors
     /// The name that no rule has.
@@ -151,19 +151,19 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Whether it is one of them.
+    /// True if `rule` is in the set.
     pub fn has(self, rule: Rule) -> bool {
         self.0 & 1 << rule as u32 != 0
     }
 
-    /// Whether there is none.
+    /// True if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 }
 
 impl Rule {
-    /// What `--rules` calls it.
+    /// Returns the rule's name, as in `--rules`.
     pub fn name(self) -> &'static str {
         RULES[self as usize].name
     }

@@ -1,8 +1,8 @@
-//! Memory that a request has in flight: it is copied in its turn, and compared when the request ends. What it
-//! fills is brought to memory of ours first, so that the program's is still as it was.
+//! Memory of requests in flight. It is copied when the request's turn comes, and compared when the request ends. The
+//! engine reads into a buffer of its own first, so that the program's memory stays unchanged until then.
 //!
-//! From its turn until its CQE a request's memory is the kernel's. A program that writes to it, or frees it, has the file or the
-//! peer get what was not meant, or an error; natively only where the kernel was slow enough.
+//! From its turn until its CQE, a request's memory is the kernel's. If the program writes to it or frees it, the file
+//! or the peer gets wrong data, or the request fails. Natively this shows only if the kernel is slow enough.
 
 use crate::alloc::filled;
 use crate::os::{check_writable, user_read_slice, user_write_slice};
@@ -11,16 +11,17 @@ use crate::Errno;
 use core::mem::ManuallyDrop;
 use std::sync::OnceLock;
 
-/// Of longer data the first part is kept.
+/// The most bytes kept of a request. Of longer data the first part is kept.
 const BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
-/// It is compared in parts of this many bytes.
+/// The step of the comparison: memory is compared in parts of this many bytes.
 const PART_BYTES: usize = 512;
 
-/// Says where memory of this address and size is poisoned first, 0 for nowhere.
+/// Returns the first poisoned address in a range of this address and size, 0 if there is none.
 static POISONED: OnceLock<fn(usize, usize) -> usize> = OnceLock::new();
 
-/// From now on memory that becomes poisoned counts as changed. For AddressSanitizer, which knows what was freed.
+/// Sets the function that finds poisoned memory. From now on, memory that becomes poisoned counts as changed. For
+/// AddressSanitizer, which knows what was freed.
 pub fn ask_for_poison(first: fn(usize, usize) -> usize) {
     let _ = POISONED.set(first);
 }
@@ -30,24 +31,24 @@ pub fn ask_for_poison(first: fn(usize, usize) -> usize) {
 pub struct Watch {
     /// The request.
     pub id: Id,
-    /// Which SQE of its ring it was.
+    /// The number of its SQE on the ring.
     pub number: u64,
     /// The descriptor it works on, if the program has a number for it.
     pub fd: Option<i32>,
-    /// When its turn came, in CLOCK_MONOTONIC nanoseconds.
+    /// The time of its turn, in CLOCK_MONOTONIC nanoseconds.
     pub since_ns: u64,
-    /// Where the program was then: see [`Chaos::at`](super::Chaos::at).
+    /// The place of the program then: see [`Chaos::at`](super::Chaos::at).
     pub at: String,
     /// Its memory.
     pub memory: Memory,
-    /// Of what fills it: where that goes first. Not freed where it is not known that no call is at it any more.
+    /// The buffer into which a read or receive goes first. Leaked, not freed, if a call may still write to it.
     pub inlet: Option<ManuallyDrop<Vec<u8>>>,
     /// See [`Op::answers_errors`](crate::op::Op::answers_errors).
     pub answers_errors: bool,
 }
 
 impl Watch {
-    /// The request ends with `result`: puts what it has filled into its memory.
+    /// Copies the filled bytes into the request's memory: the request ends with `result`.
     ///
     /// # Errors
     /// FAULT: the memory cannot be written.
@@ -60,53 +61,53 @@ impl Watch {
             count => self.memory.fill(&inlet, count.unwrap_or(0)),
         };
         if !was_interrupted {
-            drop(ManuallyDrop::into_inner(inlet)); // it has a result, so that no call is at it
+            drop(ManuallyDrop::into_inner(inlet)); // with a result, no call writes to it any more
         }
         filled
     }
 }
 
-/// What memory held.
+/// A copy of memory as it was.
 #[derive(Debug)]
 pub struct Memory {
-    /// Addresses and lengths: of the data, and then of `parts`.
+    /// Addresses and lengths: of the data, then of `parts`.
     ranges: Vec<[usize; 2]>,
-    /// What else the request has, by the manual's names.
+    /// Metadata of the request, by the manual's names.
     parts: Vec<&'static str>,
-    /// What was there, one range after the other.
+    /// The copied bytes, one range after the other.
     bytes: Vec<u8>,
-    /// The memory is registered: the program may unmap it, and the kernel still has it.
+    /// The memory is registered: the program may unmap it, and the kernel still holds the pages.
     registered: bool,
-    /// Part of it was poisoned already (what a vector has room for, say).
+    /// Part of it was poisoned already (a vector's spare capacity, say).
     was_poisoned: bool,
 }
 
-/// What became of memory in flight.
+/// A change to memory in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// This byte of the part, and perhaps others, has another value.
     Written {
         /// Its address.
         address: usize,
-        /// Which byte of the part it is, from 0.
+        /// Offset of the byte in its part.
         place: usize,
-        /// What it is part of.
+        /// The part that contains it.
         part: Part,
     },
-    /// This byte of the part is poisoned now, and none of the memory was.
+    /// This byte of the part is poisoned now; no byte of the request's memory was before.
     Poisoned {
         /// Its address.
         address: usize,
-        /// Which byte of the part it is, from 0.
+        /// Offset of the byte in its part.
         place: usize,
-        /// What it is part of.
+        /// The part that contains it.
         part: Part,
     },
-    /// The page of this byte cannot be read, or written, any more.
+    /// The page of this byte can no longer be read, or written.
     Unmapped {
         /// Its address.
         address: usize,
-        /// What it is part of.
+        /// The part that contains it.
         part: Part,
     },
 }
@@ -114,15 +115,15 @@ pub enum Change {
 /// A part of a request's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// The manual's name; none for the data.
+    /// The manual's name; `None` for the data.
     pub name: Option<&'static str>,
-    /// How many bytes of it are kept.
+    /// Number of its bytes that are kept.
     pub bytes: usize,
 }
 
 impl Memory {
-    /// Keeps what is at `ranges` (addresses and lengths): the data, and then what has the names of `parts`. None where nothing is,
-    /// it cannot be read, or there is no memory for it.
+    /// Copies the memory at `ranges` (addresses and lengths): the data, then the parts named in `parts`. `None` if
+    /// the ranges are empty, cannot be read, or there is no memory for the copy.
     pub fn keep(mut ranges: Vec<[usize; 2]>, parts: Vec<&'static str>, registered: bool) -> Option<Memory> {
         let mut room = BYTES_MAX;
         for [_, length] in &mut ranges {
@@ -140,12 +141,12 @@ impl Memory {
         Some(Memory { ranges, parts, bytes, registered, was_poisoned })
     }
 
-    /// The ranges of the data, and the others.
+    /// Returns the ranges of the data, and those of the parts.
     fn data_and_parts(&self) -> (&[[usize; 2]], &[[usize; 2]]) {
         self.ranges.split_at(self.ranges.len() - self.parts.len())
     }
 
-    /// Writes what an [`inlet`](Self::inlet) has there: so many bytes of data, and all else.
+    /// Copies an [`inlet`](Self::inlet) into the request's memory: `count` bytes of data, and all parts.
     fn fill(&self, inlet: &[u8], count: usize) -> Result<(), Errno> {
         let (data, parts) = self.data_and_parts();
         let (mut rest, mut left) = (inlet, count);
@@ -163,7 +164,8 @@ impl Memory {
         Ok(())
     }
 
-    /// An inlet for all of it, which has what is kept. None where part of it is not kept, it cannot be written, or there is no memory.
+    /// Returns a buffer to read into, with the memory's current content. `None` if part of the memory is not kept or
+    /// cannot be written, or there is no memory for the buffer.
     pub fn inlet(&self) -> Option<Vec<u8>> {
         let is_writable = |[address, length]: &[usize; 2]| {
             let begin = address & !(PAGE_BYTES - 1);
@@ -175,7 +177,7 @@ impl Memory {
         Some(inlet)
     }
 
-    /// Where the parts of an inlet at `to` are that are no data.
+    /// Returns the addresses of the parts in an inlet that begins at `to`.
     pub fn parts_at(&self, to: usize) -> impl Iterator<Item = usize> + '_ {
         let (data, parts) = self.data_and_parts();
         let mut next = to + data.iter().map(|[_, length]| length).sum::<usize>();
@@ -186,7 +188,7 @@ impl Memory {
         })
     }
 
-    /// The part that has this range.
+    /// Returns the part that contains this range.
     fn part(&self, range: usize) -> Part {
         let (data, parts) = self.data_and_parts();
         match range.checked_sub(data.len()) {
@@ -195,14 +197,14 @@ impl Memory {
         }
     }
 
-    /// That its beginning cannot be written any more.
+    /// Returns the change that says that the memory can no longer be written.
     pub fn unwritable(&self) -> Change {
         Change::Unmapped { address: self.ranges.first().map_or(0, |range| range[0]), part: self.part(0) }
     }
 
-    /// The first change since [`keep`](Self::keep).
+    /// Returns the first change since [`keep`](Self::keep).
     pub fn change(&self) -> Option<Change> {
-        // What was freed its new owner has written to, too.
+        // Check poison first: the new owner of freed memory may have written to it, too.
         if let Some(poisoned) = self.poisoned() {
             return Some(poisoned);
         }
@@ -223,7 +225,7 @@ impl Memory {
         None
     }
 
-    /// The first byte that has become poisoned.
+    /// Returns the first byte that has become poisoned.
     fn poisoned(&self) -> Option<Change> {
         let (range, at) = first_poisoned(&self.ranges).filter(|_| !self.was_poisoned)?;
         let (address, part) = (self.ranges[range][0] + at, self.part(range));
@@ -232,7 +234,7 @@ impl Memory {
     }
 }
 
-/// Which of the ranges has the first poisoned byte, and where.
+/// Returns the index of the range with the first poisoned byte, and the byte's offset in it.
 fn first_poisoned(ranges: &[[usize; 2]]) -> Option<(usize, usize)> {
     let first = POISONED.get()?;
     ranges.iter().enumerate().find_map(|(range, [address, length])| {
@@ -241,12 +243,12 @@ fn first_poisoned(ranges: &[[usize; 2]]) -> Option<(usize, usize)> {
     })
 }
 
-/// The first byte at `address` that is not as `kept` has it, and whether it cannot be read.
+/// Returns the offset of the first byte at `address` that differs from `kept`, and true if it cannot be read.
 fn first_change(address: usize, kept: &[u8]) -> Option<(usize, bool)> {
     let mut now = [0u8; PART_BYTES];
     let mut begin = 0;
     while begin < kept.len() {
-        // No part lies on two pages.
+        // Read in parts that never cross a page boundary.
         let at = address.wrapping_add(begin);
         let bytes = (PART_BYTES - at % PART_BYTES).min(kept.len() - begin);
         if user_read_slice(at as u64, &mut now[..bytes]).is_err() {
@@ -290,7 +292,7 @@ mod tests {
         let at = syscall(libc::SYS_mmap, [0, 4096, libc::PROT_READ as usize, flags, usize::MAX, 0]) as usize;
         let mut memory = Memory::keep(vec![[at + 96, 1_000]], Vec::new(), false).expect("readable memory");
         assert_eq!(memory.change(), None);
-        // Not unmapped, so that no other test's memory comes to lie there.
+        // Not unmapped, so that no other test gets this memory.
         assert_eq!(syscall(libc::SYS_mprotect, [at, 4096, libc::PROT_NONE as usize, 0, 0, 0]), 0);
         assert_eq!(memory.change(), Some(Change::Unmapped { address: at + 96, part: memory.part(0) }));
         memory.registered = true;
