@@ -1,5 +1,5 @@
-//! What differs between processors: one file for each, with the same names in it. What only guests and raw instructions need
-//! (`state`, `patch`) is of x86-64, as these are.
+//! Code that differs between processors: one file each, with the same names. Only guests and raw instructions need
+//! `state` and `patch`, which therefore exist for x86-64 only.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

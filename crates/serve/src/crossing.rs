@@ -1,22 +1,22 @@
-//! The trap crossing: how a thread that has trapped with a system call gets to the call of ours, and back behind its
-//! instruction.
+//! The trap crossing: how a thread that trapped with a system call gets to the engine, and back to the program after
+//! its `syscall` instruction.
 //!
-//! The handler of the SIGSYS makes no call: it takes a stack, writes the program's registers to its top, and lets the signal
-//! return into a trampoline there (`crossing!`), which makes the call outside any handler, with the program's signal mask, so
-//! that a blocking call is as interruptible as the real one. The program's stack is not touched, its red zone least of all.
-//! Which stack that is, and in which world the call is made, each way in says by itself.
+//! The SIGSYS handler makes no call. It takes a stack, writes the program's registers to its top, and lets the signal
+//! return into a trampoline there (`crossing!`). The trampoline makes the call outside any handler, with the
+//! program's signal mask. A blocking call is therefore as interruptible as the real one. The program's stack, with
+//! its red zone, is not touched. Each way in decides which stack that is, and in which world the call is made.
 
 use crate::sys;
 use core::mem::{offset_of, size_of};
 use libc::ucontext_t;
 
-/// What [`Registers::patch`] is for a call that came by a jump instead of a trap.
+/// The value of [`Registers::patch`] for a call that came by a jump instead of a trap.
 pub const PATCHED: u64 = 2;
 
-/// The program's registers, at the top of a stack of ours.
+/// The program's registers, at the top of one of the engine's stacks.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-#[allow(missing_docs)] // named as the registers are
+#[allow(missing_docs)] // named like the registers
 pub struct Registers {
     pub rax: u64,
     pub rdi: u64,
@@ -34,32 +34,32 @@ pub struct Registers {
     pub rsp: u64,
     pub rip: u64,
     pub flags: u64,
-    /// The address of what says who uses this stack.
+    /// The address of the stack's record, which says who uses it.
     pub stack: u64,
     /// 1 if the instruction is to be patched before the call is made, [`PATCHED`] if no trap led here.
     pub patch: u64,
-    /// The context of the trap by whose rt_sigreturn(2) the call ends, if the program was on its alternate signal stack, on
-    /// which that frame stays; else 0.
+    /// The trap's context, to which rt_sigreturn(2) returns at the end of the call. Only if the program was on its
+    /// alternate signal stack, where that frame stays; otherwise 0.
     pub context: u64,
-    /// Then: the program's signal mask.
+    /// The program's signal mask; only with a `context`.
     pub mask: u64,
-    /// Of a guest: the FS base to go back to, and the thread's record.
+    /// In a guest: the FS base to go back to, and the thread's record.
     pub fs: u64,
     /// See `fs`.
     pub block: u64,
 }
 
-// In the tables of `crossing!` each offset is `offset + 128, 0` as a signed LEB128.
+// The tables of `crossing!` write each offset as `offset + 128, 0`, a signed LEB128.
 const _: () = assert!(offset_of!(Registers, rip) < 128);
 
-/// The kernel's word of a context's signal mask, all that it fills in and all that rt_sigreturn(2) reads.
+/// Returns the signal mask of a context: one word, all that the kernel fills in and rt_sigreturn(2) reads.
 fn mask_of(context: &mut ucontext_t) -> &mut u64 {
     // SAFETY: sigset_t is larger, as aligned, and borrowed as long as the context is.
     unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() }
 }
 
 impl Registers {
-    /// Those of a thread that has trapped with call `number`.
+    /// Returns the registers of a thread that has trapped with call `number`.
     pub fn of(context: &ucontext_t, number: i32) -> Registers {
         let register = |index: i32| context.uc_mcontext.gregs[index as usize] as u64;
         Registers {
@@ -93,11 +93,11 @@ impl Registers {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9].map(|arg| arg as usize)
     }
 
-    /// Has the trap return into `trampoline`, on the stack that ends at `top`; with all signals blocked if the program was on its
-    /// alternate signal stack, until that is disabled ([`Registers::begin`]).
+    /// Makes the trap return into `trampoline`, on the stack that ends at `top`. If the program was on its alternate
+    /// signal stack, all signals are blocked until that stack is disabled ([`Registers::begin`]).
     ///
     /// # Safety
-    /// The stack is mapped and this thread's alone, `top` is aligned as this is.
+    /// The stack is mapped and this thread's alone, and `top` is aligned like `Registers`.
     pub unsafe fn cross(
         mut self,
         context: &mut ucontext_t,
@@ -116,8 +116,8 @@ impl Registers {
         context.uc_mcontext.gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
     }
 
-    /// The call begins, outside the handler: no alternate signal stack from now on, and the program's mask, since the thread is
-    /// off that stack by now. What was set is kept by who has the stack.
+    /// Begins the call, outside the handler. The thread has left the alternate signal stack: disables it, and sets
+    /// the program's mask again. The record of the engine's stack keeps the settings of the alternate one.
     pub fn begin(&self) {
         if self.context != 0 {
             let disabled = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
@@ -127,12 +127,12 @@ impl Registers {
         }
     }
 
-    /// The call has this answer. Where it ends by rt_sigreturn(2) the context of the trap becomes the one in which the program goes
-    /// on behind its instruction, with the mask that it has now, which the call may have changed. All signals are blocked then:
-    /// the thread is about to be on its alternate stack, which the kernel does not know yet.
+    /// Stores the call's answer. If the call ends by rt_sigreturn(2), the trap's context now resumes the program
+    /// after its instruction. It gets the mask that the program has now, which the call may have changed. All signals
+    /// are blocked until then: the thread is about to be on its alternate stack, which the kernel does not know yet.
     ///
     /// # Safety
-    /// `self` is what the trampoline has passed.
+    /// The trampoline passed `self`.
     pub unsafe fn end(&mut self, answer: u64) {
         self.rax = answer;
         if self.context == 0 {
@@ -148,7 +148,7 @@ impl Registers {
     }
 }
 
-/// `naked_asm!` in which the fields of [`Registers`] are known by their names. What else the lines name follows a `;`.
+/// Expands to `naked_asm!` in which the fields of [`Registers`] have names. Other operands of the lines follow a `;`.
 #[macro_export]
 macro_rules! asm_on_registers {
     ($($line:expr),+; $($operands:tt)*) => {
@@ -177,8 +177,9 @@ macro_rules! asm_on_registers {
     };
 }
 
-/// Lines of assembly for a call that comes by a jump: the registers that are the program's still go to the frame at rsp, which
-/// says so. The operands, besides those of [`asm_on_registers!`], are `{patch}` and `{patched}`.
+/// Expands to the lines of assembly that begin a call that came by a jump. They save the registers that are still the
+/// program's to the frame at rsp, and mark it as such a call. Operands in addition to those of [`asm_on_registers!`]:
+/// `{patch}` and `{patched}`.
 #[macro_export]
 macro_rules! save_registers {
     () => {
@@ -201,20 +202,25 @@ macro_rules! save_registers {
     };
 }
 
-/// The whole of a naked function where a trapped thread goes on: rsp points to its [`Registers`], the extended state is as the
-/// program left it. `enter` and `leave` are lines around the call, by rbx and rsp; with r11 as [`Registers::stack`],
-/// `give_back` marks the stack as free and `enabled` the alternate signal stack as the kernel's again. `resume` is the label
-/// from where on the registers are loaded. What the lines name follows, with `emulate` and `stack_flags`.
+/// Expands to the body of a naked function in which a trapped thread continues. At its start rsp points to the
+/// thread's [`Registers`], and the extended state is the program's.
+///
+/// - `enter` and `leave`: lines around the call, which use rbx and rsp.
+/// - `resume`: the label from which on the registers are loaded.
+/// - `give_back`: marks the stack as free. r11 holds [`Registers::stack`].
+/// - `enabled`: marks the alternate signal stack as the kernel's again. r11 is the same.
+///
+/// The operands of these lines follow, with `emulate` and `stack_flags`.
 #[macro_export]
 macro_rules! crossing {
     (enter: $enter:literal, leave: $leave:literal, resume: $resume:literal, give_back: $give_back:literal,
      enabled: $enabled:literal; $($operands:tt)*) => {
         $crate::asm_on_registers!(
-            // What unwinders and debuggers need to know: the program's stack pointer is the frame's address, and where the
-            // registers are that a function keeps. As with a signal frame, the instruction pointer is no return address.
+            // For unwinders and debuggers: the program's stack pointer is the frame's address, and the callee-saved
+            // registers are in the frame. As with a signal frame, the instruction pointer is no return address.
             ".cfi_startproc",
             ".cfi_signal_frame",
-            // Of each line, the second number is the register that points to the frame: rsp.
+            // The second number of each line is the register that points to the frame: rsp.
             ".cfi_escape 0x0f, 4, 0x77, {rsp} + 128, 0, 6",
             ".cfi_escape 0x10, 3, 3, 0x77, {rbx} + 128, 0",
             ".cfi_escape 0x10, 6, 3, 0x77, {rbp} + 128, 0",
@@ -226,7 +232,7 @@ macro_rules! crossing {
             "cld",
             "mov rbx, rsp",
             ".cfi_remember_state",
-            // The same by rbx.
+            // The same table, relative to rbx.
             ".cfi_escape 0x0f, 4, 0x73, {rsp} + 128, 0, 6",
             ".cfi_escape 0x10, 3, 3, 0x73, {rbx} + 128, 0",
             ".cfi_escape 0x10, 6, 3, 0x73, {rbp} + 128, 0",
@@ -265,13 +271,13 @@ macro_rules! crossing {
             ".cfi_def_cfa rsp, 0",
             ".irp n,rbx,rbp,r12,r13,r14,r15\n.cfi_same_value \\n\n.endr",
             ".cfi_register rip, rcx",
-            // Off the stack: only now it is given back. Its next user may be a handler on this thread, before the next
-            // instruction; then r11 gets the flags of that call, which no program can rely on.
+            // The thread has left the stack: give it back only now. A handler on this thread may use it before the
+            // next instruction. Then r11 gets the flags of that call, which no program can rely on.
             $give_back,
             "mov r11, [r11 + {stack_flags}]",
             "notrack jmp rcx",
-            // Back in the frame of the trap, on the alternate stack, with all signals blocked: by the frame the kernel sets
-            // mask and alternate stack again.
+            // Back to the frame of the trap, on the alternate stack, with all signals blocked. From that frame the
+            // kernel restores the mask and the alternate stack.
             "5:",
             ".cfi_restore_state",
             "mov r11, [rsp + {stack}]",

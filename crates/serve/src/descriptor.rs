@@ -1,6 +1,6 @@
-//! Calls that end, replace or reconfigure descriptor numbers: what the engine hears of each before it happens.
+//! Calls that close, replace or reconfigure descriptor numbers: the engine hears of each before it happens.
 //!
-//! The engine's own descriptors stay, whatever the program closes wholesale: for the program their numbers are not
+//! The engine's own descriptors stay open, whatever range the program closes. To the program, their numbers are not
 //! open.
 
 use crate::host::Host;
@@ -12,37 +12,38 @@ use anyring_engine::resource::files;
 use anyring_engine::{process, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Set for good once the process has made a ring: before that, no wait has to look for ring descriptors.
+/// Set when the process makes its first ring, and never cleared. Before that, no wait has to check for ring
+/// descriptors.
 static RING_MADE: AtomicBool = AtomicBool::new(false);
 
-/// The door says so here when it has made a ring.
+/// Notes that a ring was made. Called by the door.
 pub fn ring_made<H: Host>() {
     if !RING_MADE.swap(true, Ordering::Relaxed) {
         H::first_ring_made();
     }
 }
 
-/// Whether [`ring_made`] was ever called. The descriptor reaches another thread later than this flag by whatever
-/// means the program hands it over, so Relaxed is enough.
+/// True once [`ring_made`] was called. However the program hands the descriptor to another thread, it arrives there
+/// after this flag, so Relaxed is enough.
 pub fn rings_exist() -> bool {
     RING_MADE.load(Ordering::Relaxed)
 }
 
-/// The program is about to close number `fd` by something else than close(2). EBADF for one of the engine's own, which is not to
-/// be closed.
+/// Call before the program closes number `fd` by another call than close(2). EBADF if `fd` is one of the engine's
+/// own, which must stay open.
 pub fn before_close(fd: i32) -> Result<(), Errno> {
     number_goes(fd, true)?;
     door::closing(fd);
     Ok(())
 }
 
-/// close(2) of the program's. True where that is done, a ring's number; else the call is to be made.
+/// Serves close(2). True if the number is closed now, as a ring's is; otherwise make the call.
 pub fn close(fd: i32) -> Result<bool, Errno> {
     number_goes(fd, true)?;
     Ok(door::close(fd))
 }
 
-/// The program is about to close number `fd`, or else to have another file under it.
+/// Checks a number that the program is about to close, or to replace with another file.
 fn number_goes(fd: i32, closes: bool) -> Result<(), Errno> {
     if door::is_own(fd) && !mutated(Mutation::OwnNumbersAreClosed) {
         return Err(Errno::BADF);
@@ -52,11 +53,11 @@ fn number_goes(fd: i32, closes: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The program is about to make `new` a duplicate of `old` (dup2(2); dup3(2) with `flags`). EBUSY for one of the
-/// engine's own, which is not to be replaced: dup2(2) has it for a number that somebody else is just opening.
+/// Call before the program makes `new` a duplicate of `old` (dup2(2); dup3(2) with `flags`). EBUSY if `new` is one of
+/// the engine's own: dup2(2) documents that error for a number that is just being opened.
 pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     let refused = old == new || flags & !libc::O_CLOEXEC != 0;
-    // Nothing may end for a call that the kernel is going to refuse.
+    // End nothing for a call that the kernel is going to refuse.
     let is_ours = door::is_ring(new) || door::is_own(new) || is_held(new);
     if refused || (is_ours && !is_open(old)) {
         return Ok(());
@@ -66,8 +67,9 @@ pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// unshare(2) through `call`, which makes the call itself and answers as the kernel's register. The calling thread has a table
-/// of descriptors of its own already where only threads of ours share it: one that is alone in its program keeps it, with them.
+/// Serves unshare(2). `call` makes the system call and returns the kernel's register. If only threads of the engine
+/// share the calling thread's descriptor table, the table is private already. The thread then keeps it, together with
+/// them.
 pub fn unshare_by(flags: u32, call: impl FnOnce(u32) -> isize) -> isize {
     let tables = flags & libc::CLONE_FILES as u32;
     if tables == 0 {
@@ -83,8 +85,8 @@ pub fn unshare_by(flags: u32, call: impl FnOnce(u32) -> isize) -> isize {
     answer
 }
 
-/// close_range(2) through `call`, which makes the call itself and answers as the kernel's register: closes what is in
-/// the range but the engine's own.
+/// Serves close_range(2): closes the range, except the engine's own descriptors. `call` makes the system call and
+/// returns the kernel's register.
 pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u32, u32, u32) -> isize) -> isize {
     let mut flags = flags;
     if flags & libc::CLOSE_RANGE_UNSHARE != 0 && door::shares_table_with_engine_only() {
@@ -95,8 +97,8 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
     }
     let unshares = flags & libc::CLOSE_RANGE_UNSHARE != 0;
     let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
-    // On no descriptor at all: tells whether there is such a call, and unshares the table before anything in it ends. The
-    // engine's own are close-on-exec already.
+    // An empty range: checks that the call exists, and unshares the table before anything in it is closed. The
+    // engine's own descriptors are close-on-exec already.
     let answer = if closes && first <= last { call(u32::MAX, u32::MAX, flags) } else { call(first, last, flags) };
     if unshares && answer >= 0 {
         entry::aside(door::table_unshared);
@@ -108,14 +110,14 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
     pieces(first, last).map(|(first, last)| call(first, last, 0)).find(|answer| *answer < 0).unwrap_or(0)
 }
 
-/// The program is about to close `first..=last`.
+/// Call before the program closes `first..=last`.
 fn before_close_range(first: u32, last: u32) {
     point(Point::CloseRange);
     (first..=last.min(2)).for_each(|fd| _ = process::taking(fd as i32, false));
     door::closing_range(first, last);
 }
 
-/// The parts of `first..=last` without the engine's own numbers.
+/// Returns the parts of `first..=last` without the engine's own numbers.
 fn pieces(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
     let mut rest = Some(first);
     core::iter::from_fn(move || loop {
@@ -132,8 +134,8 @@ fn pieces(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// The program is about to change how descriptor `fd` behaves: a ring that sends SIGIO has a watcher, and one that
-/// wants a signal for each batch.
+/// Call before fcntl(2) changes how descriptor `fd` behaves. A ring with O_ASYNC or an owner is watched,
+/// edge-triggered: each batch sends a SIGIO.
 pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
     let watches = match command {
         libc::F_SETFL => argument as i32 & libc::O_ASYNC != 0,
@@ -147,7 +149,7 @@ pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
     }
 }
 
-/// The program is about to call fcntl(2), of any descriptor.
+/// Call before the program calls fcntl(2), on any descriptor.
 #[inline]
 pub fn note_fcntl(command: i32) {
     if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
@@ -163,14 +165,15 @@ fn is_open(fd: i32) -> bool {
     unsafe { sys::call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
 }
 
-/// A call answered `new` as a duplicate of `old`: a ring is known by that number too from now on.
+/// Notes that a call returned `new`, a duplicate of `old`. If `old` is a ring, `new` names it too from now on.
 pub fn note_duplicate(old: i32, new: i32) {
     if new >= 0 && new != old && door::is_ring(old) {
         entry::aside(|| door::duplicated(new));
     }
 }
 
-/// The program is about to close everything from `first` on: the pieces in which it may, without the engine's own numbers.
+/// Call before the program closes every number from `first` on. Returns the ranges to close, without the engine's own
+/// numbers.
 pub fn before_closing_from(first: u32) -> impl Iterator<Item = (u32, u32)> {
     entry::aside(|| before_close_range(first, u32::MAX));
     pieces(first, u32::MAX)

@@ -1,5 +1,5 @@
-//! System calls by number: where libc's `syscall()` and trapped instructions meet. Each number does here what the
-//! wrapper of the same name does, then makes the call itself from our own code.
+//! System calls by number, for libc's `syscall()` and for trapped instructions. Each number does the same work as the
+//! wrapper of that name, and then makes the call from the engine's own code.
 
 use crate::host::Host;
 use crate::{descriptor, door, entry, memory, named, passing, sys, wait};
@@ -9,8 +9,8 @@ use anyring_abi::{
 };
 use anyring_engine::{identity, os, process, Errno};
 
-/// The numbers that [`call`] treats in some way of its own, beside [`identity::NUMBERS`] and [`named::CALLS`]. Every other one
-/// may go straight to the kernel. Newer architectures lack the calls that others have replaced.
+/// The numbers that [`call`] handles specially, apart from [`identity::NUMBERS`] and [`named::CALLS`]. All others may
+/// go straight to the kernel. Newer architectures lack the calls that others have replaced.
 pub const NUMBERS: &[i64] = &[
     NR_IO_URING_SETUP,
     NR_IO_URING_ENTER,
@@ -48,7 +48,7 @@ pub const NUMBERS: &[i64] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// Performs system call `number`; the answer is the register, errno is untouched.
+/// Performs system call `number`. Returns the kernel's register; errno is untouched.
 pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     match number {
@@ -137,7 +137,7 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// What has to happen before the kernel sees a call on descriptors, or why it must not see it.
+/// Prepares a call on descriptors, or returns the error for which the kernel must not see it.
 fn prepare(number: i64, args: [usize; 6]) -> Result<(), Errno> {
     named::check(number, &args)?;
     let [a, b, c, d, ..] = args;
@@ -163,7 +163,7 @@ fn prepare(number: i64, args: [usize; 6]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The call itself; a signal mask in it must not block the signals that we guard.
+/// Makes the call. A signal mask in it must not block the guarded signals.
 fn wait_or_pass<H: Host>(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     match number {
@@ -179,7 +179,7 @@ fn wait_or_pass<H: Host>(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// pselect6(2): its sixth argument points to the mask's address and size.
+/// Makes a pselect6(2): its sixth argument points to the mask's address and size.
 fn pselect6<H: Host>([a, b, c, d, e, f]: [usize; 6]) -> isize {
     let kernel_call = |sixth: usize| waiting(libc::SYS_pselect6, [a, b, c, d, e, sixth]);
     let Some(mask) = sys::read_program(f as *const u64) else {
@@ -194,12 +194,12 @@ fn pselect6<H: Host>([a, b, c, d, e, f]: [usize; 6]) -> isize {
     })
 }
 
-/// A call that may wait: when the thread is to end it is over.
+/// Makes a call that may wait. The end of the thread ends the wait.
 fn waiting(number: i64, args: [usize; 6]) -> isize {
     os::wait(number, args)
 }
 
-/// A call that is made whatever else happens.
+/// Makes a call unconditionally.
 fn kernel(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the program asked for this very call with these arguments (a substituted one only names a descriptor,
     // an offset or a mask of ours); the kernel checks them.

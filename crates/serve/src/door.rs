@@ -1,8 +1,8 @@
-//! The one door behind every entry point: liburing's symbols, libc's `syscall()`, and trapped raw instructions.
+//! The calls that all entry points share: liburing's symbols, libc's `syscall()`, and trapped raw instructions.
 //!
-//! Calls here behave like the system calls they stand for: arguments as in io_uring_setup(2), io_uring_enter(2) and
-//! io_uring_register(2), the answer as the kernel's register would hold it (a value, or `-errno`), errno untouched.
-//! Nothing here may be called while a lock of ours is held.
+//! Each function behaves like the system call of its name. The arguments are those of io_uring_setup(2),
+//! io_uring_enter(2) and io_uring_register(2). The answer is the kernel's register (a value, or `-errno`), and errno
+//! is untouched. Call nothing here with a lock of ours held.
 
 use crate::host::{Host, Server};
 use crate::{descriptor, engine, entry, mixed, sys};
@@ -19,17 +19,17 @@ use anyring_engine::wait::enter::struck_ring;
 use anyring_engine::{descriptors, process, thread, Enter, Errno};
 use core::ffi::c_void;
 
-/// The descriptor numbers that rings get (decision 2 in docs/decisions). They begin below 1,024 so that select(2) can
-/// name some.
+/// The descriptor numbers that rings get (decision 2 in docs/decisions). They begin below 1,024, so that select(2)
+/// can name some.
 pub use anyring_engine::descriptors::RING_NUMBERS;
 
-/// The filter knows by one compare that a number outside is no ring.
+/// The range of known numbers: with one compare the filter knows that a number outside is no ring.
 pub use anyring_engine::descriptors::KNOWN_NUMBERS;
 
-/// What a call answers after a panic inside the engine.
+/// The answer of a call after a panic inside the engine.
 const BROKEN: isize = -(libc::EIO as isize);
 
-/// A result of the engine as the kernel's register would hold it.
+/// Returns a result of the engine as the kernel's register would hold it.
 fn register_of<T: TryInto<isize>>(result: Result<T, Errno>) -> isize {
     match result {
         Ok(value) => value.try_into().unwrap_or(BROKEN),
@@ -37,7 +37,8 @@ fn register_of<T: TryInto<isize>>(result: Result<T, Errno>) -> isize {
     }
 }
 
-/// io_uring_setup(2): a new ring's descriptor, or `-errno`. `may_do_less`: a kernel that does not know a flag is to say so.
+/// Serves io_uring_setup(2): a new ring's descriptor, or `-errno`. `may_do_less`: a kernel that does not know a flag
+/// must say so.
 pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
     match H::rings() {
         Server::Engine => make::<H>(entries, params as u64),
@@ -46,7 +47,7 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     }
 }
 
-/// A ring of the engine's.
+/// Makes a ring of the engine's.
 pub(crate) fn make<H: Host>(entries: u32, params: u64) -> isize {
     entry::answer(|| {
         point(Point::SetupDoor);
@@ -60,8 +61,8 @@ pub(crate) fn make<H: Host>(entries: u32, params: u64) -> isize {
     })
 }
 
-/// io_uring_enter(2) with its six arguments: how many SQEs were consumed, or `-errno`.
-#[inline(always)] // in each call
+/// Serves io_uring_enter(2) with its six arguments: the number of SQEs consumed, or `-errno`.
+#[inline(always)] // runs in each call
 pub fn enter<H: Host>(
     fd: u32,
     to_submit: u32,
@@ -87,7 +88,7 @@ pub fn enter<H: Host>(
     }
 }
 
-/// The answer to a call on what is no ring of the engine's.
+/// Answers a call on a descriptor that is no ring of the engine's.
 #[cold]
 fn enter_no_ring(call: &Enter) -> isize {
     match is_kernels_ring(call.fd) {
@@ -96,14 +97,14 @@ fn enter_no_ring(call: &Enter) -> isize {
     }
 }
 
-/// The call's arguments as the kernel takes them.
+/// Returns the call's arguments as the kernel takes them.
 fn arguments(call: &Enter) -> [usize; 6] {
     let counts = [call.fd, call.to_submit, call.min_complete, call.flags].map(|argument| argument as usize);
     let [fd, to_submit, min_complete, flags] = counts;
     [fd, to_submit, min_complete, flags, call.arg as usize, call.arg_size]
 }
 
-/// The kernel's answer, where the kernel may have made the ring; `None` where it did not.
+/// Returns the kernel's answer if the kernel may have made the ring; `None` if it did not.
 #[cold]
 fn enter_kernels(server: Server, call: &Enter) -> Option<isize> {
     let args = arguments(call);
@@ -113,20 +114,20 @@ fn enter_kernels(server: Server, call: &Enter) -> Option<isize> {
     }
 }
 
-/// Whether the number is of a ring that the kernel has made: for an instruction that nothing trapped, before it was seen (in the
-/// constructor of a plugin), or in another process that has passed it on.
+/// True if the number names a ring that the kernel made. That happens if an instruction made it before it was trapped
+/// (in a plugin's constructor), or if another process passed it on.
 #[cold]
 fn is_kernels_ring(fd: u32) -> bool {
     entry::contain(|| None, || calls::read_link(&format!("/proc/self/fd/{fd}")))
         .is_some_and(|link| link.is_ok_and(|link| link.as_os_str() == KERNELS_RING))
 }
 
-/// What the kernel calls its rings.
+/// The name that the kernel gives its rings.
 const KERNELS_RING: &str = "anon_inode:[io_uring]";
-/// What a call on a number answers that names something else than a ring.
+/// The answer of a call on a descriptor that is no ring.
 const NO_RING: isize = -(libc::EOPNOTSUPP as isize);
 
-/// io_uring_register(2): the operation's answer, or `-errno`.
+/// Serves io_uring_register(2): the operation's answer, or `-errno`.
 pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
     let server = H::rings();
     if server != Server::Engine {
@@ -141,7 +142,7 @@ pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -
     }
     let serve = || {
         point(Point::RegisterDoor);
-        H::take_back_signals(); // what is registered is copied, and no call that has to be fast
+        H::take_back_signals(); // registering copies memory, and need not be fast
         if fd == u32::MAX {
             // A call without a ring may come before the first one.
             engine::prepare::<H>();
@@ -156,7 +157,7 @@ pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -
     }
 }
 
-/// A call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
+/// Serves a call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
 pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
     match H::aio() {
         Server::Engine => entry::answer(|| serve_aio::<H>(number, args)),
@@ -186,25 +187,27 @@ pub(crate) fn serve_aio<H: Host>(number: i64, [a, b, c, d, e, f]: [usize; 6]) ->
     })
 }
 
-/// Whether `fd` is the number of a ring that our engine serves. One compare and one load: cheap enough for `close`.
+/// True if `fd` is the number of a ring that our engine serves. One compare and one load: cheap enough for `close`.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
     descriptors::is_ring(fd)
 }
 
-/// What a mapping of a descriptor is.
+/// The meaning of a mapping of a descriptor.
 pub enum Mapping {
-    /// That of no ring of ours.
+    /// The descriptor is no ring of ours.
     Another,
-    /// That of this descriptor, from this offset on.
+    /// Map this descriptor, from this offset on.
     File(i32, u64),
-    /// Made, at this address.
+    /// Mapped already, at this address.
     Made(usize),
 }
 
-/// Maps what is at `offset` of ring `fd`, or says what to map (verified, since a number may have been reused). `again` maps what
-/// is mapped at an address once more. `ENOMEM`, or `EINVAL` from Linux 7.2 on, when `offset` is none of the ring's areas, or the areas are the program's own
-/// (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
+/// Maps the area at `offset` of ring `fd`, or says what to map. The number is verified, since it may have been
+/// reused. `again` maps the memory at an address a second time.
+///
+/// `ENOMEM`, or `EINVAL` from Linux 7.2 on, if `offset` is none of the ring's areas. So too if the areas are the
+/// program's own (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
 pub fn map_area(fd: i32, offset: u64, again: impl FnOnce(usize) -> Result<usize, Errno>) -> Result<Mapping, Errno> {
     let mapping = process::with_area(fd, offset, |area| match area {
         Area::File(file, at) => Ok(Mapping::File(file, at)),
@@ -218,54 +221,54 @@ pub fn map_area(fd: i32, offset: u64, again: impl FnOnce(usize) -> Result<usize,
     }
 }
 
-/// Maps the rings and the SQEs of ring `fd` in one: where each is, and how large. None where it is no ring of ours, or in memory
-/// of the program's.
+/// Maps the rings and the SQEs of ring `fd`; returns the address and size of each. `None` if it is no ring of ours,
+/// or in the program's memory.
 pub fn map_both(fd: i32) -> Option<Result<[(usize, usize); 2], Errno>> {
     process::map_both(fd)
 }
 
-/// Whether number `fd` is a descriptor of the engine's own: for the program it is not open.
+/// True if number `fd` is a descriptor of the engine's own: for the program it is not open.
 #[inline]
 pub fn is_own(fd: i32) -> bool {
     descriptors::is_own(fd)
 }
 
-/// The lowest number in `first..=last` that is the engine's own.
+/// Returns the lowest number in `first..=last` that is the engine's own.
 #[inline]
 pub fn next_own(first: u32, last: u32) -> Option<u32> {
     descriptors::next_own(first, last)
 }
 
-/// Must be called before the program closes (or replaces by dup2) descriptor number `fd`: ends a ring of that number,
-/// and lets requests in flight on the file keep a private duplicate.
+/// Call before the program closes descriptor number `fd`, or replaces it by dup2. Ends a ring of that number.
+/// Requests in flight on the file keep a private duplicate.
 #[inline]
 pub fn closing(fd: i32) {
     process::closing(fd);
 }
 
-/// In place of it before the program closes number `fd`: true where that is done by now.
+/// Call instead of [`closing`] before the program calls close(2) on number `fd`. True if the number is closed now.
 #[inline]
 pub fn close(fd: i32) -> bool {
     process::close(fd)
 }
 
-/// The same for every number in `first..=last` (close_range(2)).
+/// Does the work of [`closing`] for every number in `first..=last` (close_range(2)).
 pub fn closing_range(first: u32, last: u32) {
     process::closing_range(first, last);
 }
 
-/// Whether nobody but threads of the engine's has the calling thread's table of descriptors together with it.
+/// True if only threads of the engine share the calling thread's descriptor table.
 pub fn shares_table_with_engine_only() -> bool {
     process::shares_table_with_engine_only()
 }
 
-/// The calling thread has got a table of descriptors of its own (unshare(2)).
+/// Notes that the calling thread has got a descriptor table of its own (unshare(2)).
 pub fn table_unshared() {
     process::unshared();
 }
 
-/// The program watches ring `fd` for readability (epoll_ctl, poll, select, F_SETFL with O_ASYNC): from now on a CQE
-/// makes the descriptor readable. `edge_triggered` when the watcher wants an edge for each batch (EPOLLET).
+/// Watches ring `fd` for readability (epoll_ctl, poll, select, F_SETFL with O_ASYNC): from now on a CQE makes the
+/// descriptor readable. `edge_triggered` if the watcher wants an edge for each batch (EPOLLET).
 pub fn watch(fd: i32, edge_triggered: bool) {
     let Some(ring) = process::verified_ring(fd) else { return };
     match ring.lock_soon() {
@@ -274,40 +277,40 @@ pub fn watch(fd: i32, edge_triggered: bool) {
     }
 }
 
-/// The calling thread is about to leave whatever it is in, by longjmp(3), say.
+/// Call before the thread leaves the current call by longjmp(3) or the like.
 pub fn leaving_by_jump() {
     point(Point::Jump);
     anyring_engine::ring::sleeps::leaving_by_jump();
 }
 
-/// The calling thread is about to end by exit(2) with `status`: does not come back if only threads of the engine's would be
+/// Call before the thread ends by exit(2) with `status`. Does not return if only threads of the engine's would be
 /// left.
 pub fn exiting(status: i32) {
     anyring_engine::ring::sleeps::leaving_by_jump();
     anyring_engine::thread::exiting(status);
 }
 
-/// `fd` is a new duplicate of some ring's descriptor.
+/// Notes that `fd` is a new duplicate of a ring's descriptor.
 pub fn duplicated(fd: i32) {
     point(Point::Dup);
     process::duplicated(fd);
 }
 
-/// Makes the descriptor's readability agree with the CQ: call before the program waits on ring `fd` with a
+/// Makes the descriptor's readability agree with the CQ. Call it before the program waits on ring `fd` with a
 /// level-triggered primitive.
 pub fn settle(fd: i32) {
-    // A ring that somebody keeps is left as it is: natively nobody waits here for one either.
+    // Skip a ring whose lock is held by a sleeping thread: natively, too, the caller would not wait here.
     if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock_unless_asleep().ok()) {
         guard.settle_readability();
     }
 }
 
-/// The program keeps what is mapped at `address` from forked children.
+/// Keeps the mapping at `address` from forked children, as the program asked.
 pub fn keep_from_children(address: usize) {
     process::keep_from_children(address);
 }
 
-/// One system call made from our own code: never seen by our wrappers or our filter. The answer is the register.
+/// Makes one system call from our own code, unseen by our wrappers and our filter. Returns the kernel's register.
 pub(crate) fn raw(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the kernel checks every argument of the calls made here, which are the program's own.
     unsafe { sys::call(number, args) }

@@ -1,4 +1,4 @@
-//! What the engine needs before its first ring, and at a fault.
+//! Preparation of the engine before its first ring, and recovery from faults.
 
 use crate::environment::variable;
 use crate::{probe, Host};
@@ -8,7 +8,7 @@ use anyring_engine::{chaos, event, log, os, stats, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
-/// What a panic of ours says goes to the log, if there is one, and nowhere else.
+/// Sends the messages of our panics to the log, if there is one, and nowhere else.
 pub fn quieten_panics() {
     std::panic::set_hook(Box::new(|panic| {
         open_log();
@@ -16,9 +16,9 @@ pub fn quieten_panics() {
     }));
 }
 
-/// The same where std is the program's, too: what other panics say goes on to its own hook.
+/// Does the same where the program uses this std, too: other panics go on to its own hook.
 pub fn quieten_own_panics() {
-    // The folder of our crates, or in a registry the beginning of their names.
+    // The folder of our crates; in a registry, the common prefix of their names.
     let own = file!().rfind("serve").map_or(file!(), |end| &file!()[..end]);
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -31,7 +31,7 @@ pub fn quieten_own_panics() {
     }));
 }
 
-/// Opens the log where `ANYRING_LOG` names one: before the first ring, or for what is to be said earlier.
+/// Opens the log if `ANYRING_LOG` names one: before the first ring, or for an earlier message.
 pub fn open_log() {
     static OPENED: AtomicBool = AtomicBool::new(false);
     if let Some(path) = variable("ANYRING_LOG").filter(|_| !OPENED.swap(true, Ordering::Relaxed)) {
@@ -39,10 +39,10 @@ pub fn open_log() {
     }
 }
 
-/// Whether [`prepare`] has done it. Held while it does.
+/// True once [`prepare`] is done. Locked while it runs.
 static PREPARED: Lock<bool> = Lock::new(false);
 
-/// In a forked child: whoever was preparing the engine when it was forked is the parent's.
+/// Releases the lock in a forked child, if a thread of the parent was preparing the engine at the fork.
 pub fn renew_after_fork() {
     if PREPARED.is_held() {
         // SAFETY: the child has no other thread that calls on us, and both values are sound.
@@ -50,10 +50,10 @@ pub fn renew_after_fork() {
     }
 }
 
-/// Opens the log, the counters and the events, and guards the engine's copies of program memory: once, before the first ring.
-/// A signal handler that interrupts this in its own thread goes on without.
+/// Opens the log, the counters and the events, and guards the engine's copies of program memory: once, before the
+/// first ring. A signal handler that interrupts this in its own thread continues without it.
 pub fn prepare<H: Host>() {
-    // What a panic interrupted is done by the next ring.
+    // If a panic interrupts this, the next ring does the rest.
     anyring_engine::process::notice_fork();
     H::take_back_signals();
     let Some(mut prepared) = PREPARED.lock().filter(|prepared| !**prepared) else { return };
@@ -87,14 +87,15 @@ pub fn prepare<H: Host>() {
     *prepared = true;
 }
 
-/// A fault inside the engine's copy routine: the thread goes on at its error exit. Or a signal by which the engine ends a
-/// call that a thread of its own sleeps in. Or a page of a file that somebody else made smaller.
+/// Recovers from three kinds of signal. At a fault inside the engine's copy routine, the thread continues at the
+/// routine's error exit. A signal that the engine sent ends a call in which one of its threads sleeps. A page past the
+/// end of a file that was made smaller is replaced.
 ///
 /// # Safety
 /// Called in a signal handler with the context of the interrupted instruction.
 pub unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let instruction = arch::instruction(context);
-    // SAFETY: every siginfo has the bytes of a value; whether it means one `interrupted` tells by the code.
+    // SAFETY: every siginfo has the bytes of a value; `interrupted` checks by the code whether they mean one.
     let value = unsafe { info.si_value() }.sival_ptr as usize;
     if os::is_nudge(info.si_code, value) {
         thread::follow::catch_up();
@@ -105,7 +106,7 @@ pub unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         arch::set_instruction(context, goes_on);
         return true;
     }
-    // SAFETY: every siginfo has the bytes of an address; which signals say one by it, the code tells.
+    // SAFETY: every siginfo has the bytes of an address; the code checked above says that they mean one.
     info.si_signo == libc::SIGBUS
         && info.si_code == os::backing::BUS_ADRERR
         && os::backing::replace_page(unsafe { info.si_addr() } as usize)

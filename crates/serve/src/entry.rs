@@ -1,16 +1,17 @@
-//! What every entry point does alike: no panic leaves it, and errno is what libc would have left.
+//! The duties of every entry point: no panic leaves it, and errno is as libc would leave it.
 //!
-//! The calls of the program's that are only looked at on their way (close, epoll_wait, sigaction ...) go on whatever
-//! happens here. What we do beside them is tried a second time after a panic: the ring that it struck has been put in
-//! order by then, and what was not done yet (letting a ring end with its number, say) would otherwise be missing for good.
+//! Some calls of the program are only observed on their way to the kernel (close, epoll_wait, sigaction ...). They go
+//! on whatever happens here. The engine's own work for them is tried a second time after a panic: by then the ring
+//! that panicked has been repaired. Without the second try, unfinished work, such as ending a ring with its number,
+//! would never be done.
 //!
-//! libc's own function is never called inside: it may be a cancellation point, whose unwinding must not be caught.
+//! Never call libc's own function inside: it may be a cancellation point, whose unwinding must not be caught.
 
 use crate::sys;
 use anyring_engine::ring::{broken, Ring};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Runs what an entry point has to do, as [`broken::contain`] does. If the thread was to end meanwhile, it does so then.
+/// Runs the work of an entry point, as [`broken::contain`] does. If the thread was to end meanwhile, it ends then.
 #[inline]
 pub fn contain<T>(named: impl FnOnce() -> Option<&'static Ring>, work: impl FnOnce() -> T) -> Option<T> {
     let answer = broken::contain(named, || inside(work));
@@ -29,14 +30,15 @@ pub fn answer(body: impl FnOnce() -> isize) -> isize {
     contain_any(body).unwrap_or(-(libc::EIO as isize))
 }
 
-/// Runs the body of an entry point for all system calls, which catches what the single calls do; so a panic that is
-/// caught here struck before or after the call itself, and the body may run a second time. -EIO if that panics too.
+/// Runs the body of an entry point for all system calls. The single calls catch their own panics, so a panic that is
+/// caught here came before or after the call itself. The body may therefore run a second time. -EIO if that panics
+/// too.
 #[inline]
 pub fn answer_any(mut body: impl FnMut() -> isize) -> isize {
     contain_any(&mut body).or_else(|| contain_any(&mut body)).unwrap_or(-(libc::EIO as isize))
 }
 
-/// Runs what an entry point has to do before or after the real call, with errno as it was; see the head of this module.
+/// Runs the work of an entry point before or after the real call, and keeps errno; see the head of this module.
 #[inline]
 pub fn aside(mut body: impl FnMut()) {
     let errno = sys::errno();
@@ -56,28 +58,29 @@ pub fn libc_answer(register: isize) -> isize {
     register
 }
 
-/// How many threads of the process are to end when their calls are through.
+/// Number of threads of the process that must end when their calls return.
 pub static DUE: AtomicU32 = AtomicU32::new(0);
 
-/// What [`at_end`] was given.
+/// The function given to [`at_end`].
 static END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has `end` called behind each call while [`DUE`] is not 0: it ends the calling thread if that is one of them.
+/// Sets the function that is called after each call while [`DUE`] is not 0. It ends the calling thread if that thread
+/// must end.
 pub fn at_end(end: fn()) {
     END.store(end as *mut (), Ordering::Release); // partner: the Acquire load in `end_if_due`
 }
 
-/// Runs what is to be completed before a thread ends that is interrupted in it. Unwinders know it by its section.
+/// Runs work that must complete before an interrupted thread ends. Unwinders recognize it by its section.
 #[inline(never)]
 #[link_section = "anyring_inside"]
 pub fn inside<T>(work: impl FnOnce() -> T) -> T {
     let answer = work();
-    // SAFETY: does nothing. `work` is not the last thing here, so that this frame stays on the stack.
+    // SAFETY: does nothing. It keeps `work` from being the last thing here, so that this frame stays on the stack.
     unsafe { core::arch::asm!("", options(nomem, nostack, preserves_flags)) };
     answer
 }
 
-/// After a call: ends the thread if that was put off.
+/// Ends the thread after a call, if its end was deferred.
 #[inline]
 pub fn go_on() {
     if DUE.load(Ordering::Relaxed) != 0 {

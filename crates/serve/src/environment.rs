@@ -1,31 +1,32 @@
-//! What the environment asks of this library: variables whose names begin with ANYRING_.
+//! The library's settings in the environment: variables whose names begin with ANYRING_.
 //!
-//! A program that runs with more rights than whoever started it (AT_SECURE of getauxval(3): set-user-ID, file capabilities) hears
-//! none of them, however the library came into it (as a liburing.so.2 in its search path, by /etc/ld.so.preload): they name files
-//! to be written and say who serves.
+//! A program with more rights than the user who started it ignores them all (AT_SECURE of getauxval(3): set-user-ID,
+//! file capabilities). It does not matter how the library came into it (as a liburing.so.2 in its search path, or by
+//! /etc/ld.so.preload). The variables name files to be written and say who serves.
 
 use core::ffi::{c_char, CStr};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-/// What `anyring run` sets ANYRING_BACKEND and ANYRING_AIO to once it has seen the kernel's work: `auto` without the question.
+/// The value that `anyring run` gives ANYRING_BACKEND and ANYRING_AIO once it has seen the kernel's work: `auto`
+/// without the probe.
 pub const WORKS: &str = "kernel-first";
 
-/// Names the process, by its id, in which a program is about to begin that is to be refused in one line, with status 125, if a
-/// filter kills for a call of its own that is not served. `anyring run` sets it.
+/// The variable with the id of a process that is about to begin a program. That program is refused, in one line and
+/// with status 125, if it cannot be served: a filter kills for one of its own calls. `anyring run` sets it.
 pub const REFUSES: &str = "ANYRING_REFUSES";
 
 /// Our variables as they were when [`keep`] read them: name and value.
 static KEPT: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 
-/// Reads our variables, once and for all: a program may clear its environment, or write its title over it, before its first
+/// Reads our variables, only once: a program may clear its environment, or write its title over it, before its first
 /// call.
 ///
 /// # Safety
 /// `list` is an environment as a program is started with: pointers to C strings, up to a null one.
 pub unsafe fn keep(list: *const *const c_char) {
-    // SAFETY: by the contract; each is looked at up to the null pointer.
+    // SAFETY: by the contract; no word after the null pointer is read.
     let words = (0..).map(|at| unsafe { *list.add(at) }).take_while(|word| !word.is_null());
     // SAFETY: by the contract.
     let words = words.map(|word| unsafe { CStr::from_ptr(word) }.to_bytes());
@@ -36,7 +37,7 @@ pub unsafe fn keep(list: *const *const c_char) {
     KEPT.get_or_init(|| ours.collect());
 }
 
-/// The variable's value, if it has one that is to be heeded.
+/// Returns the variable's value. `None` if it is unset or empty, or if the program ignores the variables.
 pub fn variable_os(name: &str) -> Option<OsString> {
     // SAFETY: reads the auxiliary vector.
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -50,7 +51,7 @@ pub fn variable_os(name: &str) -> Option<OsString> {
     value.filter(|value| !value.is_empty())
 }
 
-/// The same of text.
+/// Returns the variable's value as text; `None` if it is not UTF-8.
 pub fn variable(name: &str) -> Option<String> {
     variable_os(name)?.into_string().ok()
 }

@@ -1,4 +1,4 @@
-//! Seccomp filters of this process: what they are made of, whether one may be added, adding it, and how many there are.
+//! Seccomp filters of this process: building one, checking if one may be added, adding it, and counting them.
 
 pub mod bpf;
 
@@ -9,29 +9,29 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 
-/// From this many filters on programs are run as guests: those of guests do not add up, those of preloaded programs do.
+/// From this many filters on, programs run as guests: filters of guests do not add up, those of preloaded programs
+/// do.
 const MANY: usize = 16;
 
-/// How a filter is added.
+/// The way in which a filter is added.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// By seccomp(2), for all threads.
+    /// With seccomp(2), for all threads.
     AllThreads,
-    /// By prctl(2), for the only thread there is. A filter that lists what is allowed may be without seccomp(2), as systemd's
-    /// `@system-service` is.
+    /// With prctl(2), for the only thread. An allow list, such as systemd's `@system-service`, may lack seccomp(2).
     OnlyThread,
 }
 
-/// Whether seccomp(2) was found to be permitted. Relaxed: a fact of its own. Not taken back by filters of the program's, which are
-/// to allow what the engine calls (docs/limits.md).
+/// True once seccomp(2) was found to be permitted. Relaxed: no other memory depends on it. Never reset, even if the
+/// program adds filters: these must allow the engine's calls (docs/limits.md).
 static SECCOMP: AtomicBool = AtomicBool::new(false);
 
-/// How a filter may be added now; `None` where none may. Asked first, so that no_new_privs is not set for nothing.
+/// Returns how a filter may be added now; `None` if none may. Ask first, so that no_new_privs is not set in vain.
 pub fn way() -> Option<Way> {
     if SECCOMP.load(Ordering::Relaxed) {
         return Some(Way::AllThreads);
     }
-    // A filter that is in force may kill for it.
+    // A filter in force may kill for the question.
     let is_refused = if is_filtered() { ask_in_child(ask_for_seccomp) != Some(0) } else { ask_for_seccomp() != 0 };
     match is_refused {
         false => {
@@ -42,7 +42,8 @@ pub fn way() -> Option<Way> {
     }
 }
 
-/// EINVAL is a kernel that has filters but not the question (before Linux 4.14).
+/// Asks if seccomp(2) is permitted. EINVAL comes from a kernel that has filters but not the question (before Linux
+/// 4.14).
 fn ask_for_seccomp() -> isize {
     let action = libc::SECCOMP_RET_TRAP;
     let question = [libc::SECCOMP_GET_ACTION_AVAIL as usize, 0, &raw const action as usize, 0, 0, 0];
@@ -53,10 +54,10 @@ fn ask_for_seccomp() -> isize {
     }
 }
 
-/// A filter that is nowhere is EFAULT (PR_SET_SECCOMP in prctl(2)).
+/// Asks if prctl(2) accepts filters: a filter at a null address gives EFAULT (PR_SET_SECCOMP in prctl(2)).
 fn takes_filters_by_prctl() -> bool {
     let question = [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, 0, 0, 0, 0];
-    // SAFETY: no program is there that the kernel could take.
+    // SAFETY: the address is null, so the kernel can add nothing.
     unsafe { sys::call(libc::SYS_prctl, question) == -(libc::EFAULT as isize) }
 }
 
@@ -64,7 +65,7 @@ impl Way {
     /// Adds a filter, and sets no_new_privs.
     ///
     /// # Errors
-    /// What the system answered, positive.
+    /// The system's error, positive.
     pub fn install(self, program: &[sock_filter]) -> Result<(), c_int> {
         let program = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
         let at = &raw const program as usize;
@@ -77,7 +78,7 @@ impl Way {
         };
         // SAFETY: the program and what it points to outlive the calls, which copy them; the kernel verifies it.
         let answer = unsafe {
-            // It may be refused where it is set already.
+            // May be refused if it is set already.
             sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]);
             sys::call(number, filter)
         };
@@ -90,15 +91,15 @@ impl Way {
     }
 }
 
-/// Whether so many seccomp filters are there that no preloaded program is to add its own: the kernel has an end to them (about
-/// 250, or 32,768 instructions), and each makes calls slower.
+/// True if there are so many seccomp filters that no preloaded program should add its own. The kernel limits them
+/// (about 250, or 32,768 instructions), and each makes calls slower.
 pub fn are_many() -> bool {
     if !is_filtered() {
         return false;
     }
     let open = [libc::AT_FDCWD as usize, c"/proc/self/status".as_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
     let mut page = vec![0_u8; 2048];
-    // SAFETY: a path and an array of ours; the descriptor is nobody else's.
+    // SAFETY: a path and an array of ours; nothing else uses the descriptor.
     let bytes = unsafe {
         let file = sys::call(libc::SYS_openat, open);
         if file < 0 {

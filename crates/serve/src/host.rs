@@ -1,40 +1,41 @@
-//! What a way into the engine has to say and to do for the calls that are served here.
+//! The interface between the calls served here and the process that is served.
 
 use core::ffi::c_int;
 
-/// Who serves the rings of a process, or its contexts of Linux AIO.
+/// The server of a process's rings, or of its contexts of Linux AIO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     /// The kernel alone.
     Kernel,
-    /// The kernel, and the engine what the kernel refuses, which it has not done yet.
+    /// The kernel. It has refused nothing yet; the engine would serve what it refuses.
     KernelFirst,
-    /// The same, and it has: some are the kernel's, some ours.
+    /// The kernel and the engine: the kernel has refused some, and the engine serves those.
     Mixed,
     /// The engine alone.
     Engine,
 }
 
-/// A kind of process that is served: one with the preloaded library, or a guest. No value; its functions are inlined.
+/// A kind of process that is served: one with the preloaded library, or a guest. It has no value; its functions are
+/// inlined.
 pub trait Host {
-    /// Who serves io_uring here.
+    /// Returns the server of io_uring here.
     fn rings() -> Server;
 
-    /// Who serves Linux AIO here.
+    /// Returns the server of Linux AIO here.
     fn aio() -> Server;
 
-    /// The kernel has refused a ring: puts in place what one of ours needs, from when on [`Host::rings`] is [`Server::Mixed`].
-    /// False where that cannot be had.
+    /// Prepares the process for a ring of the engine's after the kernel has refused one. From then on [`Host::rings`]
+    /// is [`Server::Mixed`]. False if that is impossible.
     fn share_rings() -> bool {
         false
     }
 
-    /// The same for a context of Linux AIO.
+    /// Prepares the process for an AIO context of the engine's, as [`Host::share_rings`] does for a ring.
     fn share_aio() -> bool {
         false
     }
 
-    /// The errno by which io_uring_setup(2) is refused, 0 where it is served.
+    /// Returns the errno by which io_uring_setup(2) is refused, 0 if it is served.
     fn setup_refusal() -> c_int {
         0
     }
@@ -43,22 +44,22 @@ pub trait Host {
     /// [`crate::engine::recover_copy`].
     fn guard_copies();
 
-    /// The process's first ring is there, and `descriptor::rings_exist` says so.
+    /// Called when the process has made its first ring; `descriptor::rings_exist` is true by then.
     fn first_ring_made();
 
-    /// Looks whether an action of a signal that is needed here was set past us.
+    /// Checks if the action of a signal that is needed here was replaced unseen, and takes it back.
     fn take_back_signals();
 
-    /// The calling thread has set its alternate signal stack.
+    /// Notes that the calling thread has set its alternate signal stack.
     fn note_alternate(alternate: &libc::stack_t);
 
-    /// rt_sigaction(2), with the kernel's arguments and answer.
+    /// Serves rt_sigaction(2), with the kernel's arguments and answer.
     fn sigaction(args: [usize; 6]) -> isize;
 
-    /// rt_sigprocmask(2), likewise.
+    /// Serves rt_sigprocmask(2), with the kernel's arguments and answer.
     fn sigprocmask(args: [usize; 6]) -> isize;
 
-    /// Runs a waiting call that has a mask of its own, `size` bytes at `mask`, with one that blocks no signal that is needed
-    /// here.
+    /// Runs a waiting call that has a signal mask of its own, `size` bytes at `mask`. It gets a mask that blocks no
+    /// signal that is needed here.
     fn with_mask(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize;
 }

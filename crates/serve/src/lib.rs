@@ -1,6 +1,6 @@
-//! Serving a program's system calls by the engine, however they get here: what the preloaded library (`crates/inject`) and
-//! the guest host (`crates/guest`) do alike. Nothing here looks for symbols or is one that a program may call; each way in
-//! says what is its own by [`Host`].
+//! Serves a program's system calls with the engine, however they arrive. The preloaded library (`crates/inject`) and
+//! the guest host (`crates/guest`) share this code. Nothing here looks up symbols or exports any; each of the two
+//! implements [`Host`].
 
 mod arch;
 #[cfg(target_arch = "x86_64")]

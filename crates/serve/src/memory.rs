@@ -1,4 +1,5 @@
-//! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it. madvise(2): what is kept from children.
+//! mmap(2): a mapping of a ring's descriptor is a mapping of the ring's memory. madvise(2): memory that is kept from
+//! children.
 
 use crate::door::Mapping;
 use crate::{descriptor, door, entry, named, sys};
@@ -8,11 +9,12 @@ use anyring_engine::os::check;
 use anyring_engine::Errno;
 use core::ffi::c_int;
 
-/// mmap(2)'s arguments with the descriptor and offset of a ring replaced by those of its memory; or the call's answer, where the
-/// mapping is made here, or a ring cannot be mapped so. Protection and flags stay as the program asked.
+/// Returns mmap(2)'s arguments, with the descriptor and offset of a ring replaced by those of its memory. Protection
+/// and flags stay as the program asked. `Err` holds the call's answer if the mapping was made here, or if a ring
+/// cannot be mapped so.
 pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     let [address, length, protection, flags, fd, offset] = args;
-    // An empty or unaligned mapping is refused by the kernel before it looks at the file.
+    // The kernel refuses an empty or unaligned mapping before it checks the file.
     let refused = length == 0 || offset % PAGE != 0;
     if !named::concerns(fd as i32) || flags as i32 & libc::MAP_ANONYMOUS != 0 || refused {
         return Ok(args);
@@ -32,12 +34,12 @@ pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     }
 }
 
-/// Maps the shared memory at `from` once more, where and as mmap(2) with these arguments would map a file.
+/// Maps the shared memory at `from` a second time, at the place that mmap(2) with these arguments would choose.
 fn again(from: usize, args: &[usize; 6]) -> Result<usize, Errno> {
     const PLACES: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
     const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
     let [wish, length, protection, flags, ..] = *args;
-    // SAFETY: at a place of the kernel's choice, or where the program asked to have something mapped.
+    // SAFETY: only maps at a place of the kernel's choice, or where the program asked for a mapping.
     let call = |number, args| check(unsafe { sys::call(number, args) });
     let (mut how, mut place) = (libc::MREMAP_MAYMOVE, 0);
     if wish != 0 || flags as i32 & PLACES != 0 {
@@ -58,17 +60,17 @@ fn again(from: usize, args: &[usize; 6]) -> Result<usize, Errno> {
     mapping.map(|_| place)
 }
 
-/// A mapping that the program asked for with `args`, and that was made with `really`, is at `address`.
+/// Notes the mapping at `address`: the program asked for it with `args`, and it was made with `really`.
 pub fn mapped(args: &[usize; 6], really: &[usize; 6], address: usize) {
     if args[4] != really[4] {
         mapped::note(address, args[1]);
     }
 }
 
-/// The smallest page of x86-64 and AArch64, of which mmap(2)'s offset is a multiple.
+/// The smallest page of x86-64 and AArch64. The offset of mmap(2) is a multiple of it.
 const PAGE: usize = 4096;
 
-/// The program advised the kernel so: what it keeps from children, the engine does, too.
+/// Follows madvise(2): memory that the program keeps from children, the engine keeps from them, too.
 pub fn advised(address: usize, advice: c_int) {
     if advice == libc::MADV_DONTFORK && descriptor::rings_exist() {
         entry::aside(|| door::keep_from_children(address));

@@ -1,10 +1,10 @@
-//! The kernel's rings and ours in one process, and contexts of Linux AIO likewise (decision 31 in docs/decisions).
+//! Rings of the kernel and of the engine in one process, and contexts of Linux AIO (decision 31 in docs/decisions).
 //!
-//! The kernel is asked first for each one. The engine makes what the kernel refuses. Every later call goes to the maker of what
-//! it names.
+//! The kernel is asked first for each one. The engine makes those that the kernel refuses. Every later call goes to
+//! the maker of the ring or context that it names.
 //!
-//! A ring of the other side is to each side what a file that is no ring is to the kernel. Who made a registered ring tells its
-//! index: a thread's table holds rings of one side only.
+//! To each side, a ring of the other side is a file that is no ring. A registered ring's index has the same maker as
+//! all others of its thread: a thread's table holds rings of one side only.
 
 use crate::door::{self, raw};
 use crate::environment::variable;
@@ -23,11 +23,11 @@ use core::ffi::{c_char, c_int, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::ffi::CString;
 
-/// Whether the kernel has made a ring here. Relaxed: what it decides is for rings that are made later.
+/// True once the kernel has made a ring here. Relaxed: it only decides about rings that are made later.
 static KERNEL_HAS_RINGS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// How many of the kernel's rings the thread has registered.
+    /// Number of the kernel's rings that the thread has registered.
     static REGISTERED: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -39,7 +39,8 @@ fn change_registered(by: i32) {
     let _ = REGISTERED.try_with(|count| count.set(count.get().saturating_add_signed(by)));
 }
 
-/// io_uring_setup(2) by the kernel, or else by the engine. `may_do_less`: the caller has another wish where a flag is unknown.
+/// Serves io_uring_setup(2) with the kernel, or else with the engine. `may_do_less`: the caller has another wish if a
+/// flag is unknown.
 pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
     let flags = sys::read_program(params.cast_const()).map_or(0, |given| given.flags);
     let by_index = flags & IORING_SETUP_REGISTERED_FD_ONLY != 0;
@@ -55,9 +56,10 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     let refusal = -answer as c_int;
     let is_lack = match refusal {
         libc::ENOMEM | libc::EPERM | libc::EACCES | libc::ENOSYS => true,
-        // For a flag that this kernel lacks, or a ring to attach to that is ours: else the engine says the same.
+        // This kernel lacks a flag, or the ring to attach to is ours. If the parameters are invalid, the engine would
+        // say the same.
         libc::EINVAL => !may_do_less && is_valid(entries, params as u64),
-        // EMFILE, too: the engine could not have a descriptor, either.
+        // Also EMFILE: the engine could not get a descriptor, either.
         _ => false,
     };
     if !is_lack || (by_index && registered() != 0) || !H::share_rings() {
@@ -74,11 +76,11 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     made
 }
 
-/// A ring that is to be attached to one of the kernel's has workers, or a polling thread, of its own: they cannot be had
-/// together, and nobody is promised that they are.
+/// Makes a ring of the engine's for a request to attach to one of the kernel's. It gets workers, or a polling thread,
+/// of its own: they cannot be shared across the two, and sharing is no promise of the interface.
 fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
     let given = sys::read_program(params.cast_const()).filter(|given| given.flags & IORING_SETUP_ATTACH_WQ != 0)?;
-    // It does nothing, to a ring.
+    // This enter does nothing to a ring, and shows if it is one.
     let answer = raw(NR_IO_URING_ENTER, [given.wq_fd as usize, 0, 0, 0, 0, 0]);
     if matches!(-answer as c_int, libc::EBADF | libc::EOPNOTSUPP) {
         return None;
@@ -92,11 +94,11 @@ fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
     Some(made)
 }
 
-/// The file of counters, once the kernel has made a ring; null without one. Never freed.
+/// The path of the counters' file, set when the kernel has made a ring; null without one. Never freed.
 static COUNTERS: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 fn note_kernels(fd: c_int) {
-    // The environment is read once: the program may change it beside us.
+    // The environment is read once: the program may change it at the same time.
     if !KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
         let file = variable("ANYRING_STATS").and_then(|file| CString::new(file).ok());
         if let Some(file) = file {
@@ -107,7 +109,7 @@ fn note_kernels(fd: c_int) {
     }
     let counters = COUNTERS.load(Ordering::Acquire); // partner: the Release above
     if !counters.is_null() {
-        // SAFETY: a string that was made above, and is not freed.
+        // SAFETY: the string was made above, and is not freed.
         stats::count_kernel_ring(unsafe { CStr::from_ptr(counters) });
     }
     log::line(&format!("ring {fd} is the kernel's"));
@@ -119,7 +121,7 @@ fn note_ours(fd: c_int, refusal: c_int, by_index: bool) {
         "ring {fd} is anyring's: the kernel's io_uring_setup answered {}",
         Errno::from_raw_os_error(refusal)
     ));
-    // A kernel's ring may poll it, which nobody sees.
+    // A ring of the kernel's may poll this one, unseen by us.
     if !by_index && KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
         door::watch(fd, false);
         level::note(fd);
@@ -133,18 +135,19 @@ fn is_kernels(fd: u32, by_index: bool) -> bool {
     }
 }
 
-/// io_uring_enter(2) on a ring of the kernel's; None where it is for the engine to answer.
+/// Makes an io_uring_enter(2) on a ring of the kernel's; `None` if the engine must answer.
 pub fn enter(args: [usize; 6], by_index: bool) -> Option<isize> {
     if !is_kernels(args[0] as u32, by_index) {
         return None;
     }
     wait::before_epoll_wait();
     let answer = raw(NR_IO_URING_ENTER, args);
-    // Perhaps an unknown duplicate of one of ours.
+    // It may be an unknown duplicate of one of ours.
     (answer != -(libc::EOPNOTSUPP as isize)).then_some(answer)
 }
 
-/// io_uring_register(2), likewise. `ours` says whether there are rings of ours at all.
+/// Makes an io_uring_register(2) on a ring of the kernel's; `None` if the engine must answer. `ours`: rings of ours
+/// may exist.
 pub fn register(fd: u32, opcode: u32, args: [usize; 6], ours: bool) -> Option<isize> {
     const FULL: isize = -(libc::EBUSY as isize);
     let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
@@ -163,12 +166,12 @@ pub fn register(fd: u32, opcode: u32, args: [usize; 6], ours: bool) -> Option<is
     } else if answer > 0 && operation == IORING_UNREGISTER_RING_FDS {
         change_registered(-answer as i32);
     }
-    // Of a ring that the kernel does not know: by its number, or as a message's target.
+    // The kernel does not know the ring: named by its number, or as a message's target.
     let unknown = [libc::EOPNOTSUPP, if names_none { libc::EBADFD } else { libc::EOPNOTSUPP }];
     (!ours || !unknown.contains(&(-answer as c_int))).then_some(answer)
 }
 
-/// A call of Linux AIO.
+/// Serves a call of Linux AIO.
 pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
     let serve = || entry::answer(|| door::serve_aio::<H>(number, args));
     if number != NR_IO_SETUP {
@@ -179,7 +182,7 @@ pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
         0 if !is_readable(args[1]) => -(libc::ENOSYS as isize),
         answer => answer,
     };
-    // EAGAIN: beyond fs.aio-max-nr, of which all processes together have so many.
+    // EAGAIN: beyond fs.aio-max-nr, a limit that all processes share.
     let is_lack = matches!(-answer as c_int, libc::EAGAIN | libc::ENOMEM | libc::EPERM | libc::ENOSYS);
     if !is_lack || !H::share_aio() {
         return answer;
@@ -196,8 +199,8 @@ pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// Whether the context that io_setup(2) has just stored at `place` has a completion ring that programs can read, as qemu does without
-/// a look at its magic number. Else it is given back, and the word is as it was.
+/// True if programs can read the completion ring of the context that io_setup(2) has just stored at `place`. qemu
+/// reads it without checking its magic number. If not, the context is destroyed, and the word is reset.
 fn is_readable(place: usize) -> bool {
     let Some(context) = sys::read_program(place as *const usize) else { return true };
     if sys::read_program(context as *const AioRing).is_none_or(|ring| ring.is_laid_out()) {

@@ -1,11 +1,11 @@
-//! Whose a descriptor number is, and what a call that names it may do.
+//! The owner of a descriptor number, and what a call that names it may do.
 //!
-//! The engine's own numbers are not open to the program: whatever changes, duplicates, fills or empties one answers EBADF, so
-//! that none of them is damaged, or handed to a program that is executed. A ring's number is a socket here; what the kernel's
-//! rings are not, it answers as they do.
+//! The engine's own numbers are not open to the program. A call that changes, duplicates, fills or empties one
+//! answers EBADF, so that none is damaged, or inherited by a program that is executed. A ring's number is a socket
+//! here. For calls on which the kernel's rings differ from sockets, it answers as they do.
 //!
-//! Calls that only ask pass: fstat(2), lseek(2), and F_GETFD, since dup2(2) onto such a number is refused and a program that
-//! looks for free ones has to see that it is taken.
+//! Calls that only ask pass: fstat(2), lseek(2), and F_GETFD. A program that searches for free numbers has to see
+//! that such a number is taken, since dup2(2) onto it is refused.
 
 use crate::door::{self, KNOWN_NUMBERS};
 use crate::filters::bpf;
@@ -17,20 +17,20 @@ use core::ops::Range;
 pub struct Row {
     /// Its number.
     pub number: i64,
-    /// Which arguments those are.
+    /// The arguments that name descriptors.
     pub names: &'static [usize],
     on_ring: OnRing,
-    /// Whether filters trap it where the first argument is in the range of ring numbers. Not so what moves data, waits or is
-    /// made for each connection: a program with many descriptors would pay for a trap each time.
+    /// Filters trap the call if the first argument is in the range of ring numbers. False for calls that move data,
+    /// wait, or are made for each connection: a program with many descriptors would pay for a trap each time.
     is_trapped: bool,
 }
 
-/// What a ring's number answers. Source: `io_uring_fops` in io_uring/io_uring.c, and the calls on it made natively.
+/// The answer of a ring's number. Source: `io_uring_fops` in io_uring/io_uring.c, and the calls on it made natively.
 enum OnRing {
-    /// As the kernel says of a socket.
+    /// As the kernel answers for a socket.
     Passes,
     Fails(Errno),
-    /// EINVAL at the current offset, else what the kernel says.
+    /// EINVAL at the current offset, otherwise as the kernel answers.
     Positioned,
     /// ENOTTY for what `do_vfs_ioctl` in fs/ioctl.c does not answer for every file.
     Ioctl,
@@ -48,7 +48,7 @@ const INVALID: OnRing = OnRing::Fails(Errno::INVAL);
 const NO_SOCKET: OnRing = OnRing::Fails(Errno::NOTSOCK);
 const UNSUPPORTED: OnRing = OnRing::Fails(Errno::OPNOTSUPP);
 
-/// The calls, beside those that [`crate::descriptor`] looks at as well.
+/// The calls, including those that [`crate::descriptor`] handles too.
 pub const CALLS: &[Row] = &[
     rare(libc::SYS_fcntl, OnRing::Passes),
     rare(libc::SYS_ioctl, OnRing::Ioctl),
@@ -99,7 +99,7 @@ pub const CALLS: &[Row] = &[
     row(libc::SYS_epoll_pwait2, &[0], OnRing::Passes),
 ];
 
-/// Other calls that filters trap where this argument is in the range of known numbers.
+/// Other calls that filters trap, if this argument is in the range of known numbers.
 const OTHERS: &[(i64, usize)] = &[
     (libc::SYS_close, 0),
     #[cfg(target_arch = "x86_64")]
@@ -109,15 +109,15 @@ const OTHERS: &[(i64, usize)] = &[
     (libc::SYS_mmap, 4),
 ];
 
-/// The numbers whose close is trapped, too: the engine knows whether they are free.
+/// The standard numbers. Their close is trapped too: the engine keeps track of whether they are free.
 const STANDARD: Range<i32> = 0..3;
 
-/// The calls that filters trap where an argument, which is named, is in the range of known numbers.
+/// Returns the calls that filters trap, each with the argument that must be in the range of known numbers.
 pub fn trapped() -> impl Iterator<Item = (i64, usize)> {
     CALLS.iter().filter(|row| row.is_trapped).map(|row| (row.number, 0)).chain(OTHERS.iter().copied())
 }
 
-/// Has a filter find them.
+/// Makes a filter select these calls.
 pub fn find(found: &mut bpf::Calls) {
     for index in 0..6 {
         let numbers: Vec<i64> = trapped().filter(|(_, of)| *of == index).map(|(number, _)| number).collect();
@@ -128,16 +128,16 @@ pub fn find(found: &mut bpf::Calls) {
     found.within(&[libc::SYS_close], 0, STANDARD);
 }
 
-/// Whether number `fd` may be refused at all: two loads.
+/// True if number `fd` may be refused at all: two loads.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
     door::is_own(fd) || door::is_ring(fd)
 }
 
-/// Whether system call `number` may name with these arguments what it names.
+/// Checks that system call `number` may name the descriptors in these arguments.
 ///
 /// # Errors
-/// What it answers instead.
+/// The call's answer instead.
 pub fn check(number: i64, args: &[usize; 6]) -> Result<(), Errno> {
     if !args.iter().any(|arg| concerns(*arg as i32)) || mutated(Mutation::OwnNumbersAreOpen) {
         return Ok(());
@@ -160,7 +160,7 @@ impl Row {
             OnRing::Ioctl if OF_EVERY_FILE.contains(&(args[1] as u32)) => return Ok(()),
             OnRing::Ioctl => Errno::NOTTY,
         };
-        // What a close that nobody saw has left of a ring may be the program's file by now.
+        // After a close that was not seen, a ring's former number may be the program's file by now.
         match descriptors::is_ring(fd) && process::verified_ring(fd).is_some() {
             true => Err(refusal),
             false => Ok(()),
@@ -168,7 +168,8 @@ impl Row {
     }
 }
 
-/// FIONBIO, FIOASYNC, FIOCLEX and FIONCLEX: about the number, or the description, of any file. Source: fs/ioctl.c.
+/// FIONBIO, FIOASYNC, FIOCLEX and FIONCLEX: they concern the number, or the description, of any file. Source:
+/// fs/ioctl.c.
 const OF_EVERY_FILE: [u32; 4] =
     [libc::FIONBIO as u32, libc::FIOASYNC as u32, libc::FIOCLEX as u32, libc::FIONCLEX as u32];
 

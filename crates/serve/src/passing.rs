@@ -7,8 +7,8 @@ use anyring_engine::op::net::rights::check_message;
 use anyring_engine::Errno;
 use libc::{mmsghdr, msghdr};
 
-/// How many of `count` messages at `messages` may be sent; an error if it is not even the first. sendmmsg(2) ends with
-/// the message before one that is refused.
+/// Returns how many of `count` messages at `messages` may be sent; an error if not even the first may. sendmmsg(2)
+/// ends with the message before one that is refused.
 pub fn sendable(messages: *const mmsghdr, count: u32) -> Result<u32, Errno> {
     if !rings_exist() {
         return Ok(count);
@@ -27,7 +27,7 @@ pub fn sendable(messages: *const mmsghdr, count: u32) -> Result<u32, Errno> {
 /// The most messages that one sendmmsg(2) sends (`UIO_MAXIOV`).
 const MESSAGES_MAX: u32 = 1024;
 
-/// The program is about to send `message`.
+/// Call before the program sends `message`; an error if it holds a ring.
 pub fn before_sendmsg(message: *const msghdr) -> Result<(), Errno> {
     if !rings_exist() || mutated(Mutation::RingsArePassed) {
         return Ok(());

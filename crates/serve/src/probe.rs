@@ -1,4 +1,4 @@
-//! Questions to the kernel for which a filter may kill: asked in a child.
+//! Questions to the kernel for which a filter may kill: asked in a child process.
 
 use crate::sys;
 use anyring_abi::{
@@ -8,20 +8,23 @@ use anyring_abi::{
 use anyring_engine::os::{ask_in_child, is_filtered};
 use core::ffi::c_int;
 
-/// The errno with which the kernel (or a filter before it) refuses io_uring_setup(2), or to tell the ring's operations; ENOSYS
-/// where these are not what programs need. 0 where all that is there and permitted. A filter that kills counts as EPERM, and so does a child that cannot be made: a process
-/// that has rings of ours cannot ask again.
+/// Returns the errno with which the kernel (or a filter) refuses io_uring_setup(2), or a report of the ring's
+/// operations. ENOSYS if operations that programs need are missing; 0 if everything is present and permitted.
+///
+/// A filter that kills counts as EPERM. So does a child that cannot be made: a process that has rings of ours cannot
+/// ask again.
 pub fn kernel_refusal() -> c_int {
     ask_in_child(ask_for_ring).unwrap_or(libc::EPERM)
 }
 
-/// The errno with which the kernel (or a filter before it) refuses io_setup(2); 0 where it is there and permitted. A filter that kills
-/// counts as EPERM. Whether programs can read its completion rings is looked at in each of theirs (`mixed.rs`).
+/// Returns the errno with which the kernel (or a filter) refuses io_setup(2); 0 if it exists and is permitted. A
+/// filter that kills counts as EPERM. Whether programs can read the completion rings is checked for each context
+/// (`mixed.rs`).
 pub fn aio_refusal() -> c_int {
     ask_in_child(ask_for_context).unwrap_or(libc::EPERM)
 }
 
-/// Why a page may not be writable and then executable, if so.
+/// Returns the reason why a page may not be writable and then executable; `None` if it may.
 pub fn patching_refusal() -> Option<&'static str> {
     let answer = match is_filtered() {
         true => ask_in_child(ask_for_writable_code),
@@ -34,13 +37,14 @@ pub fn patching_refusal() -> Option<&'static str> {
     }
 }
 
-/// Whether a filter ends whoever makes a call of io_uring's, so that not even a trap of another filter's is left: the kernel takes
-/// the strictest answer.
+/// True if a filter ends a process or thread for a call of io_uring's. Then not even another filter's trap is left:
+/// the kernel takes the strictest answer.
 pub fn ring_calls_kill() -> bool {
     is_filtered() && ask_in_child(make_ring_calls) != Some(0)
 }
 
-/// Makes the three calls, with arguments that mean nothing. A trap is no end: its handler leaves by the same answer.
+/// Makes the three calls, with arguments that mean nothing. A trap does not count: its handler leaves with the same
+/// answer.
 fn make_ring_calls() -> isize {
     extern "C" fn leave(_: c_int) {
         loop {
@@ -50,12 +54,13 @@ fn make_ring_calls() -> isize {
     }
     const SA_RESTORER: usize = 0x0400_0000;
     const MASK_BYTES: usize = 8;
-    // The kernel's struct sigaction. The handler does not return, so that any address does as the restorer.
+    // The kernel's struct sigaction. The handler does not return, so any address serves as the restorer.
     let handler = leave as *const () as usize;
     let action = [handler, SA_RESTORER, handler, 0];
     let install = [libc::SIGSYS as usize, action.as_ptr() as usize, 0, MASK_BYTES, 0, 0];
     sys::set_mask(!(1 << (libc::SIGSYS - 1)));
-    // SAFETY: the signals' actions are the child's own (no CLONE_SIGHAND), and the calls are given neither memory nor a descriptor.
+    // SAFETY: the signals' actions are the child's own (no CLONE_SIGHAND), and the calls get neither memory nor a
+    // descriptor.
     unsafe {
         sys::call(libc::SYS_rt_sigaction, install);
         for number in NR_IO_URING_SETUP..=NR_IO_URING_REGISTER {
@@ -73,7 +78,7 @@ fn ask_for_ring() -> isize {
     // SAFETY: the kernel writes the parameters, a local.
     let ring = unsafe { sys::call(NR_IO_URING_SETUP, [1, &raw mut params as usize, 0, 0, 0, 0]) };
     match -ring as c_int {
-        // The limits of files say nothing of io_uring; the program will see for itself.
+        // Limits on open files do not concern io_uring; the program will meet them itself.
         libc::EMFILE | libc::ENFILE => return 0,
         1.. => return ring,
         _ => {}
@@ -94,22 +99,22 @@ fn ask_for_ring() -> isize {
     }
 }
 
-/// Asks for a context of Linux AIO that has no place. One that is made would keep its process waiting for some 20 ms when it ends, for
-/// readers of the kernel's (RCU).
+/// Asks for an AIO context, with a null address. A context that is made would keep its process waiting for some 20 ms
+/// at its end, for the kernel's RCU readers.
 fn ask_for_context() -> isize {
-    // SAFETY: no context is made: the kernel reads the word at its address first, and there is none.
+    // SAFETY: no context is made: the kernel reads the word at its address first, and that address is null.
     match unsafe { sys::call(NR_IO_SETUP, [1, 0, 0, 0, 0, 0]) } {
         answer if answer == -(libc::EFAULT as isize) => 0,
         answer => answer,
     }
 }
 
-/// Gives a page of its own the protections that a page of code gets one after the other.
+/// Gives a page of its own, one after the other, the protections that a page of code gets.
 fn ask_for_writable_code() -> isize {
     const PAGE: usize = 4096;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, which nobody else knows, and which is unmapped again.
+    // SAFETY: a new mapping, which nothing else uses, and which is unmapped again.
     unsafe {
         let page = sys::call(libc::SYS_mmap, [0, PAGE, writable as usize, flags as usize, usize::MAX, 0]);
         if (-4095..0).contains(&page) {

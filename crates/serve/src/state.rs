@@ -2,28 +2,29 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of the extended state that the kernel enabled, with the header that follows its first 512; 0 before [`prepare`].
+/// Size of the extended state that the kernel enabled, in bytes, with the header that follows its first 512; 0 before
+/// [`prepare`].
 pub static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
-/// By which instruction all of the extended state is saved: fxsave (0), xsave (1), or xsavec (2), which leaves out what is in
-/// its initial state.
+/// The instruction that saves all of the extended state: fxsave (0), xsave (1), or xsavec (2). xsavec leaves out
+/// components in their initial state.
 pub static SAVES_BY: AtomicU32 = AtomicU32::new(0);
 
-/// How the trampoline saves the extended state where the upper halves of the registers are unused: not at all differently
-/// (0), registers 0 to 15 (1), also 16 to 31 and the masks (2). See `moves`.
+/// How the trampoline saves the extended state if the upper halves of the registers are unused. 0: as in other cases.
+/// 1: by moving registers 0 to 15. 2: by moving also 16 to 31 and the masks. See `moves`.
 pub static MOVES: AtomicU32 = AtomicU32::new(0);
 
-/// Learns how the extended state is saved here, and its size.
+/// Finds out how the extended state is saved here, and its size.
 pub fn prepare() {
     prepare_for(has_xsave());
 }
 
-/// Whether the processor has xsave, and the kernel uses it.
+/// True if the processor has xsave, and the kernel uses it.
 fn has_xsave() -> bool {
     const OSXSAVE: u32 = 1 << 27;
     core::arch::x86_64::__cpuid(1).ecx & OSXSAVE != 0
 }
 
-/// [`prepare`] for a processor with xsave or without; there fxsave saves all that there is.
+/// Does the work of [`prepare`] for a processor with xsave or without. Without it, fxsave saves all that there is.
 fn prepare_for(has_xsave: bool) {
     const XSAVEC: u32 = 1 << 1;
     const FXSAVE_AND_HEADER: u32 = 512 + 64;
@@ -40,10 +41,11 @@ fn prepare_for(has_xsave: bool) {
     MOVES.store(moves, Ordering::Relaxed);
 }
 
-/// Which of the ways of [`MOVES`] there is; `extensions` of xsave as CPUID tells them. xrstor takes longer than all the
-/// other work of a call, and moves take a tenth of that, but would mark the upper halves as used, which makes each SSE
-/// instruction of the program slower: so they are done only where these are unused, which xgetbv has to tell. The rest of
-/// the state (x87, protection keys, tiles) nothing here touches.
+/// Returns the value of [`MOVES`] for this processor. `extensions`: those of xsave, from CPUID.
+///
+/// xrstor takes longer than all the other work of a call; moves take a tenth of that. Yet moves would mark the upper
+/// halves as used, which makes each SSE instruction of the program slower. They are done only if xgetbv reports the
+/// upper halves as unused. Nothing here touches the rest of the state (x87, protection keys, tiles).
 fn moves(extensions: u32) -> u32 {
     const XGETBV_OF_USED: u32 = 1 << 2;
     const AVX: u32 = 0b111;
@@ -63,16 +65,17 @@ fn moves(extensions: u32) -> u32 {
     }
 }
 
-/// The parts of the extended state that the kernel enabled (XCR0, its lower half).
+/// Returns the parts of the extended state that the kernel enabled (XCR0, its lower half).
 fn enabled() -> u32 {
     let low: u32;
-    // SAFETY: reads a register, which is there: `has_xsave` was asked.
+    // SAFETY: reads a register that exists: `has_xsave` was asked.
     unsafe { core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
     low
 }
 
-/// Lines of assembly: call `{emulate}` with rdi = rbx, and leave the extended state as it was. rbx points to memory of this
-/// stack's, and is kept. The operands are `{moves}`, `{size}` and `{saves_by}` ([`MOVES`], [`STATE_SIZE`], [`SAVES_BY`]).
+/// Expands to lines of assembly that call `{emulate}` with rdi = rbx, and leave the extended state as it was. rbx
+/// points to memory of this stack, and is kept. The operands are `{moves}`, `{size}` and `{saves_by}` ([`MOVES`],
+/// [`STATE_SIZE`], [`SAVES_BY`]).
 #[macro_export]
 macro_rules! call_keeping_state {
     () => {
@@ -138,7 +141,7 @@ macro_rules! call_keeping_state {
 mod tests {
     use super::*;
 
-    /// Loads xmm0 to xmm15 and MXCSR from `values`, calls [`clobber`], and stores there what the registers hold then.
+    /// Loads xmm0 to xmm15 and MXCSR from `values`, calls [`clobber`], and stores the registers' new values there.
     #[unsafe(naked)]
     unsafe extern "C" fn through_a_call(values: *mut [u128; 17]) {
         core::arch::naked_asm!(

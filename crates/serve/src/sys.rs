@@ -1,14 +1,14 @@
-//! One system call made from our own code, for everything that must reach the kernel past every wrapper: the filter
-//! never lists an instruction of this library, so nothing made here is trapped by it.
+//! System calls made from our own code, for everything that must reach the kernel past every wrapper. The filter
+//! never lists an instruction of this library, so it traps nothing made here.
 
 pub use anyring_engine::os::handlers::set_mask;
 use anyring_engine::{os, Errno};
 use libc::{c_int, pid_t};
 
-/// Makes system call `number`; the answer is the register (a value, or `-errno`), errno is untouched.
+/// Makes system call `number`. Returns the register (a value, or `-errno`); errno is untouched.
 ///
 /// # Safety
-/// As the system call itself: it must be sound to let the kernel act on `args`.
+/// The contract of the system call: it must be sound to let the kernel act on `args`.
 #[inline]
 pub unsafe fn call(number: i64, args: [usize; 6]) -> isize {
     os::arch::kernel(number, args)
@@ -20,15 +20,16 @@ pub fn thread_id() -> pid_t {
     unsafe { call(libc::SYS_gettid, [0; 6]) as pid_t }
 }
 
-/// getpid(2), asked of the kernel each time: also right in a child made by a raw fork or vfork.
+/// getpid(2), asked of the kernel each time: also correct in a child made by a raw fork or vfork.
 pub fn process_id() -> pid_t {
     // SAFETY: takes no arguments and cannot fail.
     unsafe { call(libc::SYS_getpid, [0; 6]) as pid_t }
 }
 
-/// Copies one `T` from memory the program named, or `None` where it may not be read (the kernel then says EFAULT).
-/// The kernel does the copy, or where it may not (process_vm_readv(2) refused) the engine's guarded routine: looking first
-/// and reading then would race with a munmap in another thread.
+/// Copies one `T` from memory that the program named. `None` if it may not be read (the kernel then says EFAULT).
+///
+/// The kernel makes the copy. If it refuses (process_vm_readv(2)), the engine's guarded routine does. A check
+/// followed by a read would race with a munmap in another thread.
 pub fn read_program<T: Plain>(from: *const T) -> Option<T> {
     let mut value = core::mem::MaybeUninit::<T>::uninit();
     let copied = read_program_into(from, core::slice::from_mut(&mut value));
@@ -36,7 +37,7 @@ pub fn read_program<T: Plain>(from: *const T) -> Option<T> {
     copied.then(|| unsafe { value.assume_init() })
 }
 
-/// Fills `into` from the program's array at `from`; whether all of it could be read.
+/// Fills `into` from the program's array at `from`; true if all of it could be read.
 pub fn read_program_into<T: Plain>(from: *const T, into: &mut [core::mem::MaybeUninit<T>]) -> bool {
     let bytes = core::mem::size_of_val(into);
     match os::copy_by_kernel(into.as_mut_ptr() as usize, from as usize, bytes, false) {
@@ -52,7 +53,7 @@ pub fn read_program_into<T: Plain>(from: *const T, into: &mut [core::mem::MaybeU
     }
 }
 
-/// Copies `value` to memory the program named; whether it may be written.
+/// Copies `value` to memory that the program named; false if it may not be written.
 pub fn write_program<T: Plain>(to: *mut T, value: T) -> bool {
     let bytes = size_of::<T>();
     match os::copy_by_kernel(to as usize, &raw const value as usize, bytes, true) {
@@ -65,7 +66,7 @@ pub fn write_program<T: Plain>(to: *mut T, value: T) -> bool {
     }
 }
 
-/// Types of which every bit pattern is a value, so that they may be read from the program's memory.
+/// A type for which every bit pattern is a value, so that it may be read from the program's memory.
 ///
 /// # Safety
 /// No padding that is read, no invalid bit pattern, no pointer that is followed unchecked.
@@ -83,9 +84,9 @@ unsafe impl Plain for anyring_abi::Params {}
 // SAFETY: integers, without padding.
 unsafe impl Plain for anyring_abi::AioRing {}
 
-/// errno of the calling thread.
+/// Returns errno of the calling thread.
 pub fn errno() -> c_int {
-    // SAFETY: __errno_location answers the calling thread's own errno word, valid as long as the thread lives.
+    // SAFETY: __errno_location returns the calling thread's own errno word, valid as long as the thread lives.
     unsafe { *libc::__errno_location() }
 }
 
@@ -95,7 +96,7 @@ pub fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value }
 }
 
-/// Whether thread `id` exists in this process.
+/// True if thread `id` exists in this process.
 pub fn thread_lives(id: usize) -> bool {
     // SAFETY: signal 0 is never delivered.
     unsafe { call(libc::SYS_tgkill, [process_id() as usize, id, 0, 0, 0, 0]) != -(libc::ESRCH as isize) }

@@ -1,6 +1,7 @@
-//! Waiting on descriptors: epoll, poll and select. A ring's descriptor is one end of a socketpair, so a watcher of it
-//! has to be made known to the door, and a level-triggered one needs its readability brought up to date before each
-//! wait. Descriptors that are no rings cost one compare; waits cost one load until the process has made a ring.
+//! Waiting on descriptors: epoll, poll and select. A ring's descriptor is one end of a socketpair. The door must
+//! therefore know of each watcher. For a level-triggered one, the descriptor's readability must be brought up to date
+//! before each wait. A descriptor that is no ring costs one compare. A wait costs one load until the process has made
+//! a ring.
 
 use crate::door::{self, RING_NUMBERS};
 use crate::{descriptor, sys};
@@ -10,13 +11,13 @@ use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
 use libc::{epoll_event, fd_set, pollfd};
 
-/// epoll_ctl(2) is about to be called.
+/// Call before epoll_ctl(2).
 pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     if !matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) || !door::is_ring(fd) {
         return;
     }
     point(Point::EpollCtl);
-    // `events` is the first word of the packed struct; an unreadable one is the kernel's to refuse.
+    // `events` is the first word of the packed struct. If it is unreadable, the kernel refuses the call.
     let Some(events) = sys::read_program(event.cast::<u32>()) else {
         return;
     };
@@ -27,7 +28,7 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     }
 }
 
-/// epoll_wait(2) or a relative is about to be called.
+/// Call before epoll_wait(2) or a relative.
 #[inline]
 pub fn before_epoll_wait() {
     point(Point::EpollWait);
@@ -45,7 +46,7 @@ fn settle_all() {
     });
 }
 
-/// poll(2) or ppoll(2) is about to be called.
+/// Call before poll(2) or ppoll(2).
 #[inline]
 pub fn before_poll(fds: *const pollfd, count: usize) {
     point(Point::Poll);
@@ -81,7 +82,7 @@ fn watched_level(fd: i32) {
     }
 }
 
-/// select(2) or pselect(2) is about to be called; only `readable` matters, a ring is always writable.
+/// Call before select(2) or pselect(2). Only `readable` matters: a ring is always writable.
 #[inline]
 pub fn before_select(count: i32, readable: *const fd_set) {
     point(Point::Select);

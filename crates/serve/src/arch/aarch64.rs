@@ -1,11 +1,11 @@
-//! What is of aarch64: the same names as in `x86_64.rs`.
+//! The aarch64 part: the same names as in `x86_64.rs`.
 
 use core::ffi::c_void;
 
-/// Calls `then` with the address of so many words of this thread's stack, and the context.
+/// Calls `then` with the address of `words` words of this thread's stack, and the context.
 ///
 /// # Safety
-/// As `then`'s contract says.
+/// The contract of `then` applies.
 #[unsafe(naked)]
 pub unsafe extern "C" fn on_stack(
     words: usize,

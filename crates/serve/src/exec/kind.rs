@@ -1,54 +1,56 @@
-//! What executing a file would start, read from the file as execve(2) reads it. Allocates nothing: a child of vfork(2) asks,
-//! whose memory is its parent's.
+//! The kind of program that executing a file would start, read from the file as execve(2) reads it. Allocates
+//! nothing: the caller may be a child of vfork(2), whose memory is its parent's.
 
 use crate::sys;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-/// How a program can be served.
+/// The way in which a program can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// By the preloaded library.
+    /// The preloaded library serves it.
     Preloaded {
         /// Linked for fixed addresses (ET_EXEC).
         is_fixed: bool,
     },
-    /// By the guest host.
+    /// The guest host serves it.
     Guest,
-    /// By nobody; what it is.
+    /// Cannot be served, for this reason.
     Unserved(&'static str),
-    /// The kernel refuses it, or it cannot be told: execve(2) is to judge.
+    /// The kernel refuses it, or its kind is unclear: execve(2) decides.
     Unknown,
 }
 
-/// How many `#!` files may name each other, as in the kernel (fs/exec.c, exec_binprm).
+/// Number of `#!` files that may name each other, as in the kernel (fs/exec.c, exec_binprm).
 const DEPTH: usize = 5;
-/// How much of a file the kernel looks at for `#!` (BINPRM_BUF_SIZE).
+/// Number of bytes that the kernel reads for `#!` (BINPRM_BUF_SIZE).
 const LINE_BYTES: usize = 256;
-/// Only asks whether the file may be executed (linux/fcntl.h, from Linux 6.14 on).
+/// The flag that only asks if the file may be executed (linux/fcntl.h, from Linux 6.14 on).
 const AT_EXECVE_CHECK: usize = 0x10000;
 
-/// A descriptor of ours for a moment.
+/// A descriptor that is open only for a moment.
 struct File(c_int);
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: a descriptor that was opened here, and is nobody else's.
+        // SAFETY: the descriptor was opened here, and nothing else uses it.
         unsafe { sys::call(libc::SYS_close, [self.0 as usize, 0, 0, 0, 0, 0]) };
     }
 }
 
-/// What execveat(2) with these arguments would start. `path` is an address of the program's.
+/// Returns the kind of program that execveat(2) with these arguments would start. `path` is an address of the
+/// program's.
 pub fn of(directory: c_int, path: usize, flags: usize) -> Kind {
     judged(directory, path, flags, |file, head| file.elf(head)).unwrap_or(Kind::Unknown)
 }
 
-/// Whether that is a 32-bit program, or one for another machine.
+/// True if that is a 32-bit program, or one for another machine.
 pub fn is_foreign(directory: c_int, path: usize, flags: usize) -> bool {
     judged(directory, path, flags, |_, head| foreign(head)).is_some()
 }
 
-/// What `judge` says of the file that would be executed, by its beginning: of a script its interpreter.
+/// Returns the verdict of `judge` on the beginning of the file that would be executed; for a script, of its
+/// interpreter.
 fn judged<T>(
     directory: c_int,
     path: usize,
@@ -65,7 +67,7 @@ fn judged<T>(
         let bytes = file.read(&mut head, 0)?;
         let Some(line) = head[..bytes].strip_prefix(b"#!") else { return judge(&file, &head[..bytes]) };
         if is_by_descriptor {
-            return None; // its interpreter opens it by a number that may be closed by then
+            return None; // its interpreter opens it by a number, closed by then perhaps
         }
         let mut name = [0; LINE_BYTES];
         interpreter(line, &mut name)?;
@@ -74,13 +76,13 @@ fn judged<T>(
     None
 }
 
-/// The type of an ELF file that begins so, if that can be executed.
+/// Returns the type of an ELF file with this beginning, if it can be executed.
 fn executable(head: &[u8]) -> Option<usize> {
     let kind = number(head, 16, 2);
     (head.len() >= 20 && head.starts_with(b"\x7fELF") && (kind == ET_EXEC || kind == ET_DYN)).then_some(kind)
 }
 
-/// What it is if it is for another kind of processor.
+/// Returns the reason why the file is for another kind of processor, if it is.
 fn foreign(head: &[u8]) -> Option<&'static str> {
     executable(head)?;
     match (head[4], head[5], number(head, 18, 2)) {
@@ -90,12 +92,12 @@ fn foreign(head: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Whether a path names a regular file that may be executed, as a search along PATH asks.
+/// True if a path names a regular file that may be executed, as in a search along PATH.
 pub fn is_found(path: usize) -> bool {
     File::open(libc::AT_FDCWD, path, 0).is_some_and(|file| file.may_be_executed())
 }
 
-/// Copies the interpreter that the rest of a first line names (fs/binfmt_script.c).
+/// Copies the interpreter's name from the rest of a first line (fs/binfmt_script.c).
 fn interpreter(line: &[u8], name: &mut [u8; LINE_BYTES]) -> Option<()> {
     let end = line.iter().position(|byte| *byte == b'\n' || *byte == 0);
     let mut words = line[..end.unwrap_or(line.len())].split(|byte| *byte == b' ' || *byte == b'\t');
@@ -107,7 +109,7 @@ fn interpreter(line: &[u8], name: &mut [u8; LINE_BYTES]) -> Option<()> {
     Some(())
 }
 
-/// The number of `bytes` bytes at `at`; 0 behind the end.
+/// Returns the number of `bytes` bytes at `at`; 0 past the end.
 fn number(data: &[u8], at: usize, bytes: usize) -> usize {
     let field = data.get(at..at + bytes).unwrap_or(&[]);
     field.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
@@ -116,7 +118,7 @@ fn number(data: &[u8], at: usize, bytes: usize) -> usize {
 const PAGE: usize = 4096;
 /// One past the highest address of programs.
 const TASK_SIZE: usize = 0x7fff_ffff_f000;
-/// One past the highest address of a guest that is linked for fixed ones, and the lowest: what is trapped.
+/// The addresses that guests linked for fixed ones may have: these are trapped.
 const LOW: core::ops::Range<usize> = 0x1_0000..1 << 32;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
@@ -135,7 +137,7 @@ impl File {
         let at = directory as usize;
         let is_empty = libc::AT_EMPTY_PATH as usize;
         let status = status(at, path, flags & (is_empty | libc::AT_SYMLINK_NOFOLLOW as usize))?;
-        // First, so that no FIFO or device is opened.
+        // Check first, so that no FIFO or device is opened.
         if status.st_mode & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
@@ -153,7 +155,8 @@ impl File {
         }
     }
 
-    /// Asks the kernel where it can answer that: nobody has it open for writing (ETXTBSY), its file system lets it be executed.
+    /// True if the file may be executed. Asks the kernel, if it can answer: no process has the file open for writing
+    /// (ETXTBSY), and its file system permits execution.
     fn may_be_executed(&self) -> bool {
         let (empty, words) = (c"".as_ptr() as usize, [c"".as_ptr() as usize, 0]);
         let flags = libc::AT_EMPTY_PATH as usize;
@@ -170,7 +173,7 @@ impl File {
         let mut of_number = [0; 32];
         // SAFETY: as above.
         match unsafe { sys::call(libc::SYS_faccessat2, ask) } {
-            // Linux before 5.8: by the real identity, which mostly is the same.
+            // Linux before 5.8: check with the real identity, which is mostly the same.
             error if error == -(libc::ENOSYS as isize) => {
                 let Some(path) = super::text(&mut of_number, &[b"/proc/self/fd/"], self.0) else { return false };
                 // SAFETY: as above.
@@ -195,7 +198,7 @@ impl File {
         Some(self.privileges().map_or(linked, Kind::Unserved))
     }
 
-    /// How it is linked. `None` where execve(2) would refuse it, or end the process on its way.
+    /// Returns how it is linked. `None` if execve(2) would refuse it, or would end the process on its way.
     fn linked(&self, head: &[u8], is_fixed: bool) -> Option<Kind> {
         let (at, size, count) = (number(head, 32, 8), number(head, 54, 2), number(head, 56, 2));
         if size != PROGRAM_HEADER || count == 0 || count * size > 65536 {
@@ -232,14 +235,15 @@ impl File {
         }
         let path = name[..bytes].split(|byte| *byte == 0).next()?;
         match path.rsplit(|byte| *byte == b'/').next()?.starts_with(b"ld-musl") {
-            // Where there is no loader the kernel says so.
+            // Without a loader, the kernel refuses it.
             true => File::open(libc::AT_FDCWD, name.as_ptr() as usize, 0).and(guest),
             false => Some(Kind::Preloaded { is_fixed }),
         }
     }
 
-    /// ld.so(8): in secure-execution mode a path in LD_PRELOAD is ignored. The kernel asks for that mode when executing the
-    /// file changes an ID or, for a user that is not root, gives capabilities (security/commoncap.c).
+    /// Returns the reason for secure-execution mode, if the program would get it. In that mode ld.so(8) ignores a
+    /// path in LD_PRELOAD. The kernel requests it when executing the file changes an ID or, for a user other than
+    /// root, gives capabilities (security/commoncap.c).
     fn privileges(&self) -> Option<&'static str> {
         const ST_NOSUID: u64 = 2;
         const FLAGS: usize = 10;
@@ -247,7 +251,7 @@ impl File {
             // SAFETY: asks about the process; takes no pointers.
             unsafe { sys::call(number, args) }
         };
-        // struct statfs, which is 15 words, of which libc's crate does not name this one.
+        // struct statfs has 15 words; the libc crate does not name this one.
         let mut system = [0_u64; 15];
         // SAFETY: the kernel fills the structure.
         unsafe { sys::call(libc::SYS_fstatfs, [self.0 as usize, system.as_mut_ptr() as usize, 0, 0, 0, 0]) };

@@ -1,8 +1,9 @@
-//! Programs that a served program executes: which way they are served ([`kind`]), and how the guest host is started for them.
+//! Programs that a served program executes: how each is served ([`kind`]), and how the guest host is started for
+//! them.
 //!
-//! All of it is for children of vfork(2), too, whose memory is their parent's, and for signal handlers: nothing is allocated,
-//! and nothing is kept. Strings stay where the program has them. Whatever fails leaves the program's own call to the kernel,
-//! which then says why.
+//! All of this also runs in children of vfork(2), whose memory is their parent's, and in signal handlers. It
+//! allocates nothing and keeps nothing. Strings stay where the program has them. On any failure the program's own
+//! call goes to the kernel, which reports the reason.
 
 pub mod kind;
 pub mod preload;
@@ -13,19 +14,19 @@ use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use kind::Kind;
 
-/// What the host's second argument begins with.
+/// The beginning of the host's second argument.
 pub const STATE: &str = "--program=";
 /// The host's first argument, and its name among processes until the guest begins.
 pub const HOST_NAME: &core::ffi::CStr = c"anyring";
-/// What is on the stack at most for the host's arguments, in words.
+/// The most words of host arguments that are put on the stack.
 const ON_STACK: usize = 8192;
-/// More arguments than this the kernel takes from nobody (MAX_ARG_STRINGS is larger, but their pages are not).
+/// The most arguments handled here. The kernel accepts no more: MAX_ARG_STRINGS is larger, but their pages are not.
 const ARGUMENTS_MOST: usize = 1 << 22;
 
 /// execveat(2)'s arguments; the addresses are the program's.
 #[derive(Clone, Copy)]
 pub struct Call {
-    /// Where a relative path begins: a descriptor, or AT_FDCWD.
+    /// The base of a relative path: a descriptor, or AT_FDCWD.
     pub directory: c_int,
     /// The path.
     pub path: usize,
@@ -38,18 +39,18 @@ pub struct Call {
 }
 
 impl Call {
-    /// Whether it would start a program that no library of ours can be loaded into, for its kind of processor.
+    /// True if it would start a program for another kind of processor, into which no library of ours can be loaded.
     pub fn is_foreign(&self) -> bool {
         kind::is_foreign(self.directory, self.path, self.flags)
     }
 }
 
-/// What an environment that a program is started with says of us. The addresses are those of values, 0 for none.
+/// Our variables in the environment of a new program. Each address is that of a value, 0 for none.
 #[derive(Clone, Copy, Default)]
 pub struct Environment {
     /// LD_PRELOAD.
     pub preload: usize,
-    /// Whether that names the library.
+    /// True if that names the library.
     pub preloads: bool,
     /// ANYRING_GUEST: the host's path.
     pub guest: usize,
@@ -62,7 +63,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads a list that ends with a null pointer.
+    /// Reads an environment: a list that ends with a null pointer.
     pub fn read(list: usize) -> Environment {
         let mut found = Environment::default();
         for index in 0.. {
@@ -90,13 +91,13 @@ impl Environment {
         found
     }
 
-    /// Whether it names a host.
+    /// True if it names a host.
     fn has_guest(&self) -> bool {
         sys::read_program(self.guest as *const u8) == Some(b'/')
     }
 
-    /// Gives `then` this environment, which is at `list`, with the library in LD_PRELOAD. Nothing if it names no library, or one
-    /// that cannot be loaded.
+    /// Calls `then` with a copy of this environment, which is at `list`, with the library in LD_PRELOAD. Does not
+    /// call it if the environment names no library, or one that cannot be loaded.
     pub fn with_preload(&self, list: usize, then: &mut dyn FnMut(usize)) {
         let (mut library, mut string, mut others) = ([0; 512], [0; 1024], [0; 512]);
         let library = peek(self.library, &mut library);
@@ -106,7 +107,7 @@ impl Environment {
         let rest: &[u8] = if self.preload == 0 { b"" } else { peek(self.preload, &mut others) };
         with_copy(list, 2, &mut |words| {
             if rest.len() == 512 || contains(rest, library) {
-                // There already, or too long for us.
+                // Listed already, or too long to change.
                 return if contains(rest, library) {
                     then(words.as_ptr() as usize)
                 };
@@ -123,7 +124,7 @@ impl Environment {
         });
     }
 
-    /// Says in the log, and in the counters, that a child is not served.
+    /// Writes into the log, and into the counters, that a child is not served.
     pub fn note_unserved(&self, path: usize, why: &str) {
         let (mut line, mut name, mut head) = ([0; 512], [0; 300], [0; 32]);
         let Some(_) = text(&mut head, &[b"anyring["], sys::process_id()) else { return };
@@ -158,16 +159,16 @@ impl Environment {
     }
 }
 
-/// Has `start` start the guest host in the place of the program that the call names, if that is to be served so: it is given
-/// the host's path and its arguments. Comes back where that was not to be, or has failed, and the call is to be made.
-/// `letters` say who serves.
+/// Lets `start` replace the calling program with the guest host, if the program that the call names needs the host.
+/// `start` gets the host's path and its arguments. Returns if the host is not needed, or if starting it failed: the
+/// caller then makes the call. `letters` say who serves.
 pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
     // SAFETY: reads the auxiliary vector.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;
     }
     let environment = Environment::read(call.environment);
-    // Without the library in its environment a child is not served, as the program wants it.
+    // The program removed the library from the child's environment: it wants a child that is not served.
     if !environment.preloads {
         return;
     }
@@ -191,7 +192,7 @@ pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
     }
 }
 
-/// Gives the host's arguments for this call to `then`.
+/// Calls `then` with the host's arguments for this call.
 fn with_host_arguments(call: &Call, letters: &str, then: &mut dyn FnMut(usize)) {
     let mut first = [0_u8; 1];
     let is_relative = call.directory != libc::AT_FDCWD && peek(call.path, &mut first) != b"/";
@@ -203,7 +204,7 @@ fn with_host_arguments(call: &Call, letters: &str, then: &mut dyn FnMut(usize)) 
         }
         return;
     }
-    // SAFETY: makes a new number for what the program has named; it is closed again, here or by the host.
+    // SAFETY: makes a new number for a descriptor that the program named; it is closed again, here or by the host.
     let copy = unsafe { sys::call(libc::SYS_dup, [call.directory as usize, 0, 0, 0, 0, 0]) };
     if copy < 0 {
         return;
@@ -213,7 +214,8 @@ fn with_host_arguments(call: &Call, letters: &str, then: &mut dyn FnMut(usize)) 
     unsafe { sys::call(libc::SYS_close, [copy as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// As [`with_host_arguments`], of a path below a directory of which `copy` stays open.
+/// Does the same as [`with_host_arguments`] for a path below a directory. `copy`, a duplicate of the directory, stays
+/// open.
 fn by_directory(call: &Call, letters: &str, copy: c_int, then: &mut dyn FnMut(usize)) {
     const LONGEST: usize = 256;
     let (mut state, mut path) = ([0; 32], [0; LONGEST]);
@@ -235,8 +237,8 @@ fn by_directory(call: &Call, letters: &str, copy: c_int, then: &mut dyn FnMut(us
     with_arguments([state, file, name], call.arguments, then);
 }
 
-/// Gives `then` the list of the host's arguments: those three, and the program's own, of which there always is one (as Linux
-/// has it since 5.18). Without them where they cannot be read.
+/// Calls `then` with the list of the host's arguments: `lead`, then the program's own. If the program has none, an
+/// empty one is added, as Linux does since 5.18. Does not call it if the program's arguments cannot be read.
 pub fn with_arguments(lead: [usize; 3], arguments: usize, then: &mut dyn FnMut(usize)) {
     let Some(count) = count(arguments) else { return };
     let fill = &mut |list: &mut [usize]| {
@@ -245,7 +247,7 @@ pub fn with_arguments(lead: [usize; 3], arguments: usize, then: &mut dyn FnMut(u
         list[1..4].copy_from_slice(&lead);
         list[4] = c"".as_ptr() as usize;
         let own = &mut list[4..4 + count];
-        // SAFETY: initialized words, of which any bytes are values.
+        // SAFETY: initialized words; every bit pattern is a valid value.
         let own = unsafe { core::slice::from_raw_parts_mut(own.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
         if count == 0 || sys::read_program_into(arguments as *const u64, own) {
             then(list.as_ptr() as usize);
@@ -254,7 +256,7 @@ pub fn with_arguments(lead: [usize; 3], arguments: usize, then: &mut dyn FnMut(u
     with_words(4 + count.max(1) + 1, fill);
 }
 
-/// How many words are before the null pointer.
+/// Returns the number of words before the null pointer.
 fn count(list: usize) -> Option<usize> {
     if list == 0 {
         return Some(0);
@@ -266,11 +268,12 @@ fn count(list: usize) -> Option<usize> {
     })?
 }
 
-/// Gives `then` a copy of the list of strings at `list`, with so many null pointers behind it. Nothing where it cannot be read.
+/// Calls `then` with a copy of the list of strings at `list`, followed by `behind` null pointers. Does not call it if
+/// the list cannot be read.
 fn with_copy(list: usize, behind: usize, then: &mut dyn FnMut(&mut [usize])) {
     let Some(count) = count(list) else { return };
     with_words(count + behind, &mut |words| {
-        // SAFETY: initialized words, of which any bytes are values.
+        // SAFETY: initialized words; every bit pattern is a valid value.
         let own = unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
         if count == 0 || sys::read_program_into(list as *const u64, own) {
             then(words);
@@ -278,14 +281,15 @@ fn with_copy(list: usize, behind: usize, then: &mut dyn FnMut(&mut [usize])) {
     });
 }
 
-/// Gives `then` so many words: on the stack, where they are gone when a child of vfork(2) is.
+/// Calls `then` with `words` zeroed words: on the stack if they fit, otherwise in a new mapping. On the stack, they
+/// vanish with a child of vfork(2).
 fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
     struct Wanted<'a> {
         words: usize,
         then: &'a mut dyn FnMut(&mut [usize]),
     }
     unsafe extern "C" fn have(at: *mut usize, wanted: *mut c_void) {
-        // SAFETY: `on_stack` passes on what it was given, and as many words of the stack, which nobody else uses.
+        // SAFETY: `on_stack` passes on `wanted`, and as many words of the stack, which nothing else uses.
         unsafe {
             let wanted = &mut *wanted.cast::<Wanted>();
             core::ptr::write_bytes(at, 0, wanted.words);
@@ -294,14 +298,14 @@ fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
     }
     if words <= ON_STACK {
         let mut wanted = Wanted { words, then };
-        // SAFETY: `have` uses no more words than there are.
+        // SAFETY: `have` uses no more words than `words`.
         unsafe { arch::on_stack(words, (&raw mut wanted).cast(), have) };
         return;
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let bytes = words * size_of::<usize>();
-    // SAFETY: new memory, which is unmapped behind its only use.
+    // SAFETY: new memory, which is unmapped after its only use.
     unsafe {
         let map = [0, bytes, protection as usize, flags as usize, usize::MAX, 0];
         let at = sys::call(libc::SYS_mmap, map);
@@ -312,7 +316,8 @@ fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
     }
 }
 
-/// Whether the host can run here: what it would say before it begins is not for the program's standard error.
+/// True if the host can run here. Checked first, since the host would print its errors to the program's standard
+/// error.
 pub fn guests_are_possible() -> bool {
     /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
@@ -321,7 +326,7 @@ pub fn guests_are_possible() -> bool {
     cfg!(target_arch = "x86_64") && bases_are_had() && filters::way().is_some()
 }
 
-/// The string at this address, or as much as there is room for and may be read.
+/// Reads the string at this address, or as much of it as fits and may be read.
 fn peek(address: usize, into: &mut [u8]) -> &[u8] {
     const PAGE: usize = 4096;
     let mut length = 0;
@@ -329,7 +334,7 @@ fn peek(address: usize, into: &mut [u8]) -> &[u8] {
         let at = address.wrapping_add(length);
         let room = (PAGE - at % PAGE).min(into.len() - length);
         let piece = &mut into[length..length + room];
-        // SAFETY: initialized bytes, of which all values are sound.
+        // SAFETY: initialized bytes; every value is valid.
         let piece = unsafe { core::slice::from_raw_parts_mut(piece.as_mut_ptr().cast::<MaybeUninit<u8>>(), room) };
         if !sys::read_program_into(at as *const u8, piece) {
             break;
@@ -346,7 +351,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Writes the parts, and the number behind them, as a C string: its address, if there was room.
+/// Writes the parts, followed by the number, as a C string. Returns its address if there was room.
 fn text(into: &mut [u8], parts: &[&[u8]], number: impl Into<Option<c_int>>) -> Option<usize> {
     let mut length = 0;
     let mut add = |part: &[u8]| {

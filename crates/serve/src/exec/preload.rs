@@ -1,16 +1,17 @@
-//! LD_PRELOAD of what is executed: ld.so(8) says on the program's standard error which of its entries it cannot load. So ours
-//! is left out where its file is not there for the process (behind chroot(2), or for another user), and for a program of another kind
-//! of processor: a 32-bit one, say.
+//! LD_PRELOAD of a program that is executed. ld.so(8) prints on the program's standard error which entries it cannot
+//! load. Ours is therefore left out if the process cannot reach the file (after chroot(2), or as another user). It is
+//! also left out for a program of another kind of processor, such as a 32-bit one.
 
 use super::{peek, text, with_copy, Environment};
 use crate::sys;
 
-/// The variable, in an environment.
+/// The variable's name in an environment.
 pub const NAME: &[u8] = b"LD_PRELOAD=";
-/// Longer lists are left as they are.
+/// The longest list that is changed. Longer ones are left as they are.
 pub const LONGEST: usize = 512;
 
-/// Gives `then` the environment at `list` without the entries of ours that cannot be loaded, which are all for a foreign program.
+/// Calls `then` with the environment at `list`, without those of our entries that cannot be loaded. For a foreign
+/// program, it leaves out all of ours.
 pub fn loadable(list: usize, is_foreign: bool, then: &mut dyn FnMut(usize)) {
     let said = Environment::read(list);
     let (mut rest, mut string, mut is_given) = ([0; LONGEST], [0; LONGEST + NAME.len()], false);
@@ -30,8 +31,8 @@ pub fn loadable(list: usize, is_foreign: bool, then: &mut dyn FnMut(usize)) {
     }
 }
 
-/// What is left of the list at `value` without the entries of ours that cannot be loaded, or without all of ours. `None` where that is
-/// all of it.
+/// Returns the list at `value` without those of our entries that cannot be loaded, or without all of ours. `None` if
+/// nothing would be removed.
 pub fn shortened(value: usize, all: bool, into: &mut [u8; LONGEST]) -> Option<&[u8]> {
     let mut list = [0; LONGEST];
     let list = peek(value, &mut list);
@@ -53,12 +54,13 @@ pub fn shortened(value: usize, all: bool, into: &mut [u8; LONGEST]) -> Option<&[
     is_shorter.then(|| &into[..length])
 }
 
-/// Whether some entry of ours of the list at `value` cannot be loaded.
+/// True if one of our entries in the list at `value` cannot be loaded.
 pub fn is_absent(value: usize) -> bool {
     shortened(value, false, &mut [0; LONGEST]).is_some()
 }
 
-/// Whether an entry names a file of ours by a path. Without a slash ld.so(8) searches for it, and `$` stands for what it knows.
+/// True if an entry names our file by a path. Without a slash ld.so(8) searches for it, and only ld.so(8) can expand
+/// `$`.
 fn is_ours(entry: &[u8]) -> bool {
     let mut parts = entry.rsplit(|byte| *byte == b'/');
     parts.next().is_some_and(|file| file.starts_with(b"libanyring"))
@@ -66,17 +68,18 @@ fn is_ours(entry: &[u8]) -> bool {
         && !entry.contains(&b'$')
 }
 
-/// Whether the process may read the file, and map it to be executed, as ld.so(8) does.
+/// True if the process may read the file and map it executable, as ld.so(8) does.
 pub fn can_be_loaded(file: &[u8]) -> bool {
     let mut path = [0; LONGEST + 1];
     let Some(path) = text(&mut path, &[file], None) else { return false };
     let open =
         [libc::AT_FDCWD as usize, path, (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize, 0, 0, 0];
-    // SAFETY: the kernel reads a path of ours; the descriptor and the mapping are nobody else's, and given back at once.
+    // SAFETY: the kernel reads a path of ours; nothing else uses the descriptor and the mapping, and both are
+    // released at once.
     unsafe {
         let number = sys::call(libc::SYS_openat, open);
         if number < 0 {
-            // Not for want of a number, or of memory, which the new program does not have.
+            // A lack of numbers or memory does not count: the new program will not have it.
             return [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR].contains(&(-number as i32));
         }
         let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
@@ -85,7 +88,7 @@ pub fn can_be_loaded(file: &[u8]) -> bool {
         if !(-4095..0).contains(&page) {
             sys::call(libc::SYS_munmap, [page as usize, 1, 0, 0, 0, 0]);
         }
-        // A file system that is mounted noexec, or a policy.
+        // EPERM and EACCES: a file system mounted noexec, or a security policy.
         page != -(libc::EPERM as isize) && page != -(libc::EACCES as isize)
     }
 }

@@ -1,7 +1,7 @@
-//! The instructions of seccomp filters, and programs that first tell calls by number and arguments.
+//! The instructions of seccomp filters, and programs that first select calls by number and arguments.
 //!
-//! The seccompiler crate is not used: what its compiler makes kills every call of a foreign architecture, and it does not
-//! compare the address of the instruction.
+//! The seccompiler crate does not fit: its filters kill every call of a foreign architecture, and cannot compare the
+//! address of the instruction.
 
 use core::mem::offset_of;
 use core::ops::Range;
@@ -13,7 +13,7 @@ pub const NATIVE: u32 = 62 | 0xc000_0000;
 #[cfg(target_arch = "aarch64")]
 pub const NATIVE: u32 = 183 | 0xc000_0000;
 
-/// The answer that lets a call pass.
+/// The answer that allows a call.
 pub const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
 /// Tests of a [`jump`], unsigned.
@@ -25,19 +25,19 @@ pub const ABOVE: u32 = libc::BPF_JGT;
 /// See [`EQUAL`]: the two have a bit in common.
 pub const ANY_BIT: u32 = libc::BPF_JSET;
 
-/// Where the call's number is.
+/// The offset of the call's number.
 pub const NUMBER: usize = offset_of!(seccomp_data, nr);
-/// Where its architecture is.
+/// The offset of its architecture.
 pub const ARCH: usize = offset_of!(seccomp_data, arch);
-/// Where the halves of the address behind the instruction are, the lower first.
+/// The offsets of the two halves of the return address after the instruction, the lower first.
 pub const ADDRESS: [usize; 2] = halves(offset_of!(seccomp_data, instruction_pointer));
 
-/// Where the halves of an argument (0 to 5) are, the lower first.
+/// Returns the offsets of the two halves of an argument (0 to 5), the lower first.
 pub const fn argument(index: usize) -> [usize; 2] {
     halves(offset_of!(seccomp_data, args) + index * 8)
 }
 
-/// Both architectures are little-endian.
+/// Returns the offsets of the two halves of a word. Both architectures are little-endian.
 const fn halves(at: usize) -> [usize; 2] {
     [at, at + 4]
 }
@@ -47,17 +47,17 @@ pub const fn load(offset: usize) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32, 0, 0)
 }
 
-/// Keeps these bits of what is loaded.
+/// Keeps these bits of the loaded word.
 pub const fn mask(bits: u32) -> sock_filter {
     instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, bits, 0, 0)
 }
 
-/// Tests what is loaded, and jumps over so many instructions.
+/// Tests the loaded word, and skips that many instructions.
 pub const fn jump(test: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
     instruction(libc::BPF_JMP | test | libc::BPF_K, value, if_true, if_false)
 }
 
-/// Jumps over so many instructions.
+/// Skips that many instructions.
 pub const fn skip(instructions: u32) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JA, instructions, 0, 0)
 }
@@ -71,7 +71,7 @@ const fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// What of `code` lies in which 4 GiB: the upper half of its addresses there, and the lower halves of the first and the last.
+/// Splits `code` by 4 GiB: the upper half of the addresses in each, and the lower halves of the first and the last.
 pub fn by_upper_half(code: &Range<usize>) -> impl Iterator<Item = (u32, [u32; 2])> {
     let (start, last) = (code.start, code.end.saturating_sub(1));
     (start >> 32..=last >> 32).map(move |high| {
@@ -80,7 +80,7 @@ pub fn by_upper_half(code: &Range<usize>) -> impl Iterator<Item = (u32, [u32; 2]
     })
 }
 
-/// Ends the program with `action` for an instruction in what [`by_upper_half`] has told.
+/// Ends the program with `action` for an instruction in one piece of [`by_upper_half`].
 pub fn in_range((high, [first, last]): (u32, [u32; 2]), action: u32) -> [sock_filter; SIZE_IN_RANGE] {
     let [lower, upper] = ADDRESS;
     [
@@ -92,48 +92,48 @@ pub fn in_range((high, [first, last]): (u32, [u32; 2]), action: u32) -> [sock_fi
         answer(action),
     ]
 }
-/// How many instructions that takes.
+/// Number of instructions in that.
 pub const SIZE_IN_RANGE: usize = 6;
 
-/// A program in which the calls that are found go on behind it; all others are allowed, as are those of other architectures.
-/// Between any two of its tests the number is loaded.
+/// A program that selects calls. The selected calls continue after it; all others are allowed, as are those of other
+/// architectures. Between any two of its tests, the loaded word is the call's number.
 pub struct Calls {
     program: Vec<sock_filter>,
-    /// Tests by which a call is found, if they hold: how far they jump is not known before the end.
+    /// Tests that select a call if they hold. The length of their jumps is unknown until the end.
     found: Vec<usize>,
 }
 
 impl Calls {
-    /// One that finds no call yet.
+    /// Returns a program that selects no call yet.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Calls {
         let program = vec![load(ARCH), jump(EQUAL, NATIVE, 1, 0), answer(ALLOW), load(NUMBER)];
         Calls { program, found: Vec::new() }
     }
 
-    /// Adds tests of one's own.
+    /// Adds the caller's own tests.
     pub fn add(&mut self, instructions: &[sock_filter]) {
         self.program.extend_from_slice(instructions);
     }
 
-    /// The call is found if this holds of what is loaded.
+    /// Selects the call if this test of the loaded word holds.
     pub fn found_if(&mut self, test: u32, value: u32) {
         self.found.push(self.program.len());
         self.add(&[jump(test, value, 0, 0)]);
     }
 
-    /// Finds `number`, whatever the arguments.
+    /// Selects `number`, whatever the arguments.
     pub fn always(&mut self, number: i64) {
         self.found_if(EQUAL, number as u32);
     }
 
-    /// Finds the numbers from `first` to `last`.
+    /// Selects the numbers from `first` to `last`.
     pub fn all(&mut self, first: i64, last: i64) {
         self.add(&[jump(ABOVE, last as u32, 1, 0)]);
         self.found_if(AT_LEAST, first as u32);
     }
 
-    /// Finds these numbers if the lower half of this argument is in `range`.
+    /// Selects these numbers if the lower half of this argument is in `range`.
     pub fn within(&mut self, numbers: &[i64], index: usize, range: Range<i32>) {
         let [lower, _] = argument(index);
         for (place, number) in numbers.iter().enumerate() {
@@ -144,7 +144,7 @@ impl Calls {
         self.add(&[load(NUMBER)]);
     }
 
-    /// The program, to whose end come the calls that are found.
+    /// Returns the program. The selected calls continue at its end.
     pub fn end(mut self) -> Vec<sock_filter> {
         self.add(&[answer(ALLOW)]);
         for at in self.found {

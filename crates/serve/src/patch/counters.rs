@@ -1,12 +1,12 @@
-//! How often each instruction has trapped, counted without a lock in signal handlers.
+//! Number of traps of each instruction, counted without a lock in signal handlers.
 
 use super::COUNTED;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// How often an instruction has to trap before it is patched.
+/// Number of traps after which an instruction is patched.
 const TRAPS: u32 = 64;
 
-/// How often the instruction with the return address `behind` has trapped.
+/// Number of traps of the instruction with the return address `behind`.
 struct Counter {
     behind: AtomicUsize,
     traps: AtomicU32,
@@ -15,12 +15,12 @@ struct Counter {
 static COUNTERS: [Counter; COUNTED] =
     [const { Counter { behind: AtomicUsize::new(0), traps: AtomicU32::new(0) } }; COUNTED];
 
-/// Counts a trap of the instruction before `behind`: whether it is time to patch it. Async-signal-safe.
+/// Counts a trap of the instruction before `behind`; true when it is time to patch it. Async-signal-safe.
 pub fn count(behind: usize) -> bool {
     counter(behind).is_some_and(|counter| counter.traps.fetch_add(1, Ordering::Relaxed) + 1 == TRAPS)
 }
 
-/// Its next traps count from the beginning.
+/// Restarts the count of the instruction before `behind`.
 pub fn restart(behind: usize) {
     if let Some(counter) = counter(behind) {
         counter.traps.store(0, Ordering::Relaxed);
@@ -37,8 +37,7 @@ fn counter(behind: usize) -> Option<&'static Counter> {
     })
 }
 
-/// Gives up the counters of instructions that are not mapped any more; those to which `starts_anew` applies count from the
-/// beginning.
+/// Frees the counters of instructions that are no longer mapped. Restarts those for which `starts_anew` is true.
 pub fn forget(is_mapped: impl Fn(usize) -> bool, starts_anew: impl Fn(usize) -> bool) {
     for counter in &COUNTERS {
         let behind = counter.behind.load(Ordering::Relaxed);

@@ -1,27 +1,27 @@
-//! Instructions out of bytes.
+//! Decodes instructions.
 
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode};
 
 /// `syscall`.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// How many bytes before a place decoding starts, at each place in turn, to see whether an instruction begins there.
+/// Distances, in bytes, before a place from which decoding starts, to see if an instruction begins at that place.
 pub const STARTS: core::ops::Range<usize> = 16..48;
 /// The most bytes of one instruction.
 pub const LONGEST_INSTRUCTION: usize = 15;
 
-/// The instruction at `at`, if the bytes there are one.
+/// Returns the instruction at `at`, if the bytes there are one.
 pub fn decode(code: &[u8], at: usize) -> Option<Instruction> {
     let end = code.len().min(at + LONGEST_INSTRUCTION);
     InstDecoder::default().decode_slice(&code[at..end]).ok()
 }
 
-/// How many bytes it has.
+/// Returns the instruction's length in bytes.
 pub fn length(instruction: &Instruction) -> usize {
     instruction.len().to_const() as usize
 }
 
-/// Whether it is a no-operation of any length.
+/// True for a no-operation of any length.
 pub fn does_nothing(instruction: &Instruction) -> bool {
     instruction.opcode() == Opcode::NOP
 }

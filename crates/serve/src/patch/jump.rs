@@ -1,8 +1,8 @@
 //! A jump of five bytes in place of one instruction, and memory in its reach.
 //!
-//! It has to be written into the bytes of one instruction that lie within one aligned word of eight. Where these are fewer, what
-//! follows stays as it is and becomes the upper part of the distance: the island is put where that leads to, which mostly is an
-//! empty part of the address space (instruction punning).
+//! The jump is written into the bytes of one instruction that lie within one aligned word of eight. If these are
+//! fewer than five, the bytes after them stay, and become the upper part of the distance. The island is then put
+//! where that distance leads, which is mostly an empty part of the address space (instruction punning).
 
 use super::decode::SYSCALL;
 use super::run::Start;
@@ -11,50 +11,51 @@ use anyring_engine::log;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a page.
+/// The size of a page, in bytes.
 pub const PAGE: usize = 4096;
 /// The bytes of `jmp rel32`.
 pub const JUMP: usize = 5;
-/// Of what the address of an island is a multiple.
+/// The alignment of an island's address.
 pub const ALIGNMENT: usize = 8;
 
-/// A jump to an island that is yet to be built.
+/// A jump to an island that is not built yet.
 #[derive(Debug)]
 pub struct Jump {
     /// The address of the instruction that it replaces.
     pub from: usize,
-    /// How many of its bytes are written; the others are there.
+    /// Number of its bytes that are written; the others are in the code already.
     pub written: usize,
-    /// The smallest distance that is possible, and the number of them.
+    /// The smallest possible distance, and the number of possible ones.
     distance: isize,
     window: usize,
 }
 
 impl Jump {
-    /// The jump at `start`, before the `syscall` at the offset `site`, in `code`, which begins at the address `base`. `None` where
-    /// no island could be: its distance is not to be in `avoided`.
+    /// Returns the jump at `start`, before the `syscall` at the offset `site`, in `code`, which begins at the address
+    /// `base`. `None` if no island could be placed. Its distance must not be in `avoided`.
     pub fn new(code: &[u8], base: usize, start: &Start, site: usize, avoided: &Range<isize>) -> Option<Self> {
         let from = base + start.offset;
         let written = start.length.min(JUMP).min(8 - from % 8);
         if written == JUMP {
             return Some(Self { from, written, distance: 0, window: usize::MAX });
         }
-        // The bytes that stay must never change: they belong to this patch, down to the `syscall`.
+        // The bytes that stay must never change. So they must belong to this patch, which ends with the `syscall`.
         if written < 2 || start.offset + JUMP > site + SYSCALL.len() {
             return None;
         }
         Self::with_rest(code, base, start.offset, written, avoided)
     }
 
-    /// The jump in place of the `syscall` at `offset` itself: of its five bytes only these two are written, so that a thread
-    /// which the kernel sends back behind the `syscall` finds what was there. `None` where no island could be.
+    /// Returns the jump in place of the `syscall` at `offset` itself; `None` if no island could be placed. Only two
+    /// of its five bytes are written. A thread that the kernel returns to the place after the `syscall` finds the
+    /// original bytes there.
     pub fn in_place(code: &[u8], base: usize, offset: usize, avoided: &Range<isize>) -> Option<Self> {
         let is_in_one_word = (base + offset) % 8 <= 8 - SYSCALL.len();
         let is_there = code.get(offset..offset + SYSCALL.len()) == Some(&SYSCALL) && code.len() >= offset + JUMP;
         (is_in_one_word && is_there).then(|| Self::with_rest(code, base, offset, SYSCALL.len(), avoided)).flatten()
     }
 
-    /// The jump at `offset` of which the first `written` bytes are written.
+    /// Returns the jump at `offset` that writes only the first `written` bytes.
     fn with_rest(code: &[u8], base: usize, offset: usize, written: usize, avoided: &Range<isize>) -> Option<Self> {
         let mut distance = [0; 4];
         distance[written - 1..].copy_from_slice(&code[offset + written..offset + JUMP]);
@@ -63,9 +64,9 @@ impl Jump {
         (!avoided.contains(&distance)).then_some(Self { from: base + offset, written, distance, window })
     }
 
-    /// Where the `syscall` at the offset `site` can be patched at one of `starts`, in order of preference: where every call comes
-    /// by; where the island may be anywhere, or below the program; as late as possible, since what is before is passed by
-    /// computed branches as well.
+    /// Returns the jumps at `starts` that can patch the `syscall` at the offset `site`, best first. The best is one
+    /// that every call passes. Then one whose island may be anywhere, or below the program. Then the latest: computed
+    /// branches, too, may skip the code before.
     pub fn before(code: &[u8], base: usize, starts: &[Start], site: usize, avoided: &Range<isize>) -> Vec<Jump> {
         let jump = |start| Some((start, Jump::new(code, base, start, site, avoided)?));
         let mut possible: Vec<(&Start, Jump)> = starts.iter().filter_map(jump).collect();
@@ -73,17 +74,18 @@ impl Jump {
         possible.into_iter().map(|(_, jump)| jump).collect()
     }
 
-    /// Whether the island may be anywhere in reach.
+    /// True if the island may be anywhere in reach.
     pub fn is_free(&self) -> bool {
         self.written == JUMP
     }
 
-    /// Whether the island has to be above, where memory grows.
+    /// True if the island has to be above, where memory grows.
     pub fn leads_up(&self) -> bool {
         self.distance > 0
     }
 
-    /// Where the island may be tried, the best places first. Rather below: above the program itself its heap grows.
+    /// Returns the places to try for the island, best first. Those below come first: the heap grows above the
+    /// program.
     pub fn places(&self) -> Vec<usize> {
         const STEP: usize = 1 << 20;
         const REACH: usize = (1 << 31) - 2 * STEP;
@@ -103,7 +105,7 @@ impl Jump {
         (0..tries).map(|index| first.next_multiple_of(alignment) + index * step).collect()
     }
 
-    /// Whether its bytes that stay let it lead to `island`.
+    /// True if the bytes that stay let the jump lead to `island`.
     pub fn leads_from(&self, island: usize) -> bool {
         let distance = (island as isize).wrapping_sub((self.from + JUMP) as isize);
         i32::try_from(distance).is_ok()
@@ -111,7 +113,7 @@ impl Jump {
                 || (self.distance..).contains(&distance) && distance - self.distance < self.window as isize)
     }
 
-    /// The bytes that make it lead to `island`, of which [`Jump::written`] are to be written.
+    /// Returns the bytes that make the jump lead to `island`. The first [`Jump::written`] of them are written.
     pub fn bytes(&self, island: usize) -> [u8; JUMP] {
         let distance = (island as isize - (self.from + JUMP) as isize) as i32; // `places` are in reach
         let [a, b, c, d] = distance.to_le_bytes();
@@ -121,7 +123,7 @@ impl Jump {
     /// Makes the program jump to `island`.
     ///
     /// # Errors
-    /// Why nothing has changed.
+    /// The reason why nothing has changed.
     pub fn store(&self, island: usize) -> Result<(), &'static str> {
         let (word, shift) = (self.from & !7, self.from % 8);
         let new = self.bytes(island);
@@ -130,7 +132,7 @@ impl Jump {
             // SAFETY: the page holds code of the object, which stays readable and executable throughout.
             unsafe { sys::call(libc::SYS_mprotect, [start, PAGE, protection as usize, 0, 0, 0]) == 0 }
         };
-        // SAFETY: the bytes of the jump belong to code that the caller has looked through.
+        // SAFETY: the bytes of the jump belong to code that the caller has examined.
         let there = unsafe { core::slice::from_raw_parts(self.from as *const u8, JUMP) };
         if there[self.written..] != new[self.written..] {
             return Err("the bytes behind it have changed meanwhile");
@@ -138,7 +140,7 @@ impl Jump {
         if !protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
             return Err("its page cannot be made writable");
         }
-        // SAFETY: eight aligned bytes of the page that was just made writable. What others do with them is fetching.
+        // SAFETY: eight aligned bytes of the page that was just made writable. Other threads only fetch them.
         let code = unsafe { AtomicU64::from_ptr(word as *mut u64) };
         let old = code.load(Ordering::Relaxed);
         let mut bytes = old.to_le_bytes();
@@ -152,7 +154,7 @@ impl Jump {
     }
 }
 
-/// The pages of an island of `bytes` at `address`: their start, and how many bytes they have.
+/// Returns the pages of an island of `bytes` at `address`: their start, and their size in bytes.
 pub fn pages(address: usize, bytes: usize) -> (usize, usize) {
     let start = address & !(PAGE - 1);
     (start, (address + bytes).next_multiple_of(PAGE) - start)
@@ -164,8 +166,8 @@ pub fn map_at(address: usize, bytes: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let args = [start, size, protection as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: a new private mapping, which replaces none. A kernel older than MAP_FIXED_NOREPLACE takes the address as
-    // a hint; what it mapped elsewhere is unmapped again.
+    // SAFETY: a new private mapping, which replaces none. A kernel without MAP_FIXED_NOREPLACE takes the address as a
+    // hint; a mapping elsewhere is unmapped again.
     unsafe {
         let mapped = sys::call(libc::SYS_mmap, args);
         if mapped > 0 && mapped as usize != start {
@@ -175,18 +177,18 @@ pub fn map_at(address: usize, bytes: usize) -> bool {
     }
 }
 
-/// Makes the pages of an island code; false if that is refused.
+/// Makes the pages of an island executable; false if that is refused.
 pub fn make_executable(address: usize, bytes: usize) -> bool {
     let (start, size) = pages(address, bytes);
     let protection = (libc::PROT_READ | libc::PROT_EXEC) as usize;
-    // SAFETY: the pages that `map_at` has mapped, to which nothing leads yet.
+    // SAFETY: the pages that `map_at` has mapped, and to which no jump leads yet.
     unsafe { sys::call(libc::SYS_mprotect, [start, size, protection, 0, 0, 0]) == 0 }
 }
 
-/// Unmaps an island to which nothing leads.
+/// Unmaps an island to which no jump leads.
 pub fn unmap(address: usize, bytes: usize) {
     let (start, size) = pages(address, bytes);
-    // SAFETY: the caller vouches that nothing leads there.
+    // SAFETY: the caller vouches that no jump leads there.
     unsafe { sys::call(libc::SYS_munmap, [start, size, 0, 0, 0, 0]) };
 }
 
@@ -197,7 +199,8 @@ mod tests {
     const BASE: usize = 0x5555_5555_4000;
     const AVOIDED: Range<isize> = -(1 << 20)..1 << 26;
 
-    /// The jump at an instruction of `length` bytes at `offset` in code of the bytes 0, 1, ..., before the `syscall` at 60.
+    /// Returns the jump at an instruction of `length` bytes at `offset`, in code of the bytes 0, 1, ..., before the
+    /// `syscall` at 60.
     fn jump(offset: usize, length: usize) -> Option<Jump> {
         let code: Vec<u8> = (0..64).collect();
         Jump::new(&code, BASE, &Start { offset, length, is_passed: false }, 60, &AVOIDED)
@@ -215,7 +218,8 @@ mod tests {
 
     #[test]
     fn bytes_that_stay_say_where_it_leads() {
-        // Two bytes that stay, since the word ends, or the instruction: the byte before the last counts 64 Ki, the last 16 Mi.
+        // Two bytes that stay, since the word ends, or the instruction. The byte before the last counts 64 Ki, the
+        // last 16 Mi.
         for (offset, length, written) in [(21, 6, 3), (16, 3, 3), (20, 7, 4), (17, 4, 4), (22, 5, 2)] {
             let jump = jump(offset, length).expect("a window");
             assert_eq!(jump.written, written);
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_jump_is_not_written_where_its_other_bytes_may_change_or_lead_nearby() {
-        // One byte alone; bytes behind the `syscall`.
+        // One byte alone; bytes after the `syscall`.
         assert!(jump(23, 5).is_none() && jump(16, 1).is_none());
         assert!(jump(57, 3).is_some() && jump(58, 2).is_none());
         // mov $426, %eax: its zeroes would lead to within 16 MiB. A negative distance leads down, but not below 1 MiB.
@@ -249,14 +253,14 @@ mod tests {
 
     #[test]
     fn a_syscall_itself_is_replaced_by_two_bytes() {
-        // cmp $-4095, %rax behind it: 0x013d48 times 256.
+        // cmp $-4095, %rax after it: 0x013d48 times 256.
         let code = [&[0x90; 4][..], &SYSCALL, &[0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff]].concat();
         let jump = Jump::in_place(&code, BASE, 4, &(-(1 << 20)..1 << 20)).expect("a window");
         assert_eq!(jump.written, 2);
         let place = jump.places()[0];
         assert!((0x013d_4800..0x013d_4900).contains(&(place - (BASE + 4 + JUMP))));
         assert_eq!(jump.bytes(place)[2..], code[6..9]);
-        // Too close; across words; nothing behind it; not there.
+        // Too close; across words; nothing after it; not there.
         assert!(Jump::in_place(&code, BASE, 4, &AVOIDED).is_none());
         assert!(Jump::in_place(&code, BASE + 3, 4, &(0..1)).is_none());
         assert!(Jump::in_place(&code[..8], BASE, 4, &(0..1)).is_none());

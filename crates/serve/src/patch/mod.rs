@@ -1,11 +1,11 @@
-//! Trapped instructions that become jumps: what the preloaded library and the guest host do alike (decision 27).
+//! Trapped instructions that become jumps: shared by the preloaded library and the guest host (decision 27).
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `ahead.rs` | those that are replaced before they run, since a filter kills for them |
-//! | `counters.rs` | which instruction has trapped often enough |
-//! | `scan.rs` | where the instructions are |
-//! | `decode.rs`, `run.rs` | what of the code before it may be done elsewhere |
+//! | `ahead.rs` | instructions replaced before they run, because a filter kills for them |
+//! | `counters.rs` | when an instruction has trapped often enough |
+//! | `scan.rs` | finds the instructions |
+//! | `decode.rs`, `run.rs` | which of the instructions before may run elsewhere |
 //! | `jump.rs` | the jump, and memory that it reaches |
 //! | `between.rs` | code for tests |
 //! | `origin.rs` | which instructions were moved where |
@@ -20,5 +20,5 @@ pub mod origin;
 pub mod run;
 pub mod scan;
 
-/// How many instructions are counted, and how many may be patched; others keep trapping.
+/// Number of instructions that are counted, and that may be patched; others keep trapping.
 pub const COUNTED: usize = 64;

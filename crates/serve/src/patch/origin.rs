@@ -1,21 +1,21 @@
-//! Which instructions the islands have copies of.
+//! The instructions that the islands have copies of.
 
 use super::decode::SYSCALL;
 use super::jump::JUMP;
 use super::COUNTED;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Where the instructions at the beginning of an island come from.
+/// The origin of the instructions at the beginning of an island.
 struct Origin {
-    /// Its address, or 0 before the first use.
+    /// The island's address, or 0 before the first use.
     island: AtomicUsize,
-    /// What is mapped there, as the caller tells objects apart.
+    /// The mapped object there, in the caller's numbering.
     object: AtomicU64,
     length: AtomicUsize,
     address: AtomicUsize,
 }
 
-/// As many as instructions are counted. Filled under the caller's lock.
+/// One for each counted instruction. Filled under the caller's lock.
 static ORIGINS: [Origin; COUNTED] = [const {
     Origin {
         island: AtomicUsize::new(0),
@@ -25,8 +25,8 @@ static ORIGINS: [Origin; COUNTED] = [const {
     }
 }; COUNTED];
 
-/// Notes that the island begins with a copy of `length` bytes from `address`, of `object`: none if the jump is in place of the
-/// `syscall` itself. False if there are too many.
+/// Notes that the island begins with a copy of `length` bytes from `address`, in `object`. `length` is 0 if the jump
+/// replaces the `syscall` itself. False if there are too many.
 pub fn note_origin(object: u64, island: usize, length: usize, address: usize) -> bool {
     let Some(free) = ORIGINS.iter().find(|origin| origin.island.load(Ordering::Relaxed) == 0) else { return false };
     free.object.store(object, Ordering::Relaxed);
@@ -37,7 +37,7 @@ pub fn note_origin(object: u64, island: usize, length: usize, address: usize) ->
     true
 }
 
-/// The place of the program's instruction of which an island has a copy at `address`.
+/// Returns the address of the program's instruction whose copy in an island is at `address`.
 pub fn origin_of(address: usize) -> Option<usize> {
     ORIGINS.iter().find_map(|origin| {
         // Acquire pairs with the Release in `note_origin`.
@@ -47,7 +47,8 @@ pub fn origin_of(address: usize) -> Option<usize> {
     })
 }
 
-/// Puts what the program had in place of jumps to islands into `code`, a copy of what is at the address `base`.
+/// Puts the program's original instructions back into `code`, a copy of the code at the address `base`, in place of
+/// jumps to islands.
 pub fn restore(code: &mut [u8], base: usize) {
     for origin in &ORIGINS {
         // Acquire pairs with the Release in `note_origin`.
@@ -57,7 +58,7 @@ pub fn restore(code: &mut [u8], base: usize) {
         let behind = base.wrapping_add(offset).wrapping_add(JUMP);
         let Some([0xe9, distance @ ..]) = code.get(offset..offset.saturating_add(JUMP)) else { continue };
         let distance = i32::from_le_bytes(distance.try_into().expect("four bytes"));
-        // Something else is there after dlclose(3).
+        // After dlclose(3) other code may be there.
         if island == 0 || behind.wrapping_add_signed(distance as isize) != island {
             continue;
         }
@@ -72,15 +73,15 @@ pub fn restore(code: &mut [u8], base: usize) {
     }
 }
 
-/// The addresses of all islands, with the identity of what is mapped where they come from.
+/// Returns the addresses of all islands, each with the identity of the object that it comes from.
 pub fn islands() -> impl Iterator<Item = (usize, u64)> {
     // Acquire pairs with the Release in `note_origin`.
     let all = ORIGINS.iter().map(|origin| (origin.island.load(Ordering::Acquire), &origin.object));
     all.filter(|(island, _)| *island != 0).map(|(island, object)| (island, object.load(Ordering::Relaxed)))
 }
 
-/// The island of `bytes` that has this address: where it begins, how many bytes were moved there, and from where.
-/// Async-signal-safe.
+/// Finds the island of `bytes` that contains this address. Returns where it begins, the number of bytes that were
+/// moved there, and their original address. Async-signal-safe.
 pub fn island_at(address: usize, bytes: usize) -> Option<(usize, usize, usize)> {
     ORIGINS.iter().find_map(|origin| {
         // Acquire pairs with the Release in `note_origin`.
@@ -90,7 +91,7 @@ pub fn island_at(address: usize, bytes: usize) -> Option<(usize, usize, usize)> 
     })
 }
 
-/// Whether a jump at `from` would share bytes with another that leads to an island.
+/// True if a jump at `from` would share bytes with another that leads to an island.
 pub fn overlaps(from: usize) -> bool {
     ORIGINS.iter().any(|origin| {
         let other = origin.address.load(Ordering::Relaxed);
@@ -98,7 +99,7 @@ pub fn overlaps(from: usize) -> bool {
     })
 }
 
-/// Forgets an island to which nothing leads.
+/// Forgets an island to which no jump leads.
 pub fn forget(island: usize) {
     for origin in &ORIGINS {
         if origin.island.load(Ordering::Relaxed) == island {

@@ -1,4 +1,5 @@
-//! The instructions directly before a `syscall` that do the same at another address: where its patch may begin.
+//! The instructions directly before a `syscall` that do the same at another address: places where its patch may
+//! begin.
 
 use super::decode::{decode, length, STARTS, SYSCALL};
 use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSpec};
@@ -6,23 +7,24 @@ use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSp
 /// The most bytes before a `syscall` that are moved to an island.
 pub const MOVED_AT_MOST: usize = 48;
 
-/// How many bytes on both sides of a `syscall` are looked through for branches.
+/// Number of bytes on both sides of a `syscall` that are searched for branches.
 pub const AROUND: usize = 4096;
 
-/// An instruction from which on everything up to the `syscall` may be done elsewhere.
+/// An instruction at which a patch may begin: it and all up to the `syscall` may run elsewhere.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Where it begins in the code.
+    /// The offset in the code at which it begins.
     pub offset: usize,
-    /// The bytes of this one instruction.
+    /// The length of this one instruction, in bytes.
     pub length: usize,
-    /// Whether a branch of the code around leads behind it, so that a patch there does not see every call.
+    /// True if a branch nearby leads to an instruction after it, so that a patch there does not see every call.
     pub is_passed: bool,
 }
 
-/// Where the `syscall` at `offset` may be patched, the last place first. With `memory` false nothing that reads or writes
-/// memory is moved. Into the middle of none of the instructions leads a branch of the code around. `code` is as the program
-/// has it, without patches of ours ([`super::origin::restore`]): a jump is not as long as what it replaced.
+/// Returns the places where the `syscall` at `offset` may be patched, the last place first. Without `memory`, no
+/// instruction that reads or writes memory is moved. No branch of the code nearby leads into the middle of these
+/// instructions. `code` is the program's original code, without patches of ours ([`super::origin::restore`]): a jump
+/// differs in length from what it replaced.
 pub fn starts(code: &[u8], offset: usize, memory: bool) -> Vec<Start> {
     if code.get(offset..offset + SYSCALL.len()) != Some(&SYSCALL) {
         return Vec::new();
@@ -46,7 +48,7 @@ pub fn starts(code: &[u8], offset: usize, memory: bool) -> Vec<Start> {
     starts
 }
 
-/// The offsets in `within` at which an instruction begins by the judgement of three of four starting points before it.
+/// Returns the offsets in `within` at which an instruction begins, as three of four starting points before it agree.
 fn boundaries(code: &[u8], within: core::ops::Range<usize>) -> Vec<usize> {
     let mut votes = [0; MOVED_AT_MOST];
     let mut tried = 0;
@@ -65,7 +67,7 @@ fn boundaries(code: &[u8], within: core::ops::Range<usize>) -> Vec<usize> {
     within.clone().filter(agreed).collect()
 }
 
-/// Which of the offsets `within` a branch of the code around leads to.
+/// Returns the offsets `within` to which branches of the code nearby lead.
 fn branch_targets(code: &[u8], within: core::ops::Range<usize>) -> Vec<usize> {
     let end = code.len().min(within.end + AROUND);
     let mut at = within.start.saturating_sub(AROUND);
@@ -89,8 +91,8 @@ fn branch_targets(code: &[u8], within: core::ops::Range<usize>) -> Vec<usize> {
     targets
 }
 
-/// Whether an instruction moves or computes something in the same way at any address. Where it may fault that has to be
-/// told by its own address, which `memory` says somebody does ([`super::origin::origin_of`]).
+/// True if an instruction moves or computes something in the same way at any address. If it may fault, the fault must
+/// be reported at its own address; `memory` says that the caller does that ([`super::origin::origin_of`]).
 fn may_move(instruction: &Instruction, memory: bool) -> bool {
     if instruction.opcode() == Opcode::NOP {
         return true;
@@ -135,7 +137,8 @@ fn is_immediate(operand: &Operand) -> bool {
         || matches!(operand, ImmediateU8 { .. } | ImmediateU16 { .. } | ImmediateU32 { .. } | ImmediateU64 { .. })
 }
 
-/// Whether the address of an operand in memory is made of general registers: not of the instruction's own.
+/// True if the address of an operand in memory depends on general registers only, and not on the instruction's own
+/// address.
 fn is_relative_to_registers(operand: &Operand) -> bool {
     let general = |reg: RegSpec| reg.class() == register_class::Q;
     match *operand {
@@ -155,8 +158,8 @@ mod tests {
     /// mov $426,%eax
     const LOAD: [u8; 5] = [0xb8, 0xaa, 0x01, 0, 0];
 
-    /// The distances from the `syscall` behind `middle` of the places where it may be patched, and of those that a branch
-    /// passes by; before it is plain code that may not be moved.
+    /// Returns the distances from the `syscall` after `middle` of the places where it may be patched, and of those
+    /// that a branch passes by. The code before `middle` is plain and may not be moved.
     fn distances(middle: &[u8], memory: bool) -> (Vec<usize>, Vec<usize>) {
         // push %rbx; mov %rdi,%rbx; pop %rbx; call far away
         let plain = [0x53, 0x48, 0x89, 0xfb, 0x5b, 0xe8, 0, 0, 0x10, 0];

@@ -1,8 +1,9 @@
 //! Finds `syscall` instructions in code.
 //!
-//! The two bytes 0f 05 also occur inside other instructions and in data between functions. So each candidate is decoded: x86
-//! code falls back into step within a few instructions wherever one starts, so from most starting points before a real
-//! instruction the decoder arrives exactly at it, and what follows decodes as well.
+//! The two bytes 0f 05 also occur inside other instructions and in data between functions. So each candidate is
+//! decoded. x86 code falls back into step within a few instructions, wherever decoding starts. From most starting
+//! points before a real instruction the decoder therefore arrives exactly at it, and the bytes after it decode as
+//! well.
 
 use super::decode::{decode, length, LONGEST_INSTRUCTION, STARTS, SYSCALL};
 use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
@@ -10,11 +11,11 @@ use anyring_engine::{alloc, Errno};
 use memchr::arch::x86_64::sse2::packedpair::Finder;
 use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSpec};
 
-/// How many bytes after it have to be code.
+/// Number of bytes after it that have to be code.
 const AFTER: usize = 24;
 
-/// Where the two bytes are. The plain SSE2 searcher that every x86-64 has: choosing a better one takes several CPUID
-/// instructions, which on a virtual machine cost more than most programs' code takes to search.
+/// Returns the offsets of the two bytes. The plain SSE2 searcher exists on every x86-64. The choice of a better one
+/// takes several CPUID instructions. On a virtual machine these cost more than the search in most programs' code.
 fn candidates(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let finder = Finder::new(&SYSCALL);
     let mut from = 0;
@@ -30,19 +31,19 @@ fn candidates(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// The confirmed instructions of some code.
+/// Returns the confirmed instructions of some code.
 pub fn sites(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
     candidates(code).filter_map(|offset| examine(code, offset))
 }
 
 /// A confirmed instruction.
 pub struct Site {
-    /// Where it is in the code.
+    /// The offset in the code.
     pub offset: usize,
     /// The system call's number, where the instructions before it load a constant.
     pub number: Option<u64>,
-    /// Whether hardly any starting point before it says otherwise: a trap proves itself, what is replaced before it must not be a
-    /// part of another instruction.
+    /// True if nearly all starting points before it agree. A trap proves an instruction; one that is replaced before
+    /// it runs must not be part of another.
     is_sure: bool,
 }
 
@@ -60,20 +61,20 @@ impl Site {
 
 const _: () = assert!(NR_IO_URING_SETUP == 0x1a9 && NR_IO_URING_REGISTER == 0x1ab);
 
-/// Whether a call of this number is io_uring's.
+/// True if a call of this number is io_uring's.
 pub fn is_number_of_rings(number: u64) -> bool {
     (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number)
 }
 
 /// An instruction that may make a call on rings.
 pub struct OfRings {
-    /// Where it is in the code.
+    /// The offset in the code.
     pub offset: usize,
-    /// Whether it loads one of their numbers itself, or has its number from elsewhere and one of theirs is near.
+    /// True if it loads one of their numbers itself, or has its number from elsewhere and one of theirs is near.
     pub is_likely: bool,
 }
 
-/// The instructions that may make a call on rings: likely ones first.
+/// Returns the instructions that may make a call on rings, likely ones first.
 ///
 /// # Errors
 /// NOMEM.
@@ -86,12 +87,12 @@ pub fn of_rings(code: &[u8]) -> Result<Vec<OfRings>, Errno> {
     Ok(found)
 }
 
-/// Whether one of io_uring's numbers is in the code around, so far as one function may reach.
+/// True if one of io_uring's numbers is in the code nearby, as far as one function may reach.
 pub fn rings_number_is_near(code: &[u8], site: &Site) -> bool {
     around(code, site).windows(4).any(|bytes| bytes[1..] == [1, 0, 0] && (0xa9..=0xab).contains(&bytes[0]))
 }
 
-/// The code around an instruction, so far as one function may reach.
+/// Returns the code around an instruction, as far as one function may reach.
 pub fn around<'a>(code: &'a [u8], site: &Site) -> &'a [u8] {
     const FUNCTION: usize = 32 * 1024;
     &code[site.offset.saturating_sub(FUNCTION)..code.len().min(site.offset + FUNCTION)]
@@ -104,8 +105,8 @@ fn examine(code: &[u8], offset: usize) -> Option<Site> {
     arrivals(code, offset)
 }
 
-/// The instruction at `offset`, if most starting points before it agree that one begins there, with the constant that eax then
-/// holds, if it is known.
+/// Returns the instruction at `offset`, if most starting points before it agree that one begins there. It has the
+/// constant that eax then holds, if that is known.
 fn arrivals(code: &[u8], offset: usize) -> Option<Site> {
     let (mut agree, mut tried) = (0, 0);
     let mut number = None;
@@ -117,13 +118,13 @@ fn arrivals(code: &[u8], offset: usize) -> Option<Site> {
             number = loaded;
         }
     }
-    // At the very beginning of a segment there is nothing to judge by.
+    // At the very beginning of a segment there are no starting points.
     let is_sure = agree * 8 >= tried * 7;
     (agree * 2 >= tried).then_some(Site { offset, number, is_sure })
 }
 
-/// Decodes from `from` until `until`: whether an instruction begins exactly there, and the constant that eax then
-/// holds, if it is known.
+/// Decodes from `from` to `until`. Returns true if an instruction begins exactly there, and the constant that eax
+/// then holds, if that is known.
 fn walk(code: &[u8], from: usize, until: usize) -> (bool, Option<u64>) {
     let mut at = from;
     let mut number = None;
@@ -144,7 +145,7 @@ fn walk(code: &[u8], from: usize, until: usize) -> (bool, Option<u64>) {
     (at == until, number)
 }
 
-/// Whether code follows, as far as the function goes on.
+/// True if the bytes from `from` on are code, as far as the function goes on.
 fn code_follows(code: &[u8], from: usize) -> bool {
     let mut at = from;
     while at < code.len().min(from + AFTER) {
@@ -160,8 +161,8 @@ fn code_follows(code: &[u8], from: usize) -> bool {
     true
 }
 
-/// The constant that eax then holds at `until` if it was loaded into another register before, as far as the code before is gone
-/// through in order.
+/// Returns the constant that eax holds at `until`, if it was loaded into another register and copied. Decodes the
+/// code before once, in order.
 fn copied_number(code: &[u8], until: usize) -> Option<u64> {
     const BEFORE: usize = 256;
     let mut at = until.saturating_sub(BEFORE);
@@ -191,7 +192,7 @@ fn copied_number(code: &[u8], until: usize) -> Option<u64> {
     constants[0].filter(|_| at == until)
 }
 
-/// What `instruction` does to rax: `None` nothing, `Some(None)` something, `Some(Some(n))` loads the constant n.
+/// Returns the effect of `instruction` on rax: `None` none, `Some(None)` some, `Some(Some(n))` loads the constant n.
 fn effect_on_rax(instruction: &Instruction) -> Option<Option<u64>> {
     let rax = [RegSpec::rax(), RegSpec::eax(), RegSpec::ax(), RegSpec::al(), RegSpec::ah()];
     if matches!(instruction.opcode(), Opcode::CALL | Opcode::SYSCALL | Opcode::CPUID) {
@@ -238,7 +239,7 @@ mod tests {
         // mov $0xe7, %esi; jmp; mov %esi, %eax; syscall, as in glibc's _exit(2), near another
         let exit = [0xbe, 0xe7, 0, 0, 0, 0xeb, 0, 0x89, 0xf0, 0x0f, 0x05];
         assert_eq!(of_rings(&[&exit[..], &enter].concat(), 9), Some((9, false)));
-        // The bytes in a loop of V8's: movzbl 5(%rdi,%rcx,1), %edx; mov %dl, 5(%rsi,%rcx,1) and its like.
+        // The bytes of a loop in V8: movzbl 5(%rdi,%rcx,1), %edx; mov %dl, 5(%rsi,%rcx,1) and the like.
         let copy = |at: u8| [0x0f, 0xb6, 0x54, 0x0f, at, 0x88, 0x54, 0x0e, at];
         let copies = [1, 2, 3, 4, 5, 6, 7].map(copy).concat();
         assert_eq!(of_rings(&copies, 9 * 4 + 3), None);

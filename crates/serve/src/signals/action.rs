@@ -1,6 +1,7 @@
-//! The program's own actions, and what is really installed for them.
+//! The program's own actions, and the actions that are really installed for them.
 //!
-//! Whoever takes signals over holds [`Lock`]; what changes one action does without, as the handler of a signal that reads it.
+//! A thread that takes signals over holds [`Lock`]. Code that changes one action takes no lock, and neither does a
+//! signal handler that reads it.
 
 use super::{bit, guarded, mask, way, GUARDABLE};
 use crate::sys;
@@ -11,12 +12,12 @@ use core::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub use crate::sys::{set_mask, thread_lives};
 
-/// SIG_DFL and SIG_IGN as the kernel holds them.
+/// SIG_DFL as the kernel holds it.
 pub const SIG_DFL: u64 = libc::SIG_DFL as u64;
-/// See [`SIG_DFL`].
+/// SIG_IGN as the kernel holds it.
 pub const SIG_IGN: u64 = libc::SIG_IGN as u64;
-/// Flag of an action that names the code which ends the handler. On x86-64 every action does; on aarch64 the kernel has such
-/// code, and libc names none.
+/// The flag of an action that names the code which ends the handler. On x86-64 every action does. On aarch64 the
+/// kernel has such code, and libc names none.
 const SA_RESTORER: u64 = 0x0400_0000;
 /// Bytes in the kernel's signal set.
 const SET_SIZE: usize = 8;
@@ -30,26 +31,28 @@ pub struct Action {
     pub handler: u64,
     /// SA_* flags.
     pub flags: u64,
-    /// Where the handler returns to.
+    /// The code to which the handler returns.
     pub restorer: u64,
     /// Signals blocked while the handler runs.
     pub mask: u64,
 }
 
-/// How many places there are for one action. Each handler that interrupts an exchange may begin another.
+/// Number of places for one action. Each handler that interrupts an exchange may begin another.
 const PLACES: usize = 8;
-/// In [`Kept::current`]: the place that counts.
+/// In [`Kept::current`]: the index of the current place.
 const PLACE: u64 = 7;
-/// In [`Kept::current`]: the kernel has been told.
+/// In [`Kept::current`]: the kernel has got the action.
 const INSTALLED: u64 = 8;
-/// In [`Kept::current`]: a bit for each place, that which counts and those that somebody fills; here for the first.
+/// In [`Kept::current`]: a bit for each taken place, the current one and those being filled. This is the bit of place
+/// 0.
 const TAKEN: u64 = 16;
-/// In [`Kept::current`]: one change more.
+/// In [`Kept::current`]: one step of the count of changes.
 const CHANGE: u64 = TAKEN << PLACES;
 
-/// One program action. No lock: a handler may interrupt who changes it, change it, and leave by a jump.
+/// One action of the program's. No lock: a handler may interrupt the code that changes it, change it, and leave by a
+/// jump.
 struct Kept {
-    /// See above.
+    /// The word that the constants above describe.
     current: AtomicU64,
     places: [[AtomicU64; 4]; PLACES],
 }
@@ -57,13 +60,13 @@ struct Kept {
 /// By signal number.
 static KEPT: [Kept; SIGNALS as usize + 1] = [const { Kept::new() }; SIGNALS as usize + 1];
 
-/// Whether every action is kept, not those of the guarded signals alone. Relaxed: written under [`Lock`].
+/// True if every action is kept, not only those of the guarded signals. Relaxed: written under [`Lock`].
 static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
 
-/// Where libc's handlers return to, so that unwinders and debuggers know our frames as well.
+/// The code to which libc's handlers return. With it, unwinders and debuggers recognize our frames as well.
 static RESTORER: AtomicU64 = AtomicU64::new(0);
 
-/// The change that a word is of: which place counts, since when.
+/// Returns the part of a word that identifies a change: the current place, and the count of changes.
 fn change_of(word: u64) -> u64 {
     word & (PLACE | !(CHANGE - 1))
 }
@@ -74,14 +77,15 @@ impl Kept {
         Kept { current: AtomicU64::new(INSTALLED | TAKEN), places }
     }
 
-    /// The action, and the word that said where it is.
+    /// Returns the action, and the word that said where it is.
     fn read(&self) -> (Action, u64) {
         loop {
             // Acquire pairs with the Release that ends `exchange`.
             let current = self.current.load(Ordering::Acquire);
             let words = &self.places[(current & PLACE) as usize];
             let [handler, flags, restorer, mask] = [0, 1, 2, 3].map(|at: usize| words[at].load(Ordering::Relaxed));
-            // Pairs with the Release fence in `fill`: if a word is that of a later action, so is `current`.
+            // Pairs with the Release fence in `fill`: if one of these words belongs to a later action, `current` does
+            // too.
             fence(Ordering::Acquire);
             if change_of(current) == change_of(self.current.load(Ordering::Relaxed)) {
                 return (Action { handler, flags, restorer, mask }, current);
@@ -89,14 +93,14 @@ impl Kept {
         }
     }
 
-    /// A place that is nobody's.
+    /// Takes a free place.
     fn take_place(&self) -> u64 {
         let mut tries = 0;
         loop {
             let current = self.current.load(Ordering::Relaxed);
             let place = u64::from((!(current / TAKEN)).trailing_zeros());
             if place < PLACES as u64 {
-                // Acquire pairs with the Release by which it ceased to count.
+                // Acquire pairs with the Release by which it ceased to be current.
                 let taken = current | TAKEN << place;
                 if self.current.compare_exchange(current, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return place;
@@ -104,9 +108,9 @@ impl Kept {
                 continue;
             }
             tries += 1;
-            nap(tries); // who has one may have no CPU
+            nap(tries); // a thread that has one may wait for a CPU
             if tries > TRIES {
-                // Those of threads that a fork has left behind, or of handlers that were left by a jump.
+                // The places belong to threads that the fork left out, or to handlers that were left by a jump.
                 let free = current & !(CHANGE - TAKEN) | TAKEN << (current & PLACE);
                 let _ = self.current.compare_exchange(current, free, Ordering::Relaxed, Ordering::Relaxed);
             }
@@ -114,7 +118,8 @@ impl Kept {
     }
 
     fn fill(&self, place: u64, action: &Action) {
-        // Pairs with the Acquire fence in `read`: the place does not count any more for who sees these.
+        // Pairs with the Acquire fence in `read`: a reader that sees these words also sees that the place is no
+        // longer current.
         fence(Ordering::Release);
         let values = [action.handler, action.flags, action.restorer, action.mask];
         for (word, value) in self.places[place as usize].iter().zip(values) {
@@ -122,7 +127,8 @@ impl Kept {
         }
     }
 
-    /// Puts what `change` makes of the action in its place: both, and the words that say where they are.
+    /// Replaces the action by what `change` makes of it. Returns the old and the new action, each with the word that
+    /// says where it is.
     fn exchange(&self, change: impl Fn(&Action) -> Action) -> [(Action, u64); 2] {
         let place = self.take_place();
         loop {
@@ -138,7 +144,7 @@ impl Kept {
         }
     }
 
-    /// The kernel has been told what the word says where to find; false if that does not count any more.
+    /// Notes that the kernel has the action of this word; false if that action is no longer current.
     fn note_installed(&self, word: u64) -> bool {
         let mut now = word;
         while change_of(now) == change_of(word) {
@@ -150,18 +156,19 @@ impl Kept {
         false
     }
 
-    /// What is installed already is the program's action.
+    /// Stores an action as the program's: it is installed already.
     fn set(&self, action: &Action) {
         let [_, (_, word)] = self.exchange(|_| *action);
         self.note_installed(word);
     }
 }
 
-/// After how many naps a place that is taken is nobody's.
+/// Number of naps after which a taken place counts as abandoned.
 const TRIES: u32 = 1000;
 
-/// Excludes others that take signals over, and signal handlers on this thread. The word is the owner's thread id: a child that was
-/// forked while another thread held the lock finds an owner that does not exist, and takes it from it.
+/// Excludes other threads that take signals over, and signal handlers on this thread. The word is the owner's thread
+/// id. A child that was forked while another thread held the lock finds an owner that does not exist, and takes the
+/// lock from it.
 pub struct Lock {
     mask: u64,
 }
@@ -188,7 +195,7 @@ impl Lock {
         Lock { mask }
     }
 
-    /// The thread is to have `signals` unblocked when the lock is released; answers which of them it blocked.
+    /// Leaves `signals` unblocked when the lock is released; returns those of them that the thread blocked.
     pub fn leave_open(&mut self, signals: u64) -> u64 {
         let blocked = self.mask & signals;
         self.mask &= !signals;
@@ -204,7 +211,7 @@ impl Drop for Lock {
     }
 }
 
-/// rt_sigaction(2) itself.
+/// Makes an rt_sigaction(2).
 fn kernel(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isize {
     let new = new.map_or(0, |new| core::ptr::from_ref(new) as usize);
     let old = old.map_or(0, |old| core::ptr::from_mut(old) as usize);
@@ -212,9 +219,10 @@ fn kernel(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isiz
     unsafe { sys::call(libc::SYS_rt_sigaction, [signal as usize, new, old, SET_SIZE, 0, 0]) }
 }
 
-/// What is really installed when the program's own action is `program`: our handler in place of one of the program's and for
-/// every guarded signal, with the flags of the program's but for SA_RESETHAND, which [`reset`] does. Where a guarded signal
-/// has no handler of the program's there is nothing to preserve, and an alternate stack is the safest place.
+/// Returns the action to install when the program's own action is `program`. Our handler replaces a handler of the
+/// program's, and handles every guarded signal. It has the program's flags, except SA_RESETHAND, which [`reset`]
+/// does. For a guarded signal without a handler of the program's there is nothing to preserve, and an alternate stack
+/// is the safest place.
 fn real(signal: c_int, program: &Action) -> Action {
     let is_guarded = guarded() & bit(signal) != 0;
     let mut flags = match program.handler {
@@ -226,8 +234,9 @@ fn real(signal: c_int, program: &Action) -> Action {
         // The program's SIGSYS handler may itself make a call that is trapped.
         flags |= libc::SA_NODEFER as u64;
     }
-    // A guarded signal comes from our own code and may be on a small alternate stack, where a handler of the program's for
-    // another signal, which natively is on the thread's stack, would have no room. [`deliver`](super) opens these again.
+    // A guarded signal comes from our own code and may be on a small alternate stack. A handler of the program's for
+    // another signal, which natively is on the thread's stack, would have no room there. [`deliver`](super) unblocks
+    // these again.
     let mask = if is_guarded { !guarded() } else { unblocking(signal, program.mask) };
     let handler = way().entry as *const () as u64;
     let mut real = with_restorer(Action { handler, flags: flags | libc::SA_SIGINFO as u64, restorer: 0, mask });
@@ -235,7 +244,7 @@ fn real(signal: c_int, program: &Action) -> Action {
     real
 }
 
-/// The handler of [`real`].
+/// Returns the handler of [`real`].
 fn real_handler(signal: c_int, program: &Action) -> u64 {
     match program.handler {
         SIG_DFL | SIG_IGN if guarded() & bit(signal) == 0 => program.handler,
@@ -243,7 +252,7 @@ fn real_handler(signal: c_int, program: &Action) -> u64 {
     }
 }
 
-/// The action with the code by which libc's handlers end, where there is one.
+/// Returns the action with the code by which libc's handlers end, if there is one.
 fn with_restorer(action: Action) -> Action {
     match RESTORER.load(Ordering::Relaxed) {
         0 => Action { flags: action.flags & !SA_RESTORER, restorer: 0, ..action },
@@ -251,8 +260,8 @@ fn with_restorer(action: Action) -> Action {
     }
 }
 
-/// `mask` without what a handler of `signal` must not block: SIGSYS never, the others only in their own handlers,
-/// where the kernel would block them too.
+/// Returns `mask` without the signals that a handler of `signal` must not block. SIGSYS is never blocked. Other
+/// guarded signals are blocked only in handlers of guarded signals, where the kernel would block them too.
 fn unblocking(signal: c_int, mask: u64) -> u64 {
     if guarded() & bit(signal) != 0 {
         mask & !bit(libc::SIGSYS)
@@ -261,28 +270,29 @@ fn unblocking(signal: c_int, mask: u64) -> u64 {
     }
 }
 
-/// The extra signals blocked while the program's handler of `signal` runs, when its action is `program`.
+/// Returns the extra signals blocked while the program's handler of `signal` runs, if its action is `program`.
 pub fn blocking(signal: c_int, program: &Action) -> u64 {
     let stays_open = real(signal, program).flags & libc::SA_NODEFER as u64 != 0;
     unblocking(signal, program.mask) | if stays_open { 0 } else { bit(signal) }
 }
 
-/// The program's own action for `signal`, which is kept here. For use in a signal handler too.
+/// Returns the program's own action for `signal`, which is kept here. For use in signal handlers too.
 pub fn of_program(signal: c_int) -> Action {
     KEPT.get(signal as usize).map_or_else(Action::default, |kept| kept.read().0)
 }
 
-/// SA_RESETHAND: the handler is about to run for the last time. As the kernel does, flags and mask stay.
+/// Does the work of SA_RESETHAND: the handler is about to run for the last time. Flags and mask stay, as in the
+/// kernel.
 pub fn reset(signal: c_int) {
     exchange_kept(signal, |old| Action { handler: SIG_DFL, ..*old });
 }
 
-/// Installs `action` for real, past everything here.
+/// Installs `action` in the kernel, whatever is kept here.
 pub fn set_real(signal: c_int, action: &Action) {
     kernel(signal, Some(action), None);
 }
 
-/// Takes over the actions of the guarded signals, which `now_kept` says in between.
+/// Takes over the actions of the guarded signals. Calls `now_kept` once they are kept, before ours are installed.
 pub fn take_over_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
     let signals = || GUARDABLE.into_iter();
     keep(signals())?;
@@ -291,9 +301,9 @@ pub fn take_over_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_
     install_over(signals())
 }
 
-/// Takes over those of all other signals but the kernel's and glibc's own: every handler of the program's has ours in front of
-/// it, and no sa_mask holds a guarded signal. Where the program's sigaction(2) is not the one of this library (a drop-in
-/// liburing.so.2), it would read ours: there they stay as they are.
+/// Takes over the actions of all other signals, except the kernel's and glibc's own. Every handler of the program's
+/// then has ours in front of it, and no sa_mask holds a guarded signal. If the program's sigaction(2) is not this
+/// library's (a drop-in liburing.so.2), it would read our actions: then the program's stay installed.
 pub fn take_over_others(_lock: &Lock) -> Result<(), c_int> {
     if KEEPS_ALL.load(Ordering::Relaxed) {
         return Ok(());
@@ -307,7 +317,7 @@ pub fn take_over_others(_lock: &Lock) -> Result<(), c_int> {
     }
 }
 
-/// What is installed becomes the program's own action.
+/// Stores the installed actions as the program's own.
 fn keep(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     signals.try_for_each(|signal| {
         KEPT[signal as usize].set(&installed(signal)?);
@@ -315,7 +325,7 @@ fn keep(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     })
 }
 
-/// Installs what is to be in front of the program's own actions, where that is something else.
+/// Installs our actions in front of the program's own, where the two differ.
 fn install_over(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     signals.try_for_each(|signal| {
         let program = of_program(signal);
@@ -326,7 +336,8 @@ fn install_over(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     })
 }
 
-/// Installs what is to be in front of the program's action, until that is the one which counts.
+/// Installs our action in front of the program's. Repeats it if the program's has changed meanwhile. False if the
+/// kernel refuses.
 fn install(signal: c_int) -> bool {
     let kept = &KEPT[signal as usize];
     loop {
@@ -338,10 +349,10 @@ fn install(signal: c_int) -> bool {
     }
 }
 
-/// What is really installed for `signal`.
+/// Returns the action that the kernel has for `signal`.
 ///
 /// # Errors
-/// What rt_sigaction(2) answered.
+/// The error of rt_sigaction(2).
 pub fn installed(signal: c_int) -> Result<Action, c_int> {
     let mut action = Action::default();
     match kernel(signal, None, Some(&mut action)) {
@@ -350,7 +361,7 @@ pub fn installed(signal: c_int) -> Result<Action, c_int> {
     }
 }
 
-/// Without the flag the restorer is whatever somebody had there.
+/// Clears the restorer if its flag is not set: the field is undefined then.
 fn without_rest(told: Action) -> Action {
     match told.flags & SA_RESTORER {
         0 => Action { restorer: 0, ..told },
@@ -358,9 +369,9 @@ fn without_rest(told: Action) -> Action {
     }
 }
 
-/// Looks whether the program has set an action of a guarded signal past us: that becomes the one which is kept, and ours
-/// comes in front of it. Where no instruction of the program's can do so, only a function that it has found in libc itself, the
-/// commonest signal stands for all.
+/// Takes back the guarded signals for which the program has set an action unseen. Its action becomes the kept one,
+/// and ours comes in front of it. If instructions of the program's cannot do that, only a libc function that it
+/// looked up itself can. Then SIGSEGV, the commonest, is checked for all.
 pub fn take_back() {
     let is_lost =
         |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != way().entry as *const () as u64);
@@ -376,18 +387,19 @@ pub fn take_back() {
     }
 }
 
-/// The signals whose actions are kept here.
+/// Returns the signals whose actions are kept here.
 fn of_programs() -> impl Iterator<Item = c_int> {
     (1..=SIGNALS).filter(|signal| not_programs() & bit(*signal) == 0)
 }
 
-/// All others, as a mask.
+/// Returns all others, as a mask.
 fn not_programs() -> u64 {
     way().left_alone | bit(libc::SIGKILL) | bit(libc::SIGSTOP)
 }
 
-/// Puts what `change` makes of the program's action in its place, and tells the kernel: by one system call, unless somebody else
-/// does the same meanwhile. Answers the action before; one that was set past us is what it says.
+/// Replaces the program's action by what `change` makes of it, and installs the result. One system call does that,
+/// unless another thread changes the action meanwhile. Returns the action before; if that was set unseen, as the
+/// kernel had it.
 fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
     let kept = &KEPT[signal as usize];
     let [(old, before), (new, word)] = kept.exchange(|old| {
@@ -398,7 +410,7 @@ fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
     let mut was = Action::default();
     let is_told = kernel(signal, Some(&real(signal, &new)), Some(&mut was)) >= 0;
     if !kept.note_installed(word) {
-        // Of two the kernel may have been told in the other order.
+        // Two threads may have called the kernel in the other order.
         install(signal);
     }
     match is_told && before & INSTALLED != 0 && was.handler != real_handler(signal, &old) {
@@ -407,14 +419,14 @@ fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
     }
 }
 
-/// The program's action for a signal that is kept; one that was set past us is what it says.
+/// Returns the program's action for a signal that is kept; if it was set unseen, as the kernel has it.
 fn ask_kept(signal: c_int) -> Action {
     let (kept, word) = KEPT[signal as usize].read();
     let told = installed(signal).ok().filter(|_| word & INSTALLED != 0);
     told.filter(|now| now.handler != real_handler(signal, &kept)).unwrap_or(kept)
 }
 
-/// Whether `signal` is one whose action is kept here, for this process.
+/// True if the action of `signal` is kept here, for this process.
 pub fn is_kept(signal: c_int) -> bool {
     let keeps = match KEEPS_ALL.load(Ordering::Relaxed) {
         true => (1..=SIGNALS).contains(&signal) && not_programs() & bit(signal) == 0,
@@ -423,12 +435,12 @@ pub fn is_kept(signal: c_int) -> bool {
     keeps && !super::in_borrowed_memory()
 }
 
-/// Whether `signal` is guarded, in this process.
+/// True if `signal` is guarded, in this process.
 pub fn is_guarded(signal: c_int) -> bool {
     is_kept(signal) && guarded() & bit(signal) != 0
 }
 
-/// sigaction(2) for a signal of which [`is_kept`] holds: the old action, and `new` in its place.
+/// Serves sigaction(2) for a signal whose action [is kept](is_kept): returns the old action, and sets `new`.
 pub fn exchange(signal: c_int, new: Option<Action>) -> Action {
     let Some(new) = new else { return ask_kept(signal) };
     exchange_kept(signal, |_| match new.restorer {
@@ -437,7 +449,7 @@ pub fn exchange(signal: c_int, new: Option<Action>) -> Action {
     })
 }
 
-/// rt_sigaction(2) by number, with the kernel's arguments.
+/// Serves rt_sigaction(2) by number, with the kernel's arguments.
 pub fn system_call(args: [usize; 6]) -> isize {
     let [signal, new, old, size, ..] = args;
     let signal = signal as c_int;

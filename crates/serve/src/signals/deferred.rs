@@ -1,8 +1,9 @@
 //! Signals whose handlers wait until their thread holds no lock of the engine's (`os::handlers`).
 //!
-//! The signal itself is kept here, and a *carrier* of the same number is sent to the thread: a signal of which the kernel needs
-//! to keep no more than that it is pending, so that RLIMIT_SIGPENDING refuses none. Whichever signal of the number comes first
-//! when they are unblocked, the handler gets the one that is kept longest. Only the owning thread and its handlers touch a list.
+//! The signal itself is kept here, and a *carrier* of the same number is sent to the thread. The kernel needs to keep
+//! no more of a carrier than that it is pending, so that RLIMIT_SIGPENDING refuses none. When the number is
+//! unblocked, any signal of it may come first; the handler gets the one that is kept longest. Only the owning thread
+//! and its handlers touch a list.
 
 use super::{mask, sys};
 use anyring_engine::mutation::{mutated, Mutation};
@@ -17,10 +18,10 @@ pub struct Kept {
     next: *mut Kept,
 }
 
-/// In `si_errno` of a carrier, where the kernel has kept that.
+/// The `si_errno` of a carrier, if the kernel has kept that.
 const MARK: c_int = 0x616e_7972;
 
-/// Where the calling thread's first signal of this number is, or the last one.
+/// Finds the link to the calling thread's first kept signal of this number, or to the last one.
 fn find(is_last: bool, signal: c_int) -> Option<*mut *mut Kept> {
     let (mut place, mut found) = (mask::kept().as_ptr(), None);
     // SAFETY: the list is this thread's own, and each entry lives until it is taken out.
@@ -43,7 +44,7 @@ fn is_carrier(info: &siginfo_t) -> bool {
     nobody_sent && (info.si_errno == MARK || info.si_errno == 0 && find(false, info.si_signo).is_some())
 }
 
-/// Sends the calling thread a carrier; false where a filter refuses it.
+/// Sends the calling thread a carrier; false if a filter refuses it.
 fn carry(signal: c_int) -> bool {
     // struct siginfo as the kernel takes it: signal, errno, code (SI_USER), padding, and no sender.
     let mut info = [0_u32; 32];
@@ -52,7 +53,7 @@ fn carry(signal: c_int) -> bool {
     unsafe { super::send(sys::thread_id() as u32, signal, info.as_ptr().cast()) }
 }
 
-/// Keeps a signal, behind those that are kept already. False where there is no memory.
+/// Appends a signal to those that are kept. False if there is no memory.
 fn keep(info: &siginfo_t) -> bool {
     let layout = Layout::new::<Kept>();
     // SAFETY: the size is not zero. The engine's allocator may be interrupted by a handler that calls it.
@@ -72,7 +73,7 @@ fn keep(info: &siginfo_t) -> bool {
     true
 }
 
-/// Defers a signal that the thread blocks from now on. False where that is impossible.
+/// Defers a signal that the thread blocks from now on. False if that is impossible.
 pub fn defer(signal: c_int, info: &siginfo_t) -> bool {
     let kept = is_carrier(info) || keep(info);
     let deferred = kept && carry(signal);
@@ -94,8 +95,8 @@ fn take(is_last: bool, signal: c_int) -> Option<siginfo_t> {
     }
 }
 
-/// A signal is about to be handled: makes it the one of its number whose turn it is. False if there is none, since it came as
-/// often as one was kept already.
+/// Replaces a signal that is about to be handled by the one of its number whose turn it is. False if there is none:
+/// it is a carrier, and no kept signal is left.
 pub fn in_turn(signal: c_int, info: &mut siginfo_t) -> bool {
     if mask::kept().load(Ordering::Relaxed).is_null() {
         return !is_carrier(info);

@@ -1,6 +1,6 @@
-//! The guarded signals that a thread wishes to block. They are never really blocked by that wish; it is kept beside
-//! the thread's real mask, in thread-local memory of the initial-exec kind, which needs neither an allocation nor a
-//! lock and is thus fit for signal handlers. Only the owning thread and its handlers touch it.
+//! The guarded signals that a thread wishes to block. The wish never really blocks them. It is kept next to the
+//! thread's real mask, in thread-local memory of the initial-exec kind. That needs neither an allocation nor a lock,
+//! so signal handlers may use it. Only the owning thread and its handlers touch it.
 
 use super::deferred::Kept;
 use super::{action, bit, guarded, in_borrowed_memory, index, GUARDABLE};
@@ -12,21 +12,21 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{compiler_fence, AtomicPtr, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t};
 
-/// What one thread wishes.
+/// The record of one thread's wish.
 #[repr(C)]
 struct Thread {
-    /// Guarded signals it blocks.
+    /// Guarded signals that it wishes to block.
     wished: AtomicU64,
-    /// Of these, the ones that arrived meanwhile.
+    /// Wished signals that arrived meanwhile and are held.
     held: AtomicU64,
-    /// Guarded signals that are blocked since handlers of them run, or were left otherwise than by return; not by the wish that
-    /// the thread had before.
+    /// Guarded signals that are really blocked because a handler runs, or was left other than by a return. Those that
+    /// the thread wished to block before are not among them.
     by_handlers: AtomicU64,
-    /// The child in this memory (vfork(2)) that has its own mask in truth, and not what the thread wishes. 0 for none.
+    /// The process id of a child in this memory (vfork(2)) whose real mask already has the wish. 0 for none.
     settled: AtomicU64,
     /// Signals of the program's that wait until no lock is held.
     kept: AtomicPtr<Kept>,
-    /// How each of these arrived.
+    /// The siginfo of each held signal.
     infos: [core::mem::MaybeUninit<siginfo_t>; GUARDABLE.len()],
 }
 
@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<Thread>() == SIZE && align_of::<Thread>() <= 16)
 
 anyring_engine::thread_local_memory!("anyring_thread_signals", SIZE);
 
-/// The calling thread's record.
+/// Returns the calling thread's record.
 fn thread() -> *mut Thread {
     anyring_engine::own_memory!("anyring_thread_signals")
 }
@@ -46,7 +46,7 @@ fn words() -> (&'static AtomicU64, &'static AtomicU64) {
     unsafe { (&(*thread).wished, &(*thread).held) }
 }
 
-/// The calling thread's list of signals that wait.
+/// Returns the calling thread's list of signals that wait.
 pub(super) fn kept() -> &'static AtomicPtr<Kept> {
     // SAFETY: as above.
     unsafe { &(*thread()).kept }
@@ -57,17 +57,17 @@ fn by_handlers() -> &'static AtomicU64 {
     unsafe { &(*thread()).by_handlers }
 }
 
-/// The guarded signals that the calling thread wishes to block.
+/// Returns the guarded signals that the calling thread wishes to block.
 pub fn wished() -> u64 {
     words().0.load(Ordering::Relaxed)
 }
 
-/// What the thread blocks of the guarded signals becomes a wish.
+/// Adds guarded signals that the thread really blocks to its wish.
 pub fn take_over(blocked: u64) {
     words().0.fetch_or(blocked, Ordering::Relaxed);
 }
 
-/// All that the calling thread really blocks.
+/// Returns all signals that the calling thread really blocks.
 pub fn real_now() -> u64 {
     let mut real = 0_u64;
     let ask = [libc::SIG_BLOCK as usize, 0, &raw mut real as usize, 8, 0, 0];
@@ -76,8 +76,9 @@ pub fn real_now() -> u64 {
     real
 }
 
-/// What the calling thread really blocks of the guarded signals, since it has done so from before they were guarded or by an
-/// instruction that nobody saw, becomes a wish. False in a process whose masks are not kept here.
+/// Unblocks the guarded signals that the calling thread really blocks, and adds them to its wish. It blocked them
+/// before they were guarded, or by an instruction that was not seen. False in a process whose masks are not kept
+/// here.
 pub fn open_here() -> bool {
     if !active() {
         return false;
@@ -93,7 +94,7 @@ pub fn open_here() -> bool {
     true
 }
 
-/// How a thread blocks what is guarded when a handler of the program's begins: what it does again when that returns.
+/// The thread's record when a handler of the program's begins, to be restored when that returns.
 pub struct Interrupted {
     wished: u64,
     by_handlers: u64,
@@ -101,8 +102,8 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// A handler begins that really blocks these guarded signals: whoever is to copy from memory that may be a bad pointer, in
-    /// the handler or where it was left for, opens them first.
+    /// Notes that a handler begins which really blocks these guarded signals. Code that copies from memory that may
+    /// be a bad pointer must unblock them first. This holds in the handler, and after a jump out of it.
     pub fn by_handler(blocking: u64) -> Interrupted {
         let (wished, by_handlers) = (wished(), by_handlers());
         let before =
@@ -114,7 +115,7 @@ impl Interrupted {
         before
     }
 
-    /// The handler is about to return, by which the kernel sets the mask.
+    /// Restores the record: the handler is about to return, by which the kernel sets the mask.
     pub fn go_on(self) {
         words().0.store(self.wished, Ordering::Relaxed);
         by_handlers().store(self.by_handlers, Ordering::Relaxed);
@@ -123,12 +124,13 @@ impl Interrupted {
     }
 }
 
-/// In a jmp_buf, behind the registers (glibc's bits/types/struct___jmp_buf_tag.h): whether the mask was saved.
+/// The offset in a jmp_buf of the word that says if the mask was saved, after the registers (glibc's
+/// bits/types/struct___jmp_buf_tag.h).
 const MASK_WAS_SAVED: usize = os::arch::JUMP_WORDS * size_of::<u64>();
-/// The mask.
+/// The offset of the saved mask.
 const SAVED_MASK: usize = MASK_WAS_SAVED + size_of::<u64>();
 
-/// libc is about to fill `environment`, and saves the thread's mask: what it believes goes beside that.
+/// Call before libc fills `environment` and saves the thread's mask: stores the thread's wish next to that.
 ///
 /// # Safety
 /// `environment` is a sigjmp_buf.
@@ -137,8 +139,8 @@ pub unsafe fn note_in_environment(environment: *mut c_void) {
     unsafe { note(environment.byte_add(SAVED_MASK).cast()) };
 }
 
-/// The calling thread is about to leave by longjmp(3) to where `environment` was filled: if the mask was saved there, the thread
-/// believes what it did then.
+/// Call before the thread leaves by longjmp(3) to the place where `environment` was filled. If the mask was saved
+/// there, the thread's wish becomes that of then.
 ///
 /// # Safety
 /// `environment` is a jmp_buf that has been filled.
@@ -149,7 +151,7 @@ pub unsafe fn leaving_by_jump(environment: *const c_void) {
             return;
         }
         let left = by_handlers().load(Ordering::Relaxed);
-        // The set itself holds no guarded signal: libc has read it from the kernel.
+        // The set itself holds no guarded signal: libc got it from the kernel.
         let _ = goes_on_with(environment.byte_add(SAVED_MASK).cast());
         if left != 0 && active() {
             by_handlers().store(0, Ordering::Relaxed);
@@ -158,21 +160,21 @@ pub unsafe fn leaving_by_jump(environment: *const c_void) {
     }
 }
 
-/// In the second word of a set, which the kernel does not know: what the thread believed to block of the guarded
-/// signals, which are not among them in truth. The rest of the word is this.
+/// The mark of a note in the second word of a set, which the kernel does not use. The other bits of the note are the
+/// guarded signals that the thread believed to block, and that the set itself lacks.
 const NOTE: u64 = 0x616e_7972_0000_0000;
 const _: () = assert!(super::ALL & !0xffff_ffff == 0);
 
-/// The first two words of a set: the kernel's, and where a note may be.
+/// Returns the first two words of a set: the kernel's, and the place of a note.
 fn words_of(set: &sigset_t) -> [u64; 2] {
     // SAFETY: libc's sets have room for 1024 signals.
     unsafe { core::ptr::from_ref(set).cast::<[u64; 2]>().read() }
 }
 
-/// In a note: nothing else was blocked. Then a set that is empty was not emptied since.
+/// The flag of a note in an otherwise empty set. A set that is empty now and has this flag was not emptied since.
 const ALONE: u64 = 1;
 
-/// The note of what is `missing` in a set whose first word is `real`.
+/// Returns the note of signals `missing` in a set whose first word is `real`.
 fn note_of(missing: u64, real: u64) -> u64 {
     NOTE | missing | if real == 0 { ALONE } else { 0 }
 }
@@ -181,23 +183,24 @@ fn is_note(word: u64) -> bool {
     word & !(super::ALL | ALONE) == NOTE
 }
 
-/// What the note says in a set that was not emptied since.
+/// Returns the signals in a set's note. `None` if it has no note, or was emptied since.
 fn noted([real, note]: [u64; 2]) -> Option<u64> {
     (is_note(note) && (real != 0 || note & ALONE != 0)).then_some(note & super::ALL)
 }
 
-/// All the signals of a set.
+/// Returns the signals of a set.
 pub fn word(set: &sigset_t) -> u64 {
     words_of(set)[0]
 }
 
-/// What was given to [`with_note`] for this set; `None` if it is no such set.
+/// Returns the set that [`with_note`] was given for this set; `None` if it has no note.
 pub fn without_note(set: &sigset_t) -> Option<sigset_t> {
     let words = words_of(set);
     noted(words).map(|missing| as_set(words[0] | missing))
 }
 
-/// The set that may be set in truth, with a note of what is missing; `None` where nothing is, or masks are not kept here.
+/// Returns the set that may really be set, with a note of the missing signals. `None` if none is missing, or masks
+/// are not kept here.
 pub fn with_note(set: &sigset_t) -> Option<sigset_t> {
     let [wanted, _] = words_of(set);
     let missing = wanted & super::ALL;
@@ -210,12 +213,12 @@ pub fn with_note(set: &sigset_t) -> Option<sigset_t> {
     Some(really)
 }
 
-/// A set without the guarded signals, if it has any and there are any.
+/// Returns a set without the guarded signals, if it has any and there are any.
 pub fn stripped(set: &sigset_t) -> Option<sigset_t> {
     (word(set) & guarded() != 0).then(|| as_set(word(set) & !guarded()))
 }
 
-/// libc is about to have the kernel write the thread's mask to `set`: what it believes goes beside that.
+/// Call before libc makes the kernel write the thread's mask to `set`: stores the thread's wish next to it.
 ///
 /// # Safety
 /// The set may be written.
@@ -230,13 +233,13 @@ pub unsafe fn note(set: *mut sigset_t) {
     }
 }
 
-/// libc is about to set this mask of a context: the thread believes what it says from now on. Answers what is to be set instead,
-/// if that is something else.
+/// Call before libc sets this mask of a context: the thread's wish becomes what the mask and its note say. Returns
+/// the mask to set instead, if another is needed.
 ///
 /// # Safety
-/// The set may be read, as the kernel reads it, and the word behind that.
+/// The set may be read, as the kernel reads it, and so may the word after it.
 pub unsafe fn goes_on_with(set: *const sigset_t) -> Option<sigset_t> {
-    // SAFETY: the caller vouches for it; a context that a handler was passed has something else behind the kernel's word.
+    // SAFETY: the caller vouches for both words. In a context that a handler was passed, the second is no note.
     let words = unsafe { set.cast::<[u64; 2]>().read() };
     let [real, note] = words;
     let (missing, before) = (real & super::ALL, wished());
@@ -253,21 +256,21 @@ pub unsafe fn goes_on_with(set: *const sigset_t) -> Option<sigset_t> {
     (missing != 0).then(|| as_set(real & !missing))
 }
 
-/// Keeps a signal that came while the thread wished to block it. As in the kernel, one of a kind is enough.
+/// Keeps a signal that came while the thread wished to block it. As in the kernel, one of each number is enough.
 pub fn hold(signal: c_int, info: &siginfo_t) {
     let (thread, Some(index)) = (thread(), index(signal)) else {
         return;
     };
     let (_, held) = words();
     if held.load(Ordering::Relaxed) & bit(signal) == 0 {
-        // SAFETY: own thread-local memory; the bit says that nobody reads this slot.
+        // SAFETY: own thread-local memory; the bit says that this slot is not in use.
         unsafe { (*thread).infos[index].write(*info) };
         compiler_fence(Ordering::Release);
         held.fetch_or(bit(signal), Ordering::Relaxed);
     }
 }
 
-/// Sends this thread what was held and is no longer blocked; whether there was anything.
+/// Sends this thread the held signals that it no longer blocks; true if there were any.
 pub fn deliver_held() -> bool {
     let (wished, held) = words();
     let mut due = held.load(Ordering::Relaxed) & !wished.load(Ordering::Relaxed);
@@ -291,19 +294,19 @@ pub fn deliver_held() -> bool {
     any
 }
 
-/// The held signals, for sigpending(2).
+/// Returns the held signals, for sigpending(2).
 pub fn held() -> u64 {
     words().1.load(Ordering::Relaxed)
 }
 
-/// Whether masks need any care in this process.
+/// True if masks need any care in this process.
 #[inline]
 pub fn active() -> bool {
     guarded() != 0 && !in_borrowed_memory() && !mutated(Mutation::ProgramBlocksSigsys)
 }
 
-/// Whether masks need any care now that the program asks for `set`, `how` as in sigprocmask(2): from when it first would block
-/// what is never to be blocked.
+/// True if masks need any care, now that the program asks for `set` (`how` as in sigprocmask(2)). The care begins
+/// when the program first would block a signal that must never be blocked.
 pub fn are_kept(how: c_int, set: Option<u64>) -> bool {
     if guarded() == 0 && how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & super::ALL != 0) {
         super::believe();
@@ -311,7 +314,7 @@ pub fn are_kept(how: c_int, set: Option<u64>) -> bool {
     active()
 }
 
-/// What the calling thread believes to block without having it in its mask, nor anybody who sees the mask: a wish, but not that of a
+/// Returns the signals that the calling thread believes to block and that its real mask lacks: its wish. None in a
 /// child in borrowed memory that has set its mask since.
 fn unseen() -> u64 {
     match wished() {
@@ -322,8 +325,9 @@ fn unseen() -> u64 {
     }
 }
 
-/// A child in borrowed memory, whose masks are not kept here, is about to change its mask, `how` as in sigprocmask(2), or to ask for
-/// it: then `None`. Answers what belongs to what it is told of the mask before.
+/// Called in a child in borrowed memory, whose masks are not kept here, before it changes its mask or asks for it.
+/// `how` is as in sigprocmask(2), `None` if the child only asks. Before a change, the wish becomes part of the real
+/// mask. Returns the signals to add to the old mask that the child gets.
 pub fn settle(how: Option<c_int>) -> u64 {
     let unseen = unseen();
     let Some(how) = how.filter(|_| unseen != 0) else { return unseen };
@@ -335,7 +339,7 @@ pub fn settle(how: Option<c_int>) -> u64 {
     unseen
 }
 
-/// Runs an exec(3), or a spawn: the program that it starts inherits the mask that the thread believes to have.
+/// Runs an exec(3) or a spawn with the mask that the thread believes to have: the started program inherits it.
 pub fn inherited<T>(start: impl FnOnce() -> T) -> T {
     let unseen = unseen();
     if unseen == 0 {
@@ -347,12 +351,12 @@ pub fn inherited<T>(start: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// The mask that a program is to inherit, where it is another than the thread has in truth.
+/// Returns the mask that a program must inherit, if the thread's real one differs.
 pub fn to_inherit() -> Option<u64> {
     Some(unseen()).filter(|unseen| *unseen != 0).map(|unseen| real_now() | unseen)
 }
 
-/// The mask to really set where the program asks for `set`, `how` as in sigprocmask(2).
+/// Returns the mask to really set when the program asks for `set`, `how` as in sigprocmask(2).
 pub fn real(how: c_int, set: u64) -> u64 {
     if how == libc::SIG_UNBLOCK {
         set
@@ -361,7 +365,7 @@ pub fn real(how: c_int, set: u64) -> u64 {
     }
 }
 
-/// Notes what the program asked for, after the kernel accepted it; answers the wish before.
+/// Notes the program's request after the kernel accepted it; returns the wish before.
 pub fn changed(how: c_int, set: Option<u64>) -> u64 {
     let (wished, _) = words();
     let before = wished.load(Ordering::Relaxed);
@@ -380,12 +384,12 @@ pub fn changed(how: c_int, set: Option<u64>) -> u64 {
     before
 }
 
-/// rt_sigprocmask(2) by number, with the kernel's arguments.
+/// Serves rt_sigprocmask(2) by number, with the kernel's arguments.
 pub fn system_call(args: [usize; 6]) -> isize {
     let [how, set, old, size, ..] = args;
     // SAFETY: the program's own call, or one with a local copy of its set.
     let kernel = |set: usize| unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) };
-    // Before there is a guard a bad pointer can be read by the kernel only.
+    // Before there is a guard, only the kernel can read a bad pointer.
     if size != 8 || guarded() == 0 && !os::kernel_copies() {
         return kernel(set);
     }
@@ -410,7 +414,8 @@ pub fn system_call(args: [usize; 6]) -> isize {
     answer
 }
 
-/// What the program has at `from`. The guarded routine takes no call for it, and opens what it needs to where that is blocked.
+/// Reads the program's value at `from`. The guarded routine needs no system call, and unblocks the signals that it
+/// needs.
 pub(super) fn read_program<T: sys::Plain + os::Plain>(from: usize) -> Option<T> {
     if active() {
         os::user_read(from as u64).ok()
@@ -419,7 +424,7 @@ pub(super) fn read_program<T: sys::Plain + os::Plain>(from: usize) -> Option<T> 
     }
 }
 
-/// Tells the program at `to`, likewise; whether it can be told there.
+/// Writes the program's value at `to`, in the same way; false if it cannot be written.
 pub(super) fn write_program<T: sys::Plain + os::Plain>(to: usize, value: T) -> bool {
     if active() {
         os::user_write(to as u64, &value).is_ok()
@@ -428,15 +433,15 @@ pub(super) fn write_program<T: sys::Plain + os::Plain>(to: usize, value: T) -> b
     }
 }
 
-/// Adds to the mask that the kernel has told.
+/// Adds the wish before to the mask that the kernel has written.
 fn tell(old: usize, before: u64) {
     if let Some(real) = read_program::<u64>(old) {
         write_program(old, real | before);
     }
 }
 
-/// Runs a waiting system call that has a mask of its own, `size` bytes at `mask`, with one that blocks no guarded
-/// signal. The answer is the register: -EINTR at once if a held signal becomes due.
+/// Runs a waiting system call that has a mask of its own, `size` bytes at `mask`. The mask that it gets blocks no
+/// guarded signal. Returns the register: -EINTR at once if a held signal becomes due.
 pub fn with_temporary(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize {
     if mask.is_null() || size != 8 || !active() {
         return wait(mask);
@@ -451,12 +456,12 @@ pub fn with_temporary(mask: *const u64, size: usize, wait: impl FnOnce(*const u6
     .unwrap_or(-(libc::EINTR as isize))
 }
 
-/// The same for libc's functions, with errno.
+/// Does the same as [`with_temporary`] for libc's functions, with errno.
 pub fn with_temporary_set(mask: *const sigset_t, wait: impl FnOnce(*const sigset_t) -> c_int) -> c_int {
     if mask.is_null() || !active() {
         return wait(mask);
     }
-    // Eight bytes, as the kernel reads. A bad pointer is its to answer.
+    // Read eight bytes, as the kernel does. The kernel answers for a bad pointer.
     let Ok(wanted) = os::user_read::<u64>(mask as u64) else {
         return wait(mask);
     };
@@ -475,7 +480,7 @@ fn temporarily<T>(wanted: u64, wait: impl FnOnce() -> T) -> Option<T> {
     answer
 }
 
-/// A libc set of the signals in `mask`.
+/// Returns a libc set of the signals in `mask`.
 pub fn as_set(mask: u64) -> sigset_t {
     // SAFETY: all zeroes is a valid (empty) set, and its first word is the kernel's.
     unsafe {

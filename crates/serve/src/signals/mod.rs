@@ -1,21 +1,25 @@
-//! Guarded signals: those that we need for ourselves while the program goes on believing that they are its own.
+//! Guarded signals: signals that the engine needs for itself, while the program keeps believing that they are its
+//! own.
 //!
 //! SIGSYS is needed once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
-//! be a bad pointer. A forced one that is blocked kills, and who blocks it may have begun long before: so the first guard,
-//! or the first thread that would block one, takes over all three. Until then every wrapper here is a plain pass-through.
-//! From then on
+//! be a bad pointer. A forced signal that is blocked kills, and a thread may have blocked one long before. So the
+//! first guard, or the first thread that would block such a signal, takes over all three. Until then every wrapper
+//! here is a plain pass-through. From then on:
 //!
-//! - the real action is `on_signal`, with the flags and the mask that the program asked for, so that a handler of the
-//!   program that it calls runs in the frame that the kernel would have built for it; the program's own action is kept in
-//!   [`action`];
-//! - once there is a guard, the same stands in front of every handler of the program's for other signals, which is not to run in
-//!   the middle of a call of the engine's: see `os::handlers` in the engine;
-//! - the real mask of a thread never holds a guarded signal by the program's wish: a forced signal that is blocked
-//!   kills. The wish is kept for each thread in [`mask`], reads back, and decides what a signal does.
+//! - The real action is `on_signal`, with the flags and the mask that the program asked for. A handler of the
+//!   program's that it calls therefore runs in the frame that the kernel would have built for it. The program's own
+//!   action is kept in [`action`].
+//! - Once there is a guard, `on_signal` also precedes every handler of the program's for other signals. Such a
+//!   handler must not run in the middle of a call of the engine's: see `os::handlers` in the engine.
+//! - The program cannot really block a guarded signal: a forced signal that is blocked kills. The wish of each thread
+//!   is kept in [`mask`]. It reads back, and decides what a signal does.
 //!
-//! What can be told apart from the kernel, and why it is left so: a guarded signal sent by kill(2) to a process in which
-//! the current thread blocks it is held for that thread rather than offered to another or to sigwait(3); exec resets a
-//! guarded signal to its default although the program ignores it; a handler does not see guarded signals in `uc_sigmask`.
+//! A program can see three differences from the kernel:
+//!
+//! - A guarded signal sent by kill(2), while the current thread blocks it, is held for that thread. It is not offered
+//!   to another thread or to sigwait(3).
+//! - exec resets a guarded signal to its default although the program ignores it.
+//! - A handler does not see guarded signals in `uc_sigmask`.
 
 pub mod action;
 mod deferred;
@@ -34,39 +38,39 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
-/// Sees a guarded signal before the program does; true when it was ours and nothing remains to be done.
+/// Sees a guarded signal before the program does; true if it was ours and is handled.
 ///
 /// # Safety
-/// Called by `on_signal` in a signal handler, with what the kernel passed it: only async-signal-safe actions.
+/// `on_signal` calls it in a signal handler, with what the kernel passed: only async-signal-safe actions.
 pub type Guard = unsafe fn(&mut ucontext_t, &siginfo_t) -> bool;
 
-/// What a way into the engine says of its signals.
+/// The signal handling of one way into the engine.
 pub struct Way {
-    /// What is really installed: [`on_signal`], or code that calls it.
+    /// The installed handler: [`on_signal`], or code that calls it.
     pub entry: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t),
     /// Signals, as a mask, whose actions are left to the kernel.
     pub left_alone: u64,
-    /// Installs [`Way::entry`] for a signal, and answers the restorer that goes with it.
+    /// Installs [`Way::entry`] for a signal, and returns the restorer that goes with it.
     pub install_first: fn(c_int) -> Result<u64, c_int>,
-    /// Whether every action that the program sets is seen: else the guarded signals alone are taken over.
+    /// True if every action that the program sets is seen. Otherwise only the guarded signals are taken over.
     pub sees_all: fn() -> bool,
-    /// What is to be different in an action before it is installed.
+    /// Changes an action before it is installed.
     pub adjust: fn(c_int, &mut Action),
     /// Calls a handler of the program's.
     ///
     /// # Safety
-    /// The first is such a handler's address, the others are what the kernel has passed.
+    /// The first argument is such a handler's address; the others are what the kernel passed.
     pub call: unsafe fn(u64, c_int, *mut siginfo_t, *mut ucontext_t),
 }
 
 static WAY: AtomicPtr<Way> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Says how signals are handled in this process: before the first guard is installed.
+/// Sets how signals are handled in this process. Call it before the first guard is installed.
 pub fn set_way(way: &'static Way) {
     WAY.store(core::ptr::from_ref(way).cast_mut(), Ordering::Release); // partner: the Acquire in `way`
 }
 
-/// What [`set_way`] was given. Nothing here asks before.
+/// Returns what [`set_way`] was given. Call it only after that.
 fn way() -> &'static Way {
     let way = WAY.load(Ordering::Acquire); // partner: the Release in `set_way`
     assert!(!way.is_null());
@@ -74,10 +78,10 @@ fn way() -> &'static Way {
     unsafe { &*way }
 }
 
-/// Calls a handler of the program's as any function.
+/// Calls a handler of the program's like any function.
 ///
 /// # Safety
-/// As [`Way::call`].
+/// Those of [`Way::call`].
 pub unsafe fn call_plainly(handler: u64, signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     // SAFETY: the program installed this address as its handler; the kernel passes all three arguments whether
     // SA_SIGINFO is set or not. The frame has the mask and the stack it asked for.
@@ -89,10 +93,10 @@ pub unsafe fn call_plainly(handler: u64, signal: c_int, info: *mut siginfo_t, co
 
 /// The signals that can be guarded.
 const GUARDABLE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
-/// The same as a mask.
+/// Their mask.
 const ALL: u64 = bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS);
 const GUARDS_A_SIGNAL: usize = 2;
-/// Signals that are not guarded and come from an instruction, which cannot go on before they are handled.
+/// Signals that are not guarded and come from an instruction, which cannot continue before they are handled.
 const FAULTS: [c_int; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
 /// The guarded signals, as a mask: none, or all. Written under [`action::Lock`].
@@ -101,35 +105,35 @@ static GUARDED: AtomicU64 = AtomicU64::new(0);
 static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
     [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; GUARDS_A_SIGNAL] }; GUARDABLE.len()];
 
-/// Tells a forked child, whose signal actions and masks are those kept here, from a vforked one, which borrows our memory
-/// but has actions of its own.
+/// Distinguishes a forked child from a vforked one. A forked child's signal actions and masks are those kept here. A
+/// vforked child borrows our memory, but has actions of its own.
 static FORK_PAGE: ForkPage = ForkPage::new();
 /// The process to which the actions and masks kept here belong, as it was last seen.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The word of the page that tells a forked child, for code in assembly; null where the page may be absent in a child, and nothing is patched.
+/// The word of that page, for code in assembly. Null if the page may be absent in a child; then nothing is patched.
 pub static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The bit of `signal` in a mask.
+/// Returns the bit of `signal` in a mask.
 pub const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// The guarded signals, as a mask; zero as long as everything is left to the kernel.
+/// Returns the guarded signals, as a mask; zero as long as everything is left to the kernel.
 #[inline]
 pub fn guarded() -> u64 {
     GUARDED.load(Ordering::Relaxed)
 }
 
-/// Where `signal` stands in the tables here.
+/// Returns the index of `signal` in the tables here.
 fn index(signal: c_int) -> Option<usize> {
     GUARDABLE.iter().position(|guardable| *guardable == signal)
 }
 
-/// From now on `guard` sees every `signal` (SIGBUS, SIGSEGV or SIGSYS) before the program's own action, which stays
-/// what it is. The same guard may be installed again; that changes nothing.
+/// Makes `guard` see every `signal` (SIGBUS, SIGSEGV or SIGSYS) before the program's own action, which stays as it
+/// is. Installing the same guard again changes nothing.
 ///
 /// # Errors
-/// EINVAL for another signal, EAGAIN when a signal has too many guards, or what sigaction(2) or mmap(2) answered.
+/// EINVAL for another signal, EAGAIN if a signal has too many guards, or the error of sigaction(2) or mmap(2).
 pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     let index = index(signal).ok_or(libc::EINVAL)?;
     let mut lock = action::Lock::take();
@@ -146,17 +150,18 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     taken.inspect_err(|_| free.store(core::ptr::null_mut(), Ordering::Relaxed))
 }
 
-/// The library is loaded: from now on no thread has a guarded signal blocked in truth, whatever it believes. As long as none
-/// believes so there is nothing to guard.
+/// Called when the library is loaded. If this thread blocks a guardable signal, all are guarded from now on, and the
+/// block becomes a belief. If it blocks none, there is nothing to guard yet.
 pub fn begin() {
-    // Without the page nothing could be guarded, either.
+    // Without the page nothing could be guarded either.
     if note_process().is_ok() && mask::real_now() & ALL != 0 {
         believe();
     }
 }
 
-/// A thread is about to believe that it blocks guarded signals: from now on they are kept for who does. False where that cannot
-/// be, or a process was not noted before: then they are blocked in truth.
+/// Called before a thread comes to believe that it blocks guarded signals: takes these over, and they are held for
+/// such threads from now on. False if that is impossible, or if the process was not noted before: then they are
+/// really blocked.
 #[cold]
 pub fn believe() -> bool {
     if OWNER.load(Ordering::Relaxed) == 0 || in_borrowed_memory() || mutated(Mutation::MasksAreKeptLate) {
@@ -165,7 +170,7 @@ pub fn believe() -> bool {
     take_over(&mut action::Lock::take()).is_ok()
 }
 
-/// The guarded signals are guarded from now on.
+/// Guards the guardable signals from now on.
 fn take_over(lock: &mut action::Lock) -> Result<(), c_int> {
     if guarded() == 0 {
         action::take_over_guarded(lock, || GUARDED.store(ALL, Ordering::Relaxed))?;
@@ -187,16 +192,16 @@ fn note_process() -> Result<(), c_int> {
     Ok(())
 }
 
-/// Whether the kernel has to be asked: the process may be another one than `owner`.
+/// True if the kernel must be asked: the process may be another one than `owner`.
 fn may_be_borrowed(owner: u32) -> bool {
     let word = PROCESS.load(Ordering::Relaxed);
-    // SAFETY: null, or the word of a page that is never unmapped and that a fork does not take away.
+    // SAFETY: null, or the word of a page that is never unmapped and that survives a fork.
     let noted = unsafe { word.as_ref() }.map_or(0, |word| word.load(Ordering::Relaxed));
     noted != owner || os::borrowed::may_be()
 }
 
-/// Whether this is a child that runs in its parent's memory (vfork(2)): its signal actions and mask are its own, ours
-/// are the parent's and must not change.
+/// True in a child that runs in its parent's memory (vfork(2)). Its signal actions and mask are its own. Those kept
+/// here are the parent's and must not change.
 pub fn in_borrowed_memory() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
     if owner == 0 || !may_be_borrowed(owner) {
@@ -206,9 +211,9 @@ pub fn in_borrowed_memory() -> bool {
     if owner == process {
         return false;
     }
-    // By call: a fault here might be inside a handler of SIGSEGV.
+    // Read it by a system call: a fault here might be inside a handler of SIGSEGV.
     let Some(word) = FORK_PAGE.word(Look::ByCall) else { return true };
-    // Of the threads of a forked child all store the same.
+    // All threads of a forked child store the same value.
     match word.load(Ordering::Relaxed) {
         0 => word.store(process, Ordering::Relaxed),
         noted if noted == process => {}
@@ -218,10 +223,10 @@ pub fn in_borrowed_memory() -> bool {
     false
 }
 
-/// The action of every guarded signal, and of every other one for which the program has a handler.
+/// The handler of every guarded signal, and of every other signal for which the program has a handler.
 ///
 /// # Safety
-/// Called as a signal's handler, with what the kernel passes one.
+/// Called as a signal's handler, with the kernel's arguments.
 pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     let errno = sys::errno();
     let Some(index) = index(signal) else {
@@ -260,8 +265,8 @@ pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, c
     }
 }
 
-/// Whether a signal that was sent to the process, and that the kernel has given to a thread of ours, is a thread of the
-/// program's now. Natively there is none of ours.
+/// Passes a signal that was sent to the process on to a thread of the program's, if the kernel gave it to one of ours.
+/// Natively there is no thread of ours. True if it was passed on.
 ///
 /// # Safety
 /// `info` is that of the signal.
@@ -273,19 +278,19 @@ unsafe fn pass_on(signal: c_int, info: *const siginfo_t) -> bool {
     }
     // SAFETY: as above.
     let mut info = unsafe { *info };
-    // The kernel lets no thread say to another that kill(2) has sent it.
+    // No thread may send another a signal that claims to come from kill(2).
     if info.si_code == libc::SI_USER {
         (info.si_code, info.si_errno) = (libc::SI_QUEUE, PASSED_ON);
     }
-    // SAFETY: a copy of the whole.
+    // SAFETY: `info` is a copy of the whole siginfo.
     thread::one_of_program().is_some_and(|target| unsafe { send(target, signal, &info) })
 }
 
 /// In `si_errno` of a signal that was sent by kill(2) and comes from [`pass_on`].
 const PASSED_ON: c_int = 0x616e_7973;
 
-/// Whether the program's handler has to wait: then the signal comes again when this thread holds no lock of the engine's.
-/// errno stays.
+/// Defers a signal if the program's handler has to wait. It comes again when this thread holds no lock of the
+/// engine's. True if it was deferred; errno stays.
 ///
 /// # Safety
 /// `context` is that of the frame in which the handler runs.
@@ -295,7 +300,7 @@ unsafe fn defer(signal: c_int, info: &siginfo_t, context: *mut ucontext_t) -> bo
         return false;
     }
     let block = bit(signal);
-    // With SA_NODEFER it is not blocked here.
+    // With SA_NODEFER the kernel has not blocked it here.
     let how = libc::SIG_BLOCK as usize;
     // SAFETY: `block` is read only.
     unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]) };
@@ -308,7 +313,7 @@ unsafe fn defer(signal: c_int, info: &siginfo_t, context: *mut ucontext_t) -> bo
     true
 }
 
-/// Sends a thread of this process a signal; false if the system has no room.
+/// Sends a signal to a thread of this process; false if the system has no room.
 ///
 /// # Safety
 /// `info` is that of the signal.
@@ -318,7 +323,7 @@ unsafe fn send(thread: u32, signal: c_int, info: *const siginfo_t) -> bool {
     unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, target) >= 0 }
 }
 
-/// Does with a signal that is not ours what the kernel would have done by the program's own action and mask.
+/// Handles a signal that is not ours as the kernel would have, by the program's own action and mask.
 ///
 /// # Safety
 /// `info` and `context` are those of the frame in which the handler runs.
@@ -344,12 +349,12 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
             // SAFETY: the program's own handler, and what the caller vouches for.
             unsafe {
                 if index(signal).is_none() {
-                    sleeps::handler_begins(); // in one of a fault, another would kill
+                    sleeps::handler_begins(); // in a fault's handler, another fault would kill
                 }
                 let blocking = action::blocking(signal, &program);
                 let interrupted = mask::Interrupted::by_handler(blocking & guarded());
                 if index(signal).is_some() {
-                    // Everything is blocked until here: as the program's own action would have it.
+                    // All other signals are blocked up to here. Set the mask that the program's own action asks for.
                     action::set_mask((&raw const (*context).uc_sigmask).cast::<u64>().read() | blocking);
                 }
                 handlers::run(|| (way().call)(handler, signal, info, context));
@@ -364,11 +369,11 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
     }
 }
 
-/// The default action: makes it the real one and queues the very same signal, which arrives when this handler has
-/// returned, so that exit status, siginfo and core are those of the place where it happened.
+/// Ends the process by the default action. Makes that the real action and queues the very same signal, which arrives
+/// when this handler has returned. Exit status, siginfo and core are then those of the place where it happened.
 ///
 /// # Safety
-/// As [`deliver`].
+/// Those of [`deliver`].
 unsafe fn end_by(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     action::set_real(signal, &Action::default());
     let block = bit(signal);

@@ -1,4 +1,4 @@
-//! The SIGSYS by which a seccomp filter tells of a call (SECCOMP_RET_TRAP in seccomp(2)).
+//! The SIGSYS with which a seccomp filter reports a call (SECCOMP_RET_TRAP in seccomp(2)).
 
 use core::mem::size_of;
 use libc::siginfo_t;
@@ -20,8 +20,8 @@ struct SigsysInfo {
 }
 const _: () = assert!(size_of::<SigsysInfo>() <= size_of::<siginfo_t>());
 
-/// The number of the call that trapped, where the signal comes from a filter whose SECCOMP_RET_DATA is `mark`; any other
-/// SIGSYS is the program's.
+/// Returns the number of the call that trapped, if the signal comes from a filter whose SECCOMP_RET_DATA is `mark`.
+/// Any other SIGSYS is the program's.
 pub fn trapped_call(info: &siginfo_t, mark: u16) -> Option<i32> {
     // SAFETY: for SIGSYS the kernel fills these fields, and a siginfo_t is larger; plain integers otherwise.
     let info = unsafe { &*core::ptr::from_ref(info).cast::<SigsysInfo>() };
