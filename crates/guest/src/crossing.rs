@@ -1,8 +1,8 @@
-//! The code that goes from one world to the other. Nothing but the FS base tells which one a thread is in: as long as it is the
-//! guest's, no thread-local memory of the host's can be reached, and the thread counts as being in the guest's world, whatever
-//! instruction it is at. So there is none at which a signal handler would find the answer wrong.
+//! The code that goes from one world to the other. Only the FS base decides which world a thread is in. While it is
+//! the guest's, no thread-local memory of the host's can be reached. The thread then counts as being in the guest's
+//! world, whatever instruction it is at. So a signal handler finds the right answer at every instruction.
 //!
-//! All of it is in one section, since for other code of the host's no look is needed ([`is_here`]).
+//! All of it is in one section: other code of the host's needs no check ([`is_here`]).
 
 use crate::island::Data;
 use crate::{trap, world};
@@ -19,7 +19,7 @@ unsafe extern "C" {
     fn etext();
 }
 
-/// Whether code at this address is the host's, but none of that in this file: it only runs in the host's world.
+/// True if code at this address is the host's and not in this file: it only runs in the host's world.
 pub fn is_host_code(address: usize) -> bool {
     let host = __executable_start as *const () as usize..etext as *const () as usize;
     host.contains(&address) && !is_here(address)
@@ -30,7 +30,7 @@ fn is_here(address: usize) -> bool {
         .contains(&address)
 }
 
-/// Learns the size of the extended state; an error where this processor cannot be served.
+/// Finds out the size of the extended state; an error if this processor cannot be served.
 pub fn prepare() -> Result<(), &'static str> {
     /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
@@ -44,8 +44,8 @@ pub fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Where a trapped thread goes on: FS is as the guest left it, too. At `anyring_resume` rsp points to its [`Registers`], and FS is
-/// the guest's again.
+/// The code at which a trapped thread continues. FS, too, is as the guest left it. At `anyring_resume` rsp points to
+/// the thread's [`Registers`], and FS is the guest's again.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn trampoline() {
@@ -73,23 +73,24 @@ pub unsafe extern "C" fn trampoline() {
 }
 
 unsafe extern "C" {
-    /// In [`patched`]: behind the exchange; where the stack is this call's; where it is on that.
+    /// Places in [`patched`]: after the exchange; where the call owns the stack; where it is on that stack.
     fn anyring_patched_asked();
     fn anyring_patched_owns();
     fn anyring_patched_on_stack();
 }
 
-/// How far [`patched`] is at an instruction.
+/// The progress of [`patched`] at an instruction.
 pub enum Entering {
-    /// It has not asked for the stack.
+    /// The call has not asked for the stack.
     Nothing,
-    /// It has asked; the lowest byte of rcx tells whether somebody was on it.
+    /// The call has asked for it; the lowest byte of rcx is 0 if the stack was free.
     Asked,
-    /// The stack is this call's, and the guest's is in use still.
+    /// The call owns the stack, but still uses the guest's.
     Owns,
 }
 
-/// Whether an instruction is one of [`patched`]'s that leave the guest's stack and flags as they are, but may have taken a stack.
+/// Returns the progress at an instruction of [`patched`] that leaves the guest's stack and flags unchanged, but may
+/// have taken a stack. `None` for any other address.
 pub fn entering(address: usize) -> Option<Entering> {
     let after = |step: unsafe extern "C" fn()| address >= step as *const () as usize;
     if !after(patched) || after(anyring_patched_on_stack) {
@@ -102,8 +103,8 @@ pub fn entering(address: usize) -> Option<Entering> {
     })
 }
 
-/// From an island: rax is the thread's [`world::Block`], r11 points to the island's [`Data`]; rcx is free. All else is the guest's,
-/// flags included.
+/// The entry from an island: rax is the thread's [`world::Block`], and r11 points to the island's [`Data`]. rcx is
+/// free. Everything else is the guest's, flags included.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn patched() {
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn patched() {
         "anyring_patched_asked:",
         "movzx ecx, cl",
         "jrcxz 2f",
-        // A handler's call in the middle of another: by a trap.
+        // A handler makes this call in the middle of another: use a trap.
         "notrack jmp qword ptr [r11 + {miss}]",
         ".globl anyring_patched_owns",
         ".hidden anyring_patched_owns",
@@ -147,7 +148,7 @@ pub unsafe extern "C" fn patched() {
         "mov [rsp + {rip}], rcx",
         save_registers!(),
         "jmp {trampoline}",
-        // On its alternate signal stack: by a trap, which disables that meanwhile.
+        // On the alternate signal stack: use a trap, which disables that stack meanwhile.
         "3:",
         "push qword ptr [rsp + {flags}]",
         "popfq",
@@ -170,8 +171,8 @@ pub unsafe extern "C" fn patched() {
     )
 }
 
-/// clone(2) for a child in this memory: it notes its thread id and leaves for the guest by `block.begin` at once. Returns in the
-/// parent only.
+/// Makes a clone(2) for a child in this memory. The child notes its thread id and leaves for the guest at once, by
+/// `block.begin`. Returns in the parent only.
 ///
 /// # Safety
 /// All signals are blocked; `block` is the child's alone; the arguments are those of clone(2).
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn clone_away(
         "syscall",
         "test rax, rax",
         "jnz 9f",
-        // The child: its registers are all that it has.
+        // The child: it has nothing but its registers.
         "mov eax, {gettid}",
         "syscall",
         "mov [r12 + {tid}], eax",
@@ -226,11 +227,12 @@ pub unsafe extern "C" fn clone_away(
     )
 }
 
-/// Copies the guest's first words to its stack, and starts its first instruction, as the kernel does. Uses no stack itself.
+/// Copies the guest's first words to its stack, and starts its first instruction, as the kernel does. Uses no stack
+/// itself.
 ///
 /// # Safety
-/// `entry` is that of a program that was loaded, `stack` is where `count` words at `words` belong, which may be where the
-/// caller's own frames are.
+/// `entry` is that of a loaded program. `stack` is the place for the `count` words at `words`; the caller's own
+/// frames may be there.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn begin(entry: usize, stack: usize, words: *const usize, count: usize) -> ! {
@@ -256,7 +258,7 @@ pub unsafe extern "C" fn begin(entry: usize, stack: usize, words: *const usize, 
     )
 }
 
-/// What is installed for every signal that the guest handles, and for those that are guarded.
+/// The installed handler of every signal that the guest handles, and of those that are guarded.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C-unwind" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
@@ -278,8 +280,8 @@ pub unsafe extern "C-unwind" fn on_signal(signal: i32, info: *mut libc::siginfo_
         "je 4f",
         "jmp {handle}", // the host's world
         "2:",
-        "jmp r8", // a handler of the guest's, in its world: as if nobody stood in front of it
-        "3:",     // the guest's world, but there is more to be done
+        "jmp r8", // a handler of the guest's, in its world: as if nothing stood in front of it
+        "3:",     // the guest's world, but the host has work to do
         "push rbx",
         "push r12",
         "sub rsp, 8",
@@ -306,10 +308,10 @@ pub unsafe extern "C-unwind" fn on_signal(signal: i32, info: *mut libc::siginfo_
     )
 }
 
-/// Calls a handler of the guest's out of the host's world.
+/// Calls a handler of the guest's from the host's world.
 ///
 /// # Safety
-/// `handler` is one, the arguments are those of its signal, and `block` is the calling thread's.
+/// `handler` is a handler of the guest's, the arguments are those of its signal, and `block` is the calling thread's.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn call_handler(
@@ -343,7 +345,7 @@ pub unsafe extern "C" fn call_handler(
     )
 }
 
-/// What handlers return to, as libc's does.
+/// The code to which handlers return, like libc's.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn restorer() {

@@ -1,4 +1,4 @@
-//! What becomes of each trapped call.
+//! Serves each trapped call.
 
 use crate::world::{self, Block};
 use crate::{exe, exec, fast, filter, patch, signals, start, threads};
@@ -32,17 +32,17 @@ impl Host for Guest {
         }
     }
 
-    /// `start.rs` has done it.
+    /// Does nothing: `start.rs` has done it.
     fn guard_copies() {}
 
     fn first_ring_made() {
         start::trap_with_rings();
     }
 
-    /// Every rt_sigaction(2) of the guest's is seen.
+    /// Does nothing: every rt_sigaction(2) of the guest's is seen.
     fn take_back_signals() {}
 
-    /// Asked for at each trap.
+    /// Does nothing: each trap gets it from the kernel.
     fn note_alternate(_: &libc::stack_t) {}
 
     fn sigaction(args: [usize; 6]) -> isize {
@@ -58,7 +58,7 @@ impl Host for Guest {
     }
 }
 
-/// Makes the call that the registers ask for; the answer is the kernel's register. A fork comes back twice.
+/// Makes the call that the registers ask for; returns the kernel's register. A fork returns twice.
 pub fn call(block: &Block, registers: &mut Registers) -> isize {
     let number = registers.rax as i64;
     let args = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
@@ -68,7 +68,7 @@ pub fn call(block: &Block, registers: &mut Registers) -> isize {
         libc::SYS_clone => threads::clone(block, registers, args),
         libc::SYS_fork => threads::fork(block, registers),
         libc::SYS_vfork => threads::vfork(block, registers),
-        // Whoever calls it goes on with clone(2).
+        // The caller falls back to clone(2).
         libc::SYS_clone3 => -(libc::ENOSYS as isize),
         libc::SYS_execve => exec::execute(libc::AT_FDCWD, a, b, c, 0),
         libc::SYS_execveat => exec::execute(a as c_int, b, c, d, e),
@@ -94,7 +94,7 @@ pub fn call(block: &Block, registers: &mut Registers) -> isize {
     }
 }
 
-/// io_uring_enter(2).
+/// Serves io_uring_enter(2).
 pub fn enter(registers: &Registers) -> isize {
     let Registers { rdi, rsi, rdx, r10, r8, r9, .. } = *registers;
     let arg = r8 as *const core::ffi::c_void;
@@ -104,20 +104,20 @@ pub fn enter(registers: &Registers) -> isize {
     answer
 }
 
-/// A call that changes the identity of the calling thread: threads of the engine's have it, too, before it comes back. The
-/// guest's libc knows them not. `own`: which of the arguments the call has.
+/// Makes a call that changes the identity of the calling thread. The engine's threads follow before it returns: the
+/// guest's libc does not know them. `own`: those of the arguments that the call has.
 fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]) -> isize {
     let mut copied = Err(Errno::NOMEM);
     entry::aside(|| copied = follow::Copy::of(number, own));
     let copy = match copied {
         Ok(copy) => copy,
         Err(Errno::NOMEM) => return -(libc::ENOMEM as isize),
-        // The kernel says why not.
+        // The kernel returns the reason.
         // SAFETY: the guest's own call.
         Err(_) => return unsafe { sys::call(number, args) },
     };
     let answer = match world::is_only_one(block) {
-        // No thread of the guest's will differ from another.
+        // The only thread of the guest's cannot differ from another.
         // SAFETY: the guest's own call, with what its pointers lead to.
         true => unsafe { sys::call(number, copy.own()) },
         false => anyring_serve::dispatch::call::<Guest>(number, copy.own()),
@@ -130,7 +130,7 @@ fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]
     let identity = [number as usize, own[0], own[1], own[2]].into_iter().fold(0, digest);
     // SeqCst: of two threads at least one sees what the other has stored. Partner: the load in `all_agree`.
     block.identity.store(identity, Ordering::SeqCst);
-    // libc makes the call in one thread after the other: with the last of them it is the whole process's.
+    // libc makes the call in each thread in turn: after the last one it applies to the whole process.
     let of_process = world::all_agree(block);
     let (mut copy, mut followed) = (Some(copy), true);
     entry::aside(|| followed = copy.take().is_some_and(|copy| follow::follow(copy, of_process)));
@@ -140,7 +140,7 @@ fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]
     answer
 }
 
-/// arch_prctl(2): the FS base in force is the host's, and a thread is found by that of the guest's.
+/// Serves arch_prctl(2): the FS base in force is the host's, and a thread is found by the guest's.
 fn arch_prctl(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
     const ARCH_SET_FS: usize = 0x1002;
     const ARCH_GET_FS: usize = 0x1003;
@@ -165,7 +165,7 @@ fn arch_prctl(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isi
     }
 }
 
-/// mmap(2): of a ring, or of code, which is mapped where it is trapped.
+/// Serves mmap(2): of a ring, or of code, which is mapped where it is trapped.
 fn map(args: [usize; 6]) -> isize {
     let [address, bytes, protection, flags, ..] = args;
     let given = args;
@@ -196,7 +196,7 @@ fn map(args: [usize; 6]) -> isize {
         filter::cover(code.clone());
         if protection as c_int & libc::PROT_READ != 0 {
             patch::code_was_mapped(code.clone());
-            // What cannot be replaced there is in the log.
+            // The log says what cannot be replaced there.
             let _ = patch::ahead(code);
         }
     }

@@ -1,22 +1,22 @@
-//! What an ELF file says of how it is mapped. Everything in it may be wrong.
+//! The headers of an ELF file that say how it is mapped. Everything in them may be wrong.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Why a file cannot be loaded: execve(2)'s errno, and a line for people.
+/// The reason why a file cannot be loaded: execve(2)'s errno, and a line for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub errno: i32,
     pub why: String,
 }
 
-/// Nothing that can be executed.
+/// Returns the refusal of a file that cannot be executed.
 pub fn no_program(why: &str) -> Refusal {
     Refusal { errno: libc::ENOEXEC, why: why.to_owned() }
 }
 
-/// What a system call said, about `what`.
+/// Returns the refusal after an error of a system call, about `what`.
 pub fn failed(what: &str, error: &io::Error) -> Refusal {
     Refusal { errno: error.raw_os_error().unwrap_or(libc::EIO), why: format!("{what}: {error}") }
 }
@@ -33,7 +33,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// One past its last byte in memory.
+    /// Returns the address after its last byte in memory.
     pub fn end(&self) -> usize {
         self.address + self.memory_bytes
     }
@@ -45,10 +45,10 @@ pub struct Elf {
     /// Linked for the addresses that it names (ET_EXEC).
     pub is_fixed: bool,
     pub entry: usize,
-    /// Where the program headers are in memory, if they are.
+    /// The address of the program headers in memory, if they are mapped.
     pub headers: Option<usize>,
     pub header_count: usize,
-    /// In the order of their addresses; at least one.
+    /// Sorted by address; at least one.
     pub segments: Vec<Segment>,
     /// The path of its loader.
     pub interpreter: Option<Vec<u8>>,
@@ -72,13 +72,13 @@ const PT_LOAD: usize = 1;
 const PT_INTERP: usize = 3;
 const PT_PHDR: usize = 6;
 
-/// The number of `bytes` bytes at `at`.
+/// Returns the number of `bytes` bytes at `at`.
 fn number(data: &[u8], at: usize, bytes: usize) -> usize {
     data[at..at + bytes].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
 }
 
 impl Elf {
-    /// Whether these are the first bytes of an ELF file.
+    /// True if these are the first bytes of an ELF file.
     pub fn begins(head: &[u8]) -> bool {
         head.starts_with(b"\x7fELF")
     }
@@ -156,7 +156,7 @@ impl Elf {
         Ok(())
     }
 
-    /// Whether it can be mapped as it says. `headers_at` is where the program headers are in the file.
+    /// Checks that it can be mapped as it says. `headers_at` is the offset of the program headers in the file.
     fn check(&mut self, headers_at: usize, file: &File) -> Result<(), Refusal> {
         let damaged = || no_program("its segments are damaged");
         let length = file.metadata().map_err(|error| failed("fstat", &error))?.len() as usize;
@@ -166,7 +166,7 @@ impl Elf {
             let in_file = segment.offset.checked_add(segment.file_bytes);
             let is_whole = in_file.is_some_and(|in_file| in_file <= length);
             let is_aligned = segment.offset % PAGE == segment.address % PAGE;
-            // In order, and no two with bytes in common.
+            // In order, and without overlap.
             let follows = segment.address >= end;
             if last.is_none() || !is_whole || !is_aligned || !follows || segment.file_bytes > segment.memory_bytes {
                 return Err(damaged());
@@ -185,7 +185,7 @@ impl Elf {
         Ok(())
     }
 
-    /// The pages from the first segment to the last.
+    /// Returns the pages from the first segment to the last.
     pub fn span(&self) -> core::ops::Range<usize> {
         let first = self.segments.first().map_or(0, |segment| segment.address & !(PAGE - 1));
         let last = self.segments.last().map_or(0, Segment::end);

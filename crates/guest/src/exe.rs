@@ -1,4 +1,5 @@
-//! /proc/self/exe: the kernel's is the host. readlink(2) answers the guest's; open(2) of it is not seen.
+//! /proc/self/exe: the kernel's leads to the host. readlink(2) is answered with the guest's file; open(2) is not
+//! trapped.
 
 use anyring_engine::os;
 use anyring_serve::sys;
@@ -7,17 +8,17 @@ use std::sync::OnceLock;
 /// The guest's file.
 static PATH: OnceLock<Vec<u8>> = OnceLock::new();
 
-/// The guest's file is this one.
+/// Sets the guest's file.
 pub fn set(path: Vec<u8>) {
     let _ = PATH.set(path);
 }
 
-/// The guest's file.
+/// Returns the guest's file.
 pub fn path() -> &'static [u8] {
     PATH.get().map_or(&[], Vec::as_slice)
 }
 
-/// Whether a path names it by the calling process's own entry in /proc.
+/// True if a path names that file by the calling process's own entry in /proc.
 pub fn is_meant(path: &[u8]) -> bool {
     let own = path.strip_prefix(b"/proc/").and_then(|path| path.strip_suffix(b"/exe"));
     own.is_some_and(|own| {
@@ -25,7 +26,7 @@ pub fn is_meant(path: &[u8]) -> bool {
     })
 }
 
-/// readlink(2), or readlinkat(2) with a directory.
+/// Serves readlink(2), or readlinkat(2) with a directory.
 pub fn read_link(directory: usize, path: usize, buffer: usize, size: usize) -> isize {
     if crate::exec::read_string(path).is_ok_and(|name| is_meant(&name)) && (size as i32) > 0 {
         let bytes = &self::path()[..self::path().len().min(size)];

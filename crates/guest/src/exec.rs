@@ -1,6 +1,6 @@
-//! execve(2): whatever the guest becomes is loaded by a new host, since filters are inherited and would kill a program that
-//! does not expect their traps. But for a program with code where no guest's is, into which the library can be preloaded: that
-//! is the faster door.
+//! execve(2): a new host loads the program that the guest becomes. Filters are inherited, and their traps would kill
+//! a program that does not expect them. The exception is a program with code where no guest's is, into which the
+//! library can be preloaded: that is the faster way.
 
 use crate::start;
 use crate::state::State;
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 /// The longest path (PATH_MAX).
 const PATH_MOST: usize = 4096;
 
-/// A string of the guest's, without its end.
+/// Reads a string of the guest's, without its terminating zero.
 pub fn read_string(address: usize) -> Result<Vec<u8>, Errno> {
     const PAGE: usize = 4096;
     let mut string = Vec::new();
@@ -34,7 +34,7 @@ pub fn read_string(address: usize) -> Result<Vec<u8>, Errno> {
     Err(Errno::NAMETOOLONG)
 }
 
-/// execveat(2) with its five arguments: only an error comes back.
+/// Serves execveat(2) with its five arguments; returns only an error.
 pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize, flags: usize) -> isize {
     if let Some(answer) = preloaded([directory as usize, path, arguments, environment, flags]) {
         return answer;
@@ -50,8 +50,8 @@ pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize
     answer
 }
 
-/// Executes a program with the library preloaded, if that is the way for it; only an error comes back. Says so of one that
-/// nobody serves.
+/// Executes a program with the library preloaded, if it can be served so; returns only an error. `None` for other
+/// programs; logs those that cannot be served at all.
 fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Option<isize> {
     let said = Environment::read(environment);
     match kind::of(directory as i32, path, flags) {
@@ -64,23 +64,24 @@ fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Op
     }
     let mut answer = None;
     said.with_preload(environment, &mut |environment| {
-        // SAFETY: what the guest has named, which the kernel checks, and a list of its strings and one of ours.
+        // SAFETY: arguments that the guest has named, which the kernel checks, and a list of its strings and one of
+        // ours.
         answer =
             Some(unsafe { sys::call(libc::SYS_execveat, [directory, path, arguments, environment, flags, 0]) });
     });
     answer
 }
 
-/// What a new host is told.
+/// The arguments of a new host.
 struct Ready {
     state: State,
     /// The file to be loaded.
     file: Vec<u8>,
-    /// What the guest calls it.
+    /// The guest's name for that file.
     name: Vec<u8>,
     /// The address of the guest's own arguments.
     arguments: usize,
-    /// What `file` names a file by: kept open for the new host, which closes it.
+    /// The descriptor that `file` names. It stays open for the new host, which closes it.
     descriptor: Option<OwnedFd>,
 }
 
@@ -109,17 +110,17 @@ fn prepare(directory: i32, path: usize, arguments: usize, flags: usize) -> Resul
             return Err(Errno::LOOP);
         }
     }
-    // What only execve(2) can answer.
+    // Find errors now: after the exec, nothing can report them to the guest.
     let program = script::find(&file, &name).map_err(|refusal| Errno::from_raw_os_error(refusal.errno))?;
     let as_host = if start::is_host(&program.file) { by_itself(arguments, &mut descriptor)? } else { None };
     Ok(as_host.unwrap_or(Ready { state: State::here(), file, name, arguments, descriptor }))
 }
 
-/// What a host is told before the program's own arguments, as words.
+/// Number of a host's arguments before the program's own, in words.
 const LEAD: usize = 4;
 
-/// The guest executes the host as a host (`anyring run` in a guest does): it takes this one's place, and is not loaded as a guest.
-/// `None` for any other use of the executable.
+/// Returns the arguments if the guest executes the host as a host, as `anyring run` in a guest does. That host takes
+/// this one's place, and is not loaded as a guest. `None` for any other use of the executable.
 fn by_itself(arguments: usize, descriptor: &mut Option<OwnedFd>) -> Result<Option<Ready>, Errno> {
     let here = State::here();
     let mut words = Vec::new();
@@ -131,16 +132,16 @@ fn by_itself(arguments: usize, descriptor: &mut Option<OwnedFd>) -> Result<Optio
         }
     }
     let (Some(state), [_, _, file, name]) = (State::parse(&words[1]), &words[..]) else { return Ok(None) };
-    // The filter that there is knows of Linux AIO only if that was served.
+    // The existing filter traps Linux AIO only if that was served.
     let filtered = here.filtered && (here.aio || !state.aio);
     let state = State { rings: state.rings, aio: state.aio, preloads: state.preloads, filtered, ..here };
     let (file, name, descriptor) = (file.clone(), name.clone(), descriptor.take());
     Ok(Some(Ready { state, file, name, arguments: arguments + LEAD * size_of::<u64>(), descriptor }))
 }
 
-/// A duplicate that stays open over an exec.
+/// Duplicates a descriptor; the copy stays open over an exec.
 fn duplicate(descriptor: i32) -> Result<OwnedFd, Errno> {
-    // SAFETY: makes a new number for what the guest has named; it is nobody else's.
+    // SAFETY: makes a new number for a descriptor that the guest has named; nothing else uses it.
     unsafe {
         match sys::call(libc::SYS_dup, [descriptor as usize, 0, 0, 0, 0, 0]) {
             error @ ..0 => Err(Errno::from_raw_os_error(-error as i32)),
@@ -160,7 +161,7 @@ impl Ready {
         let lead = [&state, &file, &name].map(|text| text.as_ptr() as usize);
         exec::with_arguments(lead, self.arguments, &mut |list| {
             let by_name = [c"/proc/self/exe".as_ptr() as usize, list, environment, 0, 0, 0];
-            // SAFETY: strings and a list of ours, and what the guest has named, which the kernel checks.
+            // SAFETY: strings and a list of ours, and arguments that the guest has named, which the kernel checks.
             answer = unsafe {
                 match start::host() {
                     Some(host) => {

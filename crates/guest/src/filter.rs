@@ -1,8 +1,9 @@
 //! The seccomp program: which calls of the guest's are trapped.
 //!
-//! It judges by number and arguments first, then by the address of the instruction. Guests have their code in two places: what
-//! is linked for fixed addresses in the lowest 4 GiB, all else in [`WINDOW`], where the kernel maps nothing by itself. So one
-//! filter serves every program that a guest becomes, none is added by an exec, and what the host does is never trapped.
+//! It checks the number and the arguments first, then the address of the instruction. Guests have their code in two
+//! places. Code that is linked for fixed addresses is in the lowest 4 GiB. All other code is in [`WINDOW`], where the
+//! kernel maps nothing by itself. So one filter serves every program that a guest becomes. An exec adds none, and the
+//! host's own calls are never trapped.
 
 use crate::start;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
@@ -15,19 +16,21 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::sock_filter;
 
-/// SECCOMP_RET_DATA of our filters, which reaches the handler as si_errno and tells our traps from the guest's own.
+/// SECCOMP_RET_DATA of our filters. It reaches the handler as si_errno, and distinguishes our traps from the guest's
+/// own.
 pub const MARK: u16 = 0x6167;
 
-/// Where a guest's code is mapped that can be anywhere. Multiples of 4 GiB; as many as [`WINDOW_MASK`] leaves open.
+/// The range of a guest's code that can be at any address. Its bounds are multiples of 4 GiB, so that [`WINDOW_MASK`]
+/// selects it.
 pub const WINDOW: Range<usize> = 0x2000_0000_0000..0x2100_0000_0000;
 const WINDOW_MASK: u32 = 0xffff_ff00;
-/// Where code is mapped that is linked for fixed addresses.
+/// The range of code that is linked for fixed addresses.
 const LOW: Range<usize> = 0..1 << 32;
 
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
-/// Trapped whatever the arguments, as those of io_uring and [`identity::NUMBERS`]: what concerns threads, processes, signals or
-/// the engine's descriptors. Not exit(2): see `world.rs`.
+/// Calls trapped whatever the arguments, like those of io_uring and [`identity::NUMBERS`]. They concern threads,
+/// processes, signals or the engine's descriptors. exit(2) is not among them: see `world.rs`.
 const ALWAYS: [i64; 13] = [
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
@@ -43,11 +46,11 @@ const ALWAYS: [i64; 13] = [
     libc::SYS_close_range,
     libc::SYS_arch_prctl,
 ];
-/// Trapped where a signal mask is given by this argument: it must not block SIGSYS.
+/// Calls trapped if this argument gives a signal mask: it must not block SIGSYS.
 const WITH_MASK: [(i64, usize); 4] =
     [(libc::SYS_ppoll, 3), (libc::SYS_pselect6, 5), (libc::SYS_epoll_pwait, 4), (libc::SYS_epoll_pwait2, 4)];
-/// Trapped once there is a ring: waits and messages of which a filter cannot see whether a ring is among their descriptors, and
-/// what may end a number of which the engine knows the file.
+/// Calls trapped once there is a ring. For waits and messages, a filter cannot see if a ring is among their
+/// descriptors. The others may end a number whose file the engine knows.
 const WITH_RINGS: [i64; 7] = [
     libc::SYS_poll,
     libc::SYS_ppoll,
@@ -57,35 +60,35 @@ const WITH_RINGS: [i64; 7] = [
     libc::SYS_dup2,
     libc::SYS_dup3,
 ];
-/// Trapped once a ring is in an epoll set level-triggered: it has to be brought up to date before each wait.
+/// Calls trapped once a ring is in an epoll set level-triggered: it has to be brought up to date before each wait.
 const WITH_LEVELS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
-/// Those whose first argument has to reach to the numbers of rings.
+/// Calls trapped with a ring if the first argument reaches to the numbers of rings.
 const SELECTS: [i64; 2] = [libc::SYS_select, libc::SYS_pselect6];
 
-/// Which calls a filter traps.
+/// The calls that a filter traps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
-    /// What matters from the beginning.
+    /// Those that matter from the beginning.
     General,
-    /// What only matters once there is a ring.
+    /// Those that only matter once there is a ring.
     WithRings,
-    /// What only matters once a ring is in an epoll set level-triggered.
+    /// Those that only matter once a ring is in an epoll set level-triggered.
     WithLevels,
 }
 
-/// How many filters cover code that is neither in [`WINDOW`] nor in [`LOW`]: each makes all calls slower.
+/// Number of filters for code that is neither in [`WINDOW`] nor in [`LOW`]: each makes all calls slower.
 static COVERED: AtomicU32 = AtomicU32::new(0);
 const COVERED_MOST: u32 = 16;
 
-/// Adds the filter of these calls to all threads, and answers how.
+/// Adds the filter of these calls to all threads; returns how.
 ///
 /// # Errors
-/// Why that is not possible.
+/// The reason why that is not possible.
 pub fn install(calls: Calls) -> Result<Way, &'static str> {
     install_program(&program(calls, &[WINDOW, LOW]))
 }
 
-/// Code has been mapped there: it is trapped as well, if it is not anyway.
+/// Traps code that has been mapped there, unless it is trapped anyway.
 pub fn cover(code: Range<usize>) {
     if is_covered(&code) || code.is_empty() {
         return;
@@ -101,15 +104,15 @@ pub fn cover(code: Range<usize>) {
     }
 }
 
-/// Whether what is there is trapped whatever it is.
+/// True if this is within one of the two ranges in which all code is trapped.
 pub fn is_covered(code: &Range<usize>) -> bool {
     [WINDOW, LOW].iter().any(|all| all.start <= code.start && code.end <= all.end)
 }
 
-/// A place in [`WINDOW`] for a mapping of that many bytes, for the kernel as a hint.
+/// Returns a place in [`WINDOW`] for a mapping of that many bytes, as a hint for the kernel.
 pub fn place(bytes: usize, alignment: usize) -> usize {
     const PAGE: usize = 4096;
-    /// Where the next mapping goes; 0 at the beginning.
+    /// The place of the next mapping; 0 at the beginning.
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if NEXT.load(Ordering::Relaxed) == 0 {
         let _ = NEXT.compare_exchange(0, first_place(), Ordering::Relaxed, Ordering::Relaxed);
@@ -119,7 +122,7 @@ pub fn place(bytes: usize, alignment: usize) -> usize {
     at.next_multiple_of(alignment.max(PAGE))
 }
 
-/// Somewhere in the lower half of the window, as random as addresses are.
+/// Returns a place in the lower half of the window, random unless the process has no address randomization.
 fn first_place() -> usize {
     const PAGE: usize = 4096;
     const ADDR_NO_RANDOMIZE: isize = 0x0004_0000;
@@ -133,7 +136,7 @@ fn first_place() -> usize {
     WINDOW.start + PAGE + (random % half) / PAGE * PAGE
 }
 
-/// The program that traps these calls in `code`.
+/// Returns the program that traps these calls in `code`.
 fn program(calls: Calls, code: &[Range<usize>]) -> Vec<sock_filter> {
     let mut found = bpf::Calls::new();
     match calls {
@@ -158,7 +161,7 @@ fn program(calls: Calls, code: &[Range<usize>]) -> Vec<sock_filter> {
     program
 }
 
-/// What matters from the beginning.
+/// Selects the calls that matter from the beginning.
 fn general(found: &mut bpf::Calls) {
     let aio = if start::serves_aio() { &AIO_CALLS[..] } else { &[] };
     ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
@@ -172,7 +175,7 @@ fn general(found: &mut bpf::Calls) {
         found.found_if(ANY_BIT, u32::MAX);
         found.add(&[answer(ALLOW)]);
     }
-    // Mappings of code, and of files wherever there is room: code is among them, perhaps to be made executable later.
+    // Mappings of code, and of files at no fixed address: the latter may hold code that is made executable later.
     let [address, upper] = bpf::argument(0);
     let ([protection, _], [file, _]) = (bpf::argument(2), bpf::argument(4));
     found.add(&[jump(EQUAL, libc::SYS_mmap as u32, 0, 9), load(protection)]);

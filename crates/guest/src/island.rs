@@ -1,11 +1,11 @@
 //! Islands: the code that a patched instruction jumps to.
 //!
-//! An island tells by the call's number whether it is one to be served, finds the thread, and goes to [`patched`]. Any other call
-//! it makes itself, without a change of worlds, or by a trap where the filter says so: an island is where the guest's code is
-//! trapped, too.
+//! An island checks by the call's number whether the call is to be served, finds the thread, and goes to [`patched`].
+//! It makes any other call itself, without a change of worlds. The filter may trap that call: it treats islands like
+//! the guest's code.
 //!
-//! It uses no stack and changes no flag, only rcx and r11, as the instruction does; rax is put back before anything sees it. A
-//! signal handler is told of the instruction that was patched ([`crate::patch::set_back`]).
+//! It uses no stack and changes no flag. Like the instruction, it changes only rcx and r11; rax is restored before
+//! anything sees it. A signal handler sees the instruction that was patched ([`crate::patch::set_back`]).
 
 use crate::crossing::patched;
 use crate::{fast, world};
@@ -16,7 +16,7 @@ use anyring_serve::patch::origin::{island_at, note_origin};
 use anyring_serve::patch::run::MOVED_AT_MOST;
 use core::mem::size_of;
 
-/// What the code of an island has to know, behind it.
+/// The data of an island's code, stored after it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Data {
@@ -24,19 +24,20 @@ pub struct Data {
     pub number: u64,
     /// The address of the `syscall`.
     pub site: usize,
-    /// The address behind it.
+    /// The address after the `syscall`.
     pub behind: usize,
-    /// The island's code by which the call traps.
+    /// The address of the island's code that makes the call by a trap.
     pub miss: usize,
     table: usize,
     nobody: usize,
     entry: usize,
-    /// With which number a call by [`Data::miss`] traps, and one of the other numbers.
+    /// The values of rax with which a call by [`Data::miss`], and calls of the other numbers, trap.
     trapping: [u64; 3],
 }
 
 impl Data {
-    /// What a call of `number` is to be made by at the `syscall`, which may be there still: where it would be killed for, a trap.
+    /// Returns the value of rax for a call of `number` at the `syscall`, which may still be there. If a filter would
+    /// kill for the call, the value traps.
     pub fn at_site(&self, number: u64) -> u64 {
         let is_killed = self.trapping[0] != self.number && ahead::NUMBERS.contains(&(number as u32));
         if is_killed {
@@ -47,23 +48,23 @@ impl Data {
     }
 }
 
-/// Which calls an island serves.
+/// The calls that an island serves.
 pub struct Calls {
-    /// The hot one.
+    /// The frequent one.
     pub number: u32,
-    /// Others, which go by a trap.
+    /// Others, which are made by a trap.
     pub others: [u32; 2],
-    /// With which numbers they trap.
+    /// Returns the value of rax with which a call of this number traps.
     pub trapping: fn(u32) -> u64,
 }
 
 impl Calls {
-    /// Those of an instruction that has trapped: any other call it makes itself.
+    /// Returns the calls of an instruction that has trapped. The island makes any other call itself.
     pub fn trapped(number: u32) -> Self {
         Self { number, others: [number; 2], trapping: u64::from }
     }
 
-    /// Those of one that is replaced before it runs.
+    /// Returns the calls of an instruction that is replaced before it runs.
     pub fn ahead() -> Self {
         let [setup, enter, register] = ahead::NUMBERS;
         Self { number: enter, others: [setup, register], trapping: ahead::trapping }
@@ -80,7 +81,7 @@ core::arch::global_asm!(
     "anyring_island_minus:",
     ".long 0",
     "jrcxz 2f",
-    // The same of the two others.
+    // The same for the two others.
     ".byte 0x8d, 0x88",
     "anyring_island_minus_first:",
     ".long 0",
@@ -92,7 +93,7 @@ core::arch::global_asm!(
     "anyring_island_native:",
     "syscall",
     "anyring_island_made:",
-    "mov rcx, [rip + anyring_island_data + 16]", // behind, as the instruction leaves it
+    "mov rcx, [rip + anyring_island_data + 16]", // the address after the `syscall`, which leaves it there
     "notrack jmp qword ptr [rip + anyring_island_data + 16]",
     "4:",
     "mov rax, [rip + anyring_island_data + 64]",
@@ -136,24 +137,25 @@ unsafe extern "C" {
     static anyring_island_data: u8;
 }
 
-/// Where a label of the template is in an island, behind what was moved.
+/// Returns the offset of a label in the template, which follows the moved instructions of an island.
 fn offset(label: *const u8) -> usize {
     label as usize - (&raw const anyring_island_start) as usize
 }
 
-/// Room for an island.
+/// The size of an island, in bytes.
 const SIZE: usize = 320;
 const CODE_AT_MOST: usize = SIZE - MOVED_AT_MOST - size_of::<Data>() - 8;
 
-/// Where the template begins in an island that begins with `moved` bytes: they are filled up with nops.
+/// Returns the offset of the template in an island that begins with `moved` bytes: nops fill the gap.
 fn template_at(moved: usize) -> usize {
     moved.next_multiple_of(8)
 }
 
-/// Builds an island for `jump` and these calls by the `syscall` at the address `site`, before which `moved` is done: its address.
+/// Builds an island for `jump` and these calls by the `syscall` at the address `site`. It first does the `moved`
+/// instructions. Returns its address.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is none.
 pub fn build(
     jump: &Jump,
     calls: &Calls,
@@ -176,7 +178,8 @@ pub fn build(
         entry: patched as *const () as usize,
         trapping: [calls.number, calls.others[0], calls.others[1]].map(calls.trapping),
     };
-    // SAFETY: the pages are new, writable, larger than all of this, and nobody else knows them. `Data` comes at a multiple of 8.
+    // SAFETY: the pages are new, writable, larger than all of this, and nothing else uses them. `Data` comes at a
+    // multiple of 8.
     unsafe {
         let template = core::slice::from_raw_parts(&raw const anyring_island_start, data_at.min(CODE_AT_MOST));
         let to = address as *mut u8;
@@ -203,30 +206,30 @@ pub fn build(
     Ok(address)
 }
 
-/// Unmaps what [`build`] answered, if no jump to it was stored.
+/// Unmaps an island that [`build`] has returned, if no jump to it was stored.
 pub fn remove(address: usize) {
     anyring_serve::patch::origin::forget(address);
     unmap(address, SIZE);
 }
 
-/// Where a signal has met a thread on an island, as its handler is to see it.
+/// The place at which a signal interrupted a thread on an island, as its handler must see it.
 pub enum Met {
-    /// At an instruction of the guest's that was moved, which is there.
+    /// At a moved instruction of the guest's, whose original address this is.
     Moved(usize),
-    /// Before the call: all is as at the `syscall`, but for rax, which is to be its number if one is told.
+    /// Before the call: everything is as at the `syscall`. If `number` is given, rax must be set to it.
     Before { data: &'static Data, number: Option<u64> },
-    /// Behind the call.
+    /// After the call, at this address of the guest's.
     Behind(usize),
 }
 
-/// What an address on an island means; `None` for any other.
+/// Returns the meaning of an address on an island; `None` for any other address.
 pub fn met(address: usize) -> Option<Met> {
     let (island, moved, from) = island_at(address, SIZE)?;
     if address < island + moved {
         return Some(Met::Moved(from + (address - island)));
     }
     let start = template_at(moved);
-    // SAFETY: `build` has put it there, and islands that are listed stay.
+    // SAFETY: `build` has put it there, and listed islands stay.
     let data = unsafe { &*((island + start + offset(&raw const anyring_island_data)) as *const Data) };
     let Some(at) = address.checked_sub(island + start) else {
         return Some(Met::Before { data, number: None });
@@ -240,5 +243,5 @@ pub fn met(address: usize) -> Option<Met> {
     })
 }
 
-/// The bytes of the code behind a call: a load and a jump.
+/// Size of the code after a call, in bytes: a load and a jump.
 const AFTER: usize = 7 + 7;

@@ -1,37 +1,37 @@
-//! Runs a program that LD_PRELOAD does not reach (statically linked, of musl, for another glibc) in its own process and serves
-//! its io_uring there.
+//! Runs a program that LD_PRELOAD does not reach (statically linked, of musl, for another glibc) in its own process,
+//! and serves its io_uring there.
 //!
-//! The executable `anyring`, the *host*, is linked statically with a glibc of its own. It maps the *guest* beside itself, and traps by
-//! a seccomp filter what the guest's code asks of io_uring, of threads, of signals and of exec. Each thread of the guest's
-//! has two worlds, told apart by the FS base: the guest's own TLS, and a TCB of the host's glibc, with which the engine runs
-//! on a stack of the host's.
+//! The executable `anyring`, the *host*, is linked statically with a glibc of its own. It maps the *guest* next to
+//! itself. A seccomp filter traps the calls of the guest's code that concern io_uring, threads, signals and exec.
+//! Each thread of the guest's has two worlds, which the FS base distinguishes. One has the guest's own TLS. The other
+//! has a TCB of the host's glibc, with which the engine runs on a stack of the host's.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `state.rs` | the words by which it is started |
-//! | `start.rs` | puts the process in order before the guest begins |
+//! | `state.rs` | the arguments with which it is started |
+//! | `start.rs` | prepares the process before the guest begins |
 //! | `elf.rs`, `loader.rs`, `script.rs` | reads the guest's file and maps it |
 //! | `stack.rs` | turns the first stack, as the kernel made it for the host, into the guest's |
-//! | `filter.rs`, `probe.rs` | which calls are trapped, and where; what is trapped already |
+//! | `filter.rs`, `probe.rs` | which calls are trapped, and where; inherited filters |
 //! | `world.rs`, `tcb.rs` | the records of threads; the host's TCBs for them |
 //! | `crossing.rs` | the code that goes from one world to the other |
 //! | `trap.rs` | from SIGSYS to `dispatch.rs` and back |
 //! | `patch.rs`, `island.rs` | instructions that trapped often become jumps to code which needs no signal |
-//! | `fast.rs` | the thread by its FS base, for that code |
-//! | `dispatch.rs` | what becomes of each trapped call |
+//! | `fast.rs` | finds the thread by its FS base, for that code |
+//! | `dispatch.rs` | serves each trapped call |
 //! | `signals.rs` | the guest's handlers, whichever world they interrupt |
 //! | `threads.rs` | clone, vfork and fork |
-//! | `exec.rs` | execve: what a guest becomes is a guest, or has the library preloaded |
+//! | `exec.rs` | execve: the new program is a guest, or has the library preloaded |
 //! | `exe.rs` | /proc/self/exe |
 //!
-//! The executable is started anew to be a host: `anyring --program=STATE FILE NAME ARGV0 [ARGS...]`, see `state.rs`.
+//! The executable is started again to be a host: `anyring --program=STATE FILE NAME ARGV0 [ARGS...]`, see `state.rs`.
 //!
-//! All this is of x86-64; elsewhere there are no guests ([`HERE`]).
+//! All this exists on x86-64 only; elsewhere there are no guests ([`HERE`]).
 
 mod state;
 pub use state::{lead, State};
 
-/// Whether there are guests on this processor.
+/// True if guests are supported on this processor.
 pub const HERE: bool = cfg!(target_arch = "x86_64");
 
 #[cfg(target_arch = "x86_64")]
@@ -75,7 +75,7 @@ mod world;
 #[cfg(target_arch = "x86_64")]
 pub use start::main;
 
-/// Becomes nobody's host.
+/// Returns `None`: there are no hosts on this processor.
 ///
 /// # Safety
 /// None is needed.

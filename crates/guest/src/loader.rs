@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// A file that is mapped.
 pub struct Image {
-    /// What is to be added to the addresses that the file names.
+    /// The difference to add to the addresses in the file.
     pub base: usize,
     pub entry: usize,
     pub headers: usize,
@@ -27,7 +27,7 @@ pub struct Loaded {
     pub loader: Option<Image>,
 }
 
-/// Maps both. What was mapped stays if that fails: nobody goes on from there.
+/// Maps both. If that fails, mappings stay: the host does not continue.
 pub fn load(file: &File, elf: &Elf) -> Result<Loaded, Refusal> {
     let program = map(file, elf)?;
     let loader = match &elf.interpreter {
@@ -66,7 +66,7 @@ fn map(file: &File, elf: &Elf) -> Result<Image, Refusal> {
     let refused = |error: io::Error| failed("its segments cannot be mapped", &error);
     let base = match elf.is_fixed {
         true => {
-            // Nothing else may come into its gaps.
+            // Nothing else may be mapped into its gaps.
             let flags = ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
             let got = mmap(span.start, span.len(), libc::PROT_NONE, flags, -1, 0).map_err(refused)?;
             if got != span.start {
@@ -92,7 +92,7 @@ fn map(file: &File, elf: &Elf) -> Result<Image, Refusal> {
     })
 }
 
-/// Reserves as many bytes as the span has, in the window whose code is trapped.
+/// Reserves as many bytes as the span has, in the window whose code is trapped. Returns their address.
 fn reserve(span: &Range<usize>, alignment: usize) -> io::Result<usize> {
     let flags = ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     const TRIES: usize = 16;
@@ -102,9 +102,9 @@ fn reserve(span: &Range<usize>, alignment: usize) -> io::Result<usize> {
         answer = mmap(at, span.len(), libc::PROT_NONE, flags, -1, 0);
         match &answer {
             Ok(got) if *got == at => return answer,
-            // A kernel that takes the flag for a hint (before Linux 4.17).
+            // Before Linux 4.17 the kernel ignores the flag, and takes the address as a hint.
             Ok(got) => {
-                // SAFETY: just mapped, and nobody knows of it.
+                // SAFETY: just mapped, and nothing uses it.
                 unsafe { sys::call(libc::SYS_munmap, [*got, span.len(), 0, 0, 0, 0]) };
             }
             Err(_) => {}
@@ -113,7 +113,7 @@ fn reserve(span: &Range<usize>, alignment: usize) -> io::Result<usize> {
     answer
 }
 
-/// Maps one segment; answers its pages. What its last page of the file holds behind it becomes zero.
+/// Maps one segment; returns its pages. The rest of the file's last page becomes zero.
 fn map_segment(file: &File, segment: &Segment, base: usize) -> io::Result<Range<usize>> {
     let skew = segment.address % PAGE;
     let start = base.wrapping_add(segment.address) - skew;

@@ -1,9 +1,11 @@
-//! Trapped instructions that become jumps (decision 27): io_uring_enter(2) and the waits of Linux AIO.
+//! Trapped instructions that become jumps (decision 27): io_uring_enter(2), and io_submit(2) and the waits of Linux
+//! AIO.
 //!
-//! First choice is the `syscall` itself: its two bytes become those of a jump whose upper distance is what follows it. So what is
-//! behind stays, and a thread that waits in the kernel finds it; every way there leads to the jump; and nothing has to be done
-//! elsewhere, where generic wrappers (Go's, musl's, Zig's) have the number from far away. Where that leads to no free page, one
-//! of the instructions before it becomes the jump, as in the preloaded library.
+//! First choice is the `syscall` itself. Its two bytes become those of a jump, and the bytes after it the upper part
+//! of the jump's distance. These bytes stay, so that a thread that waits in the kernel finds them. Every path there
+//! leads to the jump. No instruction has to be moved, even if the number is loaded far away, as in generic wrappers
+//! (Go's, musl's, Zig's). If that distance leads to no free page, one of the instructions before becomes the jump, as
+//! in the preloaded library.
 
 use crate::crossing::{self, Entering};
 use crate::island::{self, Calls, Data, Met};
@@ -23,17 +25,18 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::ucontext_t;
 
-/// Closer is the program itself. No heap grows behind it: the program break is elsewhere.
+/// The distances at which the program itself is. No heap grows after it: the program break is elsewhere.
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 20;
 
 /// Held while an instruction is patched.
 static PATCHING: Lock<()> = Lock::new(());
-/// Whether islands are possible. Relaxed: set before the guest begins.
+/// True if islands are possible. Relaxed: set before the guest begins.
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// Whether there may be one. Relaxed: a thread that is on one has seen a jump to it, or its own store.
+/// True if there may be an island. Relaxed: a thread that is on one has seen a jump to it, or its own store.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Reads `ANYRING_PATCH`, and looks whether the processor has what islands use. Before the guest begins.
+/// Reads `ANYRING_PATCH`, and checks that the processor has the instructions of islands. Call it before the guest
+/// begins.
 pub fn prepare() {
     const BMI2: u32 = 1 << 8;
     let declined = variable("ANYRING_PATCH").is_some_and(|value| value == "0");
@@ -41,7 +44,7 @@ pub fn prepare() {
     ENABLED.store(!declined && has_it, Ordering::Relaxed);
 }
 
-/// Counts a trap of call `number` by the instruction before `behind`: whether it is time to [`apply`].
+/// Counts a trap of call `number` by the instruction before `behind`; true when it is time to [`apply`].
 /// Async-signal-safe, and uses no thread-local memory.
 pub fn is_due(number: i64, behind: usize) -> bool {
     let is_hot = match number {
@@ -52,8 +55,8 @@ pub fn is_due(number: i64, behind: usize) -> bool {
     is_hot && ENABLED.load(Ordering::Relaxed) && counters::count(behind)
 }
 
-/// Patches the `syscall` before `behind`, at which this thread has trapped with a call of `number`. Where that is not possible it
-/// keeps trapping, and the log says why.
+/// Patches the `syscall` before `behind`, at which this thread has trapped with a call of `number`. If that is not
+/// possible, the instruction keeps trapping, and the log says why.
 pub fn apply(behind: usize, number: u32) {
     let mask = set_mask(u64::MAX);
     match PATCHING.try_lock() {
@@ -73,14 +76,14 @@ fn count() {
     stats::stats().patches.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Replaces what may make a call on rings in this code before it runs, if a filter kills for these calls. Why that is not possible,
-/// where `anyring run` is to refuse the program for it.
+/// Replaces instructions of this code that may make a call on rings, before they run, if a filter kills for these
+/// calls. An error is the reason why `anyring run` must refuse the program.
 pub fn ahead(code: Range<usize>) -> Result<(), String> {
     if !start::serves_rings() || !ahead::is_needed() {
         return Ok(());
     }
     let mapping = Mapping { range: code.clone(), is_writable: false };
-    // SAFETY: just mapped; should another thread unmap it meanwhile, it does so in its own program's race.
+    // SAFETY: just mapped; if another thread unmaps it meanwhile, that is a race in the program itself.
     let bytes = unsafe { mapping.bytes(code.clone()) };
     for OfRings { offset, is_likely } in scan::of_rings(bytes).unwrap_or_default() {
         let site = code.start + offset;
@@ -101,7 +104,7 @@ pub fn ahead(code: Range<usize>) -> Result<(), String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     Trapped,
-    /// Before it runs: it must not be passed by.
+    /// Before it runs: no branch may skip it.
     Ahead,
 }
 
@@ -117,7 +120,7 @@ fn patch(site: usize, calls: &Calls, when: When) -> Result<(), &'static str> {
         let sets_fs = |mapping: &Mapping| sets_fs(unsafe { mapping.bytes(mapping.range.clone()) });
         match (mappings.iter().any(sets_fs), when) {
             (true, When::Trapped) => return Err("the program has an instruction that sets the FS base"),
-            // All calls by islands trap.
+            // All calls from islands trap then.
             (true, When::Ahead) => fast::give_up(),
             (false, _) => {}
         }
@@ -164,7 +167,7 @@ impl Mapping {
     }
 }
 
-/// The readable code in this process that is trapped wherever it is.
+/// Returns the readable code in this process that is in the ranges where all code is trapped.
 fn code_of_guest() -> Result<Vec<Mapping>, &'static str> {
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(|_| "/proc/self/maps cannot be read")?;
     let mapping = |line: &str| {
@@ -179,7 +182,7 @@ fn code_of_guest() -> Result<Vec<Mapping>, &'static str> {
     let mut all: Vec<Mapping> = Vec::new();
     for next in maps.lines().filter_map(mapping) {
         match all.last_mut() {
-            // Where a jump was stored the kernel tells of several, of one piece of code.
+            // Storing a jump makes the kernel split a piece of code into several mappings.
             Some(last) if last.range.end == next.range.start && last.is_writable == next.is_writable => {
                 last.range.end = next.range.end;
             }
@@ -189,7 +192,7 @@ fn code_of_guest() -> Result<Vec<Mapping>, &'static str> {
     Ok(all)
 }
 
-/// Whether the bytes may have an instruction that sets the FS base: wrfsbase.
+/// True if the bytes may contain an instruction that sets the FS base: wrfsbase.
 fn sets_fs(code: &[u8]) -> bool {
     code.windows(3).enumerate().any(|(at, bytes)| {
         let prefix = |back: usize| at.checked_sub(back).map_or(0, |at| code[at]);
@@ -198,21 +201,23 @@ fn sets_fs(code: &[u8]) -> bool {
     })
 }
 
-/// The guest has mapped readable code: if that may set the FS base, threads cannot be told by it any more.
+/// Checks readable code that the guest has mapped. If it may set the FS base, threads cannot be found by that any
+/// more.
 pub fn code_was_mapped(code: Range<usize>) {
     if !ANY.load(Ordering::Relaxed) {
         return;
     }
     let mapping = Mapping { range: code.clone(), is_writable: false };
-    // SAFETY: just mapped; should another thread unmap it meanwhile, it does so in its own program's race.
+    // SAFETY: just mapped; if another thread unmaps it meanwhile, that is a race in the program itself.
     if sets_fs(unsafe { mapping.bytes(code) }) {
         log::line("new code sets the FS base: calls trap again");
         fast::give_up();
     }
 }
 
-/// A signal has met the thread on an island or at its end: its handler is told of the instruction that was patched, from which or
-/// from behind which the thread then goes on. For handlers, in the guest's world.
+/// Makes a signal handler see the guest's code if the signal has interrupted the thread on an island or at its end.
+/// The context becomes that of the patched instruction, or of the one after it, and the thread continues from there.
+/// For handlers, in the guest's world.
 pub fn set_back(context: &mut ucontext_t) {
     if !ANY.load(Ordering::Relaxed) {
         return;

@@ -1,6 +1,6 @@
-//! Which filters of another host's are there already, of which nobody could tell this one: a guest has executed a program with
-//! the preloaded library, and that has executed this one's. Found out by calls that mean nothing, made where guests have their
-//! code.
+//! Detects filters that this host has inherited from another one without being informed. It happens if a guest executes
+//! a program with the preloaded library, and that program executes this one. Meaningless calls, made where guests have
+//! their code, show what is trapped.
 
 use crate::filter::{MARK, WINDOW};
 use crate::start;
@@ -11,16 +11,17 @@ use core::mem::transmute;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
-/// The last call was trapped by a filter of a host's.
+/// True if a filter of a host's trapped the last call.
 static TRAPPED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn note(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
-    // SAFETY: the kernel passes it.
+    // SAFETY: the kernel passes a whole siginfo.
     TRAPPED.store(unsafe { (*info).si_errno } == i32::from(MARK), Ordering::Relaxed);
 }
 
-/// Whether general calls are trapped, those that matter with a ring, and those that matter with one in an epoll set. Called with
-/// the first thread alone, before there is a guest. Nothing where no code may be made.
+/// Returns true for each group of calls that is trapped: general ones, those that matter with a ring, and those that
+/// matter with one in an epoll set. Call it with the first thread alone, before there is a guest. All false if no code
+/// can be made.
 pub fn inherited() -> [bool; 3] {
     // mov %rdi,%rax; mov %rsi,%rdi; mov %rdx,%rsi; xor %edx,%edx; xor %r10d,%r10d; syscall; ret
     const CODE: [u8; 17] =
@@ -62,9 +63,9 @@ fn ask() -> [bool; 3] {
         call(number, first, second);
         TRAPPED.load(Ordering::Relaxed)
     };
-    // A mask that is neither read nor written; no descriptors; none that exists; no context that exists.
+    // Calls without effect: a mask that is neither read nor written; no such descriptors; no such context.
     let general = is_trapped(libc::SYS_rt_sigprocmask, 0, 0);
-    // That of a host that did not serve Linux AIO does not trap it.
+    // A host that did not serve Linux AIO has not trapped it.
     let is_complete = general && (!start::serves_aio() || is_trapped(NR_IO_DESTROY, 0, 0));
     let answer = [
         is_complete,

@@ -1,4 +1,4 @@
-//! From the file that is to be executed to the one that is loaded: scripts name their interpreter, which may be a script.
+//! Finds the file to load for the file that is executed: scripts name their interpreter, which may be a script.
 
 use crate::elf::{failed, no_program, Elf, Refusal};
 use anyring_serve::sys;
@@ -8,23 +8,24 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// How many `#!` files may name each other, as in the kernel (fs/exec.c, exec_binprm).
+/// Number of `#!` files that may name each other, as in the kernel (fs/exec.c, exec_binprm).
 const DEPTH: usize = 5;
-/// How much of a file the kernel looks at for `#!` (BINPRM_BUF_SIZE).
+/// Number of bytes that the kernel reads for `#!` (BINPRM_BUF_SIZE).
 const LINE_BYTES: usize = 256;
 
-/// What is to be loaded.
+/// A program to be loaded.
 pub struct Program {
     /// Close-on-exec.
     pub file: File,
     pub elf: Elf,
-    /// The path by which it was found: the script's interpreter's, or the one that was asked for.
+    /// The path by which it was found: that of the script's interpreter, or the requested one.
     pub path: Vec<u8>,
-    /// What replaces the first argument of a script: interpreter, its argument, the script.
+    /// The arguments that replace the first one of a script: interpreter, its argument, the script.
     pub arguments: Option<Vec<Vec<u8>>>,
 }
 
-/// Finds out what executing the file at `path` would load, of which a script hears as `name`. An error is what execve(2) answers.
+/// Finds the program that executing the file at `path` would load. A script gets `name` as its own name. An error is
+/// the answer of execve(2).
 pub fn find(path: &[u8], name: &[u8]) -> Result<Program, Refusal> {
     let (mut path, mut name) = (path.to_vec(), name.to_vec());
     let mut arguments: Option<Vec<Vec<u8>>> = None;
@@ -51,7 +52,7 @@ pub fn find(path: &[u8], name: &[u8]) -> Result<Program, Refusal> {
     Err(Refusal { errno: libc::ELOOP, why: "too many scripts are interpreters of each other".to_owned() })
 }
 
-/// The interpreter that a first line names, and its argument, if it has one (fs/binfmt_script.c).
+/// Returns the interpreter that a first line names, and its argument, if it has one (fs/binfmt_script.c).
 fn words(line: &[u8]) -> Result<(Vec<u8>, Option<Vec<u8>>), Refusal> {
     let is_blank = |byte: &u8| *byte == b' ' || *byte == b'\t';
     let end = line.iter().position(|byte| *byte == b'\n' || *byte == 0);
@@ -74,7 +75,7 @@ fn open(path: &[u8]) -> Result<File, Refusal> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     let directory = libc::AT_FDCWD as usize;
     let refused = |what: &str, answer: isize| failed(what, &std::io::Error::from_raw_os_error(-answer as i32));
-    // First, so that no FIFO or device is opened.
+    // Check first, so that no FIFO or device is opened.
     let status =
         std::fs::metadata(OsStr::from_bytes(path)).map_err(|error| failed("it cannot be executed", &error))?;
     if status.mode() & libc::S_IFMT != libc::S_IFREG {
@@ -87,20 +88,21 @@ fn open(path: &[u8]) -> Result<File, Refusal> {
     let answer =
         unsafe { sys::call(libc::SYS_openat, [directory, name.as_ptr() as usize, flags as usize, 0, 0, 0]) };
     match answer {
-        // SAFETY: a descriptor that was just opened, and is nobody else's.
+        // SAFETY: a descriptor that was just opened, and that nothing else uses.
         0.. => Ok(unsafe { File::from_raw_fd(answer as i32) }),
         error => Err(refused("it cannot be read", error)),
     }
 }
 
-/// Whether the calling thread may execute it, by its effective identity, and its file system allows that.
+/// True if the calling thread may execute it, by its effective identity, and its file system allows that.
 fn may_execute(name: &[u8]) -> bool {
     let ask = [libc::AT_FDCWD as usize, name.as_ptr() as usize, libc::X_OK as usize];
     let [directory, path, mode] = ask;
     // SAFETY: C strings.
     unsafe {
         match sys::call(libc::SYS_faccessat2, [directory, path, mode, libc::AT_EACCESS as usize, 0, 0]) {
-            // An older kernel, or a filter that does not know the call: by the real identity, which mostly is the same.
+            // An older kernel, or a filter that does not know the call: check with the real identity, which is mostly
+            // the same.
             answer if answer == -(libc::ENOSYS as isize) || answer == -(libc::EPERM as isize) => {
                 sys::call(libc::SYS_faccessat, [directory, path, mode, 0, 0, 0]) == 0
             }
@@ -110,7 +112,7 @@ fn may_execute(name: &[u8]) -> bool {
 }
 
 impl Program {
-    /// The path of the file that is loaded, as the kernel knows it.
+    /// Returns the path of the file that is loaded, as the kernel knows it.
     pub fn real_path(&self) -> Vec<u8> {
         let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         match std::fs::read_link(link).or_else(|_| std::fs::canonicalize(OsStr::from_bytes(&self.path))) {

@@ -12,7 +12,8 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use libc::{siginfo_t, ucontext_t};
 
-/// Nothing is left alone: glibc's own signals and those of other libraries have handlers in the guest like any other.
+/// No signal is left alone: glibc's own signals and those of other libraries have handlers in the guest like any
+/// other.
 static WAY: Way = Way {
     entry: crossing::on_signal,
     left_alone: 0,
@@ -35,8 +36,8 @@ pub fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Traps have been dealt with before, but for those of a thread that has no stack left for another call, or no memory for one.
-/// That ends the process, and is not to do so without a word.
+/// Logs a trap that ends the process. Other traps were handled before. This one's thread has no stack left for
+/// another call, or no memory for one.
 unsafe fn no_trap(_: &mut ucontext_t, info: &siginfo_t) -> bool {
     if trapped_call(info, MARK).is_some() {
         log::line("a system call of the guest's ends it: there are too many handlers in each other, or no memory");
@@ -44,7 +45,7 @@ unsafe fn no_trap(_: &mut ucontext_t, info: &siginfo_t) -> bool {
     false
 }
 
-/// A trap may come on any stack, and nothing is to interrupt its handler.
+/// Adjusts SIGSYS: a trap may come on any stack, and nothing may interrupt its handler.
 fn adjust(signal: c_int, action: &mut action::Action) {
     if signal == libc::SIGSYS {
         action.flags |= libc::SA_ONSTACK as u64;
@@ -52,17 +53,17 @@ fn adjust(signal: c_int, action: &mut action::Action) {
     }
 }
 
-/// See [`Way::call`].
+/// Calls a handler, see [`Way::call`].
 unsafe fn call(handler: u64, signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     match world::mine() {
         // SAFETY: the caller vouches for all but the block, which is the calling thread's.
         Some(block) => unsafe { crossing::call_handler(handler, signal, info, context, block) },
-        // A fault in a thread of the engine's: no handler of the guest's can deal with that.
+        // A fault in a thread of the engine's: no handler of the guest's can handle that.
         None => action::set_real(signal, &action::Action::default()),
     }
 }
 
-/// rt_sigaction(2), with the kernel's arguments and answer.
+/// Serves rt_sigaction(2), with the kernel's arguments and answer.
 pub fn sigaction(block: &Block, args: [usize; 6]) -> isize {
     if !block.is_borrowed.load(Ordering::Relaxed) {
         return action::system_call(args);
@@ -70,8 +71,8 @@ pub fn sigaction(block: &Block, args: [usize; 6]) -> isize {
     borrowed_action(args)
 }
 
-/// The same in a process that runs in its parent's memory, and has actions of its own in the kernel: what is kept here is the
-/// parent's. A handler of its own it cannot have, and what is guarded stays as it is.
+/// Serves rt_sigaction(2) in a process that runs in its parent's memory. In the kernel it has actions of its own;
+/// those kept here are the parent's. It cannot have a handler of its own, and guarded signals stay as they are.
 fn borrowed_action([signal, new, old, size, ..]: [usize; 6]) -> isize {
     let signal = signal as c_int;
     if size != size_of::<u64>() || !(1..=64).contains(&signal) {
@@ -96,7 +97,7 @@ fn borrowed_action([signal, new, old, size, ..]: [usize; 6]) -> isize {
     }
 }
 
-/// rt_sigprocmask(2), with the kernel's arguments and answer.
+/// Serves rt_sigprocmask(2), with the kernel's arguments and answer.
 pub fn sigprocmask(block: &Block, args: [usize; 6]) -> isize {
     let [how, set, old, size, ..] = args;
     if !block.is_borrowed.load(Ordering::Relaxed) {

@@ -1,49 +1,51 @@
-//! The guest's first stack: what the kernel has put at the top of the host's, with other arguments and another auxiliary vector.
+//! The guest's first stack: the words that the kernel put at the top of the host's, with other arguments and
+//! auxiliary vector.
 
 use crate::loader::Loaded;
 use crate::script::Program;
 use anyring_serve::sys;
 use core::ffi::{c_char, CStr};
 
-/// The words at the top of a new stack, as the kernel has made them for the host: arguments, environment, auxiliary vector,
-/// each with its end. All strings are behind them.
+/// The words at the top of a new stack, as the kernel has made them for the host. They are the arguments, the
+/// environment and the auxiliary vector, each with its end. All strings are at higher addresses.
 pub struct First {
     arguments: *const *const c_char,
     count: usize,
 }
 
-/// What the guest begins with.
+/// The state with which the guest begins.
 pub struct Begin {
     pub entry: usize,
     pub stack: usize,
-    /// What is to be copied to `stack` when the host does not need it any more.
+    /// The words to be copied to `stack` when the host needs that memory no more.
     pub words: Vec<usize>,
 }
 
 impl First {
     /// # Safety
-    /// What the kernel has passed to the process, and still as it was. It stays for as long as the host runs on this stack.
+    /// The arguments are those that the kernel has passed to the process, unchanged. They stay for as long as the
+    /// host runs on this stack.
     pub unsafe fn new(count: usize, arguments: *const *const c_char) -> First {
         First { arguments, count }
     }
 
     fn word(&self, index: usize) -> usize {
-        // SAFETY: `new`'s caller vouches for it; nobody goes past the end of the auxiliary vector.
+        // SAFETY: `new`'s caller vouches for it; no caller goes past the end of the auxiliary vector.
         unsafe { self.arguments.add(index).cast::<usize>().read() }
     }
 
-    /// The arguments' addresses.
+    /// Returns the arguments.
     pub fn arguments(&self) -> Vec<&'static CStr> {
-        // SAFETY: of the arguments each is a C string, which stays.
+        // SAFETY: each argument is a C string, which stays.
         (0..self.count).map(|index| unsafe { CStr::from_ptr(self.word(index) as *const c_char) }).collect()
     }
 
-    /// The environment's strings.
+    /// Returns the addresses of the environment's strings.
     pub fn environment(&self) -> Vec<usize> {
         (self.count + 1..).map(|index| self.word(index)).take_while(|string| *string != 0).collect()
     }
 
-    /// The auxiliary vector, with its end.
+    /// Returns the auxiliary vector, with its end.
     pub fn vector(&self) -> Vec<(usize, usize)> {
         let start = self.count + 1 + self.environment().len() + 1;
         let mut vector = Vec::new();
@@ -57,7 +59,7 @@ impl First {
         vector
     }
 
-    /// The stack of `program`, whose arguments are those from `first` on.
+    /// Returns the stack of `program`, whose arguments are those from `first` on.
     pub fn of_guest(&self, first: usize, program: &Program, loaded: &Loaded, name: &CStr) -> Begin {
         let mut strings: Vec<usize> = (first..self.count).map(|index| self.word(index)).collect();
         if let Some(added) = &program.arguments {
@@ -92,8 +94,8 @@ impl First {
     }
 }
 
-/// A string of the environment, without our library in LD_PRELOAD: it is not for guests, and put there again where it is for
-/// what they execute. `None` if nothing remains.
+/// Returns a string of the environment, without our library in LD_PRELOAD; `None` if nothing remains. The library is
+/// not for guests. For programs that they execute it is put back where it is needed.
 fn without_library(string: usize) -> Option<usize> {
     const LIBRARY: &[u8] = b"libanyring.so";
     // SAFETY: a string of the first stack's environment.
@@ -126,13 +128,13 @@ fn in_one_block(added: &[Vec<u8>], others: &[usize]) -> Vec<usize> {
     starts.into_iter().map(|start| block + start).collect()
 }
 
-/// One past the end of a string at this address.
+/// Returns the address after the end of the string at this address.
 fn end_of(string: usize) -> usize {
     // SAFETY: an argument or a string of the environment.
     string + unsafe { CStr::from_ptr(string as *const c_char) }.to_bytes_with_nul().len()
 }
 
-/// Has /proc/PID/cmdline, environ and auxv say what is the guest's. Where the kernel cannot (no checkpoint and restore, no
+/// Makes /proc/PID/cmdline, environ and auxv show the guest's. If the kernel cannot (no checkpoint and restore, no
 /// /proc), they stay the host's.
 fn tell_kernel(loaded: &Loaded, arguments: &[usize], environment: Option<usize>, auxiliary: &[usize]) {
     /// struct prctl_mm_map (linux/prctl.h).
@@ -155,7 +157,7 @@ fn tell_kernel(loaded: &Loaded, arguments: &[usize], environment: Option<usize>,
     }
     const PR_SET_MM_MAP: usize = 14;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may hold anything, comes field 3 of proc_pid_stat(5).
+    // After the name, which may hold anything, comes field 3 of proc_pid_stat(5).
     let fields: Vec<usize> = stat
         .rsplit(')')
         .next()

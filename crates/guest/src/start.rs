@@ -1,4 +1,4 @@
-//! Puts the process in order before the guest begins.
+//! Prepares the process before the guest begins.
 
 use crate::crossing;
 use crate::elf::Refusal;
@@ -16,7 +16,7 @@ use std::fs::File;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Exit statuses, as of `anyring run`.
+/// Exit statuses, the same as those of `anyring run`.
 pub const CANNOT_SERVE: c_int = 125;
 pub const CANNOT_EXECUTE: c_int = 126;
 pub const NOT_FOUND: c_int = 127;
@@ -33,7 +33,7 @@ static HOST: AtomicI32 = AtomicI32::new(-1);
 static HOST_ID: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 impl State {
-    /// That of this process.
+    /// Returns the state of this process.
     pub fn here() -> State {
         State {
             rings: serves_rings(),
@@ -47,31 +47,32 @@ impl State {
     }
 }
 
-/// Whether the engine serves io_uring here.
+/// True if the engine serves io_uring here.
 pub fn serves_rings() -> bool {
     RINGS.load(Ordering::Relaxed)
 }
 
-/// Whether it serves Linux AIO.
+/// True if it serves Linux AIO.
 pub fn serves_aio() -> bool {
     AIO.load(Ordering::Relaxed)
 }
 
-/// The descriptor of the host's own file, if the guest has not closed it and opened another by that number.
+/// Returns the descriptor of the host's own file, if the guest has not closed it and opened another file with that
+/// number.
 pub fn host() -> Option<c_int> {
     let number = HOST.load(Ordering::Relaxed);
-    // SAFETY: only asked what it is, and not closed here.
+    // SAFETY: only the file's status is asked for, and it is not closed here.
     let file = (number >= 0).then(|| unsafe { ManuallyDrop::new(File::from_raw_fd(number)) })?;
     is_host(&file).then_some(number)
 }
 
-/// Whether this is the host's own file.
+/// True if this is the host's own file.
 pub fn is_host(file: &File) -> bool {
     let own = HOST_ID.each_ref().map(|word| word.load(Ordering::Relaxed));
     file.metadata().is_ok_and(|status| [status.dev(), status.ino()] == own)
 }
 
-/// There is a ring, or is about to be: what only matters with one is trapped from now on.
+/// Traps calls that only matter with a ring from now on: there is one, or is about to be.
 pub fn trap_with_rings() {
     if !WITH_RINGS.swap(true, Ordering::Relaxed) {
         if let Err(why) = filter::install(Calls::WithRings) {
@@ -81,7 +82,7 @@ pub fn trap_with_rings() {
     }
 }
 
-/// Looks whether a ring is in an epoll set level-triggered: waits of epoll's are trapped from then on.
+/// Traps waits of epoll's from now on, if a ring is in an epoll set level-triggered.
 #[inline]
 pub fn trap_with_levels() {
     if descriptors::level::any() {
@@ -97,20 +98,20 @@ fn install_for_levels() {
     }
 }
 
-/// What the filters that there are trap.
+/// Returns the calls that the installed filters trap.
 pub fn trapped() -> impl Iterator<Item = Calls> {
     let rings = WITH_RINGS.load(Ordering::Relaxed).then_some(Calls::WithRings);
     let levels = WITH_LEVELS.load(Ordering::Relaxed).then_some(Calls::WithLevels);
     [Some(Calls::General), rings, levels].into_iter().flatten()
 }
 
-/// Becomes the host of a program and does not come back, if the words are those by which one is started; `None` if they are
-/// not. Otherwise the exit status, with the reason on standard error.
+/// Becomes the host of a program and does not return, if the arguments are those of a host; `None` if they are not.
+/// If that fails, returns the exit status, with the reason on standard error.
 ///
 /// # Safety
 /// Called once by the C `main`, before anything else there, with what libc's start code has passed.
 pub unsafe fn main(count: c_int, arguments: *const *const c_char) -> Option<c_int> {
-    // SAFETY: libc passes what it got, and nobody has changed it.
+    // SAFETY: libc passes what it got, unchanged.
     let first = unsafe { First::new(count as usize, arguments) };
     let words = first.arguments();
     let [_, state, file, name, _, ..] = words[..] else { return None };
@@ -131,14 +132,14 @@ pub unsafe fn main(count: c_int, arguments: *const *const c_char) -> Option<c_in
     }
 }
 
-/// One line on standard error, before there is a guest.
+/// Prints one line on standard error, before there is a guest.
 fn say(text: &str) {
     let line = format!("anyring: {}\n", text.replace('\n', " "));
     // SAFETY: the kernel reads the line.
     unsafe { sys::call(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]) };
 }
 
-/// Does everything but the last step.
+/// Does everything except the last step.
 fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin, Refusal> {
     keep_environment(first);
     RINGS.store(state.rings, Ordering::Relaxed);
@@ -152,7 +153,7 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     exe::set(program.real_path());
     log::line(&format!("the program runs as a guest: {}", String::from_utf8_lossy(exe::path())));
     if let Some(number) = state.closes {
-        // SAFETY: a descriptor that the host before has left open for this one.
+        // SAFETY: a descriptor that the previous host has left open for this one.
         unsafe { sys::call(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
     }
     let begin = first.of_guest(4, &program, &loaded, name);
@@ -166,7 +167,7 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     if !inherited[0] {
         let way = filter::install(Calls::General).map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
         if way == Way::OnlyThread {
-            // Later, with more threads, nothing could be trapped.
+            // Nothing more could be trapped later, with more threads.
             trap_with_rings();
             install_for_levels();
         }
@@ -180,7 +181,7 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     Ok(begin)
 }
 
-/// Puts the host itself in order.
+/// Prepares the host itself.
 fn prepare() -> Result<(), &'static str> {
     engine::quieten_panics();
     thread::prepare();
@@ -199,15 +200,15 @@ fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// glibc's and the standard library's views of what is about to become the guest's stack get memory of their own.
+/// Copies glibc's and the standard library's views of the first stack, which is about to become the guest's.
 fn keep_environment(first: &First) {
     extern "C" {
         static mut environ: *const *const c_char;
         static mut _dl_auxv: *const [usize; 2];
     }
     let strings = first.environment();
-    // SAFETY: each is a string of the environment. The copies are leaked. There is no other thread yet, so that nobody reads
-    // the variables meanwhile.
+    // SAFETY: each is a string of the environment. The copies are leaked. There is no other thread yet that could
+    // read the variables meanwhile.
     unsafe {
         let copy = |string: &usize| CStr::from_ptr(*string as *const c_char).to_owned().into_raw() as *const c_char;
         let mut list: Vec<*const c_char> = strings.iter().map(copy).collect();
@@ -218,14 +219,14 @@ fn keep_environment(first: &First) {
     }
 }
 
-/// Opens the host's own file for the programs that the guest becomes, which may be in another root by then.
+/// Opens the host's own file, for programs that the guest becomes: these may be in another root by then.
 fn keep_host_open() {
     let flags = libc::O_PATH | libc::O_CLOEXEC;
     let open = [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: a string that the kernel reads.
     let file = match unsafe { sys::call(libc::SYS_openat, open) } {
         ..0 => return,
-        // SAFETY: a new descriptor, which is nobody else's.
+        // SAFETY: a new descriptor, which nothing else uses.
         number => unsafe { File::from_raw_fd(number as c_int) },
     };
     if let Ok(status) = file.metadata() {
@@ -237,7 +238,7 @@ fn keep_host_open() {
     }
 }
 
-/// The process has the name of what was executed, as execve(2) gives it.
+/// Gives the process the name of the executed file, as execve(2) does.
 fn set_name(name: &CStr) {
     let bytes = name.to_bytes();
     let base = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or(bytes);

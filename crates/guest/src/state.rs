@@ -1,14 +1,15 @@
-//! The words by which the executable is started as a host: what it is told, and what it runs.
+//! The arguments with which the executable is started as a host: its state, and the program that it runs.
 
 use core::ffi::c_int;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// What the host's second argument begins with.
+/// The beginning of the host's second argument.
 const STATE: &[u8] = anyring_serve::exec::STATE.as_bytes();
 
-/// What a host tells the one that takes its place at an exec: the environment may have been cleaned. One letter each.
+/// The state that a host passes to the one that takes its place at an exec: the environment may have been cleaned.
+/// One letter each.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct State {
     /// `r`: the engine serves io_uring.
@@ -19,16 +20,16 @@ pub struct State {
     pub preloads: bool,
     /// `f`: the filter of general calls is installed.
     pub filtered: bool,
-    /// `w`: that of calls that only matter with a ring, too.
+    /// `w`: the filter of calls that only matter with a ring is installed, too.
     pub with_rings: bool,
-    /// `l`: that of waits on epoll sets in which a ring is level-triggered, too.
+    /// `l`: the filter of waits on epoll sets in which a ring is level-triggered is installed, too.
     pub with_levels: bool,
-    /// A number: a descriptor that is to be closed when the program has been loaded.
+    /// A number: a descriptor to close when the program has been loaded.
     pub closes: Option<c_int>,
 }
 
 impl State {
-    /// As the host's second argument.
+    /// Returns it as the host's second argument.
     pub fn to_argument(self) -> Vec<u8> {
         let flags = [self.rings, self.aio, self.preloads, self.filtered, self.with_rings, self.with_levels];
         let letters = flags.into_iter().zip("rapfwl".chars());
@@ -37,7 +38,7 @@ impl State {
         [STATE, letters.as_bytes(), number.as_bytes()].concat()
     }
 
-    /// The state that the host's second argument names.
+    /// Returns the state that the host's second argument names.
     pub fn parse(argument: &[u8]) -> Option<State> {
         let text = core::str::from_utf8(argument.strip_prefix(STATE)?).ok()?;
         let letters = text.trim_end_matches(|digit: char| digit.is_ascii_digit());
@@ -55,7 +56,8 @@ impl State {
     }
 }
 
-/// What the executable is given to be the host of the program in `file`: between its own name and the program's arguments.
+/// Returns the arguments that make the executable the host of the program in `file`. They go between its own name and
+/// the program's arguments.
 pub fn lead(state: State, file: &Path) -> [OsString; 3] {
     [OsString::from_vec(state.to_argument()), file.into(), file.into()]
 }

@@ -1,8 +1,8 @@
 //! TCBs of the host's glibc for threads that it did not make.
 //!
-//! `errno`, malloc, mutexes, thread-locals and unwinding then work in them, and threads of the engine's can be made there.
-//! The functions are hidden ones of glibc's, which link statically. What of the TCB's layout is no ABI is learnt from the
-//! first thread's own TCB, and [`prepare`] refuses where it is not found.
+//! With them, `errno`, malloc, mutexes, thread-locals and unwinding work in these threads, and they can make threads
+//! of the engine's. The functions are hidden ones of glibc's, which link statically. The parts of the layout that are
+//! no ABI are learnt from the first thread's own TCB; [`prepare`] refuses if they are not found.
 
 use anyring_serve::sys::{self, set_mask};
 use core::arch::asm;
@@ -24,28 +24,29 @@ const MULTIPLE_THREADS: usize = 24;
 const STACK_GUARD: usize = 0x28;
 const POINTER_GUARD: usize = 0x30;
 
-/// Where `struct pthread` has its list of robust mutexes. Before it are the thread's id and the list of stacks.
+/// The offset of the list of robust mutexes in `struct pthread`. The thread's id and the list of stacks are before
+/// it.
 static ROBUST_HEAD: AtomicUsize = AtomicUsize::new(0);
 const TID_BEFORE_ROBUST: usize = 16;
 const LIST_BEFORE_ROBUST: usize = 32;
 
-/// The FS base.
+/// Returns the FS base.
 pub fn current() -> usize {
     let fs: usize;
-    // SAFETY: reads a register; `start` has seen that the instruction is there.
+    // SAFETY: reads a register; `start` has checked that the instruction exists.
     unsafe { asm!("rdfsbase {}", out(reg) fs, options(nomem, nostack, preserves_flags)) };
     fs
 }
 
 /// # Safety
-/// `fs` is a TCB of the host's glibc, or what follows uses no thread-local memory.
+/// `fs` is a TCB of the host's glibc, or the code that follows uses no thread-local memory.
 unsafe fn set(fs: usize) {
-    // SAFETY: the caller vouches for it. No options: nothing is to be moved across.
+    // SAFETY: the caller vouches for it. No options: the compiler must move nothing across.
     unsafe { asm!("wrfsbase {}", in(reg) fs) };
 }
 
-/// Learns the layout from the calling thread's own TCB, takes back what glibc has told the kernel of it, and has glibc believe
-/// that there are several threads: it skips locks until it has made one itself.
+/// Learns the layout from the calling thread's own TCB, and withdraws glibc's restartable sequence from the kernel.
+/// Then makes glibc believe that there are several threads: it skips locks until it has made one itself.
 pub fn prepare() -> Result<(), &'static str> {
     let (fs, mut head, mut size) = (current(), 0_usize, 0_usize);
     let ask = [0, &raw mut head as usize, &raw mut size as usize, 0, 0, 0];
@@ -55,7 +56,8 @@ pub fn prepare() -> Result<(), &'static str> {
     if !(0x200..0x1000).contains(&offset) {
         return Err("the layout of glibc's TCB is unknown");
     }
-    // SAFETY: `struct pthread` begins at `fs` and is larger than the offset of the list, from which the kernel was told.
+    // SAFETY: `struct pthread` begins at `fs` and is larger than the offset of the list, which glibc has registered
+    // with the kernel.
     let tid = unsafe { ((fs + offset - TID_BEFORE_ROBUST) as *const i32).read() };
     if tid != sys::thread_id() {
         return Err("the layout of glibc's TCB is unknown");
@@ -63,7 +65,8 @@ pub fn prepare() -> Result<(), &'static str> {
     ROBUST_HEAD.store(offset, Ordering::Relaxed);
     const UNREGISTER: usize = 1;
     const SIGNATURE: usize = 0x5305_3053;
-    // SAFETY: the area that glibc has registered, whose address and size it says. The guest registers one of its own.
+    // SAFETY: the area that glibc has registered, with the address and size that it names. The guest registers one of
+    // its own.
     unsafe {
         if __rseq_size != 0 {
             let area = fs.wrapping_add_signed(__rseq_offset);
@@ -88,7 +91,7 @@ fn become_multithreaded() -> Result<(), &'static str> {
     made.then_some(()).ok_or("no thread can be made")
 }
 
-/// A new TCB. `None` where there is no memory.
+/// Returns a new TCB. `None` if there is no memory.
 pub fn allocate() -> Option<usize> {
     // SAFETY: glibc's own function; null asks for memory.
     let tcb = unsafe { _dl_allocate_tls(core::ptr::null_mut()) } as usize;
@@ -98,10 +101,11 @@ pub fn allocate() -> Option<usize> {
     })
 }
 
-/// Makes the TCB of a thread that has ended fresh. With `ends` its destructors of thread-locals run first, here, in its name.
+/// Resets the TCB of a thread that has ended. With `ends`, its destructors of thread-locals run first, here, in its
+/// name.
 pub fn renew(tcb: usize, ends: bool) {
     let (mine, mask) = (current(), set_mask(u64::MAX));
-    // SAFETY: the thread has ended, so that nobody uses its TCB; and no handler runs here meanwhile.
+    // SAFETY: the thread has ended, so that nothing uses its TCB; and no handler runs here meanwhile.
     unsafe {
         if ends {
             set(tcb);
@@ -120,8 +124,8 @@ fn fill(tcb: usize) {
     let at = |offset: usize| (tcb + offset) as *mut usize;
     let of_mine = |offset: usize| (mine + offset) as *const usize;
     let mask = set_mask(u64::MAX);
-    // SAFETY: a whole `struct pthread` that nobody else uses; each offset is one of its fields. `__ctype_init` acts on the
-    // current thread, which has no handlers meanwhile.
+    // SAFETY: a whole `struct pthread` that nothing else uses; each offset is one of its fields. `__ctype_init` acts
+    // on the current thread, which has no handlers meanwhile.
     unsafe {
         SELF.iter().for_each(|offset| at(*offset).write(tcb));
         at(MULTIPLE_THREADS).cast::<i32>().write(1);
@@ -142,7 +146,7 @@ fn fill(tcb: usize) {
     set_mask(mask);
 }
 
-/// Has the calling thread's own TCB name its thread: recursive mutexes compare it.
+/// Writes the thread's id into the calling thread's own TCB: recursive mutexes compare it.
 pub fn note_thread(tid: u32) {
     let field = current() + ROBUST_HEAD.load(Ordering::Relaxed) - TID_BEFORE_ROBUST;
     // SAFETY: in the host's world the FS base is the thread's own TCB.
@@ -173,11 +177,11 @@ mod lists {
     pub const MUTEX: libc::pthread_mutex_t = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }
 
-/// Makes a copy of the process by `clone`, while nobody is in the host's malloc; in the child glibc's locks are free, and it
-/// knows of no other thread. `clone` answers as the kernel does.
+/// Makes a copy of the process with `clone`, while no thread is in the host's malloc. In the child, glibc's locks are
+/// free, and it knows of no other thread. `clone` returns the kernel's register.
 pub fn fork(clone: impl FnOnce() -> isize) -> isize {
-    // SAFETY: glibc's own functions, called in the order in which its fork(3) does. In the child, which has one thread, nobody
-    // holds the locks, and the stacks of threads that are not there are not used again.
+    // SAFETY: glibc's own functions, called in the order in which its fork(3) does. In the child, which has one
+    // thread, no thread holds the locks, and the stacks of missing threads are not used again.
     unsafe {
         lists::__malloc_fork_lock_parent();
         let answer = clone();
@@ -195,7 +199,7 @@ pub fn fork(clone: impl FnOnce() -> isize) -> isize {
         lists::_dl_stack_cache_actsize = 0;
         lists::_dl_in_flight_stack = 0;
         lists::_dl_stack_cache_lock = 0;
-        // The first of these is also taken by whoever registers a destructor of a thread-local.
+        // Registering a destructor of a thread-local takes the first of these, too.
         lists::_dl_load_lock = lists::MUTEX;
         lists::_dl_load_tls_lock = lists::MUTEX;
         lists::_dl_load_write_lock = lists::MUTEX;

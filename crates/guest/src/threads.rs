@@ -14,17 +14,17 @@ const VFORK: usize = libc::CLONE_VFORK as usize;
 const SETTLS: usize = libc::CLONE_SETTLS as usize;
 const THREAD: usize = libc::CLONE_THREAD as usize;
 
-/// fork(2).
+/// Serves fork(2).
 pub fn fork(block: &Block, registers: &mut Registers) -> isize {
     clone(block, registers, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0])
 }
 
-/// vfork(2).
+/// Serves vfork(2).
 pub fn vfork(block: &Block, registers: &mut Registers) -> isize {
     clone(block, registers, [VM | VFORK | libc::SIGCHLD as usize, 0, 0, 0, 0, 0])
 }
 
-/// clone(2), with the kernel's arguments. Comes back in the parent, and in a child that has a memory of its own.
+/// Serves clone(2), with the kernel's arguments. Returns in the parent, and in a child that has its own memory.
 pub fn clone(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
     // No handler runs before the child has its record.
     let mask = set_mask(u64::MAX);
@@ -36,7 +36,7 @@ pub fn clone(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isiz
     answer
 }
 
-/// A child with a copy of everything.
+/// Makes a child with a copy of everything.
 fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
     let [flags, stack, parent_tid, child_tid, tls, _] = args;
     let kernel = [flags & !SETTLS, 0, parent_tid, child_tid, 0, 0];
@@ -59,7 +59,8 @@ fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
     answer
 }
 
-/// A child in this memory: a thread, or another process until it executes a program. `mask` is the signal mask of both.
+/// Makes a child in this memory: a thread, or another process until it executes a program. `mask` is the signal mask
+/// of both.
 fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> isize {
     let [flags, stack, parent_tid, child_tid, tls, _] = args;
     let Some(child) = world::claim() else { return -(libc::EAGAIN as isize) };
@@ -79,7 +80,7 @@ fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> i
         0 => fast::share(child, fs as usize),
         _ => fast::forget(fs as usize),
     }
-    // SAFETY: the block was just claimed, so that nobody else touches this.
+    // SAFETY: the block was just claimed, so that nothing else touches this.
     unsafe { child.begin.get().write(Registers { rax: 0, rsp, fs, stack: stack_of, context: 0, ..*registers }) };
     // SAFETY: all signals are blocked, and the block is the child's.
     let answer = unsafe { clone_away(flags, stack, parent_tid, child_tid, tls, child) };

@@ -1,6 +1,7 @@
 //! From the SIGSYS of a trapped instruction to the call and back.
 //!
-//! By [`anyring_serve::crossing`], with a stack of the thread's own and the call in the host's world.
+//! The way is [`anyring_serve::crossing`], with a stack of the thread's own, and the call is made in the host's
+//! world.
 
 use crate::crossing::{self, trampoline};
 use crate::filter::MARK;
@@ -17,7 +18,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use libc::{siginfo_t, stack_t, ucontext_t};
 
-/// What [`crossing::on_signal`] has to do, and by what.
+/// The next step of [`crossing::on_signal`], and its operand.
 #[repr(C)]
 pub struct Turn {
     what: u64,
@@ -27,15 +28,16 @@ pub struct Turn {
 impl Turn {
     /// The thread is in the host's world.
     const STAY: u64 = 0;
-    /// It is in the guest's: go on at a handler's address.
+    /// The thread is in the guest's world: continue at a handler's address.
     pub const JUMP: u64 = 1;
-    /// It is in the guest's: change to the host's, by a block.
+    /// The thread is in the guest's world: change to the host's, with a block.
     pub const CROSS: u64 = 2;
     /// The signal was a trap, and nothing remains to be done.
     pub const DONE: u64 = 3;
 }
 
-/// In whose world a signal has interrupted the thread. The FS base may be the guest's: nothing here uses thread-local memory.
+/// Returns the next step after a signal, by the world that it has interrupted. The FS base may be the guest's:
+/// nothing here uses thread-local memory.
 ///
 /// # Safety
 /// The arguments are those of a handler, and `fs` is the FS base.
@@ -68,8 +70,8 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
     }
 }
 
-/// Has the thread, which has trapped with call `number`, or has `meant` another by that, go on in [`trampoline`]. False if it has no stack left. All signals
-/// are blocked.
+/// Makes the thread, which has trapped with call `number`, continue in [`trampoline`]. `meant` is the intended
+/// number, if `number` only stands for it. False if it has no stack left. All signals are blocked.
 fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t) -> bool {
     let mut registers = Registers::of(context, meant.unwrap_or(number));
     let trapped_at = registers.rsp as usize;
@@ -87,8 +89,9 @@ fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t
     true
 }
 
-/// Takes a stack for a call that was trapped with the stack pointer at `trapped_at`: its level, and one past its end. Those of
-/// calls out of which a handler has jumped are given back first; `alternate` is the alternate signal stack, as it will be again.
+/// Takes a stack for a call that was trapped with the stack pointer at `trapped_at`. Returns its level, and the
+/// address after its end. Stacks of calls that a handler has left by a jump are released first. `alternate` is the
+/// alternate signal stack, as it will be again.
 fn take_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Option<(usize, usize)> {
     for level in (0..LEVELS).filter(|level| block.levels[*level].busy.load(Ordering::Relaxed) != 0) {
         if is_abandoned(block, level, trapped_at, alternate) {
@@ -106,21 +109,21 @@ fn take_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Opti
     Some((level, top))
 }
 
-/// Whether the call on this stack can no longer be under way beneath a trap of its thread at `now`.
+/// True if the call on this stack cannot be in progress any more beneath a trap of its thread at `now`.
 fn is_abandoned(block: &Block, level: usize, now: usize, alternate: &stack_t) -> bool {
     let then = block.trapped_at[level].load(Ordering::Relaxed);
     if block.is_on_stack(now) {
         return false;
     }
     if let Some(disabled) = disabled_alternate(block, level) {
-        // What interrupts such a call is on a stack of the host's.
+        // A handler that interrupts such a call is on a stack of the host's.
         return !range_of(&disabled).contains(&now) || now >= then;
     }
     let alternate = range_of(alternate);
     alternate.contains(&now) == alternate.contains(&then) && now >= then
 }
 
-/// Calls on this alternate signal stack come by a trap, which disables it meanwhile.
+/// Makes calls on this alternate signal stack use a trap, which disables it meanwhile.
 fn avoid(block: &Block, alternate: &stack_t) {
     let range = range_of(alternate);
     block.avoided[0].store(range.start, Ordering::Relaxed);
@@ -135,8 +138,8 @@ fn range_of(alternate: &stack_t) -> Range<usize> {
     }
 }
 
-/// Notes that the alternate signal stack is to be disabled during the call, if that is where the thread trapped: then true.
-/// Else a signal that interrupts the call would find it unused.
+/// Notes the alternate signal stack if the thread trapped on it, and returns true: it must be disabled during the
+/// call. Otherwise a signal that interrupts the call would find it unused.
 fn note_alternate(block: &Block, level: usize, trapped_at: usize, alternate: &stack_t) -> bool {
     let [address, size, flags] = &block.alternate[level];
     let is_there = range_of(alternate).contains(&trapped_at);
@@ -151,7 +154,7 @@ fn disabled_alternate(block: &Block, level: usize) -> Option<stack_t> {
     (size != 0).then_some(stack_t { ss_sp: address as *mut _, ss_flags: flags as i32, ss_size: size })
 }
 
-/// Makes the trapped call, in the host's world, and leaves its answer where the guest's rax comes from.
+/// Makes the trapped call, in the host's world, and stores its answer for the guest's rax.
 ///
 /// # Safety
 /// Called by the trampoline with the registers at the top of its own stack.
@@ -177,7 +180,7 @@ pub unsafe extern "C" fn emulate(registers: *mut Registers) {
     unsafe { registers.end(answer as u64) };
 }
 
-/// What is done for a call that came by a trap.
+/// Does the extra work for a call that came by a trap.
 fn by_trap(block: &Block, registers: &Registers) {
     stats::stats().traps.fetch_add(1, Ordering::Relaxed);
     if registers.stack == core::ptr::from_ref(&block.levels[0]) as u64 {

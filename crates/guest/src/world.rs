@@ -1,52 +1,53 @@
 //! The record of each thread of the guest's, found by the thread's id.
 //!
-//! A thread that ends is not seen: exit(2) is not trapped, since detached threads of musl and Zig make it when their stack is
-//! gone. Its record is taken for another thread once the kernel says that there is no such thread ([`Block::is_left`]).
+//! The end of a thread is not seen. exit(2) is not trapped, since detached threads of musl and Zig call it when their
+//! stack is gone. The record is taken for another thread once the kernel says that there is no such thread
+//! ([`Block::is_left`]).
 
 use anyring_serve::crossing::Registers;
 use anyring_serve::sys;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
-/// How many calls of one thread may be under way, each interrupted by a handler that makes the next.
+/// Number of calls of one thread that may be in progress, each interrupted by a handler that makes the next.
 pub const LEVELS: usize = 16;
-/// Bytes of one stack on which a call is made. Guest handlers that interrupt it run there, too.
+/// Size of one stack on which a call is made, in bytes. Guest handlers that interrupt the call run there, too.
 const STACK: usize = 256 << 10;
 const PAGE: usize = 4096;
 
 /// The most threads that a guest may have at the same time.
 const BLOCKS: usize = 16 << 10;
-/// One more than any thread's id (PID_MAX_LIMIT in the kernel).
+/// One more than the largest thread id (PID_MAX_LIMIT in the kernel).
 const TIDS: usize = 4 << 20;
 
-/// A thread of the guest's. Only the thread itself and its handlers change it, but for who takes it for a new thread.
+/// A thread of the guest's. Only the thread itself and its handlers change it, until it is claimed for a new thread.
 #[repr(C)]
 pub struct Block {
     /// The FS base in the host's world: a TCB of the host's glibc.
     pub host_fs: AtomicUsize,
     /// The FS base in the guest's world, as it was when that was last left.
     pub guest_fs: AtomicUsize,
-    /// Its place in [`ALL`], plus 1: what [`BY_TID`] has of it.
+    /// Its index in [`ALL`], plus 1, as in [`BY_TID`].
     index: u16,
     /// The stacks.
     pub levels: [Level; LEVELS],
     /// The key for [`crate::fast`]: the negative of the guest's FS base, or [`NOT_FOUND`].
     pub minus_fs: AtomicUsize,
-    /// Where the registers are of a call that comes by a jump: at the top of the first stack.
+    /// The address of the registers of a call that comes by a jump: at the top of the first stack.
     pub frame: AtomicUsize,
-    /// A stack on which a call has to come by a trap, start and size: the alternate signal stack, as it was last seen.
+    /// A stack on which a call has to use a trap, start and size: the alternate signal stack, as last seen.
     pub avoided: [AtomicUsize; 2],
-    /// The FS base plus 1 that the thread began with if that is its parent's, as long as it keeps it; else 0.
+    /// The FS base plus 1 that the thread began with, if it is its parent's and the thread still has it; otherwise 0.
     pub inherited_fs: AtomicUsize,
-    /// The last call that changes a thread's identity which the thread, or the one that made it, has made: a digest of it.
+    /// A digest of the last call that changed this thread's identity, made by the thread or by the one that made it.
     pub identity: AtomicU64,
-    /// The thread's id; 0 for none, [`CLAIMED`] while it is made ready for a thread.
+    /// The thread's id; 0 for none, [`CLAIMED`] while the block is prepared for a thread.
     pub tid: AtomicU32,
-    /// It runs in its parent's memory, but is another process (vfork(2)).
+    /// The thread runs in its parent's memory, but is another process (vfork(2)).
     pub is_borrowed: AtomicBool,
-    /// A child of fork(2) inherited it from a thread that it does not have.
+    /// A child of fork(2) inherited the block of a thread that it does not have.
     is_inherited: AtomicBool,
-    /// A handler has jumped out of a call.
+    /// A handler has left a call by a jump.
     pub has_jumped: AtomicBool,
     /// For each level: the guest's stack pointer at the trap.
     pub trapped_at: [AtomicUsize; LEVELS],
@@ -100,18 +101,19 @@ pub const TRAPPED_AT: usize = offset_of!(Block, trapped_at);
 /// See [`HOST_FS`]. The size of the first alternate stack.
 pub const ALTERNATE_SIZE: usize = offset_of!(Block, alternate) + size_of::<usize>();
 
-/// A thread id that no thread has: the block is being made ready.
+/// A thread id that no thread has: the block is being prepared.
 const CLAIMED: u32 = u32::MAX;
 
-/// All blocks, from the beginning on; none is ever freed.
+/// All blocks, filled from the beginning; none is ever freed.
 static ALL: [AtomicPtr<Block>; BLOCKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
-/// By thread id: the place in [`ALL`], plus 1, of the last thread that had it. A thread writes its own entry before it makes
-/// any call of the guest's. Most pages of it are never touched.
+/// By thread id: the index in [`ALL`], plus 1, of the last thread that had it. A thread writes its own entry before
+/// it makes any call of the guest's. Most of its pages are never touched.
 pub static BY_TID: [AtomicU16; TIDS] = [const { AtomicU16::new(0) }; TIDS];
 
-/// The calling thread's block; `None` for a thread of the engine's. Async-signal-safe, and uses no thread-local memory.
+/// Returns the calling thread's block; `None` for a thread of the engine's. Async-signal-safe, and uses no
+/// thread-local memory.
 pub fn mine() -> Option<&'static Block> {
     let tid = sys::thread_id() as u32;
     let index = BY_TID.get(tid as usize)?.load(Ordering::Relaxed);
@@ -119,12 +121,12 @@ pub fn mine() -> Option<&'static Block> {
     (block.tid.load(Ordering::Relaxed) == tid).then_some(block)
 }
 
-/// Whether no thread of the guest's is in this process but that of `mine`. Async-signal-safe.
+/// True if the thread of `mine` is the only one of the guest's in this process. Async-signal-safe.
 pub fn is_only_one(mine: &Block) -> bool {
     !any_other(mine, |_| true)
 }
 
-/// Whether all threads of the guest's have made the same call last, of those that change a thread's identity: see
+/// True if the last call that changed a thread's identity was the same in all threads of the guest's: see
 /// [`Block::identity`].
 pub fn all_agree(mine: &Block) -> bool {
     let identity = mine.identity.load(Ordering::Relaxed);
@@ -132,7 +134,7 @@ pub fn all_agree(mine: &Block) -> bool {
     !any_other(mine, |other| other.identity.load(Ordering::SeqCst) != identity)
 }
 
-/// Whether `is_such` holds for another thread of the guest's in this process.
+/// True if `is_such` holds for another thread of the guest's in this process.
 fn any_other(mine: &Block, is_such: impl Fn(&Block) -> bool) -> bool {
     let is_there = |other: &Block| {
         let tid = other.tid.load(Ordering::Relaxed);
@@ -144,7 +146,7 @@ fn any_other(mine: &Block, is_such: impl Fn(&Block) -> bool) -> bool {
     others.any(|other| is_such(other) && is_there(other))
 }
 
-/// The process's first thread stays in the kernel when it has ended before others.
+/// True if this is the process's first thread and has ended: the kernel keeps it while others run.
 fn is_leader_that_left(tid: u32) -> bool {
     i64::from(tid) == sys::process_id() as i64 && anyring_engine::thread::leader_has_left()
 }
@@ -152,11 +154,11 @@ fn is_leader_that_left(tid: u32) -> bool {
 fn block(place: usize) -> Option<&'static Block> {
     // Acquire pairs with the Release in `add`.
     let block = ALL.get(place)?.load(Ordering::Acquire);
-    // SAFETY: blocks are leaked, and shared by atomics only, but for `begin`, which is its claimer's.
+    // SAFETY: blocks are leaked, and shared by atomics only, except `begin`, which is its claimer's.
     unsafe { block.as_ref() }
 }
 
-/// Makes a block for the calling thread, which is the first.
+/// Makes a block for the calling thread, the first one. False if there is no room.
 pub fn adopt_first() -> bool {
     let Some(block) = add(crate::tcb::current()) else { return false };
     block.enter();
@@ -181,10 +183,10 @@ fn add(host_fs: usize) -> Option<&'static Block> {
     Some(block)
 }
 
-/// A block for a thread about to be made: that of one that has ended, or a new one. `None` where there are too many threads.
-/// For the host's world, with all signals blocked.
+/// Claims a block for a thread about to be made: that of one that has ended, or a new one. `None` if there are too
+/// many threads, or no memory. For the host's world, with all signals blocked.
 pub fn claim() -> Option<&'static Block> {
-    /// How many are looked at for one that has ended.
+    /// Number of blocks that are checked for a thread that has ended.
     const LOOKS: usize = 8;
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let made = MADE.load(Ordering::Relaxed).min(BLOCKS);
@@ -201,7 +203,8 @@ pub fn claim() -> Option<&'static Block> {
     add(fs)
 }
 
-/// In a forked child, whose only thread has `kept`: the other blocks are of threads that it does not have.
+/// Resets the blocks in a forked child, whose only thread has `kept`. The others belong to threads that the child
+/// does not have.
 pub fn renew_after_fork(kept: &Block) {
     let made = MADE.load(Ordering::Relaxed).min(BLOCKS);
     for other in (0..made).filter_map(block).filter(|other| !core::ptr::eq(*other, kept)) {
@@ -214,7 +217,7 @@ pub fn renew_after_fork(kept: &Block) {
 }
 
 impl Block {
-    /// The calling thread has this block from now on.
+    /// Makes this the calling thread's block from now on.
     pub fn enter(&self) {
         let tid = sys::thread_id() as u32;
         self.tid.store(tid, Ordering::Relaxed);
@@ -223,11 +226,11 @@ impl Block {
         }
     }
 
-    /// Whether its thread has ended.
+    /// True if its thread has ended.
     fn is_left(&self, tid: u32) -> bool {
         let (process, tid) = (sys::process_id() as usize, tid as usize);
         let ask = match self.is_borrowed.load(Ordering::Relaxed) {
-            // A thread of another process, which is alone in that.
+            // The only thread of another process.
             true => (libc::SYS_kill, [tid, 0, 0, 0, 0, 0]),
             false => (libc::SYS_tgkill, [process, tid, 0, 0, 0, 0]),
         };
@@ -235,7 +238,7 @@ impl Block {
         unsafe { sys::call(ask.0, ask.1) == -(libc::ESRCH as isize) }
     }
 
-    /// Takes it if its thread has ended.
+    /// Claims the block if its thread has ended.
     fn take_over(&self) -> bool {
         let tid = self.tid.load(Ordering::Relaxed);
         let is_free =
@@ -244,7 +247,7 @@ impl Block {
         is_free && self.tid.compare_exchange(tid, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether what the thread left in its thread-locals is somebody else's to end.
+    /// True if the thread's thread-locals are not this process's to destroy.
     fn is_left_alone(&self) -> bool {
         self.is_inherited.load(Ordering::Relaxed) || self.is_borrowed.load(Ordering::Relaxed)
     }
@@ -259,14 +262,14 @@ impl Block {
         }
     }
 
-    /// No thread has it: another may take it.
+    /// Releases the block: another thread may take it.
     pub fn give_back(&self) {
         // Release pairs with the Acquire in `take_over`.
         self.tid.store(0, Ordering::Release);
     }
 
-    /// One past the end of a level's stack, which is mapped at its first use. `None` where there is no memory.
-    /// Async-signal-safe.
+    /// Returns the address after the end of a level's stack, which is mapped at its first use. `None` if there is no
+    /// memory. Async-signal-safe.
     pub fn stack(&self, level: usize) -> Option<usize> {
         match self.stacks[level].load(Ordering::Relaxed) {
             0 => self.map(level),
@@ -292,7 +295,7 @@ impl Block {
         }
     }
 
-    /// Whether an address is on one of the stacks here.
+    /// True if an address is on one of the stacks here.
     pub fn is_on_stack(&self, address: usize) -> bool {
         self.stacks.iter().any(|top| {
             let top = top.load(Ordering::Relaxed);
