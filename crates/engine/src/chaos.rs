@@ -298,7 +298,7 @@ impl Chaos {
         ));
     }
 
-    /// Returns the code addresses at which the calling thread entered the ring, as a field of the log. Empty if it
+    /// Returns the code addresses from which the calling thread entered the ring, as a field of the log. Empty if it
     /// has not entered, or if none is known.
     pub fn at(&self) -> String {
         let caller = self.caller.as_ref().filter(|caller| journal::is_open() && caller.is_here());

@@ -2,7 +2,7 @@
 //! the guest's, no thread-local memory of the host's can be reached. The thread then counts as being in the guest's
 //! world, whatever instruction it is at. So a signal handler finds the right answer at every instruction.
 //!
-//! All of it is in one section: other code of the host's needs no check ([`is_here`]).
+//! All of it is in one section ([`is_here`]): the host's other code only runs in the host's world.
 
 use crate::island::Data;
 use crate::{trap, world};

@@ -105,7 +105,7 @@ pub fn enter(registers: &Registers) -> isize {
 }
 
 /// Makes a call that changes the identity of the calling thread. The engine's threads follow before it returns: the
-/// guest's libc does not know them. `own`: those of the arguments that the call has.
+/// guest's libc does not know them. `own`: the arguments that this call takes.
 fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]) -> isize {
     let mut copied = Err(Errno::NOMEM);
     entry::aside(|| copied = follow::Copy::of(number, own));

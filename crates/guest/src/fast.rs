@@ -3,7 +3,7 @@
 //! An entry is made at a trap, where the thread is known by its id. It holds for as long as no other thread can have
 //! that FS base. All ways to get one are seen: a thread begins with the one that clone(2) names, or with its
 //! parent's, or sets it by arch_prctl(2). `patch.rs` searches for instructions that set it. While threads share an FS
-//! base, or a vforked child has its parent's, no thread is found by it. Their calls trap.
+//! base, or a vforked child has its parent's, no thread is found by it, and their calls trap.
 
 use crate::world::{self, Block, NOT_FOUND};
 use anyring_serve::crossing::Registers;
@@ -19,7 +19,7 @@ const SHARED: usize = 64;
 static TABLE: [AtomicUsize; ENTRIES] = [const { AtomicUsize::new(0) }; ENTRIES];
 
 /// Shared FS bases, each shifted by [`COUNT_BITS`]. The lower bits count the threads that began with it and may still
-/// have it, without its first owner.
+/// have it, not counting its first owner.
 static SHARES: [AtomicU64; SHARED] = [const { AtomicU64::new(0) }; SHARED];
 const COUNT_BITS: u32 = 16;
 

@@ -37,7 +37,7 @@ pub struct Data {
 
 impl Data {
     /// Returns the value of rax for a call of `number` at the `syscall`, which may still be there. If a filter would
-    /// kill for the call, the value traps.
+    /// kill for the call, the value makes it trap as another.
     pub fn at_site(&self, number: u64) -> u64 {
         let is_killed = self.trapping[0] != self.number && ahead::NUMBERS.contains(&(number as u32));
         if is_killed {

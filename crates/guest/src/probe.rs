@@ -19,9 +19,8 @@ unsafe extern "C" fn note(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
     TRAPPED.store(unsafe { (*info).si_errno } == i32::from(MARK), Ordering::Relaxed);
 }
 
-/// Returns true for each group of calls that is trapped: general ones, those that matter with a ring, and those that
-/// matter with one in an epoll set. Call it with the first thread alone, before there is a guest. All false if no code
-/// can be made.
+/// Returns true for each group of calls that is trapped: general ones, those for rings, and those for rings in epoll
+/// sets. Call it with the first thread alone, before there is a guest. All false if no code can be made.
 pub fn inherited() -> [bool; 3] {
     // mov %rdi,%rax; mov %rsi,%rdi; mov %rdx,%rsi; xor %edx,%edx; xor %r10d,%r10d; syscall; ret
     const CODE: [u8; 17] =

@@ -106,7 +106,7 @@ pub fn trapped() -> impl Iterator<Item = Calls> {
 }
 
 /// Becomes the host of a program and does not return, if the arguments are those of a host; `None` if they are not.
-/// If that fails, returns the exit status, with the reason on standard error.
+/// On failure, returns the exit status, with the reason on standard error.
 ///
 /// # Safety
 /// Called once by the C `main`, before anything else there, with what libc's start code has passed.

@@ -29,7 +29,7 @@ pub struct State {
 }
 
 impl State {
-    /// Returns it as the host's second argument.
+    /// Returns the state as the host's second argument.
     pub fn to_argument(self) -> Vec<u8> {
         let flags = [self.rings, self.aio, self.preloads, self.filtered, self.with_rings, self.with_levels];
         let letters = flags.into_iter().zip("rapfwl".chars());

@@ -29,8 +29,8 @@ pub fn rings_exist() -> bool {
     RING_MADE.load(Ordering::Relaxed)
 }
 
-/// Call before the program closes number `fd` by another call than close(2). EBADF if `fd` is one of the engine's
-/// own, which must stay open.
+/// Ends a ring of number `fd`, before the program closes that by another call than close(2). EBADF if `fd` is one of
+/// the engine's own, which must stay open.
 pub fn before_close(fd: i32) -> Result<(), Errno> {
     number_goes(fd, true)?;
     door::closing(fd);
@@ -53,8 +53,8 @@ fn number_goes(fd: i32, closes: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Call before the program makes `new` a duplicate of `old` (dup2(2); dup3(2) with `flags`). EBUSY if `new` is one of
-/// the engine's own: dup2(2) documents that error for a number that is just being opened.
+/// Ends a ring of number `new`, before the program makes that a duplicate of `old` (dup2(2); dup3(2) with `flags`).
+/// EBUSY if `new` is one of the engine's own: dup2(2) documents that error for a number that is just being opened.
 pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     let refused = old == new || flags & !libc::O_CLOEXEC != 0;
     // End nothing for a call that the kernel is going to refuse.
@@ -110,7 +110,7 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
     pieces(first, last).map(|(first, last)| call(first, last, 0)).find(|answer| *answer < 0).unwrap_or(0)
 }
 
-/// Call before the program closes `first..=last`.
+/// Ends the rings in `first..=last`, before the program closes these numbers.
 fn before_close_range(first: u32, last: u32) {
     point(Point::CloseRange);
     (first..=last.min(2)).for_each(|fd| _ = process::taking(fd as i32, false));
@@ -134,8 +134,7 @@ fn pieces(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Call before fcntl(2) changes how descriptor `fd` behaves. A ring with O_ASYNC or an owner is watched,
-/// edge-triggered: each batch sends a SIGIO.
+/// Watches a ring before fcntl(2) gives it O_ASYNC or an owner, edge-triggered: each batch sends a SIGIO.
 pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
     let watches = match command {
         libc::F_SETFL => argument as i32 & libc::O_ASYNC != 0,
@@ -149,7 +148,7 @@ pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
     }
 }
 
-/// Call before the program calls fcntl(2), on any descriptor.
+/// Notes that the program uses record locks, before fcntl(2) on any descriptor.
 #[inline]
 pub fn note_fcntl(command: i32) {
     if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
@@ -172,8 +171,8 @@ pub fn note_duplicate(old: i32, new: i32) {
     }
 }
 
-/// Call before the program closes every number from `first` on. Returns the ranges to close, without the engine's own
-/// numbers.
+/// Ends the rings from number `first` on, before the program closes all these numbers. Returns the ranges to close,
+/// without the engine's own numbers.
 pub fn before_closing_from(first: u32) -> impl Iterator<Item = (u32, u32)> {
     entry::aside(|| before_close_range(first, u32::MAX));
     pieces(first, u32::MAX)

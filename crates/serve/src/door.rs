@@ -37,8 +37,8 @@ fn register_of<T: TryInto<isize>>(result: Result<T, Errno>) -> isize {
     }
 }
 
-/// Serves io_uring_setup(2): a new ring's descriptor, or `-errno`. `may_do_less`: a kernel that does not know a flag
-/// must say so.
+/// Serves io_uring_setup(2): a new ring's descriptor, or `-errno`. `may_do_less`: the caller asks for less after
+/// EINVAL, so it gets the kernel's EINVAL for an unknown flag.
 pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
     match H::rings() {
         Server::Engine => make::<H>(entries, params as u64),
@@ -239,14 +239,15 @@ pub fn next_own(first: u32, last: u32) -> Option<u32> {
     descriptors::next_own(first, last)
 }
 
-/// Call before the program closes descriptor number `fd`, or replaces it by dup2. Ends a ring of that number.
-/// Requests in flight on the file keep a private duplicate.
+/// Ends a ring of number `fd`, before the program closes that number or replaces it by dup2. Requests in flight on
+/// the file keep a private duplicate.
 #[inline]
 pub fn closing(fd: i32) {
     process::closing(fd);
 }
 
-/// Call instead of [`closing`] before the program calls close(2) on number `fd`. True if the number is closed now.
+/// Does the work of [`closing`] in place of the program's close(2). True if the number is closed now; otherwise make
+/// the call.
 #[inline]
 pub fn close(fd: i32) -> bool {
     process::close(fd)
@@ -277,13 +278,13 @@ pub fn watch(fd: i32, edge_triggered: bool) {
     }
 }
 
-/// Call before the thread leaves the current call by longjmp(3) or the like.
+/// Prepares the thread to leave its current call by longjmp(3) or the like.
 pub fn leaving_by_jump() {
     point(Point::Jump);
     anyring_engine::ring::sleeps::leaving_by_jump();
 }
 
-/// Call before the thread ends by exit(2) with `status`. Does not return if only threads of the engine's would be
+/// Prepares the thread for its end by exit(2) with `status`. Does not return if only threads of the engine's would be
 /// left.
 pub fn exiting(status: i32) {
     anyring_engine::ring::sleeps::leaving_by_jump();

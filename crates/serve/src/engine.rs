@@ -106,7 +106,7 @@ pub unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         arch::set_instruction(context, goes_on);
         return true;
     }
-    // SAFETY: every siginfo has the bytes of an address; the code checked above says that they mean one.
+    // SAFETY: every siginfo has the bytes of an address; the code, checked first, says that they mean one.
     info.si_signo == libc::SIGBUS
         && info.si_code == os::backing::BUS_ADRERR
         && os::backing::replace_page(unsafe { info.si_addr() } as usize)

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-/// The value that `anyring run` gives ANYRING_BACKEND and ANYRING_AIO once it has seen the kernel's work: `auto`
+/// The value that `anyring run` gives ANYRING_BACKEND and ANYRING_AIO once it has seen that the kernel's works: `auto`
 /// without the probe.
 pub const WORKS: &str = "kernel-first";
 

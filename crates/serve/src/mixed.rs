@@ -3,8 +3,8 @@
 //! The kernel is asked first for each one. The engine makes those that the kernel refuses. Every later call goes to
 //! the maker of the ring or context that it names.
 //!
-//! To each side, a ring of the other side is a file that is no ring. A registered ring's index has the same maker as
-//! all others of its thread: a thread's table holds rings of one side only.
+//! To each side, a ring of the other side is a file that is no ring. For the index of a registered ring, the thread
+//! decides: its table holds rings of one side only.
 
 use crate::door::{self, raw};
 use crate::environment::variable;
@@ -39,8 +39,8 @@ fn change_registered(by: i32) {
     let _ = REGISTERED.try_with(|count| count.set(count.get().saturating_add_signed(by)));
 }
 
-/// Serves io_uring_setup(2) with the kernel, or else with the engine. `may_do_less`: the caller has another wish if a
-/// flag is unknown.
+/// Serves io_uring_setup(2) with the kernel, or else with the engine. `may_do_less`: the caller asks for less after
+/// EINVAL, so it gets the kernel's EINVAL for an unknown flag.
 pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
     let flags = sys::read_program(params.cast_const()).map_or(0, |given| given.flags);
     let by_index = flags & IORING_SETUP_REGISTERED_FD_ONLY != 0;
@@ -76,8 +76,8 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     made
 }
 
-/// Makes a ring of the engine's for a request to attach to one of the kernel's. It gets workers, or a polling thread,
-/// of its own: they cannot be shared across the two, and sharing is no promise of the interface.
+/// Makes a ring of the engine's in place of one that was to attach to a ring of the kernel's. It gets workers, or a
+/// polling thread, of its own. They cannot be shared between the two sides, and the interface does not promise that.
 fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
     let given = sys::read_program(params.cast_const()).filter(|given| given.flags & IORING_SETUP_ATTACH_WQ != 0)?;
     // This enter does nothing to a ring, and shows if it is one.

@@ -27,7 +27,7 @@ pub fn sendable(messages: *const mmsghdr, count: u32) -> Result<u32, Errno> {
 /// The most messages that one sendmmsg(2) sends (`UIO_MAXIOV`).
 const MESSAGES_MAX: u32 = 1024;
 
-/// Call before the program sends `message`; an error if it holds a ring.
+/// Checks `message` before the program sends it; an error if it holds a ring.
 pub fn before_sendmsg(message: *const msghdr) -> Result<(), Errno> {
     if !rings_exist() || mutated(Mutation::RingsArePassed) {
         return Ok(());

@@ -11,7 +11,7 @@ use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
 use libc::{epoll_event, fd_set, pollfd};
 
-/// Call before epoll_ctl(2).
+/// Watches ring `fd` before epoll_ctl(2) adds it to a set, or changes its entry.
 pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     if !matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) || !door::is_ring(fd) {
         return;
@@ -28,7 +28,7 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     }
 }
 
-/// Call before epoll_wait(2) or a relative.
+/// Brings the rings in epoll sets up to date, before epoll_wait(2) or a relative.
 #[inline]
 pub fn before_epoll_wait() {
     point(Point::EpollWait);
@@ -46,7 +46,7 @@ fn settle_all() {
     });
 }
 
-/// Call before poll(2) or ppoll(2).
+/// Watches the rings among `fds` and brings them up to date, before poll(2) or ppoll(2).
 #[inline]
 pub fn before_poll(fds: *const pollfd, count: usize) {
     point(Point::Poll);
@@ -82,7 +82,8 @@ fn watched_level(fd: i32) {
     }
 }
 
-/// Call before select(2) or pselect(2). Only `readable` matters: a ring is always writable.
+/// Watches the rings in `readable` and brings them up to date, before select(2) or pselect(2). The other sets do not
+/// matter: a ring is always writable.
 #[inline]
 pub fn before_select(count: i32, readable: *const fd_set) {
     point(Point::Select);

@@ -1,7 +1,7 @@
 //! The log of changes that a loss of power may undo (`anyring chaos --crash`).
 //!
 //! Rings append each change that they make to files in the watched folders, with the content that it replaced. They
-//! also append each sync, with the log's length at its begin. A reader of the log can tell which changes were durable
+//! also append each sync, with the log's length at its start. A reader of the log can tell which changes were durable
 //! when the program was killed, and what a disk might hold then.
 //!
 //! A record consists of 64-bit words and byte strings; each string has its length in front. The first word is the
@@ -26,7 +26,7 @@ pub type File = [u64; 2];
 pub struct Content {
     /// The file.
     pub file: File,
-    /// `st_mode`.
+    /// Its permissions. [`content_of`] does not ask for them, and sets 0o644.
     pub mode: u32,
     /// Its bytes.
     pub bytes: Vec<u8>,

@@ -92,7 +92,7 @@ pub fn in_range((high, [first, last]): (u32, [u32; 2]), action: u32) -> [sock_fi
         answer(action),
     ]
 }
-/// Number of instructions in that.
+/// Number of instructions of [`in_range`].
 pub const SIZE_IN_RANGE: usize = 6;
 
 /// A program that selects calls. The selected calls continue after it; all others are allowed, as are those of other

@@ -5,7 +5,7 @@ use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode};
 
 /// `syscall`.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Distances, in bytes, before a place from which decoding starts, to see if an instruction begins at that place.
+/// The distances before a place, in bytes, at which decoding starts in turn, to see if an instruction begins there.
 pub const STARTS: core::ops::Range<usize> = 16..48;
 /// The most bytes of one instruction.
 pub const LONGEST_INSTRUCTION: usize = 15;

@@ -211,7 +211,7 @@ impl Drop for Lock {
     }
 }
 
-/// Makes an rt_sigaction(2).
+/// Makes the rt_sigaction(2) call.
 fn kernel(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isize {
     let new = new.map_or(0, |new| core::ptr::from_ref(new) as usize);
     let old = old.map_or(0, |old| core::ptr::from_mut(old) as usize);
@@ -371,7 +371,7 @@ fn without_rest(told: Action) -> Action {
 
 /// Takes back the guarded signals for which the program has set an action unseen. Its action becomes the kept one,
 /// and ours comes in front of it. If instructions of the program's cannot do that, only a libc function that it
-/// looked up itself can. Then SIGSEGV, the commonest, is checked for all.
+/// looked up itself can. Then only SIGSEGV, the commonest, is checked.
 pub fn take_back() {
     let is_lost =
         |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != way().entry as *const () as u64);

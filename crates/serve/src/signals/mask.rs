@@ -22,7 +22,8 @@ struct Thread {
     /// Guarded signals that are really blocked because a handler runs, or was left other than by a return. Those that
     /// the thread wished to block before are not among them.
     by_handlers: AtomicU64,
-    /// The process id of a child in this memory (vfork(2)) whose real mask already has the wish. 0 for none.
+    /// The process id of a child in this memory (vfork(2)) that has set its mask: the wish applies to it no more. 0 for
+    /// none.
     settled: AtomicU64,
     /// Signals of the program's that wait until no lock is held.
     kept: AtomicPtr<Kept>,
@@ -130,7 +131,7 @@ const MASK_WAS_SAVED: usize = os::arch::JUMP_WORDS * size_of::<u64>();
 /// The offset of the saved mask.
 const SAVED_MASK: usize = MASK_WAS_SAVED + size_of::<u64>();
 
-/// Call before libc fills `environment` and saves the thread's mask: stores the thread's wish next to that.
+/// Stores the thread's wish in `environment`, before libc fills that and saves the thread's mask there.
 ///
 /// # Safety
 /// `environment` is a sigjmp_buf.
@@ -139,8 +140,8 @@ pub unsafe fn note_in_environment(environment: *mut c_void) {
     unsafe { note(environment.byte_add(SAVED_MASK).cast()) };
 }
 
-/// Call before the thread leaves by longjmp(3) to the place where `environment` was filled. If the mask was saved
-/// there, the thread's wish becomes that of then.
+/// Restores the thread's wish before longjmp(3) to the place where `environment` was filled, if the mask was saved
+/// there.
 ///
 /// # Safety
 /// `environment` is a jmp_buf that has been filled.
@@ -218,7 +219,7 @@ pub fn stripped(set: &sigset_t) -> Option<sigset_t> {
     (word(set) & guarded() != 0).then(|| as_set(word(set) & !guarded()))
 }
 
-/// Call before libc makes the kernel write the thread's mask to `set`: stores the thread's wish next to it.
+/// Stores the thread's wish in `set`, before libc makes the kernel write the thread's mask there.
 ///
 /// # Safety
 /// The set may be written.
@@ -233,8 +234,8 @@ pub unsafe fn note(set: *mut sigset_t) {
     }
 }
 
-/// Call before libc sets this mask of a context: the thread's wish becomes what the mask and its note say. Returns
-/// the mask to set instead, if another is needed.
+/// Makes the thread's wish what a context's mask and its note say, before libc sets that mask. Returns the mask to
+/// set instead, if another is needed.
 ///
 /// # Safety
 /// The set may be read, as the kernel reads it, and so may the word after it.
@@ -325,9 +326,9 @@ fn unseen() -> u64 {
     }
 }
 
-/// Called in a child in borrowed memory, whose masks are not kept here, before it changes its mask or asks for it.
-/// `how` is as in sigprocmask(2), `None` if the child only asks. Before a change, the wish becomes part of the real
-/// mask. Returns the signals to add to the old mask that the child gets.
+/// Prepares a child in borrowed memory, whose masks are not kept here, for a change of its mask. `how` is as in
+/// sigprocmask(2), `None` if the child only asks for its mask. Before a change that does not replace the mask, the
+/// wish becomes part of the real one. Returns the signals to add to the old mask that the child gets.
 pub fn settle(how: Option<c_int>) -> u64 {
     let unseen = unseen();
     let Some(how) = how.filter(|_| unseen != 0) else { return unseen };
@@ -433,7 +434,7 @@ pub(super) fn write_program<T: sys::Plain + os::Plain>(to: usize, value: T) -> b
     }
 }
 
-/// Adds the wish before to the mask that the kernel has written.
+/// Adds the earlier wish to the mask that the kernel has written.
 fn tell(old: usize, before: u64) {
     if let Some(real) = read_program::<u64>(old) {
         write_program(old, real | before);

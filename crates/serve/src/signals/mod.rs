@@ -150,8 +150,8 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     taken.inspect_err(|_| free.store(core::ptr::null_mut(), Ordering::Relaxed))
 }
 
-/// Called when the library is loaded. If this thread blocks a guardable signal, all are guarded from now on, and the
-/// block becomes a belief. If it blocks none, there is nothing to guard yet.
+/// Guards the guardable signals, if this thread blocks one when the library is loaded: the block then becomes a
+/// belief. If it blocks none, there is nothing to guard yet.
 pub fn begin() {
     // Without the page nothing could be guarded either.
     if note_process().is_ok() && mask::real_now() & ALL != 0 {
@@ -159,9 +159,9 @@ pub fn begin() {
     }
 }
 
-/// Called before a thread comes to believe that it blocks guarded signals: takes these over, and they are held for
-/// such threads from now on. False if that is impossible, or if the process was not noted before: then they are
-/// really blocked.
+/// Takes over the guarded signals before a thread comes to believe that it blocks them. They are held for such
+/// threads from now on. False if that is impossible, or if the process was not noted before: then they are really
+/// blocked.
 #[cold]
 pub fn believe() -> bool {
     if OWNER.load(Ordering::Relaxed) == 0 || in_borrowed_memory() || mutated(Mutation::MasksAreKeptLate) {
