@@ -94,7 +94,7 @@ pub const FRAME: usize = offset_of!(Block, frame);
 pub const AVOIDED: usize = offset_of!(Block, avoided);
 /// See [`HOST_FS`]. Of the first stack.
 pub const LEVEL: usize = offset_of!(Block, levels);
-/// In a level.
+/// The offset in a level.
 pub const LEVEL_FLAGS: usize = offset_of!(Level, flags);
 /// See [`HOST_FS`]. Of the first stack.
 pub const TRAPPED_AT: usize = offset_of!(Block, trapped_at);

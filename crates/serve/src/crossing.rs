@@ -88,7 +88,7 @@ impl Registers {
         }
     }
 
-    /// The call's arguments.
+    /// Returns the call's arguments.
     pub fn args(&self) -> [usize; 6] {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9].map(|arg| arg as usize)
     }

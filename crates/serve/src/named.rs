@@ -32,7 +32,7 @@ enum OnRing {
     Fails(Errno),
     /// EINVAL at the current offset, otherwise as the kernel answers.
     Positioned,
-    /// ENOTTY for what `do_vfs_ioctl` in fs/ioctl.c does not answer for every file.
+    /// ENOTTY, except for requests that `do_vfs_ioctl` in fs/ioctl.c answers for every file.
     Ioctl,
 }
 

@@ -148,7 +148,7 @@ impl Environment {
         }
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NONBLOCK;
         let open = [libc::AT_FDCWD as usize, self.log, flags as usize, 0o644, 0, 0];
-        // SAFETY: the kernel reads the path and the line; the descriptor is nobody else's.
+        // SAFETY: the kernel reads the path and the line; nothing else uses the descriptor.
         unsafe {
             let file = sys::call(libc::SYS_openat, open);
             if file >= 0 {

@@ -40,7 +40,7 @@ pub fn sites(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
 pub struct Site {
     /// The offset in the code.
     pub offset: usize,
-    /// The system call's number, where the instructions before it load a constant.
+    /// The system call's number, if the instructions before it load a constant.
     pub number: Option<u64>,
     /// True if nearly all starting points before it agree. A trap proves an instruction; one that is replaced before
     /// it runs must not be part of another.
