@@ -1,5 +1,5 @@
-//! Runs seeds on the engine under chaos: whatever is done to a ring, each request that was taken has one final CQE, as it has
-//! on the kernel, and nobody hangs or crashes.
+//! Runs seeds on the engine under chaos. Each request that was accepted must have one final CQE, as it has on the
+//! kernel, and no program may hang or crash.
 
 use crate::compare::{in_batches, lock, Runner, RunnerOptions, Side};
 use crate::program::{opcode_name, Program, Request, Step, Value};
@@ -12,7 +12,7 @@ use anyring_abi::{
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-/// Programs that one process runs, and that one of chaos's seeds disturbs.
+/// The number of programs that one process runs, under one chaos seed.
 const BATCH: u64 = 10;
 /// How long nothing comes, in microseconds, before the next step begins: some of what is held back is not waited for.
 const QUIET_US: u64 = 8_000;
@@ -63,7 +63,7 @@ fn batch(runner: &Runner, seeds: &[u64], totals: &Mutex<Totals>) -> Result<bool>
     Ok(any)
 }
 
-/// What a run under chaos has that no run may have. The kernel says which requests are taken at all.
+/// Returns the faults of a run under chaos. The kernel's run says which requests are accepted at all.
 fn faults(program: &Program, native: &Record, ours: &Record) -> Vec<String> {
     if let Some(failure) = &ours.failure {
         return vec![failure.clone()];
@@ -72,7 +72,7 @@ fn faults(program: &Program, native: &Record, ours: &Record) -> Vec<String> {
     let mut found = Vec::new();
     for request in program.requests().filter(|request| !renamed.contains(&request.user_data)) {
         let id = request.user_data;
-        // What natively has none was not taken, or its end comes later than a run looks.
+        // A request without a CQE natively was not accepted, or ends only after the run.
         let may_have_none = quiet.contains(&id) || !native.completions.contains_key(&id);
         let [had, notified] = ends(ours, id);
         if had > 1 || had == 0 && !may_have_none || notified > 1 {
@@ -83,16 +83,17 @@ fn faults(program: &Program, native: &Record, ours: &Record) -> Vec<String> {
     found
 }
 
-/// How often a request ended, and how many notifications it had. A send that ends has its notification behind.
+/// Returns a request's final CQEs and its notifications. A send with zero copy posts its notification after its
+/// result.
 fn ends(record: &Record, id: u64) -> [usize; 2] {
     let cqes = record.completions.get(&id).map_or(&[][..], Vec::as_slice);
     let notified = cqes.iter().filter(|(_, flags)| flags & IORING_CQE_F_NOTIF != 0).count();
     let finals = cqes.iter().filter(|(_, flags)| flags & (IORING_CQE_F_MORE | IORING_CQE_F_NOTIF) == 0).count();
-    // Where the send's own CQE says that more comes, the notification is the last.
+    // If the send's own CQE has F_MORE, the notification is the last.
     [if finals == 0 { notified } else { finals }, notified]
 }
 
-/// Polls whose CQEs may have another `user_data`, if they are still there when it is changed.
+/// Polls whose CQEs may have another `user_data`, if they are still pending when it is changed.
 fn renamed(program: &Program) -> BTreeSet<u64> {
     let renames = |request: &&Request| {
         request.opcode == Opcode::PollRemove as u8 && request.len & IORING_POLL_UPDATE_USER_DATA != 0
@@ -101,8 +102,8 @@ fn renamed(program: &Program) -> BTreeSet<u64> {
     program.requests().filter(renames).filter_map(poll).collect()
 }
 
-/// Requests that may end without a CQE: those that ask for it, and what is behind such a one in a chain that it breaks
-/// (`req_set_fail` in io_uring/io_uring.h).
+/// Requests that may end without a CQE: those with CQE_SKIP_SUCCESS, and the rest of a chain after such a request. A
+/// broken chain cancels that rest without CQEs (`req_set_fail` in io_uring/io_uring.h).
 fn may_be_quiet(program: &Program) -> BTreeSet<u64> {
     let mut quiet = BTreeSet::new();
     for step in &program.steps {

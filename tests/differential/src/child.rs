@@ -1,5 +1,5 @@
-//! The process that runs programs, on whatever io_uring it has: each seed in a forked child of its own, so that a crash or
-//! a hang is that seed's result, and each begins in the same state.
+//! Runs programs on the io_uring that this process has. Each seed has a forked child of its own, so that a crash or a
+//! hang is that seed's result. Each child begins in the same state.
 //!
 //! This process has one thread and makes no ring, so a child may run anything.
 
@@ -22,10 +22,10 @@ const LIMIT: Duration = Duration::from_secs(30);
 const FILE_LIMIT_BYTES: u64 = 64 << 20;
 /// The addresses that a child may use.
 const ADDRESS_LIMIT_BYTES: u64 = 2 << 30;
-/// Where a child has the file for its record, out of the way of what it compares.
+/// The descriptor of the record's file in a child, above the numbers that a run compares.
 const RECORD_FD: i32 = 400;
 
-/// What a process is to run.
+/// The options of a process that runs seeds.
 #[derive(clap::Args, Debug, Clone)]
 pub struct RunOptions {
     /// The seeds, one after the other

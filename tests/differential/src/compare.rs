@@ -21,7 +21,7 @@ const BATCH: u64 = 50;
 /// How often a seed that diverged runs again, alone.
 const TIMES_AGAIN: u32 = 3;
 
-/// What to run, and how.
+/// The options of all runs: seeds and processes.
 #[derive(clap::Args, Debug, Clone)]
 pub struct RunnerOptions {
     /// The seeds, FIRST..END or one number
@@ -50,7 +50,7 @@ pub struct RunnerOptions {
 /// How to compare.
 #[derive(clap::Args, Debug, Clone)]
 pub struct CompareOptions {
-    /// What to run
+    /// The seeds and how they run
     #[command(flatten)]
     pub runner: RunnerOptions,
     /// The list of known differences
@@ -69,22 +69,22 @@ fn parse_range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// Which io_uring a process gets.
+/// The io_uring that a process gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The kernel's.
+    /// The kernel's io_uring.
     Kernel,
-    /// The engine's, where the kernel's is denied.
+    /// The engine, where the kernel's io_uring is denied.
     Anyring,
-    /// The same under chaos, by this seed.
+    /// The engine under chaos with this seed.
     Disturbed(u64),
 }
 
-/// A seed whose results differ, each time.
+/// A seed whose results differ in every attempt.
 pub struct Divergence {
     /// The seed.
     pub seed: u64,
-    /// What differs.
+    /// The differences of its last attempt.
     pub differences: Vec<Difference>,
 }
 

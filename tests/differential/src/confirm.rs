@@ -1,7 +1,8 @@
-//! Confirms that a seed which seemed to diverge does. The kernel itself does not do the same each time with every
-//! program: what its workers do has no order, and for a busy machine a moment can be too short. So a pair of runs
-//! proves nothing. A seed diverges when the engine did, in any of its runs, what the kernel did in none of many, in a
-//! hurry and with time.
+//! Confirms a seed that seemed to diverge. The kernel itself does not do the same each time with every program. Its
+//! workers have no order, and a moment can be too short for a busy machine. So a pair of runs proves nothing.
+//!
+//! A seed diverges if the engine did something, in any of its runs, that the kernel did in none of many. The kernel's
+//! runs have different waiting times.
 
 use crate::compare::{Runner, Side};
 use crate::known::Known;
@@ -11,17 +12,17 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// How long nothing may come before it is quiet, of runs with time, in microseconds.
+/// The time without a CQE after which a run with time counts as quiet, in microseconds.
 const LONG_QUIET_US: u64 = 15_000;
-/// The same of the kernel's further runs, one after the other until they explain what the engine did.
+/// The quiet times of the kernel's further runs, which stop as soon as they explain what the engine did.
 const FURTHER_QUIETS_US: [u64; 6] = [4_000, 15_000, 1_000, 30_000, 4_000, 60_000];
-/// Runs of the kernel without any time, for what the engine did in a hurry alone: what a worker is to make is then cancelled
-/// before one has begun it.
+/// The number of kernel runs without any waiting time, compared with the engine's hurried run alone. Requests for a
+/// worker are then cancelled before a worker has begun them.
 const HASTY_RUNS: usize = 8;
 /// Runs of the engine alone and with time.
 const ENGINE_RUNS: usize = 2;
 
-/// A run on each side; the engine waited for the CQEs that the kernel had posted by the end of each step.
+/// A run on each side. The engine waited for the CQEs that the kernel had posted by the end of each step.
 pub struct Pair {
     /// On the kernel.
     pub kernel: Record,
@@ -29,16 +30,16 @@ pub struct Pair {
     pub anyring: Record,
 }
 
-/// What repeated runs of a seed came to.
+/// The result of a seed's repeated runs.
 #[derive(Debug, Default)]
 pub struct Confirmed {
-    /// What the engine did, and the kernel never. None if the seed agrees.
+    /// Differences that the engine showed and the kernel never did. None if the seed agrees.
     pub differences: Vec<Difference>,
-    /// How much of what differed at first the kernel did, too, in another run.
+    /// The number of initial differences that another run of the kernel had, too.
     pub explained: usize,
-    /// Of the first run alone: later ones agreed, but the kernel never did this.
+    /// True if only the engine's first run had these differences, and the kernel never.
     pub hurried: bool,
-    /// The reasons of listed differences that were met.
+    /// The reasons of listed differences that occurred.
     pub listed: BTreeSet<String>,
 }
 
@@ -53,13 +54,13 @@ pub struct Repeats<'r> {
 }
 
 impl<'r> Repeats<'r> {
-    /// Of this seed's program with these parts left out.
+    /// Prepares the runs of this seed's program with these parts left out.
     pub fn new(runner: &'r Runner, known: &'r Known, seed: u64, without: &'r [u64]) -> Repeats<'r> {
         let program = runner.program(seed).without(without);
         Repeats { runner, known, program, without, kernel: Vec::new(), confirmed: Confirmed::default() }
     }
 
-    /// Runs it several times on both sides. `first` is what was seen in a hurry.
+    /// Runs the program several times on both sides. `first` is the pair of runs in a hurry.
     pub fn confirm(mut self, first: Option<Pair>) -> Result<Confirmed> {
         for again in 0..ENGINE_RUNS {
             let (kernel, path) = self.run(Side::Kernel, None, LONG_QUIET_US)?;
@@ -72,8 +73,8 @@ impl<'r> Repeats<'r> {
                 continue;
             }
             if let Some(first) = &first {
-                // The engine was to wait for what had come by the end of each of the kernel's steps. With more time that may be
-                // something else: what it did in a moment that was too short has no meaning.
+                // The engine waited for the CQEs that the kernel had posted by the end of each step. If the kernel
+                // posts others when it has more time, those counts, and the engine's run with them, mean nothing.
                 let meant = first.kernel.counts == self.kernel[0].counts
                     && self.compare(&first.kernel, &self.kernel[0]).is_empty();
                 if meant && !self.explain(&first.anyring)? && !self.explain_by_haste(&first.anyring)? {

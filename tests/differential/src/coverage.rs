@@ -111,7 +111,7 @@ fn class(length: u32, results: &[(i32, u32)]) -> String {
     }
 }
 
-/// What libc calls an error, in short.
+/// Returns a short name of an error.
 fn errno_name(error: i32) -> String {
     let known = [
         (libc::ECANCELED, "cancelled"),

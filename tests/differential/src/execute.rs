@@ -60,10 +60,10 @@ struct Machine<'p> {
     drains_now: bool,
     holding: bool,
     reaped: usize,
-    /// Of these, those that count: a multishot poll may say the same once more (`Record::differences`).
+    /// The CQEs of `reaped` that count: a multishot poll may report an event once more (`Record::differences`).
     counted: usize,
     multishot_polls: BTreeSet<u64>,
-    /// CQEs of the other run that did not come by the end of the last step: they are not waited for again.
+    /// CQEs of the other run that did not come by the end of the last step. They are not waited for again.
     missing: usize,
     made: BTreeMap<u64, i32>,
     /// Requests that take buffers of the ring group, and the buffers that they used up.
@@ -71,10 +71,10 @@ struct Machine<'p> {
     used: Vec<u16>,
 }
 
-/// Runs `program` in the current directory, which is empty, with a directory on tmpfs, which is too.
+/// Runs `program` in the current directory, which is empty. `tmpfs` is an empty directory on tmpfs.
 pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
-    // With its first thread, an io-wq worker even, a process gets futexes of its own in the kernel (kernel/futex/core.c), and
-    // who waits already is woken no more.
+    // A process gets futexes of its own in the kernel with its first thread, even an io-wq worker
+    // (kernel/futex/core.c). A waiter from before is then never woken.
     std::thread::spawn(|| ()).join().expect("a thread that does nothing does not panic");
     // First, so that they hold no descriptor of the program's.
     let waits = program.requests().any(|request| request.opcode == Opcode::Waitid as u8);
@@ -459,7 +459,7 @@ impl Machine<'_> {
     }
 }
 
-/// What the other ring was sent.
+/// Reaps the messages that the other ring was sent.
 fn messages(other: &mut Ring) -> String {
     let mut seen = Vec::new();
     while let Some(cqe) = other.wait_for(Duration::ZERO) {
@@ -472,7 +472,7 @@ fn resolve(objects: &Objects, made: &BTreeMap<u64, i32>, target: &Target) -> i32
     match target {
         Target::Number(number) => *number,
         Target::Fixed(slot) => *slot as i32,
-        // What is no descriptor, because the request did something else than was meant, is not touched.
+        // The request may have returned no descriptor, since it was mutated: such a number is not touched.
         Target::Of(End::Made(id)) => made.get(id).copied().filter(|number| sys::is_open(*number)).unwrap_or(-1),
         Target::Of(end) => objects.number(*end),
     }

@@ -1,8 +1,8 @@
 //! Makes a program from a seed.
 //!
-//! So that the kernel itself always does the same, requests of one submission that are not in one chain never share
-//! anything: each takes a claim on what it touches. What is free in the kernel's order is then only what the comparison
-//! leaves out. A model of what is in pipes and sockets, which names exist and what waits lets most requests succeed.
+//! The kernel itself must always do the same. Requests of one submission that are not in one chain therefore share
+//! nothing: each claims whatever it touches. Only the order of their CQEs is then free, and the comparison ignores
+//! it. A model of pipes, sockets, names and waiting requests lets most requests succeed.
 
 mod files;
 mod later;
@@ -18,10 +18,10 @@ pub use later::flags_of_word;
 use later::SERVED_LATER;
 use model::{Claim, Model};
 
-/// More CQEs than all requests whose completions are held make.
+/// A CQ size above the number of CQEs that all requests with held completions make.
 const ENOUGH_FOR_ALL: u32 = 64;
 
-/// What of Linux 6.18 is refused here as by a kernel without it.
+/// Opcodes of Linux 6.18 that anyring does not serve. It refuses them as a kernel without them does.
 const NOT_SERVED: &[Opcode] = &[Opcode::RecvZc];
 
 /// The opcodes that programs are made of.

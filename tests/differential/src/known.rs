@@ -47,7 +47,8 @@ impl Known {
         Ok(Known { lines })
     }
 
-    /// What is not on the list and does not follow from what is; and the reasons of what is.
+    /// Separates differences that are neither listed nor follow from listed ones; also returns the reasons of the
+    /// listed ones.
     pub fn divide(&self, found: Vec<Difference>, program: &Program) -> (Vec<Difference>, Vec<String>) {
         let (listed, mut others): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|difference| self.line(difference, program).is_some());
@@ -78,8 +79,9 @@ impl Known {
     }
 }
 
-/// Whether these are answers of a cancel that differ by no more than `requests`: it counts what it ended, and of so many
-/// requests it is listed that a cancel ends them otherwise. One that a worker sleeps in is EALREADY to a cancel of one.
+/// True if these are results of a cancel that differ by at most `requests`. A cancel counts the requests that it
+/// ended, and that many listed requests may end otherwise on one side. The kernel's EALREADY counts as 0: a worker
+/// sleeps in the one request.
 fn is_other_count(difference: &Difference, program: &Program, requests: i64) -> bool {
     let step = difference.subject.strip_prefix("step ").and_then(|step| step.parse::<usize>().ok());
     let registers = step.and_then(|step| program.steps.get(step));
@@ -99,7 +101,7 @@ fn count(text: &str) -> Option<i64> {
     inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(", 0)")).unwrap_or(inner).parse().ok()
 }
 
-/// What the `*` of `pattern` stands for in `text`; nothing, if it has none. `None` when `text` is of another form.
+/// Returns the text that the `*` of `pattern` stands for; empty without a `*`. `None` if `text` has another form.
 fn open_text<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
     match pattern.split_once('*') {
         None => (pattern == text).then_some(""),

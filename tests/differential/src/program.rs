@@ -27,14 +27,14 @@ pub const WORDS: u8 = 4;
 /// Children of a program that waits for any.
 pub const CHILDREN: u8 = 4;
 
-/// What is known of a child.
+/// The state of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildState {
-    /// It has not ended.
+    /// Has not ended.
     Runs,
-    /// It has, and nobody reaped it.
+    /// Has ended, and nobody reaped it.
     Exited,
-    /// It was reaped.
+    /// Was reaped.
     Gone,
 }
 
@@ -87,35 +87,35 @@ pub enum End {
     Word(u8),
     /// A child: its process ID instead of a descriptor.
     Child(u8),
-    /// What the request of this `user_data` returned.
+    /// The descriptor that the request of this `user_data` returned.
     Made(u64),
 }
 
 /// An SQE's `fd`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// A plain number.
+    /// A number as it stands.
     Number(i32),
-    /// A descriptor of the program's.
+    /// One of the program's descriptors.
     Of(End),
     /// A slot of the registered files.
     Fixed(u32),
 }
 
-/// What a 64-bit field of an SQE holds, or what it points to.
+/// A 64-bit field of an SQE, or the memory that it points to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A number.
     Plain(u64),
-    /// So many bytes to be read by the kernel, different for each request.
+    /// This many bytes for the kernel to read, different for each request.
     Source(u32),
-    /// So many bytes to be written by the kernel; recorded.
+    /// This many bytes for the kernel to write; recorded.
     Sink(u32),
     /// Eight bytes that hold a number.
     Number(u64),
-    /// iovecs over bytes, to be read (`false`) or written (`true`) by the kernel.
+    /// iovecs over bytes, for the kernel to read (`false`) or write (`true`).
     Vectors(Vec<u32>, bool),
-    /// Into a registered buffer, at this byte.
+    /// A registered buffer, at this byte.
     Registered(u16, u32),
     /// iovecs into one registered buffer: (offset, length) each.
     RegisteredVectors(u16, Vec<(u32, u32)>),
@@ -123,7 +123,7 @@ pub enum Value {
     Path(&'static str),
     /// A timespec: seconds, nanoseconds.
     Time(i64, i64),
-    /// A timespec so many milliseconds from now on this clock.
+    /// A timespec that is this many milliseconds from now on this clock.
     Later(i32, i64),
     /// A msghdr over bytes to be sent.
     Message(Vec<u32>),
@@ -184,12 +184,12 @@ pub struct Request {
     pub file_index_of: Option<End>,
     pub addr3: Value,
     pub pad2: u64,
-    /// It was changed so as to be probably refused.
+    /// True if it was changed so that it is probably refused.
     pub mutated: bool,
 }
 
 impl Request {
-    /// An SQE of zeroes but for the opcode; descriptor -1.
+    /// Returns an SQE of zeroes, except for the opcode and descriptor -1.
     pub fn new(opcode: Opcode) -> Request {
         Request {
             user_data: 0,
@@ -213,18 +213,18 @@ impl Request {
     }
 }
 
-/// What the program does itself, between its requests.
+/// An action of the program itself, between its requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// write(2) of so many bytes.
+    /// Writes this many bytes with write(2).
     Write(End, u32),
-    /// Reads and throws away what is there, so many bytes at most.
+    /// Reads and drops what is available, up to this many bytes.
     Read(End, u32),
     /// A client connects to the listener.
     Connect,
-    /// Wakes one that waits for the word.
+    /// Wakes one request that waits for the word.
     Wake(u8),
-    /// Ends a child, and sees it end.
+    /// Ends a child and waits for its end.
     Exit(u8),
     /// Puts all buffers of the ring group back.
     RefillGroup,
@@ -261,33 +261,33 @@ pub enum Registration {
     Unknown(u32),
 }
 
-/// What happens between two moments in which everything is quiet.
+/// An event between two moments in which everything is quiet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// These requests are submitted by one enter.
     Submit(Vec<Request>),
     /// A register call.
     Register(Registration),
-    /// Something outside of the ring.
+    /// An action outside of the ring.
     Act(Action),
-    /// From here on no CQE is taken, until the next of these: the CQ overflows.
+    /// From here on no CQE is reaped, until the next such step: the CQ overflows.
     HoldCompletions(bool),
 }
 
 /// A seed's program.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// What it was made from.
+    /// The seed that it was made from.
     pub seed: u64,
-    /// How it reaches io_uring.
+    /// The door through which it reaches io_uring.
     pub door: Door,
     /// `IORING_SETUP_*`.
     pub setup_flags: u32,
     /// Entries of the CQ with CQSIZE.
     pub cq_entries: u32,
-    /// One enter submits and waits, instead of one for each.
+    /// One enter submits and waits, instead of one enter for each.
     pub wait_while_submitting: bool,
-    /// In their order.
+    /// The steps, in their order.
     pub steps: Vec<Step>,
 }
 

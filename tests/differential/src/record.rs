@@ -1,42 +1,42 @@
-//! What a run of a program leaves behind, and how two of them differ.
+//! The results of a program's run, and how two of them differ.
 
 use crate::program::{opcode_name, Program};
 use anyring_abi::{Opcode, IORING_POLL_ADD_MULTI, IOSQE_CQE_SKIP_SUCCESS};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Everything that was seen of one run, in a form that does not name descriptors of rings, times or addresses.
+/// The observations of one run, without descriptors of rings, times or addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The program's seed.
     pub seed: u64,
-    /// What enter, register and the program's own calls answered, by step.
+    /// Results of enter, register and the program's own calls, by step.
     pub answers: BTreeMap<usize, Vec<i64>>,
     /// Each request's CQEs: (res, flags), in their order.
     pub completions: BTreeMap<u64, Vec<(i32, u32)>>,
     /// The `user_data` of all CQEs in the order of the CQ.
     pub order: Vec<u64>,
-    /// How many CQEs had been taken, or could be, at the end of each step.
+    /// The number of CQEs that had been reaped, or could be, at the end of each step.
     pub counts: Vec<usize>,
-    /// What the kernel wrote into memory, by request and field.
+    /// The bytes that the kernel wrote into memory, by request and field.
     pub memory: BTreeMap<String, String>,
-    /// What was left at the end: contents, positions, descriptors.
+    /// The final state: contents, positions, descriptors.
     pub state: BTreeMap<String, String>,
-    /// Why the run did not come to its end, if it did not.
+    /// The reason why the run ended early, if it did.
     pub failure: Option<String>,
 }
 
-/// One thing that two records disagree about.
+/// One point on which two records disagree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
-    /// What it is about, the same in each run: `#5 Read`, `state pipe 0`.
+    /// The subject, which is the same in each run: `#5 Read`, `state pipe 0`.
     pub subject: String,
-    /// What the first and the second saw.
+    /// The observations of the first and the second record.
     pub seen: [String; 2],
 }
 
 impl Record {
-    /// Where `other` is not as this one.
+    /// Returns the points in which `other` differs.
     pub fn differences(&self, other: &Record, program: &Program) -> Vec<Difference> {
         let mut found = Vec::new();
         if self.failure != other.failure {
@@ -58,9 +58,9 @@ impl Record {
         found
     }
 
-    /// The CQEs without what is only a hint: the engine does not tell of more data in a socket (docs/limits.md,
-    /// `net_data::recv_sock_nonempty_flag`). Nor does it count how often a multishot poll of `polls` says the same: natively
-    /// wakes are one event if task work did not run between them.
+    /// The CQEs without mere hints. The engine does not report more data in a socket (docs/limits.md,
+    /// `net_data::recv_sock_nonempty_flag`). Equal successive CQEs of a multishot poll in `polls` count as one.
+    /// Natively, wakes are one event if task work did not run between them.
     fn comparable(&self, polls: &BTreeSet<u64>) -> BTreeMap<u64, Vec<(i32, u32)>> {
         let without = |&(result, flags): &(i32, u32)| (result, flags & !anyring_abi::IORING_CQE_F_SOCK_NONEMPTY);
         let comparable = |(id, cqes): (&u64, &Vec<(i32, u32)>)| {
@@ -73,7 +73,7 @@ impl Record {
         self.completions.iter().map(comparable).collect()
     }
 
-    /// Of requests in one chain the CQEs come in one order.
+    /// Compares the order of CQEs within each chain.
     fn compare_chains(&self, other: &Record, program: &Program, found: &mut Vec<Difference>) {
         for chain in program.chains() {
             let members: BTreeSet<u64> = chain.iter().copied().collect();

@@ -1,23 +1,24 @@
-//! The memory of a hostile program: areas in one reservation, each with unmapped pages behind it, so that a length that is too
-//! large meets these and nothing of the process's.
+//! The memory of a hostile program: areas in one reservation. Unmapped pages follow each area, so that a length that
+//! is too large reaches them and nothing of the process's.
 //!
-//! The program itself touches none of it by loads and stores, since other threads unmap it: see [`crate::call::poke`].
+//! The program itself touches none of it by loads and stores, since other threads unmap it: see
+//! [`crate::call::poke`].
 
 use crate::call;
 use libc::{c_int, c_void, MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE};
 
 /// A page.
 pub const PAGE: usize = 4096;
-/// The beginning of it all: an address that neither the loader nor the kernel chooses.
+/// The arena's address, which neither the loader nor the kernel chooses.
 const BASE: usize = 0x1000_0000_0000;
 const RESERVED: usize = 1 << 30;
 const MIB: usize = 1 << 20;
 
-/// How many buffers there are that are named exactly, each between two pages that nobody names.
+/// Number of buffers with exact bounds. Each lies between two pages that no request names.
 pub const EXACT: u8 = 12;
-/// What the pages that nobody may change are full of: as an SQE, an opcode that there is not.
+/// The fill of pages that nothing may change. As an SQE, it has an opcode that does not exist.
 const CANARY: u8 = 0xc5;
-/// What the data that is read is full of.
+/// The fill of the data to read.
 pub const DATA: u8 = 0xda;
 
 /// A part of the arena.
@@ -33,13 +34,13 @@ pub enum Area {
     Structs,
     /// 64 KiB for anything.
     Scratch,
-    /// Pages that come and go.
+    /// Pages that are unmapped and mapped again.
     Shaky,
-    /// The end of mapped memory is in the middle of it.
+    /// An area that is mapped up to its middle.
     Half,
-    /// A page of a file that has become shorter, behind one that is there.
+    /// A page that is mapped, then one beyond the end of its file, which was truncated.
     Cut,
-    /// Nothing.
+    /// An area that is not mapped.
     Unmapped,
     /// A ring's words, CQEs and array.
     Rings(u8),
@@ -50,7 +51,7 @@ pub enum Area {
 }
 
 impl Area {
-    /// Where it begins.
+    /// Returns the address of its first byte.
     pub fn start(self) -> usize {
         let offset = match self {
             Area::Exact(number) => MIB + (1 + 2 * usize::from(number)) * PAGE,
@@ -90,7 +91,7 @@ pub fn map(start: usize, bytes: usize, protection: c_int, fd: c_int, offset: i64
     map_as(start, bytes, protection, kind, fd, offset)
 }
 
-/// The same with other flags.
+/// Maps memory as `map`, with other flags.
 pub fn map_as(start: usize, bytes: usize, protection: c_int, kind: c_int, fd: c_int, offset: i64) -> bool {
     assert!(start >= BASE && start + bytes <= BASE + RESERVED, "only memory of the arena's");
     // SAFETY: MAP_FIXED inside the reservation, where no value of the program's lives: it goes there by `poke` and `peek`.

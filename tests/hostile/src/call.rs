@@ -1,5 +1,5 @@
-//! Calls that the hostile program makes: the three of io_uring and those of Linux AIO by the door that its seed chose, and
-//! memory that may be gone by way of the kernel.
+//! System calls of the hostile program. The calls of io_uring and Linux AIO go through the door that its seed chose.
+//! Memory that may be unmapped is read and written by the kernel.
 
 use libc::c_void;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static RAW: AtomicBool = AtomicBool::new(false);
 
-/// How a handler leaves a call.
+/// The way in which a handler leaves a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leap {
     /// siglongjmp(3)
@@ -101,7 +101,7 @@ pub fn peek_u32(from: usize) -> Option<u32> {
     peek(from, &mut bytes).then_some(u32::from_ne_bytes(bytes))
 }
 
-/// The same, written.
+/// Writes a `u32` by [`poke`].
 pub fn poke_u32(to: usize, value: u32) {
     poke(to, &value.to_ne_bytes());
 }

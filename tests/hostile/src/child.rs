@@ -13,20 +13,21 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Where findings go, a line each, and "done" at the end.
+/// The descriptor for findings, one a line, and "done" at the end.
 pub const REPORT_FD: c_int = 3;
-/// A page shared with whoever watches, which has the number of the step at hand.
+/// A page shared with the watcher, which holds the number of the current step.
 pub const PROGRESS_FD: c_int = 4;
-/// Descriptors that no request names, from here on: see [`Untouched`].
+/// The first of the descriptors that no request names: see [`Untouched`].
 const UNTOUCHED_FD: c_int = 5;
-/// How often the alarm ends what sleeps.
+/// The period of the alarm that interrupts a sleeping call, in microseconds.
 const ALARM_US: i64 = 10_000;
-/// How many numbers there are for descriptors at first: the engine's own are the last ones, whatever the machine's limit is.
+/// The initial RLIMIT_NOFILE. The engine's own descriptors have the last numbers below it, whatever the machine's
+/// limit is.
 const NUMBERS: u64 = 4096;
 const FILE_LIMIT_BYTES: u64 = 64 << 20;
 const ADDRESS_LIMIT_BYTES: u64 = 6 << 30;
 
-/// What a process is to do.
+/// The options of a process that runs one program.
 #[derive(clap::Args, Debug, Clone)]
 pub struct ChildOptions {
     /// The seed
@@ -93,7 +94,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     Ok(())
 }
 
-/// Tells of a finding, without allocating.
+/// Reports a finding, without allocating.
 pub fn report(what: std::fmt::Arguments) {
     report_line(format_args!("finding {what}"));
 }
@@ -109,7 +110,7 @@ fn report_line(what: std::fmt::Arguments) {
     unsafe { libc::write(REPORT_FD, line.as_ptr().cast(), length + 1) };
 }
 
-/// The page that tells how far the program is.
+/// The shared page with the number of the current step.
 pub struct Progress(*const AtomicU64);
 
 impl Progress {
@@ -120,7 +121,7 @@ impl Progress {
         Progress(if page == libc::MAP_FAILED { std::ptr::null() } else { page.cast() })
     }
 
-    /// The step at hand.
+    /// Stores the number of the current step.
     pub fn at(&self, step: usize) {
         // SAFETY: null, or a page mapped for good at an address that the kernel chose. Relaxed: it is only read by the
         // watcher, which needs no more than the number.
@@ -172,10 +173,10 @@ extern "C" fn on_signal(signal: c_int) {
     on_alarm(signal);
 }
 
-/// What the program sends: one that is queued, and one that says of a fault where it was not sent.
+/// The signals that the program sends. The second is queued; the third, a fault's signal, is sent without a fault.
 pub const SIGNALS: [c_int; 3] = [libc::SIGUSR1, 36, libc::SIGFPE];
 
-/// Has the signals handled that come. A child may have to ask for that again.
+/// Installs the handlers of these signals. A child may have to do so again.
 pub fn handle_signals() {
     let on_signal = on_signal as *const () as usize;
     let handlers = [(libc::SIGALRM, on_alarm as *const () as usize)].into_iter();
@@ -344,7 +345,8 @@ struct Untouched {
 const UNTOUCHED_DATA: &[u8; 8] = b"untouch\n";
 
 impl Untouched {
-    /// A file, both ends of a pipe and an eventfd behind what the process was started with.
+    /// Makes a file, both ends of a pipe and an eventfd, numbered after the descriptors that the process was started
+    /// with.
     fn make() -> Untouched {
         let expect = |fd: c_int, number: c_int| assert_eq!(fd, number, "descriptors begin behind {PROGRESS_FD}");
         // SAFETY: constant names, a local for two numbers and a constant to write from.

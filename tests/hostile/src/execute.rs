@@ -70,14 +70,14 @@ fn is_gentle() -> bool {
     GENTLE.load(Ordering::Relaxed)
 }
 
-/// What a process has that runs steps.
+/// The state of a process that runs steps.
 #[derive(Clone)]
 struct Runner {
     limits: Limits,
     children: [libc::pid_t; CHILDREN],
-    /// In a child, or another thread: no place is left from here.
+    /// True in a child or another thread: a step does not change the place from here.
     is_elsewhere: bool,
-    /// A child, whose parent does what comes in the end.
+    /// True in a child, whose parent does the final checks.
     is_child: bool,
     until: Option<Instant>,
 }

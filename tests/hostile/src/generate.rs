@@ -1,7 +1,8 @@
-//! Makes a hostile program of a seed: mostly requests that would do something, with something wrong about most of them.
+//! Makes a hostile program from a seed. Its requests mostly do something real, with something wrong about most of
+//! them.
 //!
-//! What it never makes: a path out of the folder, an address of another machine, advice about memory beyond the arena or to the
-//! hardware, a signal to or a wait for another process, a wait without an end.
+//! It never makes a path out of the folder, or an address of another machine. It gives no advice about memory beyond
+//! the arena, or to the hardware. It neither signals nor waits for another process, and never waits without an end.
 
 mod odd;
 mod register;
@@ -11,7 +12,7 @@ use crate::arena::{self, Area};
 use crate::program::*;
 use anyring_abi::*;
 
-/// Where structures are in [`Area::Structs`], and how far apart.
+/// The offsets of structures in [`Area::Structs`], and their distances.
 pub mod place {
     #![allow(missing_docs)]
     pub const VECTORS: u32 = 0;

@@ -1,5 +1,5 @@
-//! `anyring-hostile`: random programs that do to io_uring and Linux AIO what no sane program does, each in a process of its
-//! own, and watched from outside. README.md of this crate says what counts as a finding.
+//! `anyring-hostile`: random programs that misuse io_uring and Linux AIO. Each runs in a process of its own, watched
+//! from outside. README.md of this crate says what counts as a finding.
 
 mod arena;
 mod call;

@@ -5,21 +5,21 @@ use crate::arena::Area;
 use anyring_abi::Opcode;
 use std::fmt;
 
-/// How many rings a program has at a time.
+/// Number of rings that a program has at a time.
 pub const RINGS: u8 = 6;
-/// How many contexts of Linux AIO.
+/// Number of its contexts of Linux AIO.
 pub const CONTEXTS: u8 = 3;
-/// Descriptors that requests may name, and anybody may close or replace: numbers from here on.
+/// The first descriptor that requests may name, and that any thread may close or replace.
 pub const FIRST_VICTIM: i32 = 100;
-/// How many of them.
+/// Number of such descriptors.
 pub const VICTIMS: i32 = 40;
 
 /// A word: a number, or an address in the arena.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Word {
-    /// As it is.
+    /// A plain number.
     Plain(u64),
-    /// So many bytes behind the beginning of an area.
+    /// An address this many bytes after the beginning of an area.
     At(Area, u32),
 }
 
@@ -32,7 +32,7 @@ pub enum Fd {
     Ring(u8),
 }
 
-/// An SQE to be.
+/// The contents of an SQE.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)] // the fields of anyring_abi::Sqe
 pub struct Request {
@@ -52,7 +52,7 @@ pub struct Request {
     pub pad2: u64,
 }
 
-/// What io_uring_enter(2) gets.
+/// The arguments of io_uring_enter(2).
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub struct Enter {
@@ -64,12 +64,12 @@ pub struct Enter {
     pub size: u64,
 }
 
-/// What a thread does to the others until the program ends.
+/// The disturbance that a thread causes until the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nuisance {
     /// Changes addresses, lengths and descriptors in SQEs, vectors and buffer rings.
     Rewrites,
-    /// Protects, unmaps and maps again the memory that is there for that.
+    /// Protects, unmaps and maps again the memory meant for that.
     Unmaps,
     /// Closes descriptors, and opens others under their numbers.
     Closes,
@@ -101,7 +101,7 @@ pub enum Place {
     Handler,
 }
 
-/// What is odd about a thread, in bits.
+/// The odd attributes of a thread, in bits.
 #[allow(missing_docs)]
 pub mod manner {
     pub const PINNED: u8 = 1;
@@ -123,16 +123,16 @@ pub enum Birth {
     Fork,
     /// _Fork(3), which runs no handlers.
     Bare,
-    /// clone3(2) with these flags, of which libc knows nothing.
+    /// clone3(2) with these flags, without libc's wrapper.
     Clone(u64),
-    /// clone(2) as vfork(2) is made, with these flags besides: in its parent's memory.
+    /// clone(2) with the flags of vfork(2) and these: the child runs in its parent's memory.
     Vfork(i32),
 }
 
-/// One thing that a program does.
+/// One step of a program.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// io_uring_setup(2), and mmap(2) of what came of it.
+    /// io_uring_setup(2), and mmap(2) of the ring.
     Setup {
         slot: u8,
         entries: u32,
@@ -171,21 +171,21 @@ pub enum Step {
     Feed { victim: i32, write: bool, bytes: u16 },
     /// setrlimit(2), the soft limit; without value the one that there was at first.
     Limit { resource: u32, value: Option<u64> },
-    /// The following steps, so many, somewhere else.
+    /// Runs this many of the following steps somewhere else.
     Within { place: Place, steps: u8 },
-    /// Closes some of the numbers 0 to 2 (bit n: number n), for good.
+    /// Closes some of the numbers 0 to 2 (bit n: number n), until the end.
     Standard { numbers: u8 },
-    /// A call on every number that is open and not the program's.
+    /// Makes a call on every open number that is not the program's.
     Name { call: u8 },
-    /// setrlimit(2) to so many descriptors, and all of them in use but `left`.
+    /// setrlimit(2) to `limit` descriptors; all of them except `left` are then in use.
     Fill { limit: u32, left: u8 },
     /// Closes those again; the limit stays.
     Empty,
-    /// A ring that no other step names: see `witness`.
+    /// Makes a ring that no other step names: see `witness`.
     Witness { flags: u32 },
-    /// A signal to this thread, or to whichever thread takes it.
+    /// Sends a signal to this thread, or to the process.
     Signal { signal: i32, to_process: bool },
-    /// A thread that is a nuisance from now on.
+    /// Starts a thread that is a nuisance from now on.
     Start(Nuisance, u64),
     /// io_setup(2).
     AioSetup { slot: u8, events: u32, context: Option<Word> },
@@ -208,23 +208,23 @@ impl Step {
     pub const CALLS: u8 = 18;
 }
 
-/// All of it.
+/// A hostile program.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// What it was made of.
+    /// The seed that it was made from.
     pub seed: u64,
     /// Calls by `syscall` instructions instead of libc's syscall().
     pub raw: bool,
-    /// As a user without rights, so that RLIMIT_NPROC counts.
+    /// True if it runs as a user without privileges, so that RLIMIT_NPROC counts.
     pub unprivileged: bool,
-    /// With two copies of the library.
+    /// True if it has two copies of the library.
     pub twice: bool,
     /// Its steps.
     pub steps: Vec<Step>,
 }
 
 impl Program {
-    /// Whether a thread may have a filter of its own, which threads of the engine's may get from it (docs/limits.md).
+    /// True if a thread may have a filter of its own. The engine's threads may inherit it (docs/limits.md).
     pub fn filters_threads(&self) -> bool {
         let filters = |step: &Step| matches!(step, Step::Within { place: Place::Thread { manner }, .. } if manner & manner::FILTERED != 0);
         self.steps.iter().any(filters)

@@ -1,13 +1,13 @@
-//! The engine's threads, told by their names: they are the process's, whichever thread needed one first.
+//! Checks the engine's threads, found by their names: they belong to the process, whichever thread needed one first.
 
 use crate::child::report;
 use crate::program::{Program, Step};
 use std::time::Duration;
 
-/// Those that serve the whole process; some workers serve an identity alone, and are scheduled as whoever has it.
+/// Threads that serve the whole process. Some workers serve only one identity, and are scheduled as its thread.
 const NAMES: [&str; 3] = ["anyring-helper\n", "anyring-waitid\n", "anyring-maker\n"];
 
-/// How a thread is scheduled and filtered, and what signals it may take.
+/// A thread's policy and nice value, CPUs, and number of seccomp filters.
 #[derive(Debug, PartialEq, Eq)]
 struct Manner {
     policy_and_nice: Option<(i32, i32)>,
@@ -23,11 +23,11 @@ fn field(status: &str, name: &str) -> Option<String> {
     Some(status.lines().find_map(|line| line.strip_prefix(name))?.trim().to_owned())
 }
 
-/// Reports one of them that is not as the process's first thread is, or takes its signals.
+/// Reports such a thread if its manner differs from that of the process's first thread.
 pub fn check(program: &Program) {
-    // A nice value that is lower again, and another scheduler, take rights.
+    // To lower a nice value again, or to change the scheduler, takes privileges.
     let (any_nice, any_filters) = (program.unprivileged, program.filters_threads());
-    // Whether a filter permits the calls is asked in a child, for which there may be no room.
+    // A child finds out whether a filter permits the calls. Limits may leave no room for that child.
     let has_no_room = |step: &Step| {
         matches!(step, Step::Limit { resource: libc::RLIMIT_AS | libc::RLIMIT_NPROC, value: Some(_) })
     };
@@ -53,7 +53,7 @@ pub fn check(program: &Program) {
         if !is_engines() || is_as_the_process() {
             continue;
         }
-        // One that has just begun is so a moment later, and one that ends is not there.
+        // A thread that has just begun may still change its manner; one that ends is gone by then.
         std::thread::sleep(Duration::from_millis(50));
         let (its, first) = (manner(&task), manner(&own));
         if is_engines() && its != first {

@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Who serves the programs.
+/// The io_uring that serves the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Backend {
-    /// The kernel, to see that the program itself is right: it must find nothing
+    /// The kernel, to check the programs themselves: it must find nothing
     Kernel,
     /// anyring's library, preloaded
     User,
 }
 
-/// What to run.
+/// The options of a run.
 #[derive(clap::Args, Debug, Clone)]
 pub struct WatchOptions {
     /// The first seed
@@ -36,7 +36,7 @@ pub struct WatchOptions {
     /// End after so many seconds, with the seeds that were run by then
     #[arg(long)]
     pub seconds: Option<u64>,
-    /// Who serves them
+    /// The io_uring that serves the programs
     #[arg(long, value_enum, default_value = "user")]
     pub backend: Backend,
     /// The library to preload; the one beside this program if not given
@@ -66,17 +66,17 @@ impl WatchOptions {
     }
 }
 
-/// What came of one run.
+/// The outcome of one run.
 pub struct Outcome {
-    /// What was found, a line each. The first word is its kind.
+    /// Findings, one a line. The first word is the kind.
     pub findings: Vec<String>,
-    /// What is listed, and no finding.
+    /// Findings that are excused, because they are listed.
     pub known: Vec<String>,
     /// The last step that was begun.
     pub step: u64,
 }
 
-/// Runs the seeds: whether nothing was found.
+/// Runs the seeds. True if there is no finding.
 pub fn run(options: &WatchOptions) -> Result<bool> {
     let watcher = Watcher::new(options.clone())?;
     let (next, steps, found) = (AtomicU64::new(options.seed), AtomicU64::new(0), AtomicUsize::new(0));
@@ -137,14 +137,14 @@ pub struct Watcher {
     options: WatchOptions,
     program: PathBuf,
     library: PathBuf,
-    /// The same once more.
+    /// A copy of the library.
     copy: PathBuf,
     folder: PathBuf,
     next: AtomicUsize,
 }
 
 impl Watcher {
-    /// With a folder for folders.
+    /// Makes a watcher with a folder for the programs' folders.
     pub fn new(options: WatchOptions) -> Result<Watcher> {
         let program = std::env::current_exe().context("this program's path")?;
         let beside = program.with_file_name("libanyring.so");
@@ -271,13 +271,13 @@ impl Watcher {
         Ok(())
     }
 
-    /// What gdb says of a process or a core.
+    /// Writes gdb's output about a process or a core.
     fn trace(&self, seed: u64, subject: &[String]) {
         let Some(folder) = &self.options.traces else { return };
         let commands =
             ["thread apply all bt 60", "print $_siginfo._sifields._sigfault", "x/3i $pc", "info registers"];
         let commands = commands.iter().flat_map(|command| ["-ex", command]);
-        // It waits for good for a thread that no signal stops.
+        // gdb waits forever for a thread that no signal stops.
         let gdb = Command::new("timeout")
             .args(["--signal=KILL", "60", "gdb", "-batch", "-nx"])
             .args(commands)
@@ -301,7 +301,7 @@ impl Drop for Watcher {
     }
 }
 
-/// What a run's end, its report and its output say.
+/// Adds the findings from a run's exit status, report and output.
 fn judge(outcome: &mut Outcome, status: Option<ExitStatus>, report: &str, output: &str) {
     let findings = report.lines().filter_map(|line| line.strip_prefix("finding "));
     outcome.findings.extend(findings.map(str::to_owned));
@@ -323,8 +323,8 @@ fn judge(outcome: &mut Outcome, status: Option<ExitStatus>, report: &str, output
     }
 }
 
-/// Takes out what docs/limits.md lists (where no thread can be made, whoever submits makes the call of a worker and sleeps in
-/// it), and what the kernel does to a program that uses its own io_uring.
+/// Moves known findings aside. docs/limits.md lists one case: where no thread can be made, the submitting thread
+/// makes a worker's call and may sleep in it. The kernel, too, can block a program that uses its own io_uring.
 fn excuse(outcome: &mut Outcome, program: &Program, in_kernel: bool) {
     let limits = |step: &Step| {
         matches!(step, Step::Limit { resource: libc::RLIMIT_AS | libc::RLIMIT_NPROC, value: Some(_) })

@@ -1,5 +1,5 @@
-//! A ring that no step names, with a READ that waits on a pipe that none names: whatever else the program does, both are as they
-//! should be in the end.
+//! A ring that no step names, with a READ on a pipe that no step names. Whatever else the program does, both must be
+//! intact at the end.
 
 use crate::child::report;
 use crate::execute::call_interrupted;
@@ -9,7 +9,7 @@ use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Its ring, the ends of its pipe and its file: no request, close or duplicate names or gets these.
+/// The numbers of its ring, the ends of its pipe, and its file. No request, close or duplicate uses these.
 const NUMBERS: [c_int; 4] = [RING, READER, WRITER, FILE];
 const RING: c_int = 300;
 const READER: c_int = 301;
@@ -21,14 +21,14 @@ const DATA: [u8; 8] = *b"witness\n";
 /// Where the ring's words and SQEs are mapped; 0 for none. Relaxed: stored by the first thread, or by one that it joins.
 static WORDS: AtomicUsize = AtomicUsize::new(0);
 static SQES: AtomicUsize = AtomicUsize::new(0);
-/// Of the CQEs, and of the array.
+/// The offsets of the CQEs and of the array.
 static OFFSETS: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
-/// 0: there is no READ yet.
+/// 0 as long as there is no READ.
 static SUBMITTED: AtomicU32 = AtomicU32::new(0);
-/// What the READ reads into.
+/// The READ's buffer.
 static BUFFER: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 
-/// Makes it, by whichever thread this is. Once: further ones change nothing.
+/// Makes the ring, in whichever thread this is. Further calls change nothing.
 pub fn make(flags: u32) {
     if WORDS.load(Ordering::Relaxed) != 0 {
         return;
@@ -118,8 +118,8 @@ fn ready() -> u32 {
     word(12).load(Ordering::Acquire).wrapping_sub(word(8).load(Ordering::Relaxed))
 }
 
-/// In the end: the READ waits, is answered once there is something, and a worker does what it is there for, unless it has the
-/// filter of a thread of this program's.
+/// Checks both at the end. The READ waits, and completes once there is data. A worker completes an FSYNC. Its EPERM
+/// is accepted if a thread of this program has a filter.
 pub fn check(program: &Program, patience: Duration) {
     arm();
     if SUBMITTED.load(Ordering::Relaxed) == 0 {

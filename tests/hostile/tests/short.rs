@@ -3,8 +3,8 @@
 use anyring_xtask::artifacts::Artifacts;
 use std::process::Command;
 
-/// Ends by itself, whatever the machine does besides, and finds nothing: only what a program does decides, never how long it
-/// takes, up to a limit that is for hangs.
+/// Runs programs that end by themselves and find nothing. Only a program's actions decide, never the time they take,
+/// up to a limit that detects hangs.
 #[test]
 fn hostile_programs_find_nothing() {
     let test = std::env::current_exe().expect("the test has a path");

@@ -7,20 +7,20 @@ use anyring_abi::Timespec;
 use anyring_conformance::sys;
 use std::collections::BTreeMap;
 
-/// What of a piece of memory is the same in each run.
+/// The part of a piece of memory that is the same in each run.
 #[derive(Clone, Copy)]
 enum Kept {
-    /// All of it.
+    /// All bytes.
     Bytes,
-    /// Of a struct statx: mode, size, links.
+    /// Mode, size and links of a struct statx.
     Statx,
-    /// Of a socket address: the family.
+    /// The family of a socket address.
     Family,
-    /// Of a child's siginfo_t: signal, code, status.
+    /// Signal, code and status of a child's siginfo_t.
     Child,
 }
 
-/// Bytes from one word to the next.
+/// The distance of two words, in bytes.
 const WORD_DISTANCE: usize = 64;
 
 /// A program's memory.
@@ -53,13 +53,13 @@ pub fn pattern(id: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (id as u8).wrapping_mul(31).wrapping_add((at % 251) as u8)).collect()
 }
 
-/// A msghdr, of which a part is recorded.
+/// A msghdr. Of a received one, msg_controllen and msg_flags are recorded.
 #[repr(C)]
 struct Header {
     header: libc::msghdr,
 }
 
-/// Where the inaccessible page is, always: as an offset or user_data its address is a result, too.
+/// The fixed address of the inaccessible page. It must not vary: as an offset or user_data it appears in results.
 const BAD_ADDRESS: usize = 1 << 44;
 
 fn bad_address() -> u64 {
@@ -132,8 +132,8 @@ impl Memory {
         address
     }
 
-    /// What the field of request `id` is to hold, with the memory made that it points to. Descriptors are resolved by
-    /// `number`.
+    /// Returns the value for a field of request `id`, and makes the memory that it points to. `number` resolves
+    /// descriptors.
     pub fn place(
         &mut self,
         id: u64,
@@ -201,7 +201,7 @@ impl Memory {
         }
     }
 
-    /// What the kernel wrote, by request and field.
+    /// Returns what the kernel wrote, by request and field.
     pub fn record(&self) -> BTreeMap<String, String> {
         self.sinks
             .iter()

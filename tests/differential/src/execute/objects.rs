@@ -94,7 +94,7 @@ impl Objects {
         self.numbers.get(&end).copied().unwrap_or(-1)
     }
 
-    /// What is in each of them, which takes it out. `counted` are the eventfds whose value means something.
+    /// Reads each object empty and returns what was in it. `counted` are the eventfds whose value is compared.
     pub fn state(&self, counted: impl Fn(u8) -> bool) -> BTreeMap<String, String> {
         let mut state = BTreeMap::new();
         state.insert("open descriptors".to_owned(), format!("{:?}", open_numbers()));

@@ -19,7 +19,7 @@ enum Shape {
 }
 
 impl Generator {
-    /// What works on files, pipes and names.
+    /// Drafts a request on files, pipes or names.
     pub(super) fn draft_file(&mut self, opcode: Opcode) -> Option<Request> {
         use Opcode as O;
         match opcode {

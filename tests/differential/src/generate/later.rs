@@ -236,7 +236,7 @@ impl Generator {
         Some(request)
     }
 
-    /// What ends a wait for a word or for a child.
+    /// Returns the action that ends a wait for a word or for a child.
     pub(super) fn later_action(&mut self, end: End) -> Option<Action> {
         match end {
             End::Word(word) => {

@@ -1,4 +1,4 @@
-//! What the generator believes of the program's state. It need not be right, only right often enough.
+//! The generator's model of the program's state. It need not be right, only right often enough.
 
 use crate::program::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// What a descriptor is one end of.
+    /// Returns the object that a descriptor is one end of.
     pub fn of(end: End) -> Claim {
         match end {
             End::PipeRead(index) | End::PipeWrite(index) => Claim::Thing(0, index),
@@ -57,11 +57,11 @@ pub struct Waiting {
     pub id: u64,
     /// Its opcode.
     pub opcode: u8,
-    /// What it waits for; nothing for a timeout.
+    /// The object that it waits for; `None` for a timeout.
     pub end: Option<End>,
 }
 
-/// See the module's head.
+/// The model: see the module's documentation.
 pub struct Model {
     bytes: BTreeMap<End, i64>,
     names: [BTreeMap<&'static str, bool>; 2],
@@ -79,7 +79,7 @@ pub struct Model {
     pub shut: BTreeSet<End>,
     /// Unconnected sockets, by what was done with them: 0 new, 1 bound, 2 listening or connected.
     pub sockets: [u8; 4],
-    /// What is in the epoll set.
+    /// The members of the epoll set.
     pub watched: BTreeSet<End>,
     /// Requests that take buffers of the ring group for as long as they live.
     pub group_users: Vec<u64>,
@@ -92,7 +92,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// As `execute` begins.
+    /// Returns the state in which `execute` begins.
     pub fn new() -> Model {
         let table = INITIAL_FILES.map(|target| match target {
             Target::Of(end) => Some(end),
@@ -126,12 +126,12 @@ impl Model {
         self.made.append(&mut self.fresh);
     }
 
-    /// What the chain claimed is taken for the others.
+    /// Makes the chain's claims unavailable to other chains.
     pub fn end_chain(&mut self) {
         self.taken.append(&mut self.own);
     }
 
-    /// Whether the request at hand may have it, which it then has.
+    /// Claims it for the current request, if no other chain has claimed it. True if claimed.
     pub fn claim(&mut self, claim: Claim) -> bool {
         let free = match claim {
             Claim::Table => !self.taken.contains(&Claim::Table) && !self.taken.contains(&Claim::TableUse),
@@ -174,7 +174,7 @@ impl Model {
         }
     }
 
-    /// Bytes (or datagrams, or an eventfd's value) to be had at this end.
+    /// Returns the bytes (or datagrams, or an eventfd's value) that can be read at this end.
     pub fn readable(&self, end: End) -> i64 {
         self.bytes.get(&end).copied().unwrap_or(0)
     }
@@ -190,7 +190,7 @@ impl Model {
         (capacity - inside).max(0) as u32
     }
 
-    /// So much was written at this end; what waits at the other takes some of it.
+    /// Notes that `bytes` were written at this end. A request that waits at the other end takes some of it.
     pub fn wrote(&mut self, end: End, bytes: u32) {
         let Some(other) = Self::other_side(end) else { return };
         *self.bytes.entry(other).or_default() += i64::from(bytes);
@@ -200,13 +200,13 @@ impl Model {
         }
     }
 
-    /// So much was read at this end.
+    /// Notes that `bytes` were read at this end.
     pub fn read(&mut self, end: End, bytes: u32) {
         let inside = self.bytes.entry(end).or_default();
         *inside = (*inside - i64::from(bytes)).max(0);
     }
 
-    /// A client connected.
+    /// Notes that a client connected.
     pub fn connected(&mut self) {
         match self.waiting.iter().position(|waiting| waiting.end == Some(End::Listener)) {
             Some(at) => drop(self.waiting.remove(at)),
@@ -214,7 +214,7 @@ impl Model {
         }
     }
 
-    /// A connection is accepted, if there is one.
+    /// Accepts a connection, if there is one.
     pub fn accepted(&mut self) -> bool {
         let any = self.connections > 0;
         self.connections -= u32::from(any);
@@ -251,22 +251,23 @@ impl Model {
         self.waiting.iter().any(|waiting| waiting.end.is_some_and(|at| Claim::of(at) == Claim::of(end)))
     }
 
-    /// What waits.
+    /// Requests that wait.
     pub fn waiting(&self) -> &[Waiting] {
         &self.waiting
     }
 
-    /// Where something waits.
+    /// Objects that requests wait for.
     pub fn waiting_ends(&self) -> Vec<End> {
         self.waiting.iter().filter_map(|waiting| waiting.end).collect()
     }
 
-    /// It no longer does.
+    /// Removes the waiting requests for which `ends` is true.
     pub fn ended(&mut self, ends: impl Fn(&Waiting) -> bool) {
         self.waiting.retain(|waiting| !ends(waiting));
     }
 
-    /// So many of those that wait for the word are woken; what waits for several words is woken as a whole.
+    /// Wakes `count` of the requests that wait for the word. A request that waits for several words is woken as a
+    /// whole.
     pub fn woken(&mut self, word: u8, count: u32) {
         for _ in 0..count {
             let first = self.waiting.iter().find(|waiting| waiting.end == Some(End::Word(word)));
@@ -275,7 +276,7 @@ impl Model {
         }
     }
 
-    /// The child ends, and is reaped by what waits for it (or is taken for reaped, if that only looks).
+    /// Ends the child. A request that waits for it counts as reaping it, even if it only peeks (WNOWAIT).
     pub fn exited(&mut self, index: u8) {
         self.children[usize::from(index)] =
             if self.waits_at(End::Child(index)) { ChildState::Gone } else { ChildState::Exited };
@@ -306,14 +307,14 @@ impl Model {
         self.table.len() as u32
     }
 
-    /// What a slot holds from now on.
+    /// Sets the content of a slot.
     pub fn set_slot(&mut self, slot: u32, end: Option<End>) {
         if let Some(place) = self.table.get_mut(slot as usize) {
             *place = end;
         }
     }
 
-    /// A new table.
+    /// Sets a new table.
     pub fn set_table(&mut self, table: Vec<Option<End>>) {
         self.table = table;
     }

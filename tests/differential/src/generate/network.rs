@@ -7,7 +7,7 @@ use crate::program::*;
 use anyring_abi::*;
 
 impl Generator {
-    /// What works on sockets.
+    /// Drafts a request on sockets.
     pub(super) fn draft_network(&mut self, opcode: Opcode) -> Option<Request> {
         use Opcode as O;
         match opcode {
@@ -30,7 +30,8 @@ impl Generator {
         }
     }
 
-    /// Behind a punted request it would be EAGAIN natively: a worker does not poll there.
+    /// Returns POLL_FIRST now and then. After a punted request it would fail natively with EAGAIN, because a worker
+    /// does not poll.
     fn poll_first(&mut self) -> u16 {
         if self.first_of_chain && !self.drains && self.chance(1, 4) {
             return IORING_RECVSEND_POLL_FIRST as u16;

@@ -1,4 +1,4 @@
-//! What works on the ring itself: polls, timeouts, cancels, messages, registered things; and the register calls.
+//! Requests on the ring itself: polls, timeouts, cancels, messages, registered things; and the register calls.
 
 use super::files::opcode_of;
 use super::model::Claim;
@@ -10,7 +10,7 @@ use anyring_abi::*;
 pub(super) const NEVER: i64 = 100;
 
 impl Generator {
-    /// What works on the ring itself.
+    /// Drafts a request on the ring itself.
     pub(super) fn draft_of_ring(&mut self, opcode: Opcode) -> Option<Request> {
         use Opcode as O;
         match opcode {

@@ -38,13 +38,13 @@ const KINDS: [Nuisance; 8] = [
     Nuisance::Logs,
 ];
 
-/// Who gets signals is the calling thread.
+/// Makes the calling thread the target of the signals.
 pub fn prepare() {
     // SAFETY: only asks.
     FIRST.store(unsafe { libc::pthread_self() }, Ordering::Relaxed);
 }
 
-/// Starts one, if a thread can be made.
+/// Starts a nuisance, if a thread can be made.
 pub fn start(kind: Nuisance, seed: u64) {
     let number = TAKEN.load(Ordering::Relaxed);
     let Some(seat) = SEATS.get(number) else { return };

@@ -7,20 +7,22 @@ use std::io::Write;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// No number from here on is the program's: it has fewer descriptors, and asks for none here. What is open is the engine's.
+/// The first number that the program never uses: it has fewer descriptors, and asks for none here. An open number
+/// from here on is the engine's.
 pub const NOBODYS: c_int = 3072;
-/// How many there are: see `child::NUMBERS`.
+/// Number of these numbers: see `child::NUMBERS`.
 const COUNT: c_int = 1024;
 
-/// Those that were open whenever it was looked: bit n is number [`NOBODYS`] + n. What comes and goes is not looked at: one that the
-/// engine just makes is not its own for an instant. Relaxed: a hint.
+/// The numbers that were open at each check so far: one bit a number, from [`NOBODYS`] on. Numbers that come and go are
+/// left alone: the engine does not yet own a descriptor at the instant of its creation. Relaxed: a hint.
 static STAY: [AtomicU64; COUNT as usize / 64] = [const { AtomicU64::new(u64::MAX) }; COUNT as usize / 64];
-/// How often it was looked.
+/// Number of checks so far.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
-/// Makes a call on every such number: it has to fail, as on one that is not open.
+/// Makes a call on every such number. It has to fail, as on a number that is not open.
 pub fn name(call: u8) {
-    // What ends a number only where one of the engine's that is ending anyway is improbable.
+    // A call that closes waits for the fifth check: a number that lasted so long is hardly one that the engine is
+    // about to close.
     let looks = LOOKS.fetch_add(1, Ordering::Relaxed);
     let too_early = looks < if ENDS.contains(&call) { 4 } else { 1 };
     for (word, stay) in (0..).zip(&STAY) {
@@ -110,11 +112,11 @@ fn answered(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
     (answer >= 0 || error != libc::EBADF).then_some((what, answer, error))
 }
 
-/// The numbers 0 to 2 that the program has closed: bit n is number n. Release and Acquire are partners: who
-/// writes does so after the close.
+/// The numbers 0 to 2 that the program has closed: bit n is number n. The store releases after the close, and a
+/// reader acquires.
 static CLOSED: AtomicU32 = AtomicU32::new(0);
 
-/// Closes standard descriptors. Whatever the program opens may get their numbers from then on.
+/// Closes standard descriptors. Any file that the program opens from then on may get their numbers.
 pub fn close_standard(numbers: u8) {
     for fd in (0..3).filter(|fd| numbers & 1 << fd != 0) {
         // SAFETY: nothing of this process's depends on it.
@@ -145,10 +147,10 @@ pub fn log() {
     }
 }
 
-/// What fills the table: -1 for nothing. Relaxed: the thread that makes steps alone uses it.
+/// The descriptors that fill the table; -1 for none. Relaxed: only the thread that makes steps uses it.
 static FILLED: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
 
-/// Takes every number below `limit` but the `left` last ones.
+/// Takes every number below `limit` except the last `left`.
 pub fn fill(limit: u32, left: u8) {
     child::limit(libc::RLIMIT_NOFILE, u64::from(limit));
     // SAFETY: a constant path, and duplicates of what was opened, which nothing depends on.
@@ -176,7 +178,7 @@ pub fn empty() {
     }
 }
 
-/// What /proc calls it.
+/// Returns the target of its link in /proc/self/fd.
 fn link_of(fd: c_int, place: &mut [u8; 64]) -> &str {
     let mut path = [0u8; 32];
     let _ = write!(&mut path[..31], "/proc/self/fd/{fd}"); // it has room
@@ -185,7 +187,7 @@ fn link_of(fd: c_int, place: &mut [u8; 64]) -> &str {
     core::str::from_utf8(place.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default()).unwrap_or_default()
 }
 
-/// In a program that was executed: what it got that the program before did not open.
+/// Reports, in an executed program, descriptors that it inherited but that the program before did not open.
 pub fn survivors() {
     for fd in (NOBODYS..NOBODYS + COUNT).filter(|fd| is_open(*fd)) {
         report(format_args!("number: {fd}, which the program did not open, is open in what it executed"));

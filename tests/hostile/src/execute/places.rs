@@ -1,4 +1,4 @@
-//! Where steps are made: other processes, threads and contexts.
+//! The places where steps run: other processes, threads and contexts.
 
 pub mod context;
 mod thread;
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// CLONE_CLEAR_SIGHAND.
 pub const NO_HANDLERS: u64 = 1 << 32;
-/// How large the stack is of what is not done on the thread's own.
+/// The size of the stack for steps that do not run on the thread's own.
 const STACK_BYTES: usize = 256 << 10;
-/// Where it begins. Relaxed: stored before any thread is made.
+/// The address of that stack. Relaxed: stored before any thread is made.
 static STACK: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" {
     fn _Fork() -> libc::pid_t;
 }
 
-/// Makes that stack, behind a page that is none.
+/// Maps that stack, after an inaccessible page.
 pub fn prepare() {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping.
@@ -35,7 +35,7 @@ fn stack() -> *mut c_void {
     STACK.load(Ordering::Relaxed) as *mut c_void
 }
 
-/// What is done by a child in its parent's memory.
+/// The steps for a child that shares its parent's memory, and their runner.
 struct Work<'a> {
     runner: &'a Runner,
     steps: &'a [Step],
@@ -43,7 +43,7 @@ struct Work<'a> {
 }
 
 impl Runner {
-    /// Makes the steps there: how many of them are made by that.
+    /// Runs the next steps in that place. Returns the number of steps that this covers.
     pub fn within(&mut self, place: Place, steps: &[Step]) -> usize {
         if self.is_elsewhere {
             return 0;
@@ -91,14 +91,14 @@ impl Runner {
         self.children[free] = child.max(0);
     }
 
-    /// What a child does.
+    /// Runs the steps in a child, and ends it.
     fn be_child(&mut self, steps: &[Step], executes: bool) -> ! {
         (self.is_elsewhere, self.is_child) = (true, true);
         child::handle_signals();
         child::set_alarm(true);
         self.steps(steps, None);
         if executes {
-            // With an alarm, or without memory, it would not come to anything.
+            // An alarm, or a limit on memory, would make the new program fail.
             child::set_alarm(false);
             self.limits.restore(None);
             execute();
@@ -118,21 +118,21 @@ fn clone(flags: u64) -> libc::pid_t {
     call::call(libc::SYS_clone3, [&raw mut args as u64, size_of::<libc::clone_args>() as u64, 0, 0, 0, 0]) as c_int
 }
 
-/// What the parent knows is left as it is.
+/// Runs on a copy of the runner, so that the parent's stays as it is.
 extern "C" fn be_vforked(work: *mut c_void) -> c_int {
     // SAFETY: its parent waits, with what it gave.
     let work = unsafe { &*work.cast::<Work>() };
     work.runner.clone().be_child(work.steps, work.executes)
 }
 
-/// Executes this program, to see what it gets then.
+/// Executes this program, which reports the descriptors that it inherits.
 fn execute() {
     let arguments = [c"anyring-hostile".as_ptr(), c"survivors".as_ptr(), std::ptr::null()];
     // SAFETY: constant strings, and the environment that the process began with.
     unsafe { libc::execv(c"/proc/self/exe".as_ptr(), arguments.as_ptr()) };
 }
 
-/// What keeps nobody from being woken.
+/// Returns a mask of all signals but the alarm, which must still wake a sleeping call.
 fn all_but_the_alarm() -> libc::sigset_t {
     // SAFETY: all zeroes are a set, which outlives the calls.
     unsafe {

@@ -8,7 +8,7 @@ use anyring_abi::*;
 use libc::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// What is known of a ring. Other threads read it; words that do not fit together are as good as any.
+/// The known state of a ring. Other threads read it; words that do not fit together are as good as any.
 struct Ring {
     fd: AtomicI32,
     flags: AtomicU32,
@@ -25,7 +25,7 @@ static KNOWN: [Ring; RINGS as usize] = [const {
     }
 }; RINGS as usize];
 
-/// Where words are in the rings area, as Linux lays it out.
+/// The offsets of words in the rings area, as Linux lays it out.
 const SQ_TAIL: usize = 4;
 const CQ_HEAD: usize = 8;
 const CQ_TAIL: usize = 12;
@@ -39,7 +39,7 @@ pub fn number(fd: Fd) -> c_int {
     }
 }
 
-/// The same as an argument of enter and register, which take such an index, too.
+/// Returns the ring argument of enter and register, which may also be the index of a registered ring.
 fn ring(fd: Fd) -> c_int {
     match fd {
         Fd::Number(number) => number,

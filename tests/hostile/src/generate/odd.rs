@@ -5,8 +5,8 @@ use crate::execute::places::NO_HANDLERS;
 use crate::program::*;
 use anyring_abi::*;
 
-/// Whether two copies of the library cannot have this step: a thread whose stack has no room for the thread-local memory of both,
-/// or a child in its parent's memory, which the one that does not serve may end by a trap (docs/limits.md).
+/// True if two copies of the library cannot serve this step (docs/limits.md). A small stack has no room for the
+/// thread-local memory of both. The idle copy may end a child in its parent's memory by a trap.
 pub fn is_for_one_copy(step: &Step) -> bool {
     match step {
         Step::Within { place: Place::Thread { manner }, .. } => manner & manner::SMALL != 0,

@@ -9,7 +9,7 @@ use anyring_abi::*;
 const BY_REGISTERED: u32 = 1 << 31;
 
 impl Generator {
-    /// A register call, behind its argument, most often as it should be.
+    /// Adds the step that fills the argument, most often correctly, then the register call.
     pub fn registration(&mut self, steps: &mut Vec<Step>) {
         let common = [
             IORING_REGISTER_BUFFERS,
@@ -70,7 +70,7 @@ impl Generator {
         steps.push(Step::Register { ring, opcode: opcode | registered, argument, count });
     }
 
-    /// What the register call wants, in this blob.
+    /// Fills this blob with the argument of the register call.
     pub fn argument(&mut self, blob: u32, call: u32) -> Step {
         let low = |low: u64, high: u64| Word::Plain((low & 0xffff_ffff) | high << 32);
         let at = |offset: u32| Word::At(Area::Structs, place::BLOBS + place::BLOB_BYTES * blob + offset);

@@ -6,7 +6,7 @@ use crate::program::*;
 use anyring_abi::*;
 
 impl Generator {
-    /// A few requests, and the enter behind them.
+    /// Makes a few requests, and the enter that submits them.
     pub fn submission(&mut self) -> Step {
         let slot = self.slot();
         let count = self.choose(&[1, 1, 2, 3, 4, 8]);
@@ -74,7 +74,7 @@ impl Generator {
         request
     }
 
-    /// What the operation needs.
+    /// Sets the fields that the operation reads.
     fn fill(&mut self, opcode: Opcode, request: &mut Request) {
         use Opcode as O;
         request.len = self.length();
@@ -339,7 +339,7 @@ impl Generator {
     }
 }
 
-/// What a request may not do, whatever it was made of.
+/// Removes anything that a request may not do, whatever it was made of.
 fn keep_harmless(request: &mut Request) {
     let names_none = [
         Opcode::ProvideBuffers,

@@ -7,7 +7,7 @@ use crate::program::Step;
 use libc::{c_int, c_void, ucontext_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What a signal handler has, beside a frame.
+/// The size of a signal handler's stack, without the frame.
 const SMALL_BYTES: usize = 16 << 10;
 
 struct Work<'a> {
@@ -15,7 +15,7 @@ struct Work<'a> {
     steps: &'a [Step],
 }
 
-/// For the thread that is elsewhere, and its handlers, alone: Relaxed.
+/// Only the thread that is elsewhere, and its handlers, use these: Relaxed.
 static WORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static BACK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -37,8 +37,9 @@ extern "C" fn work_in_handler(_: c_int) {
     work();
 }
 
-/// Calls `run`: until it returns, or until somebody jumps to the buffer. What returns twice is here, where the compiler does not
-/// see it: the registers that it expects to stay are those that a jump brings back.
+/// Calls `run`, and returns when `run` does or when a handler jumps to the buffer. sigsetjmp(3), which returns twice,
+/// is called here, where the compiler does not see it. A jump restores the registers that the compiler expects to be
+/// preserved.
 #[unsafe(naked)]
 unsafe extern "C" fn until_jump(buffer: *mut Jump, run: extern "C" fn()) {
     core::arch::naked_asm!(

@@ -1,11 +1,11 @@
-//! Steps on a thread of its own, which is not as the process's threads are.
+//! Runs steps on a thread of its own, whose attributes differ from the process's other threads.
 
 use super::{child, Runner};
 use crate::program::{manner, Step};
 use libc::{c_int, c_ulong, c_void};
 
-/// The smallest that pthread_attr_setstacksize(3) takes without the frames of signals: a handler that waits on a ring may be
-/// interrupted by another.
+/// The smallest stack that pthread_attr_setstacksize(3) takes, without the frames of signals. A handler that waits on
+/// a ring may be interrupted by another.
 const SMALL_BYTES: usize = 16 << 10;
 
 extern "C" {
@@ -19,7 +19,7 @@ struct Work<'a> {
 }
 
 impl Runner {
-    /// Whether the thread was there. Meanwhile the alarm is its own.
+    /// True if the thread could be made. While it runs, the alarm is its own.
     pub fn on_thread(&mut self, manner: u8, steps: &[Step]) -> bool {
         let mut work = Work { runner: self, steps, manner };
         // SAFETY: locals; the thread has ended before `work` does.
@@ -76,7 +76,7 @@ fn change_signals(how: c_int) {
     }
 }
 
-/// What can be had of it: some takes rights.
+/// Gives the thread these attributes, as far as the process may: some need privileges.
 fn become_odd(manner: u8) {
     // SAFETY: locals that outlive the calls, which change the calling thread alone.
     unsafe {
