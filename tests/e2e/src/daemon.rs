@@ -1,7 +1,7 @@
 //! A server that runs in a stage's folder while its clients come and go.
 //!
-//! The server is under `anyring deny -- anyring run` (plainly for `E2E_ON=kernel`), with its output in the file `log` and
-//! its counters in the file `statistics` of the folder; the clients are as they are.
+//! The server runs under `anyring deny -- anyring run` (plainly with `E2E_ON=kernel`). Its output goes to the file
+//! `log` of the folder, its counters to the file `statistics`. The clients run plainly.
 
 use crate::stage::{self, Program, Stage};
 use crate::Statistics;
@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// How long the server may take to start, to recover or to stop; each takes a second or two.
+/// The limit for the server to start, to recover or to stop; each takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often to look.
+/// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A server, while it runs, and its folder.
@@ -89,11 +89,11 @@ impl Daemon {
         }
     }
 
-    /// What the library counted; nothing on the kernel.
+    /// The library's counters; `None` on the kernel.
     ///
     /// # Panics
     ///
-    /// When it counted nothing.
+    /// If there are no counters.
     pub fn statistics(&self) -> Option<Statistics> {
         (!stage::on_kernel()).then(|| Statistics::read(&self.stage.file("statistics")))
     }
@@ -105,7 +105,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// What a failed test leaves: the server's processes end when it is told to quit at once.
+    /// Ends the server's processes after a failed test: an immediate shutdown by SIGQUIT, then SIGKILL.
     fn drop(&mut self) {
         let _ = self.end(Signal::QUIT);
         for process in processes_in(self.stage.directory()) {
@@ -115,7 +115,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The processes whose working directory is inside, as that of all of the server's is.
+/// Returns the processes whose working directory is inside, as it is for all of the server's.
 fn processes_in(directory: &Path) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What the kernel refuses.
+/// The calls that the kernel refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// io_uring with EPERM, as Docker's default profile does, and nothing else.
@@ -13,17 +13,17 @@ pub enum Refusal {
     NoAio,
     /// io_uring with EPERM, and seccomp(2).
     Unfiltered,
-    /// `anyring deny --profile docker`, and so on: docs/profiles.md.
+    /// `anyring deny --profile docker`; this and the other profiles: docs/profiles.md.
     Docker,
     /// Linux 4.18.
     Rhel8,
     /// The gVisor sandbox.
     Gvisor,
-    /// All that the engine can do without.
+    /// Every call that the engine can do without.
     Minimal,
-    /// The process of whoever makes a call of io_uring's ends, or of one that services rarely need.
+    /// A call of io_uring kills its process, and so do calls that services rarely need.
     Kill,
-    /// A thread that makes a call of io_uring's gets a SIGSYS.
+    /// A call of io_uring sends its thread a SIGSYS.
     Trap,
 }
 
@@ -31,7 +31,7 @@ impl Refusal {
     /// The profiles of `anyring deny`.
     pub const PROFILES: [Refusal; 4] = [Refusal::Docker, Refusal::Rhel8, Refusal::Gvisor, Refusal::Minimal];
 
-    /// What `anyring deny` is told.
+    /// The options of `anyring deny`.
     pub fn options(self) -> &'static [&'static str] {
         match self {
             Refusal::Eperm => &["--errno", "EPERM"],
@@ -47,7 +47,8 @@ impl Refusal {
         }
     }
 
-    /// What the three io_uring calls answer, or are taken to have answered where no program lives to see it.
+    /// The errno of the three io_uring calls. If the call ends the program, the errno is EPERM as far as tests are
+    /// concerned.
     pub fn errno(self) -> i32 {
         match self {
             Refusal::Eperm | Refusal::Unfiltered | Refusal::Docker | Refusal::Minimal => libc::EPERM,
@@ -56,12 +57,12 @@ impl Refusal {
         }
     }
 
-    /// Whether a program may install a seccomp filter.
+    /// True if a program may install a seccomp filter.
     pub fn permits_filters(self) -> bool {
         self != Refusal::Unfiltered
     }
 
-    /// [`Refusal::errno`] as strerror(3) says it.
+    /// [`Refusal::errno`] as text of strerror(3).
     pub fn message(self) -> &'static str {
         if self.errno() == libc::EPERM {
             "Operation not permitted"
@@ -71,12 +72,12 @@ impl Refusal {
     }
 }
 
-/// Whose processes they are.
+/// The owner of a test's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
     /// The superuser.
     Root,
-    /// Anybody else: who runs the tests, or [`NOBODY`] where that is root.
+    /// Any other user: the one who runs the tests, or [`NOBODY`] if that is root.
     Ordinary,
 }
 
@@ -84,7 +85,7 @@ pub enum User {
 pub const NOBODY: u32 = 65534;
 
 impl User {
-    /// Who runs the tests.
+    /// Returns the user who runs the tests.
     pub fn caller() -> Self {
         if rustix::process::geteuid().is_root() {
             User::Root
@@ -93,23 +94,23 @@ impl User {
         }
     }
 
-    /// The user and group that a program must be given; `None` if it is the caller's own.
+    /// Returns the user and group to switch to; `None` if it is the caller's own.
     pub fn switch(self) -> Option<u32> {
         (self == User::Ordinary && User::caller() == User::Root).then_some(NOBODY)
     }
 }
 
-/// What the kernel refuses, and to whom.
+/// A refusal, and the user whose calls are refused.
 #[derive(Debug, Clone, Copy)]
 pub struct Environment {
-    /// What is refused.
+    /// The refused calls.
     pub refusal: Refusal,
-    /// To whom.
+    /// The user.
     pub user: User,
 }
 
 impl Environment {
-    /// Refused to whoever runs the tests.
+    /// Makes the environment for the user who runs the tests.
     pub fn of_caller(refusal: Refusal) -> Self {
         Environment { refusal, user: User::caller() }
     }
@@ -122,19 +123,20 @@ impl Environment {
         [Refusal::Eperm, Refusal::Unfiltered].map(Environment::of_caller).into_iter().chain(profiles).collect()
     }
 
-    /// The calls kill, or trap.
+    /// Returns the environments where a call kills, or traps.
     pub fn killing() -> Vec<Self> {
         [Refusal::Kill, Refusal::Trap].map(Environment::of_caller).to_vec()
     }
 
-    /// Linux AIO is refused, too: as on WSL 1 for the caller, and by the profile that lacks most, as root and as an ordinary
-    /// user.
+    /// Returns the environments that refuse Linux AIO, too: WSL 1 for the caller, and the smallest profile as root
+    /// and as an ordinary user.
     pub fn without_aio() -> Vec<Self> {
         let users = [User::Root, User::Ordinary].map(|user| Environment { refusal: Refusal::Minimal, user });
         [Environment::of_caller(Refusal::NoAio)].into_iter().chain(users).collect()
     }
 
-    /// `full` under EPERM, `short` under a profile: what is tested there is the place, and there are many.
+    /// Returns `full` under EPERM and `short` under a profile. There are many profiles, and a short run suffices for
+    /// each.
     pub fn size<T>(self, full: T, short: T) -> T {
         if Refusal::PROFILES.contains(&self.refusal) {
             short

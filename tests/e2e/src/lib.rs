@@ -1,7 +1,7 @@
 //! Runs real io_uring programs where the kernel refuses io_uring, and checks from this project's own statistics that
 //! our engine completed their requests.
 //!
-//! - [`environment`]: what is refused, and to whom.
+//! - [`environment`]: the refused calls, and the user.
 //! - [`mod@cases`]: each case in each environment, as tests.
 //! - [`stage`]: one test's folder, and how its programs are run and ended.
 //! - [`statistics`]: the only reader of `anyring stats --json`.
@@ -9,9 +9,9 @@
 //! - [`daemon`]: a server in a stage.
 //! - [`postgres`]: a PostgreSQL server.
 //!
-//! With `E2E_ON=kernel` the same programs run on the kernel's io_uring, which shows that a test is right before it
-//! judges us; statistics are then not asserted, and each test says so. `E2E_IN=docker::user,noaio` keeps the environments
-//! whose names begin so.
+//! With `E2E_ON=kernel` the same programs run on the kernel's io_uring. This checks the tests themselves. Statistics
+//! are then not asserted, and each test says so. `E2E_IN=docker::user,noaio` runs only the environments whose names
+//! begin so.
 
 pub mod cases;
 pub mod daemon;

@@ -18,7 +18,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Makes the copy. The error is why there is no PostgreSQL to be had.
+    /// Makes the copy. The error is the reason why no PostgreSQL is available.
     ///
     /// # Panics
     ///
@@ -129,11 +129,11 @@ impl Server {
         assert!(!left, "sockets that are left: {sockets:?}");
     }
 
-    /// What the library counted.
+    /// The library's counters.
     ///
     /// # Panics
     ///
-    /// When it counted nothing.
+    /// If there are no counters.
     pub fn statistics(&self) -> Option<Statistics> {
         self.daemon.statistics()
     }
@@ -164,7 +164,7 @@ impl Server {
         self.stage().plain(&self.client(name, arguments)).succeeded()
     }
 
-    /// What psql says to one query, however it ends.
+    /// Runs one query in psql, and returns the outcome, even of a failure.
     pub fn attempt(&self, query: &str) -> Outcome {
         self.stage().plain(&self.psql(query))
     }

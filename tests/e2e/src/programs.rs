@@ -68,7 +68,7 @@ pub fn client_or_reason(name: &str) -> Result<PathBuf, String> {
     built.entry(name.to_owned()).or_insert_with(build).clone()
 }
 
-/// What a script builds, which ends with 77 where it cannot, and prints why.
+/// Returns the program that a script builds. If the script cannot, it prints why and exits with 77.
 fn by_script(command: &mut Command, program: PathBuf) -> Result<PathBuf, String> {
     let output = command.output().expect("run the script");
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -79,7 +79,7 @@ fn by_script(command: &mut Command, program: PathBuf) -> Result<PathBuf, String>
     }
 }
 
-/// fio, linked statically. The error is why it cannot be had.
+/// fio, linked statically. The error is the reason why it is unavailable.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! What the library counted, read through `anyring stats FILE --json`.
+//! The library's counters, read through `anyring stats FILE --json`.
 
 use crate::programs;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::process::Command;
 /// The counters of all processes that wrote to one statistics file.
 #[derive(Debug, Deserialize)]
 pub struct Statistics {
-    /// What the kernel answered when the library asked it for a ring; 0 when it gave one.
+    /// The errno of the kernel's io_uring_setup when the library tried it; 0 if it succeeded.
     pub kernel_refused_errno: i32,
     /// Rings that this engine set up.
     pub rings: u64,

@@ -1,6 +1,7 @@
-//! Programs that LD_PRELOAD does not reach, or not with this machine's libraries: static ones, musl's, Go's and Zig's, and Debian
-//! 11's with that release's glibc, each where io_uring is refused with EPERM, with ENOSYS, and by Docker's profile. Each verifies
-//! its own data. What cannot be built or fetched here is skipped, and the reason printed.
+//! Programs that LD_PRELOAD does not reach, or not with this machine's libraries. They are static ones, musl's, Go's
+//! and Zig's, and Debian 11's with that release's glibc. Each runs where io_uring is refused with EPERM, with ENOSYS,
+//! and by Docker's profile, and verifies its own data. A program that cannot be built or fetched here is skipped, and
+//! the reason is printed.
 
 use anyring_e2e::stage::Program;
 use anyring_e2e::{cases, programs, Environment, Outcome, Refusal, Stage};
@@ -34,12 +35,12 @@ fn main() -> ExitCode {
 
 type Minimum = &'static [(&'static str, u64)];
 
-/// What could be built; else says why not.
+/// Returns the program if it could be built; otherwise prints the reason.
 fn had(name: &str, program: Result<PathBuf, String>) -> Option<PathBuf> {
     program.inspect_err(|reason| println!("skipped: {name}: {reason}")).ok()
 }
 
-/// Runs a client: it says this, and the engine completed so much for it.
+/// Runs a client. It must print `says`, and the engine must complete at least `minimum` for it.
 fn accepts(environment: Environment, client: &str, arguments: &[&str], says: &str, minimum: Minimum) {
     let Some(path) = had(client, programs::client_or_reason(client)) else { return };
     let program = Program::new(path).args(arguments);

@@ -1,5 +1,5 @@
-//! `anyring deny` alone denies: without `anyring run` each client fails with the errno in question, except Node, which
-//! falls back to its thread pool and to plain epoll_ctl.
+//! Checks that `anyring deny` alone denies. Without `anyring run` each client fails with the expected errno. Only
+//! Node works: it falls back to its thread pool and to plain epoll_ctl.
 
 use anyring_e2e::{cases, programs, stage::Program, Environment, Refusal, Stage};
 use std::process::ExitCode;

@@ -58,7 +58,7 @@ fn report(outcome: &Outcome) -> Value {
     serde_json::from_str(&outcome.stdout[start..]).unwrap_or_else(|error| panic!("{error}: {outcome}"))
 }
 
-/// The sum of one counter over the jobs, each of which must have ended without an error.
+/// Returns the sum of one counter over the jobs. Each job must have ended without an error.
 fn total(outcome: &Outcome, direction: &str, counter: &str) -> u64 {
     let report = report(outcome);
     let jobs = report["jobs"].as_array().expect("fio's list of jobs");
@@ -69,7 +69,7 @@ fn total(outcome: &Outcome, direction: &str, counter: &str) -> u64 {
     jobs.iter().map(one).sum()
 }
 
-/// Runs a job of `jobs` copies on io_uring and holds fio's own counts against ours.
+/// Runs a job of `jobs` copies on io_uring and compares fio's own counts with ours.
 fn verified(environment: Environment, jobs: u64, read: &str, write: &str, extra: &[&str]) {
     verified_on("--ioengine=io_uring", environment, jobs, [read, write], extra);
 }

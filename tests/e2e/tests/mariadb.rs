@@ -28,8 +28,8 @@ fn program(name: &str) -> Program {
     Program::new(usr.join(name)).env("LD_LIBRARY_PATH", libraries.to_str().expect("UTF-8"))
 }
 
-/// A server without users or a network, with a pool much smaller than the data. What it says of its own tables, which were
-/// never made, are warnings. It purges what was deleted before it ends: CHECK TABLE tells of what is left.
+/// A server without users or a network, and with a pool much smaller than the data. It warns about its own tables,
+/// which were never created. It purges deleted rows before it ends: CHECK TABLE would report the rest.
 fn server(stage: &Stage, flush_method: &str) -> Program {
     let messages = USR.get().expect("set by main").join("share/mysql");
     let places = [("datadir", stage.file("data")), ("socket", stage.file("socket")), ("lc-messages-dir", messages)];
@@ -58,8 +58,8 @@ fn start(daemon: &mut Daemon, flush_method: &str) {
     assert_eq!(query(daemon, "select @@innodb_use_native_aio, @@innodb_linux_aio"), "1\taio", "{}", daemon.log());
 }
 
-/// Writes a table, restarts the server and reads it: sums over every row agree with what was to be written and with what
-/// was read before, and every page has the checksum that it was written with.
+/// Writes a table, restarts the server and reads it. Sums over every row must equal the expected ones and those from
+/// before the restart. Every page must have the checksum that it was written with.
 fn works(environment: Environment, flush_method: &str) {
     let mut daemon = Daemon::new(Stage::new(environment));
     std::fs::create_dir(daemon.stage().file("data")).expect("a folder");

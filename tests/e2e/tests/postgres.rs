@@ -1,7 +1,8 @@
-//! PostgreSQL 18 with io_method=io_uring. The postmaster makes one ring for each process that it may start, before it
-//! starts any; its children submit to theirs, wait for each other's reads on each other's, and are killed.
+//! PostgreSQL 18 with io_method=io_uring. Before the postmaster starts any process, it makes one ring for each that
+//! it may start. Its children submit to their own rings, wait on each other's rings for each other's reads, and are
+//! killed.
 //!
-//! The server refuses to run as root, so all of it is an ordinary user's.
+//! The server refuses to run as root, so all of it runs as an ordinary user.
 
 use anyring_e2e::postgres::{Programs, Server};
 use anyring_e2e::{cases, Environment, Outcome, Refusal, Stage, User};
@@ -136,7 +137,8 @@ fn kill_one_backend(server: &mut Server, round: usize) {
     assert_eq!(server.query(BALANCED), "t");
 }
 
-/// A byte on disk is changed: the read's checksum is verified by whoever completes it, and the reader is told.
+/// A byte on disk is changed. The process that completes the read verifies the checksum, and the reader gets an
+/// error.
 fn a_damaged_page_is_noticed(environment: Environment) {
     let mut server = server(environment);
     server.start(&[]);

@@ -1,7 +1,8 @@
-//! The other ways into io_uring: the Rust crates io-uring, tokio-uring and monoio, Node, and liburing.a inside a program.
+//! Further ways into io_uring: the Rust crates io-uring, tokio-uring and monoio, Node, and liburing.a inside a
+//! program.
 //!
-//! Each program verifies its own data; the counts are those which the kernel's tracepoint io_uring_submit_req shows for
-//! the same program, or a little less where timing decides.
+//! Each program verifies its own data. The expected counts are those of the kernel's tracepoint io_uring_submit_req
+//! for the same program, or a little less where timing decides.
 
 use anyring_e2e::{cases, programs, stage::Program, Environment, Stage};
 use std::process::ExitCode;

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     anyring_e2e::cases::run_all(&[(&Environment::all(), &cases), (&Environment::without_aio(), &native)])
 }
 
-/// Whom qemu is told to use, and how it is told to cache: aio=native is for direct transfers only.
+/// The options of qemu for AIO and its cache. aio=native needs direct transfers (cache=none).
 #[derive(Clone, Copy)]
 struct Access {
     aio: &'static str,
@@ -32,7 +32,7 @@ const BUFFERED: Access = Access { aio: "io_uring", cache: "writeback" };
 const DIRECT: Access = Access { aio: "io_uring", cache: "none" };
 const NATIVE: Access = Access { aio: "native", cache: "none" };
 
-/// How many requests of 4,096 bytes a benchmark makes: at least once around the image.
+/// Number of requests of 4,096 bytes that a benchmark makes: at least once around the image.
 fn requests(environment: Environment) -> u64 {
     environment.size(5000, 4096)
 }
@@ -50,12 +50,12 @@ fn bench_reads(environment: Environment) {
     stage.serve(&bench(environment, BUFFERED, &[]), |_| vec![("READV", requests(environment))]);
 }
 
-/// What was written is read back with an ordinary read: the whole range must hold the pattern.
+/// Reads the data back with an ordinary read: the whole range must hold the pattern.
 fn bench_writes_with_flushes(environment: Environment) {
     let stage = Stage::new(environment);
     let disk = stage.make_file("disk", 0, IMAGE_BYTES);
-    // Flushes that meet each other are merged inside qemu: natively 6 to 10 of the ten reach the ring. The 5,000
-    // requests of 4,096 bytes go round a disk of 4,096 such blocks.
+    // qemu merges flushes that coincide: natively 6 to 10 of the ten reach the ring. The 5,000 requests of 4,096
+    // bytes go once around a disk of 4,096 such blocks, and further.
     stage.serve(&bench(environment, BUFFERED, &["-w", "--pattern=171", "--flush-interval=500"]), |_| {
         vec![("WRITEV", requests(environment)), ("FSYNC", 1)]
     });

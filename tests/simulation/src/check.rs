@@ -1,4 +1,4 @@
-//! The checker: it follows each request to its one last CQE, and looks at what that says.
+//! The checker, which follows each request to its one last CQE, and checks the result.
 
 use crate::faults;
 use crate::program::{pattern, World};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// In the user_data of a CQE that a MSG_RING request posts: the rest is that request's.
 pub const MESSAGE: u64 = 1 << 62;
 
-/// What a request is.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // what the SQE says
 pub enum Kind {
@@ -32,17 +32,17 @@ pub struct Record {
     kind: Kind,
     /// Memory that the request works on, kept to the end of the process.
     pub buffer: Vec<u8>,
-    /// It is in a chain.
+    /// True if it is in a chain.
     pub linked: bool,
     cancelled: bool,
     done: bool,
-    /// Its ring was closed.
+    /// True if its ring was closed.
     abandoned: bool,
-    /// When a TIMEOUT is over at the latest, once it was submitted.
+    /// The latest time at which a TIMEOUT may expire; set once it was submitted.
     due_ns: Option<u64>,
-    /// How many messages have come.
+    /// The number of messages that have come.
     arrived: u32,
-    /// The last result, of a MSG_RING.
+    /// True once a MSG_RING has its last result.
     sent: bool,
 }
 
@@ -98,7 +98,7 @@ impl Records {
         self.open().filter(|(_, record)| is_it(record)).map(|(place, _)| place).collect()
     }
 
-    /// What the requests on this ring wait to read from, each once for each.
+    /// Streams that the requests on this ring wait to read from, one entry a request.
     pub fn streams_waited_for(&self, slot: usize) -> Vec<usize> {
         let of = |record: &Record| match record.kind {
             Kind::StreamRead { stream } | Kind::Poll { stream, .. } if record.slot == slot => Some(stream),
@@ -107,7 +107,7 @@ impl Records {
         self.open().filter_map(|(_, record)| of(record)).collect()
     }
 
-    /// All on this ring were submitted by now: their time has begun.
+    /// Notes that all requests on this ring have been submitted: their timeouts begin.
     pub fn submitted(&mut self, slot: usize, now_ns: u64) {
         for record in self.0.iter_mut().filter(|record| record.slot == slot && record.due_ns.is_none()) {
             if let Kind::Timeout { ns, .. } = record.kind {
@@ -123,7 +123,7 @@ impl Records {
         self.open().find(|(_, record)| is_free(record) && is_over(record)).map(|(place, _)| place)
     }
 
-    /// What is not answered, for a report.
+    /// Lists the requests in flight, for a report.
     pub fn describe(&self) -> String {
         let line = |(place, record): (u64, &Record)| {
             format!(
@@ -146,16 +146,16 @@ pub struct Slot {
     users: u32,
     /// One of them submits.
     submits: bool,
-    /// How many CQEs the threads that sleep wait for.
+    /// The number of CQEs that each sleeping thread waits for.
     pub waits: Vec<u32>,
-    /// Nobody begins a call on it.
+    /// True if no thread may begin a call on it.
     pub closed: bool,
-    /// Which ring in this slot it is.
+    /// The number of the ring in this slot; earlier rings of the slot were closed.
     pub life: u64,
 }
 
 impl Slot {
-    /// With a new ring.
+    /// Makes a slot with a new ring.
     pub fn new(ring: Arc<Ring>) -> Slot {
         Slot { ring, users: 0, submits: false, waits: Vec::new(), closed: false, life: 0 }
     }
@@ -306,10 +306,10 @@ impl World {
         }
     }
 
-    /// What is wrong where nobody can run before `until_ns`: a thread sleeps although what it waits for is there, or does not
-    /// wake when a timer is over.
+    /// Reports a lost wake-up or timer when no thread can run before `until_ns`. A thread sleeps although enough CQEs
+    /// are there, or does not wake when a timer expires.
     pub fn forgotten(&self, until_ns: u64) -> Option<String> {
-        /// By how much timers may be late.
+        /// The delay that timers may have.
         const LATE_NS: u64 = 1_000_000;
         self.slots.iter().enumerate().filter(|(_, slot)| !slot.waits.is_empty()).find_map(|(at, slot)| {
             let there = slot.ring.ready();
@@ -318,7 +318,7 @@ impl World {
                     "wake-up: nobody runs, and who waits for {waits} CQEs of ring {at} has {there}"
                 ));
             }
-            // What is there already may be its CQE.
+            // A CQE that is already there may be the TIMEOUT's own.
             let may_tell = there == 0 && !self.drains;
             let over = self.records.over_before(at, until_ns.saturating_sub(LATE_NS)).filter(|_| may_tell)?;
             Some(format!(

@@ -8,7 +8,7 @@ use anyhow::Result;
 use anyring_engine::os::simulated;
 use std::sync::OnceLock;
 
-/// Which run.
+/// The options of one run.
 #[derive(clap::Args, Debug, Clone)]
 pub struct ChildOptions {
     /// The seed
@@ -25,7 +25,7 @@ pub struct ChildOptions {
 static PROGRAM: OnceLock<Program> = OnceLock::new();
 static SYSTEM: OnceLock<Simulated> = OnceLock::new();
 
-/// What is open, and what of shared memory is mapped.
+/// Counts the open descriptors, and the mappings of shared memory.
 fn held() -> (usize, usize) {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

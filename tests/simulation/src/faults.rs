@@ -1,61 +1,62 @@
-//! What the seed has calls fail with: errors that the call may give, and transfers that come out short.
+//! The faults that the seed injects: errors that the call may return, and short transfers.
 //!
-//! Only calls that work on what may fail are made to: a wake-up, a close or a look at the clock always works. EAGAIN comes
-//! where another path then has to be taken (RWF_NOWAIT on a file), not where only readiness tells that it is over.
+//! Only calls on resources that may fail get faults: a wake-up, a close or a read of the clock always works. EAGAIN
+//! is injected where another path must then be taken (RWF_NOWAIT on a file), not where only readiness ends it.
 
 use std::collections::BTreeMap;
 
 /// The flag of preadv2(2) that keeps it from waiting.
 pub const RWF_NOWAIT: usize = 8;
 
-/// What becomes of a call.
+/// The outcome that a fault gives a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is made.
+    /// No fault: the call is made.
     None,
-    /// It answers this error, and is not made.
+    /// The call returns this error, and is not made.
     Fails(i32),
-    /// It moves only a part.
+    /// The call moves only a part.
     Short,
 }
 
 /// The faults of a run.
 pub struct Faults {
-    /// Whether there are any now.
+    /// True if faults happen now.
     pub on: bool,
-    /// One fault in so many calls that may fail; 0 for none.
+    /// One of this many calls that may fail does; 0 for none.
     every: u64,
-    /// The same, of short transfers.
+    /// One of this many transfers is short; 0 for none.
     short_every: u64,
-    /// Only calls that must not wait are short: what is short then is gone on with.
+    /// True if calls that may wait come out short, too. After a short call with RWF_NOWAIT the engine continues the
+    /// transfer.
     short_plain: bool,
     counts: BTreeMap<(&'static str, i32), u64>,
 }
 
 impl Faults {
-    /// How often calls fail in a run: a third of them has no faults at all.
+    /// Draws the rates of a run's faults. In a third of the runs no call fails.
     pub fn new(random: &mut fastrand::Rng) -> Faults {
         let every = [0, 0, 1000, 200, 50, 20][random.usize(..6)];
         let short_every = [0, 20, 5][random.usize(..3)];
         Faults { on: false, every, short_every, short_plain: random.bool(), counts: BTreeMap::new() }
     }
 
-    /// Counts one.
+    /// Counts faults of this kind.
     pub fn count(&mut self, kind: &'static str, count: u64) {
         *self.counts.entry((kind, 0)).or_default() += count;
     }
 
-    /// Whether a call has failed with this error.
+    /// True if a call has failed with this error.
     pub fn has_failed_with(&self, error: i32) -> bool {
         self.counts.iter().any(|((_, of), _)| *of == error)
     }
 
-    /// Whether a call that may wait has been short.
+    /// True if a call that may wait has been short.
     pub fn has_been_short(&self) -> bool {
         self.counts.contains_key(&("short plain transfer", 0))
     }
 
-    /// By kind.
+    /// Returns the number of faults by kind.
     pub fn counts(&self) -> Vec<(String, u64)> {
         let name = |(kind, error): &(&str, i32)| match error {
             0 => kind.to_string(),
@@ -74,7 +75,7 @@ impl Faults {
         error
     }
 
-    /// A sleep that is to end for nothing: a choice among those there are.
+    /// Picks a sleep to end spuriously, now and then.
     pub fn spurious(&mut self, random: &mut fastrand::Rng) -> Option<usize> {
         self.hits(random, self.every * 4).then(|| {
             self.count("sleep that ends for nothing", 1);
@@ -82,7 +83,7 @@ impl Faults {
         })
     }
 
-    /// What a call that rustix makes, or the start of a thread, is to fail with.
+    /// Returns the error for a call that rustix makes, or for the start of a thread; `None` to let it work.
     pub fn before(&mut self, random: &mut fastrand::Rng, number: libc::c_long) -> Option<i32> {
         let (kind, errors): (_, &[i32]) = match number {
             libc::SYS_mmap | libc::SYS_mremap => ("mmap", &[libc::ENOMEM]),
@@ -99,7 +100,7 @@ impl Faults {
         self.hits(random, self.every).then(|| self.one_of(random, kind, errors))
     }
 
-    /// What becomes of a call of the engine's own making.
+    /// Returns the fault for a call that the engine makes itself.
     pub fn of_call(&mut self, random: &mut fastrand::Rng, number: libc::c_long, args: &[usize; 6]) -> Fault {
         let nowait = args[5] & RWF_NOWAIT != 0;
         let is_file = matches!(number, libc::SYS_preadv2 | libc::SYS_pwritev2) && has_blocks(args[0]);
@@ -151,7 +152,7 @@ fn has_blocks(fd: usize) -> bool {
         && found.st_mode & libc::S_IFMT == libc::S_IFREG
 }
 
-/// The same call, of preadv2 or pwritev2, on half of its first buffer; on all where that has one byte.
+/// Makes the preadv2 or pwritev2 call on the first half of its first buffer; on all of a buffer of one byte.
 pub fn shorter(number: libc::c_long, args: [usize; 6], kernel: fn(libc::c_long, [usize; 6]) -> isize) -> isize {
     if args[2] == 0 {
         return kernel(number, args);
@@ -162,7 +163,7 @@ pub fn shorter(number: libc::c_long, args: [usize; 6], kernel: fn(libc::c_long, 
     kernel(number, [args[0], first.as_ptr() as usize, 1, args[3], args[4], args[5]])
 }
 
-/// As errno(3) calls it.
+/// Returns the symbolic name of an error, as in errno(3).
 pub fn name_of(error: i32) -> String {
     match error {
         libc::EINTR => "EINTR".into(),

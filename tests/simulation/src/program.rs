@@ -11,14 +11,14 @@ use anyring_engine::os::simulated::kernel;
 use anyring_engine::Errno;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How large the files are: a transfer ends inside.
+/// The size of the files. Each transfer ends inside it.
 const FILE_BYTES: u64 = 1 << 16;
-/// What a pipe is fed with at a time, and the most that a read asks for.
+/// The bytes that a pipe is fed at a time, and the most that a read asks for.
 const CHUNK: usize = 64;
-/// What may lie in a pipe, so that nobody waits for room.
+/// The most bytes in a pipe, so that no write waits for room.
 const PIPE_ROOM: u64 = 32 << 10;
 
-/// What the byte at this place of a file or stream is.
+/// Returns the byte at this place of a file or stream.
 pub fn pattern(at: u64) -> u8 {
     (at % 251) as u8
 }
@@ -32,24 +32,24 @@ pub struct Stream {
     pub fed: u64,
     /// Bytes that came out, by requests that were answered.
     pub taken: u64,
-    /// A ring was closed with a request on it: some bytes may be gone.
+    /// True if a ring was closed with a request on it: some bytes may be lost.
     pub leaks: bool,
 }
 
-/// What the threads share. Locked for moments, never over a call of the engine's.
+/// The state that the threads share. It is locked only for moments, never during a call of the engine.
 pub struct World {
     pub(crate) slots: Vec<Slot>,
     pub(crate) streams: Vec<Stream>,
     files: [i32; 2],
     pub(crate) records: Records,
     random: fastrand::Rng,
-    /// Other threads than the ring's may call on it.
+    /// True if other threads than the ring's own may call on it.
     shares: bool,
     forks: bool,
-    /// There may be no more descriptors for a while: RLIMIT_NOFILE.
+    /// True if RLIMIT_NOFILE may forbid new descriptors for a while.
     limits: bool,
     limited: bool,
-    /// Some requests wait for all before them; else some have no end.
+    /// True if some requests drain; otherwise some have no end.
     pub(crate) drains: bool,
     finished: usize,
 }
@@ -118,17 +118,17 @@ impl Program {
         Program { system, world: Mutex::new(world), steps, flags, cq_entries }
     }
 
-    /// What is shared.
+    /// Locks the shared state.
     pub fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// What is in flight, where nobody changes it.
+    /// Describes the requests in flight; empty if the state is locked.
     pub fn describe(&self) -> String {
         self.world.try_lock().map_or(String::new(), |world| world.describe())
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     pub fn run(&'static self) {
         let threads = self.world().random.usize(1..5);
         let per_thread = self.steps / threads as u64;
@@ -139,7 +139,7 @@ impl Program {
         }
     }
 
-    /// After the threads: looks at the data, and closes what is open. How many requests there were.
+    /// Checks the streams' data after the threads have ended, and closes the rings. Returns the number of requests.
     pub fn finish(&self) -> usize {
         let world = &mut *self.world();
         world.check_streams();
@@ -356,10 +356,11 @@ impl Program {
         }
     }
 
-    /// Waits until everything in flight is answered. What it puts into a stream may be read by another thread's requests, so that
-    /// it looks again after a while.
+    /// Waits until everything in flight has completed. Another thread's requests may read the bytes that this one
+    /// feeds to a stream, so it checks again after a while.
     fn drain(&self, mine: usize) {
-        /// So many waits in a row end without a CQE, with something in each stream that a request waits for.
+        /// The number of fruitless waits that make a finding: no CQE, and data in each stream that a request waits
+        /// for.
         const ROUNDS: u32 = 3;
         let mut without = 0;
         loop {
@@ -430,7 +431,7 @@ impl World {
         self.limited = on;
     }
 
-    /// What is in flight, and in the streams, for a report.
+    /// Describes the requests in flight and the streams, for a report.
     fn describe(&self) -> String {
         let streams = self.streams.iter().enumerate().map(|(at, stream)| {
             let (fed, taken, left) = (stream.fed, stream.taken, stream.left());
@@ -439,7 +440,7 @@ impl World {
         self.records.describe() + &streams.collect::<String>()
     }
 
-    /// Whether there is something in each stream that a request on this ring waits for, and nothing else is in flight on it.
+    /// True if each stream that a request on this ring waits for has data, and nothing else is in flight on it.
     fn is_satisfied(&self, at: usize) -> bool {
         let streams = self.records.streams_waited_for(at);
         streams.len() == self.records.open_on(at) && streams.iter().all(|stream| self.streams[*stream].left() > 0)

@@ -1,12 +1,12 @@
-//! How a run tells what it found: a line on standard output, and the end of the process.
+//! Reports a finding as a line on standard output, and ends the process.
 
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// What the program was doing: added to each finding.
+/// Returns the state of the program, for each finding.
 static CONTEXT: OnceLock<fn() -> String> = OnceLock::new();
 
-/// What every finding shows besides.
+/// Sets the function that adds the program's state to each finding.
 pub fn show_with(context: fn() -> String) {
     let _ = CONTEXT.set(context);
 }

@@ -5,12 +5,12 @@ use anyring_engine::os::simulated::kernel;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Steps without progress after which nothing will come any more: threads that look again and again.
+/// Steps without progress after which the run is given up: threads only check again and again.
 const STEPS_WITHOUT_PROGRESS: u64 = 300_000;
-/// The same, of the simulated clock.
+/// Nanoseconds of the simulated clock without progress after which the run is given up.
 const NS_WITHOUT_PROGRESS: u64 = 600_000_000_000;
 
-/// What a thread waits for.
+/// The event that a thread waits for.
 #[derive(Debug, Clone)]
 pub enum Wait {
     /// A wake-up of this futex, which sets `woken`.
@@ -23,11 +23,11 @@ pub enum Wait {
     Time,
 }
 
-/// What a thread does.
+/// The state of a thread.
 #[derive(Debug, Clone)]
 enum State {
     Runs,
-    /// Until then, by the clock; until the word at `stop` is not 0.
+    /// Until this time of the clock, or until the word at `stop` is not 0.
     Sleeps {
         wait: Wait,
         until_ns: Option<u64>,
@@ -36,7 +36,7 @@ enum State {
     Ended,
 }
 
-/// Why a sleep is over.
+/// The reason why a sleep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     Ready,
@@ -51,14 +51,14 @@ struct Thread {
     id: u32,
     state: State,
     why: Why,
-    /// Not chosen before this step, as long as another one can run.
+    /// The first step at which it may be chosen, unless no other thread can run.
     delayed_until: u64,
     /// Its last call.
     call: libc::c_long,
-    /// It has the turn.
+    /// The futex word by which it gets the turn.
     turn: &'static AtomicU32,
     is_engines: bool,
-    /// How often it has slept.
+    /// The number of its sleeps.
     sleeps: u64,
 }
 
@@ -69,7 +69,7 @@ impl Thread {
         Thread { id, state, why, delayed_until: 0, call: -1, turn, is_engines, sleeps: 0 }
     }
 
-    /// If it sleeps on a futex, it was woken.
+    /// Marks its futex, if it sleeps on one, as woken.
     fn wake(&mut self) {
         if let State::Sleeps { wait: Wait::Futex { woken, .. }, .. } = &mut self.state {
             *woken = true;
@@ -77,35 +77,35 @@ impl Thread {
     }
 }
 
-/// Which threads there are, and all that decides who is next.
+/// The threads, and everything that decides which is next.
 pub struct Schedule {
     threads: Vec<Thread>,
     pub random: fastrand::Rng,
     pub faults: Faults,
     pub now_ns: u64,
     steps: u64,
-    /// When something was last submitted or answered: the step, and the time.
+    /// The step and the time at which something was last submitted or completed.
     progress: (u64, u64),
-    /// A thread is being made: its turn, and whether it is the engine's.
+    /// A thread that is being made: its turn, and whether it is the engine's.
     pub arriving: Option<(&'static AtomicU32, bool)>,
     /// The thread that has just ended, until the kernel has forgotten it.
     pub leaving: Option<u32>,
-    /// One switch in so many points.
+    /// A thread is switched at one of this many points.
     switch_every: u64,
-    /// One long delay in so many switches.
+    /// One of this many switches is a long delay.
     delay_every: u64,
     digest: u64,
     jumps: u64,
     pub on_jump: Option<fn(u64) -> Option<String>>,
 }
 
-/// What a run was made of.
+/// The figures of a run.
 pub struct Figures {
-    /// Calls, locks and looks of every thread.
+    /// Number of steps of all threads: calls, locks and checks.
     pub steps: u64,
-    /// Of all that was chosen.
+    /// A digest of all choices.
     pub digest: u64,
-    /// How often the clock jumped because nobody could run.
+    /// Number of times that the clock jumped because no thread could run.
     pub jumps: u64,
     /// Faults by kind.
     pub faults: Vec<(String, u64)>,
@@ -210,25 +210,25 @@ impl Schedule {
         self.live().filter(|thread| thread.is_engines).count()
     }
 
-    /// What each thread that has not ended does.
+    /// Describes each thread that has not ended.
     pub fn states(&self) -> String {
         self.live()
             .map(|thread| format!("thread {}: call {}, {:?}\n", thread.id, thread.call, thread.state))
             .collect()
     }
 
-    /// What there was so far.
+    /// Returns the figures so far.
     pub fn figures(&self) -> Figures {
         let faults = self.faults.counts();
         Figures { steps: self.steps, digest: self.digest, jumps: self.jumps, faults }
     }
 
-    /// Something was submitted or answered.
+    /// Notes that something was submitted or completed.
     pub fn progresses(&mut self) {
         self.progress = (self.steps, self.now_ns);
     }
 
-    /// In a forked child, whose only thread is the one in this place.
+    /// Adapts to a forked child, whose only thread is the one in this place.
     pub fn forked(&mut self, me: Option<usize>) {
         for (place, thread) in self.threads.iter_mut().enumerate() {
             match Some(place) == me {
@@ -306,7 +306,7 @@ impl Schedule {
         }
     }
 
-    /// Who runs next. `leaves`: the thread that has the turn sleeps, or looks for others.
+    /// Chooses the thread to run next. `leaves`: the thread that has the turn sleeps, or yields.
     pub fn choose(&mut self, me: usize, leaves: bool) -> usize {
         if !leaves && self.random.u64(..self.switch_every) != 0 {
             self.threads[me].why = Why::Ready;
@@ -323,7 +323,7 @@ impl Schedule {
             if let Some(next) = self.faults.spurious(&mut self.random).and_then(|pick| self.sleeper(pick)) {
                 break (next, Why::Interrupted);
             }
-            // Who only looks for others comes when there is nobody else.
+            // A thread that yields runs on only if no other can.
             let others = |it: &&&(usize, Why)| it.0 != me || !leaves;
             let soon: Vec<_> = match soon.iter().filter(others).count() {
                 0 => soon.into_iter().collect(),

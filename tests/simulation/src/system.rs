@@ -1,8 +1,9 @@
-//! The system: one thread runs at a time, and at each call the seed says which.
+//! The simulated system: one thread runs at a time, and at each call the seed decides which.
 //!
-//! Descriptors, files and memory are the kernel's. Threads, time and sleeps are not: a thread that has the *turn* runs until
-//! its next call (or lock), where another one may get the turn; a sleep ends when what it waits for is there, or, when nobody
-//! can run, at the earliest end of a sleep, to which the clock jumps. So a wake-up that is lost shows at once: nobody can run.
+//! Descriptors, files and memory are the kernel's. Threads, time and sleeps are simulated. A thread that has the
+//! *turn* runs until its next call (or lock), where another thread may get the turn. A sleep ends when its event is
+//! there. If no thread can run, the clock jumps to the earliest end of a sleep. So a lost wake-up shows at once: no
+//! thread can run.
 
 use crate::faults::{self, Faults};
 use crate::schedule::{await_turn, give, new_turn, Figures, Schedule, Wait, Why};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// A sleep that is longer has no end.
+/// The limit above which a sleep counts as endless.
 const FOR_EVER_NS: u64 = 1_000_000_000_000;
 
 thread_local! {
@@ -70,12 +71,12 @@ impl Simulated {
         self.inner().engines_threads()
     }
 
-    /// What each thread that has not ended does.
+    /// Describes each thread that has not ended.
     pub fn states(&self) -> String {
         self.inner().states()
     }
 
-    /// The calling thread sleeps.
+    /// Lets the calling thread sleep.
     pub fn sleep(&self, ns: u64) {
         if let Some(me) = PLACE.get() {
             let mut inner = self.step(me, libc::SYS_nanosleep);
@@ -127,17 +128,17 @@ impl Simulated {
         }
     }
 
-    /// What there was so far.
+    /// Returns the figures so far.
     pub fn figures(&self) -> Figures {
         self.inner().figures()
     }
 
-    /// In a forked child, whose only thread is the calling one.
+    /// Adapts to a forked child, whose only thread is the calling one.
     pub fn forked(&self) {
         self.inner().forked(PLACE.get());
     }
 
-    /// The next step of the calling thread, which has the turn and makes this call.
+    /// Begins the next step of the calling thread, which has the turn and makes this call.
     fn step(&self, me: usize, number: libc::c_long) -> MutexGuard<'_, Schedule> {
         let mut inner = self.inner();
         while inner.arriving.is_some() {
@@ -150,7 +151,7 @@ impl Simulated {
         inner
     }
 
-    /// Gives the turn to whoever is next, and comes back when the calling thread has it again.
+    /// Gives the turn to the next thread, and returns when the calling thread has it again.
     fn switch<'a>(&'a self, mut inner: MutexGuard<'a, Schedule>, me: usize, leaves: bool) -> Why {
         let next = inner.choose(me, leaves);
         if next != me {
@@ -330,7 +331,7 @@ impl Simulated {
     }
 }
 
-/// What a `struct timespec` says; None for none.
+/// Returns the nanoseconds of a `struct timespec`; `None` for a null address.
 fn time_of(address: usize) -> Option<u64> {
     // SAFETY: the engine's own, which is not changed during the call.
     let time = (address != 0).then(|| unsafe { *(address as *const [i64; 2]) })?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// The options of the runs.
 #[derive(clap::Args, Debug, Clone)]
 pub struct WatchOptions {
     /// The first seed

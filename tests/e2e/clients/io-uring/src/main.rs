@@ -146,8 +146,8 @@ fn timeout(ring: &mut IoUring) -> Result<()> {
     Ok(())
 }
 
-/// Sends the data to an echo server on 127.0.0.1 and compares the checksum of what comes back. Client and server have
-/// a ring each; the client receives on a thread of its own, so that neither side's buffers can fill up for ever.
+/// Sends the data to an echo server on 127.0.0.1 and compares the checksum of the echo. Client and server have a ring
+/// each. The client receives on a thread of its own, so that neither side's buffers fill up forever.
 fn echo(data: &[u8]) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();

@@ -1,5 +1,5 @@
-//! A runtime a thread, as monoio wants it: connections that echo, reads that are cancelled while they wait, and threads
-//! whose rings sleep until another thread wakes them. Each verifies what it gets.
+//! A monoio runtime in each thread. Connections echo, and a timer cancels reads that wait. Other threads wake threads
+//! whose rings sleep. Each verifies its data.
 //!
 //! usage: client-monoio
 
@@ -21,7 +21,7 @@ const THREADS: usize = 2;
 const MESSAGES: u64 = 200;
 
 fn main() -> Result<()> {
-    // Not `FusionDriver`, which takes epoll where there is no io_uring.
+    // `FusionDriver` would use epoll where io_uring is missing.
     let mut runtime = RuntimeBuilder::<IoUringDriver>::new().enable_timer().build()?;
     runtime.block_on(echo())?;
     wakes()?;
@@ -75,7 +75,7 @@ async fn ask(address: SocketAddr, index: usize) -> Result<()> {
     Ok(())
 }
 
-/// A read of nothing, which a timer's end cancels.
+/// A read that never gets data, which a timer cancels.
 async fn cancel_a_read(stream: &mut TcpStream) -> Result<()> {
     let canceller = Canceller::new();
     let mut read = Box::pin(stream.cancelable_read(vec![0; 16], canceller.handle()));
@@ -90,7 +90,7 @@ async fn cancel_a_read(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Sleeping rings that other threads wake: each sums up what it is sent.
+/// Threads whose rings sleep until others wake them. Each adds up the numbers that it is sent.
 fn wakes() -> Result<()> {
     for _ in 0..THREADS {
         let (to_it, from_us) = channel();

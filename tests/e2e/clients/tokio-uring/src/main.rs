@@ -76,8 +76,8 @@ async fn read_block(file: Rc<File>, index: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sends blocks to an echo server on 127.0.0.1 and compares the checksum of what comes back; the client's reader is
-/// a task of its own, so that neither side's buffers can fill up for ever.
+/// Sends blocks to an echo server on 127.0.0.1 and compares the checksum of the echo. The client's reader is a task
+/// of its own, so that neither side's buffers fill up forever.
 async fn echo() -> Result<()> {
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let address = listener.local_addr()?;
