@@ -12,11 +12,11 @@ const PATIENCE_MS: i64 = 10_000;
 pub struct Aio {
     /// How it is reached.
     pub door: Door,
-    /// What io_setup stored.
+    /// The context that io_setup stored.
     pub context: u64,
 }
 
-/// io_setup: its answer and what is at the address of the context afterwards.
+/// io_setup: its result, and the value at the context's address afterwards.
 pub fn setup(door: Door, requests: u32, before: u64) -> (isize, u64) {
     let mut context = before;
     let answer = door.aio(NR_IO_SETUP, [requests as usize, &raw mut context as usize, 0, 0, 0, 0]);
@@ -162,8 +162,8 @@ pub fn sync(opcode: u16, file: &impl AsRawFd) -> Iocb {
     iocb(opcode, file, 0, 0, 0)
 }
 
-/// Whether a poll that had to wait for POLLIN was told of it. It is told all that the waker tells, asked for or not
-/// (`aio_poll_wake` in fs/aio.c): POLLRDNORM, say.
+/// True if a poll that had to wait for POLLIN reports it. Such a poll reports all events of the waker, requested or
+/// not (`aio_poll_wake` in fs/aio.c): POLLRDNORM, say.
 pub fn is_readable(event: &IoEvent) -> bool {
     let waker = libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND;
     event.res & i64::from(libc::POLLIN) != 0 && event.res & !i64::from(waker) == 0

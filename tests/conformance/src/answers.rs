@@ -1,15 +1,15 @@
-//! What requests and calls answered in a case, in classes that no timing and no number of a descriptor changes: nothing, a
-//! count, or an error, with the flags of the CQE. [`evidence`](crate::evidence) gathers them, the
+//! The results of a case's requests and calls, in classes: nothing, a count, or an error, with the flags of the CQE.
+//! No timing and no descriptor number changes a class. [`evidence`](crate::evidence) gathers them, and the
 //! [oracle](crate::oracle) keeps those of the kernel.
 
 use anyring_abi::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// So many different answers of one case are kept; a case with more is about chance.
+/// The number of different answers that are kept of a case. Answers of a case with more depend on chance.
 const MOST: usize = 192;
 
-/// What was answered.
+/// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// A request with this opcode.
@@ -45,7 +45,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Adds an answer. One that there is no room for is left out; [`Answers::take`] tells.
+    /// Adds an answer. If there is no room it is left out; [`Answers::take`] then returns none.
     pub fn add(&self, of: Of, result: i32, flags: u32) {
         let word = pack(of, result, flags);
         for place in &self.0 {
@@ -60,7 +60,7 @@ impl Answers {
         }
     }
 
-    /// Takes what there is, in words; none where there was more than could be kept.
+    /// Takes the answers, as text; none if there were more than could be kept.
     pub fn take(&self) -> BTreeSet<String> {
         let words = self.0.each_ref().map(|place| place.swap(0, Ordering::Relaxed));
         if words.iter().all(|word| *word != 0) {
@@ -70,7 +70,7 @@ impl Answers {
     }
 }
 
-/// `kind` and `number`, the class of the result, and those flags that count.
+/// Packs `kind` and `number`, the class of the result, and the flags that count into one word.
 fn pack(of: Of, result: i32, flags: u32) -> u64 {
     let (kind, number) = match of {
         Of::Request(opcode) => (1, u32::from(opcode)),

@@ -1,13 +1,13 @@
-//! Waits until a thread sleeps in a call, before a case does what is to wake it.
+//! Waits until a thread sleeps in a call, before a case wakes it.
 //!
-//! Any door may put the thread to sleep in another system call, so this looks at what holds for all of them: the
-//! scheduler's state of the thread, and how often it was switched away from.
+//! A door may put the thread to sleep in any system call. So this checks two facts that hold for all of them: the
+//! scheduler's state of the thread, and its number of context switches.
 
 use crate::ring::PATIENCE;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Looks, one after another, that have to find a thread asleep, without it having run between them.
+/// The number of successive checks that must find the thread asleep, without it having run between them.
 const LOOKS: u32 = 5;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
@@ -28,8 +28,8 @@ pub fn wait_thread_asleep(tid: i32) {
     }
 }
 
-/// Waits until each thread of this process sleeps but this one and `awake`: the workers, the kernel's or ours, have come as
-/// far as they get, if the thread that they were asked for by has entered since.
+/// Waits until each thread of this process sleeps, except this one and `awake`. Workers, the kernel's or ours, have
+/// then done what they can, if the thread that asked for them has entered since.
 pub fn wait_others_asleep(awake: &[i32]) {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
         return std::thread::sleep(Duration::from_millis(20));

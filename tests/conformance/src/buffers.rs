@@ -1,4 +1,4 @@
-//! A buffer ring (IORING_REGISTER_PBUF_RING) as a program keeps one: entries in shared memory, and the buffers behind them.
+//! A buffer ring (IORING_REGISTER_PBUF_RING) as a program keeps one: entries in shared memory, and their buffers.
 
 use crate::ring::Ring;
 use crate::sqe::{prep, SqeFields};
@@ -194,7 +194,7 @@ pub fn shot(cqe: &Cqe) -> (i32, bool, Option<u16>) {
     (cqe.res, cqe.flags & IORING_CQE_F_MORE != 0, buffer_of(cqe))
 }
 
-/// The next CQE as [`shot`] tells it.
+/// Waits for the next CQE, and returns it as [`shot`] does.
 pub fn next_shot(ring: &mut Ring) -> (i32, bool, Option<u16>) {
     shot(&ring.wait())
 }

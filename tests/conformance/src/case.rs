@@ -1,4 +1,4 @@
-//! What a case is, what it is given, and how all of them are found.
+//! Cases: their definition, their context, and the lists of all of them.
 
 use crate::door::Door;
 use crate::ring::Ring;
@@ -10,17 +10,17 @@ use std::sync::OnceLock;
 pub struct Case {
     /// The module and the function.
     pub path: &'static str,
-    /// Where it is written in the topic's file.
+    /// The line in the topic's file.
     pub line: u32,
-    /// What the function's documentation says; empty where its name says it all.
+    /// The function's documentation; empty if the name says it all.
     pub documentation: &'static str,
     /// The first kernel on which it holds, if that is not the topic's.
     pub since: Option<&'static str>,
-    /// The first kernel that answers so, where one before it answered otherwise.
+    /// The first kernel with this answer, where an earlier one answered otherwise.
     pub from: Option<&'static str>,
-    /// The first kernel that answers so no more.
+    /// The first kernel that no longer gives this answer.
     pub until: Option<&'static str>,
-    /// Where the claim is from, if that is not the topic's.
+    /// The source of the claim, if it is not the topic's.
     pub source: Option<&'static str>,
     /// Checks the claim; runs in a process of its own.
     pub body: fn(&Context),
@@ -32,14 +32,14 @@ pub struct Case {
     pub undisturbed: bool,
 }
 
-/// What the cases of one file have in common. `topic!` makes it.
+/// The common properties of one file's cases. `topic!` makes it.
 pub struct Topic {
     /// The module.
     pub path: &'static str,
-    /// The first kernel on which its cases hold, but for those that name another.
+    /// The first kernel on which its cases hold, except for cases that name another.
     pub since: &'static str,
-    /// What its claims are from, but for those that name another: a man page, or a file of the kernel's. The kernel itself
-    /// was asked in each case.
+    /// The source of its claims, except for cases that name another: a man page, or a file of the kernel's. Each case
+    /// was also tried on the kernel itself.
     pub source: &'static str,
 }
 
@@ -51,7 +51,7 @@ pub static CASES: [Case];
 #[distributed_slice]
 pub static TOPICS: [Topic];
 
-/// Says since which kernel the cases of this file hold, and what they are from.
+/// Declares the first kernel on which this file's cases hold, and their source.
 macro_rules! topic {
     (since: $since:literal, source: $source:literal $(,)?) => {
         const _: () = {
@@ -85,7 +85,7 @@ impl Case {
         TOPICS.iter().find(|topic| topic.path == module).expect("every file of cases has a topic!")
     }
 
-    /// What it claims, in words.
+    /// Returns the claim, in words.
     pub fn claim(&self) -> String {
         if !self.documentation.is_empty() {
             return self.documentation.to_owned();
@@ -114,7 +114,7 @@ impl Case {
         version(release) >= version(self.since())
     }
 
-    /// What the claim is from.
+    /// Returns the source of the claim.
     pub fn source(&self) -> &'static str {
         self.source.unwrap_or(self.topic().source)
     }
@@ -127,7 +127,7 @@ pub fn version(release: &str) -> [u32; 2] {
     [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]
 }
 
-/// Whether a word of a case's name is an error's name in small letters.
+/// True if a word of a case's name is an error's name in small letters.
 fn is_error(word: &str) -> bool {
     (1..4096).any(|error| crate::answers::error_name(error).is_some_and(|name| name.eq_ignore_ascii_case(word)))
 }
@@ -157,10 +157,10 @@ pub const FLAG_SETS: &[FlagSet] = &[
 
 pub use crate::sys::{skip, SKIP_STATUS};
 
-/// What a case runs with.
+/// The context that a case runs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
-    /// How to reach io_uring.
+    /// The door to io_uring.
     pub door: Door,
     /// The flag set that `ring` uses.
     pub flag_set: FlagSet,
@@ -185,7 +185,7 @@ impl Context {
         version(RELEASE.get_or_init(crate::oracle::running_kernel)) >= version(release)
     }
 
-    /// What a LINK_TIMEOUT answers that ended a FUTEX_WAIT or WAITID.
+    /// Returns the result of a LINK_TIMEOUT that ended a FUTEX_WAIT or WAITID.
     pub fn link_timeout_result(&self) -> i32 {
         if self.answers_since("7.3") {
             -libc::ETIME

@@ -55,12 +55,12 @@ struct Options {
     /// Run what failed so many times more, alone: if it passes once, it is said to be flaky and counts as skipped
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     confirm: u32,
-    /// Run only the cases that hold for this release of Linux (the running one's with --record); without it those of later names,
-    /// too, and of answers that changed the running one's
+    /// Run only the cases that hold for this release of Linux (with --record, by default the running one). Without
+    /// either option, cases about later names run, too; of an answer that changed, the running kernel's case runs
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
-    /// Hold what each case was answered against this record of the kernel's answers (may be repeated: of what later kernels
-    /// answer otherwise, or have besides)
+    /// Compare each case's answers with this record of the kernel's (may be repeated, for records of later kernels:
+    /// cases that they answer otherwise or add)
     #[arg(long, value_name = "FILE")]
     oracle: Vec<PathBuf>,
     /// Write the record of the answers to this file
@@ -69,22 +69,23 @@ struct Options {
     /// Add to what the record holds already, if it is of this kernel
     #[arg(long, requires = "record")]
     add: bool,
-    /// Record only what this record of another kernel has not, or otherwise; what does not pass is said, and left out
+    /// Record only the cases that this record of another kernel lacks or answers otherwise; those that do not pass
+    /// are printed and left out
     #[arg(long, value_name = "FILE", requires = "record")]
     beside: Option<PathBuf>,
     /// Write the results to this file, one JSON array
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// In which form to print the results
+    /// The form in which to print the results
     #[arg(long, value_enum, default_value = "plain")]
     format: Format,
-    /// The same as --format tap
+    /// Short for --format tap
     #[arg(long, conflicts_with = "format")]
     tap: bool,
     /// Print which claims this kernel keeps, by topic, and those that it breaks
     #[arg(long, conflicts_with_all = ["format", "tap", "expect"])]
     keeps: bool,
-    /// With --keeps: what this kernel is to be as new as, in place of the release that it says it is
+    /// With --keeps: compare with this release, in place of the one that the kernel says it is
     #[arg(long, value_name = "RELEASE", requires = "keeps")]
     release: Option<String>,
     /// The known differences: listed cases must fail, all others pass (may be repeated, later files change earlier ones)
@@ -103,7 +104,7 @@ impl Options {
         (self.filter.is_empty() || self.filter.iter().any(is)) && known && case.is_answer_of(release)
     }
 
-    /// What each selected case is to run with.
+    /// Returns the context that each selected case is to run with.
     fn jobs_of<'c>(&self, selected: &[&'c Case]) -> Result<Vec<Job<'c>>, String> {
         if self.spread {
             let has_instructions = Door::Raw.missing().is_none();

@@ -12,16 +12,16 @@ pub struct Difference {
     pub kind: Kind,
 }
 
-/// What a line of the list says of its case.
+/// The kind of a known difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It fails.
+    /// Fails.
     Fails,
-    /// It passes or fails by timing (`?CASE`).
+    /// Passes or fails, by timing (`?CASE`).
     MayFail,
-    /// It passes, but what it is answered is not what the kernel answers (`~CASE`).
+    /// Passes, but its answers are not the kernel's (`~CASE`).
     Answers,
-    /// The same, by timing (`~?CASE`).
+    /// Passes, and its answers are sometimes not the kernel's, by timing (`~?CASE`).
     MayAnswer,
 }
 
@@ -33,7 +33,7 @@ impl Kind {
         known.unwrap_or((Kind::Fails, pattern))
     }
 
-    /// Whether it is about what the case is answered, not about what it claims.
+    /// True if it is about the case's answers, not about its claim.
     pub fn is_of_answers(self) -> bool {
         matches!(self, Kind::Answers | Kind::MayAnswer)
     }
@@ -75,8 +75,8 @@ impl Difference {
     }
 }
 
-/// Adds the list in `text` to those `known`. A line that begins with `!` takes an earlier one out: in the environment that
-/// its file is about the case passes. [`Kind`] tells the other signs. A line without a reason is an error.
+/// Adds the list in `text` to those `known`. A line that begins with `!` takes an earlier one out: the case passes in
+/// the environment of that file. [`Kind`] lists the other signs. A line without a reason is an error.
 pub fn parse(text: &str, known: &mut Vec<Difference>) -> Result<(), String> {
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (pattern, reason) =

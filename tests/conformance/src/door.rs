@@ -161,7 +161,7 @@ fn by_libaio(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
 }
 
 impl Door {
-    /// As it stands behind a case's name.
+    /// Returns the name that follows a case's name.
     pub fn name(self) -> &'static str {
         match self {
             Door::Liburing => "liburing",
@@ -170,7 +170,7 @@ impl Door {
         }
     }
 
-    /// Why this door cannot be used here, if it cannot.
+    /// Returns the reason why this door cannot be used here, if it cannot.
     pub fn missing(self) -> Option<&'static str> {
         match self {
             Door::Liburing if IS_STATIC => Some("this program is static, and liburing.so.2 a shared library"),

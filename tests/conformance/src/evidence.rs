@@ -1,10 +1,10 @@
-//! What a case used of the interface, and what of that succeeded: the evidence that docs/conformance.md is made of.
+//! The evidence for docs/conformance.md: the parts of the interface that a case used, and which of them succeeded.
 //!
-//! The runner asks for it (`--record`, `--oracle`); cases know nothing of it. [`Door`](crate::door::Door) reports every
-//! setup, enter, register call and mapping, [`Ring`](crate::ring::Ring) every SQE and CQE. What is seen goes into memory
-//! that the runner shares with the case's process and its children, one bit a name of [`anyring_abi::interface`] and one word
-//! a kind of answer; unless it is asked for nothing is done here. Arguments are read through process_vm_readv(2), since
-//! cases pass bad addresses on purpose.
+//! The runner asks for it (`--record`, `--oracle`); cases know nothing of it. Otherwise nothing is done here.
+//! [`Door`](crate::door::Door) reports every setup, enter, register call and mapping, [`Ring`](crate::ring::Ring)
+//! every SQE and CQE. The evidence goes into memory that the runner shares with the case's process and its children.
+//! It has one bit for each name of [`anyring_abi::interface`] and one word for each kind of answer. Arguments are
+//! read through process_vm_readv(2), since cases pass bad addresses on purpose.
 
 use crate::answers::{Answers, Of};
 use anyring_abi::interface::{self, Name, Scope};
@@ -65,14 +65,14 @@ impl Set {
     }
 }
 
-/// What one run of a case left.
+/// The evidence of one run of a case.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
     /// Names that it passed to the kernel.
     pub tried: Set,
     /// Names with which a call or a request succeeded, and bits that were seen set.
     pub succeeded: Set,
-    /// What was answered, see [`Answers::take`].
+    /// The answers, see [`Answers::take`].
     pub answers: BTreeSet<String>,
 }
 
@@ -83,7 +83,7 @@ struct Shared {
     answers: Answers,
 }
 
-/// Where the evidence of the case that is forked next is kept; null if nobody asked for it.
+/// The place for the evidence of the next forked case; null without a request for evidence.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 
 fn shared() -> Option<&'static Shared> {
@@ -95,7 +95,7 @@ fn shared() -> Option<&'static Shared> {
 pub struct Places(&'static [Shared]);
 
 impl Places {
-    /// So many places, all empty.
+    /// Makes `count` empty places.
     pub fn new(count: usize) -> Places {
         positions();
         let length = count * size_of::<Shared>();
@@ -107,12 +107,12 @@ impl Places {
         Places(unsafe { std::slice::from_raw_parts(address.cast(), count) })
     }
 
-    /// What is forked from now on leaves its evidence in this place.
+    /// Chooses the place for the evidence of processes forked from now on.
     pub fn choose(&self, place: usize) {
         SHARED.store(std::ptr::from_ref(&self.0[place]).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Takes what is in a place. The case's process has ended.
+    /// Takes the evidence in a place. The case's process has ended.
     pub fn take(&self, place: usize) -> Evidence {
         let shared = &self.0[place];
         let empty =
@@ -150,7 +150,7 @@ fn succeeded(set: &Set) {
     }
 }
 
-/// What is at `address` of this process, if it can be read.
+/// Reads the value at `address` of this process, if it can be read.
 fn at<T: Copy + Default>(address: usize) -> Option<T> {
     let mut value = T::default();
     let local = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size_of::<T>() };
@@ -351,7 +351,7 @@ fn of_answer(set: &mut Set, call: u32, arg: usize, count: u32) {
     }
 }
 
-/// What an SQE names.
+/// Returns the names that an SQE uses.
 fn of_sqe(sqe: &Sqe) -> Set {
     let mut set = Set::default();
     set.add_number(interface::OPCODES, u64::from(sqe.opcode));
@@ -367,8 +367,8 @@ fn of_sqe(sqe: &Sqe) -> Set {
     set
 }
 
-/// The requests of one ring whose completions are awaited, to know what succeeded. Requests of one `user_data` cannot be
-/// told apart: what succeeds with one of them is only what all of them name.
+/// The requests of one ring whose completions are awaited, to know what succeeded. A CQE does not say which request
+/// of one `user_data` it belongs to. So only the names that all of them use count as succeeded.
 pub struct Requests {
     alike: HashMap<u64, Alike>,
     /// CQEs of both sizes may come.
@@ -385,12 +385,12 @@ struct Alike {
 }
 
 impl Requests {
-    /// Of a ring with these setup flags.
+    /// Requests of a ring with these setup flags.
     pub fn new(flags: u32) -> Requests {
         Requests { alike: HashMap::new(), mixed: flags & IORING_SETUP_CQE_MIXED != 0 }
     }
 
-    /// An SQE was put into the SQ.
+    /// Notes an SQE that was put into the SQ.
     pub fn pushed(&mut self, sqe: &Sqe) {
         if shared().is_none() {
             return;

@@ -10,14 +10,14 @@ use std::fmt::Write;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Kept,
-    /// It could not be tried, or held only when it was tried again.
+    /// Not tried, or held only in a second attempt.
     Untried,
-    /// It is about a later release of Linux than this one says that it is.
+    /// About a later release of Linux than the kernel says it is.
     Younger,
     Broken,
 }
 
-/// Of one run, on a kernel that says that it is this release.
+/// Returns the standing of one run, on a kernel that says it is this release.
 fn standing(report: &Report, since: &str, release: &str) -> Standing {
     match report.outcome {
         Outcome::Passed => Standing::Kept,
@@ -27,7 +27,7 @@ fn standing(report: &Report, since: &str, release: &str) -> Standing {
     }
 }
 
-/// The name and the release that the kernel gives itself. An emulation may have no /proc.
+/// Returns the kernel's own name and release. An emulation may have no /proc.
 pub fn running_system() -> (String, String) {
     // SAFETY: all-zero bytes are a value of this C struct of arrays, which the call fills with C strings.
     let names = unsafe {

@@ -1,9 +1,9 @@
-//! The oracle: what each case's runs on the kernel answered, in a committed file that ours are held against.
+//! The oracle: a committed file of the kernel's answers in each case, with which ours are compared.
 //!
-//! `make oracle` makes it (`anyring-conformance --record FILE`): every case that passes natively, through each door, with
-//! each flag set, several times. What came in each run is one thing, what came in some runs only is another: where natively
-//! either of two outcomes happens, the record holds both. The record of a later kernel stands beside it, with the cases only that
-//! it answers otherwise, and those of names that it brought.
+//! `make oracle` makes it (`anyring-conformance --record FILE`): every case that passes natively, through each door,
+//! with each flag set, several times. Answers of every run are kept apart from those of only some runs. Where either
+//! of two outcomes happens natively, the record holds both. The record of a later kernel is a file of its own. It has
+//! only the cases that this kernel answers otherwise, and those about names that it brought.
 
 use crate::case::version;
 use crate::evidence::{Evidence, Set};
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 /// A set of names, or of answers.
 type Words = BTreeSet<String>;
 
-/// What the kernel answered in one case.
+/// The kernel's answers in one case.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recorded {
-    /// Why it could not be tried, if so; all else is empty then.
+    /// The reason why it could not be tried; all else is empty then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// It holds for every set of setup flags.
+    /// True if it holds for every set of setup flags.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub any_flags: bool,
     /// Names of the interface with which something succeeded in each run.
@@ -35,39 +35,39 @@ pub struct Recorded {
     /// Names that were tried, and with which nothing ever succeeded.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub refused: Words,
-    /// What was answered in each run.
+    /// The answers of every run.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub answers: Words,
-    /// What was answered in some runs only.
+    /// The answers of only some runs.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub either: Words,
 }
 
-/// The names in a set, but for those that tell of every ring alike: [`of_every_ring`].
+/// The names in a set, except those that every ring has: [`of_every_ring`].
 fn words(set: &Set) -> Words {
     set.names().filter(|name| !tells_of_every_ring(name)).map(ToString::to_string).collect()
 }
 
-/// Whether a name is among what any ring has: features, and the areas that are mapped first of all.
+/// True if every ring has this name: features, and the two areas that are mapped first.
 fn tells_of_every_ring(name: &Name) -> bool {
     let areas = ["IORING_OFF_SQ_RING", "IORING_OFF_SQES"];
     interface::FEATURES.contains(name) || interface::AREAS.contains(name) && areas.contains(&name.name)
 }
 
-/// The other names in a set: none if no ring was made.
+/// The names in a set that every ring has; none if no ring was made.
 fn of_every_ring(set: &Set) -> Words {
     set.names().filter(|name| tells_of_every_ring(name)).map(ToString::to_string).collect()
 }
 
 impl Recorded {
-    /// Of one run.
+    /// The record of one run.
     fn of_run(run: &Evidence) -> Recorded {
         let (tried, works) = (words(&run.tried), words(&run.succeeded));
         let refused = tried.difference(&works).cloned().collect();
         Recorded { works, refused, answers: run.answers.clone(), ..Recorded::default() }
     }
 
-    /// Adds further runs. What names such of other flag sets than the plain one use is not kept.
+    /// Adds further runs. Unless they are `plain`, new names of these runs are dropped.
     fn add(&mut self, other: &Recorded, plain: bool) {
         let common = |a: &Words, b: &Words| a.intersection(b).cloned().collect::<Words>();
         let works = common(&self.works, &other.works);
@@ -86,7 +86,8 @@ impl Recorded {
         self.refused.retain(|name| !self.works.contains(name) && !self.sometimes.contains(name));
     }
 
-    /// What is in `run` that the kernel never answered, or lacks what it always did. None if it agrees.
+    /// Returns the answers in `run` that the kernel never gave, and those it always gave that `run` lacks. `None` if
+    /// it agrees.
     fn disagrees(&self, run: &Evidence) -> Option<String> {
         let mut complaints = Vec::new();
         let mut complain = |what: &str, words: Vec<&String>| {
@@ -95,14 +96,14 @@ impl Recorded {
                 complaints.push(format!("{what}: {}", words.join(", ")));
             }
         };
-        // Answers of which there were too many to keep are about chance.
+        // If there were too many answers to keep, they depend on chance.
         let none_kept = run.answers.is_empty() || self.answers.is_empty() && self.either.is_empty();
         if !none_kept {
             let known = |answer: &&String| !self.answers.contains(*answer) && !self.either.contains(*answer);
             complain("answered, natively never", run.answers.iter().filter(known).collect());
             complain("not answered, natively each time", self.answers.difference(&run.answers).collect());
         }
-        // When a bit of the SQ's flags can be seen is a matter of time; cases about them assert them.
+        // Timing decides whether a bit of the SQ's flags is seen; cases about these bits assert them.
         let works = words(&run.succeeded);
         let lacks = self.works.difference(&works).filter(|name| !name.starts_with("IORING_SQ_"));
         complain("did not succeed, natively each time", lacks.collect());
@@ -115,7 +116,7 @@ impl Recorded {
 pub struct Oracle {
     /// The release of the kernel that answered.
     pub kernel: String,
-    /// What every ring has: its features, and the areas that can be mapped. The cases leave these names out.
+    /// The names that every ring has: its features, and the areas that can be mapped. The cases leave them out.
     pub every_ring: Words,
     /// The cases, by name.
     pub cases: BTreeMap<String, Recorded>,
@@ -125,7 +126,7 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("words and sets of words")
 }
 
-/// The release of the running kernel, without what its builder adds: `6.18.44`.
+/// The running kernel's release, without the suffix of its builder: `6.18.44`.
 pub fn running_kernel() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let digits = release.split(|c: char| !c.is_ascii_digit() && c != '.').next();
@@ -133,10 +134,10 @@ pub fn running_kernel() -> String {
 }
 
 impl Oracle {
-    /// Of these reports, each of a case that passed, if only when it ran again, or was skipped.
+    /// The oracle of these reports. Each is of a case that passed, if only when it ran again, or was skipped.
     pub fn of(reports: &[Report]) -> Oracle {
         let mut oracle = Oracle { kernel: running_kernel(), ..Oracle::default() };
-        // The plain runs come first, so that what they use is known.
+        // The plain runs come first, so that the names that they use are known.
         let plain = |report: &Report| matches!(report.flag_set, None | Some("plain"));
         let (first, then): (Vec<_>, Vec<_>) = reports.iter().partition(|report| plain(report));
         for report in first.into_iter().chain(then) {
@@ -164,8 +165,8 @@ impl Oracle {
         }
     }
 
-    /// Adds what `earlier`, a record of the same kernel, holds of the cases that this one has, too, and of those that did not
-    /// run but `are_there`.
+    /// Merges the cases of `earlier`, a record of the same kernel. Cases that this record lacks are added only if
+    /// they `are_there`.
     pub fn extend(&mut self, earlier: Oracle, are_there: impl Fn(&str) -> bool) {
         self.every_ring.extend(earlier.every_ring);
         for (case, known) in earlier.cases {
@@ -180,20 +181,20 @@ impl Oracle {
         }
     }
 
-    /// Leaves out what `base`, another kernel's record, says as well.
+    /// Leaves out cases where `base`, another kernel's record, agrees.
     pub fn keep_what_differs(&mut self, reports: &[Report], base: &Oracle) {
         let differs = |report: &&Report| {
             let recorded = base.cases.get(report.case).filter(|recorded| recorded.skipped.is_none());
             recorded.is_none_or(|recorded| report.runs.iter().any(|run| recorded.disagrees(run).is_some()))
         };
         let different: BTreeSet<_> = reports.iter().filter(differs).map(|report| report.case).collect();
-        // What could not be tried there says nothing of that kernel.
+        // A case that could not be tried there says nothing about that kernel.
         self.cases.retain(|name, recorded| recorded.skipped.is_none() && different.contains(name.as_str()));
         self.every_ring = self.every_ring.difference(&base.every_ring).cloned().collect();
     }
 
-    /// What a kernel of this release answers: by the first of these records, changed by those of kernels that it is as new as. The
-    /// others add the cases that the first has not.
+    /// Returns the answers of a kernel of this release. Each later record overrides the first if the kernel is at
+    /// least as new as the record's. Otherwise it only adds the cases that the first lacks.
     pub fn of_release(paths: &[PathBuf], release: &str) -> Result<Option<Oracle>, String> {
         let mut records = paths.iter().map(|path| Oracle::read(path));
         let Some(mut oracle) = records.next().transpose()? else { return Ok(None) };

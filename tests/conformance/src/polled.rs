@@ -59,8 +59,8 @@ pub fn wait_blocked(ring: &Ring) {
     wait_thread_asleep(thread);
 }
 
-/// Looks until the thread has taken every SQE that was published. It moves the head behind them only after it ran them, so
-/// their CQEs may be there before.
+/// Checks until the thread has taken every SQE that was published. It moves the head past them only after it ran
+/// them, so their CQEs may be posted before.
 pub fn wait_taken(ring: &Ring) {
     look("the head at the tail", || ring.sq_ready() == 0);
 }
@@ -68,7 +68,7 @@ pub fn wait_taken(ring: &Ring) {
 /// Publishes what was pushed and wakes the thread if it asks for that, as liburing does.
 pub fn publish(ring: &mut Ring) {
     ring.publish();
-    // The thread raises the flag before it looks at the tail for the last time: partner is its barrier there.
+    // The thread sets the flag before it reads the tail for the last time. This fence pairs with its barrier there.
     fence(Ordering::SeqCst);
     if sleeps(ring) {
         assert_eq!(ring.door.enter_unseen(ring.fd, 0, 0, IORING_ENTER_SQ_WAKEUP, 0, 0), 0);

@@ -1,22 +1,22 @@
-//! How a case ended, and how that is told: in lines of our own, or as TAP (Test Anything Protocol, version 14).
+//! The outcome of a case, printed as plain lines or as TAP (Test Anything Protocol, version 14).
 
 use crate::case::{Case, Context};
 use crate::differences::Difference;
 use crate::evidence::Evidence;
 
-/// How a case ended.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "outcome", content = "message", rename_all = "lowercase")]
 pub enum Outcome {
     /// The claim held.
     Passed,
-    /// It did not, or the case crashed or hung: what was seen.
+    /// The claim did not hold, or the case crashed or hung: the observation.
     Failed(String),
-    /// It held, but what was answered is not what the kernel answered: the difference.
+    /// The claim held, but the answers are not the kernel's: the difference.
     Otherwise(String),
-    /// It failed once and then held when it ran again alone: what was seen. Neither proof nor refutation.
+    /// The claim failed once, then held when the case ran again alone: the first observation. It proves nothing.
     Flaky(String),
-    /// It could not be tried here: why.
+    /// The case could not be tried here: the reason.
     Skipped(String),
 }
 
@@ -29,18 +29,18 @@ pub struct Report {
     pub flag_set: Option<&'static str>,
     /// `liburing`, `libc` or `raw`.
     pub door: &'static str,
-    /// How it ended.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// How long it took, in milliseconds, all of its runs together.
+    /// The duration of all its runs together, in milliseconds.
     pub elapsed_ms: u64,
-    /// What each of its runs used of the interface; empty if nobody asked for it.
+    /// The evidence of each of its runs; empty without a request for evidence.
     #[serde(skip)]
     pub runs: Vec<Evidence>,
 }
 
 impl Report {
-    /// Of a case that is about to run.
+    /// The report of a case that is about to run.
     pub fn new(case: &Case, context: Context) -> Report {
         Report {
             flag_set: case.any_flags.then_some(context.flag_set.name),
@@ -49,7 +49,7 @@ impl Report {
         }
     }
 
-    /// Of a case by its name, through libc's door.
+    /// The report of a case by its name, through libc's door.
     pub fn of(case: &'static str, outcome: Outcome) -> Report {
         Report { case, flag_set: None, door: "libc", outcome, elapsed_ms: 0, runs: Vec::new() }
     }
@@ -62,30 +62,30 @@ impl Report {
         }
     }
 
-    /// Whether it failed, or was answered otherwise than by the kernel.
+    /// True if it failed, or if its answers are not the kernel's.
     pub fn failed(&self) -> bool {
         matches!(self.outcome, Outcome::Failed(_) | Outcome::Otherwise(_))
     }
 
-    /// The line of these that says that it ends as it did.
+    /// Returns the line of these that explains its outcome.
     pub fn explained_by<'d>(&self, differences: &'d [Difference]) -> Option<&'d Difference> {
         differences.iter().find(|difference| difference.covers(self) && difference.kind.explains(&self.outcome))
     }
 }
 
-/// In which form results are printed.
+/// The form in which results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// A line a case, then the totals.
     Plain,
     /// Test Anything Protocol, version 14.
     Tap,
-    /// Nothing as they come.
+    /// Nothing is printed.
     #[value(skip)]
     None,
 }
 
-/// Prints results as they come, and what they sum up to.
+/// Prints results as they come, then the totals.
 pub struct Printer<'d> {
     format: Format,
     differences: &'d [Difference],
@@ -94,7 +94,7 @@ pub struct Printer<'d> {
 }
 
 impl<'d> Printer<'d> {
-    /// Of results that are judged by these known differences; with `quiet` only what was not expected is printed.
+    /// A printer of results, judged by these known differences. With `quiet` only unexpected ones are printed.
     pub fn new(format: Format, differences: &'d [Difference], quiet: bool) -> Printer<'d> {
         if format == Format::Tap {
             println!("TAP version 14");
@@ -181,7 +181,7 @@ impl<'d> Printer<'d> {
     }
 }
 
-/// Whether a line of the list is met by none of the runs that it covers, of which some could have met it.
+/// True if none of the runs that the line covers failed as it says, although some of them passed.
 fn is_stale(difference: &Difference, reports: &[Report]) -> bool {
     let covered = || reports.iter().filter(|report| difference.covers(report));
     !difference.kind.may_agree()
@@ -189,7 +189,7 @@ fn is_stale(difference: &Difference, reports: &[Report]) -> bool {
         && !covered().any(|report| difference.kind.explains(&report.outcome))
 }
 
-/// A result as a line of TAP. A known difference is a TODO, as TAP calls what is expected to fail.
+/// Formats a result as a line of TAP. A known difference is a TODO, which is TAP's name for an expected failure.
 fn tap(number: usize, report: &Report, known: Option<&Difference>) -> String {
     let name = report.name();
     match (&report.outcome, known) {

@@ -20,7 +20,7 @@ const PAGE: usize = 4096;
 pub struct Ring {
     /// The door it was made through and is used through.
     pub door: Door,
-    /// What setup gave back.
+    /// The parameters that setup returned.
     pub params: Params,
     /// Its descriptor, -1 after `forget_fd`.
     pub fd: i32,
@@ -33,7 +33,7 @@ pub struct Ring {
     pub disturbed: bool,
 }
 
-/// What io_uring_enter(2) may answer at any time, and is then to be called again.
+/// Errors that io_uring_enter(2) may return at any time. The call is then to be repeated.
 pub const TRANSIENT: [i32; 3] = [libc::EAGAIN, libc::EINTR, libc::EBUSY];
 
 struct Area {
@@ -124,7 +124,7 @@ impl Ring {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    /// Stores a word of the ring area by its offset, whoever owns it.
+    /// Stores a word of the ring area by its offset, whichever side owns it.
     pub fn set_word_at(&self, offset: u32, value: u32) {
         self.word(offset).store(value, Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! Runs each case in a forked child of its own, so that a crash or a hang is one failing case; several at a time, since most
-//! of them wait.
+//! Runs each case in a forked child of its own, so that a crash or a hang is one failing case. Several cases run at a
+//! time, since most of them wait.
 //!
 //! The runner has one thread, so that a child may use everything after the fork.
 
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a case may take: none takes a second unless something never comes, and then it says so itself, earlier
+/// The limit of a case. No case takes a second unless an event never comes, and then it fails by itself earlier
 /// ([`PATIENCE`](crate::ring::PATIENCE)).
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -230,8 +230,8 @@ fn in_child((case, context): Job, directory: &Path, output: File, identities_dif
     std::process::exit(if passed { 0 } else { 1 });
 }
 
-/// Runs again, alone and `times` times, what failed although no line of the known differences says so. A case that then
-/// passes at least once is flaky: time or the machine decided, which is to be mended, but is no defect of what is tested.
+/// Reruns a failed case alone, `times` times, if no known difference lists it. A case that then passes at least once
+/// is flaky: time or the machine decided. A flaky case is to be mended, but is no defect of the engine.
 pub fn confirm(report: &mut Report, times: u32, mut again: impl FnMut() -> Report) {
     let (Outcome::Failed(message) | Outcome::Otherwise(message)) = report.outcome.clone() else { return };
     for _ in 0..times {
@@ -243,7 +243,7 @@ pub fn confirm(report: &mut Report, times: u32, mut again: impl FnMut() -> Repor
     }
 }
 
-/// What a case ran with that left this report.
+/// Returns the job that left this report.
 pub fn job_of<'c>(report: &Report, jobs: &[Job<'c>]) -> Option<Job<'c>> {
     jobs.iter().find(|(case, context)| Report::new(case, *context).name() == report.name()).copied()
 }

@@ -1,5 +1,5 @@
-//! Which door and which flag set a case gets where each case runs once: the cases are spread over them by their names, so
-//! that all are met and a new case moves no other.
+//! Chooses the door and the flag set of a case where each case runs once. The case's name decides. So all doors and
+//! sets are used, and a new case changes no other.
 
 use crate::case::{Case, Context, FLAG_SETS};
 use crate::door::{Door, IS_STATIC};
@@ -19,14 +19,14 @@ fn number(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// What `case` runs with, once, in this program, which has `syscall` instructions of its own or has none. `None` if it is about
-/// the functions of a library that a static program does not have.
+/// Returns the context for `case` in this program. `has_instructions`: the program has `syscall` instructions of its
+/// own. `None` if the case needs a library's functions and the program is static.
 pub fn place(case: &Case, has_instructions: bool) -> Option<Context> {
     place_among(case, doors(has_instructions, IS_STATIC))
 }
 
 fn place_among(case: &Case, doors: &[Door]) -> Option<Context> {
-    // The lowest bits of a product know only the lowest bits of what was multiplied.
+    // The low bits of a product depend only on the low bits of its factors.
     let at = number(case.name()) >> 32;
     let door = case.door.unwrap_or(doors[at as usize % doors.len()]);
     let set = if case.any_flags { (at >> 8) as usize % FLAG_SETS.len() } else { 0 };

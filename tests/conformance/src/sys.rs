@@ -1,4 +1,4 @@
-//! What cases need from the system besides io_uring: files, pipes, sockets, signals, each safe to call.
+//! System calls that cases need beside io_uring's, each safe to call: files, pipes, sockets, signals.
 
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
@@ -162,7 +162,7 @@ pub fn loop_device(sectors: usize) -> OwnedFd {
     const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
     const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
     const LO_FLAGS_AUTOCLEAR: u32 = 4;
-    /// `struct loop_config`, of which only the first words matter.
+    /// `struct loop_config`; only its first words matter.
     #[repr(C)]
     struct Config {
         fd: u32,

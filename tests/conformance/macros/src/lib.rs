@@ -4,7 +4,7 @@ use proc_macro::TokenStream;
 use quote::quote;
 use syn::{parse_macro_input, Expr, ExprLit, ItemFn, Lit, LitStr, Meta};
 
-/// What the words of the attribute say.
+/// The parsed words of the attribute.
 #[derive(Default)]
 struct Words {
     own_flags: bool,
@@ -36,18 +36,18 @@ impl Words {
     }
 }
 
-/// Registers a function as a case of its module's topic. It is called after what it claims; its documentation, if it has
-/// some, says the claim in more words.
+/// Registers a function as a case of its module's topic. The function's name states the claim. Its documentation, if
+/// there is any, states it in more words.
 ///
 /// - `own_flags`: it chooses its rings' setup flags itself. Without the word it makes them with `Context::ring`, and the
 ///   claim holds for every flag set.
 /// - `liburing`: it calls liburing's functions, so it runs through that door only, and chooses its flags itself.
-/// - `undisturbed`: the kernel is asked more than io_uring promises (that a request is made at once, what comes first, that a
-///   timer and what it ends never meet), so the claim does not hold under chaos.
+/// - `undisturbed`: the claim relies on more than io_uring promises, so it does not hold under chaos. Examples: a request is
+///   issued at once, CQEs come in one order, a timer never races with the request that it ends.
 /// - `since = "6.1"`: the first kernel on which it holds, if that is not the topic's.
-/// - `from = "7.3"`, `until = "7.3"`: the kernel answers so from that release on, or did until then. `since` is about a name that
-///   is new; these are about an answer that changed, and there mostly are two cases.
-/// - `source = "..."`: where the claim is from, if that is not the topic's.
+/// - `from = "7.3"`, `until = "7.3"`: the kernel answers so from that release on, or did until then. `since` is for a name
+///   that is new. These two are for an answer that changed: mostly there is one case with each.
+/// - `source = "..."`: the source of the claim, if it is not the topic's.
 #[proc_macro_attribute]
 pub fn case(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let mut words = Words::default();
