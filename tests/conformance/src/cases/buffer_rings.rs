@@ -145,7 +145,7 @@ fn mapped_ring_of_a_high_group_cannot_be_mapped(cx: &Context) {
     assert_eq!(map(&ring, 0x800, 4096), no_mapping(cx));
 }
 
-/// What mmap(2) answers for a group that has nothing to map.
+/// Returns the errno of mmap(2) for a group that has nothing to map.
 fn no_mapping(cx: &Context) -> isize {
     -(if cx.answers_since("7.3") { EINVAL } else { ENOMEM } as isize)
 }

@@ -1,4 +1,4 @@
-//! Which of several requests a cancel ends that asks for one, and in which order CQEs come: ASYNC_CANCEL, POLL_REMOVE,
+//! The request that a cancel of one ends among several, and the order of the CQEs: ASYNC_CANCEL, POLL_REMOVE,
 //! TIMEOUT_REMOVE and LINK_TIMEOUT.
 
 use super::futex::wait_on;
@@ -10,7 +10,8 @@ use std::time::Instant;
 
 topic!(since: "5.5", source: "io_uring/cancel.c, io_uring/poll.c, io_uring/timeout.c");
 
-/// Submits the requests as 1, 2 and 3, one a call, and cancels by their opcode until nothing is left. Which went, in turn.
+/// Submits the requests as 1, 2 and 3, one a call, and cancels by their opcode until nothing is left. Returns the
+/// ended ones in turn.
 fn by_opcode(cx: &Context, requests: [Sqe; 3]) -> Vec<u64> {
     let mut ring = cx.ring(8);
     let opcode = requests[0].opcode;
@@ -185,7 +186,7 @@ fn what_a_link_timeout_ends_comes_behind_it(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(2, -ETIME), (1, -ECANCELED), (3, -ECANCELED)]);
 }
 
-/// Whether what has happened is told before a call comes in, rather than when the ring's owner asks for it.
+/// True if events are reported before a call comes in, rather than when the ring's owner asks for them.
 fn tells_at_once(cx: &Context) -> bool {
     cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN == 0
 }

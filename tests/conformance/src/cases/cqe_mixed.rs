@@ -18,7 +18,7 @@ fn next(ring: &mut Ring) -> (u64, u32, Option<[u64; 2]>) {
     (cqe.user_data, cqe.flags, extra)
 }
 
-/// What `next` answers for `large(n)` on a ring of mixed sizes, and for a plain NOP.
+/// Returns the CQE that `next` sees for `large(n)` on a ring of mixed sizes. `is_small` is the same for a plain NOP.
 fn is_large(n: u64) -> (u64, u32, Option<[u64; 2]>) {
     (n, IORING_CQE_F_32, Some([n, !n]))
 }

@@ -116,8 +116,8 @@ fn defer_taskrun_ring_is_readable_before_the_enter(cx: &Context) {
     assert_eq!(ring.wait().res, 1);
 }
 
-/// Completes a request of each kind on a deferred ring, and only then has `look` watch its descriptor for the first time: true if
-/// that says that the ring is readable.
+/// Completes a request of each kind on a deferred ring. Only then does `look` watch the ring's descriptor for the
+/// first time. It returns true if the ring is readable.
 fn looks_first_afterwards(
     cx: &Context,
     (flags, signals): (u32, bool),

@@ -154,7 +154,7 @@ fn add_ring(set: &OwnedFd, ring: &Ring, event: &libc::epoll_event) -> Sqe {
     Sqe { off: number, ..prep(Opcode::EpollCtl, fd(set), address(event), libc::EPOLL_CTL_ADD as u32, 0) }
 }
 
-/// What epoll_wait(2) finds within 200 ms.
+/// Returns the events that epoll_wait(2) finds within 200 ms.
 fn found(set: &OwnedFd) -> Vec<(u32, u64)> {
     let mut events = none::<4>();
     // SAFETY: there is room for four events.

@@ -79,7 +79,7 @@ fn slots_pass(ring: &mut Ring, reader: i32, writer: i32) {
     assert_eq!(&buffer, b"abc");
 }
 
-/// Of the two slots that it leaves the second one is left last, and is where the next free one is looked for.
+/// The failed PIPE frees its two slots, the second one last. The search for the next free slot begins there.
 #[case(since = "6.16")]
 fn pipe_in_slots_to_a_bad_address_moves_the_next(cx: &Context) {
     let (mut ring, mut ends) = (with_slots(cx, 6), [-1; 2]);

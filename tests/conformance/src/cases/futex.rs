@@ -309,7 +309,7 @@ fn with_unused_fields_is_einval(cx: &Context) {
     }
 }
 
-/// FUTEX2_NUMA: the word behind the futex names a node.
+/// FUTEX2_NUMA: the word after the futex names a node.
 #[case]
 fn on_two_nodes(cx: &Context) {
     #[repr(align(8))]

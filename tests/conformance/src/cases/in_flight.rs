@@ -1,5 +1,6 @@
-//! Requests in flight while what they use goes away: the descriptor is closed, the registered file or buffer is replaced, the
-//! thread that submitted ends, the ring is closed, or another request cancels them; and when a cancellation's CQEs are there.
+//! Requests in flight while their resources go away. The descriptor is closed, the registered file or buffer is
+//! replaced, the submitting thread ends, the ring is closed, or another request cancels them. Also: when a
+//! cancellation's CQEs are posted.
 
 use super::prelude::*;
 use crate::buffers::{buffer_of, BufferRing};
@@ -218,10 +219,10 @@ fn timeout_of_a_thread_that_exited_expires(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, -ETIME)]);
 }
 
-/// Until the kernel has ended what a closed ring had in flight, or what is left of it has run: nothing tells when.
+/// Time for the kernel to end a closed ring's requests, or to run the rest of it: no event reports that.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Whether a pipe's last reader is gone soon.
+/// True if a pipe's last reader is gone soon.
 fn lets_go(writer: &std::fs::File) -> bool {
     let start = Instant::now();
     while start.elapsed() < crate::ring::PATIENCE {

@@ -8,7 +8,7 @@ fn limit(ring: &Ring, limits: &mut [u32; 2]) -> i32 {
     ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, address_mut(limits) as usize, 2) as i32
 }
 
-/// What /proc says of this process's workers: the lines of `field`.
+/// Returns the lines of `field` in /proc about this process's workers.
 fn workers(cx: &Context, field: &str) -> Vec<String> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { cx.skip("/proc tells of no threads here") };
     let mut lines = Vec::new();

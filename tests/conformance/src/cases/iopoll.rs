@@ -1,4 +1,4 @@
-//! IORING_SETUP_IOPOLL: a ring of O_DIRECT transfers, whose completions are found by whoever asks in enter.
+//! IORING_SETUP_IOPOLL: a ring of O_DIRECT transfers. A caller of enter polls for their completions.
 
 use super::prelude::*;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -7,7 +7,7 @@ topic!(since: "5.1", source: "io_uring_setup(2), io_uring/rw.c");
 
 const DEFERRED: u32 = IORING_SETUP_IOPOLL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
-/// How long a transfer of a few pages takes at most: nothing tells when it is done but to ask the ring.
+/// The most time that a transfer of a few pages takes: only polling the ring shows that it is done.
 const LONG: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A file of 64 KiB in the case's directory, opened with O_DIRECT, and a buffer as long. Skips where it cannot be polled.
@@ -39,8 +39,8 @@ fn is_polled(file: &std::fs::File) -> bool {
     })
 }
 
-/// Asks with this `min_complete` until a CQE is there: the kernel's enter may return early when another thread wants the
-/// CPU, and the device takes its time.
+/// Enters with this `min_complete` until a CQE is there. The kernel's enter may return early when another thread
+/// wants the CPU, and the device takes its time.
 fn ask(ring: &Ring, min_complete: u32) {
     let deadline = std::time::Instant::now() + crate::ring::PATIENCE;
     while ring.cq_ready() == 0 {

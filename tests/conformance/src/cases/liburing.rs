@@ -26,7 +26,7 @@ impl IoUring {
         (self.0[FLAGS_AND_FD] >> 32) as i32
     }
 
-    /// What the header's io_uring_cq_advance does.
+    /// Advances the CQ's head as the header's io_uring_cq_advance does.
     fn advance(&self, count: u32) {
         // SAFETY: `khead` points to the CQ's head word from queue_init to queue_exit.
         unsafe { AtomicU32::from_ptr(self.0[CQ_KHEAD] as *mut u32) }.fetch_add(count, Ordering::Release);

@@ -1,4 +1,4 @@
-//! What outlives what: rings, descriptors, files, threads and processes with requests in flight.
+//! Lifetimes: rings, descriptors, files, memory, threads and processes that go away while requests are in flight.
 
 use super::prelude::*;
 use std::os::fd::{FromRawFd, IntoRawFd};
@@ -68,7 +68,7 @@ fn buffer_of_a_completed_request_may_go(cx: &Context) {
     ring.expect_quiet();
 }
 
-/// The kernel ends a closed ring's requests soon after, not at once, and nothing tells when.
+/// The kernel ends a closed ring's requests soon after, not at once, and no event reports that.
 const SOON: Duration = Duration::from_millis(100);
 
 #[case]

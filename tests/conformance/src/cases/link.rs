@@ -322,7 +322,7 @@ fn drained_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 1), (2, 0), (3, 0)]);
 }
 
-/// A drain flag inside a chain counts for the whole chain, and for the request behind it.
+/// A drain flag inside a chain counts for the whole chain, and for the request after it.
 #[case(since = "5.6")]
 fn chain_with_a_drain_holds_back_what_follows(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);

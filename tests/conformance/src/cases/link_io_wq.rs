@@ -1,5 +1,5 @@
-//! What a worker of io-wq issues though nobody asked for it: the next of a chain behind a request that a worker completed, and
-//! a chain that the end of its submission cuts off. There O_NONBLOCK is EAGAIN.
+//! Requests that a worker of io-wq issues without IOSQE_ASYNC. One is the next of a chain after a request that a
+//! worker completed. The other is a chain that the end of its submission cuts off. There O_NONBLOCK is EAGAIN.
 
 use super::prelude::*;
 use crate::buffers::BufferRing;
@@ -7,8 +7,8 @@ use crate::ring::QUIET;
 
 topic!(since: "5.5", source: "io_wq_submit_work in io_uring/io_uring.c");
 
-/// Results go to the submitter before the chain goes on: who issues its next request, the submitter or the worker, depends on
-/// which of the two drops the completed one last (`io_wq_free_work`), so both are right.
+/// True if results go to the submitter before the chain goes on. Then the submitter or the worker issues the next
+/// request, whichever drops the completed one last (`io_wq_free_work`). Both are right.
 fn defers(cx: &Context) -> bool {
     cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN != 0
 }
@@ -21,7 +21,7 @@ fn fsync(file: &std::fs::File) -> Sqe {
     prep(Opcode::Fsync, fd(file), 0, 0, 0)
 }
 
-/// `sqe` behind an FSYNC: EAGAIN, or with DEFER_TASKRUN it may wait, too.
+/// Submits `sqe` after an FSYNC. It fails with EAGAIN, or with DEFER_TASKRUN it may wait, too.
 fn gives_up(cx: &Context, ring: &mut Ring, sqe: Sqe) {
     let file = file("f", b"x");
     ring.go_all(&[fsync(&file).with(IOSQE_IO_LINK).data(1), sqe.data(2)]);
@@ -32,7 +32,7 @@ fn gives_up(cx: &Context, ring: &mut Ring, sqe: Sqe) {
     }
 }
 
-/// The second of a chain ends with EAGAIN, or with DEFER_TASKRUN waits: whether it ended.
+/// True if the second of a chain ended, with EAGAIN; with DEFER_TASKRUN it may wait.
 fn second_gives_up(cx: &Context, ring: &mut Ring) -> bool {
     let cqe = if defers(cx) { ring.wait_for(QUIET) } else { Some(ring.wait()) };
     if let Some(cqe) = cqe {
@@ -166,7 +166,7 @@ fn cancel_behind_a_punted_request_finds_itself(cx: &Context) {
     assert!(res == -libc::EALREADY || (defers(cx) && res == -libc::ENOENT), "{res}");
 }
 
-/// It may answer several times, which no worker's request does (`io_wq_submit_work`).
+/// A bundle may post several CQEs, which no worker's request does (`io_wq_submit_work`).
 #[case]
 fn bundle_behind_a_punted_request_is_cancelled(cx: &Context) {
     let (file, (a, b), mut ring) = (file("f", b"x"), pair(), cx.ring(8));

@@ -83,7 +83,7 @@ mod waits_repeated;
 mod xattr;
 mod zero_copy_receive;
 
-/// What nearly every case uses.
+/// Imports for nearly every case.
 mod prelude {
     pub(crate) use crate::asleep::{asleep_in, once_asleep, wait_others_asleep, wait_thread_asleep};
     pub(crate) use crate::case::{topic, Context};

@@ -226,7 +226,7 @@ fn read_without_buffers_is_cancelled(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
-/// It looks for a buffer when it is submitted; with IOSQE_ASYNC it polls first.
+/// READ_MULTISHOT selects a buffer when it is submitted; with IOSQE_ASYNC it polls first.
 #[case]
 fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
@@ -291,7 +291,7 @@ fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
     }
 }
 
-/// However long that takes to be got: whoever gets it does not start the timer before.
+/// The timer starts only after a worker has accepted the connection, however long that takes.
 #[case(since = "6.7")]
 fn async_link_timeout_waits_for_what_a_worker_gets(cx: &Context) {
     let (listener, random) = (listener().0, std::fs::File::open("/dev/urandom").expect("/dev/urandom"));
@@ -322,7 +322,7 @@ fn async_link_timeout_waits_for_what_a_worker_gets(cx: &Context) {
     drop(client);
 }
 
-/// That it found the end is no failure.
+/// The end of the file is no failure for the chain.
 #[case(since = "6.7")]
 fn read_of_the_end_starts_what_is_linked(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(8));
@@ -332,7 +332,7 @@ fn read_of_the_end_starts_what_is_linked(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
 }
 
-/// The data's event is used up by a request that is over.
+/// An earlier poll, which has ended, used up the event of this data.
 #[case(since = "6.7")]
 fn read_of_data_that_was_seen(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
@@ -346,7 +346,7 @@ fn read_of_data_that_was_seen(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (2, true, Some(1)));
 }
 
-/// That there is nothing is known already when the second one is submitted.
+/// When the second read is submitted, the pipe is already known to be empty.
 #[case(since = "6.7")]
 fn read_beside_one_that_found_nothing(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
@@ -412,7 +412,7 @@ fn async_read_begins_behind_its_submission(cx: &Context) {
     assert_eq!(ring.wait_ordered(4), [(2, 0), (1, 4), (1, 4), (1, 2)]);
 }
 
-/// It is not armed for more (`io_queue_async`).
+/// A READ_MULTISHOT with RWF_NOWAIT is not armed for more data (`io_queue_async`).
 #[case(since = "6.7")]
 fn read_that_may_not_wait_answers_once(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
@@ -509,9 +509,9 @@ fn nearly_full(cx: &Context) -> Ring {
     ring
 }
 
-/// What comes behind the NOPs of [`nearly_full`], after `limit` of quiet.
+/// Returns the CQEs that come after the NOPs of [`nearly_full`].
 fn behind_the_nops(ring: &mut Ring) -> Vec<Cqe> {
-    // The kernel looks at its task work in an enter.
+    // The kernel runs task work in an enter.
     ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
     std::thread::sleep(QUIET); // in which more would be queued for it
     ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);

@@ -1,5 +1,5 @@
-//! A multishot RECV on a TCP socket that has more than a buffer takes: each buffer gets what a receive of its own would have
-//! got, and a CQE for it.
+//! A multishot RECV on a TCP socket that has more data than a buffer takes. Each buffer gets the data of one receive,
+//! and a CQE.
 
 use super::prelude::*;
 use crate::buffers::*;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 topic!(since: "6.0", source: "io_recv_finish in io_uring/net.c");
 
-/// Until what was sent on loopback has surely arrived: nothing tells, since a receive may take it at once.
+/// Waits until data sent on loopback has surely arrived. No call reports that, since a receive may take it at once.
 fn let_arrive() {
     std::thread::sleep(Duration::from_millis(5));
 }
@@ -19,7 +19,7 @@ fn send(to: &TcpStream, bytes: &[u8]) {
     let_arrive();
 }
 
-/// A connected pair, of which the second is received from.
+/// A connected pair, with a multishot receive on the second.
 fn started(
     cx: &Context,
     entries: u32,

@@ -1,4 +1,4 @@
-//! IORING_REGISTER_NAPI: what is set for busy polling is told back, whether or not there is a queue to poll.
+//! IORING_REGISTER_NAPI: the settings for busy polling can be read back, whether or not there is a queue to poll.
 
 use super::prelude::*;
 

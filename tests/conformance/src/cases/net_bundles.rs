@@ -23,7 +23,7 @@ fn multishot(from: &OwnedFd, len: u32) -> Sqe {
     recv(from, len).ioprio(BUNDLE | MULTISHOT)
 }
 
-/// Result, flags besides the buffer's, and the buffer.
+/// Result, flags without the buffer's, and the buffer.
 fn seen(cqe: &Cqe) -> (i32, u32, Option<u16>) {
     (cqe.res, cqe.flags & 0xfffe, buffer_of(cqe))
 }
@@ -258,7 +258,8 @@ fn recvmsg_is_einval(cx: &Context) {
     assert_eq!(ring.run(sqe.ioprio(BUNDLE | MULTISHOT)), -EINVAL);
 }
 
-/// Takes results until there are `total` bytes: each begins in the buffer behind the last one's. The last one's flags.
+/// Reaps results until there are `total` bytes. Each begins in the buffer after the previous result's last. Returns
+/// the bytes and the last flags.
 fn gather(ring: &mut Ring, buffers: &BufferRing, mut id: u16, total: usize) -> (Vec<u8>, u32) {
     let (mut bytes, mut flags) = (Vec::new(), MORE);
     while bytes.len() < total {

@@ -128,7 +128,8 @@ fn nonblocking_connect_completes(cx: &Context) {
     assert_eq!(res, 0, "loopback completes at once");
 }
 
-/// What became of it is asked of the socket: no other call tells that it has ended.
+/// CONNECT reads its result from the socket's error. No connect(2) reports it, so the socket stays in its connecting
+/// state.
 #[case]
 fn nonblocking_connect_that_was_refused_is_still_begun(cx: &Context) {
     let (name, mut ring) = (closed_port(), cx.ring(4));

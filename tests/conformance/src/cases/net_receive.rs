@@ -1,4 +1,4 @@
-//! What comes to a TCP socket that receives have emptied time and again: none of it is overlooked.
+//! Data that arrives at a TCP socket which receives have emptied many times: none is overlooked.
 
 use super::prelude::*;
 use crate::buffers::*;
@@ -10,7 +10,7 @@ topic!(since: "5.6", source: "io_uring_enter(2), io_uring/net.c");
 /// Room of the receives: as much as comes, and more.
 const ROOMS: [usize; 2] = [6, 64];
 
-/// A socket, its peer, and a ring on which the socket was received from and found empty often, with this room.
+/// A socket, its peer, and a ring whose receives of this room often found the socket empty.
 fn emptied_often(cx: &Context, room: usize) -> (TcpStream, TcpStream, Ring) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(8));
     receive_often(&mut ring, &a, &b, room);
@@ -27,7 +27,7 @@ fn receive_often(ring: &mut Ring, a: &TcpStream, mut b: &TcpStream, room: usize)
     }
 }
 
-/// Until what was sent on loopback has surely arrived: nothing tells, since a receive may take it at once.
+/// Waits until data sent on loopback has surely arrived. No call reports that, since a receive may take it at once.
 fn let_arrive() {
     std::thread::sleep(Duration::from_millis(5));
 }
@@ -202,7 +202,7 @@ fn data_is_there_when_the_submission_returns(cx: &Context) {
     }
 }
 
-/// What lies behind memory that cannot be written to stays in the socket.
+/// Data that does not fit before memory that is not mapped stays in the socket.
 #[case]
 fn room_that_is_partly_none(cx: &Context) {
     const PAGE: usize = 4096;

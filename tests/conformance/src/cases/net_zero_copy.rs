@@ -8,7 +8,8 @@ topic!(since: "6.0", source: "io_uring_enter(2), io_uring/net.c, io_uring/notif.
 const FIXED: u16 = IORING_RECVSEND_FIXED_BUF as u16;
 const REPORT: u16 = IORING_SEND_ZC_REPORT_USAGE as u16;
 const VECTOR: u16 = IORING_SEND_VECTORIZED as u16;
-/// What a notification answers with IORING_SEND_ZC_REPORT_USAGE: between sockets of one machine the kernel copies, too.
+/// The result of a notification with IORING_SEND_ZC_REPORT_USAGE: between sockets of one machine the kernel copies,
+/// too.
 const COPIED: i32 = IORING_NOTIF_USAGE_ZC_COPIED as i32;
 
 fn send(socket: &impl std::os::fd::AsRawFd, bytes: &[u8]) -> Sqe {

@@ -1,5 +1,5 @@
-//! What io_uring_enter(2) says of order: chains beside each other, what breaks one, when a linked timeout begins, drains over
-//! several submissions and of requests that answer more than once.
+//! Order as io_uring_enter(2) specifies it. The cases are about parallel chains, failures that break one, the start
+//! of a linked timeout, and drains. Drains span several submissions, and wait for requests with several CQEs.
 
 use super::prelude::*;
 use crate::ring::QUIET;
@@ -74,7 +74,7 @@ fn removed_timeout_breaks_its_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ECANCELED), (3, 0)]);
 }
 
-/// What `first` and the NOP that is linked behind it come to.
+/// Returns the results of `first` and of a NOP linked after it.
 fn linked_nop(cx: &Context, first: Sqe) -> Vec<(u64, i32)> {
     let mut ring = cx.ring(4);
     ring.go_all(&[first.with(LINK).data(1), sqe::nop().data(2)]);
@@ -271,7 +271,8 @@ fn failed_drain_lets_go_on(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 1), (2, -libc::EBADF), (3, 0)]);
 }
 
-/// It may still count for a submission or two (see [`drain_that_ran_may_hold_back_the_next_submission`]), no longer.
+/// A drain may still count for a submission or two (see [`drain_that_ran_may_hold_back_the_next_submission`]), no
+/// longer.
 #[case(since = "5.6")]
 fn drain_holds_nothing_back_once_it_ran(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
@@ -332,9 +333,9 @@ fn chain_that_drains_holds_back_what_follows(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(2, 1), (3, 0)]);
 }
 
-/// Whether a drain that ran still counts for the next submission is free: mostly that one is held back. The kernel forgets
-/// the drain when it finds nothing held back, and when it looks is a matter of when its task work runs (natively one run of
-/// some 200 on a busy machine differs).
+/// A drain that ran may still hold the next submission back, and mostly does. The kernel forgets the drain once it
+/// finds nothing held back. When it checks depends on when its task work runs. On a busy machine, one native run of
+/// some 200 differs.
 #[case(since = "5.6")]
 fn drain_that_ran_may_hold_back_the_next_submission(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);

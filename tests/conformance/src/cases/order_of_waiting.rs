@@ -1,5 +1,5 @@
-//! Whose turn it is when there is something: a request that waited had its turn when what it waits for came, which is before
-//! one that is submitted later (`io_async_wake` queues it, and task work runs before the call that made it ready returns).
+//! The order in which requests get data. A request that waits is served when its data arrives, before a request that
+//! is submitted later. `io_async_wake` queues it, and its task work runs before the call that made it ready returns.
 
 use super::prelude::*;
 use crate::buffers::*;
@@ -7,13 +7,13 @@ use std::os::unix::net::UnixStream;
 
 topic!(since: "5.7", source: "io_async_wake in io_uring/poll.c");
 
-/// Lets what `sqe` wakes have its turn, and nothing else.
+/// Lets the requests that `sqe` wakes run, and nothing else.
 fn go_and_wait(ring: &mut Ring, sqe: Sqe) {
     ring.push(sqe);
     assert_eq!(ring.submit_and_wait(1), 1);
 }
 
-/// The bytes that two reads or receives have, of which the first waits when the two bytes `write` writes come.
+/// Returns the bytes of two reads or receives. The first waits when `write` writes its two bytes.
 fn shares(ring: &mut Ring, write: Sqe, read: impl Fn(&mut [u8]) -> Sqe) -> (u8, u8) {
     let (mut waits, mut comes) = ([0; 1], [0; 1]);
     ring.go(read(&mut waits).data(1));
@@ -80,7 +80,7 @@ fn write_that_waited_is_made_first(cx: &Context) {
     assert_eq!(&rest[..2], b"ab");
 }
 
-/// The next of a chain is queued behind what the one before it made ready, which has the first buffer of their group.
+/// The next of a chain is queued after requests that the previous one made ready, so these select the first buffer.
 #[case(since = "6.7")]
 fn read_in_a_chain_chooses_behind_what_was_ready(cx: &Context) {
     let ((first, second), mut ring) = ((pipe(), pipe()), cx.ring(8));

@@ -1,5 +1,5 @@
-//! What POLL_ADD answers where the file has nothing to wait for, where it is woken rather than looked at, and where its own
-//! CQE is what wakes it.
+//! Results of POLL_ADD in three situations: the file has nothing to wait for, the waker supplies the events, or the
+//! poll's own CQE wakes it.
 
 use super::prelude::*;
 use crate::aio::{poll, Aio};
@@ -187,7 +187,7 @@ fn multishot_of_its_own_eventfd_when_another_signals_it(cx: &Context) {
     ring.expect_quiet();
 }
 
-/// A ring of which one submission arms a multishot poll (1) that finds something, and then makes `second` (2).
+/// A ring with one submission: a multishot poll (1) that finds something, then `second` (2).
 fn found_and(cx: &Context, second: Sqe) -> (OwnedFd, Ring) {
     let ((_reader, writer), mut ring) = (pipe(), cx.ring(8));
     let poll = sqe::poll_add(fd(&writer), libc::POLLOUT, IORING_POLL_ADD_MULTI);
@@ -195,7 +195,7 @@ fn found_and(cx: &Context, second: Sqe) -> (OwnedFd, Ring) {
     (writer.into(), ring)
 }
 
-/// By task work, unlike one that answers once.
+/// A multishot poll posts its CQE by task work, unlike one that ends with its first.
 #[case(since = "5.13")]
 fn multishot_answers_what_it_finds_behind_its_submission(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(8));

@@ -7,7 +7,7 @@ topic!(since: "5.1", source: "io_uring/poll.c");
 
 const READY: i32 = libc::POLLIN as i32;
 
-/// Eventfds each of which was polled often, and each time found not ready, and a ring.
+/// Eventfds, and a ring that polled each of them often and always found it not ready.
 fn polled_often(cx: &Context, count: u64, ring_entries: u32) -> (Vec<File>, Ring) {
     let files: Vec<File> = (0..count).map(|_| sys::eventfd(0, libc::EFD_NONBLOCK)).collect();
     let mut ring = cx.ring(ring_entries);
@@ -42,7 +42,7 @@ fn poll_all(ring: &mut Ring, files: &[File]) {
     assert_eq!(ring.submit(), files.len() as isize);
 }
 
-/// So many CQEs, in their order: user_data and result.
+/// Waits for `count` CQEs, and returns user_data and result in their order.
 fn answers(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
     ring.wait_ordered(count)
 }

@@ -359,7 +359,7 @@ fn files_update_outside_is_einval(cx: &Context) {
     assert_eq!(update(&ring, 0, &[]), -EINVAL);
 }
 
-/// However many: nothing is read, and no memory is had for them.
+/// However many: nothing is read, and no memory is allocated for them.
 #[case(since = "5.19")]
 fn updates_of_more_than_the_table_has_are_einval(cx: &Context) {
     const MANY: u32 = u32::MAX - 15;

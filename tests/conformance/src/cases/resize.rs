@@ -6,7 +6,7 @@ topic!(since: "6.13", source: "io_uring_resize_rings(3), io_uring/register.c");
 
 const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
-/// What changes where entries are.
+/// Flags that change where entries are.
 const SHAPES: &[u32] = &[
     0,
     IORING_SETUP_NO_SQARRAY,
@@ -27,7 +27,7 @@ fn filled(cx: &Context, shape: u32) -> Ring {
     ring
 }
 
-/// What is in the ring by now, and what can be submitted of it.
+/// Returns all requests of the ring: those with a CQE, then those that it still submits.
 fn empties(mut ring: Ring) -> Vec<u64> {
     assert_eq!(ring.cq_ready(), 3);
     assert_eq!(ring.enter(3, 3, IORING_ENTER_GETEVENTS, 0, 0), 3);

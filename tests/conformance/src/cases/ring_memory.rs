@@ -12,10 +12,10 @@ const ENTRIES: u32 = 8;
 const SEEDS: u64 = 4;
 /// How long the words of one ring are written.
 const STORM: Duration = Duration::from_millis(150);
-/// No call here asks for more than a few milliseconds.
+/// The limit for each call; none here should take more than a few milliseconds.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
-/// What the SQEs refer to; it lives as long as the process.
+/// Objects that the SQEs refer to; they live as long as the process.
 struct Playthings {
     pipe: (std::fs::File, std::fs::File),
     null: std::fs::File,
@@ -221,7 +221,7 @@ fn polled_with_quiet_nops(cx: &Context) -> Ring {
     ring
 }
 
-/// A number that no table holds is EBADF for whoever polls, reads or waits to; nothing of its size is made for it.
+/// A number beyond any table is EBADF for polls, reads and waits. No memory in proportion to it is allocated.
 #[case]
 fn highest_descriptor_number_costs_no_memory(cx: &Context) {
     let mut ring = cx.ring(4);
@@ -279,7 +279,7 @@ fn stop(ring: &Ring) {
     });
 }
 
-/// The thread goes through the queue again and again, as long as the tail is behind the head; it does not spin in place.
+/// The thread goes through the queue again and again while the tail is less than the head; it does not spin in place.
 #[case(own_flags)]
 fn tail_behind_the_head_of_a_polled_ring_in_two_processes(cx: &Context) {
     let ring = polled_with_quiet_nops(cx);

@@ -1,5 +1,5 @@
-//! Transfers of files opened with O_DIRECT while they are in flight: chains and drains with them, cancelling, waiting, and
-//! what may be closed, forked or gone meanwhile.
+//! Transfers of O_DIRECT files in flight: chains and drains with them, cancelling, and waiting. Meanwhile descriptors
+//! are closed or replaced, rings are closed, and processes fork, exit or execute.
 
 use super::prelude::*;
 use super::rw_direct::direct_file;
@@ -235,7 +235,7 @@ fn file_may_be_closed_by_the_same_submission(cx: &Context) {
     assert_eq!(seen[16], (100, 0));
 }
 
-/// What is written must not go to the file that has the number by then: also where blocks must be allocated first.
+/// The data must not go to the file that has the number by then, even if blocks must be allocated first.
 #[case(since = "5.6")]
 fn number_may_be_another_file(cx: &Context) {
     let (direct, mut ring, bytes) = (direct_file(cx), cx.ring(64), pages(16));

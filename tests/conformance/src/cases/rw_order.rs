@@ -1,5 +1,5 @@
-//! Writes to one file that are submitted one after the other, without links: io-wq makes them in this order
-//! (`io_wq_hash_work` in io_uring/io-wq.c), and what is not made by a worker was made when it was submitted. Writes with
+//! Writes to one file that are submitted one after the other, without links. io-wq makes them in this order
+//! (`io_wq_hash_work` in io_uring/io-wq.c). A write that no worker makes is complete at its submission. Writes with
 //! IOSQE_ASYNC, and truncations, are not kept in order.
 
 use super::prelude::*;
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 topic!(since: "5.1", source: "io_wq_hash_work in io_uring/io-wq.c");
 
 const PAGE: usize = 4096;
-/// Order is a matter of who is quicker: so often it has to be right.
+/// The number of rounds in which the order must be right: timing decides whether a wrong order shows.
 const ROUNDS: usize = 24;
 const WRITES: usize = 16;
 
@@ -22,7 +22,7 @@ fn one_by_one(cx: &Context, sqes: &[Sqe]) -> Vec<i32> {
     ring.wait_sorted(sqes.len()).into_iter().map(|(_, result)| result).collect()
 }
 
-/// Pages of which the one with index N is full of N.
+/// Pages; the one with index N is full of N + 1.
 fn pages_of_numbers() -> Vec<[u8; PAGE]> {
     (0..WRITES).map(|index| [index as u8 + 1; PAGE]).collect()
 }

@@ -283,7 +283,7 @@ fn signalfd_read_in_the_submitter_only(cx: &Context) {
     assert_eq!(ring.run(sqe::read(fd(&file), &mut buffer, 0)), 128);
 }
 
-/// What has no read of its own is polled first, as everything that can be polled.
+/// A file without a read operation is polled first, as every file that can be polled.
 #[case]
 fn epoll_read_waits_to_be_readable_and_is_einval(cx: &Context) {
     let ((reader, mut writer), epoll) = (pipe(), epoll());

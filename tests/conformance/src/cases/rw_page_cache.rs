@@ -8,7 +8,7 @@ topic!(since: "5.1", source: "io_uring/rw.c");
 const PAGE: usize = 4096;
 const PAGES: usize = 256;
 
-/// A file whose page N is full of N, none of which is in the page cache.
+/// A file whose page N is full of N. No page is in the page cache.
 fn cold_file() -> std::fs::File {
     let content: Vec<u8> = (0..PAGES * PAGE).map(|index| (index / PAGE) as u8).collect();
     let file = file("data", &content);
@@ -30,7 +30,7 @@ fn page_of(index: usize) -> usize {
     (index * 37 + 5) % PAGES
 }
 
-/// That each buffer holds its page, and the results say so.
+/// Checks that each buffer holds its page, and that the results agree.
 fn check(results: &[(u64, i32)], buffers: &[[u8; PAGE]]) {
     assert!(results.iter().all(|(_, result)| *result == PAGE as i32), "{results:?}");
     let wrong = buffers.iter().enumerate().find(|(index, buffer)| **buffer != [page_of(*index) as u8; PAGE]);

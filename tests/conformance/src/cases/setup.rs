@@ -282,7 +282,7 @@ fn no_mmap_ring_cannot_be_mapped(cx: &Context) {
     assert_eq!(answer as i32, no_mapping(cx));
 }
 
-/// What mmap(2) answers where there is nothing to map.
+/// Returns the errno of mmap(2) where there is nothing to map.
 fn no_mapping(cx: &Context) -> i32 {
     if cx.answers_since("7.3") {
         -EINVAL

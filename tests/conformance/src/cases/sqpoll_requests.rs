@@ -73,7 +73,7 @@ fn pending_read_completes_while_the_thread_sleeps(cx: &Context) {
     assert_eq!(seen(&mut ring).res, 2);
 }
 
-/// The bytes that two reads or receives have, of which the first waits when the two bytes of `write` come.
+/// Returns the bytes of two reads or receives. The first waits when `write` writes its two bytes.
 fn shares(ring: &mut Ring, write: Sqe, read: impl Fn(&mut [u8]) -> Sqe) -> (u8, u8) {
     let (mut waits, mut comes) = ([0; 1], [0; 1]);
     go(ring, &[read(&mut waits).data(1)]);
@@ -85,7 +85,7 @@ fn shares(ring: &mut Ring, write: Sqe, read: impl Fn(&mut [u8]) -> Sqe) -> (u8, 
     (waits[0], comes[0])
 }
 
-/// The thread lets what its submission made ready have its turn before it takes more SQEs (`io_sq_tw`).
+/// The thread runs requests that its submission made ready before it takes more SQEs (`io_sq_tw`).
 #[case(own_flags)]
 fn pending_read_has_the_first_byte(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), polled(cx, 8));

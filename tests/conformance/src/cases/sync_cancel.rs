@@ -48,7 +48,7 @@ impl Pending {
         Pending { ring, pipes, _buffers: buffers }
     }
 
-    /// What the call answers, and the user data of what it ended.
+    /// Returns the call's result, and the user data of the requests that it ended.
     fn cancel(&mut self, argument: SyncCancel) -> (i32, Vec<u64>) {
         let answer = sync_cancel(&self.ring, argument);
         let mut ended = Vec::new();

@@ -358,7 +358,7 @@ fn remove_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(Sqe { pad2: 1, ..sqe::timeout_remove(9) }), -EINVAL);
 }
 
-/// It goes on for good.
+/// The updated timeout repeats forever.
 #[case(since = "6.4", until = "7.3")]
 fn update_of_a_multishot_forgets_its_count(cx: &Context) {
     let (mut ring, long, soon) = (cx.ring(8), ms(10_000), ms(5));
@@ -369,7 +369,7 @@ fn update_of_a_multishot_forgets_its_count(cx: &Context) {
     }
 }
 
-/// A TIMEOUT, or LINK_TIMEOUT, of so many nanoseconds, which its SQE says itself.
+/// A TIMEOUT, or LINK_TIMEOUT, of `time_ns` nanoseconds, which the SQE holds itself.
 fn immediate(opcode: Opcode, time_ns: u64, flags: u32) -> Sqe {
     prep(opcode, -1, time_ns, 1, 0).op_flags(IORING_TIMEOUT_IMMEDIATE_ARG | flags)
 }

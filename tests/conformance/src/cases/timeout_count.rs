@@ -223,7 +223,7 @@ fn absolute_time_with_a_count(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(3, -ETIME)]);
 }
 
-/// Those before it, too: they are posted behind the submission.
+/// Completions of requests before it count, too: they are posted after the submission.
 #[case]
 fn completions_of_its_submission_count(cx: &Context) {
     let (mut ring, long) = (cx.ring(8), ms(10_000));

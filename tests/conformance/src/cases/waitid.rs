@@ -127,7 +127,8 @@ fn with_async(cx: &Context) {
     later(cx, IOSQE_ASYNC);
 }
 
-/// What was meant for the read must not befall the next request: it waits, and a look in between does not end.
+/// The failed read must leave no trace for the next request. That one waits, and an enter in between does not
+/// end it.
 #[case]
 fn behind_a_multishot_read_that_failed(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(4), none(), cx.ring(4));

@@ -1,4 +1,4 @@
-//! What a wait in enter is told besides its count: minimum waits, clocks, arguments in a registered region.
+//! Further parameters of a wait in enter: minimum waits, clocks, arguments in a registered region.
 
 use super::prelude::*;
 use std::time::{Duration, Instant};

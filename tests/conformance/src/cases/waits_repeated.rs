@@ -65,14 +65,14 @@ fn poll_finds_what_was_there_before(cx: &Context) {
     }
 }
 
-/// What nobody reads ends no wait.
+/// Data that no request reads ends no wait.
 #[case(undisturbed, since = "5.11")]
 fn what_nobody_waits_for_ends_no_wait(cx: &Context) {
     let ((reader, mut writer), (other, mut other_writer), mut ring) = (pipe(), pipe(), cx.ring(8));
     let mut byte = [0];
     read_what_comes_later(&mut ring, &reader, &mut writer);
     read_what_comes_later(&mut ring, &other, &mut other_writer);
-    // The last of them before something comes that is left lying.
+    // The last of these reads before data comes that stays unread.
     ring.push(sqe::read(fd(&reader), &mut byte, 0).data(2));
     ring.push(sqe::read(fd(&other), &mut byte, 0).data(3));
     ring.submit();
@@ -115,7 +115,7 @@ fn read_goes_on_where_its_number_is_closed(cx: &Context) {
     assert_eq!(ring.run(sqe::read(fd(&another), &mut byte, 0)), 1);
 }
 
-/// The same socket is waited for in both directions.
+/// Requests wait for one socket in both directions.
 #[case(undisturbed)]
 fn send_waits_beside_receives_that_waited(cx: &Context) {
     let (ours, mut theirs) = UnixStream::pair().expect("sockets");

@@ -19,7 +19,7 @@ fn fget(file: &std::fs::File, room: &mut [u8]) -> Sqe {
     prep(Opcode::Fgetxattr, fd(file), NAME.as_ptr() as u64, room.len() as u32, address_mut(room))
 }
 
-/// The same for a path.
+/// Turns a request by descriptor into one by path.
 fn at(path: &CStr, opcode: Opcode, sqe: Sqe) -> Sqe {
     Sqe { opcode: opcode as u8, fd: 0, addr3: path.as_ptr() as u64, ..sqe }
 }

@@ -40,7 +40,7 @@ struct Queue {
     answers: [u64; 8],
 }
 
-/// What a registration for the loopback interface with these flags of its area comes to.
+/// Returns the result of a registration for the loopback interface with these flags of its area.
 fn registered(ring: &Ring, flags: u32) -> i32 {
     let memory = pages(16);
     let area = Area { addr: address(memory), len: 16 * 4096, flags, ..Area::default() };
@@ -51,8 +51,8 @@ fn registered(ring: &Ring, flags: u32) -> i32 {
     ring.register(IORING_REGISTER_ZCRX_IFQ, &raw const queue as usize, 1) as i32
 }
 
-/// EOPNOTSUPP on a kernel built without zcrx. One that has it finds something else to refuse: the privilege is missing, the
-/// ring is not made for it, or the loopback interface has no such queue.
+/// EOPNOTSUPP on a kernel built without zcrx. A kernel with zcrx refuses for another reason. A privilege is missing,
+/// the ring has the wrong flags, or the loopback interface has no such queue.
 fn refused(answer: i32) -> bool {
     [EOPNOTSUPP, libc::EPERM, EINVAL, libc::ENODEV].contains(&-answer)
 }
