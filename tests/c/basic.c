@@ -1,5 +1,5 @@
-/* What programs do with liburing, through the header's inline functions and the library's own. Prints one line a step;
- * the output must be the same whichever library serves it. */
+/* Uses liburing as programs do, through the header's inline functions and the library's own. Prints one line a
+ * step. The output must be the same whichever library serves it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

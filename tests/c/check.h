@@ -1,4 +1,5 @@
-/* A check that says where it failed, and an end that says why there is nothing to check, for programs in C and C++. */
+/* Checks that report where they failed, and an end that reports why there is nothing to check, for programs in C
+ * and C++. */
 #pragma once
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
-/* Memory that fails at one place after the other. A scenario that uses most of a ring runs again and again, each time in a
- * child of its own: first nothing that asks the kernel for memory gets any from its first such place on, then from its second
- * on, and so on, until the scenario ends before. The argument says how many fail in a row. Whatever fails, the process goes
- * on, what was taken in has its one CQE, and afterwards the ring serves as ever. */
+/* Memory that fails at one place after the other. A scenario that uses most of a ring runs again and again, each
+ * time in a child of its own. In the first run, failures begin at the first request to the kernel for memory, in
+ * the next at the second, and so on. The last run ends before any failure. The argument is the number of failures
+ * in a row. Whatever fails, the process continues, each accepted request has its one CQE, and afterwards the ring
+ * works as before. */
 #include "engine/engine.h"
 
 #include <dlfcn.h>

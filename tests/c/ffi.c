@@ -1,5 +1,5 @@
-/* Each inline preparation function of the installed header against the exported one of the library named in argv[1],
- * on SQEs that start zeroed. Exit status 0 when every pair fills its SQE alike. */
+/* Compares each inline preparation function of the installed header with the exported one of the library named in
+ * argv[1], on zeroed SQEs. Exit status 0 if every pair fills its SQE alike. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <liburing.h>

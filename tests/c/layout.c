@@ -1,4 +1,4 @@
-/* Where the installed header puts the fields that inline functions use: one "name offset" a line. */
+/* Prints the offsets that the installed header gives to the fields of inline functions: one "name offset" a line. */
 #include <liburing.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Rings and contexts of the kernel's and of anyring's in one process: a filter refuses setups by their number of entries, so that it
- * is known whose each one is. Natively those that are refused do not exist; this program is for anyring only. */
+/* Rings and contexts of the kernel's and of anyring's in one process. A filter refuses setups by their number of
+ * entries, so it is known which serves each one. Natively the refused ones do not exist; this program is for
+ * anyring only. */
 #include "engine/engine.h"
 #include "filter.h"
 

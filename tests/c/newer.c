@@ -1,5 +1,5 @@
-/* What liburing added after 2.3, declared here because an older header lacks it. Linked with a drop-in; the expected
- * results are those of liburing 2.15 on Linux 6.18. Exit status 0 when all are met. */
+/* Functions that liburing added after 2.3, declared here because an older header lacks them. Linked with a drop-in.
+ * The expected results are those of liburing 2.15 on Linux 6.18. Exit status 0 if all agree. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <liburing.h>

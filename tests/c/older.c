@@ -1,5 +1,5 @@
 // A liburing.so.1 (with -DLIBRARY), and a program linked with it: its struct io_uring is smaller than that of liburing.so.2.
-// Each function of the library answers with a number of its own, or leaves it in the ring.
+// Each function of the library returns a number of its own, or stores it in the ring.
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>

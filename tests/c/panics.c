@@ -1,9 +1,9 @@
-/* Two rings with requests of each kind in flight, a panic forced at one point, and what must be true afterwards.
+/* Two rings with requests of each kind in flight, a panic forced at one point, and the checks afterwards.
  *
  * usage: panics POINT ring|nothing plain|deferred|registered|polled
  *
- * The process's arguments say where the panic strikes and what it may break. Every request has a number of its own as
- * user_data; what came back for each is counted. Ends with status 7 when everything is as it should be. */
+ * The arguments say where the panic happens and what it may break. Every request has a number of its own as
+ * user_data; its results are counted. Exits with status 7 when everything is as it should be. */
 #include "engine/engine.h"
 
 #include <dlfcn.h>

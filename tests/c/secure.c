@@ -1,4 +1,4 @@
-/* Says whether it has more rights than whoever started it, and what a NOP is answered. */
+/* Prints whether it has more privileges than its caller, and the result of a NOP. */
 #include <liburing.h>
 #include <stdio.h>
 #include <sys/auxv.h>

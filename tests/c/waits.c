@@ -1,5 +1,5 @@
-/* Waits with timeouts, with IORING_FEAT_EXT_ARG and without (the feature hidden from the library, which then submits a
- * timeout of its own). The output must be the same whichever library serves it. */
+/* Waits with timeouts, with and without IORING_FEAT_EXT_ARG. Without it, the feature is hidden from the library,
+ * which then submits a timeout of its own. The output must be the same whichever library serves it. */
 #include <errno.h>
 #include <liburing.h>
 #include <signal.h>

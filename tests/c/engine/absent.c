@@ -1,5 +1,5 @@
-/* Programs are started where the library's file is not there, as behind chroot(2): nothing is said on their standard error, and
- * their environment is the one that they have natively. */
+/* Starts programs where the library's file is missing, as after chroot(2). Nothing is printed on their standard
+ * error, and their environment is the one that they have natively. */
 #include "engine.h"
 #include <libgen.h>
 #include <sched.h>

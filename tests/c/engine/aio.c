@@ -1,5 +1,5 @@
-/* Linux AIO of descriptors that are asked for again and again, where every close is seen: what is remembered of them saves
- * system calls, and must hide nothing. */
+/* Linux AIO on descriptors that are used again and again, where every close is seen. The cached state of a
+ * descriptor saves system calls, and must hide nothing. */
 #include "engine.h"
 #include "../filter.h"
 

@@ -1,4 +1,5 @@
-/* Processes that run in another's memory, or with another's descriptors: what they do with their own is theirs alone. */
+/* Processes that run in another process's memory, or with its descriptors. Changes to their own rings and
+ * descriptors must not affect the other process. */
 #include "engine.h"
 
 #include "holdings.h"

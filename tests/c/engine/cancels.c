@@ -1,4 +1,4 @@
-/* Requests, cancellations, timeouts and links at random: each gets one CQE. */
+/* Random requests, cancellations, timeouts and links: each request gets one CQE. */
 #include "engine.h"
 
 enum { ROUNDS = 6000, PIPES = 16, MOST = 200000, MOST_PENDING = 150, PATIENCE = 200 };

@@ -1,4 +1,4 @@
-/* Calls that concern no ring cost the system calls that they are, while there is a ring: a tracer counts. */
+/* Calls that concern no ring cost no extra system calls while a ring exists: a tracer counts them. */
 #include "engine.h"
 #include <sys/epoll.h>
 #include <sys/fsuid.h>

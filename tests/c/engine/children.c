@@ -1,4 +1,4 @@
-/* What a forked child has of its parent's rings once it has closed them: nothing, as if they had never been. */
+/* A forked child that closes its parent's rings keeps nothing of them, as if they had never existed. */
 #include "engine.h"
 #include "holdings.h"
 

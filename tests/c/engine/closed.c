@@ -1,5 +1,5 @@
-/* Rings in memory of the program's own (NO_MMAP) that are closed while somebody still uses them: once the close has returned
- * the program may use the addresses for something else. */
+/* Rings in the program's own memory (NO_MMAP) that are closed while another thread or process still uses them. Once
+ * the close has returned, the program may reuse the addresses. */
 #include "engine.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* User threads that a timer's handler switches between, by swapcontext(3), wherever they are: in the middle of a call, or of
- * a wait that another one has to end. */
+/* User threads that a timer's handler switches between by swapcontext(3), wherever they are: inside a call, or in a
+ * wait that another one must end. */
 #include "engine.h"
 
 #include "holdings.h"

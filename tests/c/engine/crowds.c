@@ -1,4 +1,4 @@
-/* Several threads and one ring, or a ring each: nothing is lost between them. */
+/* Several threads that use one ring, or a ring each: nothing is lost between them. */
 #include "engine.h"
 
 #define ROUNDS 20000

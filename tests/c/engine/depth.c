@@ -1,4 +1,4 @@
-/* How much of its caller's stack each call takes: natively next to nothing, here at most MOST bytes. */
+/* The stack that each call takes of its caller: natively next to nothing, here at most MOST bytes. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>

@@ -1,4 +1,4 @@
-/* How a process ends whose last thread leaves, and what its limits and its parent's descriptors have to do with a ring. */
+/* Ends of a process whose last thread leaves, and the effects of its limits and its parent's descriptors on a ring. */
 #include "engine.h"
 
 #include <linux/kcmp.h>

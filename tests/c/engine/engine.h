@@ -1,5 +1,5 @@
-/* What the programs here share: liburing with the checks of the raw programs, and the table from which a program runs
- * the case that its argument names. */
+/* Shared parts of the programs here: liburing with the checks of the raw programs, and the table from which a
+ * program runs the case that its argument names. */
 #define _GNU_SOURCE
 #include <liburing.h>
 

@@ -1,4 +1,5 @@
-/* Programs that clear their environment, or write over it, before their first call: what they were started with holds. */
+/* Programs that clear or overwrite their environment before their first call. The environment that they were
+ * started with counts. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>

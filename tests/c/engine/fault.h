@@ -1,4 +1,4 @@
-/* Who touches this page sleeps until another thread answers the fault. */
+/* A page whose fault another thread answers: a thread that touches it sleeps until then. */
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 

@@ -1,4 +1,4 @@
-/* A bad pointer is EFAULT, whatever the thread that names it blocks or handles. */
+/* A bad pointer is EFAULT, whatever signals the calling thread blocks or handles. */
 #include "engine.h"
 
 #include <semaphore.h>

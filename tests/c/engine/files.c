@@ -1,4 +1,4 @@
-/* What becomes of the program's files when it registers them. */
+/* Effects of a registration on the program's files. */
 #include "engine.h"
 
 /* Whether another process sees a record lock on the file. */

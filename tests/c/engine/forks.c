@@ -1,4 +1,4 @@
-/* A child closes, uses or leaves alone what it inherited; the parent's requests do not notice. */
+/* A child closes, uses or ignores the rings that it inherited. The parent's requests are not affected. */
 #include "engine.h"
 #include "../filter.h"
 

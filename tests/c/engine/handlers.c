@@ -1,4 +1,4 @@
-/* Signal handlers that use the ring which they interrupt. */
+/* Signal handlers that use the ring that they interrupt. */
 #include "engine.h"
 
 #include "holdings.h"

@@ -1,4 +1,4 @@
-/* What a process holds that a ring might leave behind: counted as /proc/self shows it. */
+/* Counts the resources of a process that a ring might leave behind, as /proc/self shows them. */
 #include <dirent.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* Operations whose outcome depends on who makes them, submitted by threads that are not like the others: their
- * credentials, directory or umask are their own. Workers and whoever completes a chain must not put in theirs. */
+/* Operations whose result depends on the caller's identity, submitted by threads with their own credentials,
+ * directory or umask. A worker, or a thread that completes a chain, must not use its own identity for them. */
 #include "identity.h"
 
 static char buffer[8];

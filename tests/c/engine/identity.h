@@ -1,4 +1,4 @@
-/* What the programs about identities share: threads that are not like the others, and a directory to work in. */
+/* Shared parts of the programs about identities: threads with identities of their own, and a directory to work in. */
 #include "engine.h"
 
 #include <linux/capability.h>

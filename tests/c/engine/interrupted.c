@@ -1,4 +1,5 @@
-/* Signal handlers that come while their thread is in the middle of a system call: in the kernel they run when it is over. */
+/* Signals that arrive while their thread is inside a system call: in the kernel the handler runs when the call is
+ * over. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>

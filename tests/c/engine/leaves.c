@@ -1,4 +1,5 @@
-/* Handlers that leave a wait for good in ways that libc does not tell of: the ring goes on for all others. */
+/* Handlers that leave a wait and never return to it, in ways that libc does not report. The ring still works for
+ * all other threads. */
 #include "engine.h"
 
 #include "holdings.h"

@@ -1,6 +1,6 @@
-/* A program that makes, uses and ends 1,000 rings has, a second later, what it had before: descriptors and threads
- * exactly; mappings as after the first round, in which libraries set up what they keep (stacks that libc caches, one
- * chunk of an allocator). What argv[1] names is how the rings end. */
+/* A program makes, uses and ends 1,000 rings. A second later it has exactly the descriptors and threads that it had
+ * before. Its mappings are those after the first round, in which libraries set up caches (stacks in libc, one chunk
+ * of an allocator). argv[1] names the way in which the rings end. */
 #include "engine.h"
 
 #include "holdings.h"

@@ -1,5 +1,5 @@
-/* Signal actions and masks in children that run in this memory are their own, however they were made; and an action that a
- * handler changes in the middle of another change of it. */
+/* Signal actions and masks of children that run in this process's memory are the children's own, however these were
+ * made. Another case changes a signal action in a handler, in the middle of another change of it. */
 #include "engine.h"
 #include <sched.h>
 #include <sys/syscall.h>

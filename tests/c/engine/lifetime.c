@@ -1,4 +1,5 @@
-/* How rings end: closed by several threads at once, closed with requests pending, and what their numbers mean then. */
+/* Ends of rings: closed by several threads at once, or closed with requests pending; and the meaning of their
+ * numbers afterwards. */
 #include "engine.h"
 
 #include "holdings.h"

@@ -1,6 +1,7 @@
-/* Below the limits of a container: hardly any processes, little memory, a small share of a CPU. The test has made a control
- * group, which the program moves into; where it is to use RLIMIT_NPROC instead, it becomes a user of its own. Not compared with
- * the kernel: its io-wq cancels what it has no thread for (ECANCELED), or, on Linux 6.18, forgets it. */
+/* The limits of a container: hardly any processes, little memory, a small share of a CPU. The test has made a
+ * control group, and the program moves into it. To use RLIMIT_NPROC instead, the program becomes a user of its own.
+ * The kernel is no reference: its io-wq cancels requests that it has no thread for (ECANCELED), or, on Linux 6.18,
+ * loses them. */
 #include "engine.h"
 #include "fault.h"
 

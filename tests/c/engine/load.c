@@ -1,5 +1,5 @@
-/* Load: many connections, many requests in flight, many rings at once. What a round of it took is given back: counted after a
- * first round, and again after more. LOAD_SAY prints what a round costs. */
+/* Load: many connections, many requests in flight, many rings at once. A round must release all that it took. This
+ * is counted after a first round, and again after more. LOAD_SAY prints the cost of a round. */
 #include "engine.h"
 
 #include "holdings.h"

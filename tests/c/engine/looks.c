@@ -1,5 +1,5 @@
-/* Programs that only look at the CQ, and programs that wait in enter: who completes their requests, how soon, and at what
- * cost. The bounds are kept on a busy machine, too: docs/limits.md says what a quiet one does. */
+/* Programs that only poll the CQ, and programs that wait in enter: which thread completes their requests, how soon,
+ * and at what cost. The bounds hold on a busy machine, too; docs/limits.md has those of a quiet one. */
 #include "engine.h"
 
 /* Rounds of each kind of request. In the first few the helper may wait for a period (1 ms) whether the program comes. */

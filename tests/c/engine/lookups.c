@@ -1,4 +1,5 @@
-/* libc's `syscall()` fetched by a handle is the one that others call, and all else is found as ever. */
+/* A lookup of libc's `syscall()` by a handle returns the function that other callers use. All other lookups are
+ * unchanged. */
 #include "engine.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* Files that anyring writes for whoever watches the program are taken from under it: the program goes on. Natively there are
- * none. */
+/* Files that anyring writes for an observer of the program are removed or truncated under it. The program
+ * continues. Natively there are none. */
 #include "engine.h"
 
 static struct io_uring ring;

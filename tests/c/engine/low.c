@@ -1,5 +1,5 @@
-/* A program that has closed its standard descriptors: a tracer sees that nothing which could be read or written is made under
- * these numbers, not for an instant, but what the program makes. */
+/* A program that has closed its standard descriptors. A tracer checks that only the program's own descriptors get
+ * these numbers. Others that could be read or written must not have them even for an instant. */
 #include "engine.h"
 #include <sys/ptrace.h>
 

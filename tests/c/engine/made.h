@@ -1,5 +1,5 @@
-/* Rings of every kind, with everything in flight that can be, and all the ways in which they end. `pipes`, `file` and
- * `direct` are opened by `open_files`. */
+/* Rings of every kind, with every request in flight that can be, and all the ways in which they end. `open_files`
+ * opens `pipes`, `file` and `direct`. */
 #include <stddef.h>
 
 #ifndef IORING_SETUP_NO_MMAP

@@ -1,4 +1,4 @@
-/* A program with a malloc(3) and a pthread_create(3) of its own, as collectors and tracers have: neither is the engine's. */
+/* A program with its own malloc(3) and pthread_create(3), as collectors and tracers have. The engine uses neither. */
 #include "engine.h"
 
 #include "../filter.h"

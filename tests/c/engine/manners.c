@@ -1,4 +1,5 @@
-/* What whoever serves a ring inside of a process must not do to it: to its threads, signals, descriptors and files. */
+/* Side effects that an engine inside a process must not have on the process's threads, signals, descriptors and
+ * files. */
 #include "engine.h"
 #include "../filter.h"
 

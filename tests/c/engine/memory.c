@@ -1,6 +1,7 @@
-/* No memory is left: RLIMIT_AS a little above what is used, or max_map_count used up. Whatever a program does then, it goes
- * on: calls and requests answer as under the kernel's memory pressure, every request that was taken in has its CQE, and
- * with memory again everything works again. Natively a ring takes none of the program's address space, and all is well. */
+/* No memory is left: RLIMIT_AS is slightly above the current use, or max_map_count is used up. The program
+ * continues whatever it does. Calls and requests fail as under memory pressure in the kernel, and every accepted
+ * request has its CQE. With memory again everything works again. Natively a ring takes none of the program's
+ * address space, and nothing fails. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>

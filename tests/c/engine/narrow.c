@@ -1,4 +1,4 @@
-/* What the hostile program (tests/hostile/) broke: handlers at the narrowest moments, and limits. */
+/* Cases that the hostile program (tests/hostile/) found: handlers at the narrowest moments, and limits. */
 #include "engine.h"
 
 #include <pthread.h>

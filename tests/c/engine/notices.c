@@ -1,4 +1,4 @@
-/* How a program learns of completions without waiting in enter: eventfd, the ring's readiness, a look at the CQ. */
+/* Ways to learn of completions without waiting in enter: an eventfd, the ring's readiness, polling the CQ. */
 #include "engine.h"
 
 #include <sys/timerfd.h>

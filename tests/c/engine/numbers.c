@@ -1,5 +1,6 @@
-/* A request works on the file that its number named when it was submitted, whatever becomes of the number: also after the
- * process was stopped while a thread slept in the request's call. Natively such a stop may end the call: -EINTR. */
+/* A request works on the file that its descriptor named when it was submitted, even if the number is reused. This
+ * holds, too, if the process was stopped while a thread slept in the request's call. Natively such a stop may end
+ * the call with -EINTR. */
 #include "engine.h"
 
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-/* Threads of the engine's and what happens in front of the program's handlers are not to be told from the kernel's: signals,
- * scheduling, malloc, locks. */
+/* A program cannot distinguish the engine's threads, and the code that runs before its handlers, from the kernel:
+ * by signals, scheduling, malloc or locks. */
 #include "engine.h"
 
 #include <sys/timerfd.h>

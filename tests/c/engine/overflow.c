@@ -1,4 +1,4 @@
-/* Many more completions than the CQ holds: all arrive, in their order. */
+/* Many more completions than the CQ holds: all arrive, in order. */
 #include "engine.h"
 
 enum { ENTRIES = 64, REQUESTS = 20000, SIZE = 8 };

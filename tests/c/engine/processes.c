@@ -1,5 +1,5 @@
-/* Rings that several processes use at once, as PostgreSQL 18 does: made before the fork, submitted to by one process and
- * waited on by another, whose partners may be killed. */
+/* Rings that several processes use at once, as PostgreSQL 18 does. They are made before the fork. One process
+ * submits to a ring and another waits on it, and either may be killed. */
 #include "engine.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* What a request does with the rights of its submitter, submitted by threads that have others than the rest of the process:
- * a write by one without CAP_FSETID takes the set-user-ID bit off a file, a message tells its sender's ids. Workers, and
- * whoever completes what had to wait, must not put in theirs. */
+/* Requests whose effect depends on the submitter's privileges, submitted by threads that have others than the
+ * process. A write by a thread without CAP_FSETID clears a file's set-user-ID bit; a message carries its sender's
+ * ids. A worker, or a thread that completes a waiting request, must not use its own. */
 #include "identity.h"
 
 #define SETUID_MODE 04777

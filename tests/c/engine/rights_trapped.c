@@ -1,4 +1,4 @@
-/* As rights_unseen.c, by an instruction whose number nobody can tell beforehand. */
+/* As rights_unseen.c, by an instruction whose system call number cannot be known beforehand. */
 static volatile long number;
 #define NUMBER number
 #define main unused_main

@@ -1,5 +1,5 @@
-/* A thread that becomes another user by an instruction of the program's own: one that makes no other call, or, as
- * rights_trapped.c has it, one that may make any. */
+/* A thread that becomes another user by an instruction of the program's own. That instruction makes no other call;
+ * in rights_trapped.c it may make any. */
 #include "identity.h"
 
 #ifndef NUMBER

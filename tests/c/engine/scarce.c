@@ -1,5 +1,5 @@
-/* What a program may leave itself little of: locked memory, descriptors, what epoll(7) takes. Each case makes do with what is
- * enough natively. */
+/* Resources that a program may leave itself few of: locked memory, descriptors, entries of epoll(7). Each case must
+ * work with an amount that is enough natively. */
 #include "engine.h"
 
 #include <poll.h>

@@ -1,5 +1,5 @@
-/* A file whose server does not answer any more, as on a network file system: the server is a child of ours, by FUSE. What
- * concerns the file waits for it. A submission does not, and the ring is free. */
+/* A file whose server no longer answers, as on a network file system. The server is a child process, by FUSE.
+ * Requests on the file wait for it. A submission does not, and the ring stays usable. */
 #include "engine.h"
 
 #include <linux/fuse.h>

@@ -1,5 +1,6 @@
-/* A thread is stuck in a call on its ring: in a page fault that nobody answers yet, as on a file system whose server is gone,
- * or in a close that lingers. Nobody else waits for it: not who closes descriptors or forks, nor other rings. */
+/* A thread is stuck in a call on its ring: in a page fault that is not answered yet, as on a file system whose
+ * server is gone, or in a close that lingers. No other thread waits for it, not even one that closes descriptors or
+ * forks, and no other ring does. */
 #include "engine.h"
 #include "../filter.h"
 #include "fault.h"

@@ -1,5 +1,5 @@
-/* Threads that get a table of descriptors of their own (unshare(2), close_range(2)): a number is a file in the table of
- * the thread that submits. */
+/* Threads with a descriptor table of their own (unshare(2), close_range(2)): a number names a file in the
+ * submitting thread's table. */
 #include "engine.h"
 
 #include <linux/close_range.h>

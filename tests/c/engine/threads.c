@@ -1,5 +1,5 @@
-/* Threads that end where they are: by pthread_cancel(3), or by pthread_exit(3) in a signal handler. What their frames have to
- * clean up is cleaned up, and the ring goes on for the others. */
+/* Threads that end inside a call: by pthread_cancel(3), or by pthread_exit(3) in a signal handler. The cleanup of
+ * their frames runs, and the ring still works for the others. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>

@@ -1,5 +1,4 @@
-/* Reads and writes whose ranges are out of the ordinary: outside the registered buffer, beyond 2 GiB, aligned and
- * direct. */
+/* Reads and writes with unusual ranges: outside the registered buffer, beyond 2 GiB, aligned and direct. */
 #include "engine.h"
 
 #include <sys/inotify.h>

@@ -1,4 +1,4 @@
-/* Loads the library named by argv[1], uses it, and closes it while a thread of it is at work for a ring. */
+/* Loads the library named by argv[1], uses it, and closes it while a thread of the library works for a ring. */
 #include "engine.h"
 
 #include <dlfcn.h>

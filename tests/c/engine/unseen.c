@@ -1,5 +1,5 @@
-/* Descriptors that are closed by instructions of the program's own, which no library sees, and whose numbers are used
- * again: what was remembered of the number must not count. */
+/* Descriptors that the program closes by its own instructions, which no library sees, and whose numbers it reuses.
+ * The cached state of such a number must not count. */
 #include "engine.h"
 
 static char buffer[8];

@@ -1,4 +1,4 @@
-/* Requests that wait on futexes and for children while other things happen to the program. */
+/* Requests that wait on futexes and for children during other events in the program. */
 #include "engine.h"
 #include "holdings.h"
 

@@ -1,5 +1,5 @@
-/* Wear: a program that goes through everything a ring or a context can be used for, again and again, holds afterwards what it
- * held after the first rounds, however many there were. What argv[1] names is how many. */
+/* Wear: a program uses every feature of a ring or a context in many rounds. Afterwards it holds as many resources
+ * as after the first rounds. argv[1] is the number of rounds. */
 #include "engine.h"
 
 #include "holdings.h"

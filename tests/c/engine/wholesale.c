@@ -1,4 +1,4 @@
-/* A program closes everything from 3 on, the ring included, and starts anew. */
+/* A program closes every descriptor from 3 on, the ring included, and starts anew. */
 #include "engine.h"
 
 static char buffer[8];

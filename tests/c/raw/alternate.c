@@ -1,4 +1,5 @@
-/* Handlers on the alternate signal stack that make raw calls: the next one begins below them. The argument names the case. */
+/* Handlers on the alternate signal stack that make raw calls: the next handler begins below them. The argument
+ * names the case. */
 #include "raw.h"
 #include <stdatomic.h>
 

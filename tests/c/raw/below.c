@@ -1,4 +1,4 @@
-/* Becomes a program below a filter that kills, or traps, for io_uring's calls: `below kill PROGRAM [ARGUMENT...]`. */
+/* Executes a program under a filter that kills, or traps, io_uring's calls: `below kill PROGRAM [ARGUMENT...]`. */
 #include "raw.h"
 #include "../filter.h"
 

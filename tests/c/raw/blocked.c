@@ -1,5 +1,6 @@
-/* Raw calls of a plugin that is loaded while a thread has blocked everything: that thread makes them ("thread"), or it has
-   blocked by an instruction that nobody sees and does not ("unseen", "unseen-without-proc"); or the program was executed like that ("inherited"). */
+/* Raw calls of a plugin that is loaded while a thread has blocked all signals; that thread makes the calls. In
+ * "thread" it blocks by libc. In "unseen" it blocks by an instruction that the library does not see, in
+ * "unseen-without-proc" without /proc, too. In "inherited" the program was executed with all signals blocked. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* Closes descriptors wholesale, in the way that argv[1] names, while a ring has a read in flight on a pipe: by libc's
- * functions, by libc's syscall() or by instruction, as argv[2] says. The ring works afterwards, and the descriptors that
- * are none of the program's are all left: none natively, the engine's own under it. */
+/* Closes many descriptors at once while a ring has a read in flight on a pipe. argv[1] names the way; argv[2] says
+ * by libc's functions, by libc's syscall() or by instruction. Afterwards the ring works. Descriptors that are not
+ * the program's all survive: natively there are none, under anyring they are the engine's. */
 #include "raw.h"
 #include <fcntl.h>
 #include <linux/close_range.h>

@@ -1,4 +1,4 @@
-/* A second copy of the library is loaded while there is a ring: that goes on, and so does a new one. */
+/* Loads a second copy of the library while a ring exists: that ring still works, and so does a new one. */
 #include "raw.h"
 #include <dlfcn.h>
 

@@ -1,5 +1,5 @@
-/* Rings made by instructions before the program's main function: in .preinit_array, and in a library's constructor. They are served
- * by whoever serves the program's later calls on them. */
+/* Rings made by instructions before the program's main function: in .preinit_array, and in a library's constructor.
+ * The engine that serves them also serves the program's later calls on them. */
 #include "raw.h"
 #include <sys/stat.h>
 

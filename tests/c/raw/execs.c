@@ -1,5 +1,5 @@
-/* Under an outer filter that refuses io_uring with EPERM: where the library is loaded the calls are served, in this
- * process, its forks and the programs it starts; without it they see EPERM, and nobody is killed. */
+/* Under an outer filter that refuses io_uring with EPERM. With the library loaded, calls are served in this
+ * process, its forks and the programs that it starts. Without it they return EPERM, and no process is killed. */
 #include "raw.h"
 #include "../filter.h"
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-/* Linked with liburing.so, of which a function is fetched by the library's handle, past the symbols of whoever stands before
- * it. */
+/* Linked with liburing.so. It looks up one of its functions by the library's handle, which bypasses symbols of
+ * libraries that come first. */
 #include <dlfcn.h>
 #include <liburing.h>
 #include <stdio.h>

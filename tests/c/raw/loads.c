@@ -1,4 +1,4 @@
-/* A program without raw instructions that loads some. The plugin is found by the program's own RUNPATH. */
+/* A program without raw instructions that loads a plugin with some. The program's own RUNPATH finds the plugin. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Signal masks that libc sets inside, at each of which raw calls are made: those of contexts ("contexts") and jumps
-   ("jumps"), of threads ("threads"), of programs that are started ("started"). What was set is what is read back, and what a program inherits. */
+/* Raw calls while libc has set a signal mask: of contexts ("contexts"), jumps ("jumps"), threads ("threads") and
+ * started programs ("started"). The program reads back the mask that was set, and a started program inherits it. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #include "raw.h"
 #include <spawn.h>

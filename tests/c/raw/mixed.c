@@ -1,5 +1,5 @@
-/* A ring is made by libc's syscall() and entered by an instruction, as fio does. Exit status: 0 when it was served, 3 when
-   the ring was refused with EPERM. */
+/* A ring is made by libc's syscall() and entered by an instruction, as fio does. Exit status: 0 if it was served, 3
+ * if the ring was refused with EPERM. */
 #include "raw.h"
 
 int main(void)

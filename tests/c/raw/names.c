@@ -1,6 +1,6 @@
-/* Names descriptors in calls that change, fill or empty them: a ring's answers as the kernel's do, and is whole afterwards;
- * those that are none of the program's are not open to it, and none of them is left in a program that it executes. By libc's
- * functions, by libc's syscall() or by instruction, as argv[2] says; by the last only what filters trap. */
+/* Passes descriptors to calls that change, fill or empty them. A ring gives the kernel's results, and is intact
+ * afterwards. The engine's descriptors appear closed to the program, and no executed program inherits one. argv[2]
+ * says by libc's functions, by libc's syscall() or by instruction; the last only for calls that filters trap. */
 #include "raw.h"
 #include <fcntl.h>
 #include <linux/close_range.h>

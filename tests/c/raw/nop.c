@@ -1,4 +1,4 @@
-/* NOPs through raw instructions, many times: user_data comes back, errors are the kernel's. */
+/* Many NOPs through raw instructions: user_data comes back, and errors are the kernel's. */
 #include "raw.h"
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Calls that trap so often that they are patched, and what may happen around that. The first argument names the case. */
+/* Calls that trap so often that they are patched, and the events around that. The first argument names the case. */
 #include "raw.h"
 #include "../filter.h"
 #include <sys/time.h>

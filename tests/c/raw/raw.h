@@ -1,5 +1,5 @@
-/* What the programs here share: io_uring by `syscall` instructions of their own, and checks that say where they
- * failed. */
+/* Shared parts of the programs here: io_uring by their own `syscall` instructions, and checks that report where
+ * they failed. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* A program that loads and unloads plugins all the time: each round they are elsewhere, and their rings work,
+/* A program that keeps loading and unloading plugins. In each round they have other addresses, their rings work,
  * and calls that are made often are patched. */
 #include "raw.h"
 #include <dlfcn.h>

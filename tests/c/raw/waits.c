@@ -1,4 +1,4 @@
-/* Waiting on a ring's descriptor by every function that waits: it is readable exactly while completions are there. */
+/* Waits on a ring's descriptor by every function that waits. It is readable exactly while there are completions. */
 #include "raw.h"
 #include <poll.h>
 #include <sys/epoll.h>

@@ -1,5 +1,5 @@
-/* Stands for MemorySanitizer, whose function this program has: what memory it is told of, of what reads, receives and
- * liburing's functions fill, and no more. Of nothing natively. */
+/* Stands in for MemorySanitizer, whose function this program defines. It checks that reads, receives and liburing's
+ * functions report exactly the memory that they fill. Natively nothing is reported. */
 #include "../engine/engine.h"
 
 #define MOST 256

@@ -1,6 +1,7 @@
-/* What ThreadSanitizer is to say of data that one thread writes before it submits, and another reads when it has seen the
- * CQE: nothing. The first argument says how: "liburing", "inline" (the CQE is seen by liburing's inline functions alone),
- * "batch", "syscall", "instruction" or "aio". With "races" for the second the data is written after the submission, too. */
+/* ThreadSanitizer must report nothing about data that one thread writes before it submits, and that another reads
+ * after it has seen the CQE. The first argument names the interface: "liburing", "inline" (only liburing's inline
+ * functions see the CQE), "batch", "syscall", "instruction" or "aio". With "races" as the second, the data is
+ * written after the submission, too. */
 #include "../engine/engine.h"
 
 #include <linux/aio_abi.h>

@@ -1,6 +1,6 @@
-/* What sanitizers and tracers watch. The first argument says how the ring is used: "none", "liburing", or "instruction"; the
- * second what happens else: "leaks" memory, "asks" for leaks first, or "reads" a byte of the standard input at last. The
- * program has instructions of its own in any case, so they are trapped. */
+/* A program for sanitizers and tracers. The first argument says how the ring is used: "none", "liburing", or
+ * "instruction". The second names an additional action: "leaks" memory, "asks" for leaks first, or "reads" a byte
+ * of the standard input at the end. The program always has its own instructions, so they are trapped. */
 #include "../engine/engine.h"
 
 static char buffer[8];
