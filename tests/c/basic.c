@@ -40,7 +40,7 @@ static void reap(struct io_uring *ring, const char *what)
 	io_uring_cqe_seen(ring, cqe);
 }
 
-/* It says so in the SQ's flags; what hangs here hangs for good. */
+/* The poller sets a flag of the SQ when it sleeps. If it never does, this waits forever. */
 static void let_the_poller_sleep(struct io_uring *ring)
 {
 	while (!(IO_URING_READ_ONCE(*ring->sq.kflags) & IORING_SQ_NEED_WAKEUP))

@@ -163,7 +163,7 @@ static void linux_aio(void)
 	CHECK(syscall(SYS_io_destroy, context) == 0);
 }
 
-/* Ends what waits, and looks whether each request ends once. */
+/* Ends the requests that wait, and checks that each request ends once. */
 static void end_all(struct io_uring *ring)
 {
 	while (io_uring_sq_ready(ring)) {
@@ -181,7 +181,8 @@ static void end_all(struct io_uring *ring)
 		io_uring_prep_cancel64(sqe, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
 		named(sqe);
 		CHECK(answer(io_uring_submit(ring)) == 1);
-		/* What a worker has comes by itself. What is yet to be armed is cancelled the next time. */
+		/* A worker's requests end by themselves. Those that are still to be armed are cancelled the next
+		 * time. */
 		while (ended < prepared && wait_ms(ring, &cqe, 100) == 0)
 			reap(ring);
 		CHECK(prepared < sizeof(answered) - 1);

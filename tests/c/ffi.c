@@ -121,7 +121,7 @@ static void others(void)
 }
 
 #ifdef IO_URING_VERSION_MAJOR
-/* What the header gained after 2.3. */
+/* Functions that the header gained after 2.3. */
 static void newer(void)
 {
 #if !IO_URING_CHECK_VERSION(2, 15)

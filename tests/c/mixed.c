@@ -6,7 +6,7 @@
 
 #include <linux/aio_abi.h>
 
-/* How many entries are refused by which error. */
+/* The error that refuses a setup with this number of entries. */
 static const struct {
 	unsigned entries;
 	int error;
@@ -96,7 +96,7 @@ static long setup(unsigned entries, struct io_uring_params *params)
 	return syscall(SYS_io_uring_setup, entries, params);
 }
 
-/* Which refusals are served, by libc's syscall(). */
+/* The refusals after which anyring serves, by libc's syscall(). */
 static void refusals(void)
 {
 	struct io_uring_params good = {0}, bad = {.flags = 1u << 30};
@@ -363,7 +363,7 @@ static unsigned long status_of(const char *name)
 	return value;
 }
 
-/* As long as nothing is refused nothing is different: no handler, no filter, no thread, no descriptor. */
+/* As long as nothing is refused nothing changes: no handler, no filter, no thread, no descriptor. */
 static void untouched(void)
 {
 	struct io_uring ring;

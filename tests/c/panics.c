@@ -16,11 +16,11 @@
 #define BEYOND 256
 #define NEVER_S 1000
 #define FIFO_OPEN 40
-/* What the test takes for a skip. */
+/* The exit status that the test takes for a skip. */
 #define CANNOT 77
 #define PAGE 4096
 
-/* What is in flight on a ring, by user_data. */
+/* The requests in flight on a ring, by user_data. */
 enum {
 	READ_PIPE = 1,
 	POLL_PIPE,
@@ -144,7 +144,7 @@ static void set_up(struct subject *s, int number, int drains)
 	if (registered)
 		CHECK(io_uring_register_ring_fd(&s->ring) == 1);
 	if (at_one_of(" helper-start helper-tick helper-ring ")) {
-		/* Nothing but the helper is to look at it. */
+		/* Only the helper may check it. */
 		sqe = sqe_of(s);
 		io_uring_prep_read(sqe, s->pipes[0][0], s->buffers[0], 8, 0);
 		with(s, sqe, READ_PIPE, 0);
@@ -190,7 +190,7 @@ static void set_up(struct subject *s, int number, int drains)
 	CHECK(io_uring_cq_ready(&s->ring) == 0);
 }
 
-/* What a worker brings back to a ring that was closed meanwhile may have no CQE: nobody is there to see it. */
+/* A worker's result for a ring that was closed meanwhile may have no CQE: no thread is there to see it. */
 static int may_be_missing(struct subject *s, uint64_t user_data)
 {
 	return at("close-ring") && s == subjects && user_data == FIFO_OPEN;
@@ -336,7 +336,7 @@ static void trigger(struct subject *s)
 		}
 		CHECK(answer_of_submitting(s, io_uring_submit(&s->ring)) == -EIO);
 	} else if (at("left")) {
-		/* Two files of which the ring has the last descriptors are closed once nobody holds it. */
+		/* Two files whose last descriptors the ring has are closed once it is no longer in use. */
 		CHECK(io_uring_unregister_files(&s->ring) == -EIO);
 	} else if (at("finish")) {
 		CHECK(answer_of_submitting(s, submit_nops(s, 3, IOSQE_IO_LINK)) == -EIO);
@@ -500,7 +500,7 @@ static void trigger(struct subject *s)
 	} else if (at("close-ring") || at("teardown")) {
 		CHECK(close(s->fd) == 0);
 	} else {
-		/* From the environment: it struck already. */
+		/* The panic comes from the environment, and has happened already. */
 		CHECK(at("constructor") || at("helper-start"));
 	}
 }
@@ -616,8 +616,8 @@ static int count_threads(const char *name)
 	return count;
 }
 
-/* What the rings had and is not given back, if there is something. The helper has a poll set while it lives, the process one
- * eventfd for it. */
+/* Returns a resource of the rings that was not given back, if there is one. The helper has a poll set while it
+ * lives, the process one eventfd for it. */
 static const char *what_is_left(void)
 {
 	static char text[64];

@@ -76,7 +76,7 @@ static void read_often(const int ends[2])
 	}
 }
 
-/* Of two bytes the program reads one: the other is for the next poll, though it is no event. */
+/* The program reads one byte of two. The next poll must find the other, although it causes no event. */
 static void leave_a_byte(const int ends[2])
 {
 	struct iocb request = poll_of(ends[0]);
@@ -201,7 +201,7 @@ static void polls_ask_nothing(void)
 	poll_often(ends);
 }
 
-/* What a liburing closes that is loaded later, perhaps past the wrappers, are rings' descriptors. */
+/* A liburing that is loaded later may close descriptors past the wrappers. It closes only rings. */
 static void polls_ask_nothing_beside_liburing(void)
 {
 	CHECK(!dlsym(RTLD_DEFAULT, "io_uring_queue_init") || getenv("LD_PRELOAD"));

@@ -197,7 +197,7 @@ static void without_handlers(void (*what)(void))
 
 static void use_bad_pointers(void)
 {
-	/* What the engine itself copies. */
+	/* The engine copies these arguments itself. */
 	io_uring_prep_openat(next_sqe(&ring), AT_FDCWD, (char *)16, O_RDONLY, 0);
 	submit(&ring, 1);
 	expect(&ring, 0, -EFAULT);

@@ -13,7 +13,7 @@ struct full {
 	int eventfd;
 };
 
-/* Of liburing 2.4. */
+/* Constants of liburing 2.4. */
 #define PBUF_RING_MMAP 1
 #define OFF_PBUF_RING 0x80000000ULL
 #define BUFFERS_BYTES (8 * sizeof(struct io_uring_buf))
@@ -52,7 +52,7 @@ static void empty(struct full *full)
 	CHECK(close(full->eventfd) == 0);
 }
 
-/* How many descriptors of this process name something with `part` in it. */
+/* Counts the descriptors of this process whose target has `part` in its name. */
 static int holds(const char *part)
 {
 	DIR *entries = opendir("/proc/self/fd");
@@ -131,7 +131,7 @@ static void child_leaves(unsigned flags, int by_close)
 	empty(&other);
 }
 
-/* It has no ring memory either, and nothing to do for that. */
+/* The child has no ring memory either, and need do nothing for that. */
 static void child_is_kept_from_rings(void)
 {
 	struct io_uring ring;
@@ -245,7 +245,7 @@ static void scribble(unsigned seed, atomic_int *times)
 			if (areas[i].from <= (unsigned long)times && (unsigned long)times < areas[i].to)
 				continue;
 			unsigned *words = (unsigned *)areas[i].from;
-			/* What means something is mostly at the beginning. */
+			/* Most words with a meaning are at the beginning. */
 			unsigned range = rand_r(&seed) % 2 ? 256 : (areas[i].to - areas[i].from) / 4;
 			unsigned index = rand_r(&seed) % range, word = rand_r(&seed);
 

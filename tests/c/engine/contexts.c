@@ -135,7 +135,7 @@ static void run(void)
 	}
 }
 
-/* What was waited for on them is over, so the rings leave nothing. */
+/* All waits on the rings have ended, so the rings leave nothing behind. */
 static void runs(void)
 {
 	struct holdings before, now;

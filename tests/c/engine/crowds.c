@@ -130,7 +130,7 @@ static void *wait_in_a_crowd(void *unused)
 		struct io_uring_cqe *cqe;
 		int leave;
 
-		/* As a system call: liburing's waits are for one thread at a time. */
+		/* A system call, because liburing's waits are for one thread at a time. */
 		CHECK(syscall(__NR_io_uring_enter, shared.ring_fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) >= 0);
 		CHECK(pthread_mutex_lock(&cq_mutex) == 0);
 		leave = all_done;

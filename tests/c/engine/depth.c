@@ -17,7 +17,7 @@ static aio_context_t context;
 static char bytes[4096];
 static int ends[2], file, epoll, sockets[2];
 
-/* How far below this function's frame `call` writes. */
+/* Returns the distance of the lowest byte that `call` writes below this function's frame. */
 static __attribute__((noinline)) long depth_of(void (*call)(void))
 {
 	volatile uint64_t *top, *at;
@@ -277,7 +277,7 @@ static const struct test calls[] = {
 	{"exit", exits},
 };
 
-/* What the kernel puts on the stack for the signal that a trap is comes on top. */
+/* A trap's signal adds the frame that the kernel puts on the stack. */
 static const struct test traps[] = {
 	{"setup by instruction", setup},
 	{"enter by instruction", enter_by_instruction},

@@ -27,7 +27,7 @@ static void make_ring(void)
 		hide_proc();
 }
 
-/* Makes a process that is to end by `leave`, with `status`, and whether it runs what atexit(3) was told. */
+/* Makes a process that ends by `leave`, and checks its status, and whether functions of atexit(3) run. */
 static void ends(void (*leave)(void), int status, int at_exit, int patience_ms)
 {
 	pid_t child;
@@ -64,7 +64,7 @@ static void by_pthread_exit(void)
 	ends(leave_by_pthread_exit, 0, 1, SOON_MS);
 }
 
-/* What follows, where /proc is hidden once the READ waits. */
+/* The following cases, with /proc hidden once the READ waits. */
 static void without_proc(void)
 {
 	pid_t child = fork();
@@ -128,7 +128,7 @@ static void *exits_later(void *unused)
 	return unused;
 }
 
-/* The thread that the process began with leaves by `leader`, and another one by exit(2) behind it. */
+/* The first thread leaves by `leader`, and then another one by exit(2). */
 static void leave_both(int by_exit)
 {
 	pthread_t other;
@@ -172,7 +172,7 @@ static void by_exit_behind_pthread_exit_without_proc(void)
 	by_exit_behind_pthread_exit();
 }
 
-/* What epoll_ctl(2) is told is read from the program's memory, which the first thread has no more. */
+/* epoll_ctl(2) reads the event from the program's memory, which the first thread no longer has. */
 static void *watches(void *unused)
 {
 	struct epoll_event event = {.events = EPOLLIN};

@@ -8,7 +8,7 @@
 
 extern char **environ;
 
-/* As setproctitle does, which takes the room of all the strings. */
+/* As setproctitle does, which uses the memory of all the strings. */
 static void write_over_environment(void)
 {
 	for (char **variable = environ; *variable; variable++)

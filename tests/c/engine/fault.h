@@ -15,7 +15,7 @@ static inline void open_faults(void)
 	CHECK(ioctl(faults, UFFDIO_API, &api) == 0);
 }
 
-/* A page that nobody has touched: who does sleeps until the fault is answered. */
+/* Makes a page that no thread has touched. A thread that touches it sleeps until the fault is answered. */
 static inline void make_page(void)
 {
 	struct uffdio_register range = {.mode = UFFDIO_REGISTER_MODE_MISSING};

@@ -23,7 +23,7 @@ static void block_all(sigset_t *old)
 	CHECK(pthread_sigmask(SIG_SETMASK, &all, old) == 0);
 }
 
-/* What is blocked stays so for the program: sent to itself it waits. */
+/* A blocked signal stays blocked for the program: one that it sends to itself stays pending. */
 static void expect_blocked(void)
 {
 	sigset_t now, pending;
@@ -55,7 +55,7 @@ static void run_thread(void *(*body)(void *))
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* As a program that leaves signals to a thread of their own: its threads begin with all blocked, before the first ring. */
+/* As in a program with a thread for signals: its threads begin with all signals blocked, before the first ring. */
 static void blocked_before_the_first_ring(void)
 {
 	pthread_t thread;
@@ -155,7 +155,7 @@ static void handled_unseen(void)
 	expect_efault();
 }
 
-/* A first look at the ring in a handler, by a thread that blocked the faults before the first ring. */
+/* Enters the ring for the first time in a handler, on a thread that blocked the faults before the first ring. */
 static void expect_efault_in_handler(int signal)
 {
 	(void)signal;

@@ -110,8 +110,8 @@ static void replace(struct io_uring *ring, int file)
 	CHECK(answer(io_uring_register_files_update(ring, 0, &file, 1)) == 1);
 }
 
-/* One slot holds a pipe, another pipe and a file in turn. Nothing that was learned of one is true of the next, though
- * whoever serves the ring may give them the same number. */
+/* One slot holds a pipe, another pipe and a file in turn. Nothing cached about one is true of the next, although
+ * the engine may give them the same number. */
 static void a_slot_holds_one_file_after_the_other(void)
 {
 	char name[] = "replaced-XXXXXX";

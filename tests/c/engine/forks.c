@@ -132,7 +132,7 @@ static void nops(struct io_uring *shared, int count)
 	}
 }
 
-/* Parent, child and grandchild submit to one ring in turn: each goes on in the SQ where the last one stopped. */
+/* Parent, child and grandchild submit to one ring in turn: each continues in the SQ where the last one stopped. */
 static void three_generations_take_turns(void)
 {
 	struct io_uring *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -232,7 +232,7 @@ static void vfork_child_closes_everything_and_execs(void)
 	expect(&ring, 1, 4);
 }
 
-/* What a thread registered it gives back when it ends; in a child, this one has nothing to give back. */
+/* A thread that ends gives back its registrations. In a child, this thread has none to give back. */
 static void a_child_exits_whose_thread_registered_the_ring(void)
 {
 	pthread_t thread;
@@ -321,7 +321,8 @@ static void a_child_of_a_child_borrows_its_memory(void)
 	finish_read();
 }
 
-/* The same from the start of the program, where the kernel wipes no pages of a child (MADV_WIPEONFORK, which gVisor lacks). */
+/* Runs the case from the start of a program in which the kernel wipes no pages of a child (no MADV_WIPEONFORK, as
+ * in gVisor). */
 static void without_wiped_pages(const char *name)
 {
 	struct sock_filter code[] = {

@@ -52,8 +52,8 @@ static long take_nops(void)
 	return taken;
 }
 
-/* The handler submits while its thread is in enter for the same ring, and only there, since liburing's own state is
- * changed with the signal blocked. Each SQE is consumed once, whoever published it. */
+/* The handler submits while its thread is in enter for the same ring, and only there, since liburing's own state
+ * changes with the signal blocked. Each SQE is consumed once, whichever of the two published it. */
 static void submit_with(void (*install)(void (*handler)(int)))
 {
 	long taken = 0;
@@ -335,7 +335,7 @@ static void jump_while_waiting(int signal)
 	siglongjmp(before_the_wait, 1);
 }
 
-/* A jump leaves a wait behind a handler's that is over, or two waits at once. */
+/* A jump leaves a wait after a handler has ended its own, or it leaves two waits at once. */
 static void jumps_over_waits(void (*handler)(int))
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_NODEFER};

@@ -23,8 +23,8 @@ static inline int entries_of(const char *directory)
 	return count;
 }
 
-/* The kernel frees a native ring's pages behind the program's back, and they are none of its mappings: only what the
- * process itself has mapped is counted. */
+/* Counts only memory that the process itself has mapped. The kernel frees a native ring's pages later, and they are
+ * none of its mappings. */
 static inline struct holdings look(void)
 {
 	struct holdings now = {entries_of("/proc/self/fd"), entries_of("/proc/self/task"), 0, 0, 0};

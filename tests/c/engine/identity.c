@@ -90,7 +90,7 @@ static void bind_socket(const char *path)
 	expect(&ring, 6, 0);
 }
 
-/* What comes of asking for an attribute that no file has. */
+/* Returns the result of reading an attribute that no file has. */
 static int attribute_of(const char *path)
 {
 	struct io_uring_sqe *sqe = next_sqe(&ring);
@@ -133,7 +133,7 @@ static void directory_and_umask_are_the_submitters(void)
 
 static atomic_int submitted, stop;
 
-/* A READ that waits, and behind it what depends on who makes it. */
+/* A READ that waits, and after it a request that depends on the caller's identity. */
 static void submit_behind_a_read(unsigned read_flags, unsigned flags)
 {
 	struct io_uring_sqe *sqe;
@@ -266,7 +266,7 @@ static void *connect_as_nobody(void *unused)
 	return unused;
 }
 
-/* The path is looked up, and the peer is told who connects, as the submitter is. */
+/* The path is looked up, and the peer sees the caller's credentials, with the submitter's identity. */
 static void a_connection_is_the_submitters(void)
 {
 	struct sockaddr_un address = {AF_UNIX, "below/socket"};

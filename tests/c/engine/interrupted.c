@@ -30,8 +30,8 @@ static void on_alarm(int signal)
 	errno = saved;
 }
 
-/* Makes a call into which, or shortly before which, an alarm comes after that time. One that does not come is made up for
- * behind the call. */
+/* Makes a call that an alarm interrupts, or precedes shortly, after that time. If the alarm has not come by the end
+ * of the call, the handler's work is done then. */
 static long interrupted_after(long us, long (*call)(void))
 {
 	struct itimerval timer = {{0, 0}, {0, us}}, off = {{0, 0}, {0, 0}};
@@ -307,7 +307,7 @@ static void fork_in_handler(void)
 		read_with_an_own_ring();
 }
 
-/* The child goes on where its parent was interrupted, and has rings of its own. */
+/* The child continues where its parent was interrupted, and has rings of its own. */
 static void round_of_forks(long us)
 {
 	prepare_nops(NOPS);
@@ -448,7 +448,8 @@ static void destroy(void)
 	CHECK(syscall(SYS_io_destroy, context) == 0);
 }
 
-/* The kernel does not tell how far it was: so many rounds, with the alarm at every time that the call may take. */
+/* The kernel does not report how far it was. So there are many rounds, with the alarm at every time that the call
+ * may take. */
 static void io_submits(void)
 {
 	static struct io_event events[CONTEXT_REQUESTS + 1];

@@ -152,7 +152,7 @@ static void others_wait(void)
 	}
 }
 
-/* So do those that only look. */
+/* The ring also works for threads that only poll the CQ. */
 static void others_look(void)
 {
 	pthread_t thread = begin(NULL);
@@ -165,7 +165,7 @@ static void others_look(void)
 	end(thread);
 }
 
-/* The thread itself comes back to the ring, and others wait behind it. */
+/* The thread itself returns to the ring, and others wait after it. */
 static void it_comes_back(void)
 {
 	pthread_t thread = begin(&ring);

@@ -8,13 +8,13 @@
 
 
 #define RINGS 1000
-/* What all rounds together may leave beyond the first: libc keeps the stacks, two mappings each, of as many threads as
- * happened to run at once. Anything that each ring left, or each of one kind, would be more. */
+/* Resources that all rounds together may leave beyond the first. libc caches stacks, two mappings each, for as many
+ * threads as happened to run at once. Anything left by each ring, or by each of one kind, would be more. */
 #define FEW 40
 #define FEW_KIB 16384
 /* Less than the 5 s after which a worker without work ends where rings are left, and enough on a busy machine. */
 #define SOON_MS 4000
-/* What becomes of the kernel's own pollers and workers is its business: they may take longer on a busy machine. */
+/* The kernel's own pollers and workers may take longer to end on a busy machine. */
 #define NATIVELY_MS 10000
 
 static int as_before(struct holdings before, struct holdings after_first, struct holdings now)

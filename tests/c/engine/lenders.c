@@ -39,7 +39,7 @@ static int blocks(int signal)
 	return sigismember(&set, signal);
 }
 
-/* What such a child does to itself. */
+/* Changes that such a child makes for itself. */
 static int change(void *unused)
 {
 	sigset_t set;

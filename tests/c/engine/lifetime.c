@@ -6,7 +6,7 @@
 
 #define CLOSES 20000
 #define RINGS 200
-/* What may still be there after RINGS rings: the last one, until its number is used again. */
+/* Resources that may remain after RINGS rings: those of the last one, until its number is used again. */
 #define FEW 10
 
 static char buffer[8];
@@ -29,7 +29,7 @@ static void *close_through_a_ring(void *unused)
 	return unused;
 }
 
-/* A CLOSE may end a ring, so it looks at others than its own: threads that do so in different rings must not wait
+/* A CLOSE may end a ring, so it locks other rings than its own. Threads that do so in different rings must not wait
  * for one another. */
 static void threads_close_through_rings_of_their_own(void)
 {
@@ -72,7 +72,7 @@ static void by_syscall(struct io_uring *ring)
 	unmap(ring);
 }
 
-/* As an instruction of the program's own, which no wrapper of the library sees. */
+/* Closes by the program's own instruction, which no wrapper of the library sees. */
 static void by_instruction(struct io_uring *ring)
 {
 	CHECK(raw6(SYS_close, ring->ring_fd, 0, 0, 0, 0, 0) == 0);
@@ -89,8 +89,8 @@ static void by_dropping_a_duplicate(struct io_uring *ring)
 	CHECK(close(duplicate) == 0);
 }
 
-/* Ends RINGS rings with a READ pending in each, and looks whether anything of them is left. Every fourth gets the time
- * to be known to everything that watches pending requests. */
+/* Ends RINGS rings with a READ pending in each, and checks that nothing of them is left. Every fourth waits until
+ * everything that watches pending requests knows it. */
 static void leaves_nothing(void (*end)(struct io_uring *), int with_drain)
 {
 	struct holdings before = {0}, after;
@@ -225,7 +225,7 @@ static void a_duplicate_keeps_level_readiness(void)
 	}
 }
 
-/* The same where the duplicate was only ever used to enter. */
+/* As above, but the duplicate was only ever used to enter. */
 static void an_entered_duplicate_keeps_level_readiness(void)
 {
 	struct io_uring ring;

@@ -38,7 +38,7 @@ static void begin(void)
 		CHECK(setresgid(OWN_USER, OWN_USER, OWN_USER) == 0 && setresuid(OWN_USER, OWN_USER, OWN_USER) == 0);
 }
 
-/* At most so many threads of all its processes, from now on; 0: as many as it likes. */
+/* Limits the threads of all processes of the group from now on; 0: no limit. */
 static void limit_threads(int most)
 {
 	char value[16] = "max";
@@ -108,7 +108,7 @@ static void expect_by_worker(struct io_uring *of, struct io_uring_sqe *sqe, int 
 	CHECK(answer(result) == expected);
 }
 
-/* What takes a worker: each is made, and has its result. */
+/* Requests that need a worker: each is made, and has its result. */
 static void make_all(struct io_uring *of)
 {
 	static struct statx status;
@@ -140,7 +140,7 @@ static void make_all(struct io_uring *of)
 	sqe = next_sqe(of);
 	io_uring_prep_splice(sqe, ends[0], -1, others[1], -1, 3, 0);
 	expect_by_worker(of, sqe, 3);
-	/* What can be polled keeps nobody, though nothing is there yet. */
+	/* A file that can be polled blocks no thread, although it has no data yet. */
 	sqe = prepare_read(of, ends[0], bytes, sizeof(bytes), 8);
 	sqe->flags |= IOSQE_ASYNC;
 	submit(of, 1);
@@ -171,7 +171,7 @@ static void wake_sleeper(struct io_uring *of, uint64_t user_data)
 	CHECK(munmap(page, 4096) == 0);
 }
 
-/* Such a call keeps nobody once there may be threads again. */
+/* Such a call blocks no other once there may be threads again. */
 static void a_worker_sleeps(struct io_uring *of)
 {
 	submit_sleeper(of, 9);
@@ -210,8 +210,8 @@ static void alone(void)
 	expect(&other, 1, 0);
 }
 
-/* The one thread that there may be besides the program's sleeps in a call. What is behind it waits, and is made once there may
- * be another. */
+/* The limit permits one thread besides the program's, which sleeps in a call. A later request waits, and is made
+ * once there may be another thread. */
 static void behind_a_sleeper(void)
 {
 	const unsigned flags[] = {0, DEFERRED};
@@ -236,8 +236,8 @@ static void behind_a_sleeper(void)
 	}
 }
 
-/* As PostgreSQL does: rings that are made before processes are forked, and entered by another than waits. There are as many
- * threads as there are processes. */
+/* As PostgreSQL does: rings are made before processes are forked, and one process enters while another waits. There
+ * are as many threads as processes. */
 static void family(void)
 {
 	struct io_uring rings[CHILDREN];
@@ -289,8 +289,8 @@ static void family(void)
 
 static _Atomic int asleep_at_last;
 
-/* How often the scheduler has taken a CPU from or given one to the threads but this one. A thread that spins is stopped again
- * and again below a quota; one that sleeps is not. */
+/* Counts how often the scheduler has switched threads other than this one. Below a quota a spinning thread is
+ * stopped again and again; a sleeping one is not. */
 static unsigned long switches(void)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -348,7 +348,7 @@ static void *wait_in_enter(void *of)
 	return of;
 }
 
-/* Of each kind of wait one: none takes CPU time while there is nothing. */
+/* One wait of each kind: none takes CPU time while nothing happens. */
 static void quiet(void)
 {
 	struct io_uring_params polled = {.flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 1};
@@ -385,7 +385,7 @@ static void quiet(void)
 		}
 		CHECK(pthread_create(&waiters[i].thread, NULL, wait_in_enter, &waiters[i]) == 0);
 	}
-	/* The program only looks at the CQ; it watches the ring by epoll; a thread polls the SQ, idle; a worker sleeps. */
+	/* The program polls the CQ; it watches the ring by epoll; an idle thread polls the SQ; a worker sleeps. */
 	init_ring(&looked_at, 8, 0);
 	submit_read(&looked_at, ends[0], bytes, 1, 1);
 	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, looked_at.ring_fd, &readable) == 0);
@@ -478,7 +478,7 @@ static void large_buffers(void)
 	CHECK(answer(result) > 0 || result == -EFAULT || result == -ENOMEM);
 }
 
-/* Each ends by itself, with an error that it is told, or as the kernel's killer ends whoever takes too much. */
+/* Each ends by itself with an error, or the kernel's OOM killer ends it. */
 static void little_memory(void)
 {
 	void (*const greedy[])(void) = {rings_without_end, completions_without_end, polls_without_end, large_buffers};

@@ -8,7 +8,7 @@
 #include <netinet/in.h>
 #include <time.h>
 
-/* What is held, and resident memory of the process and of the machine's kernel. */
+/* The resources held, and the resident memory of the process and of the machine's kernel. */
 struct amount {
 	struct holdings held;
 	long resident_kib, kernel_kib;

@@ -40,8 +40,8 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* How late the completions of one kind came. That none of the later ones came within a period would mean that the helper
- * waits for the program each time, which it knows not to come. */
+/* Checks how late the completions of one kind came. If none of the later ones came within a period, the helper
+ * would wait each time for a program that it knows to stay away. */
 static void check_late(long *late_ns)
 {
 	long *later_ns = late_ns + FIRST;
@@ -113,7 +113,7 @@ static void an_earlier_timeout(void)
 	}
 }
 
-/* Read by a worker; the read that is linked to it then waits, and nobody has called on its behalf. */
+/* A worker makes the first read; then the linked read waits, and no thread enters for it. */
 static void a_worker(void)
 {
 	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -136,7 +136,8 @@ static void a_worker(void)
 	check_late(late_ns);
 }
 
-/* Looks, waits in enter, and looks again; and each time without coming back what was pending when the wait ended. */
+/* Polls the CQ, waits in enter, and polls again. After each wait the program stays away from requests that were
+ * still pending. */
 static void in_turns(void)
 {
 	struct __kernel_timespec short_time = {0, 500000};
@@ -244,8 +245,9 @@ static void poll_eventfd(int fd, uint64_t user_data)
 	sqe->user_data = user_data;
 }
 
-/* Asks to wait for what the helper has posted while the program stayed away. The program has come back: what is pending is its
- * own again for a period. Were the helper to go on, every event would wake it, and it would be there first for good. */
+/* Asks to wait for CQEs that the helper has posted while the program stayed away. The program has come back, so for
+ * a period it handles pending requests itself. If the helper continued, every event would wake it, and it would
+ * always come first. */
 static void waiting_again(void)
 {
 	int fds[2] = {eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC)}, at_once = 0;
@@ -316,7 +318,7 @@ static void on_broken(int signal)
 	broken_in = syscall(__NR_gettid);
 }
 
-/* A WRITE whose reader goes while the program only looks raises SIGPIPE in the thread that submitted it. */
+/* A WRITE whose reader goes while the program only polls the CQ raises SIGPIPE in the submitting thread. */
 static void break_write(int reader, int writer)
 {
 	struct sigaction action = {.sa_handler = on_broken};

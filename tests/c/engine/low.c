@@ -66,7 +66,7 @@ static void below_a_low_limit(int ready[2])
 	mine(0);
 }
 
-/* Where no other number is left. */
+/* Leaves no other number free. */
 static void fill_the_table(void)
 {
 	int last = -1, fd;
@@ -98,7 +98,7 @@ static void traced(void)
 	use_a_ring(ready);
 	CHECK(close(1) == 0 && syscall(SYS_close, 2) == 0);
 	use_a_ring(ready);
-	/* What was free is free again. */
+	/* Numbers that were free are free again. */
 	CHECK(close(2) == -1 && errno == EBADF);
 	mine(1);
 	null = open("/dev/null", O_RDWR);

@@ -11,7 +11,7 @@ static char buffers[16][64];
 static int pipes[2], file, direct;
 static char *pages;
 
-/* A ring as liburing knows it, or one in memory of our own (NO_MMAP), of which there is the number only. */
+/* A ring of liburing's, or one in our own memory (NO_MMAP), which has only a descriptor. */
 struct made {
 	struct io_uring ring;
 	void *own;
@@ -78,7 +78,7 @@ static void open_direct(void)
 		CHECK(write(direct, pages, DIRECT_BYTES) == DIRECT_BYTES && fsync(direct) == 0);
 }
 
-/* What is in flight when the ring ends: by the device, armed, timed, chained, drained, on a worker. */
+/* The requests in flight when the ring ends: on the device, armed, timed, chained, drained, on a worker. */
 static void leave_in_flight(struct io_uring *ring, int round)
 {
 	static struct __kernel_timespec long_time = {3600, 0};

@@ -50,7 +50,7 @@ static void use_a_worker(int signal)
 
 	(void)signal;
 	read_by_worker(&ring, 1);
-	/* What is left behind is for the helper. */
+	/* The helper frees the rest. */
 	prepare_read(&ring, pipes[0], &byte, 1, 2);
 	submit(&ring, 1);
 	CHECK(write(pipes[1], "x", 1) == 1);
@@ -99,7 +99,7 @@ static void register_ring(int signal)
 	expect(&ring, 1, 0);
 }
 
-/* What a thread has registered it gives back when it ends: nor is malloc asked for that. */
+/* A thread that ends gives back its registrations, without a call of malloc. */
 static void a_handler_that_interrupts_malloc_registers_a_ring(void)
 {
 	init_ring(&ring, 8, 0);
@@ -130,7 +130,7 @@ static void a_child_never_asks_malloc(void)
 	CHECK(status == 0);
 }
 
-/* Nor for a thread, which such a child of several goes on without. */
+/* Nor is malloc called for a thread, which such a child of several continues without. */
 static void a_child_of_threads_never_asks_malloc(void)
 {
 	struct io_uring_params params = {0};

@@ -18,7 +18,7 @@ static void begin(void)
 	init_ring(&ring, 64, 0);
 }
 
-/* A READ is armed, a timeout runs, and nobody has been in enter for a while. */
+/* A READ is armed, a timeout runs, and no thread has been in enter for a while. */
 static void stay_away_with_requests(void)
 {
 	static struct __kernel_timespec long_time = {3600, 0};
@@ -29,8 +29,8 @@ static void stay_away_with_requests(void)
 	wait_others_asleep(0);
 }
 
-/* What completes in the submitting call, and what the program itself waits for, takes no thread. A second one makes
- * unshare(CLONE_NEWUSER) fail, for one. */
+/* Requests that complete in the submitting call, or that the program itself waits for, take no thread. A second
+ * thread would make unshare(CLONE_NEWUSER) fail, for one. */
 static void threads_are_made_when_needed(void)
 {
 	int zero = open("/dev/zero", O_RDONLY), threads = entries_of("/proc/self/task");
@@ -252,7 +252,7 @@ static void losing_to_another_reader(int in, int out)
 		won++;
 	}
 	CHECK(won + taken_elsewhere == ROUNDS);
-	/* What still waits, here and there, ends with the writer. */
+	/* The requests that still wait, here and there, end with the writer. */
 	CHECK(close(out) == 0);
 	if (pending)
 		expect(&ring, 1, 0);
@@ -278,7 +278,7 @@ static void a_faster_reader_of_a_fifo(void)
 	losing_to_another_reader(in, out);
 }
 
-/* A mask that cannot be read is the kernel's to refuse, and nobody's to read. */
+/* The kernel refuses a mask that cannot be read; the engine must not read it. */
 static void bad_masks_are_refused(void)
 {
 	const sigset_t *nowhere = (const sigset_t *)8;

@@ -11,7 +11,7 @@ enum { ENTRIES = 256, MANY = 100000, MIB = 1 << 20 };
 
 static struct rlimit unlimited;
 
-/* From now on the program can map so many bytes more. */
+/* Lets the program map only this many more bytes from now on. */
 static void limit(long bytes)
 {
 	unsigned long pages;
@@ -40,7 +40,7 @@ static unsigned submit_some(struct io_uring *ring)
 	return result < 0 ? 0 : result;
 }
 
-/* Takes CQEs until there have been so many. Each has one of these results. */
+/* Reaps `count` CQEs. Each has one of these results. */
 static void collect(struct io_uring *ring, unsigned long count, int result, int other)
 {
 	while (count) {
@@ -55,7 +55,7 @@ static void collect(struct io_uring *ring, unsigned long count, int result, int 
 	CHECK(!io_uring_cq_ready(ring));
 }
 
-/* The ring takes a request as ever, behind what was left in its SQ. */
+/* The ring takes a request as before, after the rest of its SQ. */
 static void works(struct io_uring *ring)
 {
 	struct io_uring_sqe *sqe;
@@ -172,7 +172,7 @@ static void submits_timeouts(void)
 	limit(MIB);
 	unsigned long taken = submit_many(&ring, prepare_timeout, 0, MANY / 4);
 	unlimit();
-	/* What was left in the SQ is submitted before the cancel. */
+	/* The rest of the SQ is submitted before the cancel. */
 	unsigned left = io_uring_sq_ready(&ring);
 	struct io_uring_sqe *sqe;
 	while (!(sqe = io_uring_get_sqe(&ring)))

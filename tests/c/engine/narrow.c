@@ -38,7 +38,7 @@ static void on_alarm(void (*handler)(int), long first_us, long interval_us)
 	CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
-/* As large as that of each thread of a program in Rust, and nothing below it. */
+/* As large as the alternate stack of each thread of a Rust program, with an inaccessible page below. */
 static void use_small_alternate_stack(void)
 {
 	char *memory = mmap(NULL, 4 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -81,7 +81,7 @@ static long used_pages(void)
 	return pages;
 }
 
-/* Nobody has room for another stack on which to make a call: the child goes on with what its parent had. */
+/* No room is left for another stack to make a call on: the child continues with its parent's. */
 static void trap_without_memory(void)
 {
 	struct rlimit limit;

@@ -151,7 +151,7 @@ static void every_message_wakes_edge_epoll(void)
 	every_message_wakes(EPOLLET);
 }
 
-/* What is registered as an eventfd is one, where nothing says what a number names. */
+/* Only an eventfd can be registered as one, even if nothing shows what a number names. */
 static void only_eventfds_without_proc(void)
 {
 	int event = eventfd(3, 0), others[] = {epoll_create1(0), timerfd_create(CLOCK_MONOTONIC, 0), open("/dev/null", O_RDWR)};

@@ -326,7 +326,7 @@ static void *makes_requests(void *end)
 	return NULL;
 }
 
-/* How many numbers name that pipe that the program has not given it. */
+/* Counts the numbers of that pipe that the program did not give it. */
 static int numbers_of_busy_pipe(void)
 {
 	struct stat pipe, other;
@@ -338,7 +338,7 @@ static int numbers_of_busy_pipe(void)
 	return count;
 }
 
-/* The same of children that are forked while such a number is about to be had, or to be given back. */
+/* Checks children that are forked while the engine is about to open, or to close, such a number. */
 static void children_have_no_files_of_requests(pid_t (*forks)(void))
 {
 	atomic_int end = 0;

@@ -246,7 +246,7 @@ static void *need_a_worker_and_spin(void *unused)
 	return unused;
 }
 
-/* Who needs a worker first leaves none to others that only runs where that one does. */
+/* The worker that a thread needs first serves other threads, too. It must not be confined to that thread's CPU. */
 static void a_worker_is_the_process_s(void)
 {
 	uint64_t begun_ns;

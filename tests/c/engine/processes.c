@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-/* What a second is promised for, with room for a machine that is busy with other things. */
+/* The limit for events that docs promise within a second, with room for a busy machine. */
 #define SOON_MS 5000
 #define BLOCK 4096
 #define BLOCKS 256
@@ -132,7 +132,7 @@ static void submit_nops(struct crowd *crowd, unsigned who)
 	}
 }
 
-/* Each NOP of each process completes once, whoever takes the SQE. */
+/* Each NOP of each process completes once, whichever process takes the SQE. */
 static void submit_at_once(void)
 {
 	struct crowd *crowd = shared_memory(sizeof(*crowd));
@@ -297,7 +297,7 @@ static void owner_exited(void)
 	collect_from(false);
 }
 
-/* Of a process that need not be a child: its requests have been cancelled by then, natively. */
+/* Waits for the end of a process that need not be a child. Natively its requests have been cancelled by then. */
 static void wait_until_dead(pid_t process)
 {
 	struct pollfd dead = {.fd = (int)syscall(SYS_pidfd_open, process, 0), .events = POLLIN};
@@ -307,7 +307,8 @@ static void wait_until_dead(pid_t process)
 	close(dead.fd);
 }
 
-/* The same with the waiter asleep in enter when the owner dies; perhaps since before the ring was known to be shared. */
+/* As above, with the waiter asleep in enter when the owner dies, perhaps since before the ring was known to be
+ * shared. */
 static void killed_during_the_wait(bool child_comes_late)
 {
 	struct pair *pair = make_pair();
@@ -380,7 +381,7 @@ static void others_posts_wake(void)
 		write_all(pair->started[1], "s");
 		expect(&pair->ring, 1000 + i, 0);
 	}
-	/* Without wakes each round takes the time after which a waiter looks by itself. */
+	/* Without wake-ups each round would take the time after which a waiter checks by itself. */
 	CHECK(now_ms() - begin < ROUNDS * 20);
 	write_all(answers[1], "a");
 	wait_for_child(child);
@@ -390,8 +391,8 @@ static void others_posts_wake(void)
 
 #define READS_AT_MOST 4096
 
-/* A child is killed anywhere, often in the middle of a submission or a post: its reads that were submitted for sure end
- * once each, and the ring goes on. */
+/* A child is killed anywhere, often in the middle of a submission or a post. Its reads that were surely submitted
+ * end once each, and the ring still works. */
 static void killed_anywhere(void)
 {
 	struct io_uring *ring = shared_memory(sizeof(*ring));
@@ -426,7 +427,7 @@ static void killed_anywhere(void)
 		usleep(200 + random() % 3000);
 		CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 		let_it_run(pipes[1]);
-		/* What the child prepared and did not submit is made harmless. */
+		/* Requests that the child prepared and did not submit become NOPs. */
 		for (unsigned i = 0; i < *ring->sq.kring_entries; i++) {
 			io_uring_prep_nop(&ring->sq.sqes[i]);
 			ring->sq.sqes[i].user_data = 0;

@@ -203,7 +203,7 @@ static void stay_away(void)
 
 static unsigned behind_flags, read_flags;
 
-/* A READ that waits, and behind it a WRITE. */
+/* A READ that waits, and after it a WRITE. */
 static void submit_behind_a_read(void)
 {
 	struct io_uring_sqe *sqe;
@@ -314,7 +314,7 @@ static void a_polling_thread_is_the_makers(void)
 
 static int sockets[2];
 
-/* A pair of which the second end tells who sends, full of root's messages. */
+/* A socket pair, full of root's messages, whose second end reports the sender's credentials. */
 static void fill_socket(void)
 {
 	static char many[4096];
@@ -441,7 +441,7 @@ static void messages_are_the_submitters(void)
 	end();
 }
 
-/* What is made by a socket that had to wait belongs to the submitter. */
+/* A socket that an accept made after a wait belongs to the submitter. */
 static int listener;
 
 static void *accept_as_nobody(void *unused)

@@ -50,7 +50,7 @@ static void use_rings_and_the_rest(void)
 		init_ring(&rings[i], 8, 0);
 		use_ring(&rings[i]);
 	}
-	/* What they do not take is the program's. */
+	/* The program may use what the rings do not take. */
 	CHECK(mmap(NULL, REST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
 	for (int i = 0; i < MANY_RINGS; i++)
 		io_uring_queue_exit(&rings[i]);
@@ -103,7 +103,7 @@ static void on_signal(int signal)
 	(void)signal;
 }
 
-/* As a sandbox has it: no more descriptors for good. */
+/* As in a sandbox: no more descriptors from now on. */
 static void no_numbers(void)
 {
 	struct __kernel_timespec briefly = {.tv_nsec = 1000000}, long_enough = {.tv_sec = LONG_MS / 1000};
@@ -136,7 +136,7 @@ static void no_numbers(void)
 	CHECK(pthread_join(writer, NULL) == 0);
 	submit_read(&ring, ends[0], bytes, 3, 2);
 	expect_result(&ring, 2, 3);
-	/* A TIMEOUT behind a READ that waits on, and a signal that ends a wait. */
+	/* A TIMEOUT while a READ still waits, and a signal that ends a wait. */
 	submit_read(&ring, ends[0], bytes, 3, 3);
 	io_uring_prep_timeout(next_sqe(&ring), &briefly, 0, 0);
 	submit(&ring, 1);
@@ -155,7 +155,7 @@ static void fill_table(void)
 	CHECK(errno == EMFILE);
 }
 
-/* The READ goes on when its number is closed, and the number is the program's again. */
+/* The READ still waits when its number is closed, and the program may use the number again. */
 static void close_under_read(int hard_too, int is_full_before)
 {
 	struct io_uring ring;
@@ -215,7 +215,7 @@ static void full_taken(void)
 	CHECK(poll(&peer, 1, SOON_MS) == 1 && peer.revents & POLLHUP);
 }
 
-/* As deep as sets may watch each other. */
+/* Epoll sets as deep as they may watch each other. */
 static void nested(void)
 {
 	struct epoll_event event = {.events = EPOLLIN};
@@ -239,7 +239,7 @@ static void nested(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* More rings wait for one event than epoll sets may, and nobody enters them. */
+/* More rings wait for one event than epoll sets may, and no thread enters them. */
 static void crowd(void)
 {
 	static struct io_uring rings[CROWD];

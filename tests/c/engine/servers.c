@@ -32,7 +32,7 @@ static struct fuse_attr attributes_of(uint64_t node)
 	return attributes;
 }
 
-/* Serves one request. Attributes are good for no time at all, so that whoever wants them has to ask. */
+/* Serves one request. Attributes are valid for no time, so that each use of them makes a request. */
 static int serve(int fuse)
 {
 	static char request[FUSE_MIN_READ_BUFFER + 65536], zeroes[FILE_BYTES];
@@ -135,7 +135,7 @@ static void open_files_for(int to)
 	_exit(0);
 }
 
-/* The child: answers until the file is open in the program, then only when it is told to go on. */
+/* The child: it answers until the program has opened the file, and afterwards only when it is told to go on. */
 static void be_server(int to, int go_on)
 {
 	char options[96], byte;
@@ -243,7 +243,7 @@ static void prepare(struct io_uring *ring, int number, int *pipes)
 	sqe->user_data = number;
 }
 
-/* Transfers of a file on a server that is gone are left to workers, and nobody is kept from anything. */
+/* Workers make transfers of a file on a server that is gone, and nothing else is blocked. */
 static void transfers(void)
 {
 	unsigned workers[2] = {TRANSFERS, TRANSFERS};

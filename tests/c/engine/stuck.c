@@ -36,7 +36,7 @@ static void others_go_on(void)
 	char byte;
 	pid_t child;
 
-	/* A ring completes what it is asked for, and its timer fires though nobody enters. */
+	/* A ring completes its requests, and its timer fires without an enter. */
 	prepare_nop(&other, 10);
 	submit(&other, 1);
 	expect(&other, 10, 0);
@@ -76,8 +76,8 @@ static void others_go_on(void)
 	init_ring(&other, 8, 0);
 }
 
-/* The page is where a transfer goes, which natively is made under the ring's lock, too. A read that waits on the same ring
- * goes on with its pipe, whatever has that number by then. */
+/* The page is the target of a transfer, which natively is made under the ring's lock, too. A READ that waits on the
+ * same ring keeps its pipe, even if another file has that number by then. */
 static void transfers(void)
 {
 	int sockets[2], waits[2], file;
@@ -106,7 +106,7 @@ static void transfers(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* A thread that changes its identity meanwhile waits for nobody. */
+/* A thread that changes its identity meanwhile does not wait. */
 static void changes_of_identity(void)
 {
 	int sockets[2], waits[2];
@@ -190,8 +190,8 @@ static void *registers(void *unused)
 	return unused;
 }
 
-/* A ring is kept by a thread in io_uring_register(2) while a descriptor of its requests becomes ready. Who polls the ring,
- * which looks without pause for the first second, has seen that by then, and is not told again. */
+/* A thread keeps a ring in io_uring_register(2) while a descriptor of its requests becomes ready. The polling
+ * thread, which checks without pause for the first second, has seen that by then, and gets no second report. */
 static void events_of_a_polled_ring(void)
 {
 	int waits[2];
@@ -326,7 +326,8 @@ static void *receives(void *unused)
 	return unused;
 }
 
-/* The last close of a file lingers that a request had which nobody of the program completes: other rings are served. */
+/* The last close of a file lingers, and only a request had this file. No thread of the program completes the
+ * request; other rings are served. */
 static void received_file_lingers(void)
 {
 	struct __kernel_timespec soon = {.tv_nsec = 2000000};
@@ -380,7 +381,7 @@ static void refuse_threads(void)
 	FILTER_CALLS(code, SECCOMP_FILTER_FLAG_TSYNC);
 }
 
-/* What a worker would do sleeps, and there can be no worker. */
+/* A request for a worker sleeps, and no worker can be made. */
 static void sleeps_without_threads(int received)
 {
 	make_page();
@@ -514,7 +515,7 @@ static void messages(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* The ring that is sent a file ends instead: the sender is told, or the file has been taken in unseen. */
+/* The ring that is sent a file ends instead. The sender gets an error, or the file has been received unseen. */
 static void last_message(void)
 {
 	struct io_uring_cqe *cqe;

@@ -43,7 +43,7 @@ static void call_by_worker(struct io_uring *ring)
 	CHECK(close(file) == 0);
 }
 
-/* What waits: in enter, and where nobody enters if `looks`. */
+/* Reads that wait: in enter, or without an enter if `looks`. */
 static void read_pipes(struct io_uring *ring, int looks)
 {
 	for (int round = 0; round < 4; round++) {
@@ -77,7 +77,7 @@ static void get_table(int how)
 	}
 }
 
-/* A program with one thread: its old ring goes on, and so do new ones. */
+/* A program with one thread: its old ring still works, and so do new ones. */
 static void the_only_thread(void)
 {
 	struct io_uring new;
@@ -102,7 +102,7 @@ static void the_only_thread(void)
 	}
 }
 
-/* The same before its first ring. */
+/* Gets a new table before its first ring. */
 static void before_the_first_ring(void)
 {
 	get_table(0);
@@ -119,7 +119,7 @@ static void before_the_first_ring_without_proc(void)
 	before_the_first_ring();
 }
 
-/* A thread of several, which makes a ring in its table. The other goes on with its own. */
+/* A thread of several, which makes a ring in its table. The other continues with its own. */
 static void *with_a_table(void *how)
 {
 	struct io_uring mine;

@@ -27,7 +27,7 @@ static void clean_variable(int *unused)
 	cleaned++;
 }
 
-/* How the thread enters: the three ways in. */
+/* The door by which the thread enters. */
 enum door { LIBURING, LIBC, INSTRUCTION };
 
 static enum door door;
@@ -90,8 +90,8 @@ static void exit_in_handler(int signal)
 static void enter_all_the_time(void);
 static void submit_all_the_time(void);
 
-/* A patched instruction jumps to an island, a few instructions of which unwinders know nothing: a thread that ends in these
- * leaves out what its frames have to clean up. */
+/* A patched instruction jumps to an island. Unwinders know nothing of a few of its instructions: a thread that ends
+ * in these skips the cleanup of its frames. */
 static bool may_be_in_an_island(void)
 {
 	return door == INSTRUCTION && (work == enter_all_the_time || work == submit_all_the_time);
@@ -364,7 +364,7 @@ static void end_asleep(void (*what)(void))
 	end(id);
 }
 
-/* What is a cancellation point stays one, with a ring in the process or before. */
+/* A cancellation point stays one, with a ring in the process or before. */
 static void points(void)
 {
 	static void (*const all[])(void) = {in_poll,	in_ppoll,   in_epoll_wait, in_epoll_pwait,

@@ -16,7 +16,8 @@ static void read_fixed(int file, char *where, unsigned size, int index, unsigned
 	expect(&ring, 1, res);
 }
 
-/* A range that is not wholly in the buffer of that index is EFAULT, and nothing is read, whoever attempts it. */
+/* A range that is not wholly in the buffer of that index is EFAULT, and nothing is read, whichever thread attempts
+ * it. */
 static void fixed_reads_stay_inside_their_buffer(void)
 {
 	static char memory[3 * 4096], untouched[sizeof(memory)];

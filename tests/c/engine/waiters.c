@@ -2,7 +2,7 @@
 #include "engine.h"
 #include "holdings.h"
 
-/* What old headers lack: opcodes of Linux 6.7, flags of futex2. */
+/* Constants that old headers lack: opcodes of Linux 6.7, flags of futex2. */
 enum { WAITID = 50, FUTEX_WAIT = 51, PRIVATE_U32 = 2 | 128, ANY_BIT = -1 };
 
 enum { RACES = 300, CLOSES = 20 };
@@ -156,7 +156,7 @@ static void *wake_once(void *word)
 	return (void *)wake(word, 1);
 }
 
-/* Who was woken is not cancelled, and who was cancelled has not taken a wake. */
+/* A woken request is not cancelled, and a cancelled one has not taken a wake-up. */
 static void race(void)
 {
 	static unsigned word;
@@ -228,7 +228,7 @@ static void signals_while_waiting(void)
 	end_child(child);
 }
 
-/* The word goes away under the waits: nobody can wake it, but it can be cancelled. */
+/* The word is unmapped under the waits. They can no longer be woken, but they can be cancelled. */
 static void unmap_the_word(void)
 {
 	unsigned *words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

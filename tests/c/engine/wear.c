@@ -9,11 +9,11 @@
 
 enum { WARM_ROUNDS = 24, SHORT_ROUNDS = 60, SOAK_ROUNDS = 3000, BYTES = 64 };
 
-/* What more rounds may add, whatever their number: stacks of the threads that happen to live, and what libc's and the
- * library's memory is rounded up to. */
+/* The allowance for more rounds, whatever their number: stacks of the threads that happen to live, and the rounding
+ * of libc's and the library's memory. */
 enum { FEW_MAPPINGS = 40, FEW_RESIDENT_KIB = 512 };
 
-/* Of the kernel's interface, what the headers of liburing 2.3 lack. */
+/* Constants of the kernel's interface that the headers of liburing 2.3 lack. */
 enum {
 	OP_WAITID = 50,
 	OP_FUTEX_WAIT = 51,
@@ -39,7 +39,7 @@ static void end_somehow(int round)
 	ends[round % (sizeof(ends) / sizeof(ends[0]))](&made);
 }
 
-/* Takes so many CQEs, whatever they say. */
+/* Reaps `count` CQEs, whatever their results. */
 static void take_any(struct io_uring *of, int count)
 {
 	struct io_uring_cqe *cqe;
@@ -267,7 +267,7 @@ static void register_the_rest(int round)
 	CHECK(answer(io_uring_unregister_personality(&ring, personality)) == 0);
 }
 
-/* The new rings are mapped by nobody: the old mappings are dropped with the number. */
+/* The new rings are not mapped: the old mappings are dropped with the number. */
 static void resize(int round)
 {
 	struct io_uring_params p = {.sq_entries = 16 << round % 3, .cq_entries = 64 << round % 3,
@@ -282,7 +282,7 @@ static void resize(int round)
 	by_close(&made);
 }
 
-/* What waits and is cancelled, removed or updated, each in its way. */
+/* Requests that wait and are then cancelled, removed or updated, each in its way. */
 static void cancel(int round)
 {
 	struct __kernel_timespec long_time = {3600, 0};
@@ -490,7 +490,7 @@ static int has_more(const struct wear *now, const struct wear *before)
 	       now->resident_kib > before->resident_kib + FEW_RESIDENT_KIB;
 }
 
-/* What is held once what has ended is gone. */
+/* Returns the resources held once those that have ended are released. */
 static struct wear settle(const struct wear *before)
 {
 	struct wear now = look_for_wear();

@@ -73,7 +73,7 @@ static void free_numbers_become_a_file(void)
 	use_more_rings_beside(file);
 }
 
-/* The same with just the numbers that were taken before the close; a refusal to give one away is as good. */
+/* As above, with just the numbers that were taken before the close. A refusal to give one away is as good. */
 static void numbers_in_use_become_a_file(void)
 {
 	enum { MOST = 64, FIRST = 600 };

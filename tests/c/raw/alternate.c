@@ -104,7 +104,7 @@ static void nested(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* What a call in the handler changes, and what none may. */
+/* Checks the state that a call in the handler changes, and the state that it must not. */
 static void look(int sig)
 {
 	uint64_t block = 1ul << (SIGHUP - 1), mask = 0, seen = 0, pattern = 0x1122334455667788;

@@ -16,7 +16,7 @@ static int (*nops)(int);
 static int pipes[2];
 static volatile int has_blocked;
 
-/* As libc does it inside: the number cannot be another. */
+/* As inside libc: the system call's number is a constant. */
 static void block_unseen(void)
 {
 	unsigned long all = ~0ul;

@@ -62,7 +62,7 @@ static void finish_read(char *into, char byte)
 	CHECK(res == 1 && *into == byte);
 }
 
-/* What the open descriptors from 3 on name that the program did not open itself. */
+/* The targets of open descriptors from 3 on that the program did not open itself. */
 static char names[4096][64];
 
 static int name_of(int fd, char name[64])
@@ -107,7 +107,7 @@ static void by_loop(void)
 			CHECK(close_one(fd) == -1 && errno == EBADF);
 }
 
-/* Closes the numbers between and behind those in use. */
+/* Closes the numbers between and after those in use. */
 static void around(int flags)
 {
 	unsigned from = 3;
@@ -135,7 +135,7 @@ static void singly(int number)
 	CHECK(close_one(number) == -1 && errno == EBADF);
 	CHECK(replace(0, number) == -1 && errno == EBUSY);
 	CHECK(replace_with(0, number, O_CLOEXEC) == -1 && errno == EBUSY);
-	/* What the kernel refuses anyway is refused in its words. */
+	/* A call that the kernel refuses anyway fails with the kernel's error. */
 	CHECK(replace(-1, number) == -1 && errno == EBADF);
 	CHECK(replace_with(0, number, O_APPEND) == -1 && errno == EINVAL);
 	CHECK(close_all(number, number, 0) == 0);

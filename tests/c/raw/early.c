@@ -33,7 +33,7 @@ int library_is_served(void)
 #elif defined(LOADS)
 #include <dlfcn.h>
 
-/* Later calls on what the constructor of a plugin makes are served by whoever has made it. */
+/* The engine that served a plugin's constructor also serves later calls on the constructor's ring. */
 int main(void)
 {
 	void *plugin = dlopen("libearly.so", RTLD_NOW);

@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 	{
 		struct sigaction old;
 
-		/* What the vforked child did to its own actions is not ours. */
+		/* The vforked child's changes to its own actions do not affect its parent. */
 		CHECK(sigaction(SIGSYS, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
 	}
 	child = fork();

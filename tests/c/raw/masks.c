@@ -138,7 +138,7 @@ static void threads(void)
 	CHECK(blocks(1));
 }
 
-/* What the program that was started has blocked in truth: it has nobody preloaded. */
+/* Returns 0 if the started program has really blocked the wanted signals. No library is preloaded there. */
 static int shows(const char *wanted)
 {
 	char line[256];

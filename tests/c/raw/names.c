@@ -42,7 +42,7 @@ static int answer_of(long answer)
 		}                                                                                                      \
 	} while (0)
 
-/* What filters trap, too. `error`: for a number that is not open, 0 for a ring's. */
+/* Calls that filters trap, too. `error`: for a number that is not open, 0 for a ring's. */
 static void rare_calls(int fd, int error)
 {
 	int one = 1;
@@ -162,7 +162,7 @@ static void foreign_numbers_are_not_open(void)
 	CHECK(close(epoll) == 0);
 }
 
-/* Of everything that is to be kept over an exec, only the program's is there. */
+/* Of all descriptors without close-on-exec, only the program's survive an exec. */
 static void nothing_foreign_survives_an_exec(const char *program)
 {
 	pid_t child;

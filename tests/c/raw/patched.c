@@ -25,7 +25,7 @@ __asm__(".text\n.globl enter, enter_straddling, enter_apart, enter_behind, enter
 	".p2align 6\nenter_behind_moved: mov %rdx, %r10\nmov $426, %eax\nmov %ecx, %edx\njmp moved_call\n"
 	".p2align 6\nenter: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\nenter_call: syscall\nret\n"
 	".p2align 6\nenter_behind: mov %rcx, %r10\nmov $426, %eax\njmp enter_call\n"
-	/* What is left of a jump at the `or`, 0xb8, leads 1.2 GB down. */
+	/* The rest of a jump at the `or`, 0xb8, would lead 1.2 GB down. */
 	".p2align 6\nenter_straddling: mov %rcx, %r10\npush %r11\npop %r11\nnop\nstraddling_or: or $0, %r10d\n"
 	"mov $426, %eax\nsyscall\nret\n"
 	".p2align 6\nenter_apart: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\npush %r8\npop %r8\napart_call: syscall\nret\n"
@@ -145,7 +145,8 @@ static void expect_success(pid_t child)
 	}
 }
 
-/* What an instruction reads cannot be read when it has been moved, too: the handler sees it where it stands. */
+/* An instruction that reads inaccessible memory faults after it was moved, too: the handler sees its original
+ * address. */
 static void allow_reading(int sig, siginfo_t *info, void *context)
 {
 	const greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
@@ -301,7 +302,7 @@ static int mappings(void)
 	return lines;
 }
 
-/* Leaving the blocked call for good, more often than there are stacks, at a patched site. */
+/* Leaves the blocked call by a jump, more often than there are stacks, at a patched site. */
 static void jumped(int flags)
 {
 	struct itimerval off = { 0 }, soon = { .it_value.tv_usec = 1500 };

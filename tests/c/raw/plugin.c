@@ -3,7 +3,7 @@
 #include <poll.h>
 
 #ifdef BYTES
-/* What makes one plugin larger than another, and puts its code elsewhere in the page. */
+/* Bytes that make one plugin larger than another, and put its code elsewhere in the page. */
 #define TEXT_OF(number) #number
 #define TEXT(number) TEXT_OF(number)
 __asm__(".text\n.skip " TEXT(BYTES) ", 0x90");

@@ -18,7 +18,7 @@
 
 #include "../check.h"
 
-/* How long to wait for what has to come: only a completion that never comes takes that long. */
+/* The limit for an event that has to come: only a completion that never comes takes that long. */
 #define LONG_MS 30000
 
 static inline __attribute__((always_inline)) long raw6(long nr, long a, long b, long c, long d, long e, long f)
@@ -35,7 +35,8 @@ static inline __attribute__((always_inline)) long raw6(long nr, long a, long b, 
 	return answer;
 }
 
-/* The same by an instruction in memory that no file is mapped to: nobody can know it, as those of a just-in-time compiler. */
+/* As raw6(), by an instruction in memory that no file is mapped to. It cannot be known, as those of a just-in-time
+ * compiler. */
 static inline long unseen6(long nr, long a, long b, long c, long d, long e, long f)
 {
 	static const unsigned char code[] = {0x0f, 0x05, 0xc3}; /* syscall; ret */
@@ -216,7 +217,7 @@ static inline void expect_patched(const unsigned char *call)
 	CHECK(is_patched(call) == (atoi(trapped) && !(patch && !strcmp(patch, "0"))));
 }
 
-/* Where there is no /proc that would say who sleeps: what those who are to sleep get for it. */
+/* The time that threads get to fall asleep where no /proc shows which sleep. */
 #define BLIND_MS 20
 
 static inline int is_blind(void)
@@ -224,8 +225,8 @@ static inline int is_blind(void)
 	return access("/proc/self/task", R_OK) != 0;
 }
 
-/* How often the thread, or the process of one thread, gave the processor up while it sleeps (proc_pid_status(5): state S or
- * D); -1 while it runs, -2 when it has ended. */
+/* Returns the number of voluntary context switches of the thread, or of the process of one thread, while it sleeps
+ * (proc_pid_status(5): state S or D); -1 while it runs, -2 when it has ended. */
 static inline long switches_asleep(pid_t tid)
 {
 	char path[64], line[256], state = 0;
@@ -246,7 +247,7 @@ static inline long switches_asleep(pid_t tid)
 	return state == 'S' || state == 'D' ? switches : -1;
 }
 
-/* The same of all threads of this process but the caller and `busy` (0: none), together; never -2. */
+/* Returns the sum for all threads of this process except the caller and `busy` (0: none); never -2. */
 static inline long others_switches_asleep(pid_t busy)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -267,7 +268,7 @@ static inline long others_switches_asleep(pid_t busy)
 	return all;
 }
 
-/* Waits until `look` answers five times in a row that the same sleep lasts, or that there is nobody any more. */
+/* Waits until `look` returns the same sleep five times in a row, or until the thread has ended. */
 static inline void wait_for_sleep(long (*look)(pid_t), pid_t tid)
 {
 	long last = -1;
@@ -295,8 +296,8 @@ static inline void wait_asleep(pid_t tid)
 	wait_for_sleep(switches_asleep, tid);
 }
 
-/* Waits until all other threads of this process do so: whoever serves a ring in it then has seen what was submitted (a
- * worker sleeps in its call, the helper has the ring). `busy`, if not 0, is a thread that need not sleep. */
+/* Waits until all other threads of this process sleep. The engine in it has then seen every submission (a worker
+ * sleeps in its call, the helper has the ring). `busy`, if not 0, is a thread that need not sleep. */
 static inline void wait_others_asleep(pid_t busy)
 {
 	wait_for_sleep(others_switches_asleep, busy);

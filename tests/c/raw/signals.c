@@ -146,7 +146,7 @@ static int trace(void *data)
 	return raw6(__NR_rt_sigaction, SIGUSR1, 0, (long)action, 8, 0, 0) == 0 ? 5 : 6;
 }
 
-/* As LeakSanitizer looks at a process that ends: from a process with the same memory, with all signals blocked. */
+/* As LeakSanitizer inspects a process that ends: from a process with the same memory, with all signals blocked. */
 static void traced(void)
 {
 	uint64_t all = ~0ul;
@@ -206,8 +206,8 @@ static void *interrupt_sleeps(void *data)
 	return NULL;
 }
 
-/* Leaving a blocking call for good, more often than there are stacks. The signal comes when the call is asleep: a
- * handler that jumps out of what the engine does before leaves the ring's lock behind, which the kernel cannot. */
+/* Leaves a blocking call by a jump, more often than there are stacks. The signal comes when the call is asleep. An
+ * earlier jump out of the engine's code would leave the ring's lock taken, which cannot happen in the kernel. */
 static void jumped(int flags)
 {
 	static int rounds = 1200;

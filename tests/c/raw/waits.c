@@ -188,7 +188,7 @@ static void sleeping(void)
 	reap();
 }
 
-/* How many filters this process has. */
+/* Returns the number of seccomp filters of this process. */
 static int filters(void)
 {
 	FILE *status = fopen("/proc/self/status", "r");

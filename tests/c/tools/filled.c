@@ -23,7 +23,7 @@ void __msan_unpoison(const volatile void *address, size_t size)
 	told[place].address = (const char *)address;
 }
 
-/* How many bytes it was told of that lie in this memory; what lies only partly in it is an error. */
+/* Returns the number of reported bytes in this memory. A report that is only partly in it is an error. */
 static size_t told_of(const void *memory, size_t size)
 {
 	const char *begin = memory;
@@ -112,7 +112,7 @@ int main(void)
 	expect_five(sqe, sockets[1], IOSQE_BUFFER_SELECT);
 	CHECK(told_of(many, sizeof(many)) == 5);
 
-	/* What is no data. */
+	/* STATX fills its result. */
 	io_uring_prep_statx(next_sqe(&ring), AT_FDCWD, "/", 0, STATX_BASIC_STATS, &status);
 	atomic_store(&count, 0);
 	submit(&ring, 1);
@@ -120,7 +120,7 @@ int main(void)
 	CHECK(told_of(&status, sizeof(status)) == sizeof(status));
 	io_uring_cqe_seen(&ring, cqe);
 
-	/* What is written is the program's. */
+	/* A WRITE only reads the program's data. */
 	sqe = next_sqe(&ring);
 	io_uring_prep_write(sqe, pipes[1], first, 5, 0);
 	expect_five(sqe, -1, 0);

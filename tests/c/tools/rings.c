@@ -29,7 +29,7 @@ static __attribute__((noinline)) void use_liburing(void)
 		submit(&ring, 1);
 		expect(&ring, round, 0);
 	}
-	/* It stays: the helper and a worker are there at the end. */
+	/* The request stays pending: the helper and a worker exist at the end. */
 	submit_read(&ring, pipes[0], buffer, 1, 1);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What a finding of `anyring trace` is about, and the same once its advice is followed: argv[1] says which.
+/* Work that `anyring trace` has a finding about, and the same work with its advice followed. argv[1] names one:
  *
  *   recv            1,000 times: a RECV, and only then a byte to receive
  *   recv-multishot  one multishot RECV for all of them

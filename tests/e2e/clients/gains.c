@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What wastes time or CPU time in a way that `anyring trace` finds, and the same work once its advice is followed: argv[1]
- * says which, argv[2] names a file of 256 MiB. Prints the microseconds of wall clock and of CPU time that the work took.
+/* Work that wastes time or CPU time in a way that `anyring trace` finds, and the same work with its advice followed. argv[1]
+ * names one, argv[2] a file of 256 MiB. Prints the wall-clock time and the CPU time of the work, in microseconds.
  *
  *   depth           2,000 random O_DIRECT reads of 4 KiB, one at a time
  *   depth-32        the same, 32 at a time
- *   fsync           800 writes of 4 KiB, an FSYNC linked behind each
- *   fsync-8         the same writes, an FSYNC behind each eight
+ *   fsync           800 writes of 4 KiB, an FSYNC linked after each
+ *   fsync-8         the same writes, an FSYNC after every eight
  *   poll            100,000 times: POLL_ADD of an eventfd, which becomes ready
  *   poll-multishot  the same with one POLL_ADD
  *   timeout         a TIMEOUT of 50 us, 10,000 times

@@ -74,7 +74,7 @@ static void open_stream(struct stream *stream)
 	CHECK(stream->file);
 }
 
-/* The first READ goes on waiting for the pipe that its number named; the number names another pipe meanwhile. */
+/* The first READ still waits for the pipe that its number named, although the number names another pipe meanwhile. */
 static void reuse_descriptors(void)
 {
 	enum { ROUNDS = 500 };
