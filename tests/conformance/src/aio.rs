@@ -10,7 +10,7 @@ const PATIENCE_MS: i64 = 10_000;
 
 /// A context; it is destroyed when dropped.
 pub struct Aio {
-    /// How it is reached.
+    /// The door to it.
     pub door: Door,
     /// The context that io_setup stored.
     pub context: u64,
@@ -31,7 +31,7 @@ pub fn skip_libaio(door: Door) {
 }
 
 impl Aio {
-    /// A context for so many requests.
+    /// A context for this many requests.
     pub fn new(door: Door, requests: u32) -> Aio {
         let (answer, context) = setup(door, requests, 0);
         assert_eq!(answer, 0, "io_setup({requests})");
@@ -118,7 +118,7 @@ impl Aio {
         unsafe { (&raw mut (*(self.context as *mut AioRing)).head).write_volatile(index) };
     }
 
-    /// Whether `count` unread events appear in the completion ring's memory without a call.
+    /// True if `count` unread events appear in the completion ring's memory without a call.
     pub fn appear(&self, count: u32) -> bool {
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(PATIENCE_MS as u64) {

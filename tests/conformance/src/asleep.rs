@@ -59,7 +59,7 @@ pub fn asleep_in<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static)
     thread
 }
 
-/// Whether the thread sleeps, and how often it gave the processor up; None when it has ended.
+/// Returns whether the thread sleeps, and its voluntary context switches; `None` once it has ended.
 fn state_of(tid: i32) -> Option<(bool, u64)> {
     // A process's own threads are not listed in /proc itself, but found there.
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;

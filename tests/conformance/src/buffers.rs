@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Registration {
-    /// Where the entries are.
+    /// The address of the entries.
     pub ring_addr: u64,
-    /// How many, a power of two.
+    /// The number of entries, a power of two.
     pub ring_entries: u32,
     /// The group's number.
     pub group: u16,
@@ -47,9 +47,9 @@ const TAIL_OFFSET: usize = 14;
 
 /// A registered buffer ring whose buffers have one size; buffer `id` begins at `id * bytes`.
 pub struct BufferRing {
-    /// Where the entries are.
+    /// The address of the entries.
     pub address: usize,
-    /// How many there are.
+    /// The number of entries.
     pub entries: u16,
     /// The group's number.
     pub group: u16,
@@ -133,7 +133,7 @@ impl BufferRing {
         unsafe { ((&raw const (*entry).addr).read_volatile(), (&raw const (*entry).len).read_volatile()) }
     }
 
-    /// Where a buffer begins.
+    /// Returns the address of a buffer.
     pub fn start(&self, id: u16) -> u64 {
         self.storage.as_ptr() as u64 + u64::from(id) * self.bytes as u64
     }
@@ -183,7 +183,7 @@ pub fn taken(cqe: &Cqe) -> (i32, Option<u16>) {
     (cqe.res, buffer_of(cqe))
 }
 
-/// Submits `sqe`: what came of it.
+/// Submits `sqe` and returns its result.
 pub fn run_taking(ring: &mut Ring, sqe: Sqe) -> (i32, Option<u16>) {
     ring.go(sqe);
     taken(&ring.wait())

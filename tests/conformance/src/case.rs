@@ -24,11 +24,11 @@ pub struct Case {
     pub source: Option<&'static str>,
     /// Checks the claim; runs in a process of its own.
     pub body: fn(&Context),
-    /// Whether the claim holds for every set of setup flags, so that `--matrix` runs it with each.
+    /// True if the claim holds for every set of setup flags, so that `--matrix` runs it with each.
     pub any_flags: bool,
     /// The only door that it is about, if there is one: with another it is not run.
     pub door: Option<Door>,
-    /// Whether the claim is of more than io_uring promises, and does not hold under `anyring chaos`.
+    /// True if the claim relies on more than io_uring promises, and does not hold under `anyring chaos`.
     pub undisturbed: bool,
 }
 
@@ -63,7 +63,7 @@ macro_rules! topic {
 }
 pub(crate) use topic;
 
-/// The release of the kernel whose answers are expected; the running one's if nobody says.
+/// The release of the kernel whose answers are expected; by default the running one's.
 pub static RELEASE: OnceLock<String> = OnceLock::new();
 
 /// Every case, by topic and in the order in which they are written.
@@ -103,13 +103,13 @@ impl Case {
         self.since.unwrap_or(self.topic().since)
     }
 
-    /// Whether what it claims is what a kernel of this release answers, if it has the names at all.
+    /// True if a kernel of this release answers as claimed, provided that it has the names.
     pub fn is_answer_of(&self, release: &str) -> bool {
         let reached = |of: &str| version(release) >= version(of);
         self.from.is_none_or(reached) && !self.until.is_some_and(reached)
     }
 
-    /// Whether a kernel of this release has the names that it is about.
+    /// True if a kernel of this release has the names that the case is about.
     pub fn is_known_to(&self, release: &str) -> bool {
         version(release) >= version(self.since())
     }
@@ -135,7 +135,7 @@ fn is_error(word: &str) -> bool {
 /// A set of setup flags that the matrix runs the cases with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlagSet {
-    /// As it stands between brackets after a case's name.
+    /// The name between the brackets after a case's name.
     pub name: &'static str,
     /// `IORING_SETUP_*`.
     pub flags: u32,
@@ -180,7 +180,8 @@ impl Context {
         }
     }
 
-    /// Whether the kernel whose answers are expected is at least this old: where one answer of several changed.
+    /// True if the kernel whose answers are expected is of this release or later. It is for a case in which one of
+    /// several answers changed.
     pub fn answers_since(&self, release: &str) -> bool {
         version(RELEASE.get_or_init(crate::oracle::running_kernel)) >= version(release)
     }

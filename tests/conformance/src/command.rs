@@ -1,4 +1,4 @@
-//! The command: runs cases and says what came of them.
+//! The command, which runs cases and prints their results.
 
 use crate::case::{self, Case, Context, FLAG_SETS};
 use crate::differences::{self, Difference};
@@ -28,7 +28,7 @@ struct Options {
     /// Take the filters as whole names
     #[arg(long)]
     exact: bool,
-    /// How to reach io_uring (may be repeated)
+    /// The door to io_uring (may be repeated)
     #[arg(long, value_enum, default_value = "libc")]
     door: Vec<Door>,
     /// Run the cases that hold for any setup flags with each set of flags, not only the plain one
@@ -46,13 +46,14 @@ struct Options {
     /// Have a thread of each case's process change its own identity first, to what it was
     #[arg(long)]
     identities_differ: bool,
-    /// Run each case so many times; all must pass
+    /// Run each case this many times; all must pass
     #[arg(long, default_value_t = 1)]
     repeat: u32,
-    /// Run so many cases at a time
+    /// Run this many cases at a time
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     jobs: usize,
-    /// Run what failed so many times more, alone: if it passes once, it is said to be flaky and counts as skipped
+    /// Run a failed case this many times more, alone: if it passes once, it is reported as flaky and counts as
+    /// skipped
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     confirm: u32,
     /// Run only the cases that hold for this release of Linux (with --record, by default the running one). Without

@@ -38,7 +38,7 @@ impl Kind {
         matches!(self, Kind::Answers | Kind::MayAnswer)
     }
 
-    /// Whether this outcome is what the line says.
+    /// True if the line predicts this outcome.
     pub fn explains(self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Failed(_) => !self.is_of_answers(),
@@ -47,14 +47,14 @@ impl Kind {
         }
     }
 
-    /// Whether a run in which nothing differs leaves the line in place.
+    /// True if the line may stay although a run shows no difference.
     pub fn may_agree(self) -> bool {
         matches!(self, Kind::MayFail | Kind::MayAnswer)
     }
 }
 
 impl Difference {
-    /// Whether the line covers this run: its name may leave out the flag set and the door.
+    /// True if the line covers this run: its name may omit the flag set and the door.
     pub fn covers(&self, report: &Report) -> bool {
         let (rest, door) = match self.pattern.rsplit_once('@') {
             Some((rest, door)) => (rest, Some(door)),
@@ -98,7 +98,7 @@ pub fn parse(text: &str, known: &mut Vec<Difference>) -> Result<(), String> {
     Ok(())
 }
 
-/// Leaves out the lines about what a case that passes is answered: no record is there to hold the answers against.
+/// Removes the lines about answers of cases that pass: there is no record to compare the answers with.
 pub fn forget_answers(known: &mut Vec<Difference>) {
     known.retain(|difference| !difference.kind.is_of_answers());
 }

@@ -9,7 +9,7 @@ use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// How a case calls the kernel.
+/// The way in which a case calls the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Door {
     /// The three functions that liburing.so.2 exports; everything else by libc.
@@ -20,7 +20,7 @@ pub enum Door {
     Raw,
 }
 
-/// Whether this program is linked statically. anyring serves such a program as its guest.
+/// True if this program is linked statically. anyring serves such a program as its guest.
 pub const IS_STATIC: bool = cfg!(target_feature = "crt-static");
 
 type Setup = unsafe extern "C" fn(u32, *mut Params) -> c_int;

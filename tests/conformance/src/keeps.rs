@@ -6,7 +6,7 @@ use crate::report::{Outcome, Report};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// How a kernel stands to one claim.
+/// A kernel's standing on one claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Kept,

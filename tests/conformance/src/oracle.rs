@@ -226,7 +226,7 @@ impl Oracle {
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// How the rings of this run differ from the kernel's, if they do.
+    /// Returns how the rings of this run differ from the kernel's, if they do.
     fn other_ring(&self, run: &Evidence) -> Option<String> {
         let seen = of_every_ring(&run.succeeded);
         let features =

@@ -41,7 +41,7 @@ pub fn look(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the thread asks to be woken.
+/// True if the thread asks to be woken.
 pub fn sleeps(ring: &Ring) -> bool {
     ring.sq_flags() & IORING_SQ_NEED_WAKEUP != 0
 }
@@ -51,8 +51,8 @@ pub fn wait_asleep(ring: &Ring) {
     look("the thread's sleep", || sleeps(ring));
 }
 
-/// Looks until the thread asks to be woken, and waits until it sleeps: it raises the flag first, then looks at the tail once
-/// more.
+/// Checks until the thread asks to be woken, and waits until it sleeps: it sets the flag first, then reads the tail
+/// once more.
 pub fn wait_blocked(ring: &Ring) {
     wait_asleep(ring);
     let thread = if std::path::Path::new("/proc/self/task").exists() { pollers()[0] } else { 0 };

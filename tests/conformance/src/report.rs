@@ -132,7 +132,8 @@ impl<'d> Printer<'d> {
         }
     }
 
-    /// Whether it counts as a known difference: it is one, or the list says that timing decides. So totals are alike in each run.
+    /// True if it counts as a known difference: it is one, or the list says that timing decides. So totals are the
+    /// same in each run.
     fn is_known(&self, report: &Report) -> bool {
         let by_timing = |difference: &Difference| difference.kind.may_agree() && difference.covers(report);
         match report.outcome {

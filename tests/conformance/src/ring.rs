@@ -9,9 +9,9 @@ use anyring_abi::*;
 use std::sync::atomic::{fence, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long `wait` waits before it says that a completion is missing.
+/// The time after which `wait` reports a missing completion.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a completion must stay away before a case believes that a request is pending.
+/// The time without a completion after which a request counts as pending.
 pub const QUIET: Duration = Duration::from_millis(30);
 
 const PAGE: usize = 4096;
@@ -90,7 +90,7 @@ impl Ring {
         self.word(self.params.sq_off.head).load(Ordering::Acquire)
     }
 
-    /// How many pushed SQEs were not taken yet.
+    /// Returns the number of pushed SQEs that are not consumed yet.
     pub fn sq_ready(&self) -> u32 {
         self.sq_tail.wrapping_sub(self.sq_head())
     }
@@ -103,12 +103,12 @@ impl Ring {
         flags
     }
 
-    /// How many invalid SQ array entries were dropped.
+    /// Returns the number of invalid SQ array entries that were dropped.
     pub fn sq_dropped(&self) -> u32 {
         self.word(self.params.sq_off.dropped).load(Ordering::Acquire)
     }
 
-    /// How many CQEs were lost since the ring was made.
+    /// Returns the number of CQEs lost since the ring was made.
     pub fn cq_overflow(&self) -> u32 {
         self.word(self.params.cq_off.overflow).load(Ordering::Acquire)
     }
@@ -194,7 +194,7 @@ impl Ring {
         assert_eq!(self.submit(), sqes.len() as isize, "enter consumes every SQE");
     }
 
-    /// How many CQEs are in the CQ now.
+    /// Returns the number of CQEs in the CQ.
     pub fn cq_ready(&self) -> u32 {
         // Acquire pairs with the kernel's release of the tail: its entries are visible.
         let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire);
@@ -336,7 +336,7 @@ impl Ring {
 
     fn map_anew(&mut self, mut params: Params, own: Option<(Area, Area)>) {
         if params.flags & IORING_SETUP_NO_SQARRAY == 0 && params.sq_off.array == 0 {
-            // Linux 6.18 does not tell: it follows the CQEs.
+            // Linux 6.18 does not report it: it follows the CQEs.
             let header = params.cq_off.cqes * cqe_size(params.flags) as u32 / 16;
             let cqes = params.cq_entries * cqe_size(params.flags) as u32;
             params.sq_off.array = (header + cqes).next_multiple_of(64);

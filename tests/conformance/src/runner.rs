@@ -22,11 +22,11 @@ pub type Job<'c> = (&'c Case, Context);
 
 /// Runs cases.
 pub struct Runner {
-    /// Where each has a directory of its own.
+    /// The folder in which each case has a directory of its own.
     directory: PathBuf,
-    /// How many run at a time.
+    /// The number of cases that run at a time.
     together: usize,
-    /// Where they leave evidence, if that is asked for.
+    /// The places for their evidence, if requested.
     places: Option<Places>,
     identities_differ: bool,
 }
@@ -51,7 +51,7 @@ impl Runner {
         Runner { directory, together, places: evidence.then(|| Places::new(together)), identities_differ }
     }
 
-    /// Runs each of these cases `repeat` times, or until it does not pass, and hands on what came of it.
+    /// Runs each of these cases `repeat` times, or until it does not pass, and passes on its report.
     pub fn run(&self, jobs: &[Job], repeat: u32, mut done: impl FnMut(Report)) {
         let mut jobs = jobs.iter();
         let mut running: Vec<Option<Running>> = (0..self.together).map(|_| None).collect();
@@ -128,7 +128,7 @@ impl Runner {
         let hung = !ended.ended();
         let status = end(ended.child);
         let mut text = Vec::new();
-        // Nonblocking: something that the case left behind may still hold the other end.
+        // Nonblocking: a process that the case left may still hold the other end.
         let _ = ended.output.read_to_end(&mut text);
         ended.report.elapsed_ms += ended.begun.elapsed().as_millis() as u64;
         ended.report.outcome = judge(status, hung, String::from_utf8_lossy(&text).trim().to_owned());

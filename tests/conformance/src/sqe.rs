@@ -11,12 +11,12 @@ pub fn fd(file: &impl AsRawFd) -> i32 {
     file.as_raw_fd()
 }
 
-/// Where a value is.
+/// Returns the address of a value.
 pub fn address<T: ?Sized>(value: &T) -> u64 {
     std::ptr::from_ref(value).cast::<u8>() as u64
 }
 
-/// Where a value is that the kernel will write.
+/// Returns the address of a value that the kernel will write.
 pub fn address_mut<T: ?Sized>(value: &mut T) -> u64 {
     std::ptr::from_mut(value).cast::<u8>() as u64
 }
@@ -209,7 +209,7 @@ pub fn tee(from: i32, to: i32, len: u32) -> Sqe {
     prep(Opcode::Tee, to, 0, len, 0).file_index(from as u32)
 }
 
-/// A time of so many milliseconds.
+/// A time of this many milliseconds.
 pub fn ms(milliseconds: i64) -> Timespec {
     Timespec { tv_sec: milliseconds / 1000, tv_nsec: milliseconds % 1000 * 1_000_000 }
 }

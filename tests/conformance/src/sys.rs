@@ -186,7 +186,7 @@ pub fn loop_device(sectors: usize) -> OwnedFd {
     device.into()
 }
 
-/// How many bytes FIONREAD reports.
+/// Returns the bytes that FIONREAD reports.
 pub fn readable_bytes(file: &impl AsRawFd) -> i32 {
     let mut count = 0;
     // SAFETY: FIONREAD writes one int.
@@ -220,7 +220,7 @@ pub fn protect(pages: &[u8], protection: i32) {
     assert_eq!(unsafe { libc::mprotect(pages.as_ptr().cast_mut().cast(), pages.len(), protection) }, 0);
 }
 
-/// How often [`count_signal`]'s handler ran.
+/// The number of runs of [`count_signal`]'s handler.
 pub static SIGNALS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn on_signal(_: i32) {

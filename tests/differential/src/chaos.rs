@@ -14,10 +14,10 @@ use std::sync::Mutex;
 
 /// The number of programs that one process runs, under one chaos seed.
 const BATCH: u64 = 10;
-/// How long nothing comes, in microseconds, before the next step begins: some of what is held back is not waited for.
+/// Microseconds without a CQE before the next step begins. Some requests that chaos holds back are not waited for.
 const QUIET_US: u64 = 8_000;
 
-/// How the seeds came out.
+/// The results of the seeds.
 #[derive(Default)]
 struct Totals {
     passed: u64,

@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a program may take.
+/// The time that a program may take.
 const LIMIT: Duration = Duration::from_secs(30);
 /// The size that a file may grow to in a child: files on tmpfs and memfds are memory, and a length may be anything.
 const FILE_LIMIT_BYTES: u64 = 64 << 20;
@@ -31,13 +31,13 @@ pub struct RunOptions {
     /// The seeds, one after the other
     #[arg(long, value_delimiter = ',', required = true)]
     pub seeds: Vec<u64>,
-    /// Where the records go, a line of JSON each
+    /// The file for the records, one line of JSON each
     #[arg(long, value_name = "FILE")]
     pub record: PathBuf,
-    /// Records of an earlier run, whose CQEs are waited for
+    /// Records of an earlier run: wait for the CQEs that it had
     #[arg(long, value_name = "FILE")]
     pub counts: Option<PathBuf>,
-    /// Without counts: how long nothing may come, in microseconds, before it is quiet
+    /// Without counts: microseconds without a CQE after which it is quiet
     #[arg(long, default_value_t = 4000)]
     pub quiet_us: u64,
     /// Parts of the programs that are left out
@@ -46,7 +46,7 @@ pub struct RunOptions {
     /// The door, instead of the one that the seed chooses
     #[arg(long, value_enum)]
     pub door: Option<Door>,
-    /// Chaos is at work
+    /// Chaos is active
     #[arg(long)]
     pub disturbed: bool,
 }

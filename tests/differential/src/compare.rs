@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Seeds that one process runs.
 const BATCH: u64 = 50;
-/// How often a seed that diverged runs again, alone.
+/// The number of times that a diverging seed runs again, alone.
 const TIMES_AGAIN: u32 = 3;
 
 /// The options of all runs: seeds and processes.
@@ -27,7 +27,7 @@ pub struct RunnerOptions {
     /// The seeds, FIRST..END or one number
     #[arg(long, value_parser = parse_range, default_value = "0..2000")]
     pub seeds: (u64, u64),
-    /// End after so many minutes, with the seeds that were run by then
+    /// End after this many minutes, with the seeds run so far
     #[arg(long)]
     pub minutes: Option<u64>,
     /// Processes at a time on each side
@@ -47,7 +47,7 @@ pub struct RunnerOptions {
     pub first: bool,
 }
 
-/// How to compare.
+/// The options of a comparison.
 #[derive(clap::Args, Debug, Clone)]
 pub struct CompareOptions {
     /// The seeds and how they run
@@ -238,7 +238,7 @@ fn try_again(runner: &Runner, known: &Known, totals: &mut Totals) -> Result<()> 
     Ok(())
 }
 
-/// Also what a thread that panicked held.
+/// Locks a mutex, even if a thread panicked with it.
 pub fn lock<T>(totals: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -96,8 +96,8 @@ impl<'r> Repeats<'r> {
         self.known.divide(kernel.differences(anyring, &self.program), &self.program).0
     }
 
-    /// Whether all of this was done by the kernel in one run or another, or is listed. The kernel is asked again and again
-    /// until it is.
+    /// True if each of these results is listed, or the kernel had it in some run. The kernel runs again until it had
+    /// all of them.
     fn explain(&mut self, anyring: &Record) -> Result<bool> {
         let (mut left, listed) =
             self.known.divide(self.kernel[0].differences(anyring, &self.program), &self.program);
@@ -120,7 +120,7 @@ impl<'r> Repeats<'r> {
         Ok(self.confirmed.differences.is_empty())
     }
 
-    /// Whether what [`explain`](Self::explain) has left was done by a kernel that was given no time.
+    /// True if runs of the kernel without waiting time had the results that [`explain`](Self::explain) has left.
     fn explain_by_haste(&mut self, anyring: &Record) -> Result<bool> {
         for _ in 0..HASTY_RUNS {
             let (kernel, _) = self.run(Side::Kernel, None, 0)?;

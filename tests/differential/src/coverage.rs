@@ -28,7 +28,7 @@ struct OfOpcode {
     seeds: BTreeSet<u64>,
 }
 
-/// Whether this is what the request was for: a timeout's success is that the time passed.
+/// True if the request succeeded. A timeout succeeds by expiring.
 fn succeeded(opcode: u8, results: &[(i32, u32)]) -> bool {
     let timed = [Opcode::Timeout as u8, Opcode::LinkTimeout as u8].contains(&opcode);
     results.first().is_some_and(|(result, _)| *result >= 0 || (timed && *result == -libc::ETIME))

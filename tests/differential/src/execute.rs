@@ -19,24 +19,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-/// How a run knows that everything which will happen has happened.
+/// The waiting that shows a run that everything has happened.
 #[derive(Debug, Clone)]
 pub struct Patience {
-    /// With requests in flight: how long nothing may come before it is quiet.
+    /// With requests in flight: the time without a CQE after which it is quiet.
     pub quiet: Duration,
-    /// CQEs that were there by the end of each step of a run before this one: they are waited for, and then a moment more.
+    /// The number of CQEs by the end of each step of an earlier run. A run waits for as many, and then a moment more.
     pub counts: Option<Vec<usize>>,
-    /// Chaos is at work: a call that is refused is made again, and what is held back is waited for at the end.
+    /// True under chaos: a refused call is repeated, and requests that are held back are waited for at the end.
     pub disturbed: bool,
 }
 
-/// How long chaos holds a request back at most, and more.
+/// Longer than chaos holds a request back.
 const HELD_BACK: Duration = Duration::from_millis(200);
-/// How long a CQE that came in another run is waited for.
+/// The limit of a wait for a CQE that came in another run.
 const LIMIT: Duration = Duration::from_millis(1500);
-/// How long a run that knows the counts looks for what should not come.
+/// The time in which a run that knows the counts checks for unexpected CQEs.
 const MOMENT: Duration = Duration::from_micros(200);
-/// No program has so many CQEs; one that never ends would fill memory with its record.
+/// More CQEs than any program has. A program that never ends would fill memory with its record.
 const MAXIMUM_CQES: usize = 1 << 16;
 
 struct Machine<'p> {
@@ -51,12 +51,12 @@ struct Machine<'p> {
     patience: Patience,
     /// Requests without a last CQE.
     in_flight: BTreeSet<u64>,
-    /// A request was submitted that may end without a CQE.
+    /// True if a request was submitted that may end without a CQE.
     silent: bool,
-    /// Such a request was submitted by the step at hand: how many CQEs there were in another run says nothing of it.
+    /// True if the current step submitted such a request: the number of CQEs in another run says nothing about it.
     silent_now: bool,
-    /// A request of the step at hand drains. The kernel may still count it after its CQE, and then holds the next submission
-    /// back for a while, the longer the later something completes.
+    /// True if a request of the current step drains. The kernel may still count it after its CQE, and then holds the
+    /// next submission back until something completes.
     drains_now: bool,
     holding: bool,
     reaped: usize,
@@ -76,7 +76,7 @@ pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
     // A process gets futexes of its own in the kernel with its first thread, even an io-wq worker
     // (kernel/futex/core.c). A waiter from before is then never woken.
     std::thread::spawn(|| ()).join().expect("a thread that does nothing does not panic");
-    // First, so that they hold no descriptor of the program's.
+    // Made first, so that they hold no descriptor of the program's.
     let waits = program.requests().any(|request| request.opcode == Opcode::Waitid as u8);
     let children = if waits { Children::new() } else { Children::default() };
     let mut objects = Objects::new(tmpfs);
@@ -205,7 +205,7 @@ impl Machine<'_> {
         self.ring.push(sqe);
     }
 
-    /// Submits what was pushed: enter's answers, until all is consumed or it says no.
+    /// Submits the pushed requests. Returns enter's results, until all are consumed or it fails.
     fn submit(&mut self) -> Vec<i64> {
         self.ring.publish();
         if self.program.setup_flags & IORING_SETUP_SQPOLL != 0 {
@@ -242,7 +242,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Takes CQEs until everything that will happen has happened.
+    /// Reaps CQEs until everything has happened.
     fn settle(&mut self, step: usize) {
         let expected = self.patience.counts.as_ref().map(|counts| counts.get(step).copied().unwrap_or(0));
         let awaited = expected.map(|expected| expected - self.missing.min(expected));
@@ -256,12 +256,12 @@ impl Machine<'_> {
         self.record.counts.push(self.posted());
     }
 
-    /// CQEs that were taken and count, or could be taken.
+    /// The number of CQEs that count, reaped or not.
     fn posted(&self) -> usize {
         self.counted + self.ring.cq_ready() as usize
     }
 
-    /// Task work runs, and what follows from it, until nothing comes; the CQ stays as it is.
+    /// Runs task work, and its consequences, until no CQE comes; the CQ stays as it is.
     fn settle_held(&mut self, expected: usize) {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -307,7 +307,7 @@ impl Machine<'_> {
         let cqe = match self.ring.peek() {
             Some(cqe) => Some(cqe),
             None if limit.is_zero() => {
-                // Task work and the backlog are looked at, nothing is waited for.
+                // Runs task work and flushes the overflow list, without a wait.
                 self.ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
                 self.ring.peek()
             }
@@ -329,7 +329,7 @@ impl Machine<'_> {
         let repeated = known.last() == Some(&(cqe.res, cqe.flags));
         self.counted += usize::from(!(repeated && self.multishot_polls.contains(&cqe.user_data)));
         known.push((cqe.res, cqe.flags));
-        // When the network is done with what was sent has no order with what follows.
+        // The time at which the network is done with sent data has no order with later events.
         if cqe.flags & IORING_CQE_F_NOTIF == 0 {
             self.record.order.push(cqe.user_data);
         }

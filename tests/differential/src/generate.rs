@@ -58,8 +58,8 @@ pub fn program(seed: u64, door: Option<Door>) -> Program {
     }
     let door = door.unwrap_or(chosen);
     let mut program = Program { seed, door, setup_flags, cq_entries, wait_while_submitting, steps };
-    // One that answers again and again ends where it fills the CQ, and what has its place there before depends on when CQEs
-    // are taken, and, while they are held, on workers. (`multishot::overflow_ends_*` in `tests/conformance/` fills it for certain.)
+    // A multishot request ends where it fills the CQ. The CQEs posted before it depend on when they are reaped, and,
+    // while they are held, on workers. (`multishot::overflow_ends_*` in `tests/conformance/` surely fills it.)
     let holds = program.steps.iter().any(|step| matches!(step, Step::HoldCompletions(_)));
     let filled = holds || program.cq_entries == u32::from(GROUP_ENTRIES);
     let multishot = program.requests().any(is_multishot);
@@ -104,7 +104,7 @@ fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
     (flags, cq_entries)
 }
 
-/// Whether it answers again and again.
+/// True if it may post several CQEs.
 fn is_multishot(request: &Request) -> bool {
     let receives = [Opcode::Recv as u8, Opcode::Recvmsg as u8].contains(&request.opcode);
     request.opcode == Opcode::ReadMultishot as u8
@@ -115,19 +115,19 @@ fn is_multishot(request: &Request) -> bool {
 struct Generator {
     random: fastrand::Rng,
     next_id: u64,
-    /// The first request of the submission at hand.
+    /// The first request of the current submission.
     first_of_batch: u64,
     /// The opcodes that all programs are made of.
     common: Vec<Opcode>,
     model: Model,
     first_of_chain: bool,
-    /// Completions are not taken: nothing is made from which something would follow that has to be waited for.
+    /// CQEs are held back: no request is made whose effects would have to be waited for.
     holds: bool,
-    /// Something in this submission waits for all that was submitted before.
+    /// A request in this submission drains.
     drains: bool,
-    /// Requests of [`SERVED_LATER`] are made, too.
+    /// True if requests of [`SERVED_LATER`] are made, too.
     later: bool,
-    /// Some of them send with zero copy.
+    /// True if some of them send with zero copy.
     zero_copy: bool,
 }
 
@@ -177,8 +177,8 @@ impl Generator {
             _ => {
                 let batch = self.batch();
                 if self.drains {
-                    // What waited before would hold everything back, to be run by workers in no order at the end; and so would
-                    // what waits in this submission, or once that has ended.
+                    // Requests that already wait would hold everything back, to be run by workers in no order at the
+                    // end. So would requests that wait in this submission, or after it.
                     let all = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
                     let cancel = || Step::Register(Registration::SyncCancel(0, Target::Number(-1), all, 0));
                     self.model.ended(|_| true);
@@ -217,7 +217,7 @@ impl Generator {
             self.model.end_chain();
         }
         batch.truncate(ENTRIES as usize);
-        // A chain that the end of the submission cuts off goes to a worker natively, which then sleeps in it.
+        // Natively a chain that the end of the submission cuts off goes to a worker, which then sleeps in it.
         if let Some(last) = batch.last_mut() {
             if last.opcode != Opcode::Nop as u8 {
                 last.flags &= !(IOSQE_IO_LINK | IOSQE_IO_HARDLINK);
@@ -237,7 +237,8 @@ impl Generator {
                 // Natively the timer of a multishot request that begins on a worker is never started.
                 request.flags &= !IOSQE_ASYNC;
             }
-            // What follows one that waits would run beside the submission that ends the wait: nothing that matters there.
+            // A request after one that waits would run beside the submission that ends the wait. So it must touch
+            // nothing that matters there.
             let followed = waits && !timed && link < links;
             let last = link == links || followed;
             if !last || timed || followed {
@@ -259,7 +260,7 @@ impl Generator {
         }
     }
 
-    /// A request of any opcode that can be made now.
+    /// Makes a request of any opcode that is possible now.
     fn request(&mut self) -> Option<Request> {
         for _ in 0..12 {
             let opcode = match self.later_opcode() {
@@ -268,7 +269,7 @@ impl Generator {
             };
             let id = self.next_id;
             if let Some(mut request) = self.draft(opcode) {
-                // Behind a punted one, or behind a drain, a worker would sleep in it natively.
+                // After a punted request, or after a drain, a worker would sleep in it natively.
                 if (!self.first_of_chain || self.drains) && self.model.waits_for_something(id) {
                     self.model.ended(|waiting| waiting.id == id);
                     continue;
@@ -308,7 +309,7 @@ impl Generator {
         }
     }
 
-    /// Flags that any request may have; and now and then something that is refused.
+    /// Adds flags that any request may have, and now and then an error.
     fn decorate(&mut self, request: &mut Request) {
         if let Target::Of(end) = request.fd {
             if let Some(slot) = self.model.slot_of(end).filter(|_| self.chance(1, 3)) {
@@ -323,7 +324,7 @@ impl Generator {
         if self.chance(1, 30) {
             request.flags |= IOSQE_CQE_SKIP_SUCCESS;
         }
-        // Nor does one drain behind what waits in this submission: everything after it would be held back.
+        // Nor does a request drain after one that waits in this submission: everything after it would be held back.
         let waits = self.model.waiting().iter().any(|waiting| waiting.id >= self.first_of_batch);
         if self.chance(1, 40) && !waits && self.first_of_chain && !self.zero_copy && !self.holds {
             request.flags |= IOSQE_IO_DRAIN;
@@ -375,8 +376,8 @@ impl Generator {
             // A timeout that repeats forever is never quiet.
             14.. if request.op_flags & IORING_TIMEOUT_MULTISHOT != 0 => request.len = 2,
             14 => (request.off, request.off_of) = (Value::Bad, None),
-            // What a TIMEOUT that counts meets in its submission may or may not be counted: see `counting_timeout`. And no CQE
-            // is to have another request's user_data.
+            // A TIMEOUT may or may not count completions of its own submission: see `counting_timeout`. And no CQE
+            // may have another request's user_data.
             15 if matches!(opcode, Some(Opcode::Timeout | Opcode::MsgRing | Opcode::PollRemove)) => {
                 request.off = Value::Plain(u64::MAX);
             }
@@ -390,9 +391,9 @@ impl Generator {
         let turned = match Opcode::from_u8(request.opcode) {
             // Not advice that takes pages away, nor a timeout that never ends.
             Some(Opcode::Madvise | Opcode::Timeout) => return,
-            // A cancel of more than was claimed would meet what the same submission has under way.
+            // A cancel of more than was claimed would reach requests of the same submission.
             Some(Opcode::AsyncCancel) => 0x40 << self.below(26),
-            // With MSG_MORE it is a matter of time when something is sent.
+            // With MSG_MORE, timing decides when data is sent.
             Some(Opcode::Send | Opcode::Sendmsg | Opcode::SendZc | Opcode::SendmsgZc)
                 if bit == libc::MSG_MORE as u32 =>
             {

@@ -135,7 +135,7 @@ pub enum Value {
     Statx,
     /// struct epoll_event.
     Event(u32, u64),
-    /// Room for so many struct epoll_event; recorded.
+    /// Room for this many struct epoll_event; recorded.
     Events(u32),
     /// The listener's address.
     ListenerAddress,

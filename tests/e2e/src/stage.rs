@@ -11,10 +11,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long one program may take; the longest takes a few seconds.
+/// The limit of one program; the longest takes a few seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How a program ended and what it said.
+/// The status and output of a program that ended.
 #[derive(Debug)]
 pub struct Outcome {
     /// The program as it was run, for messages.
@@ -323,7 +323,7 @@ impl Program {
     }
 }
 
-/// Whether the programs run on the kernel's io_uring instead of ours.
+/// True if the programs run on the kernel's io_uring instead of ours.
 ///
 /// # Panics
 ///

@@ -35,12 +35,12 @@ impl Statistics {
         serde_json::from_slice(&output.stdout).expect("the JSON of anyring stats")
     }
 
-    /// How many requests of this opcode were completed, on whatever path.
+    /// Returns the number of completed requests of this opcode, on all paths.
     pub fn completed(&self, opcode: &str) -> u64 {
         self.completions.get(opcode).map_or(0, |paths| paths.values().sum())
     }
 
-    /// Asserts that the kernel refused with `errno` and that the engine completed at least so many of each opcode.
+    /// Asserts that the kernel refused with `errno` and that the engine completed at least this many of each opcode.
     ///
     /// # Panics
     ///

@@ -89,7 +89,7 @@ pub fn prepare(bytes: &[u8]) {
         addr3: rest.u64(),
         pad2: rest.u64(),
     };
-    // Of addresses, the ones with a bit set mean the bytes behind the SQE.
+    // An address with this bit set stands for the bytes after the SQE.
     for address in [&mut sqe.off, &mut sqe.addr, &mut sqe.addr3] {
         if *address & 1 << 62 != 0 {
             *address = rest.0.as_ptr() as u64 + (*address & 0xffff) % (rest.0.len() as u64 + 1);
@@ -164,7 +164,7 @@ fn drain(reader: &mut Reader) {
 mod tests {
     use super::*;
 
-    /// Calls a check with bytes of so many seeds: some all random, some with only a few that are set.
+    /// Calls a check with the bytes of `seeds` seeds: some all random, some with only a few that are not 0.
     fn with_seeds(seeds: u64, most: usize, check: fn(&[u8])) {
         for seed in 0..seeds {
             let mut random = fastrand::Rng::with_seed(seed);

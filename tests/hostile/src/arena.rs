@@ -85,7 +85,7 @@ impl Area {
     }
 }
 
-/// Maps anonymous memory, or what `fd` is, over what is there.
+/// Maps anonymous memory, or the file of `fd`, in place of the old mapping.
 pub fn map(start: usize, bytes: usize, protection: c_int, fd: c_int, offset: i64) -> bool {
     let kind = if fd < 0 { MAP_PRIVATE | MAP_ANONYMOUS } else { MAP_SHARED };
     map_as(start, bytes, protection, kind, fd, offset)
@@ -141,7 +141,7 @@ fn fill(start: usize, bytes: usize, with: u8) {
     }
 }
 
-/// Whether every page that nobody named is as it was; if not, which one.
+/// Returns the first page that no request named and that has changed nevertheless.
 pub fn changed() -> Option<String> {
     let mut page = [0; PAGE];
     let canaries = (0..=usize::from(EXACT)).map(|number| (BASE + MIB + 2 * number * PAGE, CANARY));
@@ -177,7 +177,7 @@ pub const PATHS: [&[u8]; 16] = [
     b"socket\0",
     b"a/b\0",
 ];
-/// Each has so many bytes.
+/// The bytes of each path.
 pub const PATH_ROOM: u32 = 32;
 /// A path that is too long begins here, and ends nowhere in its page.
 pub const LONG_PATH: u32 = PAGE as u32;
@@ -185,13 +185,13 @@ pub const LONG_PATH: u32 = PAGE as u32;
 pub const SOCKADDRS: u32 = 2 * PAGE as u32;
 /// Timeouts of 16 bytes each.
 pub const TIMES: u32 = 3 * PAGE as u32;
-/// How many.
+/// Their number.
 pub const TIMES_COUNT: u32 = 6;
 /// Signal masks of 8 bytes each, which leave SIGALRM alone.
 pub const MASKS: u32 = TIMES + 512;
 /// Arguments of enter (`struct io_uring_getevents_arg`), of 32 bytes each, which wait for a short time.
 pub const WAITS: u32 = TIMES + 1024;
-/// How many.
+/// Their number.
 pub const WAITS_COUNT: u32 = 4;
 
 /// A vector of each [`Area::Exact`], whole.

@@ -17,28 +17,28 @@ pub enum Leap {
 }
 
 thread_local! {
-    /// How handlers leave calls of this thread.
+    /// The way in which handlers leave calls of this thread.
     static LEAP: Cell<Option<Leap>> = const { Cell::new(None) };
     static IN_CALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on handlers leave the calls of this thread, or do so no more.
+/// Makes handlers leave the calls of this thread, or no longer.
 pub fn leap_from_calls(how: Option<Leap>) {
     LEAP.set(how);
     IN_CALL.set(false);
 }
 
-/// For a handler: how it is to leave what it has interrupted, if that is a call.
+/// Returns how the handler must leave the call that it interrupted; `None` outside of calls.
 pub fn leap() -> Option<Leap> {
     LEAP.get().filter(|_| IN_CALL.replace(false))
 }
 
-/// Calls go by instructions from now on. Relaxed: before any thread is made.
+/// Makes calls by instructions from now on, if `raw`. Relaxed: before any thread is made.
 pub fn by_instructions(raw: bool) {
     RAW.store(raw, Ordering::Relaxed);
 }
 
-/// Whether they do.
+/// True if calls are made by instructions.
 pub fn is_by_instructions() -> bool {
     RAW.load(Ordering::Relaxed)
 }

@@ -189,7 +189,7 @@ pub fn handle_signals() {
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
     }
-    // What natively comes of a request's broken pipe or a file's limit, or of O_ASYNC.
+    // Natively these come from a request's broken pipe or a file's limit, or from O_ASYNC.
     for signal in [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGIO, libc::SIGURG] {
         // SAFETY: no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -337,7 +337,7 @@ fn connection() -> [c_int; 2] {
     }
 }
 
-/// Descriptors that nobody names, with what they are.
+/// Descriptors that no request names, and the files that they are.
 struct Untouched {
     identities: [(u64, u64); 9],
 }

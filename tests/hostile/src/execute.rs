@@ -15,13 +15,14 @@ use libc::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-/// After what time a program takes no further step.
+/// The time after which a program takes no further step.
 const STEPS: Duration = Duration::from_millis(1500);
-/// After what time a thread or a child that should have ended hangs. All that they wait for ends after milliseconds.
+/// The time after which a thread or a child that should have ended counts as hanging. All their waits end after
+/// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How often it is looked at meanwhile, at least.
+/// The least number of checks in that time.
 const LOOKS: u32 = 2000;
-/// How many children a process has at most.
+/// The most children of a process.
 const CHILDREN: usize = 32;
 
 /// The soft limits that a program begins with.
@@ -63,7 +64,7 @@ impl Limits {
     }
 }
 
-/// Whether the words of rings are left alone: natively Linux 6.18 hung. Relaxed: stored before any thread is made.
+/// True if the words of rings are left alone: natively Linux 6.18 hung. Relaxed: stored before any thread is made.
 static GENTLE: AtomicBool = AtomicBool::new(false);
 
 fn is_gentle() -> bool {
@@ -200,7 +201,7 @@ impl Runner {
             Step::Name { call } => numbers::name(*call),
             Step::Witness { flags } => {
                 if !self.is_child {
-                    // The first thread submits to it, whoever makes it.
+                    // The first thread submits to it, whichever thread makes it.
                     witness::make(if self.is_elsewhere { 0 } else { *flags });
                 }
                 if !self.is_elsewhere {
@@ -248,12 +249,12 @@ pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
     }
 }
 
-/// Whether a call that waits answers what has it made again.
+/// True if a wait returned an error after which it is repeated.
 pub fn call_interrupted(answer: i64) -> bool {
     [libc::EINTR, libc::EAGAIN, libc::EBUSY].iter().any(|error| answer == -i64::from(*error))
 }
 
-/// Where in the kernel a process sleeps.
+/// Returns the kernel function in which a process sleeps.
 fn place_of(process: libc::pid_t, place: &mut [u8; 64]) -> &str {
     use std::io::Write;
     let mut path = [0u8; 32];
@@ -289,7 +290,7 @@ pub fn protect(area: Area, page: u8, pages: u8, how: u8) {
         0 => arena::protect(start, bytes, libc::PROT_NONE),
         1 => arena::protect(start, bytes, libc::PROT_READ),
         2 | 3 => arena::protect(start, bytes, both),
-        // Nothing there, and yet nobody else's.
+        // Inaccessible, but still reserved.
         4 => {
             arena::map(start, bytes, libc::PROT_NONE, -1, 0);
         }
@@ -318,7 +319,7 @@ fn feed(victim: c_int, write: bool, bytes: u16) {
     }
 }
 
-/// How many bytes of addresses this process has in use.
+/// Returns the bytes of addresses that this process uses.
 fn used_bytes() -> u64 {
     let mut text = [0u8; 64];
     // SAFETY: a constant path and a local to read to.

@@ -85,17 +85,17 @@ pub enum Nuisance {
     Logs,
 }
 
-/// Where steps are made.
+/// The place where steps run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// A child, which then executes something, or ends. The program goes on with the same steps.
+    /// A child, which then executes a program, or ends. Its parent runs the same steps.
     Child { birth: Birth, executes: bool },
     /// A thread, which the program waits for: its [`manner`].
     Thread { manner: u8 },
-    /// Another context, by swapcontext(3), in which all signals but the alarm's may be blocked. Where it leaps, a handler that
-    /// interrupts a call there leaves the rest by setcontext(3).
+    /// Another context, by swapcontext(3), in which all signals but the alarm's may be blocked. If `leaps`, a handler
+    /// that interrupts a call there leaves it by setcontext(3), and skips the rest.
     Context { masked: bool, leaps: bool },
-    /// Before a handler that leaves the rest by siglongjmp(3) from a call that it interrupts.
+    /// A sigsetjmp(3): a handler that interrupts a call leaves it by siglongjmp(3), and skips the rest.
     Jump,
     /// A handler, on an alternate stack of 16 KiB.
     Handler,
@@ -116,7 +116,7 @@ pub mod manner {
     pub const FILTERED: u8 = 64;
 }
 
-/// How a child comes to be.
+/// The call that makes a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Birth {
     /// fork(3).
@@ -204,7 +204,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// How many calls there are on such numbers.
+    /// Number of calls on such numbers.
     pub const CALLS: u8 = 18;
 }
 

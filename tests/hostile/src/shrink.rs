@@ -5,7 +5,7 @@ use crate::watch::{print, Outcome, WatchOptions, Watcher};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// How often a program without some steps is tried before these count as needed, if nothing else is said.
+/// The default number of runs without some steps before these count as needed.
 const TIMES: u32 = 3;
 
 /// Prints the shortest program that was found: whether there is one.

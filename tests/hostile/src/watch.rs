@@ -30,10 +30,10 @@ pub struct WatchOptions {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// How many seeds: one, or with --seconds as many as there is time for
+    /// Number of seeds: one, or with --seconds as many as there is time for
     #[arg(long)]
     pub runs: Option<u64>,
-    /// End after so many seconds, with the seeds that were run by then
+    /// End after this many seconds, with the seeds run so far
     #[arg(long)]
     pub seconds: Option<u64>,
     /// The io_uring that serves the programs
@@ -45,22 +45,22 @@ pub struct WatchOptions {
     /// Processes at a time
     #[arg(long, default_value_t = 2)]
     pub jobs: usize,
-    /// How many seconds a program may take that ends by itself after two
+    /// Limit of a program in seconds; it ends by itself after two
     #[arg(long, default_value_t = 120)]
     pub limit: u64,
-    /// How often each seed runs: what threads do has no order
+    /// Number of runs of each seed: threads have no order
     #[arg(long, default_value_t = 1)]
     pub times: u32,
     /// Steps that are left out
     #[arg(long, value_delimiter = ',')]
     pub without: Vec<usize>,
-    /// Where gdb's word goes on programs that hang, and on cores that are left
+    /// Folder for gdb's output about programs that hang, and about cores
     #[arg(long, value_name = "FOLDER")]
     pub traces: Option<PathBuf>,
 }
 
 impl WatchOptions {
-    /// How many seeds.
+    /// Returns the number of seeds.
     pub fn runs(&self) -> u64 {
         self.runs.unwrap_or(if self.seconds.is_some() { u64::MAX } else { 1 })
     }
@@ -170,7 +170,7 @@ impl Watcher {
         // It may be a user without rights.
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777))?;
         let output = File::options().create(true).append(true).read(true).open(folder.with_extension("output"))?;
-        // What it says is read from a file as well: nobody that it leaves behind can keep it open.
+        // Its report is a file, too: unlike a pipe, no process that it leaves can keep it open.
         let report = File::options().create(true).append(true).read(true).open(folder.with_extension("report"))?;
         let progress = shared_page()?;
         let mut child = self.start(seed, without, &folder, [&output, &report, &progress])?;
@@ -229,7 +229,8 @@ impl Watcher {
         command.spawn().context("start the program")
     }
 
-    /// How it ended; `None` if it had to be ended, and whether the [kernel hangs](hangs_in_kernel). Whatever is left of its group ends.
+    /// Waits for the end. Returns the status, `None` if the program had to be killed, and whether the [kernel
+    /// hangs](hangs_in_kernel). Kills the rest of its group.
     fn wait_for(&self, child: &mut Child, seed: u64) -> (Option<ExitStatus>, bool) {
         let (start, group) = (Instant::now(), child.id() as libc::pid_t);
         let hangs = loop {
@@ -260,7 +261,8 @@ impl Watcher {
         (status.filter(|_| !hangs), in_kernel)
     }
 
-    /// Where programs leave cores (`ulimit -c unlimited`, kernel.core_pattern without a folder), one is in its working directory.
+    /// Writes the trace of a core in the program's working directory (`ulimit -c unlimited`, kernel.core_pattern
+    /// without a folder).
     fn trace_core(&self, seed: u64, folder: &Path) -> Result<()> {
         for entry in std::fs::read_dir(folder)? {
             let path = entry?.path();
@@ -350,7 +352,7 @@ fn processes_of(group: libc::pid_t) -> Vec<String> {
     names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(is_member).collect()
 }
 
-/// Whether the group hangs in the kernel, as it may without anyring.
+/// True if the group hangs in the kernel, as it may without anyring.
 fn hangs_in_kernel(group: libc::pid_t) -> bool {
     let tasks = |process: String| {
         let folder = std::fs::read_dir(format!("/proc/{process}/task"));

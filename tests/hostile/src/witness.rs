@@ -18,7 +18,8 @@ const FILE: c_int = 303;
 const ENTRIES: u32 = 4;
 const DATA: [u8; 8] = *b"witness\n";
 
-/// Where the ring's words and SQEs are mapped; 0 for none. Relaxed: stored by the first thread, or by one that it joins.
+/// The addresses of the ring's words and SQEs; 0 for none. Relaxed: stored by the first thread, or by one that it
+/// joins.
 static WORDS: AtomicUsize = AtomicUsize::new(0);
 static SQES: AtomicUsize = AtomicUsize::new(0);
 /// The offsets of the CQEs and of the array.
@@ -79,14 +80,14 @@ fn word(offset: u32) -> &'static AtomicU32 {
     unsafe { &*((WORDS.load(Ordering::Relaxed) + offset as usize) as *const AtomicU32) }
 }
 
-/// Submits this SQE, and waits for so many CQEs.
+/// Submits this SQE, and waits for this many CQEs.
 fn submit(sqe: &Sqe, wait_for: u32) -> i64 {
     let tail = word(4).load(Ordering::Relaxed);
     let at = tail % ENTRIES;
     // SAFETY: an SQE of the page that is mapped for good, which nobody reads before the tail says so.
     unsafe { ((SQES.load(Ordering::Relaxed) + 64 * at as usize) as *mut Sqe).write(*sqe) };
     word(OFFSETS[1].load(Ordering::Relaxed) + 4 * at).store(at, Ordering::Relaxed);
-    // Release: partner is whoever takes the SQE, and reads the tail by Acquire.
+    // Release: pairs with the Acquire of the side that takes the SQE.
     word(4).store(tail.wrapping_add(1), Ordering::Release);
     enter(1, wait_for)
 }
@@ -112,9 +113,9 @@ pub fn arm() {
     }
 }
 
-/// How many CQEs are there.
+/// Returns the number of CQEs to reap.
 fn ready() -> u32 {
-    // Acquire: partner is the Release of whoever posts.
+    // Acquire: pairs with the Release of the side that posts.
     word(12).load(Ordering::Acquire).wrapping_sub(word(8).load(Ordering::Relaxed))
 }
 

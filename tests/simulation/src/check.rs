@@ -59,18 +59,18 @@ impl Record {
 pub struct Records(Vec<Record>);
 
 impl Records {
-    /// Adds one: its user_data.
+    /// Adds a request. Returns its user_data.
     pub fn add(&mut self, record: Record) -> u64 {
         self.0.push(record);
         self.0.len() as u64 - 1
     }
 
-    /// How many.
+    /// Returns the number of requests.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Somebody wants to cancel it.
+    /// Notes that a request was made to cancel it.
     pub fn cancelled(&mut self, user_data: u64) {
         self.0[user_data as usize].cancelled = true;
     }
@@ -80,18 +80,18 @@ impl Records {
         places.filter(|(_, record)| !record.done && !record.abandoned)
     }
 
-    /// How many on the ring in this slot are not answered.
+    /// Returns the number of requests in flight on the ring in this slot.
     pub fn open_on(&self, slot: usize) -> usize {
         self.open().filter(|(_, record)| record.slot == slot).count()
     }
 
-    /// One of them.
+    /// Picks one of them.
     pub fn some_open_on(&self, slot: usize, random: &mut fastrand::Rng) -> Option<u64> {
         let open: Vec<_> = self.open().filter(|(_, record)| record.slot == slot).map(|(place, _)| place).collect();
         random.choice(open)
     }
 
-    /// Multishot ones that go on. A cancellation may have come before its target had begun.
+    /// Multishot requests in flight. A cancellation may have come before its target had begun.
     pub fn endless_on(&self, slot: usize) -> Vec<u64> {
         let is_it =
             |record: &Record| record.slot == slot && matches!(record.kind, Kind::Poll { endless: true, .. });
@@ -160,7 +160,7 @@ impl Slot {
         Slot { ring, users: 0, submits: false, waits: Vec::new(), closed: false, life: 0 }
     }
 
-    /// Begins a submission, if nobody else makes one.
+    /// Begins a submission, if no other thread makes one.
     pub fn begin(&mut self) -> Option<Arc<Ring>> {
         if self.submits || self.closed {
             return None;
@@ -169,7 +169,7 @@ impl Slot {
         self.enter()
     }
 
-    /// Ends it.
+    /// Ends the call.
     pub fn end(&mut self) {
         self.submits = false;
         self.leave();
@@ -184,17 +184,17 @@ impl Slot {
         Some(self.ring.clone())
     }
 
-    /// Ends it.
+    /// Ends the call.
     pub fn leave(&mut self) {
         self.users -= 1;
     }
 
-    /// Whether nobody submits, whom a child would wait for: its parent waits for the child.
+    /// True if no thread submits. A forked child would wait for such a thread, and its parent waits for the child.
     pub fn is_free(&self) -> bool {
         !self.closed && !self.submits
     }
 
-    /// Whether a thread is in a call.
+    /// True if a thread is in a call.
     pub fn is_used(&self) -> bool {
         self.users > 0
     }
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Whether this success is one.
+    /// True if this successful result is correct.
     fn is_right(&mut self, place: usize, cqe: Cqe, system: &Simulated) -> bool {
         let record = &mut self.records.0[place];
         let moved = cqe.res as usize;
@@ -295,7 +295,7 @@ impl World {
         self.slots[at].closed = true;
     }
 
-    /// Whether what went into each stream came out, or still is in it.
+    /// Checks that the bytes written to each stream were read, or are still in it.
     pub fn check_streams(&self) {
         for stream in self.streams.iter().filter(|stream| !stream.leaks) {
             let left = stream.left();

@@ -47,7 +47,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     anyring_engine::os::handler_installed(); // no address here is bad, so that nothing is there to be handled
     let program = PROGRAM.get_or_init(|| Program::new(system, options.seed, options.steps));
     system.on_jump(|until_ns| PROGRAM.get()?.world().forgotten(until_ns));
-    // What the engine keeps for good is there after a first ring.
+    // A first ring makes everything that the engine keeps until the process ends.
     Ring::new(0, 8, 16).map(|ring| ring.close()).map_err(anyhow::Error::msg)?;
     settle(system);
     let before = held();

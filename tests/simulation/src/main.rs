@@ -26,7 +26,7 @@ struct Options {
 enum Command {
     /// Run seeds, and print each finding with the command that repeats it
     Run(watch::WatchOptions),
-    /// Plant bugs, and tell which of them seeds find that find nothing without
+    /// Plant bugs, and list those found by seeds that find nothing without them
     Planted(watch::WatchOptions),
     /// Be the program (what `run` starts)
     #[command(hide = true)]

@@ -99,7 +99,7 @@ fn stream(random: &mut fastrand::Rng) -> Stream {
 }
 
 impl Program {
-    /// The program of this seed, whose threads make so many steps in all.
+    /// The program of this seed, whose threads make `steps` steps in all.
     pub fn new(system: &'static Simulated, seed: u64, steps: u64) -> Program {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x0009_0906_a777);
         let flags = match random.u32(..4) {
@@ -171,7 +171,7 @@ impl Program {
             self.step(mine);
         }
         self.world().finished += 1;
-        // Everybody goes on until all have ended, so that what was sent to a ring is seen.
+        // All threads continue until each has ended, so that messages to a ring are seen.
         while self.world().finished < threads {
             self.system.sleep(20_000);
             self.take(mine);
@@ -281,7 +281,7 @@ impl Program {
         slot.leave();
     }
 
-    /// Takes what is there.
+    /// Reaps the CQEs that are there.
     fn take(&self, at: usize) {
         self.system.point_of_program();
         let world = &mut *self.world();
@@ -400,7 +400,7 @@ impl Program {
 
 impl Stream {
     fn feed(&mut self, bytes: usize) {
-        // By what is in it: of what nobody was given, a ring that was closed may have taken some.
+        // The limit is the content itself: a closed ring may have taken bytes that no request received.
         if self.left() > PIPE_ROOM {
             return;
         }
@@ -419,7 +419,7 @@ impl Stream {
 
 impl World {
     fn limit(&mut self, on: bool) {
-        /// Fewer than there are, and more than anybody polls.
+        /// A limit below the number of descriptors, and above the number that a thread polls.
         const FEW: u64 = 8;
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a local that outlives the calls.

@@ -75,14 +75,14 @@ impl Ring {
         unsafe { &*((self.rings.address + offset as usize) as *const AtomicU32) }
     }
 
-    /// How many SQEs find room.
+    /// Returns the number of free SQEs.
     pub fn room(&self) -> u32 {
         let tail = self.word(self.params.sq_off.tail).load(Ordering::Relaxed);
         // Acquire: pairs with the engine's Release store of the head.
         self.params.sq_entries - tail.wrapping_sub(self.word(self.params.sq_off.head).load(Ordering::Acquire))
     }
 
-    /// Appends one. There must be room, and nobody else who appends.
+    /// Appends an SQE. There must be room, and no other thread may append.
     pub fn push(&self, sqe: Sqe) {
         let tail = self.word(self.params.sq_off.tail);
         let at = tail.load(Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Ring {
         enter(&Enter { fd: self.fd as u32, to_submit, min_complete, flags, arg: 0, arg_size: 0 })
     }
 
-    /// Waits for so many CQEs, or until the time is over.
+    /// Waits for this many CQEs, or until the time is over.
     ///
     /// # Errors
     /// What io_uring_enter(2) answers.
@@ -111,7 +111,7 @@ impl Ring {
         enter(&Enter { fd: self.fd as u32, to_submit: 0, min_complete, flags, arg, arg_size })
     }
 
-    /// How many CQEs can be taken.
+    /// Returns the number of CQEs to reap.
     pub fn ready(&self) -> u32 {
         let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire); // partner: as in `take`
         tail.wrapping_sub(self.word(self.params.cq_off.head).load(Ordering::Relaxed))

@@ -191,7 +191,7 @@ impl Schedule {
         self.threads[place].why
     }
 
-    /// How often it has slept.
+    /// Returns the number of its sleeps.
     pub fn sleeps_of(&self, place: usize) -> u64 {
         self.threads[place].sleeps
     }
@@ -260,7 +260,7 @@ impl Schedule {
         self.threads[me].state = State::Sleeps { wait, until_ns, stop };
     }
 
-    /// Wakes at most so many sleepers of a futex, by FUTEX_WAKE_BITSET's rules: how many.
+    /// Wakes at most this many sleepers of a futex, by FUTEX_WAKE_BITSET's rules. Returns their number.
     pub fn wake(&mut self, address: usize, most: usize, mask: u32) -> usize {
         let mut sleepers: Vec<usize> = (0..self.threads.len()).filter(|place| {
             matches!(self.threads[*place].state, State::Sleeps { wait: Wait::Futex { address: at, bits, woken: false }, .. }
@@ -359,7 +359,8 @@ impl Schedule {
         next.0
     }
 
-    /// One of the threads whose sleep may end for nothing: those of futexes, and what signals interrupt and nobody makes again.
+    /// Picks a thread whose sleep may end spuriously: on a futex, or in a call that a signal interrupts and that is
+    /// not repeated.
     fn sleeper(&self, pick: usize) -> Option<usize> {
         const POLLS: [libc::c_long; 4] =
             [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_ppoll];
@@ -387,7 +388,7 @@ impl Schedule {
     }
 }
 
-/// Whether one of the descriptors has what it is waited for, or never will.
+/// True if one of the descriptors is ready, or never will be.
 fn are_ready(set: &[(i32, i16)]) -> bool {
     let mut set: Vec<_> =
         set.iter().map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 }).collect();

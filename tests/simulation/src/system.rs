@@ -178,7 +178,7 @@ impl Simulated {
 
     fn announce(&self, is_engines: bool) {
         let mut inner = self.inner();
-        // In the list once it is there (`begins`): until then nobody makes a step.
+        // The thread joins the list when it runs (`begins`). Until then no thread makes a step.
         inner.arriving = Some((new_turn(), is_engines));
     }
 

@@ -14,19 +14,19 @@ pub struct WatchOptions {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, default_value_t = 1)]
     pub runs: u64,
     /// Steps of the program's threads in a run
     #[arg(long, default_value_t = 300)]
     pub steps: u64,
-    /// End after so many seconds, with the seeds that were run by then
+    /// End after this many seconds, with the seeds run so far
     #[arg(long)]
     pub seconds: Option<u64>,
     /// Processes at a time
     #[arg(long, default_value_t = 2)]
     pub jobs: usize,
-    /// How many seconds a run may take
+    /// Limit of a run, in seconds
     #[arg(long, default_value_t = 60)]
     pub limit: u64,
     /// Run each seed a second time: it must go the same way

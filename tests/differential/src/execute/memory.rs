@@ -33,13 +33,13 @@ pub struct Memory {
     listener: libc::sockaddr_in,
 }
 
-/// New memory of so many bytes, filled with `fill`, aligned, that is never given back.
+/// Returns new, aligned memory of this many bytes, filled with `fill`. It is never freed.
 fn take(bytes: usize, fill: u8) -> usize {
     let words = vec![u64::from_ne_bytes([fill; 8]); bytes.div_ceil(8).max(1)];
     words.leak().as_mut_ptr() as usize
 }
 
-/// Memory that holds `value`, never given back.
+/// Returns memory that holds `value`. It is never freed.
 fn put<T>(value: T) -> u64 {
     Box::leak(Box::new(value)) as *mut T as u64
 }
@@ -83,12 +83,12 @@ impl Memory {
         }
     }
 
-    /// Where a registered buffer begins.
+    /// Returns the address of a registered buffer.
     pub fn registered(&self, index: u16) -> u64 {
         self.registered as u64 + u64::from(index) * u64::from(BUFFER_BYTES)
     }
 
-    /// Where a word is.
+    /// Returns the address of a word.
     pub fn word(&self, index: u8) -> u64 {
         (self.words + usize::from(index) * WORD_DISTANCE) as u64
     }

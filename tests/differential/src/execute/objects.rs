@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 /// Descriptors by name, open until the process ends.
 pub struct Objects {
     numbers: BTreeMap<End, i32>,
-    /// Where the listener listens.
+    /// The listener's address.
     pub listener: libc::sockaddr_in,
 }
 

@@ -9,7 +9,7 @@ use anyring_abi::*;
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "g"];
 const ATTRIBUTES: [&str; 3] = ["user.one", "user.two", "user.three"];
 
-/// How bytes are named by a read or write.
+/// The way in which a read or write names its bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Plain,
@@ -497,7 +497,7 @@ pub fn opcode_of(opcode: Opcode) -> u8 {
 }
 
 impl Model {
-    /// Whether a pipe's end can still be written.
+    /// True if a pipe's end can still be written.
     pub fn open_for_writing(&self, end: End) -> bool {
         !self.shut.contains(&end)
     }

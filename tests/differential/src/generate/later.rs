@@ -32,8 +32,8 @@ pub fn uses_later(seed: u64) -> bool {
     seed % 4 == 3
 }
 
-/// Whether the program of `seed` sends with zero copy. It then has no drains: natively nothing is issued any more when a
-/// zero-copy send, whose notification counts as a request, follows one.
+/// True if the program of `seed` sends with zero copy. It then has no drains. Natively no request is issued any more
+/// when a zero-copy send, whose notification counts as a request, follows a drain.
 pub fn sends_zero_copy(seed: u64) -> bool {
     seed % 8 == 3
 }
@@ -146,7 +146,8 @@ impl Generator {
                 _ => return None,
             }
         };
-        // Who waits for several words is to be woken by one of them: which one it tells is else open (docs/limits.md).
+        // Only one of several words may wake their waiter: otherwise it is open which one the result names
+        // (docs/limits.md).
         let waiting = self.model.waiting().to_vec();
         for waiter in waiting.iter().filter(|waiting| waiting.end == Some(End::Word(word))) {
             let others = waiting.iter().filter(|other| other.id == waiter.id).filter_map(|other| other.end);

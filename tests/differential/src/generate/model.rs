@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// Nothing is claimed.
+    /// Begins a submission: nothing is claimed.
     pub fn begin_batch(&mut self) {
         self.taken.clear();
         self.own.clear();
@@ -144,7 +144,7 @@ impl Model {
         free
     }
 
-    /// Nobody else in this submission may have it, not even in the chain at hand.
+    /// Excludes it for the rest of this submission, even for the current chain.
     pub fn exclude(&mut self, claim: Claim) {
         self.taken.insert(claim);
     }
@@ -154,7 +154,7 @@ impl Model {
         self.fresh.push(id);
     }
 
-    /// Where what is written comes out.
+    /// Returns the end at which data written here can be read.
     fn other_side(end: End) -> Option<End> {
         Some(match end {
             End::PipeWrite(index) => End::PipeRead(index),
@@ -166,7 +166,7 @@ impl Model {
         })
     }
 
-    /// Where to write so that this end becomes readable.
+    /// Returns the end to write to so that this end becomes readable.
     pub fn writer_of(end: End) -> Option<End> {
         match end {
             End::PipeRead(index) => Some(End::PipeWrite(index)),
@@ -226,7 +226,8 @@ impl Model {
         self.connections
     }
 
-    /// A request that waits takes buffers of the ring group: who gets which when another one does, too, is free.
+    /// True if a waiting request takes buffers of the ring group. Another one would make it open which gets which
+    /// buffer.
     pub fn group_is_held(&self) -> bool {
         self.group_users.iter().any(|id| self.waits(*id))
     }
@@ -319,7 +320,7 @@ impl Model {
         self.table = table;
     }
 
-    /// Whether there is such a name, and whether it is a directory.
+    /// `Some` if the name exists; true for a directory.
     pub fn name(&self, directory: u8, name: &'static str) -> Option<bool> {
         self.names[usize::from(directory)].get(name).copied()
     }

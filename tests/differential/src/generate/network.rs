@@ -190,7 +190,7 @@ impl Generator {
             return None;
         }
         if end == End::Listener {
-            // It resets what is connected to it. What it then tells a poll depends on who looked when.
+            // It resets its connections. The result of a poll on it then depends on timing.
             let all = (0..4).all(|index| self.claim_end(End::Unconnected(index)));
             if !all || self.model.polled_listener {
                 return None;

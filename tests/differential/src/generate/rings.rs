@@ -61,7 +61,7 @@ impl Generator {
         self.model.polled_listener |= end == End::Listener;
         // Natively each result of a multishot poll says what woke it, here all that is ready: not both.
         let multi = events != libc::POLLIN | libc::POLLOUT && self.chance(1, 5);
-        // What a listener that is shut down tells depends on who looked when.
+        // The poll result of a listener that is shut down depends on timing.
         let quiet = matches!(end, End::PipeRead(_) | End::Listener) || events == libc::POLLIN;
         if multi || (quiet && self.model.readable(end) == 0) {
             if self.model.waits_at(end) {

@@ -93,7 +93,7 @@ impl Generator {
         steps.push(Step::Submit(vec![cancel]));
     }
 
-    /// A chain of reads takes what buffers a group has, nobody puts any back, and then it is asked how many are left.
+    /// A chain of reads uses up a group's buffers, none is put back, and then the group's status is read.
     fn run_out_of_buffers(&mut self, steps: &mut Vec<Step>) {
         self.begin_batch();
         let (end, writer) = self.choose(&[

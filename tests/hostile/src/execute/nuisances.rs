@@ -10,7 +10,7 @@ use libc::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many there are at most.
+/// The most threads of this kind.
 const MOST: usize = 8;
 
 /// One thread: what it is to do, as a number, and its seed. Written before it is made.

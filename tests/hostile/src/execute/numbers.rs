@@ -62,7 +62,7 @@ fn is_refused(fd: c_int, call: u8) -> bool {
 }
 
 const DUP: u8 = 11;
-/// Those after which the number is another file's, or no file's.
+/// Calls after which the number names another file, or none.
 const ENDS: [u8; 3] = [10, 16, 17];
 
 /// The call, its answer and its error; None where that is as on a number which is not open.
@@ -99,7 +99,7 @@ fn answered(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
                 // A victim that is no such set is no other answer: EBADF comes first.
                 ("epoll_ctl", libc::epoll_ctl(FIRST_VICTIM + 23, libc::EPOLL_CTL_ADD, fd, &mut event))
             }
-            // Onto a number: who looks for free ones has to see that it is taken, by whichever error.
+            // A call onto a number: a program that looks for free ones must see by the error that it is taken.
             16 => ("dup2 onto", if libc::dup2(FIRST_VICTIM, fd) < 0 { return None } else { 0 }),
             _ => {
                 libc::close_range(fd as u32, fd as u32, 0);
@@ -131,7 +131,8 @@ pub fn was_closed(fd: c_int) -> bool {
     (0..3).contains(&fd) && CLOSED.load(Ordering::Acquire) & 1 << fd != 0
 }
 
-/// Writes over what is under a standard number that the program has closed, as one that logs does, and looks whose it is.
+/// Writes to a standard number that the program has closed, as a program that logs does, and checks whose file it
+/// reaches.
 pub fn log() {
     for fd in (0..3).filter(|fd| was_closed(*fd)) {
         let mut place = [0; 64];

@@ -136,7 +136,7 @@ fn setup(slot: u8, entries: u32, mut params: Params, elsewhere: Option<Word>, ma
     for (area, bytes, offset) in [(rings, bytes[0], IORING_OFF_SQ_RING), (sqes, bytes[1], IORING_OFF_SQES)] {
         let bytes = bytes.next_multiple_of(arena::PAGE);
         assert!(bytes <= area.bytes(), "a ring's memory is as large as Linux makes it");
-        // What a larger ring left behind goes.
+        // Unmaps the rest of a larger ring.
         arena::map(area.start(), area.bytes(), libc::PROT_NONE, -1, 0);
         let shared = libc::MAP_SHARED | libc::MAP_POPULATE;
         arena::map_as(area.start(), bytes, both, shared, fd as c_int, offset as i64);

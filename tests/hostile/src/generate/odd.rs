@@ -27,7 +27,7 @@ pub fn leave_out_names(steps: &mut [Step]) {
 }
 
 impl Generator {
-    /// Where some steps are made.
+    /// Chooses the place of some steps.
     pub fn place(&mut self) -> Place {
         match self.below(8) {
             0..=2 => return Place::Thread { manner: self.manner() },
@@ -83,12 +83,12 @@ impl Generator {
         if self.chance(1, 8) {
             return Step::Standard { numbers: self.choose(&[7, 1, 2, 4]) };
         }
-        // The first ones, F_SETFD among them, are for whoever executes something.
+        // The first ones, F_SETFD among them, are for a program that executes another.
         let calls = self.choose(&[3, Step::CALLS, Step::CALLS, Step::CALLS]);
         Step::Name { call: self.below(u32::from(calls)) as u8 }
     }
 
-    /// A ring that nobody names, in most programs: from the beginning, or from some step on.
+    /// Adds, in most programs, a ring that no other step names: from the beginning, or from some step on.
     pub fn witness(&mut self, steps: &mut Vec<Step>) {
         let kinds = [
             0,

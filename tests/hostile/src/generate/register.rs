@@ -5,7 +5,7 @@ use crate::arena::{self, Area};
 use crate::program::*;
 use anyring_abi::*;
 
-/// As the header numbers it: what may be added to any register call.
+/// IORING_REGISTER_USE_REGISTERED_RING, which may be added to any register call.
 const BY_REGISTERED: u32 = 1 << 31;
 
 impl Generator {

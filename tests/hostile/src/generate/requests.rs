@@ -286,7 +286,7 @@ impl Generator {
         }
     }
 
-    /// Makes it a read into nothing but a buffer between two pages that nobody names, if it is a read.
+    /// Turns a read into one that fills only a buffer between two pages that no request names.
     fn make_exact(&mut self, request: &mut Request) -> bool {
         let (buffer, offset) = (self.below(u32::from(arena::EXACT)) as u8, self.below(arena::PAGE as u32));
         let most = arena::PAGE as u32 - offset;
@@ -349,7 +349,7 @@ fn keep_harmless(request: &mut Request) {
         Opcode::FutexWake,
         Opcode::Waitid,
     ];
-    // The lowest descriptors are the ones that nobody names: in an SQE these are slots.
+    // No request may name the lowest descriptors. In an SQE with FIXED_FILE they are slots.
     if request.flags & IOSQE_FIXED_FILE == 0
         && matches!(request.fd, Fd::Number(0..10))
         && !names_none.iter().any(|opcode| *opcode as u8 == request.opcode)
