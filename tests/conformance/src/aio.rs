@@ -108,7 +108,7 @@ impl Aio {
         let header = self.header();
         assert!(index < header.nr);
         let at = self.context + u64::from(header.header_bytes) + u64::from(index) * size_of::<IoEvent>() as u64;
-        // SAFETY: as above; the ring has `nr` events behind its head.
+        // SAFETY: as above; `nr` events follow the ring's head.
         unsafe { (at as *const IoEvent).read_volatile() }
     }
 

@@ -229,7 +229,7 @@ fn run_all(
     printer: &mut Printer,
 ) -> Vec<Report> {
     let evidence = oracle.is_some() || options.record.is_some();
-    // What is said to fail is answered otherwise, too.
+    // A case that is listed as failing also has other answers.
     let differs =
         |report: &Report| differences.iter().any(|line| line.covers(report) && !line.kind.is_of_answers());
     let judged = |mut report: Report| {

@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(at::<u32>(&raw const word as usize), Some(7));
     }
 
-    /// One test, since what is recorded is the process's.
+    /// One test, since the record belongs to the process.
     #[test]
     fn only_what_all_requests_of_one_user_data_name_succeeds() {
         let places = Places::new(2);

@@ -142,7 +142,7 @@ impl<'d> Printer<'d> {
         }
     }
 
-    /// Prints what is wrong with the list of differences and the totals: whether everything was as expected.
+    /// Prints the errors of the list of differences, and the totals. True if everything was as expected.
     pub fn summarise(mut self, reports: &[Report]) -> bool {
         let mut errors = reports
             .iter()

@@ -44,8 +44,8 @@ struct Running<'c> {
 }
 
 impl Runner {
-    /// A runner of so many cases at a time, which gathers evidence or does not. `identities_differ`: in each case's process a
-    /// thread has changed its own identity.
+    /// A runner of this many cases at a time, which gathers evidence or does not. `identities_differ`: in each case's
+    /// process a thread has changed its own identity.
     pub fn new(together: usize, evidence: bool, identities_differ: bool) -> Runner {
         let directory = std::env::temp_dir().join(format!("anyring-conformance-{}", std::process::id()));
         Runner { directory, together, places: evidence.then(|| Places::new(together)), identities_differ }
@@ -221,7 +221,7 @@ fn in_child((case, context): Job, directory: &Path, output: File, identities_dif
     std::env::set_current_dir(directory).expect("enter the case's directory");
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     if identities_differ {
-        // To what it was before: nothing is seen of it but by who serves io_uring in this process.
+        // Sets the value that it had before: only an engine in this process can notice.
         // SAFETY: numbers only.
         let change = || unsafe { libc::syscall(libc::SYS_setfsuid, libc::geteuid()) };
         std::thread::spawn(change).join().expect("the thread ends");

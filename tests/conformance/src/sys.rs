@@ -21,7 +21,7 @@ pub fn pipe_with(flags: i32) -> (File, File) {
     let mut ends = [-1; 2];
     // SAFETY: room for two numbers is passed.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), flags | libc::O_CLOEXEC) }, 0, "pipe2");
-    // SAFETY: pipe2 has just made both descriptors and nobody else knows them.
+    // SAFETY: pipe2 has just made both descriptors, which have no other owner.
     unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) }
 }
 
@@ -39,7 +39,7 @@ pub fn unix_pair(kind: i32) -> (OwnedFd, OwnedFd) {
     let mut ends = [-1; 2];
     // SAFETY: room for two numbers is passed.
     assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) }, 0);
-    // SAFETY: socketpair has just made both descriptors and nobody else knows them.
+    // SAFETY: socketpair has just made both descriptors, which have no other owner.
     unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) }
 }
 
@@ -177,7 +177,7 @@ pub fn loop_device(sectors: usize) -> OwnedFd {
     let backing = file("disk", &vec![b'x'; sectors * 512]);
     let Ok(device) = both(&format!("/dev/loop{number}")) else { skip("no loop device may be opened") };
     let mut config = Config { fd: backing.as_raw_fd() as u32, block_bytes: 0, info: [0; 29], reserved: [0; 8] };
-    // lo_flags of struct loop_info64, behind six words of eight bytes and three of four
+    // lo_flags of struct loop_info64, after six words of eight bytes and three of four
     config.info[6] = u64::from(LO_FLAGS_AUTOCLEAR) << 32;
     // SAFETY: one `struct loop_config`.
     if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &config) } != 0 {
@@ -216,7 +216,7 @@ pub fn pages(count: usize) -> &'static mut [u8] {
 
 /// Changes what may be done with these whole pages.
 pub fn protect(pages: &[u8], protection: i32) {
-    // SAFETY: the range is a mapping of the case's own, and whoever calls accesses it as `protection` allows.
+    // SAFETY: the range is a mapping of the case's own, which the caller accesses as `protection` allows.
     assert_eq!(unsafe { libc::mprotect(pages.as_ptr().cast_mut().cast(), pages.len(), protection) }, 0);
 }
 

@@ -138,7 +138,7 @@ fn in_child(
         let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Record { seed, failure: Some(text.unwrap_or_default()), ..Record::default() }
     });
-    // SAFETY: the number was made above, and nobody else owns it in this process.
+    // SAFETY: the number was made above, and has no other owner in this process.
     let output = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(RECORD_FD) };
     write_record(&output, &record);
     // SAFETY: ends the child without the parent's exit handlers.
@@ -157,7 +157,7 @@ fn set_limits() {
             assert_eq!(libc::setrlimit(resource, &limit), 0, "setrlimit");
         }
     }
-    // SAFETY: no handler, and this process has one thread: what is too large is EFBIG, and no signal.
+    // SAFETY: no handler, and this process has one thread. A write that is too large is EFBIG, without a signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 

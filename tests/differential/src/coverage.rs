@@ -60,7 +60,7 @@ impl Coverage {
         }
     }
 
-    /// The tables, and what is missing of what they have to show.
+    /// Prints the tables. Returns what they lack.
     pub fn report(&self) -> Vec<String> {
         println!("opcode             requests  succeeded  in seeds");
         for (opcode, of_opcode) in &self.opcodes {

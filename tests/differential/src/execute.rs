@@ -1,4 +1,4 @@
-//! Runs one program in this process, through whatever io_uring the process has, and records what is seen.
+//! Runs one program in this process, on the io_uring that the process has, and records its results.
 
 mod children;
 mod memory;
@@ -419,7 +419,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Ends what is still in flight, and records what is left.
+    /// Ends the requests in flight, and records the final state.
     fn finish(&mut self) {
         self.holding = false;
         let steps = self.program.steps.len();

@@ -1,4 +1,4 @@
-//! The list of known differences between the kernel and the engine that programs meet.
+//! The list of known differences between the kernel and the engine in programs.
 
 use crate::program::{Program, Registration, Step, SETUP_FLAGS};
 use crate::record::Difference;
@@ -12,7 +12,7 @@ struct Line {
     kernel: String,
     anyring: String,
     reason: String,
-    /// A race decides whether the sides differ: not every run meets it.
+    /// True if a race decides whether the sides differ: not every run shows the difference.
     sometimes: bool,
 }
 

@@ -15,8 +15,8 @@ macro_rules! cases {
     };
 }
 
-/// The `main` of a test file: runs what the command line chooses. A case whose environment cannot be had is counted as
-/// ignored, and the reason is printed.
+/// The `main` of a test file, which runs the cases that the command line chooses. A case whose environment is
+/// unavailable counts as ignored, and the reason is printed.
 pub fn run(environments: &[Environment], cases: &[Case]) -> ExitCode {
     run_unless(None, environments, cases)
 }

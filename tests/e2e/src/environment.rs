@@ -1,4 +1,4 @@
-//! Where the programs run: what the kernel refuses there, and as whom.
+//! The environments in which programs run: the refused calls, and the user.
 
 use std::fmt;
 

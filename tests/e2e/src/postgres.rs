@@ -69,7 +69,7 @@ impl Server {
         server
     }
 
-    /// Asserts that initdb fails with what the kernel answers when only `anyring deny` is there.
+    /// Asserts that initdb fails with the kernel's error under `anyring deny` alone.
     ///
     /// # Panics
     ///

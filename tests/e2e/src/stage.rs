@@ -350,7 +350,7 @@ fn finish(mut command: Command) -> Outcome {
     outcome
 }
 
-/// Waits for the child within the limit, then kills what is left of its group. Whether it ended in time.
+/// Waits for the child within the limit, then kills the rest of its group. Returns whether it ended in time.
 fn end(mut child: Child) -> (ExitStatus, bool) {
     let pid = Pid::from_child(&child);
     let deadline = Instant::now() + LIMIT;

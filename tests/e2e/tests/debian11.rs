@@ -1,5 +1,5 @@
-//! Debian 11's shell and fio with that release's glibc, 2.31: libpthread and libdl are libraries of their own there, and the
-//! shell needs neither. Where they cannot be had, all cases count as ignored.
+//! Debian 11's shell and fio with that release's glibc, 2.31. libpthread and libdl are libraries of their own there,
+//! and the shell needs neither. If they are unavailable, all cases count as ignored.
 
 use anyring_e2e::stage::Program;
 use anyring_e2e::{cases, programs, Environment, Outcome, Refusal, Stage, User};

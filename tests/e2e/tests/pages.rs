@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // As `make e2e` has them: PostgreSQL refuses to run as root, smbd as anybody else.
+    // The users of `make e2e`: PostgreSQL refuses to run as root, smbd as any other user.
     let ordinary = [Environment { refusal: Refusal::Docker, user: User::Ordinary }];
     let caller = [Environment::of_caller(Refusal::NoAio)];
     let cases = cases![fio, node, plocate, postgresql, qemu, tokio_uring];
@@ -150,7 +150,7 @@ fn mariadb(environment: Environment) {
         Err(reason) => return println!("skipped: the commands of programs/mariadb.md: {reason}"),
     };
     let stage = Stage::new(environment);
-    // They are not installed: each is told where its libraries and messages are.
+    // They are not installed: options name the folders of their libraries and messages.
     let [libraries, messages] = ["lib/x86_64-linux-gnu", "share/mysql"].map(|below| usr.join(below));
     let folder = stage.file("programs");
     std::fs::create_dir_all(&folder).expect("a folder");

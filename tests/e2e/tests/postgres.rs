@@ -58,7 +58,7 @@ fn page_cache(environment: Environment) {
     works(environment, &[], environment.size("5", "2"));
 }
 
-/// Reads that always wait for the device, so that processes meet each other's reads in flight.
+/// Reads that always wait for the device, so that processes find each other's reads in flight.
 fn direct(environment: Environment) {
     works(environment, &["debug_io_direct=data"], environment.size("3", "1"));
 }

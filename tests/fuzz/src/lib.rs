@@ -97,7 +97,7 @@ pub fn prepare(bytes: &[u8]) {
     }
     let Some((opcode, row)) = op::definition(sqe.opcode) else { return };
     if let Ok(op) = (row.prep)(opcode, &sqe) {
-        // What is asked of every operation before it is attempted.
+        // The properties that the engine reads of every operation before an attempt.
         let _ = (op.timeout().is_some(), op.cqe_flags(), op.identity(opcode), op.is_forced(opcode));
         let _ = (op.depends_on_caller(opcode), op.is_multishot(), op.may_sleep_on_file());
     }

@@ -58,8 +58,8 @@ fn make(number: i64, args: [u64; 6]) -> i64 {
     if RAW.load(Ordering::Relaxed) {
         return instruction(number, args);
     }
-    // SAFETY: the calls are those of io_uring and Linux AIO, and what they name is in the arena, whose content is nobody's, or
-    // nowhere.
+    // SAFETY: the calls are those of io_uring and Linux AIO. The memory that they name is in the arena, which holds
+    // no Rust value, or is not mapped.
     let answer = unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) };
     if answer != -1 {
         return answer;

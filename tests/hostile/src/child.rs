@@ -1,4 +1,4 @@
-//! The hostile program itself, as a process: what it has before its first step, and what is looked at after its last.
+//! The hostile program itself, as a process: the preparation before its first step, and the checks after its last.
 
 use crate::arena;
 use crate::call;
@@ -85,7 +85,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     threads::check(&program);
     untouched.check();
     report_line(format_args!("done"));
-    // What is still in flight, the end of the process has to cope with.
+    // The end of the process must cope with requests in flight.
     let status = 0;
     if options.seed.is_multiple_of(2) {
         // SAFETY: ends the process without exit handlers.
@@ -106,7 +106,7 @@ fn report_line(what: std::fmt::Arguments) {
     let left = room.len();
     let length = 399 - left;
     line[length] = b'\n';
-    // SAFETY: writes from a local; the descriptor is the pipe of whoever watches.
+    // SAFETY: writes from a local; the descriptor is the watcher's report.
     unsafe { libc::write(REPORT_FD, line.as_ptr().cast(), length + 1) };
 }
 
@@ -123,8 +123,8 @@ impl Progress {
 
     /// Stores the number of the current step.
     pub fn at(&self, step: usize) {
-        // SAFETY: null, or a page mapped for good at an address that the kernel chose. Relaxed: it is only read by the
-        // watcher, which needs no more than the number.
+        // SAFETY: null, or a page at an address that the kernel chose, which is never unmapped. Relaxed: only the
+        // watcher reads it, and needs no more than the number.
         if let Some(word) = unsafe { self.0.as_ref() } {
             word.store(step as u64, Ordering::Relaxed);
         }
@@ -323,7 +323,8 @@ fn listener(flags: c_int) -> c_int {
 /// Both ends of a TCP connection.
 fn connection() -> [c_int; 2] {
     let listener = listener(0);
-    // SAFETY: as in `listener`. Accepting does not wait: a connection to a listener of this machine is there at once.
+    // SAFETY: as in `listener`. The accept does not wait: a connection to a listener of this machine is ready at
+    // once.
     unsafe {
         let client = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         let mut address: libc::sockaddr_in = std::mem::zeroed();
@@ -393,7 +394,7 @@ impl Untouched {
     }
 }
 
-/// The device and inode; zeroes for what is not open.
+/// Returns the device and inode; zeroes for a descriptor that is not open.
 fn identity(fd: c_int) -> (u64, u64) {
     // SAFETY: all zeroes is a stat, and it outlives the call.
     unsafe {

@@ -152,7 +152,7 @@ impl Runner {
             }
             Step::Protect { area, page, pages, how } => protect(*area, *page, *pages, *how),
             Step::Close(fd) => {
-                // SAFETY: a number from 10 on, of which nothing of this process's depends.
+                // SAFETY: a number from 10 on, on which nothing of this process depends.
                 unsafe { libc::close(rings::number(*fd)) };
             }
             Step::CloseRange { first, last } => {
@@ -305,8 +305,8 @@ fn feed(victim: c_int, write: bool, bytes: u16) {
     let mut ready =
         libc::pollfd { fd: victim, events: if write { libc::POLLOUT } else { libc::POLLIN }, revents: 0 };
     let (data, length) = (Area::Scratch.start() as *mut libc::c_void, usize::from(bytes).min(32 << 10));
-    // SAFETY: a local, and an area that is there for good. What would wait after all, since another thread was faster, the alarm
-    // ends.
+    // SAFETY: a local, and an area that is never unmapped. If the call waits after all, since another thread was
+    // faster, the alarm ends it.
     unsafe {
         if libc::poll(&mut ready, 1, 0) != 1 {
             return;

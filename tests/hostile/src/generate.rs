@@ -134,7 +134,7 @@ impl Generator {
                 let slot = self.slot();
                 return Word::At(Area::Rings(slot), self.choose(&[0, 4, 8, 12, 32, 36, 40, 64, 0x140, 0x1000]));
             }
-            // Where an SQE begins: what is written there then spoils an address before a length.
+            // The beginning of an SQE: a write there spoils an address before a length.
             25 => return Word::At(Area::Sqes(self.slot()), self.choose(&[0, 64, 0x100, 0xfc0])),
             26 => return Word::At(Area::BufferRing(self.below(4) as u8), self.choose(&[0, 14, 16, 64])),
             27 => return Word::Plain(0),
@@ -181,7 +181,7 @@ impl Generator {
         }
     }
 
-    /// A descriptor, most often one that is there.
+    /// Chooses a descriptor, most often an open one.
     fn fd(&mut self) -> Fd {
         match self.below(24) {
             0..=19 => Fd::Number(self.victim()),

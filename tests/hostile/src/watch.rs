@@ -1,4 +1,4 @@
-//! Starts hostile programs, each in a process of its own, and sees what becomes of them.
+//! Starts hostile programs, each in a process of its own, and judges their ends.
 
 use crate::child::{PROGRESS_FD, REPORT_FD};
 use crate::generate;
@@ -378,7 +378,7 @@ fn text(file: &File) -> Result<String> {
 
 /// A page that the program counts its steps in.
 fn shared_page() -> Result<File> {
-    // SAFETY: a constant name; the descriptor is new and nobody else's.
+    // SAFETY: a constant name; the descriptor is new, without another owner.
     let fd = unsafe { libc::memfd_create(c"progress".as_ptr(), libc::MFD_CLOEXEC) };
     anyhow::ensure!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
     // SAFETY: as above.

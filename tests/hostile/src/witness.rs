@@ -76,7 +76,7 @@ pub fn make(flags: u32) {
 
 /// A word of the ring's, which the kernel, or the engine, changes as well.
 fn word(offset: u32) -> &'static AtomicU32 {
-    // SAFETY: inside the page that is mapped for good.
+    // SAFETY: inside the ring's page, which is never unmapped.
     unsafe { &*((WORDS.load(Ordering::Relaxed) + offset as usize) as *const AtomicU32) }
 }
 
@@ -84,7 +84,7 @@ fn word(offset: u32) -> &'static AtomicU32 {
 fn submit(sqe: &Sqe, wait_for: u32) -> i64 {
     let tail = word(4).load(Ordering::Relaxed);
     let at = tail % ENTRIES;
-    // SAFETY: an SQE of the page that is mapped for good, which nobody reads before the tail says so.
+    // SAFETY: an SQE in a page that is never unmapped. It is not read before the tail is stored.
     unsafe { ((SQES.load(Ordering::Relaxed) + 64 * at as usize) as *mut Sqe).write(*sqe) };
     word(OFFSETS[1].load(Ordering::Relaxed) + 4 * at).store(at, Ordering::Relaxed);
     // Release: pairs with the Acquire of the side that takes the SQE.
@@ -97,7 +97,7 @@ fn enter(submit: u32, wait_for: u32) -> i64 {
     crate::call::call(NR_IO_URING_ENTER, args)
 }
 
-/// The first thread submits what waits from then on, if the ring is there and this is not done yet.
+/// Submits the READ that waits from then on, once, if the ring exists. The first thread calls it.
 pub fn arm() {
     if WORDS.load(Ordering::Relaxed) == 0 || SUBMITTED.load(Ordering::Relaxed) != 0 {
         return;
@@ -154,7 +154,7 @@ pub fn check(program: &Program, patience: Duration) {
     }
     let cqes = WORDS.load(Ordering::Relaxed) + OFFSETS[0].load(Ordering::Relaxed) as usize;
     for number in 0..2 {
-        // SAFETY: a CQE of the page that is mapped for good, which was posted.
+        // SAFETY: a posted CQE in a page that is never unmapped.
         let cqe = unsafe { *((cqes + 16 * number) as *const Cqe) };
         let expected = match cqe.user_data {
             1 => 8,

@@ -47,7 +47,7 @@ pub enum Why {
 
 /// A thread of the program's or the engine's.
 struct Thread {
-    /// gettid(2); 0 before it is there.
+    /// gettid(2); 0 before the thread runs.
     id: u32,
     state: State,
     why: Why,

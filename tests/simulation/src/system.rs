@@ -106,7 +106,7 @@ impl Simulated {
         look(&self.inner().faults)
     }
 
-    /// Counts what is no fault of a call.
+    /// Passes the faults to `change`, which counts events that are no fault of a call.
     pub fn faults_mut(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.inner().faults);
     }
@@ -116,7 +116,7 @@ impl Simulated {
         self.inner().wake_all();
     }
 
-    /// Asked whenever the clock jumps, and how far: what is wrong with that.
+    /// Sets a check that runs whenever the clock jumps to a time. It returns an error if the jump is wrong.
     pub fn on_jump(&self, look: fn(u64) -> Option<String>) {
         self.inner().on_jump = Some(look);
     }
@@ -276,7 +276,7 @@ impl Simulated {
                 self.sleep(time_of(args[0]).unwrap_or(0));
                 return Some(0);
             }
-            // What is not open is refused at once.
+            // A descriptor that is not open is refused at once.
             libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if flags() >= 0 => {
                 let timeout_ns = match number {
                     libc::SYS_epoll_pwait2 => time_of(args[3]),

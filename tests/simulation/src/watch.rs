@@ -1,4 +1,4 @@
-//! Starts runs, each in a process of its own, and sees what becomes of them.
+//! Starts runs, each in a process of its own, and judges their ends.
 
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;

@@ -40,7 +40,7 @@ fn wait_often(aio: &Aio, (mut reader, mut writer): (&std::fs::File, &std::fs::Fi
     }
 }
 
-/// [`wait_often`], then a poll of one of two bytes: what is left is for the next one.
+/// [`wait_often`], then a poll after which one of two bytes is read. The other is for the next poll.
 fn leave_something(aio: &Aio, (mut reader, mut writer): (&std::fs::File, &std::fs::File)) {
     wait_often(aio, (reader, writer));
     let mut polls = [poll(reader, libc::POLLIN)];

@@ -172,7 +172,7 @@ fn reads_that_miss_the_page_cache(cx: &Context) {
             some.fill([0xff; 4096]);
         }
     }
-    // Not all of what is asked for is in the file.
+    // The file has fewer bytes than the read asks for.
     assert_eq!(aio.run(pread(&file, &mut buffers[0], (PAGES * 4096 - 100) as i64)), 100);
     assert_eq!(aio.run(pread(&file, &mut buffers[0], (PAGES * 4096) as i64)), 0);
 }

@@ -142,7 +142,7 @@ fn looks_first_afterwards(
             _ => assert_eq!(other.run(prep(Opcode::MsgRing, ring.fd, 0, 5, 77)), 0),
         }
         writer.write_all(b"x").expect("write");
-        // Nothing tells that it has completed before somebody looks.
+        // No event reports its completion before `look`.
         std::thread::sleep(QUIET);
         assert!(look(cx, ring.fd), "{kind}, flags {flags:#x}, eventfd {signals}");
         ring.wait();

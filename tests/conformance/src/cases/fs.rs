@@ -217,7 +217,7 @@ fn openat2_larger_unzeroed_size_is_e2big(cx: &Context) {
     assert_eq!(cx.ring(4).run(openat2(c".", &how, 32)), -libc::E2BIG);
 }
 
-/// The number of a descriptor that nobody closes but the ring.
+/// Returns the number of a descriptor that only the ring closes.
 fn loose() -> i32 {
     std::os::fd::IntoRawFd::into_raw_fd(eventfd(0, 0))
 }

@@ -262,7 +262,7 @@ fn bad_addresses(cx: &Context) {
         assert_eq!(ring.run(Sqe { addr: wait.addr + 2, fd: flags, ..wake(&word, 1) }), -EINVAL);
         assert_eq!(ring.run(Sqe { addr: 1 << 63, fd: flags, ..wake(&word, 1) }), -EFAULT);
     }
-    // Nobody looks at a private word to wake whoever waits on it.
+    // A wake-up of a private word does not read the word.
     assert_eq!(ring.run(Sqe { addr: bad, ..wake(&word, 1) }), 0);
     assert_eq!(ring.run(Sqe { addr: bad, fd: U32 as i32, ..wake(&word, 1) }), -EFAULT);
     assert_eq!(ring.run(Sqe { addr: wake(&word, 0).addr + 1, ..wake(&word, 0) }), -EINVAL);
@@ -460,7 +460,7 @@ pub(super) fn waiters(word: &AtomicU32) -> i32 {
     unsafe { libc::syscall(libc::SYS_futex, address, operation, none, all, address, 0) as i32 }
 }
 
-/// Those who wait on `word` leave it in a moment.
+/// Waits until no request waits on `word`.
 pub(super) fn nobody_waits_soon(word: &AtomicU32) {
     let begun = Instant::now();
     while waiters(word) != 0 {
@@ -473,7 +473,7 @@ pub(super) fn nobody_waits_soon(word: &AtomicU32) {
 fn wait_of_a_thread_and_of_a_ring(cx: &Context) {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let mut ring = cx.ring(4);
-    // Linux 6.18 gives a process another table of futexes with its first thread, and forgets who waits by then.
+    // Linux 6.18 gives a process a new table of futexes with its first thread, and loses the waiters of the old one.
     std::thread::spawn(|| {}).join().expect("the first thread");
     ring.go(wait_on(&WORD, 0).data(1));
     let sleeper = sleep_on(&WORD);

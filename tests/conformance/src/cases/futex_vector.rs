@@ -168,7 +168,7 @@ fn is_cancelled(cx: &Context) {
     assert_eq!(words.each_ref().map(wake_one), [0; 2]);
 }
 
-/// A wait by vector has no bits of its own: any wake meets it.
+/// A wait by vector has no bits of its own: any wake matches it.
 #[case]
 fn of_bits_knows_none(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));

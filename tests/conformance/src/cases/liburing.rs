@@ -141,7 +141,7 @@ fn index_array_is_there_before_liburing_2_6(_: &Context) {
     if !array.is_null() {
         library.push(sqe::nop().data(1));
         library.push(sqe::nop().data(2));
-        // SAFETY: the array has an index for each of the two SQEs, and nobody submits meanwhile.
+        // SAFETY: the array has an index for each of the two SQEs, and no other thread submits meanwhile.
         unsafe { array.cast::<[u32; 2]>().write([1, 0]) };
         assert_eq!(library.call(c"io_uring_submit"), 2);
         assert_eq!(library.peek(2).iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [2, 1]);
@@ -309,7 +309,7 @@ fn setup_buf_ring_functions(cx: &Context) {
     let entries = unsafe { setup(ring.at(), 8, 4, 0, &mut error) };
     assert!(!entries.is_null() && error == 0, "error {error}");
     recv_with(&mut ring, entries as usize);
-    // SAFETY: what setup answered, for as many entries; nobody uses it any more.
+    // SAFETY: the ring that setup returned, for as many entries; it is no longer in use.
     assert_eq!(unsafe { free(ring.at(), entries, 8, 4) }, 0);
 }
 
@@ -362,7 +362,7 @@ fn resize_rings_function(cx: &Context) {
         }
         assert_eq!(library.call(c"io_uring_submit"), 3);
         let mut params = Params { sq_entries: 64, ..Params::default() };
-        // SAFETY: an initialised ring that nobody else uses, and one parameter block.
+        // SAFETY: an initialised ring without another user, and one parameter block.
         let resized = unsafe { function::<Resize>(c"io_uring_resize_rings")(library.at(), &mut params) };
         assert_eq!((resized, params.sq_entries, params.cq_entries), (0, 64, 128));
         let seen: Vec<u64> = library.peek(2).iter().map(|cqe| cqe.user_data).collect();

@@ -359,7 +359,7 @@ fn closed_ring_number_is_ebadf(cx: &Context) {
     assert_eq!(cx.door.enter(number, 0, 0, 0, 0, 0) as i32, -EBADF);
     assert_eq!(cx.door.register(number, IORING_UNREGISTER_FILES, 0, 0) as i32, -EBADF);
     let (reader, _writer) = pipe();
-    // SAFETY: numbers only; nobody owns the number of the closed ring.
+    // SAFETY: numbers only; the closed ring's number has no owner.
     assert_eq!(unsafe { libc::dup2(fd(&reader), number) }, number);
     assert_eq!(cx.door.enter(number, 0, 0, 0, 0, 0) as i32, -EOPNOTSUPP, "the number is another file's now");
 }

@@ -128,7 +128,7 @@ fn read_in_a_chain_cut_off_is_eagain(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, -EAGAIN)]);
 }
 
-/// A failure is brought to the submitter, who goes on with what is linked hard, unless the worker drops the request later.
+/// A failure goes to the submitter, who continues a hard link, unless the worker drops the request later.
 #[case]
 fn read_behind_one_that_failed_there_waits(cx: &Context) {
     let (event, file, mut ring, mut buffers) = (nonblocking(), file("f", b"x"), cx.ring(8), [[0u8; 8]; 2]);

@@ -110,7 +110,7 @@ fn to_a_ring_that_waits_in_another_thread(cx: &Context) {
         let sender = scope.spawn(|| {
             let mut sender = cx.ring(4);
             for n in 0..50u32 {
-                // Some come before the target's thread sleeps, some behind.
+                // Some come before the target's thread sleeps, some after.
                 std::thread::sleep(std::time::Duration::from_micros(200));
                 assert_eq!(sender.run(prep(Opcode::MsgRing, number, IORING_MSG_DATA, n, n.into())), 0);
             }

@@ -1,5 +1,5 @@
-//! Waits on a ring to which messages come one soon after the other: signals, deadlines and silence in between. A server may
-//! keep such a waiter awake for a while instead of letting it sleep; nobody must see that.
+//! Waits on a ring that gets messages in quick succession, with signals, deadlines and silence in between. An engine
+//! may keep such a waiter awake for a while; a program must not notice.
 
 use super::prelude::*;
 use crate::polled::look;

@@ -91,7 +91,7 @@ fn accept_on_a_blocking_listener_keeps_its_turn(cx: &Context) {
     accepts_in_turn(cx, false);
 }
 
-/// The multishot ACCEPT before a plain one takes each connection, also where nobody is in enter when it comes.
+/// A multishot ACCEPT before a plain one takes each connection, even if no thread is in enter when it comes.
 fn accepts_in_turn(cx: &Context, nonblocking: bool) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     listener.set_nonblocking(nonblocking).expect("nonblocking");
@@ -261,7 +261,7 @@ fn async_link_timeout_is_not_started(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
-/// Then it is armed by who submitted it.
+/// Then the submitter arms it.
 #[case(since = "6.7")]
 fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
     let (listener, ((reader, mut writer), (socket, peer))) = (listener().0, (pipe(), pair()));
@@ -584,7 +584,7 @@ fn overflow_ends_timeout(cx: &Context) {
     assert_eq!(seen, [(-ETIME, false, None)]);
 }
 
-/// A worker arms it before anybody looks at its flags.
+/// A worker arms it before its flags are checked.
 #[case]
 fn async_read_with_an_unknown_flag_waits(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));

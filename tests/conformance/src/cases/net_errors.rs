@@ -12,7 +12,7 @@ fn udp() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").expect("bind")
 }
 
-/// A socket that queues errors, and an address at which nobody is.
+/// A socket that queues errors, and an address without a socket.
 fn with_error_queue() -> (UdpSocket, SocketAddr) {
     let (socket, yes) = (udp(), 1i32);
     let (value, length) = (std::ptr::from_ref(&yes).cast(), size_of::<i32>() as u32);

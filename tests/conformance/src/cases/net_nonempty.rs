@@ -1,4 +1,4 @@
-//! IORING_CQE_F_SOCK_NONEMPTY: what a CQE says of what is left in its socket. And POLL_FIRST on what is no socket.
+//! IORING_CQE_F_SOCK_NONEMPTY, which reports more data in a socket. Also POLL_FIRST on files that are no sockets.
 
 use super::prelude::*;
 use std::net::{TcpListener, TcpStream};

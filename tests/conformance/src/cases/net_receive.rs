@@ -179,7 +179,7 @@ fn data_for_a_receive_that_is_out_of_time(cx: &Context) {
             ring.go_all(&[receive, sqe::link_timeout(&ms(0)).data(2)]);
             let [received, timeout] = ring.wait_sorted(2)[..] else { panic!("two CQEs") };
             assert_eq!(received, (1, 6));
-            // Its timer is started after the receive, of which it then finds nothing.
+            // Its timer starts after the receive, which has ended by then.
             assert!([(2, -libc::ENOENT), (2, -libc::ECANCELED)].contains(&timeout), "{timeout:?}");
         }
     }
@@ -208,7 +208,7 @@ fn room_that_is_partly_none(cx: &Context) {
     const PAGE: usize = 4096;
     let (a, mut b, mut ring) = emptied_often(cx, 64);
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping of two pages, the second of which is taken away again.
+    // SAFETY: a new mapping of two pages, whose second page is unmapped again.
     let page = unsafe {
         let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, prot, flags, -1, 0);
         assert_eq!(libc::munmap(pages.byte_add(PAGE), PAGE), 0);

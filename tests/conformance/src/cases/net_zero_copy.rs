@@ -282,7 +282,7 @@ fn error_is_notified(cx: &Context) {
     assert_eq!(notified(&mut ring, registered), (-EBADF, COPIED));
 }
 
-/// Where no data could be read nothing was copied; what is refused before is reported as if it had been.
+/// If no data could be read, nothing was copied. A request that is refused earlier is reported as copied.
 #[case(since = "6.2")]
 fn bad_data_is_not_reported_as_copied(cx: &Context) {
     let ((a, _b), udp, mut ring) = (tcp_pair(), UdpSocket::bind("127.0.0.1:0").expect("bind"), cx.ring(8));
@@ -393,8 +393,8 @@ fn reset_connection_is_notified(cx: &Context) {
 fn full_pair() -> (TcpStream, TcpStream) {
     let (a, b) = tcp_pair();
     let chunk = [1; 4096];
-    // What the peer has room for moves on a little later: with its delayed ACK, or with the first probe of its window, after
-    // 200 ms, which fills what is left of that.
+    // Data for which the peer has room moves a little later: with its delayed ACK, or with the first probe of its
+    // window. The probe comes after 200 ms and fills the rest of the window.
     let mut rounds_without = 0;
     while rounds_without < 6 {
         rounds_without += 1;
@@ -454,8 +454,8 @@ fn waitall_sends_all(cx: &Context) {
 #[case]
 fn negative_length_is_all_there_is(cx: &Context) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(8));
-    // Nothing is mapped behind the page.
-    // SAFETY: a new mapping replaces nothing, and its second half, which nobody else knows, is taken away again.
+    // Nothing is mapped after the page.
+    // SAFETY: a new mapping replaces nothing, and its second half, which has no other user, is unmapped again.
     let page = unsafe {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let page = libc::mmap(std::ptr::null_mut(), 8192, protection, flags, -1, 0);
@@ -470,7 +470,8 @@ fn negative_length_is_all_there_is(cx: &Context) {
     assert_eq!(ring.wait().flags, IORING_CQE_F_NOTIF);
 }
 
-/// All CQEs of requests 1 to `count`: result and flags of each one's own, and what notifications came for whom.
+/// Waits for all CQEs. Returns user_data, result and flags of the requests' own, and the user_data of the
+/// notifications.
 fn sorted(ring: &mut Ring, own: usize, notifications: usize) -> (Vec<(u64, i32, u32)>, Vec<u64>) {
     let cqes = ring.wait_all(own + notifications);
     ring.expect_quiet();

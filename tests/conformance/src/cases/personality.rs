@@ -10,7 +10,7 @@ fn register(ring: &Ring) -> i32 {
     ring.register(IORING_REGISTER_PERSONALITY, 0, 0) as i32
 }
 
-/// A ring on which another user's credentials are registered, who may not open the guarded file: their number.
+/// A ring with registered credentials of a user who may not open the guarded file, and their number.
 fn with_registered_nobody(cx: &Context) -> (Ring, i32) {
     needs_root(cx);
     let ring = cx.ring(4);
@@ -50,7 +50,7 @@ fn guarded_file() {
     std::fs::set_permissions("open", std::fs::Permissions::from_mode(0o777)).expect("chmod");
     std::fs::write("open/guarded", b"x").expect("write");
     std::fs::set_permissions("open/guarded", std::fs::Permissions::from_mode(0o600)).expect("chmod");
-    // Relative paths lead there whoever may not search the directories above.
+    // Relative paths work there even for a user who may not search the directories above.
     std::env::set_current_dir("open").expect("chdir");
 }
 
@@ -254,7 +254,7 @@ fn capabilities_are_registered_with_the_ids(cx: &Context) {
     assert_eq!(changes_keep_bit(&mut ring, 0), [true; 3]);
 }
 
-/// Receives until the message of one byte: the user who sent it.
+/// Receives until the message of one byte, and returns its sender's user.
 fn sender(socket: &std::os::fd::OwnedFd) -> u32 {
     const CONTROL: usize = 32; // CMSG_SPACE of a struct ucred
     loop {

@@ -308,7 +308,7 @@ fn update_to_what_is_there_is_answered_behind_the_submission(cx: &Context) {
         ring.go(sqe::poll_add(fd(&writer), IN, 0).data(1));
         assert_eq!(update_and(&mut ring, other), [(2, 0), (3, -ENOENT), (1, i32::from(OUT))]);
     }
-    // What is linked behind it goes on.
+    // The request linked after it runs.
     ring.go_all(&[sqe::poll_add(fd(&writer), IN, 0).with(IOSQE_IO_LINK).data(1), sqe::nop().data(4)]);
     assert_eq!(update_and(&mut ring, sqe::nop()), [(2, 0), (3, 0), (1, i32::from(OUT))]);
     assert_eq!(ring.wait_ordered(1), [(4, 0)]);
@@ -480,7 +480,7 @@ fn multishot_of_a_ring_ends_with_what_its_cqes_tell(cx: &Context) {
     other.go(sqe::nop());
     let cqe = ring.wait();
     assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
-    // What is there when it begins is told besides.
+    // Events that are there when it begins are reported, too.
     ring.go(poll);
     let cqe = ring.wait();
     assert_eq!((cqe.res, cqe.flags), (i32::from(IN), IORING_CQE_F_MORE));

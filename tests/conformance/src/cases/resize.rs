@@ -1,4 +1,4 @@
-//! IORING_REGISTER_RESIZE_RINGS: a ring of another size, with what is in it.
+//! IORING_REGISTER_RESIZE_RINGS: another size for a ring, which keeps its entries.
 
 use super::prelude::*;
 
@@ -356,7 +356,7 @@ fn resized_beside_a_child(ring: &mut Ring, action: impl FnOnce(&mut Ring) -> boo
     assert_eq!(status, 0, "what the child saw");
 }
 
-/// The ring has one submitter, who is in the parent.
+/// The ring has one submitter, which is in the parent.
 #[case(own_flags)]
 fn child_forked_before_cannot_use_it(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);

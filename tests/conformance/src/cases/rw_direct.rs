@@ -1,5 +1,5 @@
-//! Reads and writes of files opened with O_DIRECT: what is transferred, and what is refused. `rw_direct_flight.rs` is about
-//! those in flight.
+//! Reads and writes of files opened with O_DIRECT: transfers and refusals. `rw_direct_flight.rs` is about those in
+//! flight.
 
 use super::prelude::*;
 use std::io::{Seek, SeekFrom};
@@ -381,7 +381,7 @@ fn async_reads_and_writes(cx: &Context) {
     assert!(is_all(read, 2) && is_all(&content()[8192..12_288], 80));
 }
 
-/// Best effort and idle, which anybody may ask for; a class that there is not.
+/// Best effort and idle, which need no privilege; a class that does not exist.
 #[case(since = "5.6")]
 fn priorities(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));

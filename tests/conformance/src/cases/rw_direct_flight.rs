@@ -140,7 +140,7 @@ fn waits_with_a_deadline(cx: &Context) {
     }
 }
 
-/// Only the ring's memory is looked at: nobody enters.
+/// The case only polls the ring's memory: no thread enters.
 #[case(since = "5.6")]
 fn polled_until_they_are_there(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));

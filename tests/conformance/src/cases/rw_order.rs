@@ -57,7 +57,7 @@ fn vectored_writes_to_one_place_too(cx: &Context) {
     }
 }
 
-/// Records of eight bytes that tell their places.
+/// Records of eight bytes, which hold their places.
 fn records() -> Vec<[u8; 8]> {
     (0..WRITES as u64).map(u64::to_le_bytes).collect()
 }

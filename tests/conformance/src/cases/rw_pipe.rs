@@ -16,7 +16,7 @@ fn data_that_is_there_is_read_at_once_after_reads_that_waited(cx: &Context) {
     for round in 0..70 {
         writer.write_all(b"y").expect("room");
         ring.go(sqe::read(fd(&reader), &mut byte, 0));
-        // Completions may wait for who asks for them (IORING_SETUP_DEFER_TASKRUN); nobody waits for anything else.
+        // Completions may wait for a GETEVENTS (IORING_SETUP_DEFER_TASKRUN); nothing else has to be waited for.
         ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
         assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1), "round {round}");
     }

@@ -358,7 +358,7 @@ fn sq_and_cq_share_one_mapping(cx: &Context) {
     let second = cx.door.mmap(length, ring.fd, u64::from(IORING_OFF_CQ_RING));
     assert!(second > 0, "{second}");
     ring.set_cq_flags(IORING_CQ_EVENTFD_DISABLED);
-    // SAFETY: the mapping covers the CQ's flags word, which nobody writes at this moment.
+    // SAFETY: the mapping covers the CQ's flags word, which is not written at this moment.
     let seen = unsafe { ((second as usize + ring.params.cq_off.flags as usize) as *const u32).read_volatile() };
     assert_eq!(seen, IORING_CQ_EVENTFD_DISABLED);
     assert_eq!(cx.door.munmap(second as usize, length), 0);

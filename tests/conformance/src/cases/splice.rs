@@ -103,7 +103,7 @@ fn splice_with_an_offset_on_a_pipe_is_espipe(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), -1, fd(&to), 0, 3)), -ESPIPE);
 }
 
-/// The pipe is empty: what is wrong otherwise is said at once.
+/// The pipe is empty: any other error is returned at once.
 #[case]
 fn splice_is_refused_before_it_waits(cx: &Context) {
     let ((from, into), (other, to), mut ring) = (pipe(), pipe(), cx.ring(4));

@@ -80,7 +80,7 @@ fn affinity_of_an_offline_cpu_is_einval(cx: &Context) {
 
 /// The CPUs that a thread may run on.
 fn cpus_of(thread: i32) -> Vec<usize> {
-    // SAFETY: the set is plain bits, for which zeroes are valid, and is as large as the call is told.
+    // SAFETY: the set is plain bits, for which zeroes are valid, and the call gets its size.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         assert_eq!(libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &mut set), 0);

@@ -364,7 +364,7 @@ fn two_wait_for_one(cx: &Context) {
 #[case]
 fn taken_by_a_plain_wait(cx: &Context) {
     let (mut child, mut other, mut info, mut ring) = (Child::new(0), Child::new(0), none(), cx.ring(4));
-    // Nobody knows who comes first: either way one of the two reaps it.
+    // The order is open: either way one of the two reaps it.
     ring.go(wait(libc::P_PID, child.pid, EXITED, &mut info));
     let reaped = child.reap();
     assert_eq!(ring.wait().res, if reaped { -libc::ECHILD } else { 0 });

@@ -164,7 +164,7 @@ fn region_of_the_rings_memory(cx: &Context) {
     let mapped = ring.door.mmap(4096, ring.fd, description.mmap_offset);
     assert!(mapped > 0, "mmap answered {mapped}");
     let entry = RegisteredWait { time: ms(20), flags: IORING_REG_WAIT_TS, ..RegisteredWait::default() };
-    // SAFETY: the mapping is a page long, and nobody else writes to it.
+    // SAFETY: the mapping is a page long, and nothing else writes to it.
     unsafe { (mapped as *mut RegisteredWait).add(3).write_volatile(entry) };
     let start = Instant::now();
     assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, 3 * ENTRY as u64, ENTRY), -ETIME);

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 topic!(since: "5.6", source: "io_uring_enter(2), io_uring/rw.c, io_uring/poll.c, io_uring/net.c");
 
 const IN: i16 = libc::POLLIN;
-/// More rounds than anybody would need to learn something.
+/// More rounds than an engine would need to adapt.
 const ROUNDS: usize = 9;
 
 /// Reads of one byte, each submitted before its byte is written.
@@ -147,7 +147,7 @@ fn send_waits_beside_receives_that_waited(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(4, 1)]);
 }
 
-/// Urgent data stays lying beside a receive of what is not urgent.
+/// Urgent data stays in the socket while a receive of other data waits.
 #[case(undisturbed)]
 fn urgent_data_ends_no_receive_of_other_data(cx: &Context) {
     let (server, client) = tcp_pair();

@@ -27,7 +27,7 @@ struct Area {
     resv: [u64; 2],
 }
 
-/// `struct io_uring_zcrx_ifq_reg`: interface, queue, entries, flags; area, region; and what is answered.
+/// `struct io_uring_zcrx_ifq_reg`: interface, queue, entries, flags; area, region; and the results.
 #[repr(C)]
 #[derive(Default)]
 struct Queue {

@@ -54,7 +54,7 @@ fn child(status: i32) -> (i32, File) {
         // SAFETY: ends this process, without what the parent does at exit.
         unsafe { libc::_exit(status) };
     }
-    // SAFETY: the number is nobody else's.
+    // SAFETY: the number has no other owner.
     (id, unsafe { File::from_raw_fd(move_up(writer.into_raw_fd())) })
 }
 

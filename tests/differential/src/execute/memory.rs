@@ -216,8 +216,8 @@ impl Memory {
 }
 
 fn seen(address: usize, bytes: usize, kept: Kept) -> String {
-    // SAFETY: `sink`, `message` and `new` made this memory with at least so many bytes, and it is never given back;
-    // requests that could still write it have been cancelled and waited for.
+    // SAFETY: `sink`, `message` and `new` made this memory with at least this many bytes, and it is never freed.
+    // Requests that could still write it have been cancelled and waited for.
     let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
     let touched = bytes.iter().any(|byte| *byte != 0xee);

@@ -1,4 +1,4 @@
-//! The descriptors that a program begins with, and what is in them at its end.
+//! The descriptors that a program begins with, and their content at its end.
 
 use crate::program::End;
 use crate::record::digest;
@@ -195,7 +195,7 @@ fn listing(number: i32) -> String {
 pub fn connect(address: &libc::sockaddr_in) -> i64 {
     // Away from the low numbers, which are compared.
     let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM);
-    // SAFETY: a new descriptor, nobody else knows it.
+    // SAFETY: a new descriptor without another owner.
     let kept = sys::owned(unsafe { libc::fcntl(client.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 300) }, "F_DUPFD");
     drop(client);
     // SAFETY: the address outlives the call.
@@ -213,7 +213,7 @@ pub fn move_up(number: i32) -> i32 {
     }
     // SAFETY: `number` is a descriptor of this program, and is closed below.
     let moved = sys::owned(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 512) }, "F_DUPFD");
-    // SAFETY: nobody else uses the old number.
+    // SAFETY: the old number has no other user.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
     moved.into_raw_fd()
 }

@@ -408,7 +408,7 @@ impl Generator {
 
     /// The new descriptor becomes a number, or a registered file.
     pub(super) fn place_descriptor(&mut self, request: &mut Request) -> Option<()> {
-        // Outside of the kernel what is to be registered has a number for a moment.
+        // In a user-space engine, a file to be registered has a number for a moment.
         if !self.claim(Claim::Numbers) {
             return None;
         }

@@ -221,7 +221,7 @@ impl Model {
         any
     }
 
-    /// Connections that nobody accepted.
+    /// The number of connections that were not accepted yet.
     pub fn connections(&self) -> u32 {
         self.connections
     }
@@ -284,7 +284,7 @@ impl Model {
         self.ended(|waiting| waiting.end == Some(End::Child(index)));
     }
 
-    /// A slot of the registered files that holds this end, if nobody else changes them now.
+    /// Returns a slot of the registered files that holds this end, unless another chain changes them now.
     pub fn slot_of(&mut self, end: End) -> Option<u32> {
         if self.taken.contains(&Claim::Table) {
             return None;
@@ -325,7 +325,7 @@ impl Model {
         self.names[usize::from(directory)].get(name).copied()
     }
 
-    /// The name is there from now on, or no longer.
+    /// Adds the name, or removes it.
     pub fn set_name(&mut self, directory: u8, name: &'static str, kind: Option<bool>) {
         match kind {
             Some(kind) => drop(self.names[usize::from(directory)].insert(name, kind)),

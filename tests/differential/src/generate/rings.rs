@@ -154,8 +154,8 @@ impl Generator {
         Some(request)
     }
 
-    /// A timeout that ends after some completions: alone in its submission, since what is punted there may or may not be
-    /// counted.
+    /// A timeout that ends after some completions. It is alone in its submission, since a punted request there may or
+    /// may not be counted.
     pub(super) fn counting_timeout(&mut self) -> Option<Request> {
         let request = Request {
             user_data: self.next_id,

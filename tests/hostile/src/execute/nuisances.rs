@@ -86,7 +86,7 @@ pub fn end(patience: Duration) {
                 "hang: the thread that {:?} does not end",
                 KINDS[seat.kind.load(Ordering::Relaxed)]
             ));
-            // What follows would meet it.
+            // The later steps would interfere with it.
             // SAFETY: ends the process.
             unsafe { libc::_exit(0) }
         }

@@ -122,7 +122,7 @@ pub fn close_standard(numbers: u8) {
         // SAFETY: nothing of this process's depends on it.
         unsafe { libc::close(fd) };
     }
-    // Not before: what is written there would be printed.
+    // Not before: text written to an open number would be printed.
     CLOSED.fetch_or(u32::from(numbers), Ordering::Release);
 }
 
@@ -174,7 +174,7 @@ pub fn fill(limit: u32, left: u8) {
 /// Gives them back.
 pub fn empty() {
     for fd in FILLED.iter().map(|filled| filled.swap(-1, Ordering::Relaxed)).filter(|fd| *fd >= 0) {
-        // SAFETY: what filled the table, or by now something else that nobody depends on.
+        // SAFETY: a descriptor that filled the table, or by now another one that nothing depends on.
         unsafe { libc::close(fd) };
     }
 }

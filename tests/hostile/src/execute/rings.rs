@@ -115,7 +115,7 @@ fn setup(slot: u8, entries: u32, mut params: Params, elsewhere: Option<Word>, ma
     // The one that was there stays open every second time, as one that was forgotten.
     let old = known.fd.swap(fd as i32, Ordering::Relaxed);
     if entries.is_multiple_of(2) && old >= 10 && old != fd as i32 {
-        // SAFETY: a ring's number, or by now something else's that nobody depends on.
+        // SAFETY: a ring's number, or by now another file's that nothing depends on.
         unsafe { libc::close(old) };
     }
     HANDLER_ENTERS.store(number(Fd::Ring(0)), Ordering::Relaxed);
@@ -226,7 +226,7 @@ pub fn close_all(seed: u64) {
         }
         let fd = get(&known.fd);
         if fd >= 10 && !seed.is_multiple_of(5) {
-            // SAFETY: a ring's number, or by now something else's that nobody depends on.
+            // SAFETY: a ring's number, or by now another file's that nothing depends on.
             unsafe { libc::close(fd) };
         }
     }

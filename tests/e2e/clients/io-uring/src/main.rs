@@ -168,7 +168,7 @@ fn connect(ring: &mut IoUring, port: u16) -> Result<OwnedFd> {
     const AF_INET: u16 = 2;
     const SOCK_STREAM: i32 = 1;
     let fd = run_one(ring, "socket", opcode::Socket::new(i32::from(AF_INET), SOCK_STREAM, 0).build())?;
-    // SAFETY: the ring has just made this descriptor for us and nobody else knows its number.
+    // SAFETY: the ring has just made this descriptor for us, and it has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut address = [0_u8; 16]; // struct sockaddr_in
     address[..2].copy_from_slice(&AF_INET.to_ne_bytes());

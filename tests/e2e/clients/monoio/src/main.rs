@@ -125,7 +125,7 @@ fn wakes() -> Result<()> {
 async fn sum(messages: Receiver<u64>, waker: Arc<Mutex<Option<Waker>>>) -> u64 {
     let mut sum = 0;
     poll_fn(|context| {
-        // Before it looks: who sends afterwards finds it.
+        // Stored before the check: a later sender finds it.
         *waker.lock().expect("no thread panics with it") = Some(context.waker().clone());
         loop {
             match messages.try_recv() {

@@ -28,7 +28,7 @@ extern "C" {
 }
 
 extern "C" fn work() {
-    // SAFETY: whoever is elsewhere has stored it, and waits for this to return.
+    // SAFETY: the thread that is elsewhere has stored it, and waits for this to return.
     let work = unsafe { &mut *WORK.load(Ordering::Relaxed).cast::<Work>() };
     work.runner.steps(work.steps, None);
 }
@@ -111,7 +111,7 @@ impl Runner {
     pub fn in_handler(&mut self, steps: &[Step]) {
         let mut work = Work { runner: self, steps };
         WORK.store((&raw mut work).cast(), Ordering::Relaxed);
-        // SAFETY: all zeroes are an action and a stack; the stack is there for good, and has no other user.
+        // SAFETY: all zeroes are an action and a stack; the stack is never unmapped, and has no other user.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = work_in_handler as *const () as usize;

@@ -53,7 +53,7 @@ impl Runner {
 }
 
 extern "C" fn be(work: *mut c_void) -> *mut c_void {
-    // SAFETY: whoever made this thread waits for it, with what it gave.
+    // SAFETY: the maker of this thread keeps `work` alive and waits for the thread.
     let work = unsafe { &mut *work.cast::<Work>() };
     child::IS_PROGRAMS.set(true);
     if work.manner & manner::MASKED == 0 {
