@@ -1,19 +1,20 @@
 //! The memory of this library itself: a slab allocator on mmap, apart from the program's malloc.
 //!
-//! A trapped instruction or a signal may land inside the program's allocator, so ours takes nothing from it, has no
-//! thread-locals and no lock: a thread that is interrupted anywhere in here and forks, allocates again in a signal
-//! handler, or never comes back (siglongjmp), holds up nobody. At worst it loses the one block it was about to take.
+//! A trapped instruction or a signal may arrive while a thread is inside the program's allocator. So this allocator
+//! takes nothing from that one, and has no thread-locals and no lock. A thread may be interrupted anywhere in here
+//! and then fork, allocate again in a signal handler, or never return (siglongjmp). No other thread waits for it. At
+//! worst the one block that it was about to take is lost.
 //!
-//! Sizes up to `LARGEST` are rounded up to a power of two and come from a stack of free blocks for each power;
-//! chunks are never given back to the kernel. Everything larger is a mapping of its own.
+//! Sizes up to `LARGEST` are rounded up to a power of two; each power has a stack of free blocks. Chunks are never
+//! given back to the kernel. Each larger block is a mapping of its own.
 //!
-//! **When the kernel gives no more.** `Vec::push`, `Box::new` and the like end the process where they get no memory, so
-//! up to `LARGEST` they always get it: from a reserve of chunks, mapped in advance, which is used for nothing else. Whoever
-//! is about to take something in from the program (an SQE, an iocb, a call that makes or registers something) asks
-//! [`reserve`] first, and refuses as the kernel does if the reserve is begun and neither can be filled up nor is made up
-//! for by blocks that are free. What is larger than `LARGEST`, or grows with what the program asks for, is allocated by
-//! `try_reserve` ([`filled`]), and its failure is an error of the request or call. A thread that meets an empty reserve all
-//! the same waits for memory: there is nobody whom it could tell.
+//! **When the kernel refuses memory.** `Vec::push`, `Box::new` and the like end the process if an allocation fails.
+//! So an allocation of up to `LARGEST` bytes never fails: it falls back to a reserve of chunks, mapped in advance and
+//! used for nothing else. Code that is about to accept something from the program (an SQE, an iocb, a call that makes
+//! or registers something) first calls [`reserve`]. It then fails as the kernel does, if the reserve is partly used,
+//! cannot be refilled, and too few blocks are free to replace it. An allocation that is larger than `LARGEST`, or
+//! grows with the program's input, uses `try_reserve` ([`filled`]). Its failure is an error of the request or call. A
+//! thread that finds the reserve empty nevertheless waits for memory: it has no caller to report the error to.
 
 #[cfg(feature = "forced-panics")]
 pub mod failing;
@@ -25,20 +26,21 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes of the smallest and of the largest block that is not a mapping of its own.
+/// Bytes of the smallest block, and of the largest that is not a mapping of its own.
 const SMALLEST: usize = 16;
 const LARGEST: usize = 32 * 1024;
 const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 /// Blocks are cut from chunks of this size and alignment.
 const CHUNK: usize = 64 * 1024;
-/// Chunks are cut from mappings of this many.
+/// Number of chunks in each mapping.
 const CHUNKS: usize = 16;
 const PAGE: usize = 4096;
 
 /// The library's memory.
 pub static MEMORY: Slab = Slab::new();
 
-/// Says that what a request takes can be had without the kernel: see the module's head. One load where nothing is wrong.
+/// Checks that a request's small allocations need no memory from the kernel: see the module's head. Costs one load
+/// while the reserve is full.
 ///
 /// # Errors
 /// NOMEM.
@@ -54,18 +56,18 @@ pub fn reserve() -> Result<(), Errno> {
     }
 }
 
-/// Whether [`reserve`] has nothing to do.
+/// True if [`reserve`] has nothing to do.
 #[inline]
 pub fn is_whole() -> bool {
     !cfg!(feature = "forced-panics") & MEMORY.filled.load(Ordering::Relaxed)
 }
 
-/// What a failed `try_reserve` is for the program.
+/// The error that the program gets for a failed `try_reserve`.
 pub fn refused(_: std::collections::TryReserveError) -> Errno {
     Errno::NOMEM
 }
 
-/// Adds one more thing to a vector.
+/// Adds an element to a vector.
 ///
 /// # Errors
 /// NOMEM.
@@ -75,7 +77,7 @@ pub fn push<T>(vector: &mut Vec<T>, thing: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A vector of `count` times `value`.
+/// Makes a vector of `count` times `value`.
 ///
 /// # Errors
 /// NOMEM.
@@ -86,7 +88,7 @@ pub fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, Errno> {
     Ok(vector)
 }
 
-/// See the module's head.
+/// The allocator: see the module's head.
 pub struct Slab {
     classes: [Class; CLASSES],
     chunks: Chunks,
@@ -95,7 +97,8 @@ pub struct Slab {
     filled: AtomicBool,
 }
 
-/// Chunks that follow each other: the next one's address, with their number in the low bits that its alignment leaves free.
+/// Consecutive chunks: the address of the next one, with the number left in the low bits, which are zero in an
+/// aligned address.
 struct Chunks(AtomicUsize);
 
 /// One size of blocks.
@@ -105,10 +108,10 @@ struct Class {
     cursor: AtomicUsize,
 }
 
-/// A stack of free blocks, each of which begins with the address of the next.
+/// A stack of free blocks. Each block begins with the address of the next.
 ///
-/// The head is the first block's address and a count of all changes ever made: 128 bits that change together, so that
-/// an address which was taken and put back in the meantime is not mistaken for one that never left.
+/// The head is the first block's address and a count of all changes ever made: 128 bits that change together. The
+/// count detects that an address was taken and put back meanwhile (the ABA problem).
 #[repr(C, align(16))]
 struct FreeBlocks(UnsafeCell<[u64; 2]>);
 
@@ -120,14 +123,14 @@ impl FreeBlocks {
         FreeBlocks(UnsafeCell::new([0; 2]))
     }
 
-    /// The head as two separate loads: [`FreeBlocks::replace`] fails if they do not belong together.
+    /// Loads the head as two separate words: [`FreeBlocks::replace`] fails if they do not belong together.
     fn head(&self) -> [u64; 2] {
         let words = self.0.get().cast::<AtomicU64>();
         // SAFETY: both words of the head, aligned, alive as long as `self`.
         unsafe { [(*words).load(Ordering::Acquire), (*words.add(1)).load(Ordering::Acquire)] }
     }
 
-    /// Replaces the head `old` by `new`, or answers what the head is.
+    /// Replaces the head `old` by `new`, or returns the present head.
     fn replace(&self, old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
         // SAFETY: the head is 16 bytes, aligned to 16 by its type, and alive as long as `self`.
         unsafe { arch::replace_pair(self.0.get(), old, new) }
@@ -136,8 +139,8 @@ impl FreeBlocks {
     fn pop(&self) -> Option<*mut u8> {
         let mut head = self.head();
         while head[0] != 0 {
-            // SAFETY: a block's memory stays mapped for good. If another thread has taken it meanwhile this reads
-            // whatever it wrote there, and the count has changed, so the value is not used.
+            // SAFETY: a block's memory is never unmapped. If another thread has taken the block meanwhile, this reads
+            // that thread's data; but then the count has changed, so the value is not used.
             let next = unsafe { (*(head[0] as *const AtomicU64)).load(Ordering::Relaxed) };
             match self.replace(head, [next, head[1].wrapping_add(1)]) {
                 Ok(()) => return Some(head[0] as *mut u8),
@@ -167,7 +170,7 @@ impl Class {
         Class { free: FreeBlocks::new(), cursor: AtomicUsize::new(0) }
     }
 
-    /// A block, for which `supply` gives a chunk where one is needed.
+    /// Takes a block; `supply` provides a chunk if a new one is needed.
     fn take(&self, size: usize, supply: impl Fn() -> Option<usize>) -> Option<*mut u8> {
         if let Some(block) = self.free.pop() {
             return Some(block);
@@ -175,8 +178,8 @@ impl Class {
         let mut cursor = self.cursor.load(Ordering::Relaxed);
         loop {
             let block = if cursor.is_multiple_of(CHUNK) { supply()? } else { cursor };
-            // Relaxed: a fresh block's memory is reached by nothing but this address. A chunk that was taken for
-            // nothing, because another thread was faster, stays unused: it never had a page.
+            // Relaxed: a fresh block's memory is reached by nothing but this address. A chunk supplied in vain,
+            // because another thread was faster, stays unused: none of its pages was ever touched.
             match self.cursor.compare_exchange(cursor, block + size, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(block as *mut u8),
                 Err(now) => cursor = now,
@@ -190,7 +193,7 @@ impl Chunks {
         Chunks(AtomicUsize::new(0))
     }
 
-    /// The next chunk, if one is left.
+    /// Takes the next chunk, if one is left.
     fn take(&self) -> Option<usize> {
         let mut word = self.0.load(Ordering::Relaxed);
         while word & (CHUNK - 1) != 0 {
@@ -203,7 +206,7 @@ impl Chunks {
         None
     }
 
-    /// Maps new ones in place of what is left. False where the kernel gives no memory.
+    /// Maps new chunks and unmaps those that are left of `old`. False if the kernel gives no memory.
     fn map(&self, old: usize) -> bool {
         let Some(mapping) = map(MAPPED_CHUNKS, PAGE) else { return false };
         let first = mapping.next_multiple_of(CHUNK);
@@ -217,11 +220,11 @@ impl Chunks {
     }
 }
 
-/// Room for the chunks wherever the mapping lies; what is too much is never touched.
+/// Bytes to map so that aligned chunks fit at any address; the surplus is never touched.
 const MAPPED_CHUNKS: usize = (CHUNKS + 1) * CHUNK;
 
 impl Slab {
-    /// An allocator that has no memory yet.
+    /// Makes an allocator that has no memory yet.
     pub const fn new() -> Self {
         Slab {
             classes: [const { Class::new() }; CLASSES],
@@ -231,7 +234,7 @@ impl Slab {
         }
     }
 
-    /// Fills the reserve up. Where the kernel gives nothing, blocks that were given back do as well.
+    /// Refills the reserve. If the kernel refuses, enough free blocks will do instead.
     #[cold]
     fn fill(&self) -> Result<(), Errno> {
         let word = self.reserve.0.load(Ordering::Relaxed);
@@ -243,8 +246,8 @@ impl Slab {
         enough.then_some(()).ok_or(Errno::NOMEM)
     }
 
-    /// Whether some blocks of this class can be had without the kernel. Those that were never used are then free, so that
-    /// no other class gets their chunk.
+    /// True if enough blocks of this class are available without the kernel. Blocks cut for the check go to the free
+    /// stack of this class, so that no other class takes their chunk.
     fn has_blocks(&self, class: usize) -> bool {
         const MOST: usize = 64;
         const BYTES: usize = 64 * 1024;
@@ -264,7 +267,7 @@ impl Slab {
         found == enough
     }
 
-    /// A chunk that need not be refused: from the kernel, or from the reserve.
+    /// Takes a chunk, from the kernel or else from the reserve. `None` only if both are exhausted.
     fn take_chunk(&self) -> Option<usize> {
         loop {
             let word = self.chunks.0.load(Ordering::Relaxed);
@@ -281,7 +284,7 @@ impl Slab {
         }
     }
 
-    /// A block of a class, for which the thread waits if it has to.
+    /// Takes a block of a class, waiting for memory if necessary.
     fn take(&self, class: usize) -> *mut u8 {
         loop {
             if let Some(block) = self.classes[class].take(SMALLEST << class, || self.take_chunk()) {
@@ -295,7 +298,7 @@ impl Slab {
     }
 }
 
-/// Waits: memory may come by whatever the program or another thread gives back.
+/// Pauses for 1 ms: the program or another thread may free memory meanwhile.
 #[cold]
 pub fn wait() {
     os::pause(1_000_000);
@@ -307,14 +310,14 @@ impl Default for Slab {
     }
 }
 
-/// The class of a layout and the size of its blocks, or `None` for a mapping of its own. Blocks of a power of two,
-/// cut from an aligned chunk, are aligned to their size.
+/// Returns the class of a layout and the size of its blocks, or `None` for a mapping of its own. Blocks of a power of
+/// two, cut from an aligned chunk, are aligned to their size.
 fn class_of(layout: Layout) -> Option<(usize, usize)> {
     let size = layout.size().max(layout.align()).max(SMALLEST).checked_next_power_of_two()?;
     (size <= LARGEST).then(|| ((size / SMALLEST).ilog2() as usize, size))
 }
 
-/// Bytes of the mapping for a layout that has one of its own.
+/// Returns the size in bytes of the separate mapping for a layout.
 fn mapped_size(layout: Layout) -> usize {
     // A layout's size is at most isize::MAX when rounded up to its alignment.
     layout.size().next_multiple_of(PAGE)
@@ -376,7 +379,7 @@ unsafe impl GlobalAlloc for Slab {
     }
 }
 
-/// New zeroed memory, aligned to `alignment` (a power of two).
+/// Maps new zeroed memory, aligned to `alignment` (a power of two).
 fn map(size: usize, alignment: usize) -> Option<usize> {
     #[cfg(feature = "forced-panics")]
     if failing::fails() {
@@ -386,7 +389,7 @@ fn map(size: usize, alignment: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let surplus = alignment.saturating_sub(PAGE);
     let whole = size.checked_add(surplus)?;
-    // A new private mapping at a place of the kernel's choice.
+    // A new private mapping at an address that the kernel chooses.
     let map =
         |bytes| check(syscall(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, usize::MAX, 0]));
     let address = unlocked::map(whole, map).ok()?;
@@ -396,7 +399,7 @@ fn map(size: usize, alignment: usize) -> Option<usize> {
     Some(start)
 }
 
-/// A mapping of ours with another size, perhaps at another place; null if that cannot be had, and it stays as it was.
+/// Resizes a mapping of ours and may move it. Returns null on failure; the mapping is then unchanged.
 fn remap(address: usize, old: usize, new: usize) -> *mut u8 {
     #[cfg(feature = "forced-panics")]
     if new > old && failing::fails() {
@@ -409,7 +412,7 @@ fn remap(address: usize, old: usize, new: usize) -> *mut u8 {
     }
 }
 
-/// Of memory that we mapped and that nobody uses.
+/// Unmaps memory that we mapped and that is no longer used.
 fn unmap(address: usize, size: usize) {
     if size > 0 {
         syscall(libc::SYS_munmap, [address, size, 0, 0, 0, 0]);
@@ -419,10 +422,10 @@ fn unmap(address: usize, size: usize) {
 /// The library's global allocator.
 pub struct Global;
 
-// SAFETY: as `Slab`'s, which it is.
+// SAFETY: passes each call on to `MEMORY`, a `Slab`, which fulfils the contract.
 unsafe impl GlobalAlloc for Global {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise; so in all of these.
+        // SAFETY: the caller's promise, passed on; likewise in all of these.
         unsafe { MEMORY.alloc(layout) }
     }
 
@@ -527,7 +530,7 @@ mod tests {
         assert!(used > 0 && used <= 4 * 17 * SMALLEST, "freed blocks were not used again: {used}");
     }
 
-    /// A child forked while other threads are inside the allocator can go on allocating at once.
+    /// A child forked while other threads are inside the allocator can allocate at once.
     #[test]
     fn a_forked_child_goes_on() {
         let (slab, stop) = (Slab::new(), AtomicBool::new(false));

@@ -1,8 +1,8 @@
-//! Where the engine's descriptors are in the program's table.
+//! The numbers of the engine's descriptors in the program's table.
 //!
-//! Descriptors of the engine's own sit at the top of the table, so that the program's next open gets the number it
-//! expects. Ring descriptors, which the program uses, come from [`RING_NUMBERS`], the first 512 of which are good for
-//! select(2), or, when those are all taken, from the rest of [`KNOWN_NUMBERS`].
+//! The engine's private descriptors have the highest numbers of the table, so that the program's next open gets the
+//! number it expects. Ring descriptors, which the program uses, get numbers from [`RING_NUMBERS`], whose first 512
+//! work with select(2). If all of those are taken, they get one from the rest of [`KNOWN_NUMBERS`].
 
 mod description;
 pub mod forks;
@@ -26,33 +26,34 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::process::Resource;
 
-/// An operation is about to close this number of the program's: the rings that have something on it are told.
+/// Called when an operation is about to close this number of the program's, to notify rings with requests on it.
 pub static CLOSING: Hook<i32, ()> = Hook::new();
 
 /// Numbers that ring descriptors may have.
 pub const RING_NUMBERS: Range<i32> = 512..4096;
-/// Numbers among which the seccomp filter looks for rings: also those that a process with thousands of open descriptors
-/// gets for them.
+/// Numbers among which the seccomp filter looks for rings. They include those that rings get in a process with
+/// thousands of open descriptors.
 pub const KNOWN_NUMBERS: Range<i32> = RING_NUMBERS.start..65_536;
 
-/// Where the bytes begin that the engine's own POSIX locks are on (`shared::member`): no program has a file of that size.
+/// The offset of the first byte that the engine's own POSIX locks are on (`shared::member`): no program has a file of
+/// that size.
 pub const LOCKS_FROM: u64 = 1 << 62;
 
 /// One past the highest number the engine uses for itself: a table with higher numbers would cost kernel memory and
 /// slow every fork.
 const TOP: i32 = 4096;
-/// How many numbers below the limit the engine tries to stay within.
+/// Number of descriptors directly below the limit that the engine tries to stay within.
 const TOP_ROOM: i32 = 512;
 
-/// Bit n: number n is one of the engine's own descriptors; higher numbers than these are not remembered. Relaxed: set
-/// before the descriptor is used for anything, and only compared with numbers that the program itself passes in.
+/// Bit n: number n is one of the engine's own descriptors. Higher numbers are not recorded. Relaxed: a bit is set
+/// before the descriptor is used, and is only compared with numbers that the program itself passes in.
 static OWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-/// One past the highest number that was ever the engine's own: spares range searches the rest of [`OWN`].
+/// One past the highest number that was ever the engine's own: range searches of [`OWN`] stop there.
 static OWN_END: AtomicU32 = AtomicU32::new(0);
 
 /// Bit n: number n is a private duplicate that a request in flight works on. A forked child has no such requests.
 static IN_FLIGHT: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-/// One past the highest number that ever was in flight.
+/// One past the highest number that was ever in flight.
 static IN_FLIGHT_END: AtomicU32 = AtomicU32::new(0);
 
 /// A descriptor of the engine's own, closed when it is dropped.
@@ -72,7 +73,7 @@ impl AsFd for Own {
 }
 
 impl IntoRawFd for Own {
-    /// The number, which from now on the caller has to [`close`].
+    /// Returns the number; from now on the caller must [`close`] it.
     fn into_raw_fd(self) -> RawFd {
         core::mem::ManuallyDrop::new(self).0
     }
@@ -89,44 +90,46 @@ fn own_bit(fd: i32) -> Option<(&'static AtomicU64, u64)> {
     Some((word, 1 << (fd % 64)))
 }
 
-/// False if the number was remembered already.
+/// Records the number as the engine's own. False if it was recorded already.
 fn remember(fd: i32) -> bool {
     let Some((word, bit)) = own_bit(fd) else { return true };
     OWN_END.fetch_max(fd as u32 + 1, Relaxed);
     word.fetch_or(bit, Relaxed) & bit == 0
 }
 
-/// Whether number `fd` is a descriptor of the engine's own, which the program must not close or replace.
+/// True if number `fd` is a descriptor of the engine's own, which the program must not close or replace.
 #[inline]
 pub fn is_own(fd: i32) -> bool {
     own_bit(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
-/// The lowest number in `first..=last` that is the engine's own. One load in a process where none ever was.
+/// Returns the lowest number in `first..=last` that is the engine's own. Costs one load in a process that never had
+/// one.
 #[inline]
 pub fn next_own(first: u32, last: u32) -> Option<u32> {
     numbers::next_bit(&OWN, first..OWN_END.load(Relaxed).min(last.saturating_add(1)))
 }
 
-/// Moves a descriptor to the top of the table (close-on-exec), and remembers it as the engine's own.
+/// Moves a descriptor to the top of the table (close-on-exec), and records it as the engine's own.
 pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
     to_top_from(crate::os::for_now(fd))
 }
 
-/// The same of one that is the engine's own already, for a moment.
+/// Moves a temporary descriptor of the engine's ([`ForNow`](crate::os::ForNow)) to the top of the table.
 pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
     duplicate_to_top(fd.as_fd(), Use::Kept)
 }
 
-/// Where the engine's own numbers begin; 0 before it is known. Relaxed: any value that it ever had does. The limit that it comes
-/// from is not asked for each number: under a lower one the kernel refuses, and then it is.
+/// The lowest of the engine's own numbers; 0 before it is known. Relaxed: any value it ever had will do. It is
+/// derived from the limit on descriptors, which is not read for each number: if the limit was lowered, the kernel
+/// refuses, and the limit is then read again.
 static LOWEST: AtomicI32 = AtomicI32::new(0);
 
-/// Where the engine's own numbers begin under the present limit.
+/// Computes the lowest of the engine's own numbers from the present limit.
 #[cold]
 fn find_lowest() -> i32 {
     let limit = calls::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
-    // Never a standard number, however low the limit was once: what is remembered outlives it.
+    // Never a standard number, however low the limit was once: recorded numbers outlive the limit.
     let mut lowest = (limit - TOP_ROOM).max(limit / 2).max(standard::END);
     if mutated(Mutation::OwnNumbersAreLow) {
         lowest = lowest.min(3);
@@ -135,10 +138,10 @@ fn find_lowest() -> i32 {
     lowest
 }
 
-/// What a number of the engine's own is had for.
+/// The purpose of one of the engine's own numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// A forked child may have it, too.
+    /// Forked children may keep it.
     Kept,
     /// See [`note_in_flight`].
     InFlight,
@@ -161,7 +164,7 @@ fn find_number(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     };
     loop {
         match calls::fcntl_dupfd_cloexec(fd, lowest) {
-            // Another table's, where it is open.
+            // Recorded already, but just free here: it is open in another thread's table.
             Ok(moved) if !remember(moved.as_raw_fd()) && tables::differ() => {
                 lowest = moved.as_raw_fd() + 1;
                 close_quietly(moved);
@@ -175,13 +178,13 @@ fn find_number(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     }
 }
 
-/// Moves a descriptor into [`RING_NUMBERS`], or wherever there is room when that range is out of the limit's reach.
+/// Moves a descriptor into [`RING_NUMBERS`], or to any free number if the limit rules out that range.
 pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     let mut lowests = [RING_NUMBERS.start, 64, 0].into_iter();
     let mut next = lowests.next();
     while let Some(lowest) = next.take() {
         match calls::fcntl_dupfd_cloexec(&fd, lowest) {
-            // Of another table.
+            // A ring's number in another thread's table.
             Ok(moved) if tables::differ() && is_ring(moved.as_raw_fd()) => {
                 next = Some(moved.as_raw_fd() + 1);
                 close_quietly(moved);
@@ -198,29 +201,29 @@ pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     Err(Errno::MFILE)
 }
 
-/// `EBADF` for a number that is not open.
+/// Fails with `EBADF` if the number is not open.
 pub fn check_open(fd: i32) -> Result<(), Errno> {
     let args = [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0];
     crate::os::check(crate::os::syscall(libc::SYS_fcntl, args)).map(|_| ())
 }
 
-/// `O_*` of the description that `fd` names (F_GETFL of fcntl(2)).
+/// Returns `O_*` of the description that `fd` names (F_GETFL of fcntl(2)).
 pub fn status_flags(fd: i32) -> Result<i32, Errno> {
     let args = [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
     crate::os::check(crate::os::syscall(libc::SYS_fcntl, args)).map(|flags| flags as i32)
 }
 
-/// Whether `fd` names a description with O_NONBLOCK.
+/// True if `fd` names a description with O_NONBLOCK.
 pub fn is_nonblocking(fd: i32) -> bool {
     status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
-/// A private duplicate of a descriptor of the program's, at the top of the table.
+/// Makes a private duplicate of a descriptor of the program's, at the top of the table.
 pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     duplicate_for(fd, Use::Kept)
 }
 
-/// The same for a request in flight: see [`note_in_flight`].
+/// Makes such a duplicate for a request in flight: see [`note_in_flight`].
 pub fn duplicate_in_flight(fd: i32) -> Result<i32, Errno> {
     duplicate_for(fd, Use::InFlight)
 }
@@ -234,7 +237,7 @@ fn duplicate_for(fd: i32, of_use: Use) -> Result<i32, Errno> {
     // In one step: closing an intermediate duplicate would give up the program's POSIX locks on the file.
     let mut duplicate = duplicate_to_top(borrowed, of_use);
     if matches!(duplicate, Err(Errno::MFILE)) && handlers::has_left() {
-        handlers::do_what_is_left(); // closes, those of the files that this one takes the place of, say
+        handlers::do_what_is_left(); // closes files, perhaps those that requests were done with
         duplicate = duplicate_to_top(borrowed, of_use);
     }
     if matches!(duplicate, Err(Errno::MFILE)) {
@@ -243,7 +246,7 @@ fn duplicate_for(fd: i32, of_use: Use) -> Result<i32, Errno> {
     Ok(duplicate?.into_raw_fd())
 }
 
-/// A request in flight works on `fd`, one of the engine's own, until it is closed.
+/// Records that a request in flight works on `fd`, one of the engine's own, until it is closed.
 pub fn note_in_flight(fd: i32) {
     if let Some(word) = IN_FLIGHT.get(fd as usize / 64) {
         word.fetch_or(1 << (fd % 64), Relaxed);
@@ -251,7 +254,8 @@ pub fn note_in_flight(fd: i32) {
     }
 }
 
-/// In a forked child: closes what the parent's requests in flight work on. Nobody in the child knows the numbers any more.
+/// In a forked child: closes the duplicates that the parent's requests in flight work on. Nothing else in the child
+/// knows their numbers.
 pub fn close_in_flight() {
     if mutated(Mutation::ChildrenKeepFilesInFlight) {
         return;
@@ -263,8 +267,8 @@ pub fn close_in_flight() {
     }
 }
 
-/// Says whether [`close`] closes nothing, for as long as a forked child forgets what its parent has: they share their
-/// descriptors.
+/// Sets whether [`close`] does nothing. Used while a forked child that shares its parent's descriptors forgets the
+/// parent's state.
 pub fn leave_alone(left_alone: bool) {
     LEFT_ALONE.store(left_alone, Relaxed);
 }
@@ -288,20 +292,20 @@ pub fn close(fd: i32) {
     });
 }
 
-/// Puts a file that means nothing under number `fd`, which the program is about to close or to use otherwise. Where none can be
-/// had (the table may be full) that is `other`, which nobody uses any more.
+/// Replaces number `fd`, which the program is about to close or reuse, by a new eventfd without a use. If none can be
+/// made (the table may be full), replaces it by `other`, which is no longer used.
 pub fn put_nothing(fd: i32, other: i32) {
     let nothing = calls::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map(crate::os::for_now);
     let from = nothing.as_ref().map_or(other, |nothing| nothing.as_raw_fd());
     crate::os::syscall(libc::SYS_dup3, [from as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0]);
 }
 
-/// Closes a number without going through a symbol that we interpose.
+/// Closes a number without calling a symbol that we interpose.
 pub fn close_quietly(fd: OwnedFd) {
     Sys::close(fd.into_raw_fd());
 }
 
-/// Takes ownership of a number that a system call has just answered.
+/// Takes ownership of a number that a system call has just returned.
 pub fn owned(fd: usize) -> OwnedFd {
     // SAFETY: the caller passes a descriptor that the kernel has just made for it.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }

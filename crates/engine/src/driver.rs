@@ -1,6 +1,7 @@
-//! Who drives a ring, and how that thread sleeps. The words here say who *sleeps* on the poll set: looking at it and serving
-//! events happens under the ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead
-//! to another attempt.
+//! The thread that drives a ring, and how it sleeps.
+//!
+//! These words say which thread *sleeps* on the poll set. Any thread may poll it and handle its events, under the
+//! ring's lock. So a hand-over in between loses nothing: an event is only a hint to try again.
 
 pub mod owner;
 
@@ -10,15 +11,15 @@ use crate::shared::control::Control;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use owner::Handover;
 
-/// Processes that run in this memory may drive, and be killed. Relaxed: set before the first of them can.
+/// Processes that run in this memory may drive, and may be killed. Relaxed: set before the first of them runs.
 static STRANGERS: AtomicBool = AtomicBool::new(false);
 
-/// Another process is about to run in this memory.
+/// Records that another process is about to run in this memory.
 pub fn note_stranger() {
     STRANGERS.store(true, Ordering::Relaxed);
 }
 
-/// Whether one ever did.
+/// True if another process ever ran in this memory.
 pub(crate) fn may_be_killed() -> bool {
     STRANGERS.load(Ordering::Relaxed)
 }
@@ -29,9 +30,9 @@ pub(crate) const IN_FUTEX: u32 = 1;
 
 pub(crate) const IN_EPOLL: u32 = 2;
 
-/// Who drives a ring, and how it sleeps.
+/// The driver of a ring, and how it sleeps.
 pub struct Driver {
-    /// Who it is.
+    /// The driving thread, or the helper.
     pub handover: Handover,
     /// How the driving thread sleeps. Changes under the ring's lock; read there, and by `wake` after a post.
     pub(crate) sleeping: AtomicU32,
@@ -41,7 +42,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Nobody drives.
+    /// Makes a driver state in which no thread drives.
     #[allow(clippy::new_without_default)] // `Ring` makes the only ones
     pub fn new() -> Driver {
         Driver {
@@ -52,32 +53,32 @@ impl Driver {
         }
     }
 
-    /// Whether the owner of a deferred ring has been told that there is work and has not been there since.
+    /// True if the owner of a deferred ring was notified of work and has not entered since.
     pub fn is_announced(&self) -> bool {
         self.announced.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the owner was told, or has been there.
+    /// Sets whether the owner was notified and has not entered since.
     pub fn set_announced(&self, announced: bool) {
         self.announced.store(announced, Ordering::Relaxed);
     }
 
-    /// In a forked child: the parent's threads are not here.
+    /// In a forked child: the parent's threads do not exist here.
     pub fn reset(&self) {
         self.handover.reset();
         self.sleeping.store(AWAKE, Ordering::Relaxed);
         self.announced.store(false, Ordering::Relaxed);
     }
 
-    /// Whether who drives has been killed, and does so no more: it is not in this memory. (One that is there, where the kernel does
-    /// not tell, notices as one that a handler has interrupted.)
+    /// Takes the role from a driver that was killed: it is a thread that no longer shares this memory. Where the
+    /// kernel cannot tell, the next thread with that id notices, as if a handler had interrupted it.
     pub(crate) fn bury(&self) -> bool {
         let dead = self.handover.thread().filter(|thread| may_be_killed() && !shares_memory_with(*thread));
         dead.inspect(|thread| self.handover.give_back_if_mine(*thread)).is_some()
     }
 
-    /// Wakes whoever sleeps on the ring; the futex word has been changed under the post lock.
-    /// True when a thread of this process sleeps in an epoll wait there.
+    /// Wakes all threads that sleep on the ring; the futex word has been changed under the post lock. True if a
+    /// thread of this process sleeps in an epoll wait there.
     #[cold]
     pub fn wake(&self, control: &Control) -> bool {
         let header = control.header();
@@ -88,7 +89,7 @@ impl Driver {
         in_epoll
     }
 
-    /// Wakes the thread of this process that sleeps in an epoll wait there; false when none does.
+    /// Wakes the thread of this process that sleeps in an epoll wait there; false if none does.
     #[cold]
     pub fn wake_from_epoll(&self) -> bool {
         let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;

@@ -4,7 +4,7 @@
 //! `ANYRING_PANIC` holds `POINT` or `POINT:N`: the N-th arrival there from the start of the process panics. A program
 //! that wants to choose the moment finds the function `anyring_force_panic` (see `crates/inject/src/forced.rs`).
 
-/// What is broken by a panic at a point.
+/// The part that a panic at a point breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breaks {
     /// The ring that was at work, and no other.
@@ -19,7 +19,7 @@ macro_rules! points {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Point { $(#[doc = $what] $point,)* }
 
-        /// Every point: itself, its name, and what a panic there breaks.
+        /// Every point, its name, and the part that a panic there breaks.
         pub const POINTS: &[(Point, &str, Breaks)] = &[$((Point::$point, $name, Breaks::$breaks),)*];
     };
 }

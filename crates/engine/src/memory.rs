@@ -16,29 +16,29 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use view::{copy_words, View};
 
-/// In place of a descriptor: there is none.
+/// Stands for a missing descriptor.
 pub const NO_FILE: i32 = -1;
 
 /// An address at which every access faults, whatever the offset of a word in a ring.
 const NOWHERE: usize = 1 << 63;
 
-/// Where the areas came from, and so what ends with the ring.
+/// The memory of a ring's areas, and what is to be released with the ring.
 pub struct Memory {
-    /// The file that it is in, if the engine made the memory in one: the program's mmap(2) is answered with that.
+    /// The file with the areas, if the engine made them in one: the program's mmap(2) gets it.
     memfd: Option<i32>,
-    /// Where in the memfd the areas begin: behind those that the ring had before it was resized.
+    /// Offset of the areas in the memfd: after those that the ring had before it was resized.
     pub offset: u64,
     /// How often the ring was resized, as far as this process knows.
     pub generation: u32,
-    /// What the engine has mapped, with room for something else at its beginning where `has_room`.
+    /// The engine's mapping: address and bytes. If `has_room`, it begins with room for something else.
     mapped: Option<(usize, usize)>,
     has_room: bool,
     /// The accessor of the areas.
     pub view: View,
 }
 
-/// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it raises
-/// SIGXFSZ in the program. ENOMEM where the hard limit is lower.
+/// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it
+/// raises SIGXFSZ in the program. Fails with ENOMEM if the hard limit is lower.
 pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     descriptors::limit::with_raised(rustix::process::Resource::Fsize, bytes, grow).unwrap_or_else(|| {
         crate::log::line(&format!("no memory for a ring: the hard limit RLIMIT_FSIZE is below {bytes} bytes"));
@@ -46,8 +46,9 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
     })
 }
 
-/// A new memfd of `bytes` bytes that nobody can make smaller, nor keep from growing: a process that has it, or had it before it
-/// gave up its rights, could otherwise end whoever has it mapped, by SIGBUS. Source: memfd_create(2), File sealing.
+/// Makes a memfd of `bytes` bytes that no process can make smaller, nor seal against growth. Otherwise a process that
+/// has it, or had it before it gave up its rights, could end every process that maps it, by SIGBUS. Source:
+/// memfd_create(2), File sealing.
 pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd, Errno> {
     use rustix::fs::SealFlags;
     let memfd = calls::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -56,14 +57,14 @@ pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd,
     Ok(memfd)
 }
 
-/// A new memfd of `bytes` bytes, at the top of the table, and where it is mapped.
+/// Makes a memfd of `bytes` bytes, at the top of the table; returns it and its address.
 fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(descriptors::Own, usize), Errno> {
     let memfd = descriptors::to_top(sealed_memfd(name, bytes as u64)?)?;
     let base = map_range(memfd.as_fd(), 0, bytes)?;
     Ok((memfd, base))
 }
 
-/// Where `bytes` bytes of a memfd, from `offset` on, are now mapped.
+/// Maps `bytes` bytes of a memfd, from `offset` on; returns their address.
 pub(crate) fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<usize, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     unlocked::map(bytes, |bytes| {
@@ -73,8 +74,8 @@ pub(crate) fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<
     })
 }
 
-/// New zeroed memory that forked children share. Only touched pages take memory. EAGAIN where it would be locked: anonymous
-/// memory that is shared cannot grow, that of a file can.
+/// Maps new zeroed memory that forked children share. Only touched pages take memory. Fails with EAGAIN if it would
+/// be locked: shared anonymous memory cannot grow; a file's can.
 pub(crate) fn map_shared(bytes: usize) -> Result<usize, Errno> {
     if unlocked::is_locked() {
         return Err(Errno::AGAIN);
@@ -85,15 +86,15 @@ pub(crate) fn map_shared(bytes: usize) -> Result<usize, Errno> {
     Ok(base as usize)
 }
 
-/// Another mapping of the shared memory at `from`: of no bytes, the old mapping stays (mremap(2)).
+/// Maps the shared memory at `from` once more: mremap(2) with an old size of 0 leaves the old mapping in place.
 pub fn map_again(from: usize, bytes: usize) -> Result<usize, Errno> {
     // SAFETY: nothing changes where the memory is mapped already.
     let base = unsafe { calls::mremap(from as *mut _, 0, bytes, MremapFlags::MAYMOVE) }?;
     Ok(base as usize)
 }
 
-/// Memory that [`map_again`] maps. EAGAIN where there is none: it would be locked, or the system is an emulation that refuses
-/// such a mapping (valgrind).
+/// Maps memory that [`map_again`] can map. Fails with EAGAIN if that is impossible: the memory would be locked, or
+/// the system is an emulation that refuses such a mapping (valgrind).
 fn map_to_share(bytes: usize) -> Result<usize, Errno> {
     const REFUSED: u8 = 1;
     const WORKS: u8 = 2;
@@ -109,11 +110,11 @@ fn map_to_share(bytes: usize) -> Result<usize, Errno> {
     let again = if MAPS_AGAIN.is_yes() { map_again(base, bytes) } else { Err(Errno::NOSYS) };
     match again {
         Ok(_) => KNOWN.store(WORKS, Ordering::Relaxed),
-        // There is none now, which says nothing of later.
+        // No memory at this moment; later it may work.
         Err(Errno::NOMEM | Errno::AGAIN) => {}
         Err(_) => KNOWN.store(REFUSED, Ordering::Relaxed),
     }
-    // SAFETY: one of the two mappings just made, of which nobody knows.
+    // SAFETY: one of the two mappings just made, known to nothing else.
     let _ = unsafe { calls::munmap(again.unwrap_or(base) as *mut _, bytes) };
     again.map(|_| base).map_err(|_| Errno::AGAIN)
 }
@@ -121,8 +122,8 @@ fn map_to_share(bytes: usize) -> Result<usize, Errno> {
 /// Whether [`map_again`] works.
 pub(crate) static MAPS_AGAIN: Question = Question::new(ask_to_map_again);
 
-/// Asks for mremap(2) where nothing is mapped. QEMU's user emulation would end the process; it lacks SO_COOKIE, and says so of any
-/// number.
+/// Tries mremap(2) where nothing is mapped. QEMU's user emulation would end the process. It lacks SO_COOKIE, and says
+/// so for any number, so it is recognised first.
 fn ask_to_map_again() -> isize {
     let args = [usize::MAX, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, 0, 0, 0];
     match os::is_refused_by(libc::SYS_getsockopt, args, libc::EBADF) {
@@ -131,7 +132,7 @@ fn ask_to_map_again() -> isize {
     }
 }
 
-/// New zeroed memory of this process's own.
+/// Maps new zeroed memory that is private to this process.
 fn map_private(bytes: usize) -> Result<usize, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     unlocked::map(bytes, |bytes| {
@@ -141,7 +142,7 @@ fn map_private(bytes: usize) -> Result<usize, Errno> {
     })
 }
 
-/// Gives back the memory behind a range of a memfd, which reads as zero from then on.
+/// Frees the memory of a range of a memfd, which reads as zero from then on.
 fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     use crate::os::calls::fallocate;
     use rustix::fs::FallocateFlags;
@@ -151,7 +152,7 @@ fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     }
 }
 
-/// Has a range of a memfd read as zero: where no holes are made (gVisor), by writing zeros.
+/// Makes a range of a memfd read as zero. If holes cannot be punched (gVisor), it writes zeros.
 fn clear(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     match punch(memfd, offset, bytes) {
         Err(Errno::OPNOTSUPP) => {}
@@ -165,7 +166,7 @@ fn clear(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Bytes of a memfd.
+/// Returns the size of a memfd in bytes.
 fn file_size(memfd: BorrowedFd) -> Result<u64, Errno> {
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
     let status = calls::fstat(memfd)?;
@@ -174,11 +175,11 @@ fn file_size(memfd: BorrowedFd) -> Result<u64, Errno> {
 
 /// madvise(2) with MADV_DONTFORK.
 pub(crate) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: a whole mapping of the engine's, whose content the call leaves alone.
+    // SAFETY: a whole mapping of the engine's, whose content the call does not change.
     unsafe { calls::madvise(base as *mut _, bytes, rustix::mm::Advice::LinuxDontFork) }
 }
 
-/// Where there is something that the program maps by the ring's descriptor.
+/// The place of something that the program maps by the ring's descriptor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Area {
     /// In a file of the engine's, at this offset.
@@ -187,7 +188,7 @@ pub enum Area {
     Memory(usize),
 }
 
-/// Memory that the program maps by the ring's descriptor, and that ends on its own.
+/// Memory that the program maps by the ring's descriptor, and that is released on its own.
 pub struct SharedArea {
     memfd: i32,
     address: usize,
@@ -201,12 +202,12 @@ impl SharedArea {
         Ok(SharedArea { memfd: memfd.into_raw_fd(), address, bytes })
     }
 
-    /// Where the engine's mapping is. Only guarded accessors may touch it: the program can write there.
+    /// Returns the address of the engine's mapping. Only guarded accessors may touch it: the program can write there.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// What the program's mmap(2) is answered with.
+    /// Returns the descriptor that the program's mmap(2) gets.
     pub fn memfd(&self) -> i32 {
         self.memfd
     }
@@ -214,7 +215,7 @@ impl SharedArea {
 
 impl Drop for SharedArea {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `create`, and whoever asked for its address borrowed `self`.
+        // SAFETY: the range was mapped by `create`; each user of its address borrows `self`.
         let _ = unsafe { calls::munmap(self.address as *mut _, self.bytes) };
         if self.memfd >= 0 {
             descriptors::close(self.memfd);
@@ -222,7 +223,7 @@ impl Drop for SharedArea {
     }
 }
 
-/// The accessor of areas in the program's memory, which get their constant words.
+/// Makes the accessor of areas in the program's memory, and fills in their constant words.
 fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
     let (sqes, rings) = (params.sq_off.user_addr, params.cq_off.user_addr);
     if sqes == 0 || rings == 0 {
@@ -242,11 +243,11 @@ fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
 }
 
 impl Memory {
-    /// Makes both areas one after the other: in a memfd where the ring may be resized, since a child forked before has to find
-    /// the new ones; else behind so many bytes of room for the control area.
+    /// Makes both areas, one after the other. If the ring may be resized they are in a memfd, since a child forked
+    /// earlier must find the new areas. Otherwise they follow `room` bytes for the control area.
     pub fn create(layout: Layout, is_resizable: bool, room: usize) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
-        // What the program maps of this can only grow beyond its end, where there is nothing.
+        // What the program maps of a memory without a file can grow only beyond its end, where there is nothing.
         let by_itself = if is_resizable { Err(Errno::AGAIN) } else { map_to_share(room + bytes) };
         let (memfd, mapped, base) = match by_itself {
             Err(Errno::AGAIN) => {
@@ -256,22 +257,22 @@ impl Memory {
             base => (None, (base?, room + bytes), base? + room),
         };
         let view = View::new(base, base + layout.rings_bytes, false, layout);
-        view.initialise()?; // of memory of our own, so that nothing is to be given back
+        view.initialise()?; // memory of our own cannot fault, so there is nothing to give back
         let has_room = memfd.is_none();
         Ok(Memory { memfd, offset: 0, generation: 0, mapped: Some(mapped), has_room, view })
     }
 
-    /// Where the engine has it mapped; 0 where it is the program's own, or nobody's any more.
+    /// Returns the address of the engine's mapping; 0 if the memory is the program's own, or unmapped already.
     pub fn address(&self) -> usize {
         self.mapped.map_or(0, |(base, _)| base)
     }
 
-    /// Where the room is, which is zeroed and ends with this.
+    /// Returns the address of the room, which is zeroed; the room ends with this memory.
     pub fn room(&self) -> Option<usize> {
         Some(self.mapped?.0).filter(|_| self.has_room)
     }
 
-    /// Where the program's mmap(2) at this offset finds it, if it may map it there.
+    /// Returns the area that the program's mmap(2) at this offset gets, if it may map it.
     pub fn area(&self, mmap_offset: u64) -> Option<Area> {
         let offset = self.view.layout().area_offset(mmap_offset)?;
         match self.memfd {
@@ -281,7 +282,8 @@ impl Memory {
         }
     }
 
-    /// Maps both areas once more, for the program: where they are and how large. None where the engine has not made them.
+    /// Maps both areas once more, for the program; returns the address and bytes of each. `None` if the engine has
+    /// not made them.
     pub fn map_both(&self) -> Option<Result<[(usize, usize); 2], Errno>> {
         let layout = self.view.layout();
         let (rings, sqes) = (layout.rings_bytes, layout.sqes_bytes);
@@ -292,7 +294,7 @@ impl Memory {
         Some(base.map(|base| [(base, rings), (base + rings, sqes)]))
     }
 
-    /// Areas that nobody else knows of.
+    /// Makes areas that nothing else knows.
     pub fn private(layout: Layout) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         let base = map_private(bytes)?;
@@ -309,14 +311,14 @@ impl Memory {
         Ok(Memory { memfd: None, offset: 0, generation: 0, mapped: None, has_room: false, view })
     }
 
-    /// New areas of another size, in the same memfd behind the present ones.
+    /// Makes areas of another size, in the same memfd after the present ones.
     pub fn another(&self, layout: Layout) -> Result<Memory, Errno> {
         let memfd = self.borrow_memfd()?;
         let (_, present) = self.mapped.ok_or(Errno::INVAL)?;
         let (offset, bytes) = (self.offset + present as u64, (layout.rings_bytes + layout.sqes_bytes) as u64);
         let (end, size) = (offset + bytes, file_size(memfd)?);
         with_file_size(end, || {
-            // An attempt that failed may have left more room, and something there.
+            // An earlier attempt that failed may have left the file larger, with data there.
             if size < end {
                 calls::ftruncate(memfd, end)?;
             }
@@ -327,14 +329,14 @@ impl Memory {
         Ok(memory)
     }
 
-    /// New areas of another size in the program's memory.
+    /// Uses areas of another size in the program's memory.
     pub fn another_of_program(&self, layout: Layout, params: &Params) -> Result<Memory, Errno> {
         let view = view_of_program(layout, params)?;
         Ok(Memory { view, mapped: None, generation: self.generation + 1, ..*self })
     }
 
-    /// The areas at an offset in the memfd, perhaps of another process's making, which may say anything. INVAL where the file
-    /// does not hold them, or where they are in that process's own memory.
+    /// Maps the areas at an offset in the memfd. Another process may have made them, so their content is untrusted.
+    /// Fails with INVAL if the file does not hold them, or if they are in that process's own memory.
     pub fn known_at(&self, layout: Layout, rings: u64) -> Result<Memory, Errno> {
         let generation = self.generation + 1;
         let bytes = layout.rings_bytes + layout.sqes_bytes;
@@ -349,8 +351,8 @@ impl Memory {
         Ok(Memory { view, mapped: Some((base, bytes)), offset: rings, generation, ..*self })
     }
 
-    /// From now on the ring is at `new`. The program may have the areas mapped that it was at; those before them are given
-    /// back. The caller makes sure that the old view is not used any more.
+    /// Moves the ring to `new`. The program may still have the present areas mapped; those before them are freed. The
+    /// caller makes sure that the old view is not used any more.
     pub fn give_way_to(&mut self, new: Memory) {
         if let Ok(memfd) = self.borrow_memfd() {
             let _ = punch(memfd, 0, self.offset);
@@ -359,10 +361,10 @@ impl Memory {
         *self = new;
     }
 
-    /// The ring is closed, but a thread waits on it or requests are in flight: from now on it is not at the program's own
-    /// addresses, under which there may soon be something else. Memory that can be shared is mapped once more, so that a
-    /// thread that waits finds its CQEs there, as natively where the kernel has the pages; of other memory the ring gets a
-    /// copy. Where there is no room for either, CQEs go to the backlog. The caller holds the ring.
+    /// Leaves the program's own addresses: the ring is closed, but a thread waits on it or requests are in flight,
+    /// and something else may soon be mapped there. Memory that can be shared is mapped once more. So a thread that
+    /// waits finds its CQEs there, as natively, where the kernel has the pages. Of other memory the ring gets a copy.
+    /// If there is no memory for either, CQEs go to the overflow list. The caller holds the ring's lock.
     pub fn leave_program(&mut self) {
         const PAGE_BYTES: usize = 4096;
         if self.mapped.is_some() || !self.view.is_of_program() || mutated(Mutation::ClosedRingsStayWithTheProgram) {
@@ -375,14 +377,15 @@ impl Memory {
         };
         for offset in (0..bytes).step_by(PAGE_BYTES) {
             let (old, new) = (rings + offset, base + offset);
-            // Of no bytes: the old mapping stays, and there is another of the same page, if that can be shared (mremap(2)).
-            // SAFETY: the page that is replaced is one of those just mapped, of which nobody else knows.
+            // A size of 0 keeps the old mapping, and adds another of the same page, if that can be shared
+            // (mremap(2)).
+            // SAFETY: the page that is replaced is one of those just mapped, known to nothing else.
             let shared =
                 unsafe { calls::mremap_fixed(old as *mut _, 0, PAGE_BYTES, MremapFlags::MAYMOVE, new as *mut _) };
             if shared.is_err() {
                 let left = self.view.layout().rings_bytes.saturating_sub(offset).min(PAGE_BYTES);
                 let _ = copy_words(old as u64, new as u64, (left & !15) as u64);
-                // what is unmapped already is zero
+                // a page that is unmapped already leaves zeros
             }
         }
         self.view = self.view.with_rings_at(base);
@@ -395,7 +398,7 @@ impl Memory {
         Ok(unsafe { BorrowedFd::borrow_raw(memfd) })
     }
 
-    /// Unmaps what the engine mapped. The caller makes sure that the view is not used any more.
+    /// Unmaps the engine's mapping. The caller makes sure that the view is not used any more.
     pub fn unmap(&mut self) {
         if let Some((base, bytes)) = self.mapped.take() {
             // SAFETY: the range was mapped by `map_range`; the caller gives up every use of it.
@@ -403,7 +406,7 @@ impl Memory {
         }
     }
 
-    /// Keeps the engine's mapping from children that are forked from now on.
+    /// Excludes the engine's mapping from children that are forked from now on.
     pub fn keep_from_children(&self) -> Result<(), Errno> {
         match self.mapped {
             Some((base, bytes)) => keep_from_children(base, bytes),
@@ -411,12 +414,13 @@ impl Memory {
         }
     }
 
-    /// In a forked child from which the mapping was kept: something else may be there.
+    /// In a forked child that did not get the mapping: forgets it, since something else may be there.
     pub fn note_kept(&mut self) {
         self.mapped = None;
     }
 
-    /// Unmaps and closes what the engine made. The caller makes sure that neither the view nor the room is used any more.
+    /// Unmaps and closes the engine's mapping and memfd. The caller makes sure that neither the view nor the room is
+    /// used any more.
     pub fn release(&mut self) {
         self.unmap();
         if let Some(memfd) = self.memfd.take() {

@@ -1,19 +1,19 @@
 //! Mutations: bugs that a test chooses, and the check that must find each.
 //!
-//! Only the build with the feature `mutations` has them; in every other one [`mutated`] is false at compile time. The variable
-//! `ANYRING_MUTATION` names one for the whole process. `cargo xtask mutations` runs each check without the mutation, where it
-//! must pass, and with it, where it must fail.
+//! Only builds with the feature `mutations` have them; in all others [`mutated`] is false at compile time. The
+//! variable `ANYRING_MUTATION` names one for the whole process. `cargo xtask mutations` runs each check twice:
+//! without the mutation it must pass, with it it must fail.
 //!
-//! Each mutation is a point in the code of the engine or of `crates/inject`. Two stand apart from what they break:
+//! Each mutation is a point in the code of the engine or of `crates/inject`. Two are not in the code that they break:
 //!
 //! - The library of this build is linked without `-z nodelete`, and keeps itself mapped by dlopen(3) instead, unless
 //!   [`Mutation::LibraryIsUnmapped`] is chosen (`crates/inject/src/loader.rs`).
-//! - The trampoline of trapped instructions is assembly. [`Mutation::ExtendedStateIsLost`] spoils the state that it has saved
-//!   (`crates/inject/src/raw/trap.rs`).
+//! - The trampoline of trapped instructions is assembly. [`Mutation::ExtendedStateIsLost`] corrupts the state that it
+//!   has saved (`crates/inject/src/raw/trap.rs`).
 //!
 //! Every part of the sources (a *room*: a folder, or a file with a job of its own) has a mutation.
 
-/// What must fail because of a mutation.
+/// The check that must fail because of a mutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
     /// A conformance case, `TOPIC::NAME`, through the door and with the flags that it has in `make test`.
@@ -28,7 +28,7 @@ pub enum Check {
     Panic(&'static str),
     /// A unit test of this crate.
     Unit(&'static str),
-    /// The simulation, by a finding whose text holds this.
+    /// The simulation, which must report a finding whose text contains this.
     Simulation(&'static str),
 }
 
@@ -37,13 +37,13 @@ pub enum Check {
 pub struct Row {
     /// The mutation.
     pub mutation: Mutation,
-    /// What `ANYRING_MUTATION` calls it.
+    /// Its name in `ANYRING_MUTATION`.
     pub name: &'static str,
-    /// The part of the sources in which it is.
+    /// The part of the sources that contains it.
     pub room: &'static str,
-    /// What it breaks.
+    /// Description of the broken behaviour.
     pub what: &'static str,
-    /// What must fail.
+    /// The check that must fail.
     pub check: Check,
 }
 
@@ -359,7 +359,7 @@ mutations! {
     }
 }
 
-/// Whether the process is to have this bug.
+/// True if the process has this bug.
 #[cfg(not(feature = "mutations"))]
 #[inline(always)]
 pub const fn mutated(_: Mutation) -> bool {
@@ -378,12 +378,12 @@ mod chosen {
     const VARIABLE: &CStr = c"ANYRING_MUTATION";
     const NONE: u32 = u32::MAX;
     const UNASKED: u32 = u32::MAX - 1;
-    /// The mutation's place in [`MUTATIONS`], which is its discriminant. Whoever asks first asks the environment: two threads
-    /// find the same there.
+    /// The mutation's place in [`MUTATIONS`], which is its discriminant. The first call reads the environment; two
+    /// threads that do so at once find the same.
     static CHOSEN: AtomicU32 = AtomicU32::new(UNASKED);
 
-    /// Whether the process is to have this bug. Takes no lock and no memory: it is asked in signal handlers, and by children
-    /// of vfork(2).
+    /// True if the process has this bug. Takes no lock and allocates nothing: signal handlers and children of
+    /// vfork(2) call it.
     #[inline]
     pub fn mutated(mutation: Mutation) -> bool {
         let chosen = match CHOSEN.load(Relaxed) {
@@ -395,25 +395,26 @@ mod chosen {
 
     #[cold]
     fn ask() -> u32 {
-        // SAFETY: a C string. The first to ask is the library's constructor, or a test's first thread: nobody changes the
-        // environment meanwhile.
+        // SAFETY: a C string. The first caller is the library's constructor, or a test's first thread: nothing
+        // changes the environment meanwhile.
         let wanted = unsafe { libc::getenv(VARIABLE.as_ptr()) };
         let chosen = match wanted.is_null() {
             true => NONE,
-            // SAFETY: what getenv(3) answers is a C string.
+            // SAFETY: getenv(3) returns a C string.
             false => place(unsafe { CStr::from_ptr(wanted) }.to_bytes()),
         };
         CHOSEN.store(chosen, Relaxed);
         chosen
     }
 
-    /// Ends the process where there is no such mutation: a check must not pass for want of the bug.
+    /// Returns the mutation's place. Ends the process if there is no such mutation: otherwise its check would run
+    /// without the bug.
     fn place(wanted: &[u8]) -> u32 {
         if let Some(place) = MUTATIONS.iter().position(|row| row.name.as_bytes() == wanted) {
             return place as u32;
         }
         let complaint = b"anyring: ANYRING_MUTATION names no mutation\n";
-        // SAFETY: standard error is borrowed for the one call, which fails where there is none.
+        // SAFETY: standard error is borrowed for this one call, which fails if it is closed.
         let _ = rustix::io::write(unsafe { rustix::fd::BorrowedFd::borrow_raw(2) }, complaint);
         // SAFETY: ends the process.
         unsafe { libc::abort() }
@@ -429,7 +430,7 @@ mod tests {
     /// The rooms of files that are in no folder.
     const FILES: [&str; 2] = ["inject", "process"];
 
-    /// The folders in `folder`, as rooms are called.
+    /// Returns the folders in `folder`, spelled as rooms.
     fn folders(folder: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(folder).expect("the sources").map(|entry| entry.expect("an entry"));
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -452,7 +453,7 @@ mod tests {
         let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let inject = engine.join("../../inject/src");
         let found = [&engine, &inject].map(|folder| folders(folder)).concat();
-        // What is of one processor belongs to the rooms that use it.
+        // Code for one processor belongs to the rooms that use it.
         let found = found.iter().map(String::as_str).filter(|room| *room != "arch").chain(FILES);
         let rooms: BTreeSet<_> = found.collect();
         let of_mutations: BTreeSet<_> = MUTATIONS.iter().map(|row| row.room).collect();

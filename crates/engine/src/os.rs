@@ -1,8 +1,8 @@
-//! The system calls the engine makes, behind one trait.
+//! The interface of the system calls that the engine makes.
 //!
-//! The engine names its system only as [`Sys`], so that a simulated one can be put in its place at compile time; there
-//! is no dynamic dispatch. Nothing here touches libc's errno or goes through a symbol that a preloaded library (our own)
-//! may have wrapped: calls are `syscall` instructions of this crate or of rustix's raw back end.
+//! The engine names its system only as [`Sys`], so a simulated one can replace it at compile time. There is no
+//! dynamic dispatch. Nothing here touches libc's errno, or calls a symbol that a preloaded library (our own) may have
+//! wrapped. Calls are `syscall` instructions of this crate or of rustix's raw back end.
 
 pub mod arch;
 pub mod backing;
@@ -40,10 +40,10 @@ pub use status::{file_status, is_at_hand, is_eventfd, FileStatus};
 
 use crate::Errno;
 
-/// The system under the engine.
+/// The system that the engine runs on.
 pub type Sys = Linux;
 
-/// A result as the kernel's register holds it, made into a [`Result`].
+/// Converts a result in the kernel's register into a [`Result`].
 #[inline]
 pub fn check(register: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&register) {
@@ -64,50 +64,52 @@ pub struct EpollEvent {
     pub data: u64,
 }
 
-/// What the engine asks of the operating system for itself (not on behalf of an operation: operations call
-/// [`syscall`] with the program's own arguments, which the kernel checks).
+/// The engine's own requests to the operating system. Calls on behalf of an operation go through [`syscall`] instead,
+/// with the program's own arguments, which the kernel checks.
 pub trait Os {
-    /// Nanoseconds of the given clock (`CLOCK_*`).
+    /// Returns the time of the given clock (`CLOCK_*`) in nanoseconds.
     fn clock_ns(clock: i32) -> u64;
-    /// The calling thread's id, as gettid(2).
+    /// Returns the calling thread's id, as gettid(2).
     fn thread_id() -> u32;
-    /// The process's id, as getpid(2), asked of the kernel each time: also right in a child of vfork(2).
+    /// Returns the process's id, as getpid(2). Asks the kernel each time, so it is also right in a child of vfork(2).
     fn process_id() -> u32;
-    /// Sleeps while `word` holds `expected`; FUTEX_WAIT on a word that other processes may share. `timeout_ns` is
-    /// relative. `Err(INTR)` when a signal handler ran, `Err(TIMEDOUT)`, `Err(AGAIN)` when the word differed.
+    /// Sleeps while `word` holds `expected`: FUTEX_WAIT on a word that other processes may share. `timeout_ns` is
+    /// relative. Fails with `INTR` if a signal handler ran, `TIMEDOUT`, or `AGAIN` if the word differed.
     fn futex_wait(
         word: &core::sync::atomic::AtomicU32,
         expected: u32,
         timeout_ns: Option<u64>,
     ) -> Result<(), Errno>;
-    /// The same, and `Err(INTR)` also when one has run since [`heed_handlers`], as of [`Os::epoll_wait`] and [`Os::poll`].
+    /// Sleeps as [`Os::futex_wait`]. Also fails with `INTR` if a handler has run since [`heed_handlers`], as do
+    /// [`Os::epoll_wait`] and [`Os::poll`].
     fn futex_sleep(
         word: &core::sync::atomic::AtomicU32,
         expected: u32,
         timeout_ns: Option<u64>,
     ) -> Result<(), Errno>;
-    /// What to sleep for so that at most `left_ns` pass, wake-up aside: the kernel may end a sleep later than asked, by
-    /// the calling thread's timer slack (prctl(2), PR_SET_TIMERSLACK), and where `polls` (epoll_wait, poll) by a
-    /// thousandth of it, up to 0.1 s (`select_estimate_accuracy` in fs/select.c). Such a sleep may end early; a
-    /// TIMEOUT of the kernel has no slack.
+    /// Returns the time to sleep so that at most `left_ns` pass, apart from the wake-up itself. The kernel may end a
+    /// sleep late by the calling thread's timer slack (prctl(2), PR_SET_TIMERSLACK). If the thread `polls`
+    /// (epoll_wait, poll), the slack is at least a thousandth of the time, up to 0.1 s (`select_estimate_accuracy` in
+    /// fs/select.c). So the sleep may end early; a TIMEOUT of the kernel has no slack.
     fn sleep_ns(left_ns: u64, polls: bool) -> u64;
     /// Wakes up to `count` sleepers on `word`.
     fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32);
-    /// epoll_wait(2), with a signal mask epoll_pwait(2); for a time epoll_pwait2(2), or ppoll(2) on the epoll descriptor
-    /// where that is missing. May answer 0 before the timeout: when another thread took the event.
+    /// Waits by epoll_wait(2), or with a signal mask by epoll_pwait(2). With a timeout it uses epoll_pwait2(2), or if
+    /// that is missing ppoll(2) on the epoll descriptor. May return 0 before the timeout, if another thread took the
+    /// event.
     fn epoll_wait(
         epoll: i32,
         events: &mut [EpollEvent],
         timeout_ns: Option<u64>,
         sigmask: Option<&u64>,
     ) -> Result<usize, Errno>;
-    /// epoll_ctl(2) with `EPOLL_CTL_*` as `operation`.
+    /// Calls epoll_ctl(2) with `EPOLL_CTL_*` as `operation`.
     fn epoll_ctl(epoll: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<(), Errno>;
-    /// ppoll(2): waits until one of `set` is ready; answers how many are.
+    /// Waits by ppoll(2) until one of `set` is ready; returns the number that are.
     fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno>;
-    /// What poll(2) sees on `fd` now, without waiting: `POLL*` bits, 0 when none of `events` is there.
+    /// Polls `fd` without waiting: returns `POLL*` bits, 0 if none of `events` is ready.
     fn poll_now(fd: i32, events: u16) -> Result<u16, Errno>;
-    /// close(2), ignoring its answer: the descriptor is the engine's own.
+    /// Calls close(2) and ignores the result: the descriptor is the engine's own.
     fn close(fd: i32);
 }
 

@@ -1,7 +1,7 @@
-//! What a process has of the engine: its rings, what a close of a number means to them, and what a fork makes of all that.
+//! State of the engine that belongs to a process: its rings, the handling of closed numbers, and of forks.
 //!
-//! A ring goes into the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its
-//! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
+//! A ring enters the table of numbers (`descriptors::numbers`) when it is complete, and leaves it before its end
+//! begins. A thread that looked it up earlier finds a ring that has ended (`ring::LockFailure::Ended`).
 
 use crate::descriptors::level;
 use crate::descriptors::numbers::{next_known, was_used, RINGS, RINGS_END};
@@ -21,30 +21,31 @@ use crate::{identity, thread, Errno};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// A word that a forked child finds to be 0.
+/// A word that reads 0 in a forked child.
 static FORK_PAGE: ForkPage = ForkPage::new();
 
 /// The process that these tables belong to.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// Rings that a thread registered for itself (`IORING_REGISTER_RING_FDS`).
+/// Number of rings that a thread can register for itself (`IORING_REGISTER_RING_FDS`).
 pub const REGISTERED_RINGS: usize = 16;
 
 thread_local! {
-    /// The numbers that a thread registered. One that ends gives back what it still holds ([`thread_ends`]): by a key, since a
-    /// destructor of a thread-local value has libc call calloc(3), which whoever enters may have interrupted, or, in a child of
-    /// _Fork(3), never get the lock of.
+    /// The numbers that a thread registered. A thread that ends gives back those it still holds ([`thread_ends`]), by
+    /// a pthread key. A destructor of a thread-local value would make libc call calloc(3), which the entering thread
+    /// may have interrupted. In a child of _Fork(3) calloc(3) might also wait forever for its lock.
     static REGISTERED: Cell<[i32; REGISTERED_RINGS]> = const { Cell::new([-1; REGISTERED_RINGS]) };
 }
 
 extern "C" fn thread_ends(_: *mut core::ffi::c_void) {
-    // In a forked child they are the parent's thread's: `after_fork` gives them back, if the child does anything at all.
+    // In a forked child they belong to the parent's thread: `after_fork` closes them, if the child calls the engine
+    // at all.
     if !is_noticed() {
         return;
     }
     let numbers = REGISTERED.replace([-1; REGISTERED_RINGS]);
     for number in numbers.into_iter().filter(|number| descriptors::is_own(*number)) {
-        // The C library runs this at the end of the thread: a panic must not go on into it.
+        // The C library runs this at the end of the thread: a panic must not unwind into it.
         let drop = || {
             point(Point::ThreadExit);
             drop_duplicate(number);
@@ -53,12 +54,12 @@ extern "C" fn thread_ends(_: *mut core::ffi::c_void) {
     }
 }
 
-/// Has [`thread_ends`] run at the end of the calling thread; false where the process has no key left for that.
+/// Makes [`thread_ends`] run at the end of the calling thread; false if the process has no key left for that.
 fn give_back_at_end() -> bool {
-    /// One more than the key. Relaxed: a number that whoever makes it compares with what others have made.
+    /// The key plus one. Relaxed: only the number itself is compared and exchanged.
     static KEY: AtomicU32 = AtomicU32::new(0);
-    // SAFETY: keys of ours, and a destructor that lives as long as the library. A value of one of the first 32 keys is in the
-    // thread's own memory, so that libc asks for none.
+    // SAFETY: keys of ours, and a destructor that lives as long as the library. The value of one of the first 32 keys
+    // is in the thread's own memory, so libc allocates none.
     unsafe {
         if KEY.load(Ordering::Relaxed) == 0 {
             let mut made = 0;
@@ -73,30 +74,32 @@ fn give_back_at_end() -> bool {
     }
 }
 
-/// The ring with number `fd`, if that number still names it: a close that was not seen may have let the number go to
+/// Returns the ring with number `fd`, if that number still names it: after a close that was not seen, it may name
 /// another file.
 pub fn verified_ring(fd: i32) -> Option<&'static Ring> {
     notice_fork();
     ring(fd).filter(|ring| table::is_still_number_of(fd, ring))
 }
 
-/// The ring that a number names which may be a new duplicate: from now on the number is known.
+/// Returns the ring that a number names, which may be a new duplicate; from now on the number is known.
 pub fn adopt(fd: i32) -> Option<&'static Ring> {
     notice_fork();
     table::adopt(fd)
 }
 
-/// The program is about to close number `fd`, or to replace what it names.
+/// Handles that the program is about to close number `fd`, or to replace its file.
 #[inline]
 pub fn closing(fd: i32) {
     standard::closing(fd);
     if fd >= 0 && (is_ring(fd) || was_used(fd)) {
-        // After a panic the struck ring has been put in order: nothing of it may stay behind, so once more.
+        // After a panic the ring that it hit has been put in order, but the rest of this work is not done: so try
+        // once more.
         let _ = (0..2).any(|_| contain_any(|| closing_known(fd, None)).is_some());
     }
 }
 
-/// The program closes number `fd`. True where that is done by now, which it is for a ring's: to see whether it was the last copy.
+/// Handles that the program closes number `fd`. True if the number is closed by now, as a ring's always is: that
+/// shows whether it was the last copy.
 #[inline]
 pub fn close(fd: i32) -> bool {
     if !is_ring(fd) {
@@ -125,20 +128,20 @@ fn closing_known(fd: i32, close: Option<&dyn Fn()>) {
         return;
     }
     level::forget(fd);
-    // A number that the program used before and that is the engine's now: the program cannot close it.
+    // The program used this number earlier, and it is the engine's now: the program cannot close it.
     if descriptors::is_own(fd) {
         return;
     }
     if let Some(ring) = ring(fd) {
         if ring.is_of_my_table() {
-            table::closing_ring(fd, ring, close); // else another table has the number, too, and keeps it
+            table::closing_ring(fd, ring, close); // otherwise another table has the number, too, and keeps it
         }
     } else {
         table::closing_file(fd);
     }
 }
 
-/// The program is about to close every number in `first..=last`.
+/// Handles that the program is about to close every number in `first..=last`.
 pub fn closing_range(first: u32, last: u32) {
     (first..=last.min(2)).for_each(|fd| standard::closing(fd as i32));
     let mut next = first;
@@ -148,13 +151,13 @@ pub fn closing_range(first: u32, last: u32) {
     }
 }
 
-/// Whether one of the numbers `first..=last` concerns the engine, so far as it remembers numbers.
+/// True if one of the numbers `first..=last` concerns the engine, as far as it records numbers.
 pub fn concerns_range(first: u32, last: u32) -> bool {
     first <= 2 || descriptors::next_own(first, last).is_some() || next_known(first, last).is_some()
 }
 
-/// The program is about to close number `fd`, or to have another file under it. EBADF where that is held for a moment, and to
-/// be closed.
+/// Handles that the program is about to close number `fd`, or to open another file under it. Fails with EBADF if the
+/// number is held for a moment and the program closes it.
 pub fn taking(fd: i32, closes: bool) -> Result<(), Errno> {
     if !standard::is_held(fd) || !has_these_tables() {
         return Ok(());
@@ -166,18 +169,18 @@ pub fn taking(fd: i32, closes: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What `map` makes of the area at mmap(2) offset `offset` of ring `fd`, which stays where it is meanwhile.
+/// Calls `map` with the area at mmap(2) offset `offset` of ring `fd`. The area does not move meanwhile.
 pub fn with_area<T>(fd: i32, offset: u64, map: impl FnOnce(Area) -> T) -> Option<T> {
     let guard = verified_ring(fd)?.lock().ok()?;
     guard.mapping(offset).map(map)
 }
 
-/// See [`Memory::map_both`](crate::memory::Memory::map_both), of ring `fd`.
+/// Calls [`Memory::map_both`](crate::memory::Memory::map_both) of ring `fd`.
 pub fn map_both(fd: i32) -> Option<Result<[(usize, usize); 2], Errno>> {
     verified_ring(fd)?.lock().ok()?.memory.map_both()
 }
 
-/// Registers ring `fd` for the calling thread at `index`, or at a free one; answers the index.
+/// Registers ring `fd` for the calling thread at `index`, or at a free one; returns the index.
 pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
     let mut table = REGISTERED.get();
     let index = match index {
@@ -196,12 +199,12 @@ pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
     Ok(index as u32)
 }
 
-/// Whether the calling thread has registered a ring.
+/// True if the calling thread has registered a ring.
 pub fn has_registered_rings() -> bool {
     REGISTERED.get().iter().any(|fd| *fd >= 0)
 }
 
-/// Takes a registered ring out of the calling thread's table: its number there.
+/// Takes a registered ring out of the calling thread's table; returns its number.
 pub fn unregister_ring_number(index: u32) -> Result<i32, Errno> {
     let mut table = REGISTERED.get();
     let number = core::mem::replace(table.get_mut(index as usize).ok_or(Errno::INVAL)?, -1);
@@ -209,7 +212,7 @@ pub fn unregister_ring_number(index: u32) -> Result<i32, Errno> {
     Ok(number)
 }
 
-/// Another number for ring `fd`, of the engine's own.
+/// Makes another number for ring `fd`, one of the engine's own.
 pub fn duplicate_ring(fd: i32) -> Result<i32, Errno> {
     let ring = ring(fd).ok_or(Errno::BADF)?;
     let duplicate = descriptors::duplicate(fd)?;
@@ -217,9 +220,9 @@ pub fn duplicate_ring(fd: i32) -> Result<i32, Errno> {
     Ok(duplicate)
 }
 
-/// Closes what [`duplicate_ring`] made; the ring ends if it was the last number.
+/// Closes a number from [`duplicate_ring`]; the ring ends if it was the last number.
 pub fn drop_duplicate(duplicate: i32) {
-    // Not by `closing`, which is for what the program closes: this number is the engine's own.
+    // Not by `closing`, which handles closes by the program: this number is the engine's own.
     let closed = Cell::new(false);
     let close = || {
         closed.set(true);
@@ -233,13 +236,13 @@ pub fn drop_duplicate(duplicate: i32) {
     }
 }
 
-/// The ring number that the calling thread registered at `index`.
+/// Returns the ring number that the calling thread registered at `index`.
 #[inline]
 pub fn registered_ring_number(index: u32) -> Option<i32> {
     REGISTERED.get().get(index as usize).copied().filter(|fd| *fd >= 0)
 }
 
-/// Called at every entry: in a forked child, forgets what only the parent can complete.
+/// Called at every entry: in a forked child, forgets everything that only the parent can complete.
 #[inline]
 pub fn notice_fork() {
     match FORK_PAGE.word(Look::ByLoad) {
@@ -249,8 +252,8 @@ pub fn notice_fork() {
     }
 }
 
-/// The program keeps what it has mapped at `address` from forked children (MADV_DONTFORK). If that is a ring's memory, so does
-/// the engine with what it has of the ring: no such child can reach it.
+/// Handles that the program excludes its mapping at `address` from forked children (MADV_DONTFORK). If that is a
+/// ring's memory, the engine excludes its own mappings of the ring, too: no such child can reach the ring.
 pub fn keep_from_children(address: usize) {
     if !mapped::may_be(address) {
         return;
@@ -258,8 +261,8 @@ pub fn keep_from_children(address: usize) {
     notice_fork();
     let Ok(maps) = calls::read_text("/proc/self/maps") else { return };
     let Some(inode) = inode_mapped_at(&maps, address) else { return };
-    // Only the ring that is meant is locked: a call on it waits for its holder, as every other. Relaxed: the program knows the
-    // memory of a ring that is complete.
+    // Only the ring in question is locked: this call waits for its holder, as every other does. Relaxed: the program
+    // knows the memory of a ring that is complete.
     let is_meant =
         |ring: &&'static Ring| inode_mapped_at(&maps, ring.mapped.load(Ordering::Relaxed)) == Some(inode);
     for ring in rings().into_iter().filter(is_meant).filter(|ring| !ring.is_unused_inheritance()) {
@@ -269,7 +272,7 @@ pub fn keep_from_children(address: usize) {
     }
 }
 
-/// The inode of the file that is mapped at `address`, as /proc/PID/maps says; shared memory has one, too.
+/// Returns the inode of the file mapped at `address`, according to /proc/PID/maps; shared memory has one, too.
 fn inode_mapped_at(maps: &str, address: usize) -> Option<u64> {
     maps.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -280,19 +283,20 @@ fn inode_mapped_at(maps: &str, address: usize) -> Option<u64> {
     })
 }
 
-/// Whether the calling process is the one that the tables belong to: not one that shares their memory (vfork(2)), nor a
-/// forked child that has not been noticed.
+/// True if the tables belong to the calling process. False in a process that only shares their memory (vfork(2)), and
+/// in a forked child that has not been noticed yet.
 fn is_noticed() -> bool {
     let word = FORK_PAGE.word(Look::ByLoad).map(|word| word.load(Ordering::Relaxed));
     word == Some(1) && OWNER.load(Ordering::Relaxed) == Sys::process_id()
 }
 
-/// The process whose memory this is, and whose tables are in it: the calling one, unless that is a child of vfork(2), say.
+/// Returns the process whose memory this is, and whose tables are in it. It is the calling process, unless that is,
+/// for example, a child of vfork(2).
 fn owner() -> u32 {
     let Some(word) = FORK_PAGE.word(Look::ByLoad) else { return Sys::process_id() };
     match word.load(Ordering::Relaxed) {
         1 => OWNER.load(Ordering::Relaxed),
-        // Of a child that libc's fork made the page tells the process id.
+        // In a child that libc's fork made, the page holds the process id.
         _ => match FORK_PAGE.child(Look::ByLoad).map_or(0, |child| child.load(Ordering::Relaxed)) {
             0 => owner_by_memory(),
             child => child,
@@ -300,10 +304,10 @@ fn owner() -> u32 {
     }
 }
 
-/// The same in a child that was forked unseen.
+/// Finds that process in a child that was forked unseen.
 fn owner_by_memory() -> u32 {
     let (me, parent) = (Sys::process_id(), syscall(libc::SYS_getppid, [0; 6]) as u32);
-    // No parent where that is outside of the PID namespace.
+    // The parent is 0 if it is outside of the PID namespace.
     if parent != 0 && shares_memory_with(parent) && !mutated(Mutation::BorrowersOwn) {
         parent
     } else {
@@ -311,7 +315,7 @@ fn owner_by_memory() -> u32 {
     }
 }
 
-/// Whether the memory is the calling process's own. Where nobody has noted it yet, a forked child is noticed by this.
+/// True if the memory is the calling process's own. Also notices a forked child that has not been noticed yet.
 pub fn is_owner() -> bool {
     let is_owner = owner() == Sys::process_id();
     if is_owner {
@@ -320,47 +324,50 @@ pub fn is_owner() -> bool {
     is_owner
 }
 
-/// Whether the tables in this memory tell of the calling process's descriptors: asked by whatever changes them for it. A child of
-/// vfork(2) has descriptors of its own; a child of clone(2) with CLONE_VM may have its parent's.
+/// True if the tables in this memory describe the calling process's descriptors: checked before the tables are
+/// changed for it. A child of vfork(2) has its own descriptors; a child of clone(2) with CLONE_VM may share its
+/// parent's.
 pub fn has_these_tables() -> bool {
     is_owner() || tables::are_same(owner())
 }
 
-/// Number `fd` is a new duplicate, perhaps of a ring's.
+/// Handles that number `fd` is a new duplicate, perhaps of a ring's.
 pub fn duplicated(fd: i32) {
     if has_these_tables() {
         adopt(fd);
     }
 }
 
-/// Whether nobody but threads of ours has the calling thread's table of descriptors.
+/// True if only threads of ours share the calling thread's descriptor table.
 pub fn shares_table_with_engine_only() -> bool {
     thread::are_there() && is_owner() && tables::is_engines_only()
 }
 
-/// The calling thread has got a table of descriptors of its own.
+/// Handles that the calling thread has got a descriptor table of its own.
 pub fn unshared() {
     tables::unshared(OWNER.load(Ordering::Relaxed) != 0 && !is_owner());
 }
 
-/// The calling thread is about to make system call `number`, one of [`identity::NUMBERS`], with this first argument.
+/// Called before the calling thread makes system call `number`, one of [`identity::NUMBERS`], with this first
+/// argument.
 #[cold]
 pub fn before_identity_call(number: i64, argument: usize) {
     if !identity::may_be_changed_by(number, argument) {
         return;
     }
-    // A forked child that is noticed later would forget what is noted here. One of vfork(2) changes nothing of its parent's.
+    // A forked child that is noticed later would forget what is recorded here. A child of vfork(2) changes nothing of
+    // its parent's.
     if OWNER.load(Ordering::Relaxed) != 0 && !is_owner() {
         return;
     }
-    // Alone it differs from nobody.
+    // A single thread differs from no other.
     if !thread::is_alone() {
         identity::changing(|| {
             let mut claim = None;
             for ring in rings() {
                 match ring.lock_unless_asleep() {
                     Ok(mut guard) => guard.keep_identity(None),
-                    // Who holds it sleeps, and acts on the note before anything goes on.
+                    // The holder sleeps, and handles the note before it does anything else.
                     Err(LockFailure::Busy) => {
                         let claim = claim.get_or_insert_with(Hold::on_caller);
                         ring.leave_note(Note::Identity(claim.another()));
@@ -372,17 +379,17 @@ pub fn before_identity_call(number: i64, argument: usize) {
     }
 }
 
-/// What rooms above, and other crates, have to put in order in a forked child.
+/// Functions of the upper modules and of other crates that run in a forked child.
 static AT_FORK: [AtomicPtr<()>; 6] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 6];
 
-/// Has `renew` run in a forked child before anything else of the engine's does there. False where there is no room for it.
-/// From now on [`notice_fork`] notices.
+/// Makes `renew` run in a forked child before the engine does anything else there. False if the table is full. From
+/// now on [`notice_fork`] notices forks.
 ///
-/// `renew` is called while the child has one thread at most that calls on the engine: the one that forked.
+/// `renew` is called while at most one thread of the child calls the engine: the one that forked.
 pub fn at_fork(renew: fn()) -> bool {
     notice_fork();
     let renew = renew as *mut ();
-    // Release pairs with the Acquire in `after_fork`, of a child that another thread makes.
+    // Release pairs with the Acquire in `after_fork`, in a child that another thread makes.
     let claim = |slot: &AtomicPtr<()>| {
         let claimed = slot.compare_exchange(core::ptr::null_mut(), renew, Ordering::Release, Ordering::Relaxed);
         claimed.map_or_else(|there| there == renew, |_| true)
@@ -390,26 +397,27 @@ pub fn at_fork(renew: fn()) -> bool {
     AT_FORK.iter().any(claim)
 }
 
-/// libc's fork(3) is about to fork, and about to take malloc's locks. A handler that interrupted it, and called on a ring for which
-/// a thread has to be made, would wait for them for good: the program's handlers wait until they are free.
+/// Called before libc's fork(3) forks and takes malloc's locks. A handler that interrupted it might call a ring for
+/// which a thread must be made, and wait for these locks forever. So the program's handlers are deferred until the
+/// locks are free.
 pub fn forks() {
     handlers::hold();
     descriptors::forks::begin();
 }
 
-/// It has returned in the parent.
+/// Called after fork(3) has returned in the parent.
 pub fn has_forked() {
     descriptors::forks::end();
     handlers::let_go();
 }
 
-/// It has returned in the child. Only what tells the child from its children of vfork(2) is noted, and what would
-/// keep files of the parent's open is closed: most children execute another program.
+/// Called after fork(3) has returned in the child. Records only the id that distinguishes the child from its own
+/// children of vfork(2), and closes files of the parent's requests. Most children execute another program.
 pub fn forked() {
     descriptors::forks::reset_after_fork();
     descriptors::close_in_flight();
     standard::reset_after_fork(false);
-    // By call: the program may have blocked SIGSEGV.
+    // By system call: the program may have blocked SIGSEGV.
     if let Some(child) = FORK_PAGE.child(Look::ByCall) {
         child.store(Sys::process_id(), Ordering::Relaxed);
     }
@@ -423,14 +431,14 @@ fn make_fork_word() {
     let _ = FORK_PAGE.map(1); // out of memory: the next entry tries again
 }
 
-/// Not to be interrupted by a handler: its calls would wait for this very thread.
+/// Puts a forked child in order. No handler may interrupt it: its calls would wait for this very thread.
 #[cold]
 fn after_fork(word: &AtomicU32) {
     thread::uninterrupted(|| put_in_order(word));
 }
 
 fn put_in_order(word: &AtomicU32) {
-    // 2: a thread of the child that came first is at it.
+    // 2: another thread of the child was first, and is doing this.
     if word.compare_exchange(0, 2, Ordering::Acquire, Ordering::Relaxed).is_err() {
         let mut tries = 0;
         while word.load(Ordering::Acquire) != 1 {
@@ -463,7 +471,7 @@ fn put_in_order(word: &AtomicU32) {
         drop_registered_numbers();
         descriptors::close_in_flight();
         crate::stats::reset_after_fork();
-        crate::event::reset_after_fork(); // behind the rings, which have given up their recorders
+        crate::event::reset_after_fork(); // after the rings, which have given up their recorders
         crate::ring::poller::after_fork(&rings);
         // Relaxed: the process has one thread.
         rings
@@ -480,7 +488,7 @@ fn put_in_order(word: &AtomicU32) {
     word.store(1, Ordering::Release); // partner: the Acquire loads above
 }
 
-/// No thread of a forked child has registered a ring: what the parent's threads had is closed.
+/// Closes the parent's registered numbers: no thread of a forked child has registered a ring.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

@@ -1,10 +1,11 @@
-//! Counters of what the engine did, in shared memory: a file that `ANYRING_STATS` names, so that they survive any end of
-//! the process, or a memfd called `anyring-counters`. Children add to the same block. The file is open while
-//! a ring lives, so that `anyring trace --pid` finds it in a running program, where it asks for events (`event::session`).
+//! Counters of the engine's work, in shared memory. They are in a file that `ANYRING_STATS` names, which survives any
+//! end of the process, or in a memfd called `anyring-counters`. Children add to the same block. The file is open
+//! while a ring lives, so that `anyring trace --pid` finds it in a running program; there it requests events
+//! (`event::session`).
 //!
-//! All counters are Relaxed: each is a sum of its own, and readers look at them after the fact. What every call counts is
-//! spread over a few shards, one a thread where there are no more threads: a counter that two cores take from each other
-//! costs as much as a call.
+//! All counters are Relaxed: each is independent, and readers read them after the fact. Counters that every call
+//! changes are spread over a few shards; with as few threads, each has its own. A counter whose cache line moves
+//! between two cores costs as much as a call.
 
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
@@ -27,11 +28,11 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x07");
 pub struct Stats {
     /// [`MAGIC`].
     pub magic: AtomicU64,
-    /// The errno with which the kernel refused io_uring, 0 when it was not asked or did not refuse.
+    /// The errno with which the kernel refused io_uring; 0 if it was not asked or did not refuse.
     pub kernel_refused_errno: AtomicU64,
     /// Rings made by the engine.
     pub rings: AtomicU64,
-    /// Rings that the kernel made, in programs that have the library for those that it refuses.
+    /// Rings that the kernel made, in programs that load the library for those that it refuses.
     pub kernel_rings: AtomicU64,
     /// CQEs that found the CQ full.
     pub overflows: AtomicU64,
@@ -41,28 +42,30 @@ pub struct Stats {
     pub traps: AtomicU64,
     /// Instructions that trapped and were replaced by a jump.
     pub patches: AtomicU64,
-    /// Programs whose io_uring, and whose Linux AIO, `anyring run` left to the kernel, which counts for nobody.
+    /// Programs whose io_uring, and whose Linux AIO, `anyring run` left to the kernel. No other counter includes
+    /// their requests.
     pub left_to_kernel: [AtomicU64; 2],
     /// Programs that were executed and cannot be served.
     pub unserved_children: AtomicU64,
-    /// What the log says of the first of them, in bytes that end with the first zero.
+    /// The log's message about the first of them, in bytes that end with the first zero.
     pub unserved: [[AtomicU64; UNSERVED_BYTES / 8]; UNSERVED],
-    /// What a tracer and the process say to each other.
+    /// Words by which a tracer and the process communicate.
     pub tracer: Tracer,
-    /// The rest, to be summed.
+    /// The counters to be summed.
     pub shards: [Shard; SHARDS],
 }
 
-/// In a line of its own: every call reads it, and a counter beside it would take it away.
+/// Words of a tracer, in a cache line of their own: every call reads it, and a counter beside it would make the line
+/// move.
 #[repr(C, align(64))]
 pub struct Tracer {
-    /// Whose events a tracer wants: 0, or a wish (`event::session`). Written by the tracer.
+    /// The processes whose events a tracer wants: 0, or a request (`event::session`). Written by the tracer.
     pub wanted: AtomicU64,
-    /// What the process answered to the last wish for its events.
+    /// The process's answer to the last request for its events.
     pub answer: AtomicU64,
 }
 
-/// Which path completed a request, for the counters.
+/// The path that completed a request, for the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     /// In the submitting call.
@@ -75,17 +78,17 @@ pub enum Path {
     Worker,
 }
 
-/// How many there are.
+/// Number of shards.
 const SHARDS: usize = 8;
-/// How many children that cannot be served are named.
+/// Number of children that are named because they cannot be served.
 const UNSERVED: usize = 8;
-/// What is kept of each, at most.
+/// The most bytes kept of each.
 const UNSERVED_BYTES: usize = 256;
 
-/// How many paths there are.
+/// Number of paths.
 pub const PATHS: usize = Path::Worker as usize + 1;
 
-/// What some of the threads counted.
+/// Counters of some of the threads.
 #[repr(C, align(64))]
 pub struct Shard {
     /// io_uring_enter(2) calls served by the engine.
@@ -114,10 +117,10 @@ static NOWHERE: Stats = Stats {
         }
     }; SHARDS],
 };
-/// What the memfd is called.
+/// The name of the memfd.
 const NAME: &str = "anyring-counters";
 
-/// Where the counters are.
+/// The place of the counters.
 enum Source {
     Nowhere,
     Memfd,
@@ -131,7 +134,7 @@ static SOURCE: Lock<Source> = Lock::new(Source::Nowhere);
 static FILE: AtomicI32 = AtomicI32::new(-1);
 static BLOCK: AtomicPtr<Stats> = AtomicPtr::new(core::ptr::addr_of!(NOWHERE).cast_mut());
 
-/// The process's counters.
+/// Returns the process's counters.
 #[inline]
 pub fn stats() -> &'static Stats {
     // SAFETY: the pointer is NOWHERE's or that of a mapping which is never unmapped; every field is an atomic. Acquire
@@ -139,19 +142,19 @@ pub fn stats() -> &'static Stats {
     unsafe { &*BLOCK.load(Ordering::Acquire) }
 }
 
-/// The calling thread's shard.
+/// Returns the calling thread's shard.
 #[inline]
 pub fn shard() -> &'static Shard {
-    // Thread pointers are a stack apart: a multiple of a page, and rarely of eight.
+    // Thread pointers are a stack apart: a multiple of a page, and rarely of eight pages.
     &stats().shards[(crate::sync::thread_pointer() >> 12) % SHARDS]
 }
 
 /// A run of successful completions of one opcode in the submitting call.
 #[derive(Debug)]
 pub struct Tally {
-    /// Whose they are.
+    /// The opcode of the completions.
     pub opcode: Opcode,
-    /// How many.
+    /// The number of completions.
     pub count: u64,
 }
 
@@ -186,8 +189,8 @@ pub fn completed(opcode: Opcode, path: Path, result: i32) {
     }
 }
 
-/// Puts the counters into `file` (made if missing, kept if it has counters already), or into a memfd. EINVAL when the
-/// file is of another kind, named by mistake: it stays as it is.
+/// Puts the counters into `file` (made if missing, kept if it has counters already), or into a memfd. Fails with
+/// EINVAL if the file is of another kind, named by mistake; it is then unchanged.
 pub fn open(file: Option<&str>) -> Result<(), Errno> {
     let fd = match file {
         Some(path) => calls::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::from(0o644))?,
@@ -224,9 +227,9 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Counts a program that cannot be served in the file that the string at `path` names, which is made if it is missing, and says
-/// there what `child` says of it, if there is room. Keeps nothing, and allocates nothing: it is about to be executed,
-/// perhaps by a child of vfork(2).
+/// Counts a program that cannot be served, in the file whose name is the string at `path`, made if missing. If there
+/// is room, records there the message `child` about it. Keeps nothing open, and allocates nothing: it runs just
+/// before an exec, perhaps in a child of vfork(2).
 pub fn count_unserved(path: usize, child: &[u8]) {
     in_passing(path, |counters| {
         let before = counters.unserved_children.fetch_add(1, Ordering::Relaxed);
@@ -239,19 +242,20 @@ pub fn count_unserved(path: usize, child: &[u8]) {
     });
 }
 
-/// Counts a ring that the kernel has made, in the file of that name. Keeps nothing: the process may never have one of ours.
+/// Counts a ring that the kernel has made, in the file of that name. Keeps nothing open: the process may never have a
+/// ring of ours.
 pub fn count_kernel_ring(path: &CStr) {
     in_passing(path.as_ptr() as usize, |counters| _ = counters.kernel_rings.fetch_add(1, Ordering::Relaxed));
 }
 
-/// Shows `count` the counters in the file that the string at `path` names, for a moment.
+/// Calls `count` with the counters in the file whose name is the string at `path`, mapped for the call only.
 fn in_passing(path: usize, count: impl FnOnce(&Stats)) {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags as usize, 0o644, 0, 0]);
     let Ok(file) = check(file) else { return };
     let size = check(syscall(libc::SYS_lseek, [file, 0, libc::SEEK_END as usize, 0, 0, 0]));
     let is_ready = match size {
-        // Of the size that `open` gives it.
+        // The size that `open` gives it.
         Ok(0) => check(syscall(libc::SYS_ftruncate, [file, size_of::<Stats>(), 0, 0, 0, 0])).is_ok(),
         size => size == Ok(size_of::<Stats>()),
     };
@@ -269,8 +273,8 @@ fn in_passing(path: usize, count: impl FnOnce(&Stats)) {
     syscall(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
 }
 
-/// Makes the counters' file as large as they are, with blocks where its file system gives them in advance: a full disk is
-/// told here, and not by SIGBUS (see `os::backing`).
+/// Gives the counters' file its size, with blocks if its file system can allocate them in advance. So a full disk is
+/// reported here, and not by SIGBUS (see `os::backing`).
 fn make_room(fd: &OwnedFd) -> Result<(), Errno> {
     use crate::os::calls::{fallocate, ftruncate};
     use rustix::fs::FallocateFlags;
@@ -289,15 +293,16 @@ unsafe fn map(at: *mut Stats, flags: MapFlags, fd: BorrowedFd) -> Result<*mut St
     unsafe { calls::mmap(at.cast(), size_of::<Stats>(), prot, flags, fd, 0) }.map(|block| block.cast())
 }
 
-/// Counts a new ring, which is among those that live by now. From the first one on a tracer can find the counters.
+/// Counts a new ring, which is in the list of live rings by now. From the first one on a tracer can find the
+/// counters.
 pub fn ring_made() {
-    // First: a forked child that had parted with them counts in what is its own until then.
+    // First: until then, a forked child separated from its parent's counters uses private ones.
     show();
     stats().rings.fetch_add(1, Ordering::Relaxed);
 }
 
 fn show() {
-    // The lock, so that `rings_are_gone` either sees the ring or is over.
+    // Under the lock, so that `rings_are_gone` either sees the ring or is over.
     let Some(source) = SOURCE.lock() else { return };
     if FILE.load(Ordering::Relaxed) < 0 {
         let shown = match &*source {
@@ -305,27 +310,27 @@ fn show() {
             Source::Memfd => show_memfd(),
             Source::Named(path, identity) => show_file(path, *identity),
         };
-        // Without a descriptor nobody can join.
+        // Without a descriptor no tracer can join.
         if let Ok(own) = shown {
             FILE.store(own.into_raw_fd(), Ordering::Relaxed);
         }
     }
 }
 
-/// A new memfd in place of the one that was closed, with the same counters at the same address.
+/// Makes a new memfd in place of the one that was closed, with the same counters at the same address.
 fn show_memfd() -> Result<Own, Errno> {
     let fd = crate::os::for_now(sealed_memfd(NAME, size_of::<Stats>() as u64)?);
     let block = BLOCK.load(Ordering::Relaxed);
-    // By the kernel, for which it does not matter that somebody may be counting.
+    // By the kernel, which may read the counters while they change.
     let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
     check(syscall(libc::SYS_write, args))?;
-    // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps: another one of the same
-    // counters. No ring lived until now, so hardly anybody counts.
+    // SAFETY: over the mapping that `open` made, which has this size and is never unmapped: another one of the same
+    // counters. No ring lived until now, so hardly any thread counts.
     unsafe { map(block, MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
     descriptors::to_top_from(fd)
 }
 
-/// The file, if its name still leads to it.
+/// Opens the file, if its name still leads to it, and maps it at the same address.
 fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
     let fd = calls::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
@@ -333,13 +338,14 @@ fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
     if [found.st_dev, found.st_ino] != identity {
         return Err(Errno::NOENT);
     }
-    // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps: the same counters, or, in a
-    // forked child that had parted with them, those of a few calls without a ring, which are lost.
+    // SAFETY: over the mapping that `open` made, which has this size and is never unmapped. It holds the same
+    // counters, or those of a forked child separated from its parent's: a few calls without a ring, which are lost.
     unsafe { map(BLOCK.load(Ordering::Relaxed), MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
     descriptors::to_top_from(fd)
 }
 
-/// The last ring may have gone, as `are_gone` says: then nothing stays open, unless a tracer is there, who may see the next one.
+/// Closes the file if the last ring has gone, as `are_gone` says. It stays open for a tracer, which may want to see
+/// the next ring.
 pub fn rings_are_gone(are_gone: impl Fn() -> bool) {
     let Some(source) = SOURCE.lock() else { return };
     let are_parents = ARE_PARENTS.load(Ordering::Relaxed);
@@ -354,21 +360,22 @@ pub fn rings_are_gone(are_gone: impl Fn() -> bool) {
     }
 }
 
-/// The counters are those of the process that forked this one.
+/// The counters belong to the process that forked this one.
 static ARE_PARENTS: AtomicBool = AtomicBool::new(false);
 
-/// From now on a forked child that has given up its parent's rings counts for itself.
+/// Gives a forked child, which has given up its parent's rings, private counters from now on.
 fn part_with_parent() -> Result<(), Errno> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
     let block = BLOCK.load(Ordering::Relaxed);
-    // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps; zeroes are a value of a Stats.
+    // SAFETY: over the mapping that `open` made, which has this size and is never unmapped; zeroes are a value of a
+    // Stats.
     unsafe { calls::mmap_anonymous(block.cast(), size_of::<Stats>(), prot, flags) }?;
     stats().magic.store(MAGIC, Ordering::Relaxed);
     ARE_PARENTS.store(false, Ordering::Relaxed);
     Ok(())
 }
 
-/// In a forked child.
+/// In a forked child: notes that the counters are the parent's.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -378,7 +385,7 @@ pub unsafe fn reset_after_fork() {
     ARE_PARENTS.store(true, Ordering::Relaxed);
 }
 
-/// Whether a tracer has locked the counters: those of another process are asked for.
+/// True if a tracer has locked the counters. Only locks of other processes are reported.
 pub fn is_locked() -> bool {
     // SAFETY: all-zero bytes are a value of this C struct of integers.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
@@ -387,7 +394,7 @@ pub fn is_locked() -> bool {
     check(syscall(libc::SYS_fcntl, args)).is_ok() && lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// The counters as a program that is not served reads them, after the fact or while they count.
+/// A copy of the counters, as read by a program that is not served, after the fact or while they change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// See [`Stats::kernel_refused_errno`].
@@ -416,14 +423,14 @@ pub struct Snapshot {
     pub completions: [[u64; PATHS]; Opcode::COUNT],
 }
 
-/// Why bytes are no [`Snapshot`].
+/// The reason why bytes are not a [`Snapshot`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoCounters {
     /// The first word is not [`MAGIC`] of any version.
     Foreign,
-    /// The layout has this version, and this code reads that of [`MAGIC`].
+    /// The layout has this version; this code reads that of [`MAGIC`].
     Version(u8),
-    /// There are this many bytes, not those of [`Stats`].
+    /// There are this many bytes, which is not the size of [`Stats`].
     Size(usize),
 }
 
@@ -491,13 +498,13 @@ impl Snapshot {
     }
 }
 
-/// The children that the words before the shards name.
+/// Returns the children named in the words before the shards.
 fn unserved(shared: &[u64]) -> Vec<String> {
     let words = &shared[core::mem::offset_of!(Stats, unserved) / 8..][..UNSERVED * UNSERVED_BYTES / 8];
     let child = |words: &[u64]| {
         let bytes: Vec<u8> =
             words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
-        // A name may hold anything, and what is made of it is printed.
+        // A name may hold any bytes, and the result is printed.
         String::from_utf8_lossy(&bytes).replace(char::is_control, "\u{fffd}")
     };
     words.chunks_exact(UNSERVED_BYTES / 8).map(child).filter(|child| !child.is_empty()).collect()

@@ -1,5 +1,5 @@
-//! What the files that `tests/loom.rs` model-checks need of the machine: that test compiles them with loom's atomics and
-//! a simulated futex in place of this module.
+//! Machine access of the files that `tests/loom.rs` model-checks. That test compiles them with loom's atomics and a
+//! simulated futex in place of this module.
 
 pub use crate::os::arch::{fence_after_swap, thread_pointer};
 pub use crate::os::handlers::{hold, let_go};
@@ -17,7 +17,7 @@ macro_rules! constructor {
 }
 pub(crate) use constructor;
 
-/// Where another thread may come first: of moment in the simulation only.
+/// A point where another thread may run first; it matters in the simulation only.
 #[inline(always)]
 pub fn before_lock() {
     #[cfg(feature = "simulated")]
@@ -26,7 +26,7 @@ pub fn before_lock() {
     }
 }
 
-/// Waits a moment for what another thread does.
+/// Spins once while waiting for another thread.
 #[inline(always)]
 pub fn spin_loop() {
     #[cfg(feature = "simulated")]
@@ -36,17 +36,17 @@ pub fn spin_loop() {
     core::hint::spin_loop();
 }
 
-/// The half of a word that futex(2) compares.
+/// Returns the half of a word that futex(2) compares.
 fn low_half(word: &AtomicUsize) -> &AtomicU32 {
     const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 4 };
-    // SAFETY: a 4-aligned half of a live 8-byte word; the kernel alone reads it through this reference.
+    // SAFETY: a 4-aligned half of a live 8-byte word; only the kernel reads it through this reference.
     unsafe { &*word.as_ptr().byte_add(LOW).cast::<AtomicU32>() }
 }
 
-/// Sleeps while the low half of `word` is that of `expected`, or wakes for no reason.
+/// Sleeps while the low half of `word` equals that of `expected`; may also wake for no reason.
 pub fn futex_wait(word: &AtomicUsize, expected: usize) {
     let args = [low_half(word).as_ptr() as usize, libc::FUTEX_WAIT as usize, expected as u32 as usize, 0, 0, 0];
-    // Past `Sys::futex_wait`, which a thread that is to end does not sleep in: it gets its locks before.
+    // Not by `Sys::futex_wait`, which does not sleep in a thread that must end: such a thread still needs its locks.
     syscall(libc::SYS_futex, args);
 }
 
@@ -55,30 +55,31 @@ pub fn futex_wake_one(word: &AtomicUsize) {
     Sys::futex_wake(low_half(word), 1);
 }
 
-/// A function of a room above that this or another room below calls. None is called before the first ring is known.
+/// A function of a higher module that this or another lower module calls. None is called before the first ring is
+/// known.
 pub struct Hook<A, R> {
     function: AtomicPtr<()>,
     kind: PhantomData<fn(A) -> R>,
 }
 
 impl<A, R> Hook<A, R> {
-    /// Nobody is called.
+    /// Makes a hook without a function.
     pub const fn new() -> Hook<A, R> {
         Hook { function: AtomicPtr::new(core::ptr::null_mut()), kind: PhantomData }
     }
 
-    /// From now on it is `function` that is called.
+    /// Sets the function to call.
     pub fn set(&self, function: fn(A) -> R) {
-        self.function.store(function as *mut (), Ordering::Relaxed); // a function says nothing of other memory
+        self.function.store(function as *mut (), Ordering::Relaxed); // a function pointer publishes no other memory
     }
 
-    /// What the function answers, if there is one.
+    /// Calls the function, if there is one, and returns its result.
     pub fn call(&self, argument: A) -> Option<R> {
         let function = self.function.load(Ordering::Relaxed);
         if function.is_null() {
             return None;
         }
-        // SAFETY: `set` alone stores there, which takes functions of this very type.
+        // SAFETY: only `set` stores there, and it takes functions of this very type.
         let function = unsafe { core::mem::transmute::<*mut (), fn(A) -> R>(function) };
         Some(function(argument))
     }

@@ -1,5 +1,5 @@
-//! Threads of the engine's own: made only when needed, detached, with every signal masked that could otherwise be
-//! delivered to them instead of to the program's threads.
+//! Threads of the engine's own. They are made only when needed, and detached. They mask every signal that could
+//! otherwise be delivered to them instead of to the program's threads.
 
 mod count;
 pub mod follow;
@@ -26,10 +26,10 @@ thread_local! {
     static IS_OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread's id, without a system call after the first time.
+/// Returns the calling thread's id, without a system call after the first time.
 #[inline]
 pub fn id() -> u32 {
-    // A thread that is being torn down has lost its thread-locals: ask the kernel then.
+    // A thread that is being torn down has lost its thread-locals: then ask the kernel.
     let cached = THREAD_ID.try_with(|id| id.get()).unwrap_or(0);
     if cached != 0 {
         return cached;
@@ -39,12 +39,12 @@ pub fn id() -> u32 {
     id
 }
 
-/// Whether the calling thread is one of the engine's own.
+/// True if the calling thread is one of the engine's own.
 pub fn is_ours() -> bool {
     IS_OURS.try_with(Cell::get).unwrap_or(false)
 }
 
-/// A forked child has one thread, with another id.
+/// In a forked child: it has one thread, with another id.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -57,14 +57,17 @@ pub unsafe fn reset_after_fork() {
     unsafe { follow::reset_after_fork() };
 }
 
-/// Synchronous faults that the guarded copies need, and SIGSYS. No other fault is one that a thread of ours goes on from.
+/// Synchronous faults that the guarded copies need, and SIGSYS. A thread of ours does not continue after any other
+/// fault.
 const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS);
-/// Signals that stay open in threads of ours: those, of which what was sent is passed on ([`one_of_program`]), and glibc's own
-/// 32 and 33 (setuid and friends on all threads hang if a thread blocks them).
+/// Signals that stay unblocked in threads of ours. A signal of `FAULTS` that was sent, not raised by a fault, is
+/// passed on ([`one_of_program`]). 32 and 33 are glibc's own: setuid and its like, on all threads, hang if a thread
+/// blocks them.
 const OPEN: u64 = FAULTS | bit(32) | bit(33);
 
-/// What a program's signal mask for a wait really blocks: a handler that interrupts the wait runs with it, and copies memory of
-/// the program's (guarded, so that a bad pointer is a SIGSEGV or SIGBUS), or makes a call that is trapped (SIGSYS).
+/// Returns the signals that a program's mask for a wait really blocks: all but `FAULTS`. A handler that interrupts
+/// the wait runs with this mask. It may copy memory of the program's (guarded, so a bad pointer is a SIGSEGV or
+/// SIGBUS), or make a call that is trapped (SIGSYS).
 pub fn mask_of_wait(mask: u64) -> u64 {
     mask & !FAULTS
 }
@@ -88,7 +91,7 @@ fn change_mask(mask: u64) -> u64 {
     old & !handlers::deferred()
 }
 
-/// What a new thread of ours leaves open.
+/// Returns the signals that a new thread of ours leaves unblocked.
 fn open_signals() -> u64 {
     match OPEN {
         _ if mutated(Mutation::ThreadsTakeSignals) => !0,
@@ -97,8 +100,8 @@ fn open_signals() -> u64 {
     }
 }
 
-/// Whether a thread of this process sleeps: inside a system call, or in a page fault. None where there is no /proc, or no
-/// such thread.
+/// True if a thread of this process sleeps: inside a system call, or in a page fault. `None` without /proc, or if
+/// there is no such thread.
 pub fn sleeps(thread: u32) -> Option<bool> {
     #[cfg(feature = "simulated")]
     if let Some(system) = crate::os::simulated::system() {
@@ -110,12 +113,12 @@ pub fn sleeps(thread: u32) -> Option<bool> {
     let file = crate::os::for_now(file);
     let mut text = [0u8; 64];
     let bytes = calls::read(&file, &mut text).ok()?;
-    // "1234 (name) S ...", where the name may hold anything. Source: proc_pid_stat(5).
+    // "1234 (name) S ...", where the name may contain anything. Source: proc_pid_stat(5).
     let after_name = text[..bytes].iter().rposition(|byte| *byte == b')')?;
     Some(matches!(text.get(after_name + 2), Some(b'S' | b'D')))
 }
 
-/// What threads of ours are called.
+/// Names of our threads.
 const NAMES: [&core::ffi::CStr; 6] = [
     c"anyring-worker",
     c"anyring-helper",
@@ -129,20 +132,20 @@ const NAMES: [&core::ffi::CStr; 6] = [
 pub fn name(name: &core::ffi::CStr) {
     syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]);
 }
-/// The process has a ring.
+/// Whether the process has a ring.
 static NEEDED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process has a ring: without one, threads of the engine have nothing to stay for.
+/// True if the process has a ring: without one, threads of the engine have no reason to stay.
 pub fn is_needed() -> bool {
     NEEDED.load(Ordering::Relaxed) || mutated(Mutation::ThreadsOutstayTheLastRing)
 }
 
-/// Notes whether it has. Called by whoever keeps the list of rings, under its lock.
+/// Sets whether the process has a ring. The list of rings calls this, under its lock.
 pub fn set_needed(needed: bool) {
     NEEDED.store(needed, Ordering::Relaxed);
 }
 
-/// Does something that has no ring in its hand: a panic goes no further. None after one.
+/// Runs work that concerns no particular ring: a panic goes no further. `None` after a panic.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok()
 }

@@ -1,18 +1,18 @@
-//! Failures on demand, in the build that has `forced-panics`: whatever asks the kernel for memory, or for a reserve, is
-//! counted, and fails from one of them on.
+//! Allocation failures on demand, in builds with `forced-panics`. Each attempt to get memory from the kernel, or to
+//! check the reserve, is counted. From a chosen attempt on, a number of them fail.
 
 use core::sync::atomic::{AtomicI64, Ordering};
 
 static BEFORE: AtomicI64 = AtomicI64::new(i64::MAX);
 static ENDS: AtomicI64 = AtomicI64::new(0);
 
-/// After `before` more of them, `count` in a row fail.
+/// Lets `before` more attempts succeed; then `count` in a row fail.
 pub fn fail(before: i64, count: i64) {
     ENDS.store(-count, Ordering::Relaxed);
     BEFORE.store(before, Ordering::Relaxed);
 }
 
-/// Whether one has failed since.
+/// True if an attempt has failed since.
 pub fn has_failed() -> bool {
     BEFORE.load(Ordering::Relaxed) < 0
 }

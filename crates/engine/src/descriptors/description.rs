@@ -1,11 +1,11 @@
-//! Which file a number names.
+//! Comparing the files that descriptors name.
 
 use crate::os::calls;
 use crate::os::{check, file_status, is_permitted, syscall, Os, Question, Sys};
 use crate::{descriptors, Errno};
 
-/// What tells the socket that number `fd` names from every other one, if it is a socket: SO_COOKIE, or where that is
-/// missing (gVisor, qemu's user emulation) the number of its inode, which its file system gives out once.
+/// Returns a number that identifies the socket `fd` names, or `None` if it is no socket. The number is SO_COOKIE. If
+/// that is missing (gVisor, qemu's user emulation) it is the inode number, which is unique in its file system.
 pub fn cookie_of(fd: i32) -> Option<u64> {
     if !ASKS_SOCKETS.is_always_yes() {
         return inode_of_socket(fd);
@@ -33,9 +33,9 @@ fn inode_of_socket(fd: i32) -> Option<u64> {
     (status.kind == libc::S_IFSOCK).then_some(status.inode)
 }
 
-/// Whether two numbers name the same open file description: F_DUPFD_QUERY (Linux 6.10), else kcmp(2), else epoll,
-/// which knows a description from another by itself. False for a file that none of them tells: epoll refuses regular
-/// files and directories.
+/// True if two numbers name the same open file description. Asks F_DUPFD_QUERY (Linux 6.10), else kcmp(2), else
+/// epoll, which distinguishes descriptions itself. False for files that none of them can compare: epoll refuses
+/// regular files and directories.
 pub fn same_description(one: i32, other: i32) -> bool {
     const F_DUPFD_QUERY: usize = 1027;
     const KCMP_FILE: usize = 0;
@@ -53,8 +53,8 @@ pub fn same_description(one: i32, other: i32) -> bool {
     }
 }
 
-/// epoll(7) keys what it watches by number and description: of one number that names first the one and then the other,
-/// the second is a new entry unless it is the same description.
+/// Compares two descriptions by epoll(7), which keys its entries by number and description. A number is added to the
+/// set, then replaced by the other file, and added again. That fails with EEXIST only if the description is the same.
 fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
     let epoll = calls::epoll_create(rustix::event::epoll::CreateFlags::CLOEXEC).map(crate::os::for_now)?;
     let epoll = rustix::fd::AsRawFd::as_raw_fd(&epoll);
@@ -73,7 +73,7 @@ fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
     answer
 }
 
-/// Whether the engine's end of a ring's socket pair has been hung up on: no copy of the ring's descriptor is left.
+/// True if the engine's end of a ring's socket pair has been hung up on: no copy of the ring's descriptor is left.
 pub fn last_copy_gone(engine_end: i32) -> bool {
     Sys::poll_now(engine_end, 0).is_ok_and(|seen| seen & libc::POLLHUP as u16 != 0)
 }

@@ -1,24 +1,26 @@
-//! Forks and changes of the engine's own numbers keep out of each other's way.
+//! Mutual exclusion of forks and changes of the engine's own numbers.
 //!
-//! A forked child closes what it has no use for by what is remembered of the numbers. The kernel copies the table of
-//! descriptors first and the memory a while later, so of a number that is had or given back meanwhile a child's table and
-//! memory would tell different things, and it would keep the file for good. So a fork waits until no change is under way, and
-//! changes that come wait for the fork. Both give up after a while: a close may linger, and a handler that interrupted
+//! A forked child closes the numbers it has no use for, as its memory records them. The kernel copies the descriptor
+//! table first and the memory later. If a number were opened or closed between the two, the child's table and memory
+//! would disagree, and the child would keep that file open forever. So a fork waits until no change is under way, and
+//! new changes wait for the fork. Both give up after a while: a close may linger, and a handler that interrupted
 //! malloc would wait for a fork that waits for malloc.
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{handlers, nap};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// How many changes are under way, and, by [`FORK`] for each, how many forks.
+/// Number of changes under way, plus [`FORK`] times the number of forks.
 static STATE: AtomicU32 = AtomicU32::new(0);
 const FORK: u32 = 1 << 16;
-/// How often a fork looks whether changes are through: some 100 ms, since a thread may wait as long for a CPU in the middle of one.
+/// Number of times a fork checks for changes under way: about 100 ms, since a thread in the middle of one may wait
+/// that long for a CPU.
 const LOOKS_OF_FORKS: u32 = 140;
-/// How often a change looks whether a fork is through, which takes the longer the more memory there is: some 200 ms.
+/// Number of times a change checks for a fork under way: about 200 ms, since a fork takes longer the more memory
+/// there is.
 const LOOKS_OF_CHANGES: u32 = 240;
 
-/// A change that is under way. No handler of its thread's, which might fork, runs meanwhile.
+/// A change that is under way. Meanwhile no handler runs on its thread, since that might fork.
 struct Change;
 
 impl Drop for Change {
@@ -28,7 +30,7 @@ impl Drop for Change {
     }
 }
 
-/// Has a number, or gives one back, together with what is remembered of it.
+/// Runs `change`, which opens or closes a number and records that.
 #[inline]
 pub fn change<T>(change: impl FnOnce() -> T) -> T {
     handlers::hold();
@@ -39,7 +41,7 @@ pub fn change<T>(change: impl FnOnce() -> T) -> T {
     change()
 }
 
-/// Takes the change back until no fork is under way.
+/// Withdraws the change until no fork is under way.
 #[cold]
 fn wait_for_fork() {
     for look in 0..LOOKS_OF_CHANGES {
@@ -52,14 +54,14 @@ fn wait_for_fork() {
     }
 }
 
-/// The calling thread is about to fork. To be called while its handlers wait.
+/// Begins a fork in the calling thread, whose handlers must be deferred.
 pub fn begin() {
     if mutated(Mutation::ForksMeetChanges) {
         return;
     }
     STATE.fetch_add(FORK, Ordering::Relaxed);
     for look in 0..LOOKS_OF_FORKS {
-        // Acquire: partner is the Release of the last change, whose marks the child is to have.
+        // Acquire: partner is the Release of the last change, so that the child has its records.
         if STATE.load(Ordering::Acquire).is_multiple_of(FORK) {
             return;
         }
@@ -67,14 +69,14 @@ pub fn begin() {
     }
 }
 
-/// It has forked, or failed to.
+/// Ends a fork, also one that failed.
 pub fn end() {
     if !mutated(Mutation::ForksMeetChanges) {
         STATE.fetch_sub(FORK, Ordering::Relaxed);
     }
 }
 
-/// In a forked child: what was under way is the parent's.
+/// In a forked child: forgets the changes under way, which are the parent's.
 pub fn reset_after_fork() {
     STATE.store(0, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Limits of the process that stand in the way for a moment, and the number that is kept for when there is no other.
+//! Raising resource limits of the process for a moment, and a number kept in reserve for a full descriptor table.
 
 use super::{forks, note_in_flight, remember, Own, Use};
 use crate::lock::Lock;
@@ -9,13 +9,13 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use rustix::process::{Resource, Rlimit};
 
-/// Held while a limit may be raised: another would take the raised one for the program's.
+/// Held while a limit may be raised: another thread would otherwise take the raised limit for the program's.
 static RAISED: Lock<()> = Lock::new(());
 
-/// The number that is kept, which means nothing; -1 where there is none, or a request works on it.
+/// The number kept in reserve, whose file has no use; -1 if there is none, or a request works on it.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
 
-/// In a forked child: whoever held the lock is the parent's.
+/// In a forked child: resets the lock, which a thread of the parent may have held.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -24,7 +24,7 @@ pub unsafe fn reset_after_fork() {
     unsafe { RAISED.reset() };
 }
 
-/// Runs `work` under a limit of at least `least`. None where the hard limit is lower.
+/// Runs `work` under a limit of at least `least`. `None` if the hard limit is lower.
 pub fn with_raised<T>(
     resource: Resource,
     least: u64,
@@ -40,20 +40,21 @@ pub fn with_raised<T>(
     Some(calls::setrlimit(resource, limit).and(answer))
 }
 
-/// Whether [`keep_number`] has something to do.
+/// True if [`keep_number`] has something to do.
 #[inline]
 pub fn keeps_none() -> bool {
     KEPT.load(Relaxed) < 0
 }
 
-/// Keeps a number, for a request whose file the program closes when the table is full: a duplicate of `source`, which is ours.
-/// What cannot be had is done without, and so where threads have tables of their own, in which the number is another file's.
+/// Keeps a number in reserve, a duplicate of `source`, which is ours. A request takes it whose file the program
+/// closes while the table is full. On failure there is none. Nor is there one if threads have tables of their own,
+/// where the number names another file.
 #[cold]
 pub fn keep_number(source: i32) {
     if source < 0 || tables::differ() {
         return;
     }
-    // SAFETY: open while the caller, who has its ring, is here.
+    // SAFETY: open while the caller, which holds its ring, is here.
     let source = unsafe { BorrowedFd::borrow_raw(source) };
     let Ok(kept) = super::duplicate_to_top(source, Use::Kept) else { return };
     // Another thread may be faster.
@@ -62,7 +63,7 @@ pub fn keep_number(source: i32) {
     }
 }
 
-/// The process has no ring any more.
+/// Closes the number in reserve: the process has no ring any more.
 pub fn give_back() {
     let kept = KEPT.swap(-1, Relaxed);
     if kept >= 0 {
@@ -70,7 +71,8 @@ pub fn give_back() {
     }
 }
 
-/// A duplicate where the table is full: above the limit, which is raised as far as it may be, or under the number that is kept.
+/// Duplicates when the table is full: above the limit, which is raised as far as possible, or under the number in
+/// reserve.
 #[cold]
 pub(super) fn duplicate_beyond(fd: BorrowedFd<'_>, of_use: Use) -> Result<Own, Errno> {
     forks::change(|| {

@@ -1,4 +1,4 @@
-//! What is known of the program's numbers: which are rings', and which requests used. A lookup is one load.
+//! Records of the program's numbers: which are rings', and which requests used. A lookup is one load.
 
 use super::KNOWN_NUMBERS;
 use crate::mutation::{mutated, Mutation};
@@ -7,39 +7,40 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// One past the highest number that a ring can have.
 pub const RINGS_END: usize = KNOWN_NUMBERS.end as usize;
-/// By number the ring that has it: which type that is, `process` knows.
+/// By number, the ring that has it. `process` knows the type behind the pointer.
 pub static RINGS: [AtomicPtr<()>; RINGS_END] = [const { AtomicPtr::new(core::ptr::null_mut()) }; RINGS_END];
 
-/// Where numbers of rings ever were, for searches: the lowest, and one past the highest. Relaxed: as the table.
+/// The lowest number that was ever a ring's, and one past the highest, for searches. Relaxed, as is the table.
 static RINGS_SPAN: [AtomicU32; 2] = [AtomicU32::new(u32::MAX), AtomicU32::new(0)];
 
-/// Number `fd` is going to be a ring's.
+/// Records that number `fd` is about to be a ring's.
 pub fn note_ring(fd: i32) {
     RINGS_SPAN[0].fetch_min(fd as u32, Ordering::Relaxed);
     RINGS_SPAN[1].fetch_max(fd as u32 + 1, Ordering::Relaxed);
 }
 
-/// Bit n: some ring used descriptor number n, so a close of it must be looked at.
+/// Bit n: some ring used descriptor number n, so a close of it must be handled.
 static USED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 /// One past the highest number whose bit was ever set, for searches.
 static USED_END: AtomicU32 = AtomicU32::new(0);
 
-/// 1 while every close of a descriptor is seen: no `syscall` instruction of the program's could make one.
+/// 1 while every close of a descriptor is seen: the program has no `syscall` instruction that could make one unseen.
 static CLOSES_SEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Says whether the entry points see every close of a descriptor number (those inside libc's stream functions too).
+/// Sets whether the entry points see every close of a descriptor number, including those inside libc's stream
+/// functions.
 pub fn set_closes_are_seen(seen: bool) {
     CLOSES_SEEN.store(seen.into(), Ordering::Relaxed);
 }
 
-/// Whether what was learned of a number holds until the program is seen to close it.
+/// True if facts about a number hold until the program is seen to close it.
 #[inline]
 pub fn closes_are_seen() -> bool {
     CLOSES_SEEN.load(Ordering::Relaxed) != 0 || mutated(Mutation::NothingIsVerified)
 }
 
-/// Remembers that a request used descriptor number `fd`.
+/// Records that a request used descriptor number `fd`.
 #[inline]
 pub fn note_use(fd: i32) {
     if let Some(word) = USED.get(fd as usize / 64) {
@@ -51,14 +52,14 @@ pub fn note_use(fd: i32) {
     }
 }
 
-/// Whether a request may have used it.
+/// True if a request may have used the number.
 pub fn was_used(fd: i32) -> bool {
-    // Numbers beyond the table are always looked at.
+    // Numbers beyond the table always count as used.
     USED.get(fd as usize / 64).is_none_or(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
-/// The lowest number in `first..=last` that is a ring's, or that a request may have used; of numbers beyond the tables nothing is
-/// known.
+/// Returns the lowest number in `first..=last` that is a ring's, or that a request may have used. Numbers beyond the
+/// tables are never returned.
 pub fn next_known(first: u32, last: u32) -> Option<u32> {
     let end = last.saturating_add(1);
     let [lowest, highest] = [0, 1].map(|at: usize| RINGS_SPAN[at].load(Ordering::Relaxed));
@@ -67,7 +68,7 @@ pub fn next_known(first: u32, last: u32) -> Option<u32> {
     used.or(ring)
 }
 
-/// The lowest number in the range whose bit is set.
+/// Returns the lowest number in the range whose bit is set.
 pub fn next_bit(words: &[AtomicU64], range: Range<u32>) -> Option<u32> {
     let end = range.end.min(64 * words.len() as u32);
     let mut first = range.start;
@@ -81,7 +82,7 @@ pub fn next_bit(words: &[AtomicU64], range: Range<u32>) -> Option<u32> {
     None
 }
 
-/// Whether `fd` is the number of a ring of ours.
+/// True if `fd` is the number of a ring of ours.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
     let slot = usize::try_from(fd).ok().and_then(|fd| RINGS.get(fd));
@@ -89,10 +90,10 @@ pub fn is_ring(fd: i32) -> bool {
     slot.is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
 }
 
-/// One past the highest number of which it is known whether a request used it.
+/// One past the highest number for which use by requests is recorded.
 pub const NUMBERS_END: usize = 64 * USED.len();
 
-/// No request uses it any more.
+/// Records that no request uses the number any more.
 pub fn forget_use(fd: i32) {
     if let Some(word) = USED.get(fd as usize / 64) {
         word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);

@@ -8,16 +8,17 @@
 //!
 //! | `helper` | what the helper does about the ring | who leaves it |
 //! |---|---|---|
-//! | absent | does not know it | whoever leaves something pending hands it over |
-//! | resting | sleeps without regard to it | whoever leaves something pending calls |
-//! | called | is to see whether the program comes back by itself | the helper, without the ring's lock |
-//! | urgent | is to look at it now | the helper |
-//! | looking | looks again after a period by itself | the helper |
+//! | absent | does not know it | the caller that leaves something pending hands it over |
+//! | resting | sleeps without regard to it | the caller that leaves something pending calls it |
+//! | called | will check whether the program comes back by itself | the helper, without the ring's lock |
+//! | urgent | will serve it now | the helper |
+//! | looking | checks again by itself after a period | the helper |
 //! | watching | sleeps on its poll set and until its next deadline | the helper, a thread that takes the role, a caller |
 //!
-//! All of this changes under the ring's lock, but for the role of a thread that jumps out of a wait and the step from
-//! called to looking. `visits` alone is read without it. So orderings are Relaxed, except where a word is the hand-over.
-//! The file makes no system call: `tests/loom.rs` model-checks it as it stands.
+//! All of this changes under the ring's lock, with two exceptions: a thread that jumps out of a wait gives up the
+//! role without it, and the helper goes from called to looking without it. `visits` is the only word also read
+//! without the lock. So orderings are Relaxed, except where a word hands the ring over. The file makes no system
+//! call: `tests/loom.rs` model-checks it unchanged.
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -32,14 +33,14 @@ const URGENT: u32 = 3;
 const LOOKING: u32 = 4;
 const WATCHING: u32 = 5;
 
-/// Times in a row that the program stayed away for a period, after which it is known to look at the CQ only.
+/// Number of periods in a row without a call of the program's after which it is known to poll the CQ only.
 const KNOWN: u32 = 3;
 
-/// What trying to take the role led to.
+/// Outcome of trying to take the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Taken {
-    /// This call drives, and gives the role back.
+    /// This call drives, and must give the role back.
     Mine,
     /// The call that this one interrupted has the role.
     Shared,
@@ -47,48 +48,48 @@ pub enum Taken {
     No,
 }
 
-/// What a caller of the helper has to do.
+/// The action a caller of the helper must take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Call {
-    /// Nothing: it watches, or looks soon, or has been woken.
+    /// Nothing: the helper watches, checks soon, or has been woken.
     Nothing,
     /// Wake it.
     Wake,
-    /// Hand the ring over: it does not know it.
+    /// Hand the ring over: the helper does not know it.
     HandOver,
 }
 
-/// What the helper, awake, is to do about a ring that it has not locked.
+/// The helper's next action, once awake, for a ring that it has not locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Duty {
     /// Begin a period.
     Begin,
-    /// Look now.
+    /// Serve the ring now.
     Look,
-    /// Look if the period has passed and the program has not come by itself.
+    /// Serve the ring if the period has passed and the program has not come by itself.
     LookWhenDue,
-    /// Look if an event or a deadline came.
+    /// Serve the ring if an event or a deadline came.
     Watch,
 }
 
-/// Who drives a ring, and what the helper does about it.
+/// Which thread drives a ring, and what the helper does about it.
 #[derive(Debug)]
 pub struct Handover {
     role: AtomicU32,
     helper: AtomicU32,
     /// The frame in which a thread took the role.
     frame: AtomicUsize,
-    /// Times a thread asked for events.
+    /// Number of times a thread asked for events.
     visits: AtomicU32,
-    /// Periods in a row for which the program stayed away, since a thread slept in enter.
+    /// Number of periods in a row without a call of the program's, since a thread last slept in enter.
     away: AtomicU32,
     /// The ring's poll set is in the helper's.
     attached: AtomicBool,
-    /// Until when the helper sleeps while it watches, by CLOCK_MONOTONIC.
+    /// The time until which the helper sleeps while it watches, by CLOCK_MONOTONIC.
     until_ns: AtomicU64,
-    /// What the helper posted last, see `note_posted`.
+    /// The CQ tail and visits of the helper's last post, see `note_posted`.
     posted: AtomicU64,
 }
 
@@ -96,7 +97,7 @@ pub struct Handover {
 const NOTHING_POSTED: u64 = u64::MAX;
 
 impl Handover {
-    /// Nobody drives, and the helper does not know the ring.
+    /// Makes a state in which nobody drives, and the helper does not know the ring.
     #[allow(clippy::new_without_default)] // `Driver` makes the only ones
     pub fn new() -> Handover {
         Handover {
@@ -111,7 +112,7 @@ impl Handover {
         }
     }
 
-    /// As new: for a forked child, which has no helper, and for a ring that has ended.
+    /// Resets to the initial state: for a forked child, which has no helper, and for a ring that has ended.
     pub fn reset(&self) {
         self.role.store(FREE, Ordering::Relaxed);
         self.helper.store(ABSENT, Ordering::Relaxed);
@@ -120,9 +121,9 @@ impl Handover {
         self.posted.store(NOTHING_POSTED, Ordering::Relaxed);
     }
 
-    /// Thread `me` waits: it takes the role, also from the helper, which stops watching. `frame` is an address in its
-    /// frame: a signal handler that waits while the interrupted code drives shares the role and does not end it; where
-    /// the frame that took it is gone (siglongjmp), the role is taken anew.
+    /// Takes the role for thread `me`, which waits; also from the helper, which then stops watching. `frame` is an
+    /// address in the thread's stack frame. A signal handler that waits while the interrupted code drives shares the
+    /// role and does not end it. If the frame that took the role is gone (siglongjmp), the role is taken anew.
     pub fn take(&self, me: u32, frame: usize) -> Taken {
         let taken = self.role_from(FREE, me) || self.role_from(HELPER, me);
         if !taken && self.role.load(Ordering::Relaxed) != me {
@@ -138,8 +139,8 @@ impl Handover {
         Taken::Mine
     }
 
-    /// What has become of the role that thread `me` has `taken`, with this frame: a handler of the program's that interrupted its
-    /// sleep has given it up.
+    /// Checks which role thread `me` still has, after it had `taken` one with this frame. A handler of the program's
+    /// that interrupted its sleep may have given it up.
     pub fn still(&self, taken: Taken, me: u32, frame: usize) -> Taken {
         let is_mine = self.role.load(Ordering::Relaxed) == me;
         let has_it = is_mine && (taken == Taken::Shared || self.frame.load(Ordering::Relaxed) == frame);
@@ -150,9 +151,9 @@ impl Handover {
         }
     }
 
-    /// A thread waits for what may be there already: it does not only look, and a helper that drives leaves the role. True when
-    /// one did. Were the role taken before a sleep only, a helper that is always there first would keep it for good, and every
-    /// event wake it.
+    /// Takes the role from a helper that drives, since a thread waits for something that may have arrived already.
+    /// True if the helper had it. If threads took the role only before they sleep, a helper that always comes first
+    /// would keep it forever, and every event would wake the helper.
     #[must_use]
     pub fn dismiss(&self) -> bool {
         if !self.is_helpers() {
@@ -167,77 +168,78 @@ impl Handover {
     }
 
     fn role_from(&self, from: u32, to: u32) -> bool {
-        // AcqRel: the new driver sees what the old one left, also where a jump gave the role back without the lock.
+        // AcqRel: the new driver sees the old one's writes, also if a jump gave the role back without the lock.
         self.role.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The thread that has the role leaves it.
+    /// Gives the role of the calling thread back.
     pub fn give_back(&self) {
         self.role.store(FREE, Ordering::Release); // partner: the AcqRel exchange of the next driver
     }
 
-    /// Thread `me` leaves a wait by a jump, perhaps with the role.
+    /// Gives the role back if thread `me` has it; the thread leaves a wait by a jump.
     pub fn give_back_if_mine(&self, me: u32) {
         let _ = self.role_from(me, FREE);
     }
 
-    /// Whether nobody drives.
+    /// True if nobody drives.
     pub fn is_free(&self) -> bool {
         self.role.load(Ordering::Relaxed) == FREE
     }
 
-    /// Whether a thread in enter drives.
+    /// True if a thread in enter drives.
     pub fn has_thread(&self) -> bool {
         self.thread().is_some()
     }
 
-    /// The thread in enter that drives.
+    /// Returns the thread in enter that drives.
     pub fn thread(&self) -> Option<u32> {
         Some(self.role.load(Ordering::Relaxed)).filter(|role| ![FREE, HELPER].contains(role))
     }
 
-    /// Whether the helper drives.
+    /// True if the helper drives.
     pub fn is_helpers(&self) -> bool {
         self.role.load(Ordering::Relaxed) == HELPER
     }
 
-    /// A thread asks for events: the program comes by itself.
+    /// Counts that a thread asks for events: the program comes by itself.
     #[inline]
     pub fn visit(&self) {
-        // Not one instruction: the ring's lock keeps other writers away.
+        // Not an atomic increment: the ring's lock keeps other writers away.
         self.visits.store(self.visits().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// How often the program has come by itself.
+    /// Returns the number of times that the program has come by itself.
     pub fn visits(&self) -> u32 {
         self.visits.load(Ordering::Relaxed)
     }
 
-    /// Whether a thread in enter may sleep, which a program that only looks never does. False when something `arrived`
-    /// after it had looked, and was announced to nobody: this thread is the one to be told. What comes from here on changes
-    /// the futex word that it is about to read.
+    /// True if a thread in enter may sleep. That also shows that the program does not poll the CQ only. False if
+    /// something `arrived` after the thread's check without anybody having been notified: then this thread must
+    /// handle it. Later arrivals change the futex word that the thread is about to read.
     #[inline]
     pub fn may_sleep(&self, arrived: bool) -> bool {
         self.away.store(0, Ordering::Relaxed);
         !arrived
     }
 
-    /// The program stayed away for a period.
+    /// Counts a period without a call of the program's.
     pub fn note_away(&self) {
         self.away.store(self.away.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Whether the program is known to look at the CQ only: the helper does not wait for it to come.
+    /// True if the program is known to poll the CQ only: the helper does not wait for it to come.
     pub fn only_looks(&self) -> bool {
         self.away.load(Ordering::Relaxed) >= KNOWN
     }
 
-    /// The helper posted, up to CQ tail `tail`.
+    /// Records that the helper posted, up to CQ tail `tail`.
     pub fn note_posted(&self, tail: u32) {
         self.posted.store(u64::from(self.visits() & 0x7fff_ffff) << 32 | u64::from(tail), Ordering::Relaxed);
     }
 
-    /// The CQ's head is at `head`: a program that took what the helper posted and did not ask for it only looks.
+    /// Records that the CQ's head is at `head`. A program that consumed the helper's CQEs without asking for events
+    /// polls the CQ only.
     pub fn note_head(&self, head: u32) {
         let posted = self.posted.load(Ordering::Relaxed);
         if posted == NOTHING_POSTED || (head.wrapping_sub(posted as u32) as i32) < 0 {
@@ -249,7 +251,7 @@ impl Handover {
         }
     }
 
-    /// The helper is wanted for a ring that nobody may come back for: `now`, or once the program has stayed away.
+    /// Calls the helper for a ring that no thread may return to: `now`, or once the program has stayed away.
     pub fn call(&self, now: bool) -> Call {
         let wanted = if now { URGENT } else { CALLED };
         match self.helper.load(Ordering::Relaxed) {
@@ -258,13 +260,13 @@ impl Handover {
             // A swap: the helper may be stepping from called to looking. Release: partner is `duty`.
             _ => match self.helper.swap(wanted, Ordering::Release) {
                 ABSENT => Call::HandOver,
-                CALLED => Call::Nothing, // it was woken, and has not looked yet
+                CALLED => Call::Nothing, // it was woken, and has not run yet
                 _ => Call::Wake,
             },
         }
     }
 
-    /// Whether the helper watches the ring, or looks soon and there is nothing new to tell it.
+    /// True if the helper watches the ring, or checks it soon and needs no further notice.
     #[inline]
     pub fn is_seen_to(&self) -> bool {
         match self.helper.load(Ordering::Relaxed) {
@@ -274,7 +276,8 @@ impl Handover {
         }
     }
 
-    /// A call leaves the ring with something pending, and `sleepers` threads asleep in enter, who take over.
+    /// Called when a call leaves the ring with something pending. `sleepers` threads sleep in enter and will take
+    /// over.
     pub fn leave(&self, sleepers: u32) -> Call {
         match self.helper.load(Ordering::Relaxed) {
             WATCHING => Call::Nothing,
@@ -285,39 +288,39 @@ impl Handover {
         }
     }
 
-    /// Whether the helper sleeps without regard to the ring.
+    /// True if the helper sleeps without regard to the ring.
     pub fn is_resting(&self) -> bool {
         self.helper.load(Ordering::Relaxed) == RESTING
     }
 
-    /// Whether the helper sleeps on the ring's poll set.
+    /// True if the helper sleeps on the ring's poll set.
     pub fn is_watching(&self) -> bool {
         self.helper.load(Ordering::Relaxed) == WATCHING
     }
 
-    /// When the helper wakes by itself while it watches, by CLOCK_MONOTONIC in nanoseconds.
+    /// Returns when the helper wakes by itself while it watches, by CLOCK_MONOTONIC in nanoseconds.
     pub fn watches_until_ns(&self) -> u64 {
         self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether the helper knows the ring, which then does not end without it.
+    /// True if the helper knows the ring, which then does not end without it.
     pub fn is_known(&self) -> bool {
         self.helper.load(Ordering::Relaxed) != ABSENT
     }
 
-    /// Whether the ring's poll set is in the helper's.
+    /// True if the ring's poll set is in the helper's.
     pub fn is_attached(&self) -> bool {
         self.attached.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the ring's poll set is in the helper's; answers what was noted before.
+    /// Sets whether the ring's poll set is in the helper's; returns the previous value.
     pub fn set_attached(&self, attached: bool) -> bool {
         let before = self.attached.load(Ordering::Relaxed);
         self.attached.store(attached, Ordering::Relaxed);
         before
     }
 
-    /// For the helper, awake and without the ring's lock: what it is to do.
+    /// Returns the helper's next action; called by the helper, awake and without the ring's lock.
     pub fn duty(&self) -> Duty {
         // Acquire: partner is the Release in `call`.
         match self.helper.compare_exchange(CALLED, LOOKING, Ordering::Acquire, Ordering::Acquire) {
@@ -328,77 +331,78 @@ impl Handover {
         }
     }
 
-    /// The helper takes the role; false when a thread has it.
+    /// Takes the role for the helper; false if a thread has it.
     #[must_use]
     pub fn take_for_helper(&self) -> bool {
         self.role_from(FREE, HELPER) || self.is_helpers()
     }
 
-    /// The helper looks again after a period.
+    /// Makes the helper check again after a period.
     pub fn look_later(&self) {
         self.helper.store(LOOKING, Ordering::Relaxed);
     }
 
-    /// The helper sleeps on the ring's poll set, until `until_ns` by CLOCK_MONOTONIC at the latest.
+    /// Makes the helper watch: it sleeps on the ring's poll set, until `until_ns` by CLOCK_MONOTONIC at the latest.
     pub fn watch(&self, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Relaxed);
         self.helper.store(WATCHING, Ordering::Relaxed);
     }
 
-    /// The helper sleeps without regard to the ring, and does not drive.
+    /// Makes the helper rest: it sleeps without regard to the ring, and does not drive.
     pub fn rest(&self) {
         let _ = self.role_from(HELPER, FREE);
         self.helper.store(RESTING, Ordering::Relaxed);
     }
 
-    /// The helper forgets the ring.
+    /// Makes the helper forget the ring.
     pub fn forget(&self) {
         let _ = self.role_from(HELPER, FREE);
         self.helper.store(ABSENT, Ordering::Relaxed);
     }
 }
 
-/// Where rings are handed over to the helper, behind a lock that comes after a ring's.
+/// A mailbox through which rings are handed over to the helper. Its lock comes after a ring's in the lock order.
 pub struct Mailbox<T> {
     waiting: Vec<T>,
     running: bool,
 }
 
 impl<T> Mailbox<T> {
-    /// No helper runs.
+    /// An empty mailbox; no helper runs.
     pub const NEW: Mailbox<T> = Mailbox { waiting: Vec::new(), running: false };
 
-    /// Leaves a ring for the helper. True when one has to be started, which then counts as running.
+    /// Leaves a ring for the helper. True if the caller must start a helper, which counts as running from now on.
     #[must_use]
     pub fn hand_over(&mut self, ring: T) -> bool {
         self.waiting.push(ring);
         self.start()
     }
 
-    /// True when no helper runs: the caller has to start one, which counts as running from now on.
+    /// True if no helper runs: the caller must start one, which counts as running from now on.
     #[must_use]
     pub fn start(&mut self) -> bool {
         !core::mem::replace(&mut self.running, true)
     }
 
-    /// How much was handed over.
+    /// Returns the number of rings handed over and not taken yet.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// What was handed over.
+    /// Takes the rings that were handed over.
     pub fn take(&mut self) -> Vec<T> {
         core::mem::take(&mut self.waiting)
     }
 
-    /// The helper, which has no ring, wants to end: true when it may, and whoever hands over next starts another.
+    /// Called by the helper, which has no ring and wants to end. True if it may; the next hand-over then starts
+    /// another.
     #[must_use]
     pub fn leave(&mut self) -> bool {
         self.running = !self.waiting.is_empty();
         !self.running
     }
 
-    /// No helper could be started, or only the parent of this process has one: nothing is handed over.
+    /// Empties the mailbox: no helper could be started, or only the parent of this process has one.
     pub fn close(&mut self) {
         *self = Mailbox::NEW;
     }

@@ -1,4 +1,4 @@
-//! Where everything is in ring memory: pure arithmetic, as Linux 6.18 lays it out (`struct io_rings` in
+//! Layout of a ring's memory: pure arithmetic. The layout is that of Linux 6.18 (`struct io_rings` in
 //! `include/linux/io_uring_types.h`; the offsets were read off that kernel).
 
 use crate::Errno;
@@ -8,7 +8,7 @@ use anyring_abi::{
     IORING_SETUP_SQE_MIXED, IORING_SETUP_SQ_REWIND,
 };
 
-/// CQEs that are published together.
+/// Number of CQEs that are published together.
 pub const BATCH: usize = 32;
 
 /// Byte offsets of the words at the start of the rings area.
@@ -61,7 +61,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout that io_uring_setup(2) gives `entries` and `params`, or `EINVAL` as it answers.
+    /// Returns the layout that io_uring_setup(2) gives `entries` and `params`, or its `EINVAL`.
     pub fn new(entries: u32, params: &Params) -> Result<Layout, Errno> {
         let clamp = params.flags & IORING_SETUP_CLAMP != 0;
         let sq_entries = round(entries, MAX_ENTRIES, clamp)?;
@@ -103,7 +103,7 @@ impl Layout {
         })
     }
 
-    /// What io_uring_setup(2) tells the program about the submission ring.
+    /// Returns the offsets of the submission ring that io_uring_setup(2) reports.
     pub fn sq_offsets(&self) -> SqringOffsets {
         SqringOffsets {
             head: word::SQ_HEAD as u32,
@@ -117,7 +117,7 @@ impl Layout {
         }
     }
 
-    /// What io_uring_setup(2) tells the program about the completion ring.
+    /// Returns the offsets of the completion ring that io_uring_setup(2) reports.
     pub fn cq_offsets(&self) -> CqringOffsets {
         CqringOffsets {
             head: word::CQ_HEAD as u32,
@@ -131,7 +131,8 @@ impl Layout {
         }
     }
 
-    /// Where in the ring's memory the program's mmap(2) offset is: the two ring offsets are one area, the SQEs follow it.
+    /// Returns the offset in the ring's memory for an mmap(2) offset: both ring offsets name one area, which the SQEs
+    /// follow.
     pub fn area_offset(&self, mmap_offset: u64) -> Option<u64> {
         match mmap_offset {
             0 => Some(0),

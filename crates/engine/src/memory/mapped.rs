@@ -1,9 +1,9 @@
-//! In which pages the program may have a ring's memory mapped: spares what it does to all others a look into /proc.
+//! Pages in which the program may have a ring's memory mapped: calls on all other pages need no search in /proc.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bit n: a page with this hash was mapped. None is ever cleared: what was unmapped costs a look, no more. Relaxed: the program
-/// knows the address only from the call that sets the bit.
+/// Bit n: a page with this hash was mapped. No bit is ever cleared: a page unmapped since costs one needless search.
+/// Relaxed: the program knows the address only from the call that sets the bit.
 static PAGES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 const PAGE: usize = 4096;
 
@@ -12,7 +12,7 @@ fn place(page: usize) -> (&'static AtomicU64, u64) {
     (&PAGES[hash as usize / 64], 1 << (hash % 64))
 }
 
-/// The program has `bytes` bytes of a ring's memory mapped at `address`.
+/// Records that the program has `bytes` bytes of a ring's memory mapped at `address`.
 pub fn note(address: usize, bytes: usize) {
     for page in address / PAGE..address.saturating_add(bytes).div_ceil(PAGE) {
         let (word, bit) = place(page);
@@ -20,7 +20,7 @@ pub fn note(address: usize, bytes: usize) {
     }
 }
 
-/// Whether it may have some there.
+/// True if a ring's memory may be mapped at this address.
 #[inline]
 pub fn may_be(address: usize) -> bool {
     let (word, bit) = place(address / PAGE);

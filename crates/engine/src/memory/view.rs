@@ -1,7 +1,7 @@
-//! The only place that turns ring memory's addresses into loads and stores.
+//! The only module that turns addresses in ring memory into loads and stores.
 //!
-//! Ring memory is untrusted: the program may write any word at any moment. It is read and written as atomics or, where
-//! the memory is the program's own (`IORING_SETUP_NO_MMAP`) and may be unmapped under us, through the guarded accessor.
+//! Ring memory is untrusted: the program may write any word at any moment. It is read and written as atomics. Where
+//! it is the program's own (`IORING_SETUP_NO_MMAP`) and may be unmapped at any time, the guarded accessor is used.
 
 use super::layout::{word, Layout};
 use crate::os::{arch, user_read, user_write, GuardedWords};
@@ -16,39 +16,39 @@ pub struct View {
     sqes: usize,
     /// The memory is the program's: every access may fault.
     guarded: bool,
-    /// It is not, and the SQ's tail says what is there.
+    /// The engine has mapped the memory, and the SQ's tail gives the number of new SQEs.
     goes_by_tail: bool,
     layout: Layout,
 }
 
 impl View {
-    /// A view of the two areas. Not guarded: both are mapped by the engine for as long as the view is used.
+    /// Makes a view of the two areas. Unless `guarded`, the engine has mapped both for as long as the view is used.
     pub fn new(rings: usize, sqes: usize, guarded: bool, layout: Layout) -> View {
         View { rings, sqes, guarded, goes_by_tail: !guarded && !layout.rewinds, layout }
     }
 
-    /// Whether the areas are the program's own.
+    /// True if the areas are the program's own.
     pub fn is_of_program(&self) -> bool {
         self.guarded
     }
 
-    /// Whether SQEs may be answered as they are found in memory that the engine has mapped.
+    /// True if the engine has mapped the memory and the SQ's tail counts, so that SQEs may be handled in place.
     #[inline]
     pub fn goes_by_tail(&self) -> bool {
         self.goes_by_tail
     }
 
-    /// Where the rings are.
+    /// Returns the address of the rings.
     pub fn rings(&self) -> usize {
         self.rings
     }
 
-    /// The same with the rings at another place.
+    /// Returns a copy of the view with the rings at another address.
     pub fn with_rings_at(&self, rings: usize) -> View {
         View { rings, ..*self }
     }
 
-    /// The sizes and positions this view was made with.
+    /// Returns the sizes and positions this view was made with.
     #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -62,7 +62,7 @@ impl View {
         unsafe { &*((self.rings + offset) as *const AtomicU32) }
     }
 
-    /// Acquire load of a word: pairs with the program's release store of it (`io_uring_smp_store_release`).
+    /// Loads a word with Acquire: pairs with the program's release store of it (`io_uring_smp_store_release`).
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u32, Errno> {
         if self.guarded {
@@ -71,21 +71,21 @@ impl View {
         Ok(self.atomic(offset).load(Ordering::Acquire))
     }
 
-    /// [`load`](Self::load) in memory that the engine has mapped.
+    /// Loads as [`load`](Self::load) does, in memory that the engine has mapped.
     #[inline]
     pub fn load_mapped(&self, offset: usize) -> u32 {
         debug_assert!(!self.guarded);
         self.atomic(offset).load(Ordering::Acquire)
     }
 
-    /// [`store`](Self::store) in memory that the engine has mapped.
+    /// Stores as [`store`](Self::store) does, in memory that the engine has mapped.
     #[inline]
     pub fn store_mapped(&self, offset: usize, value: u32) {
         debug_assert!(!self.guarded);
         self.atomic(offset).store(value, Ordering::Release);
     }
 
-    /// Release store of a word: pairs with the program's acquire load of it (`io_uring_smp_load_acquire`).
+    /// Stores a word with Release: pairs with the program's acquire load of it (`io_uring_smp_load_acquire`).
     #[inline]
     pub fn store(&self, offset: usize, value: u32) -> Result<(), Errno> {
         if self.guarded {
@@ -95,7 +95,7 @@ impl View {
         Ok(())
     }
 
-    /// Sets and clears bits of a word that the engine alone writes (`SQ_FLAGS`).
+    /// Sets and clears bits of a word that only the engine writes (`SQ_FLAGS`).
     pub fn change_bits(&self, offset: usize, set: u32, clear: u32) -> Result<(), Errno> {
         if self.guarded {
             let old = GuardedWords::load(self.rings + offset)?;
@@ -111,7 +111,8 @@ impl View {
         Ok(())
     }
 
-    /// The SQE index that position `head` of the SQ array holds; the program wrote it, so it may be anything.
+    /// Returns the SQE index that position `head` of the SQ array holds; the program wrote it, so it may be any
+    /// value.
     #[inline]
     pub fn sq_index(&self, head: u32) -> Result<u32, Errno> {
         let position = head & (self.layout.sq_entries - 1);
@@ -122,7 +123,7 @@ impl View {
         }
     }
 
-    /// Copies the SQE at `index` (below `sq_entries`) once, so that later changes by the program cannot be seen.
+    /// Copies the SQE at `index` (below `sq_entries`) once, so that later changes by the program have no effect.
     #[inline]
     pub fn sqe(&self, index: u32) -> Result<Sqe, Errno> {
         debug_assert!(index < self.layout.sq_entries);
@@ -132,7 +133,8 @@ impl View {
         Ok(SqeRef(self.sqe_address(index) as *const Sqe).copy())
     }
 
-    /// The SQE that position `head` of the SQ array names, in memory that the engine has mapped. `None` if it names none.
+    /// Returns the SQE that position `head` of the SQ array names, in memory that the engine has mapped. `None` if
+    /// the index is invalid.
     #[inline(always)] // in the loop over SQEs
     pub fn sqe_at(&self, head: u32) -> Option<SqeRef> {
         debug_assert!(!self.guarded);
@@ -158,8 +160,8 @@ impl View {
             return self.write_cqe_guarded(address, cqe, extra);
         }
         let entry = address as *mut Cqe;
-        // SAFETY: the masked position lies inside the CQE array of the engine's mapping, 16-aligned; the program only
-        // looks at it after the release store of the tail. Field by field, as it was put together: see `sqe`.
+        // SAFETY: the masked position lies inside the CQE array of the engine's mapping, 16-aligned; the program
+        // reads it only after the release store of the tail. Field by field, as it was put together: see `sqe`.
         unsafe {
             (&raw mut (*entry).user_data).write_volatile(cqe.user_data);
             (&raw mut (*entry).res).write_volatile(cqe.res);
@@ -171,8 +173,8 @@ impl View {
         Ok(())
     }
 
-    /// The CQE at position `tail`, and the CQ's tail, are about to be written: begins to take their lines from the core that
-    /// has them. An instruction that waits for stores would wait for that.
+    /// Prefetches, for writing, the cache lines of the CQE at position `tail` and of the CQ's tail. Another core may
+    /// own them, and an instruction that waits for stores would then wait for the transfer.
     #[inline]
     pub fn expect_write(&self, tail: u32) {
         let position = (tail & (self.layout.cq_entries - 1)) as usize;
@@ -182,15 +184,15 @@ impl View {
         }
     }
 
-    /// Whether this CQE takes two entries of the CQ.
+    /// True if this CQE takes two entries of the CQ.
     #[inline]
     pub fn is_double(&self, cqe: &Cqe) -> bool {
         self.layout.mixed && cqe.flags & IORING_CQE_F_32 != 0
     }
 
-    /// Where a CQE of two entries goes if `tail` is next and `room` entries are free, and whether it has room there (1 or
-    /// 0). Its entries must be neighbours, so the CQ's last one is left to a CQE that says to skip it, as
-    /// `io_cqe_cache_refill` in io_uring/io_uring.c does.
+    /// Returns the position of a CQE of two entries, and 1 if it has room there, else 0. `tail` is the next position,
+    /// `room` the number of free entries. The two entries must be neighbours. So the CQ's last entry gets a CQE
+    /// marked to be skipped, as in `io_cqe_cache_refill` in io_uring/io_uring.c.
     pub fn place_double(&self, tail: u32, room: u32) -> (u32, u32) {
         let last = self.layout.cq_entries - 1;
         if tail & last != last || room == 0 {
@@ -200,21 +202,22 @@ impl View {
         (tail.wrapping_add(1), u32::from(room >= 3))
     }
 
-    /// Whether CQEs may be written by [`write_run`](Self::write_run): they are of 16 bytes, and so is each place.
+    /// True if CQEs may be written by [`write_run`](Self::write_run): the memory is the engine's mapping, and each
+    /// entry has 16 bytes.
     #[inline]
     pub fn takes_runs(&self) -> bool {
         !self.guarded && self.layout.cqe_shift == 4
     }
 
-    /// Writes CQEs one after the other from position `tail` on, where [`takes_runs`](Self::takes_runs) says so.
+    /// Writes consecutive CQEs from position `tail` on. Requires [`takes_runs`](Self::takes_runs).
     #[inline]
     pub fn write_run(&self, tail: u32, cqes: &[Cqe]) {
         debug_assert!(self.takes_runs() && cqes.len() <= self.layout.cq_entries as usize);
         let mask = self.layout.cq_entries - 1;
         let array = (self.rings + word::CQES) as *mut Cqe;
         for (place, cqe) in (tail..).zip(cqes) {
-            // SAFETY: the masked position lies inside the CQE array of the engine's mapping, whose entries are as large as
-            // `Cqe` (asserted above); the program only looks at it after the release store of the tail.
+            // SAFETY: the masked position lies inside the CQE array of the engine's mapping, whose entries are as
+            // large as `Cqe` (asserted above); the program reads it only after the release store of the tail.
             unsafe {
                 let entry = array.add((place & mask) as usize);
                 (&raw mut (*entry).user_data).write_volatile(cqe.user_data);
@@ -224,7 +227,7 @@ impl View {
         }
     }
 
-    /// Writes a CQE at position `tail`; `double` is what [`is_double`](Self::is_double) says of it.
+    /// Writes a CQE at position `tail`; `double` is the result of [`is_double`](Self::is_double).
     #[inline]
     pub fn write(&self, tail: u32, cqe: Cqe, extra: [u64; 2], double: bool) -> Result<(), Errno> {
         match double {
@@ -233,7 +236,7 @@ impl View {
         }
     }
 
-    /// Writes a CQE of 32 bytes over positions `tail` and the next one, which is not the first of the CQ.
+    /// Writes a CQE of 32 bytes over positions `tail` and `tail + 1`, which are neighbours in the array.
     #[cold]
     fn write_double(&self, tail: u32, cqe: Cqe, extra: [u64; 2]) -> Result<(), Errno> {
         let [first, second] = extra;
@@ -251,7 +254,7 @@ impl View {
         Ok(())
     }
 
-    /// Copies the SQE at `position` of the SQ to the same position of another ring's.
+    /// Copies the SQE at `position` of the SQ to the same position in another ring.
     pub fn copy_sqe_to(&self, to: &View, position: u32) -> Result<(), Errno> {
         debug_assert!(self.layout.sqe_shift == to.layout.sqe_shift);
         let at = |view: &View| {
@@ -261,7 +264,7 @@ impl View {
         copy_words(at(self), at(to), 1 << self.layout.sqe_shift)
     }
 
-    /// Copies the CQE at `position` of the CQ to the same position of another ring's.
+    /// Copies the CQE at `position` of the CQ to the same position in another ring.
     pub fn copy_cqe_to(&self, to: &View, position: u32) -> Result<(), Errno> {
         debug_assert!(self.layout.cqe_shift == to.layout.cqe_shift);
         let at = |view: &View| {
@@ -280,7 +283,8 @@ impl View {
     }
 }
 
-/// An SQE in memory that the engine has mapped. The program may change it at any moment: whoever uses a field twice keeps it.
+/// An SQE in memory that the engine has mapped. The program may change it at any moment: a caller that needs a field
+/// twice must keep a copy.
 pub struct SqeRef(*const Sqe);
 
 macro_rules! sqe_fields {
@@ -297,8 +301,8 @@ macro_rules! sqe_fields {
                 }
             )*
 
-            /// All of it. Field by field: a wider load would have to wait for the program's stores of several fields to leave
-            /// the core.
+            /// Copies the whole SQE, field by field: a wider load would have to wait for the program's stores of
+            /// several fields to leave the core.
             #[inline]
             fn copy(&self) -> Sqe {
                 Sqe { $($field: self.$field()),* }
@@ -324,13 +328,13 @@ sqe_fields!(
     pad2: u64
 );
 
-/// Whether the CQ is empty whose rings' area is at this address. Words that cannot be read say nothing of the kind.
+/// True if the CQ is empty whose rings' area is at this address. False if the words cannot be read.
 pub fn cq_at_is_empty(rings: usize) -> bool {
     let words = [word::CQ_HEAD, word::CQ_TAIL].map(|word| GuardedWords::load(rings + word));
     words[0].is_ok() && words[0] == words[1]
 }
 
-/// Copies `bytes` bytes, a multiple of 16, by the guarded accessor, wherever they are.
+/// Copies `bytes` bytes, a multiple of 16, by the guarded accessor, between any addresses.
 pub(crate) fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
     for offset in (0..bytes).step_by(16) {
         let words: [u64; 2] = user_read(from + offset)?;

@@ -1,5 +1,5 @@
-//! What differs between processors: one file for each, with the same names in it. Assembly and registers are named nowhere
-//! else in the engine.
+//! Code that differs between processors: one file for each, with the same names in it. Assembly and registers are
+//! named nowhere else in the engine.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -1,18 +1,18 @@
-//! Shared mappings of files that somebody else can make smaller, or whose disk is full: the page that is touched then is gone,
-//! which is SIGBUS (mmap(2)). What is noted here gets an empty page of the process's own in its place, so that the program
-//! goes on and only what the file would have told is lost.
+//! Shared mappings of files that another process can make smaller, or whose disk may be full. A touched page may then
+//! be missing, which raises SIGBUS (mmap(2)). In a mapping noted here, an empty private page takes its place. So the
+//! program continues, and only data for the file is lost.
 //!
-//! Read by a signal handler: atomics, and one system call.
+//! A signal handler reads this: atomics, and one system call.
 
 use super::syscall;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 
-/// Where noted mappings begin and end; 0 for none. The end is stored first and taken away last.
+/// First address and end of each noted mapping; 0 for none. The end is stored first and removed last.
 static NOTED: [[AtomicUsize; 2]; 4] = [const { [const { AtomicUsize::new(0) }; 2] }; 4];
 
-/// Notes a mapping of whole pages; false where there is no room for one more.
+/// Notes a mapping of whole pages; false if the table is full.
 pub fn note(address: usize, bytes: usize) -> bool {
     let end = address + bytes.next_multiple_of(PAGE);
     NOTED.iter().any(|[first, last]| {
@@ -25,7 +25,7 @@ pub fn note(address: usize, bytes: usize) -> bool {
     })
 }
 
-/// The mapping that was noted at this address is unmapped now.
+/// Forgets the mapping that was noted at this address, and is unmapped now.
 pub fn forget(address: usize) {
     for [first, last] in &NOTED {
         if first.compare_exchange(address, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -35,8 +35,8 @@ pub fn forget(address: usize) {
     }
 }
 
-/// For the SIGBUS handler: puts an empty page where `address` is, if that is in a noted mapping, so that the instruction can
-/// be made again. False where it is not, or no page can be had.
+/// For the SIGBUS handler: puts an empty page at `address`, if that is in a noted mapping, so that the instruction
+/// can be retried. False if it is not, or no page is available.
 pub fn replace_page(address: usize) -> bool {
     let page = address & !(PAGE - 1);
     let is_noted = NOTED.iter().any(|[first, last]| {
@@ -49,11 +49,11 @@ pub fn replace_page(address: usize) -> bool {
     is_noted && syscall(libc::SYS_mmap, [page, PAGE, protection, flags, usize::MAX, 0]) == page as isize
 }
 
-/// For a program of ours that reads such files, without the library's handler: from now on SIGBUS does as this module's head
-/// says, and ends the process where it is about something else.
+/// Installs a SIGBUS handler in a program of ours that reads such files without the library's handler. It replaces
+/// missing pages as this module's head says. Any other SIGBUS ends the process.
 ///
 /// # Errors
-/// What sigaction(2) answered.
+/// That of sigaction(2).
 pub fn handle_faults() -> std::io::Result<()> {
     // SAFETY: all zeros are a valid sigaction: no flags, no mask, the default action.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
@@ -73,7 +73,7 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc
     // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO, and one with this code has an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if code != BUS_ADRERR || !replace_page(address) {
-        // SAFETY: async-signal-safe; the instruction is made again, or the signal raised again, and ends the process.
+        // SAFETY: async-signal-safe; the instruction or the signal is repeated, and ends the process.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         if code <= 0 {
             // SAFETY: as above.

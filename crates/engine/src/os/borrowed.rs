@@ -1,16 +1,17 @@
-//! Whether the calling process may run in another's memory (vfork(2), or clone(2) with CLONE_VM and without CLONE_THREAD).
+//! Whether the calling process may be running in another's memory (vfork(2), or clone(2) with CLONE_VM and without
+//! CLONE_THREAD).
 //!
-//! Asked before the kernel is, since wrappers of frequent calls have no time for a system call.
+//! Checked before asking the kernel, since wrappers of frequent calls have no time for a system call.
 //!
-//! Who makes such children says so here: for vfork(2) in its thread's memory, which the child has too, and for all others once
-//! and for good.
+//! Code that makes such a child records it here. For vfork(2) it does so in its thread's memory, which the child
+//! shares; for all others, once and forever.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Whether all such children are seen when they are made.
+/// Whether the making of all such children is seen.
 static SEEN: AtomicBool = AtomicBool::new(false);
-/// One was made of which its thread's memory does not tell. Relaxed, both: who makes one stores it before, and the child runs in
-/// the same memory.
+/// Set once a child was made other than by vfork(2). Relaxed, both: it is stored before the child is made, and the
+/// child runs in the same memory.
 pub static MADE: AtomicBool = AtomicBool::new(false);
 
 crate::thread_local_memory!("anyring_thread_vforks", 16);
@@ -22,13 +23,13 @@ fn vforks() -> &'static AtomicU32 {
     unsafe { &*own }
 }
 
-/// Whether the process may be such a child: if not, the process that was last seen in this memory is the one.
+/// True if the process may be such a child. If not, it is the process that was last seen in this memory.
 #[inline]
 pub fn may_be() -> bool {
     !SEEN.load(Ordering::Relaxed) || MADE.load(Ordering::Relaxed) || vforks().load(Ordering::Relaxed) != 0
 }
 
-/// All such children say so from now on, or not.
+/// Sets whether all such children are recorded from now on.
 pub fn are_seen(seen: bool) {
     SEEN.store(seen, Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
-//! The system calls of the engine that rustix makes: they go out here, and nowhere else in the engine.
+//! The system calls that the engine makes through rustix: they are made here, and nowhere else in the engine.
 //!
-//! Each function is rustix's of the same name behind the one point that all calls pass (`os/simulated.rs`), which is
-//! nothing but in the build that simulates the system. Everything else goes through [`super::syscall`] and
-//! [`super::interruptible`].
+//! Each function first passes the one point that all calls pass (`os/simulated.rs`), then calls rustix's function of
+//! the same name. The point does nothing, except in the build that simulates the system. Everything else goes through
+//! [`super::syscall`] and [`super::interruptible`].
 
 #![expect(clippy::disallowed_methods, reason = "who calls these says why")]
 
@@ -19,7 +19,7 @@ use rustix::path::Arg;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use rustix::process::{Pid, Resource, Rlimit};
 
-/// The point before a call that rustix makes: the error that a simulated system has it fail with.
+/// The point before a call that rustix makes. Returns the error that a simulated system wants the call to fail with.
 #[cfg(not(feature = "simulated"))]
 #[inline(always)]
 const fn at(_: libc::c_long) -> Result<(), Errno> {
@@ -58,7 +58,7 @@ macro_rules! calls_on_memory {
         /// Those of the call.
         ///
         /// # Safety
-        /// That of rustix's function: what is at the addresses goes away, or changes.
+        /// That of rustix's function: the call unmaps or changes memory at the addresses.
         #[inline(always)]
         pub unsafe fn $name $(<$($kind: $bound),+>)? ($($argument: $type),*) -> Result<$answer, Errno> {
             at(libc::$number)?;
@@ -68,7 +68,7 @@ macro_rules! calls_on_memory {
     };
 }
 
-// What makes descriptors.
+// Calls that make descriptors.
 calls! {
     by standard::above:
     /// epoll_create1(2).
@@ -114,7 +114,7 @@ calls! {
     SYS_newfstatat fn stat<P: Arg>(path: P) -> Stat = rustix::fs::stat;
     /// tee(2).
     SYS_tee fn tee<I: AsFd, O: AsFd>(from: I, to: O, bytes: usize, flags: SpliceFlags) -> usize = rustix::pipe::tee;
-    /// kill(2) with no signal: whether there is such a process.
+    /// kill(2) with no signal: checks that there is such a process.
     SYS_kill fn test_kill_process(process: Pid) -> () = rustix::process::test_kill_process;
     /// pwrite(2).
     SYS_pwrite64 fn pwrite<F: AsFd>(file: F, from: &[u8], offset: u64) -> usize = rustix::io::pwrite;
@@ -141,7 +141,7 @@ calls_on_memory! {
     SYS_munmap fn munmap(address: *mut c_void, bytes: usize) -> () = rustix::mm::munmap;
 }
 
-/// fstat(2), which asks the server of a file on a network: see [`super::file_status`].
+/// fstat(2). It may wait for a file server on a network: see [`super::file_status`].
 ///
 /// # Errors
 /// Those of the call.
@@ -151,7 +151,7 @@ pub fn fstat(file: impl AsFd) -> Result<Stat, Errno> {
     rustix::fs::fstat(file)
 }
 
-/// readlink(2) into `room`: how much of that the name has.
+/// readlink(2) into `room`: returns the bytes of the name.
 ///
 /// # Errors
 /// Those of the call.
@@ -161,14 +161,14 @@ pub fn readlink(path: impl Arg, room: &mut [u8]) -> Result<usize, Errno> {
     rustix::fs::readlinkat_raw(rustix::fs::CWD, path, room)
 }
 
-/// The entries of an open directory: getdents64(2).
+/// Returns the entries of an open directory: getdents64(2).
 #[inline(always)]
 pub fn directory<F: AsFd>(open: F, room: &mut [MaybeUninit<u8>]) -> RawDir<'_, F> {
     let _ = at(libc::SYS_getdents64);
     RawDir::new(open, room)
 }
 
-/// What a file says, in memory of its own.
+/// Reads a whole file into a new string.
 ///
 /// # Errors
 /// Those of open(2) and read(2).
@@ -177,7 +177,7 @@ pub fn read_text(path: &str) -> std::io::Result<String> {
     standard::above(|| std::fs::read_to_string(path))
 }
 
-/// What a symbolic link names.
+/// Returns the target of a symbolic link.
 ///
 /// # Errors
 /// Those of readlink(2).
@@ -195,8 +195,8 @@ pub fn remove_file(path: &std::path::Path) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// getrlimit(2). Where a filter refuses the call, which rustix takes for impossible, a limit of descriptors is the 1,024 that Linux
-/// begins with (`INR_OPEN_CUR`), so that there are numbers below it; there is no other.
+/// getrlimit(2). If a filter refuses the call, which rustix takes for impossible, the limit of descriptors is 1,024,
+/// with which Linux begins (`INR_OPEN_CUR`), so that there are numbers below it. All other limits are then infinite.
 pub fn getrlimit(of: Resource) -> Rlimit {
     let unknown = if of == Resource::Nofile { 1_024 } else { u64::MAX };
     let mut limits = [unknown, u64::MAX];
@@ -209,7 +209,8 @@ pub fn getrlimit(of: Resource) -> Rlimit {
 mod tests {
     use std::path::Path;
 
-    /// Functions of libc's that are no way past the point: they make no system call that fails or waits, or end the process.
+    /// Functions of libc that do not bypass the point: they make no system call that fails or waits, or they end the
+    /// process.
     const NOT_CALLS: [&str; 17] = [
         "clock_gettime",
         "getenv",
@@ -229,11 +230,11 @@ mod tests {
         "pthread_key_delete",
         "pthread_setspecific",
     ];
-    /// Where calls leave from.
+    /// Files in which system calls may be made.
     const WAYS_OUT: [&str; 5] =
         ["os/arch/aarch64.rs", "os/arch/x86_64.rs", "os/calls.rs", "os/linux.rs", "mutation.rs"];
 
-    /// What is called in `text` by names that begin with `prefix`: the rest of each name.
+    /// Returns the rest of each name that `text` calls and that begins with `prefix`.
     fn called<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         text.match_indices(prefix).filter_map(move |(at, _)| {
             let rest = &text[at + prefix.len()..];

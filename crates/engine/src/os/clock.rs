@@ -17,7 +17,7 @@ impl Clock {
     /// Every clock.
     pub const ALL: [Clock; 3] = [Clock::Monotonic, Clock::Boottime, Clock::Realtime];
 
-    /// The clock's reading in nanoseconds.
+    /// Returns the clock's reading in nanoseconds.
     pub fn now_ns(self) -> u64 {
         Sys::clock_ns(match self {
             Clock::Monotonic => libc::CLOCK_MONOTONIC,

@@ -1,6 +1,8 @@
-//! For tests: the handler of faults, where the kernel copies nothing for us (qemu's user emulation, filters).
+//! For tests: the handler of faults, for systems where the kernel copies nothing for us (qemu's user emulation,
+//! filters).
 //!
-//! Elsewhere the tests go without, as a process does before its first ring; the preloaded library's tests have the handler.
+//! Elsewhere the tests run without it, as a process does before its first ring. The preloaded library's tests have
+//! the handler.
 
 use super::{arch, handler_installed, interrupted, kernel_copies, user_copy_fault};
 use libc::{c_int, siginfo_t, ucontext_t};
@@ -26,14 +28,14 @@ extern "C" fn install() {
 }
 
 unsafe extern "C" fn recover(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
-    // SAFETY: what the kernel has passed.
+    // SAFETY: the kernel passes valid pointers.
     let (info, context) = unsafe { (&*info, &mut *context) };
     let instruction = arch::instruction(context);
     // SAFETY: every siginfo has the bytes of a value.
     let value = unsafe { info.si_value() }.sival_ptr as usize;
     match interrupted(info.si_code, value, instruction).or_else(|| user_copy_fault(instruction)) {
         Some(goes_on) => arch::set_instruction(context, goes_on),
-        // SAFETY: the next time it is what it would have been.
+        // SAFETY: restores the default action, which the repeated fault then takes.
         None => unsafe {
             libc::signal(signal, libc::SIG_DFL);
         },

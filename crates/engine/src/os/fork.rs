@@ -1,9 +1,9 @@
-//! A page by which a process notices that it was forked, also by a raw clone(2), and is not mistaken for a child of
-//! vfork(2), which runs in its parent's memory.
+//! A page by which a process notices that it was forked, also by a raw clone(2). A child of vfork(2), which runs in
+//! its parent's memory, is not mistaken for a forked one.
 //!
-//! Its word reads 0 in a forked child until the child stores something. Where the kernel has MADV_WIPEONFORK (Linux
-//! 4.14) it does that. Elsewhere (gVisor) the page is marked MADV_DONTFORK, so that the child lacks it: a guarded load
-//! or futex(2) tells, and the child maps a new one.
+//! The page's word reads 0 in a forked child until the child stores something there. The kernel clears it, if it has
+//! MADV_WIPEONFORK (Linux 4.14). Elsewhere (gVisor) the page is marked MADV_DONTFORK, so the child lacks it. A
+//! guarded load or futex(2) detects that, and the child maps a new page.
 
 use super::{check, syscall, GuardedWords};
 use crate::mutation::{mutated, Mutation};
@@ -11,9 +11,9 @@ use crate::Errno;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
-/// Set in [`ForkPage::page`] where the page is absent in a forked child.
+/// Set in [`ForkPage::page`] if the page is absent in a forked child.
 const ABSENT: usize = 1;
-/// How a page that may be absent is looked at.
+/// How to check a page that may be absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// By a guarded load: a few nanoseconds, but a fault if the page is absent.
@@ -22,14 +22,14 @@ pub enum Look {
     ByCall,
 }
 
-/// See the module's head.
+/// The page: see the module's head.
 pub struct ForkPage {
     /// The page's address, with [`ABSENT`] or without it; `ABSENT` alone before there is a page.
     page: AtomicUsize,
 }
 
 impl ForkPage {
-    /// No page yet.
+    /// Makes a value without a page.
     pub const fn new() -> ForkPage {
         ForkPage { page: AtomicUsize::new(ABSENT) }
     }
@@ -37,13 +37,13 @@ impl ForkPage {
     /// Maps the page, with `word` in it. If two threads do so at once, the first one's page counts.
     ///
     /// # Errors
-    /// What mmap(2) answered.
+    /// That of mmap(2).
     pub fn map(&self, word: u32) -> Result<(), Errno> {
         self.replace(ABSENT, self.new_page(word)?);
         Ok(())
     }
 
-    /// The word, or `None` before [`ForkPage::map`].
+    /// Returns the word, or `None` before [`ForkPage::map`].
     #[inline]
     pub fn word(&self, look: Look) -> Option<&AtomicU32> {
         // Acquire pairs with the Release in `replace`.
@@ -55,14 +55,15 @@ impl ForkPage {
         Some(unsafe { &*(page as *const AtomicU32) })
     }
 
-    /// A word for the id of the process, 0 in a forked child as the first is. `None` before [`ForkPage::map`].
+    /// Returns a word for the process's id, also 0 in a forked child. `None` before [`ForkPage::map`].
     pub fn child(&self, look: Look) -> Option<&AtomicU32> {
         let word = core::ptr::from_ref(self.word(look)?);
         // SAFETY: the third word of the same page, which is only touched as an atomic.
         Some(unsafe { &*word.add(2) })
     }
 
-    /// The word's address where no look is needed: in a forked child it reads 0. `None` where the page may be absent.
+    /// Returns the word's address if it can be read without a check: it reads 0 in a forked child. `None` if the page
+    /// may be absent.
     pub fn wiped_word(&self) -> Option<*mut AtomicU32> {
         let page = self.page.load(Ordering::Acquire); // partner: the Release in `replace`
         (page & ABSENT == 0).then_some(page as *mut AtomicU32)
@@ -85,19 +86,19 @@ impl ForkPage {
     }
 
     fn replace(&self, old: usize, new: usize) {
-        // Release pairs with the Acquire loads: the page's words are there for whoever sees its address.
+        // Release pairs with the Acquire loads: a thread that sees the page's address sees its words.
         if self.page.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_err() {
             syscall(libc::SYS_munmap, [new & !ABSENT, PAGE, 0, 0, 0, 0]);
         }
     }
 
-    /// The second word of a page that may be absent: what else a forked child may have mapped there meanwhile lacks it, another
-    /// `ForkPage`'s new page, too, which takes the first gap that there is.
+    /// The second word of a page that may be absent. A forked child may have mapped something else at that address,
+    /// which lacks this word. So does the new page of another `ForkPage`, which takes the first gap.
     fn mark(&self) -> u32 {
         0x6172_666b ^ core::ptr::from_ref(self) as usize as u32
     }
 
-    /// A new page with `word` in it, and [`ABSENT`] where that is its kind.
+    /// Maps a new page with `word` in it; returns its address, with [`ABSENT`] if it is of that kind.
     fn new_page(&self, word: u32) -> Result<usize, Errno> {
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
@@ -116,11 +117,12 @@ impl ForkPage {
         Ok(page | usize::from(absent))
     }
 
-    /// Whether the page at `address` is there, asked without a fault: what the child has mapped there may be unreadable.
+    /// True if the page at `address` is there. Checked without a fault: the child may have mapped something
+    /// unreadable there.
     fn is_there(&self, address: usize) -> bool {
         let operation = (libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG) as usize;
         let (mark, no_one) = (address + 4, 0);
-        // Compares, and has nobody to wake: EAGAIN for another word, EFAULT for none.
+        // Compares only, since nobody waits: EAGAIN if the word differs, EFAULT if there is none.
         syscall(libc::SYS_futex, [mark, operation, no_one, no_one, mark, self.mark() as usize]) == 0
     }
 }

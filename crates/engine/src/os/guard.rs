@@ -1,9 +1,9 @@
-//! Access to memory that the program named: a bad pointer is `EFAULT`, never a crash of the host.
+//! Access to memory that the program named: a bad pointer gives `EFAULT`, never a crash of the process.
 //!
-//! The copy routine (`os/arch/`) is a known range of instructions. [`user_copy_fault`], called from the chained SIGSEGV/SIGBUS
-//! handler that the preloaded library installs, recognises a fault inside it and moves the thread to the routine's error
-//! exit. Until such a handler is there ([`handler_installed`]), copies go through process_vm_readv(2) and
-//! process_vm_writev(2), which check the address in the kernel and cost a microsecond.
+//! The copy routine (`os/arch/`) is a known range of instructions. The preloaded library installs a chained
+//! SIGSEGV/SIGBUS handler that calls [`user_copy_fault`]. It recognises a fault inside the range and moves the thread
+//! to the routine's error exit. Until such a handler is installed ([`handler_installed`]), copies go through
+//! process_vm_readv(2) and process_vm_writev(2), which check the address in the kernel and cost a microsecond.
 
 use super::question::Question;
 use super::{check, syscall, Os, Sys};
@@ -20,12 +20,12 @@ unsafe extern "C" {
     fn anyring_user_copy_fault();
 }
 
-/// Whether a handler that calls [`user_copy_fault`] is in place. Release/Acquire: set after the handler was installed,
-/// read before a copy relies on it.
+/// Whether a handler that calls [`user_copy_fault`] is in place. Release/Acquire: set after the handler was
+/// installed, read before a copy relies on it.
 static HANDLER: AtomicBool = AtomicBool::new(false);
 
-/// For the chained SIGSEGV/SIGBUS handler: if the fault at instruction `address` is the copy routine's, the address at
-/// which the thread must go on.
+/// For the chained SIGSEGV/SIGBUS handler: if the fault at instruction `address` is in the copy routine, returns the
+/// address at which the thread must continue.
 pub fn user_copy_fault(address: usize) -> Option<usize> {
     let first = anyring_user_copy as *const () as usize;
     let last = anyring_user_copy_fault as *const () as usize;
@@ -33,14 +33,14 @@ pub fn user_copy_fault(address: usize) -> Option<usize> {
     ours.then_some(last)
 }
 
-/// Says that a handler which calls [`user_copy_fault`] is installed for SIGSEGV and SIGBUS.
+/// Records that a handler which calls [`user_copy_fault`] is installed for SIGSEGV and SIGBUS.
 pub fn handler_installed() {
     super::interrupt::note_handler();
     HANDLER.store(true, Ordering::Release); // partner: the Acquire load in `copy`
 }
 
-/// Whether the kernel copies for us: it has process_vm_readv(2), and no filter refuses it, or kills for it (that of a service of
-/// systemd's without `@ipc` does).
+/// True if the kernel copies for us: it has process_vm_readv(2), and no filter refuses the call or kills for it. The
+/// filter of a systemd service without `@ipc` kills.
 pub fn kernel_copies() -> bool {
     static COPIES: Question = Question::new(ask_for_copy);
     COPIES.is_yes()
@@ -55,11 +55,11 @@ fn ask_for_copy() -> isize {
         .map_or(0, |error| -(error.raw_os_error() as isize))
 }
 
-/// process_vm_readv or process_vm_writev on this very process. No address faults in user space, so that it can be used
-/// where a fault would not find the handler: with SIGSEGV blocked.
+/// Copies by process_vm_readv or process_vm_writev on this process. A bad address raises no fault in user space, so
+/// this also works where a fault would not reach the handler: with SIGSEGV blocked.
 ///
 /// # Errors
-/// FAULT for a bad address, else what keeps the kernel from copying at all, or PERM where it was found not to.
+/// FAULT for a bad address, else the error by which the kernel refuses to copy, or PERM if it is known to refuse.
 pub fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
     if !kernel_copies() {
         return Err(Errno::PERM);
@@ -68,12 +68,12 @@ pub fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Resu
 }
 
 fn copy_unasked(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
-    // By the thread's own number: that of the process names its first thread, which has no memory once it has left.
+    // By the thread's own number: the process's number names its first thread, which has no memory once it has left.
     copy_of(Sys::thread_id(), to, from, bytes, write)
 }
 
-/// Whether this thread of the process has the process's memory still: one that has left before others has none. None where the
-/// kernel does not tell.
+/// True if this thread of the process still has the process's memory: a thread that left before others has none.
+/// `None` if the kernel does not say.
 pub fn has_memory(thread: u32) -> Option<bool> {
     let (from, mut to) = (1u8, 0u8);
     match copy_of(thread, &raw mut to as usize, &raw const from as usize, 1, false) {
@@ -83,8 +83,8 @@ pub fn has_memory(thread: u32) -> Option<bool> {
     }
 }
 
-/// Whether process `other` runs in the calling one's memory: it has there what is nowhere else. The kernel lets every process
-/// read its own memory, whichever it names as the owner.
+/// True if process `other` runs in the memory of the calling one. A value unique to this call is read at its address
+/// in `other`. The kernel lets every process read its own memory under any of its ids.
 pub fn shares_memory_with(other: u32) -> bool {
     const KCMP_VM: usize = 1;
     if !kernel_copies() {
@@ -114,8 +114,8 @@ fn copy(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> 
     }
     if HANDLER.load(Ordering::Acquire) {
         handlers::see();
-        // SAFETY: a fault in the routine is answered by its error exit (the handler is installed), and a side that is
-        // ours is valid for `bytes`, as the callers below make sure.
+        // SAFETY: the installed handler turns a fault in the routine into its error exit, and a side that is ours is
+        // valid for `bytes`, as the callers below make sure.
         let missing = unsafe { anyring_user_copy(to, from, bytes) };
         return if missing == 0 { Ok(()) } else { Err(Errno::FAULT) };
     }
@@ -143,7 +143,7 @@ plain!(
     anyring_abi::Iocb
 );
 
-/// Reads a `T` from the program's address `from`; `EFAULT` when it is not readable.
+/// Reads a `T` from the program's address `from`; `EFAULT` if it is not readable.
 #[inline]
 pub fn user_read<T: Plain>(from: u64) -> Result<T, Errno> {
     let mut value = T::default();
@@ -156,7 +156,7 @@ pub fn user_read_slice<T: Plain>(from: u64, to: &mut [T]) -> Result<(), Errno> {
     copy(to.as_mut_ptr() as usize, from as usize, size_of_val(to), false)
 }
 
-/// Writes `value` at the program's address `to`; `EFAULT` when it is not writable.
+/// Writes `value` at the program's address `to`; `EFAULT` if it is not writable.
 #[inline]
 pub fn user_write<T: Plain>(to: u64, value: &T) -> Result<(), Errno> {
     copy(to as usize, value as *const T as usize, size_of::<T>(), true)
@@ -172,16 +172,16 @@ pub fn user_move(to: u64, from: u64, bytes: usize) -> Result<(), Errno> {
     copy(to as usize, from as usize, bytes, false)
 }
 
-/// Loads of words in memory that the program owns (rings made with `IORING_SETUP_NO_MMAP`), which it may unmap at any
-/// moment. Only for threads that have taken a lock of the engine's, so that none blocks the faults.
+/// Access to words in memory that the program owns (rings made with `IORING_SETUP_NO_MMAP`), which it may unmap at
+/// any moment. Only for threads that have taken a lock of the engine's, so that none blocks the faults.
 pub struct GuardedWords;
 
 impl GuardedWords {
-    /// The word at `address`, or `EFAULT`. As strong as an Acquire load.
+    /// Loads the word at `address`, or fails with `EFAULT`. As strong as an Acquire load.
     #[inline]
     pub fn load(address: usize) -> Result<u32, Errno> {
         if HANDLER.load(Ordering::Acquire) {
-            // SAFETY: a fault is answered by the error exit, which no 32-bit value can look like.
+            // SAFETY: a fault leads to the error exit, whose value no 32-bit word has.
             let value = unsafe { anyring_user_load(address) };
             compiler_fence(Ordering::Acquire);
             return u32::try_from(value).map_err(|_| Errno::FAULT);
@@ -191,12 +191,12 @@ impl GuardedWords {
         value
     }
 
-    /// Stores `value` at `address`, or `EFAULT`. As strong as a Release store.
+    /// Stores `value` at `address`, or fails with `EFAULT`. As strong as a Release store.
     #[inline]
     pub fn store(address: usize, value: u32) -> Result<(), Errno> {
         if HANDLER.load(Ordering::Acquire) {
             compiler_fence(Ordering::Release);
-            // SAFETY: a fault is answered by the error exit.
+            // SAFETY: a fault leads to the error exit.
             let failed = unsafe { anyring_user_store(address, value) };
             return if failed == 0 { Ok(()) } else { Err(Errno::FAULT) };
         }
@@ -207,8 +207,9 @@ impl GuardedWords {
 
 const PAGE: u64 = 4096;
 
-/// Whether the program's memory of `bytes` at the page `address` can be written, as the kernel asks of memory that it pins:
-/// `OVERFLOW` past the end of the address space, `FAULT` when a page is missing or read-only. Nothing is changed.
+/// Checks that `bytes` bytes of the program's memory can be written from the page `address` on, as the kernel does
+/// for memory that it pins. Fails with `OVERFLOW` past the end of the address space, and with `FAULT` if a page is
+/// missing or read-only. Changes nothing.
 pub fn check_writable(address: u64, bytes: u64) -> Result<(), Errno> {
     let end = address.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
     (address..end).step_by(PAGE as usize).try_for_each(touch)
@@ -217,11 +218,11 @@ pub fn check_writable(address: u64, bytes: u64) -> Result<(), Errno> {
 fn touch(address: u64) -> Result<(), Errno> {
     if HANDLER.load(Ordering::Acquire) {
         handlers::see();
-        // SAFETY: a fault is answered by the error exit, and the word keeps its value.
+        // SAFETY: a fault leads to the error exit, and the word keeps its value.
         let failed = unsafe { anyring_user_touch(address as usize) };
         return if failed == 0 { Ok(()) } else { Err(Errno::FAULT) };
     }
-    // Without the handler there is no way to touch it that loses nothing the program writes at this very moment.
+    // Without the handler every way to touch the word may undo a store that the program makes at this moment.
     let word: u32 = user_read(address)?;
     user_write(address, &word)
 }

@@ -1,43 +1,45 @@
-//! The program's signal handlers wait while their thread holds a lock of the engine's.
+//! Deferral of the program's signal handlers while their thread holds a lock of the engine's.
 //!
-//! In the kernel a signal is handled when the system call that it meets is over, or sleeps. Here a handler could run in the
-//! middle of a call: what it closes would be gone before the call is done with it, it would find a ring in the middle of a
-//! change, and leave it locked for good by siglongjmp(3). So each thread counts the locks that it holds. The preloaded
-//! library, whose handler stands in front of the program's, asks [`defer`]; then it blocks the signal, sends it to the thread
-//! once more, and whoever lets go of the last lock unblocks it. A handler that nobody stands in front of is not deferred; what
-//! it calls on then is `ring::LockFailure::Reentry`.
+//! In the kernel, a signal that arrives during a system call is handled when the call is over, or sleeps. Here a
+//! handler could run in the middle of a call. It could close a file that the call still uses. It could find a ring in
+//! the middle of a change, and by siglongjmp(3) leave it locked forever.
 //!
-//! What may sleep and is not to keep others from a lock waits as well ([`without_locks`]).
+//! So each thread counts the locks that it holds. The preloaded library's handler runs before the program's and asks
+//! [`defer`]. If it must wait, that handler blocks the signal and sends it to the thread again. The release of the
+//! last lock unblocks it. A handler that the library does not wrap is not deferred; its calls on a ring in use fail
+//! with `ring::LockFailure::Reentry`.
 //!
-//! The count is thread-local memory of the initial-exec kind, which needs neither an allocation nor a lock. Only the owning
-//! thread and its handlers touch it, so plain instructions do.
+//! An action that may sleep, and must not keep others from a lock, is deferred as well ([`without_locks`]).
+//!
+//! The count is thread-local memory of the initial-exec kind, which needs neither an allocation nor a lock. Only the
+//! owning thread and its handlers touch it, so plain instructions suffice.
 
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::os::arch;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// What a thread keeps of this.
+/// A thread's record.
 #[repr(C)]
 struct Thread {
-    /// How many locks it holds, and [`SEEN`].
+    /// Number of locks that it holds, and [`SEEN`].
     holds: AtomicU32,
     _padding: u32,
-    /// Signals that wait for the last one, and [`LEFT`].
+    /// Signals deferred until the last lock is released, and [`LEFT`].
     deferred: AtomicU64,
-    /// What else does, the latest first.
+    /// Deferred actions, the latest first.
     left: AtomicPtr<Left>,
-    /// Where the mark of the program's handler is that runs, or has been left by a jump.
+    /// Address of the mark of the program's handler that runs, or was left by a jump.
     handler: AtomicUsize,
 }
 
-/// Something that waits until its thread holds no lock.
+/// An action deferred until its thread holds no lock.
 struct Left {
     act: Box<dyn FnOnce()>,
     next: *mut Left,
 }
 
-/// In [`Thread::deferred`]: there is something in `left`. The place of a signal that has no handlers.
+/// In [`Thread::deferred`]: `left` is not empty. The bit of a signal that cannot have a handler.
 const LEFT: u64 = 1 << (libc::SIGKILL - 1);
 
 /// In [`Thread::holds`]: the hook of [`at_first_hold`] has been called in this thread.
@@ -53,16 +55,16 @@ fn thread() -> &'static Thread {
     unsafe { &*record }
 }
 
-/// What [`at_first_hold`] was given.
+/// The function given to [`at_first_hold`].
 static FIRST: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has `look` run in each thread before it takes its next lock of the engine's, or copies memory of the program's: once, if
-/// that answers true.
+/// Sets a function that each thread runs before it next takes a lock of the engine's, or copies memory of the
+/// program's. Once it returns true, that thread does not run it again.
 pub fn at_first_hold(look: fn() -> bool) {
     FIRST.store(look as *mut (), Ordering::Release); // partner: the Acquire load in `look_at_thread`
 }
 
-/// The calling thread is seen by the hook of [`at_first_hold`], if it was not yet.
+/// Runs the hook of [`at_first_hold`] in the calling thread, if it has not succeeded there yet.
 #[inline(always)]
 pub fn see() {
     if thread().holds.load(Ordering::Relaxed) & SEEN == 0 {
@@ -70,12 +72,12 @@ pub fn see() {
     }
 }
 
-/// Whether the hook has seen the calling thread.
+/// True if the hook has seen the calling thread.
 pub fn is_seen() -> bool {
     thread().holds.load(Ordering::Relaxed) & SEEN != 0
 }
 
-/// Whether it counts as seen from now on: a thread whose signal mask changes unseen does not.
+/// Sets whether the calling thread counts as seen. A thread does not whose signal mask may change unnoticed.
 pub fn set_seen(seen: bool) {
     let holds = &thread().holds;
     match seen {
@@ -96,19 +98,19 @@ fn look_at_thread() {
     }
 }
 
-/// From now on handlers wait, until [`let_go`] was called as often.
+/// Defers handlers until [`let_go`] was called as often.
 #[inline(always)]
 pub fn hold() {
     arch::count_hold(look_at_thread);
 }
 
-/// The counterpart of [`hold`]: behind the last one, handlers run that came meanwhile.
+/// Counterpart of [`hold`]: after the last one, deferred handlers run.
 #[inline(always)]
 pub fn let_go() {
     arch::count_let_go::<{ core::mem::offset_of!(Thread, deferred) }>(admit);
 }
 
-/// Does something that may sleep, in this thread: at once, or as soon as it holds no lock.
+/// Runs an action that may sleep, in this thread: at once, or as soon as it holds no lock.
 pub fn without_locks(act: impl FnOnce() + 'static) {
     let thread = thread();
     if thread.holds.load(Ordering::Relaxed) & !SEEN == 0 || mutated(Mutation::SleepsUnderTheLock) {
@@ -119,13 +121,13 @@ pub fn without_locks(act: impl FnOnce() + 'static) {
     thread.deferred.fetch_or(LEFT, Ordering::Relaxed);
 }
 
-/// Whether something waits until the thread holds no lock.
+/// True if an action waits until the thread holds no lock.
 #[inline(always)]
 pub fn has_left() -> bool {
     thread().deferred.load(Ordering::Relaxed) & LEFT != 0
 }
 
-/// Does what waits in its order, whatever locks are held.
+/// Runs the deferred actions in order, even if locks are held.
 #[cold]
 pub fn do_what_is_left() {
     let thread = thread();
@@ -145,7 +147,7 @@ pub fn do_what_is_left() {
     }
 }
 
-/// What waited, the earliest first.
+/// The deferred actions, the earliest first.
 struct Acts(Option<Box<Left>>);
 
 impl Acts {
@@ -158,7 +160,7 @@ impl Acts {
 }
 
 impl Drop for Acts {
-    /// Behind one that panicked the others wait again.
+    /// Defers the other actions again after one that panicked.
     fn drop(&mut self) {
         let thread = thread();
         while let Some(mut first) = self.next() {
@@ -169,7 +171,8 @@ impl Drop for Acts {
     }
 }
 
-/// Does what waits, and unblocks what was deferred, unless another lock is held: the kernel delivers it before the call returns.
+/// Unless another lock is held: runs the deferred actions, or else unblocks the deferred signals, which the kernel
+/// delivers before the call returns.
 #[cold]
 fn admit() {
     let thread = thread();
@@ -177,7 +180,7 @@ fn admit() {
         return;
     }
     if has_left() {
-        // A handler that jumps out would leave the rest. Whoever lets go comes here again for the signals.
+        // A handler that jumps out would leave the rest undone. The `let_go` below comes here again for the signals.
         struct LetGo;
         impl Drop for LetGo {
             fn drop(&mut self) {
@@ -193,8 +196,8 @@ fn admit() {
     crate::os::syscall(libc::SYS_rt_sigprocmask, args);
 }
 
-/// For the handler that stands in front of the program's: whether the thread holds a lock of the engine's. Then that handler
-/// has to block `signal`, to send it to the thread once more, and to return.
+/// For the handler that runs before the program's: true if the thread holds a lock of the engine's. That handler must
+/// then block `signal`, send it to the thread again, and return.
 pub fn defer(signal: i32) -> bool {
     let thread = thread();
     if thread.holds.load(Ordering::Relaxed) & !SEEN == 0 {
@@ -204,17 +207,17 @@ pub fn defer(signal: i32) -> bool {
     true
 }
 
-/// The signal could not be sent once more, and is not deferred.
+/// Withdraws [`defer`]: the signal could not be sent again.
 pub fn defer_not(signal: i32) {
     thread().deferred.fetch_and(!(1 << (signal - 1)), Ordering::Relaxed);
 }
 
-/// What the mark of a handler is, beside its address.
+/// The value that a handler's mark has, combined with its address.
 const RUNS: usize = 0x616e_7972_696e_6773;
-/// A handler uses less of its stack than this.
+/// The largest part of the stack that a handler is assumed to use.
 const DEEP: usize = 1 << 20;
 
-/// Calls a handler of the program's, which may have interrupted anything of the program's: malloc(3), say.
+/// Calls a handler of the program's, which may have interrupted any of the program's code, such as malloc(3).
 pub fn run(handler: impl FnOnce()) {
     let mark = AtomicUsize::new(0);
     let place = mark.as_ptr() as usize;
@@ -225,8 +228,8 @@ pub fn run(handler: impl FnOnce()) {
     mark.store(0, Ordering::Relaxed);
 }
 
-/// Whether the calling thread is in a handler of the program's. One that was left by a jump is told by its mark, which is above
-/// the stack or has been overwritten.
+/// True if the calling thread is in a handler of the program's. A handler that was left by a jump is recognised by
+/// its mark, which is above the stack or has been overwritten.
 pub fn is_running() -> bool {
     let place = thread().handler.load(Ordering::Relaxed);
     let here = 0_u8;
@@ -235,12 +238,12 @@ pub fn is_running() -> bool {
         && super::user_read::<u64>(place as u64) == Ok((place ^ RUNS) as u64)
 }
 
-/// Signals that are blocked by [`defer`] only: they do not belong into a mask that is kept and set again.
+/// Returns the signals that are blocked only by [`defer`]: they do not belong in a mask that is saved and restored.
 pub fn deferred() -> u64 {
     thread().deferred.load(Ordering::Relaxed) & !LEFT
 }
 
-/// Sets the thread's real mask and answers the old one, without what is blocked by [`defer`] only.
+/// Sets the thread's real mask and returns the old one, without the signals blocked only by [`defer`].
 pub fn set_mask(new: u64) -> u64 {
     let mut old = 0_u64;
     let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, size_of::<u64>(), 0, 0];

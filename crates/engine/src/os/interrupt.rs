@@ -1,19 +1,19 @@
-//! Ending a system call in which another thread of the engine's own sleeps.
+//! Interruption of a system call in which another thread of the engine's own sleeps.
 //!
-//! The call is made inside a known range of instructions (`os/arch/`). Whoever wants to end it sets the word that the routine looks at,
-//! and sends the thread a SIGBUS that says whose it is. The chained handler that the preloaded library installs moves a
-//! thread that has not left the range to its end ([`interrupted`]): so nothing is lost between the look and the call, and
-//! no call is restarted. Where there is no such handler nothing can be interrupted.
+//! The call is made inside a known range of instructions (`os/arch/`). To end it, a thread sets the word that the
+//! routine checks, and sends the sleeping thread a SIGBUS marked as ours. The preloaded library installs a chained
+//! handler. It moves a thread that is still in the range to the range's end ([`interrupted`]). So no interruption is
+//! lost between the check and the call, and no call is restarted. Without such a handler nothing can be interrupted.
 //!
-//! The waits of a thread of the program's are made by the same routine, with a word of the thread's own: [`end_waits`].
+//! Threads of the program's wait by the same routine, with a word of the thread's own: [`end_waits`].
 
 use super::syscall;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 thread_local! {
-    /// Not 0 when the calling thread is to wait for nothing any more. Only the thread and its handlers touch it.
+    /// Not 0 if the calling thread must not wait any more. Only the thread and its handlers touch it.
     static WAITS_END: AtomicU32 = const { AtomicU32::new(0) };
-    /// The same, and not 0 either when a handler of the program's has run in it since [`heed_handlers`].
+    /// Not 0 in that case, and also if a handler of the program's has run in the thread since [`heed_handlers`].
     static INTERRUPTED: AtomicU32 = const { AtomicU32::new(0) };
 }
 
@@ -30,14 +30,14 @@ static MARK: u8 = 0;
 /// The handler of SIGBUS that knows the mark.
 static KNOWING: AtomicUsize = AtomicUsize::new(0);
 
-/// The handler that is installed for SIGBUS.
+/// Returns the handler that is installed for SIGBUS.
 fn handler() -> usize {
     let mut action = [0usize; 4]; // struct kernel_sigaction: handler, flags, restorer, mask
     syscall(libc::SYS_rt_sigaction, [libc::SIGBUS as usize, 0, action.as_mut_ptr() as usize, 8, 0, 0]);
     action[0]
 }
 
-/// The handler that calls [`interrupted`] is in place.
+/// Records that the handler that calls [`interrupted`] is in place.
 pub(super) fn note_handler() {
     KNOWING.store(handler(), Ordering::Relaxed);
 }
@@ -52,7 +52,7 @@ pub fn interruptible(stop: &AtomicU32, number: libc::c_long, args: [usize; 6]) -
     unsafe { anyring_interruptible(stop.as_ptr(), number, args.as_ptr()) }
 }
 
-/// A call that ends with `EINTR` once [`end_waits`] has been called in this thread.
+/// Makes a call that ends with `EINTR` once [`end_waits`] has been called in this thread.
 pub fn wait(number: libc::c_long, args: [usize; 6]) -> isize {
     match WAITS_END.try_with(|word| interruptible(word, number, args)) {
         Ok(answer) => answer,
@@ -60,14 +60,14 @@ pub fn wait(number: libc::c_long, args: [usize; 6]) -> isize {
     }
 }
 
-/// From now on a handler that runs in the calling thread ends its next [`wait_interruptibly`], as one does in the kernel that
-/// comes at any time after the call has begun.
+/// From now on a handler that runs in the calling thread ends its next [`wait_interruptibly`], even if the handler
+/// ran before the wait. In the kernel, too, a handler ends a call at any time after the call has begun.
 pub fn heed_handlers() {
     let ends = WAITS_END.try_with(|word| word.load(Ordering::Relaxed)).unwrap_or(0);
     let _ = INTERRUPTED.try_with(|word| word.store(ends, Ordering::Relaxed));
 }
 
-/// A [`wait`] that ends with `EINTR` also when a handler of the program's has run since [`heed_handlers`].
+/// Makes a [`wait`] that also ends with `EINTR` if a handler of the program's has run since [`heed_handlers`].
 pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
     match INTERRUPTED.try_with(|word| interruptible(word, number, args)) {
         Ok(answer) => answer,
@@ -75,9 +75,9 @@ pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
     }
 }
 
-/// A handler of the program's has run in the calling thread, which it interrupted at `address`, where `arch::interruptible_word` is
-/// `register`: where
-/// the thread goes on, since a [`wait_interruptibly`] that had not begun is over.
+/// Records that a handler of the program's ran in the calling thread. The handler interrupted it at `address`; the
+/// register `arch::interruptible_word` holds `register`. Returns the address at which the thread continues: a
+/// [`wait_interruptibly`] that had not begun is over.
 pub fn handled(address: usize, register: usize) -> usize {
     let is_its = INTERRUPTED.try_with(|word| {
         word.store(1, Ordering::Relaxed);
@@ -89,7 +89,7 @@ pub fn handled(address: usize, register: usize) -> usize {
     }
 }
 
-/// The calling thread waits no more until [`wait_again`]. It goes on at the instruction that is the answer instead of at
+/// Ends the waits of the calling thread until [`wait_again`]. Returns the address at which it continues instead of
 /// `address`, where it was interrupted: an interrupted [`wait`] is over.
 pub fn end_waits(address: usize) -> usize {
     let _ = WAITS_END.try_with(|word| word.store(1, Ordering::Relaxed));
@@ -97,12 +97,13 @@ pub fn end_waits(address: usize) -> usize {
     out_of_the_call(address).unwrap_or(address)
 }
 
-/// Takes [`end_waits`] back: whether it was called.
+/// Takes [`end_waits`] back; true if it was called.
 pub fn wait_again() -> bool {
     WAITS_END.try_with(|word| word.swap(0, Ordering::Relaxed) != 0).unwrap_or(false)
 }
 
-/// Where a thread that was interrupted at `address` goes on if that is in an [`interruptible`] call that is not over.
+/// Returns where a thread continues that was interrupted at `address`, if that is in an [`interruptible`] call that
+/// is not over.
 fn out_of_the_call(address: usize) -> Option<usize> {
     let first = anyring_interruptible_first as *const () as usize;
     let last = anyring_interruptible_last as *const () as usize;
@@ -110,7 +111,8 @@ fn out_of_the_call(address: usize) -> Option<usize> {
     (first..last).contains(&address).then_some(end)
 }
 
-/// Whether calls can be interrupted. Not where the program has put a handler of its own past every wrapper.
+/// True if calls can be interrupted. False if the program has installed a handler of its own without any wrapper
+/// seeing it.
 pub fn can_interrupt() -> bool {
     #[cfg(feature = "simulated")]
     if super::simulated::system().is_some() {
@@ -134,12 +136,12 @@ pub fn interrupt(thread: u32) {
 /// Marks the signal of [`nudge`].
 static NUDGE: u8 = 1;
 
-/// Has the handler of `thread`, one of the engine's own, look at what it is to do ([`is_nudge`]).
+/// Makes the handler of `thread`, one of the engine's own, check its tasks ([`is_nudge`]).
 pub fn nudge(thread: u32) {
     send(thread, &raw const NUDGE as u64);
 }
 
-/// For the chained handler of SIGBUS: whether [`nudge`] has sent a signal with this `si_code` and `si_value`.
+/// For the chained handler of SIGBUS: true if [`nudge`] sent a signal with this `si_code` and `si_value`.
 pub fn is_nudge(code: i32, value: usize) -> bool {
     code == libc::SI_QUEUE && value == &raw const NUDGE as usize
 }
@@ -156,8 +158,8 @@ fn send(thread: u32, mark: u64) {
     syscall(libc::SYS_rt_tgsigqueueinfo, args);
 }
 
-/// For the chained handler of SIGBUS: whether [`interrupt`] has sent a signal with this `si_code` and `si_value`; if so,
-/// where a thread that was interrupted at instruction `address` must go on, if not where it is.
+/// For the chained handler of SIGBUS: `None` unless [`interrupt`] sent a signal with this `si_code` and `si_value`.
+/// Otherwise returns where a thread that was interrupted at instruction `address` must continue, which may be there.
 pub fn interrupted(code: i32, value: usize, address: usize) -> Option<usize> {
     if code != libc::SI_QUEUE || value != &raw const MARK as usize {
         return None;

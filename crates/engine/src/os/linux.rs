@@ -12,10 +12,10 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 /// The running kernel.
 pub struct Linux;
 
-/// One system call: the number (`libc::SYS_*`), its arguments, and the register's value as the answer.
+/// Makes one system call: the number (`libc::SYS_*`) and its arguments. Returns the register's value.
 ///
-/// Safe to call in the sense that the kernel checks its arguments; the caller answers for what the call *does* (a write
-/// into program memory is what the program asked for).
+/// Safe to call in the sense that the kernel checks its arguments. The caller is responsible for the *effect*: a
+/// write into program memory is one that the program asked for.
 #[inline(always)]
 pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
     #[cfg(feature = "simulated")]
@@ -25,8 +25,8 @@ pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
     kernel(number, args)
 }
 
-/// Lets others run, for longer the more often it was tried: asleep, since a real-time thread that only yields keeps the CPU
-/// from the thread that it waits for.
+/// Lets other threads run, for longer after more `tries`. It sleeps, since a real-time thread that only yields keeps
+/// the CPU from the thread that it waits for.
 pub fn nap(tries: u32) {
     if tries < 4 {
         syscall(libc::SYS_sched_yield, [0; 6]);
@@ -35,8 +35,8 @@ pub fn nap(tries: u32) {
     pause(if tries < 40 { 20_000 } else { 1_000_000 });
 }
 
-/// Sleeps so long, or until a signal comes: by futex(2), which the engine needs anyway, where a filter may refuse nanosleep(2), or
-/// kill for it.
+/// Sleeps for `pause_ns`, or until a signal comes. It uses futex(2), which the engine needs anyway; a filter may
+/// refuse nanosleep(2), or kill for it.
 pub fn pause(pause_ns: u64) {
     let time = timespec(pause_ns);
     #[cfg(feature = "simulated")]
@@ -44,28 +44,29 @@ pub fn pause(pause_ns: u64) {
         syscall(libc::SYS_nanosleep, [time.as_ptr() as usize, 0, 0, 0, 0, 0]);
         return;
     }
-    // Nobody else knows the word.
+    // No other thread knows the word.
     let word = 0_u32;
     let wait = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
     syscall(libc::SYS_futex, [&raw const word as usize, wait, 0, time.as_ptr() as usize, 0, 0]);
 }
 
-/// `struct timespec` of a relative timeout.
+/// Makes the `struct timespec` of a relative timeout.
 fn timespec(timeout_ns: u64) -> [i64; 2] {
     [(timeout_ns / 1_000_000_000) as i64, (timeout_ns % 1_000_000_000) as i64]
 }
 
-/// 1 once epoll_pwait2 answered ENOSYS (Linux before 5.11, or a filter).
+/// 1 once epoll_pwait2 failed with ENOSYS (Linux before 5.11, or a filter).
 static NO_EPOLL_PWAIT2: AtomicU32 = AtomicU32::new(0);
 
-/// Whether preadv2(2) looks at its flags: [`LOOKED_AT`], [`IGNORED`], [`REFUSED`], or 0 before anybody asked.
+/// Whether preadv2(2) checks its flags: [`LOOKED_AT`], [`IGNORED`], [`REFUSED`], or 0 before the first probe.
 static FLAGS: AtomicU32 = AtomicU32::new(0);
 const LOOKED_AT: u32 = 1;
 const IGNORED: u32 = 2;
-/// It, or pwritev2(2), is refused whatever its arguments.
+/// preadv2(2) or pwritev2(2) is refused with any arguments.
 const REFUSED: u32 = 3;
 
-/// On how many CPUs the calling thread may run; 0 if the system does not say. Source: sched_getaffinity(2).
+/// Returns the number of CPUs the calling thread may run on; 0 if the system does not say. Source:
+/// sched_getaffinity(2).
 pub fn usable_cpus() -> u32 {
     let mut mask = [0u64; 128];
     let size = size_of_val(&mask);
@@ -77,22 +78,23 @@ pub fn usable_cpus() -> u32 {
     }
 }
 
-/// Whether preadv2(2) and pwritev2(2) ignore their flags on some files (gVisor, on pipes): RWF_NOWAIT must not be tried.
+/// True if preadv2(2) and pwritev2(2) ignore their flags on some files (gVisor, on pipes): RWF_NOWAIT must not be
+/// tried.
 #[inline]
 pub fn flags_are_ignored() -> bool {
     FLAGS.load(Relaxed) >= IGNORED
 }
 
-/// Whether preadv2(2) or pwritev2(2) is refused by a filter.
+/// True if a filter refuses preadv2(2) or pwritev2(2).
 #[cold]
 pub fn calls_with_flags_are_refused() -> bool {
     FLAGS.load(Relaxed) == REFUSED
 }
 
-/// Whether they are permitted.
+/// Whether preadv2(2) and pwritev2(2) are permitted.
 pub static TAKES_FLAGS: Question = Question::new(ask_for_calls_with_flags);
 
-/// Asks both calls for nothing of a descriptor that is none.
+/// Tries both calls with no buffers, on a descriptor that is not open.
 pub(super) fn ask_for_calls_with_flags() -> isize {
     [libc::SYS_preadv2, libc::SYS_pwritev2]
         .map(|number| is_permitted(number, [usize::MAX, 0, 0, 0, 0, 0]))
@@ -101,22 +103,22 @@ pub(super) fn ask_for_calls_with_flags() -> isize {
         .unwrap_or(0)
 }
 
-/// Finds out, without a call that could wait: at the end of a pipe without writers a flag that no kernel knows is either
-/// refused or ignored. Once a process, before its first ring is there.
+/// Probes whether flags are checked, by a call that cannot wait. At the end of a pipe without writers, a flag that no
+/// kernel knows is either refused or ignored. Done once per process, before its first ring.
 pub fn probe_flags() {
     if FLAGS.load(Relaxed) == 0 {
         let found = match TAKES_FLAGS.is_yes().then(flags_are_looked_at) {
             None => REFUSED,
             Some(Some(true)) => LOOKED_AT,
             Some(Some(false)) => IGNORED,
-            // Without a pipe now the next ring asks.
+            // No pipe at this moment: the next ring probes again.
             Some(None) => return,
         };
         FLAGS.store(found, Relaxed);
     }
 }
 
-/// The question that [`probe_flags`] asks where the calls are permitted; `None` without descriptors for it.
+/// Makes the test of [`probe_flags`] where the calls are permitted; `None` without descriptors for it.
 pub fn flags_are_looked_at() -> Option<bool> {
     const UNKNOWN_FLAG: usize = 1 << 31;
     const NO_OFFSET: usize = usize::MAX;
@@ -128,8 +130,8 @@ pub fn flags_are_looked_at() -> Option<bool> {
     Some(syscall(libc::SYS_preadv2, [fd, iovec.as_ptr() as usize, 1, NO_OFFSET, 0, UNKNOWN_FLAG]) < 0)
 }
 
-/// What poll(2) would see now, by select(2), which tells no hang-up from data: RLIMIT_NOFILE is no limit to that (`do_sys_poll`,
-/// `core_sys_select` in fs/select.c).
+/// Polls by select(2), which does not distinguish a hang-up from data. RLIMIT_NOFILE does not restrict it, as it does
+/// poll(2) (`do_sys_poll`, `core_sys_select` in fs/select.c).
 #[cold]
 fn select_now(fd: i32, events: u16) -> Result<u16, Errno> {
     const READ: i16 = libc::POLLIN | libc::POLLRDNORM;
@@ -160,24 +162,24 @@ fn futex_wait_by(call: Call, word: &AtomicU32, expected: u32, timeout_ns: Option
     check(call(libc::SYS_futex, args)).map(|_| ())
 }
 
-/// Whether futex_waitv(2) is there: Linux 5.16, and no filter against it.
+/// True if futex_waitv(2) is available: Linux 5.16, and no filter against it.
 pub fn can_wait_for_several() -> bool {
     // A vector of nothing is EINVAL.
     static CAN: Question = Question::new(|| is_refused_by(libc::SYS_futex_waitv, [0; 6], libc::EINVAL));
     CAN.is_yes()
 }
 
-/// For a question: whether this call, which waits for events, says that there is no such epoll set. It has room for an event: a
-/// tool that looks at what the kernel is given finds nothing wrong.
+/// For a question: 0 if this call, which waits for events, fails because there is no such epoll set. The call gets
+/// room for an event, so that a tool that checks its arguments finds nothing wrong.
 fn waits_on_no_set(number: libc::c_long) -> isize {
     let mut room = [EpollEvent::default()];
     is_refused_by(number, [usize::MAX, room.as_mut_ptr() as usize, 1, 0, 0, 0], libc::EBADF)
 }
 
-/// The same of epoll_pwait2(2): Linux 5.11.
+/// Whether epoll_pwait2(2) is available: Linux 5.11.
 pub static WAITS_FOR_NANOSECONDS: Question = Question::new(|| waits_on_no_set(libc::SYS_epoll_pwait2));
 
-/// The same of epoll_wait(2), which costs a little less than epoll_pwait(2), on machines that have it.
+/// Whether epoll_wait(2) is available: it costs a little less than epoll_pwait(2), on machines that have it.
 pub static WAITS_WITHOUT_MASK: Question = Question::new(|| {
     #[cfg(target_arch = "x86_64")]
     return waits_on_no_set(libc::SYS_epoll_wait);
@@ -185,13 +187,13 @@ pub static WAITS_WITHOUT_MASK: Question = Question::new(|| {
     -(libc::ENOSYS as isize)
 });
 
-/// The same of ppoll(2).
+/// Whether ppoll(2) is permitted.
 pub static POLLS_FOR_NANOSECONDS: Question = Question::new(|| {
     let at_once = [0_i64; 2];
     is_permitted(libc::SYS_ppoll, [0, 0, at_once.as_ptr() as usize, 0, 0, 0])
 });
 
-/// Milliseconds, not less than `timeout_ns`.
+/// Returns milliseconds, not less than `timeout_ns`.
 fn milliseconds(timeout_ns: u64) -> isize {
     timeout_ns.div_ceil(1_000_000).min(i32::MAX as u64) as isize
 }
@@ -203,7 +205,7 @@ impl Os for Linux {
             return system.clock_ns();
         }
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `now` is a timespec this call may write. clock_gettime is not wrapped by anyone and uses the vDSO.
+        // SAFETY: `now` is a timespec this call may write. No library wraps clock_gettime, which uses the vDSO.
         unsafe { libc::clock_gettime(clock, &mut now) };
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
@@ -225,7 +227,8 @@ impl Os for Linux {
     }
 
     fn sleep_ns(left_ns: u64, polls: bool) -> u64 {
-        // Of a thread that chose to be woken late by more, every timer of the machine would end the sleep.
+        // A larger slack is ignored: if a thread chose to be woken that late, every timer of the machine ends its
+        // sleep.
         const SLACK_MAX_NS: u64 = 1_000_000;
         const ESTIMATE_MAX_NS: u64 = 100_000_000;
         let slack_ns = match left_ns {
@@ -233,7 +236,7 @@ impl Os for Linux {
                 let answer = syscall(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK as usize, 0, 0, 0, 0, 0]);
                 check(answer).map_or(0, |slack_ns| (slack_ns as u64).min(SLACK_MAX_NS))
             }
-            // It is not asked for: most such sleeps are ended by something else, the others go on once more.
+            // The slack is not read: most such sleeps are ended by something else, and the others continue once more.
             _ => SLACK_MAX_NS,
         };
         let estimate_ns = if polls { (left_ns / 1000).min(ESTIMATE_MAX_NS) } else { 0 };
@@ -271,7 +274,7 @@ impl Os for Linux {
             if sigmask.is_none() && WAITS_WITHOUT_MASK.is_yes() {
                 let args = [epoll as usize, buffer, room, timeout_ms as usize, 0, 0];
                 match check(by(timeout_ms)(libc::SYS_epoll_wait, args)) {
-                    Err(Errno::NOSYS) | Err(Errno::PERM) => {} // by a filter that came later
+                    Err(Errno::NOSYS) | Err(Errno::PERM) => {} // a filter was installed later
                     answer => return answer,
                 }
             }
@@ -282,7 +285,7 @@ impl Os for Linux {
             None => wait(-1),
             Some(0) => wait(0),
             Some(timeout_ns) if !POLLS_FOR_NANOSECONDS.is_yes() => wait(milliseconds(timeout_ns)),
-            // ppoll(2) knows nanoseconds, and an epoll descriptor is readable when it has an event.
+            // ppoll(2) takes nanoseconds, and an epoll descriptor is readable if it has an event.
             Some(timeout_ns) => {
                 let mut set = [libc::pollfd { fd: epoll, events: libc::POLLIN, revents: 0 }];
                 match Linux::poll(&mut set, Some(timeout_ns), sigmask)? {
@@ -315,7 +318,8 @@ impl Os for Linux {
     fn poll_now(fd: i32, events: u16) -> Result<u16, Errno> {
         let mut set = [libc::pollfd { fd, events: events as i16, revents: 0 }];
         loop {
-            // A signal that is pending ends the call even so (`do_poll` in fs/select.c); it is handled before the next one.
+            // A pending signal ends the call nevertheless (`do_poll` in fs/select.c); it is handled before the next
+            // call.
             match Linux::poll(&mut set, Some(0), None) {
                 Err(Errno::INTR) => {}
                 Err(Errno::INVAL) => return select_now(fd, events),
@@ -329,7 +333,7 @@ impl Os for Linux {
     }
 }
 
-/// A descriptor that is needed for a moment only, where it is. An `OwnedFd` is closed by libc's `close`, and so by our
+/// A descriptor for short use, which keeps its number. An `OwnedFd` is closed by libc's `close`, and so by our
 /// wrapper, which takes the locks of rings: none may be dropped under one.
 pub struct ForNow(RawFd);
 

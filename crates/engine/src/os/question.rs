@@ -1,8 +1,8 @@
-//! Questions to the kernel for which a seccomp filter may kill: asked in a child.
+//! Questions to the kernel for which a seccomp filter may kill: asked in a child process.
 //!
-//! The child shares this process's memory, unless a filter is in force and the kernel is older than Linux 5.16: there the core
-//! dump of a process that is killed ends all others with the same memory (`zap_threads` in fs/coredump.c), as this one. A child
-//! with a copy writes no core file, either.
+//! The child usually shares this process's memory. The exception is a process with a filter on a kernel older than
+//! Linux 5.16. There the core dump of a killed process ends all others with the same memory, such as this one
+//! (`zap_threads` in fs/coredump.c). So the child gets a copy, and writes no core file, either.
 
 use super::handlers::set_mask;
 use super::{arch, check, syscall};
@@ -12,9 +12,9 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 const STACK: usize = 16 * 1024;
 
-/// The errno that `question` answered in a child of this process, as `-errno`; 0 for what it answered else, and EPERM where a
-/// filter killed it, or permits no child. `None` where no child could be made now: nothing may be remembered then. The question
-/// makes system calls only; descriptors are the child's own.
+/// Returns the errno that `question` returned in a child of this process (as `-errno`); 0 if it returned no error.
+/// EPERM if a filter killed the child, or permits none. `None` if no child could be made now: then nothing may be
+/// remembered. The question makes system calls only; its descriptors are the child's own.
 pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     let asked = Asked { question, is_copy: is_filtered() && super::version::running_is_older([5, 16]) };
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
@@ -25,11 +25,11 @@ pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     answer
 }
 
-/// Something that is asked once: in a child where a filter might kill for it. What a newer kernel has is missing in the lists of an
-/// older systemd, whose filters kill.
+/// A question that is asked once: in a child if a filter might kill for it. Filters of an older systemd kill for
+/// calls that a newer kernel has and their lists lack.
 pub struct Question {
     ask: fn() -> isize,
-    /// 0 before. Relaxed: each stores the same.
+    /// 0 before the first answer. Relaxed: every thread stores the same answer.
     answer: AtomicU8,
 }
 
@@ -37,12 +37,12 @@ impl Question {
     const NO: u8 = 1;
     const YES: u8 = 2;
 
-    /// Yes where `ask` answers 0.
+    /// Makes a question whose answer is yes if `ask` returns 0.
     pub const fn new(ask: fn() -> isize) -> Question {
         Question { ask, answer: AtomicU8::new(0) }
     }
 
-    /// The answer.
+    /// Returns the answer, and asks if necessary. False for now if no child can be made to ask.
     pub fn is_yes(&self) -> bool {
         match self.answer.load(Ordering::Relaxed) {
             0 => {
@@ -55,7 +55,7 @@ impl Question {
         }
     }
 
-    /// The same, and no once and for all where no child can be made to ask.
+    /// Returns the answer. If no child can be made to ask, the answer is no from now on.
     pub fn is_always_yes(&self) -> bool {
         if !self.is_yes() {
             let _ = self.answer.compare_exchange(0, Self::NO, Ordering::Relaxed, Ordering::Relaxed);
@@ -69,10 +69,10 @@ impl Question {
     }
 }
 
-/// What [`answers`] says beside the answers, so that the end of a child that was killed is none.
+/// A bit that [`answers`] adds to the answers, to tell them from the exit status of a child that ended otherwise.
 const ANSWERED: c_int = 1 << 6;
 
-/// Below a filter, has one child ask six questions, or fewer: where it is killed, a child for each.
+/// With a filter in force: has one child ask up to six questions. If it is killed, a child for each asks.
 pub fn ask_together(questions: &[&Question], answers: fn() -> isize) {
     if questions.iter().all(|question| question.answer.load(Ordering::Relaxed) != 0) || !is_filtered() {
         return;
@@ -86,13 +86,13 @@ pub fn ask_together(questions: &[&Question], answers: fn() -> isize) {
     }
 }
 
-/// In the child of [`ask_together`]: the same questions' answers.
+/// In the child of [`ask_together`]: asks the questions and returns one bit for each.
 pub fn answers(questions: &[&Question]) -> isize {
     let refused = |(index, question): (usize, &&Question)| if (question.ask)() == 0 { 0 } else { 1 << index };
     -((ANSWERED | questions.iter().enumerate().map(refused).sum::<c_int>()) as isize)
 }
 
-/// For a question: 0 where the kernel refuses a call by this error number, as it alone does.
+/// For a question: 0 if the call fails with this error number, which only the kernel itself returns.
 pub fn is_refused_by(number: libc::c_long, args: [usize; 6], errno: c_int) -> isize {
     match syscall(number, args) {
         answer if answer == -(errno as isize) => 0,
@@ -101,7 +101,8 @@ pub fn is_refused_by(number: libc::c_long, args: [usize; 6], errno: c_int) -> is
     }
 }
 
-/// For a question: 0 unless the call is refused as a filter does it. Another error is that of a moment, and would be remembered.
+/// For a question: 0 unless the call is refused as a filter does it. Any other error is temporary, and must not be
+/// remembered.
 pub fn is_permitted(number: libc::c_long, args: [usize; 6]) -> isize {
     match syscall(number, args) {
         answer if matches!(-answer as c_int, libc::EPERM | libc::EACCES | libc::ENOSYS) => answer,
@@ -109,14 +110,14 @@ pub fn is_permitted(number: libc::c_long, args: [usize; 6]) -> isize {
     }
 }
 
-/// Whether this thread has a seccomp filter.
+/// True if this thread has a seccomp filter.
 pub fn is_filtered() -> bool {
     syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) > 0
 }
 
 struct Asked {
     question: fn() -> isize,
-    /// Whether the child has a copy of the memory.
+    /// The child has a copy of the memory.
     is_copy: bool,
 }
 
@@ -126,8 +127,8 @@ impl Asked {
         let flags = if self.is_copy { 0 } else { libc::CLONE_VM | libc::CLONE_VFORK };
         // A signal to the whole process group must not run the program's handlers in a child that shares its memory.
         let mask = set_mask(u64::MAX);
-        // SAFETY: the stack is this question's, and this thread waits below until the child, which makes system calls only, has
-        // ended; `self` is there so long.
+        // SAFETY: the stack is this question's, and this thread waits below until the child, which makes system calls
+        // only, has ended; `self` lives until then.
         let number = unsafe { arch::make_child(flags as usize, top, child, (&raw const *self).cast_mut().cast()) };
         set_mask(mask);
         match -number as c_int {
@@ -141,7 +142,7 @@ impl Asked {
             match check(syscall(libc::SYS_wait4, wait)) {
                 Err(Errno::INTR) => {}
                 Ok(_) if libc::WIFEXITED(status) => return Some(libc::WEXITSTATUS(status)),
-                // Not by a filter: somebody ends processes here.
+                // Killed, but not by a filter: something here kills processes.
                 Ok(_) if libc::WTERMSIG(status) != libc::SIGSYS => return None,
                 _ => return Some(libc::EPERM),
             }
@@ -153,11 +154,11 @@ extern "C" fn child(asked: *mut c_void) -> ! {
     // SAFETY: `by_child_on` passes it, and waits for this child.
     let asked = unsafe { &*asked.cast::<Asked>() };
     if asked.is_copy {
-        // It is a property of the memory: a process that shares it would change as well.
+        // Only with a copy: the flag belongs to the memory, so a process that shares it would change as well.
         syscall(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 0, 0, 0, 0, 0]);
     }
     let code = (-(asked.question)()).max(0);
-    // Nothing of the program's is run at this end.
+    // No code of the program's runs at this exit.
     loop {
         for end in [libc::SYS_exit_group, libc::SYS_exit] {
             syscall(end, [code as usize, 0, 0, 0, 0, 0]);

@@ -1,11 +1,11 @@
-//! For tests: a thread to which some system calls are refused.
+//! For tests: a thread whose filters refuse some system calls.
 
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
 
 /// A call that is refused: its number, the value of one argument (by index) if only that one is, and the errno.
 pub type Refusal = (i64, Option<(u8, u64)>, i32);
 
-/// Runs `body` on a thread of its own, below a filter for each refusal.
+/// Runs `body` on a new thread, with a filter for each refusal.
 pub fn refusing<T: Send + 'static>(refusals: &'static [Refusal], body: impl FnOnce() -> T + Send + 'static) -> T {
     let below = move || {
         for (number, argument, errno) in refusals {

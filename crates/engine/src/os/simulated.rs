@@ -1,7 +1,7 @@
-//! What stands in for the system in the build with the feature `simulated`: every call of the engine passes here.
+//! A replacement for the system in the build with the feature `simulated`: every call of the engine passes here.
 //!
-//! For tests only, never in a library that is used. `tests/simulation/` has the one implementation; without it calls go to the
-//! kernel.
+//! For tests only, never in a library that is used. The one implementation is in `tests/simulation/`; without it,
+//! calls go to the kernel.
 
 use crate::Errno;
 use core::sync::atomic::AtomicU32;
@@ -9,59 +9,60 @@ use std::sync::OnceLock;
 
 /// A system that takes the engine's calls. Every call may come from any thread.
 pub trait System: Sync {
-    /// A call, as [`super::syscall`]. With `stop` it ends with EINTR once that is not 0, as of [`super::interruptible`].
+    /// Makes a call, as [`super::syscall`]. With `stop` it ends with EINTR once that is not 0, as
+    /// [`super::interruptible`] does.
     fn call(&self, number: libc::c_long, args: [usize; 6], stop: Option<&AtomicU32>) -> isize;
-    /// A call that rustix is about to make.
+    /// Called before a call that rustix makes.
     ///
     /// # Errors
-    /// What it is to fail with instead.
+    /// The error that the call must fail with instead.
     fn before(&self, number: libc::c_long) -> Result<(), Errno>;
-    /// The time of every clock, in nanoseconds.
+    /// Returns the time of every clock, in nanoseconds.
     fn clock_ns(&self) -> u64;
-    /// The calling thread is about to take a lock: another one may come first.
+    /// Called before the calling thread takes a lock: another thread may run first.
     fn point(&self);
-    /// The calling thread looks for what another one does.
+    /// Called while the calling thread spins for another one's action.
     fn spin(&self);
-    /// The calling thread is about to start another one of the engine's: whether that is to work.
+    /// Called before the calling thread starts another one of the engine's; false if that must fail.
     fn starts(&self) -> bool;
-    /// That thread has begun.
+    /// Called when the new thread has begun.
     fn begins(&self);
-    /// It ends: the last call that it makes here.
+    /// Called when the thread ends: its last call here.
     fn ends(&self);
-    /// Whether a thread, by gettid(2), sleeps in a call; None for one that is not known.
+    /// True if a thread, by gettid(2), sleeps in a call; `None` if it is not known.
     fn sleeps(&self, thread: u32) -> Option<bool>;
 }
 
 static SYSTEM: OnceLock<&'static dyn System> = OnceLock::new();
 
-/// From now on `system` takes every call. Once a process, before its first ring.
+/// Makes `system` take every call from now on. Called once per process, before its first ring.
 ///
 /// # Panics
-/// The second time.
+/// On the second call.
 pub fn stand_in(system: &'static dyn System) {
     assert!(SYSTEM.set(system).is_ok(), "there is a system");
 }
 
-/// Who takes the calls, if not the kernel.
+/// Returns the system that takes the calls, if it is not the kernel.
 #[inline]
 pub fn system() -> Option<&'static dyn System> {
     SYSTEM.get().copied()
 }
 
-/// Before a call that rustix makes.
+/// Called before a call that rustix makes.
 ///
 /// # Errors
-/// What it is to fail with.
+/// The error that the call must fail with.
 pub fn before(number: libc::c_long) -> Result<(), Errno> {
     system().map_or(Ok(()), |system| system.before(number))
 }
 
-/// The call itself, for a system that has let it through.
+/// Makes the call itself, for a system that has let it through.
 pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
     super::arch::kernel(number, args)
 }
 
-/// Before a thread of the engine's is started: whether that is to work.
+/// Called before a thread of the engine's is started; false if that must fail.
 pub fn starts() -> bool {
     system().is_none_or(|system| system.starts())
 }
@@ -70,7 +71,7 @@ pub fn starts() -> bool {
 pub struct Running(());
 
 impl Running {
-    /// It begins.
+    /// Marks the beginning of the thread.
     pub fn begin() -> Running {
         if let Some(system) = system() {
             system.begins();

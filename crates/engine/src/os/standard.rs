@@ -1,30 +1,31 @@
-//! The numbers 0, 1 and 2: nothing that the engine makes ever has one, not for an instant. A program that closed them may have
-//! threads that write there.
+//! Protection of the numbers 0, 1 and 2: no descriptor of the engine's ever has one, not for an instant. A program
+//! that closed them may have threads that write there.
 //!
-//! What the kernel makes gets the lowest free number. So those of the three that are free are held meanwhile, by descriptors of
-//! no use: with O_PATH a read or write is EBADF, as on a number that is not open. Once all three were found open this costs a
-//! load, until one is seen to be closed.
+//! The kernel gives a new descriptor the lowest free number. So while the engine makes one, it occupies those of the
+//! three that are free with useless descriptors. They have O_PATH, so a read or write fails with EBADF, as on a
+//! number that is not open. Once all three were found open this costs one load, until one of them is closed.
 
 use super::handlers;
 use super::linux::{nap, syscall};
 use crate::mutation::{mutated, Mutation};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The lowest number that the engine's own may have.
+/// The lowest number that the engine's own descriptors may have.
 pub const END: i32 = 3;
 
 /// Whether all three are known to be open. Relaxed: a close at the same time is not seen in either order.
 static OPEN: AtomicBool = AtomicBool::new(false);
-/// Set once threads have tables of their own, in which a number means different files.
+/// Set once threads have tables of their own, in which one number names different files.
 static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
-/// How many threads make something ([`MAKER`] for each), which numbers are held (bit n: number n), and [`BUSY`].
+/// Number of threads that are making a descriptor (times [`MAKER`]), the numbers held (bit n: number n), and
+/// [`BUSY`].
 static STATE: AtomicU32 = AtomicU32::new(0);
-/// A thread is changing the word, and what is held by it. It may open and close only, and no handler interrupts it.
+/// A thread is changing the word, and the descriptors held. It may only open and close, and no handler interrupts it.
 const BUSY: u32 = 1 << 31;
 const MAKER: u32 = 1 << END;
 const HELD: u32 = MAKER - 1;
 
-/// Makes descriptors: none gets a number below 3.
+/// Makes descriptors, none with a number below 3.
 ///
 /// # Errors
 /// Those of `make`.
@@ -46,7 +47,7 @@ fn are_open() -> bool {
     all
 }
 
-/// While it is there, no number of the three is free.
+/// While a value lives, none of the three numbers is free.
 struct Making;
 
 impl Making {
@@ -79,11 +80,11 @@ impl Drop for Making {
     }
 }
 
-/// Changes the state, and what is held with it, as the only thread.
+/// Changes the state and the descriptors held, one thread at a time.
 fn change(by: impl FnOnce(u32) -> u32) {
     handlers::hold();
     let (mut state, mut tries) = (STATE.load(Ordering::Relaxed) & !BUSY, 0);
-    // Acquire: partner is the Release store of whoever was busy before.
+    // Acquire: partner is the Release store of the thread that was busy before.
     while let Err(now) = STATE.compare_exchange(state, state | BUSY, Ordering::Acquire, Ordering::Relaxed) {
         state = now & !BUSY;
         if now & BUSY != 0 {
@@ -95,7 +96,7 @@ fn change(by: impl FnOnce(u32) -> u32) {
     handlers::let_go();
 }
 
-/// The number of a descriptor that can neither be read nor written.
+/// Opens a descriptor that can neither be read nor written; returns its number.
 fn open_nothing() -> i32 {
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
     syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, c"/".as_ptr() as usize, flags, 0, 0, 0]) as i32
@@ -111,7 +112,7 @@ fn give_back(held: u32) {
     (0..END).filter(|fd| held & (1 << fd) != 0).for_each(close);
 }
 
-/// The program is about to close number `fd`.
+/// Notes that the program is about to close number `fd`.
 #[inline]
 pub fn closing(fd: i32) {
     if (0..END).contains(&fd) {
@@ -119,24 +120,24 @@ pub fn closing(fd: i32) {
     }
 }
 
-/// Whether number `fd` is held: to the program it is not open.
+/// True if number `fd` is held: for the program it is not open.
 pub fn is_held(fd: i32) -> bool {
     (0..END).contains(&fd) && STATE.load(Ordering::Relaxed) & (1 << fd) != 0
 }
 
-/// The program is about to have something else under number `fd`, which is held: it is the program's from now on.
+/// Gives number `fd`, which is held, to the program, which is about to open something else under it.
 #[cold]
 pub fn replacing(fd: i32) {
     change(|state| state & !(1 << fd));
 }
 
-/// Threads of the program's have tables of their own.
+/// Stops the protection: threads of the program's have tables of their own.
 pub fn leave_alone() {
     LEFT_ALONE.store(true, Ordering::Relaxed);
 }
 
-/// In a forked child: what threads of the parent's are making is not made here. `shared`: the child has its table together with
-/// the parent, which gives back what is held.
+/// In a forked child: forgets the descriptors that the parent's threads are making. `shared`: the child shares the
+/// parent's table, so the parent closes those held.
 pub fn reset_after_fork(shared: bool) {
     LEFT_ALONE.store(false, Ordering::Relaxed);
     let state = STATE.swap(0, Ordering::Relaxed);

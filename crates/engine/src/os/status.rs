@@ -1,4 +1,4 @@
-//! What a descriptor names, for decisions that are taken under locks.
+//! Status of open files, for decisions that are made under locks.
 
 use super::{ask_in_child, check, is_filtered, syscall};
 use crate::mutation::{mutated, Mutation};
@@ -8,7 +8,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-/// What the kernel knows of an open file by itself.
+/// Facts about an open file that the kernel knows without asking a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStatus {
     /// `S_IF*`, 0 for an anonymous inode.
@@ -19,42 +19,44 @@ pub struct FileStatus {
     pub inode: u64,
     /// `st_rdev`.
     pub special: u64,
-    /// `st_size`; of a file on a server what was known last.
+    /// `st_size`; for a file on a server the last known size.
     pub size: u64,
-    /// Its file system answers by itself, too: it is on a device of blocks, or keeps flags that servers do not have.
+    /// Its file system needs no server, either: it is on a block device, or supports flags that servers do not have.
     is_local: bool,
 }
 
 impl FileStatus {
-    /// A regular file, or a device of blocks.
+    /// True for a regular file or a block device.
     pub fn has_blocks(&self) -> bool {
         matches!(self.kind, libc::S_IFREG | libc::S_IFBLK)
     }
 
-    /// A regular file that may be on a server.
+    /// True for a regular file that may be on a server.
     pub fn is_remote(&self) -> bool {
         self.kind == libc::S_IFREG && !self.is_local
     }
 
-    /// The file system of `fd`, whose status this is, by the magic number of statfs(2); none that would have to ask a server.
+    /// Returns the file system of `fd`, whose status this is, as the magic number of statfs(2). `None` if that would
+    /// have to ask a server.
     #[expect(clippy::disallowed_methods, reason = "it is local")]
     pub fn file_system(&self, fd: i32) -> Option<i64> {
         if !self.is_local {
             return None;
         }
-        // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open; it was open just now.
+        // SAFETY: the number is only borrowed for the call, which fails with EBADF if it is not open; it was open
+        // just now.
         calls::fstatfs(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|about| about.f_type)
     }
 }
 
-/// statx(2) was refused: there is none before Linux 4.11, nor behind some filters.
+/// statx(2) was refused: Linux before 4.11 lacks it, and some filters refuse it.
 static NO_STATX: AtomicBool = AtomicBool::new(false);
 
-/// fstat(2) that waits for no server: on network file systems and FUSE fstat(2) asks theirs, which may be gone, while a ring
-/// or the pool is locked.
+/// fstat(2) that waits for no server. On network file systems and FUSE, fstat(2) asks a server, which may be gone,
+/// while a ring or the pool is locked.
 pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
     if fd < 0 {
-        return Err(Errno::BADF); // AT_FDCWD is the directory to statx(2)
+        return Err(Errno::BADF); // for statx(2), AT_FDCWD names a directory
     }
     if !NO_STATX.load(Relaxed) && !mutated(Mutation::ServersAreAsked) {
         match by_statx(fd) {
@@ -65,8 +67,8 @@ pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
     by_fstat(fd)
 }
 
-/// Whether `fd` is an eventfd: /proc tells. Where there is none, a file without a type is one if 0 can be added to it, which
-/// others of that kind refuse, and which never waits.
+/// True if `fd` is an eventfd, according to /proc. Without /proc: if the file has no type, and 0 can be added to it.
+/// Other files without a type refuse that, and it never waits.
 pub fn is_eventfd(fd: i32) -> bool {
     let mut name = [0u8; 64];
     match calls::readlink(format!("/proc/self/fd/{fd}"), &mut name) {
@@ -79,8 +81,8 @@ pub fn is_eventfd(fd: i32) -> bool {
     }
 }
 
-/// Whether the kernel knows by itself what this path names and what its status is: nobody waits for a disk or a server then. Also
-/// where it does not tell: before Linux 5.12, or behind a filter.
+/// True if the kernel can resolve this path, and return the status, without waiting for a disk or a server. Also true
+/// if that is unknown: before Linux 5.12, or if a filter refuses the call.
 pub fn is_at_hand(dirfd: i32, path: &CStr, follows: bool) -> bool {
     const RESOLVE_CACHED: u64 = 0x20;
     if path.is_empty() {
@@ -102,7 +104,7 @@ pub fn is_at_hand(dirfd: i32, path: &CStr, follows: bool) -> bool {
     }
 }
 
-/// Whether openat2(2) may be called: a filter may kill for it. Asked once. Relaxed: each stores the same.
+/// True if openat2(2) may be called: a filter may kill for it. Asked once. Relaxed: every thread stores the same.
 fn may_open_cached() -> bool {
     const NO: u8 = 1;
     const YES: u8 = 2;
@@ -115,7 +117,7 @@ fn may_open_cached() -> bool {
     PERMITTED.load(Relaxed) == YES
 }
 
-/// Of nothing it is EINVAL.
+/// Calls openat2(2) without arguments, which fails with EINVAL.
 fn ask_for_openat2() -> isize {
     match check(syscall(libc::SYS_openat2, [0; 6])) {
         Err(Errno::INVAL) => 0,
@@ -144,7 +146,7 @@ fn by_statx(fd: i32) -> Result<FileStatus, Errno> {
 
 #[expect(clippy::disallowed_methods, reason = "there is nothing else")]
 fn by_fstat(fd: i32) -> Result<FileStatus, Errno> {
-    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open; it is not -1.
+    // SAFETY: the number is only borrowed for the call, which fails with EBADF if it is not open; it is not -1.
     let found = calls::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })?;
     Ok(FileStatus {
         kind: found.st_mode & libc::S_IFMT,
@@ -152,7 +154,7 @@ fn by_fstat(fd: i32) -> Result<FileStatus, Errno> {
         inode: found.st_ino,
         special: found.st_rdev,
         size: found.st_size as u64,
-        is_local: true, // so far as can be told
+        is_local: true, // as far as is known
     })
 }
 

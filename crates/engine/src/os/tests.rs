@@ -1,4 +1,4 @@
-//! What stands in for system calls that are missing, below filters that take them away.
+//! Tests of the substitutes for missing system calls, with filters that refuse the originals.
 
 use super::in_child::in_child;
 use super::refusing::{refusing, Refusal};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 const NO_WIPEONFORK: &[Refusal] = &[(libc::SYS_madvise, Some((2, libc::MADV_WIPEONFORK as u64)), libc::EINVAL)];
 const NO_EPOLL_PWAIT2: &[Refusal] = &[(libc::SYS_epoll_pwait2, None, libc::ENOSYS)];
-/// What gVisor answers at the end of a pipe: flags mean nothing.
+/// Makes preadv2(2) succeed at the end of a pipe, as gVisor does: flags are ignored.
 const FLAGS_IGNORED: &[Refusal] = &[(libc::SYS_preadv2, Some((5, 1 << 31)), 0)];
 
-/// The word as a forked child finds it.
+/// Returns the word as a forked child finds it.
 fn word_in_child(page: &ForkPage, look: Look) -> u32 {
     let child = || {
         let word = page.word(look).map_or(99, |word| word.load(Ordering::Relaxed));
-        // A second look finds the same page, and what was stored in it.
+        // A second check finds the same page, and the value stored in it.
         let kept = page.word(look).is_some_and(|word| {
             word.store(word.load(Ordering::Relaxed) + 7, Ordering::Relaxed);
             page.word(look).is_some_and(|again| again.load(Ordering::Relaxed) == word.load(Ordering::Relaxed))
@@ -72,7 +72,7 @@ fn absent_pages_are_not_taken_for_each_other() {
     });
 }
 
-/// What the program maps in the gap of a child may be anything.
+/// In a child the gap may hold anything that the program has mapped, even unreadable memory.
 #[test]
 fn an_unreadable_page_is_not_taken_for_an_absent_one() {
     refusing(NO_WIPEONFORK, || {

@@ -1,8 +1,8 @@
-//! Memory of ours that counts towards no limit on locked memory.
+//! Mappings of the engine's that do not count towards the limit on locked memory.
 //!
-//! After mlockall(2) with MCL_FUTURE the whole of each new mapping is touched and locked, and counts towards RLIMIT_MEMLOCK,
-//! which is the program's to spend: what the kernel keeps for io_uring counts towards nothing. So then only a page is mapped
-//! at first, which grows once it is unlocked (`vma_to_resize` in mm/mremap.c).
+//! After mlockall(2) with MCL_FUTURE each new mapping is touched and locked as a whole. It counts towards
+//! RLIMIT_MEMLOCK, which belongs to the program; natively, the kernel's memory for io_uring does not count. So in
+//! this case only one page is mapped at first, unlocked, and then grown (`vma_to_resize` in mm/mremap.c).
 
 use super::{check, syscall};
 use crate::Errno;
@@ -10,22 +10,23 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
 
-/// The program has called mlockall(2) with MCL_FUTURE. Relaxed: whoever sees it too late finds EAGAIN, or has mapped before.
+/// The program has called mlockall(2) with MCL_FUTURE. Relaxed: a thread that sees it late gets EAGAIN, or has mapped
+/// before.
 static IS_LOCKED: AtomicBool = AtomicBool::new(false);
 
-/// mlockall(2) with these flags answered 0.
+/// Records that mlockall(2) with these flags succeeded.
 pub fn note_mlockall(flags: usize) {
     if flags & libc::MCL_FUTURE as usize != 0 {
         IS_LOCKED.store(true, Relaxed);
     }
 }
 
-/// Whether new mappings are locked, as far as is known.
+/// True if new mappings are locked, as far as is known.
 pub fn is_locked() -> bool {
     IS_LOCKED.load(Relaxed)
 }
 
-/// New memory of so many bytes, of whose first bytes `map` maps as many as it is told.
+/// Maps `bytes` bytes that are not locked. The argument `map` maps the given number of bytes, at most that many.
 ///
 /// # Errors
 /// Those of `map`.

@@ -1,22 +1,24 @@
-//! Which Linux this engine answers as: the names that it has, and which answer where kernels that have a name differ.
+//! The version of Linux that the engine emulates: the names (opcodes, flags) that it has, and its answers where
+//! versions differ.
 //!
-//! Names are those of Linux 7.3 unless `ANYRING_KERNEL=6.18` says otherwise: a program asks for a new one only if it wants it.
-//! Answers are those of the running kernel, so that what the kernel serves and what is served here agree, or the variable's. Both
-//! are chosen once, before the first ring, and looked at where a ring is made or an answer differs: never for each request.
+//! Names are those of Linux 7.3, unless `ANYRING_KERNEL=6.18` is set: a program uses a new name only if it wants it.
+//! Answers are those of the running kernel, so that anyring agrees with the kernel, or those of the variable. Both
+//! are chosen once, before the first ring. They are read where a ring is made or an answer differs, never for each
+//! request.
 
 use super::syscall;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// The names that came after Linux 6.18.
+/// Has the names that came after Linux 6.18.
 const NAMES: u8 = 1;
-/// The answers of Linux 7.3.
+/// Has the answers of Linux 7.3.
 const ANSWERS: u8 = 2;
 
-/// Relaxed throughout: it is chosen before there is a ring, and whoever has one saw that happen.
+/// Relaxed throughout: it is chosen before there is a ring, and any thread that has one has seen that.
 static VERSION: AtomicU8 = AtomicU8::new(NAMES);
 
-/// Chooses by the value of `ANYRING_KERNEL`; any but `6.18` and `7.3` is none.
+/// Chooses by the value of `ANYRING_KERNEL`; any value but `6.18` and `7.3` is ignored.
 pub fn choose(wish: Option<&str>) {
     let chosen = match wish {
         Some("6.18") => 0,
@@ -27,28 +29,28 @@ pub fn choose(wish: Option<&str>) {
     VERSION.store(chosen, Ordering::Relaxed);
 }
 
-/// Whether there are the names that came after Linux 6.18.
+/// True if the engine has the names that came after Linux 6.18.
 pub fn has_later_names() -> bool {
     VERSION.load(Ordering::Relaxed) & NAMES != 0
 }
 
-/// Whether Linux 7.3 is followed where it answers otherwise than 6.18.
+/// True if the engine answers as Linux 7.3 where that differs from 6.18.
 pub fn answers_as_7_3() -> bool {
     VERSION.load(Ordering::Relaxed) & ANSWERS != 0
 }
 
-/// Whether the running kernel is older than that release, or does not say.
+/// True if the running kernel is older than that release, or does not say.
 pub fn running_is_older(version: [u32; 2]) -> bool {
     let mut name = MaybeUninit::<libc::utsname>::zeroed();
     if syscall(libc::SYS_uname, [name.as_mut_ptr() as usize, 0, 0, 0, 0, 0]) != 0 {
         return true;
     }
-    // SAFETY: the kernel has filled it in; zeros are a value, too.
+    // SAFETY: the kernel has filled it in; zeros are valid, too.
     let release = unsafe { name.assume_init() }.release.map(|letter| letter as u8);
     is_older(&release, version)
 }
 
-/// Whether a release such as `5.10.0-32-amd64` is older than that version.
+/// True if a release such as `5.10.0-32-amd64` is older than that version.
 fn is_older(release: &[u8], version: [u32; 2]) -> bool {
     let mut numbers = release.split(|letter| !letter.is_ascii_digit()).map(|digits| {
         digits.iter().fold(0_u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')))

@@ -1,26 +1,29 @@
-//! What several processes share about a ring besides its memory: who takes part, who posts, the overflow backlog, who
-//! waits, and a record of every request that outlived its submitting call. One anonymous shared mapping a ring, inherited
-//! over fork.
+//! State of a ring, in addition to its memory, that several processes share. It holds the member processes, the
+//! posting process, the overflow list (backlog), the waiters, and a record of every request that outlived its
+//! submitting call. Each ring has one anonymous shared mapping for it, inherited over fork.
 //!
 //! | field | who writes | when |
 //! |---|---|---|
-//! | `post_lock` | whoever posts or starts to wait | holder's member number plus 1; see [`PostLock`] |
-//! | `poster` | the same, while no other process has joined | stands for `post_lock`, without compare-and-swap |
+//! | `post_lock` | a process that posts or starts to wait | holder's member number plus 1; see [`PostLock`] |
+//! | `poster` | a process that posts or starts to wait | while no other process has joined: replaces `post_lock`,
+//! without compare-and-swap |
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `shared::member` | |
 //! | `generation`, `entries`, `area` | a process that resizes the ring and is alone | see `ring::resize` |
 //! | `waiters` | the holder of `post_lock`; see [`Waiters`] | |
-//! | `room_waiters` | whoever waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
+//! | `room_waiters` | a thread that waits for room in the SQ, for itself | read by the polling thread after it
+//! consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
-//! | `byte_pending` | whoever sends or receives the readiness byte | while it holds its process's ring lock |
-//! | `broken` | a process in which a panic struck this ring, under its ring lock | set once, never cleared |
+//! | `byte_pending` | a process that sends or receives the readiness byte | while it holds its process's ring lock |
+//! | `broken` | a process in which a panic hit this ring, under its ring lock | set once, never cleared |
 //! | a member's words | the process that has its lock, see `shared::member` | |
-//! | record chunk owner | the member that claimed the chunk, by compare-and-swap; who outlives it takes the chunk over | |
-//! | record | its chunk's owner | read by whoever finds the owner dead |
+//! | record chunk owner | the member that claimed the chunk, by compare-and-swap; a member that outlives it takes the
+//! chunk over | |
+//! | record | its chunk's owner | read by a process that finds the owner dead |
 //!
-//! Within one process everything here is touched under the ring's lock, so `post_lock` keeps processes apart, and its
-//! holder is a process.
+//! Within one process everything here is accessed under the ring's lock. So `post_lock` excludes only other
+//! processes, and its holder is a process.
 
 use crate::memory;
 use crate::mutation::{mutated, Mutation};
@@ -32,9 +35,9 @@ use anyring_abi::Cqe;
 use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
 
-/// CQEs that the shared backlog holds; what is beyond it stays in the posting process until there is room.
+/// Number of CQEs that the shared backlog holds; more of them stay in the posting process until there is room.
 pub const BACKLOG_ENTRIES: u32 = 16_384;
-/// Records of requests in flight, in chunks that processes claim.
+/// Number of chunks of records of requests in flight; processes claim whole chunks.
 const RECORD_CHUNKS: usize = 64;
 /// Records in one chunk.
 pub const CHUNK_RECORDS: usize = 256;
@@ -50,12 +53,12 @@ pub struct Header {
     post_lock: AtomicU32,
     /// The member, plus 1, that posts without compare-and-swap.
     poster: AtomicU32,
-    /// 1 once a panic struck this ring, in whatever process: every call on it answers EIO.
+    /// 1 once a panic hit this ring, in any process: every call on it fails with EIO.
     pub broken: AtomicU32,
-    /// Next SQ position to consume, whatever the program wrote into ring memory: one process goes on where another
-    /// stopped.
+    /// Next SQ position to consume, independent of the program's writes to ring memory: one process continues where
+    /// another stopped.
     pub sq_head: AtomicU32,
-    /// Who waits for completions.
+    /// The threads that wait for completions.
     pub waiters: Waiters,
     /// Threads in enter that wait for room in the SQ (IORING_ENTER_SQ_WAIT), asleep on the same futex word.
     pub room_waiters: AtomicU32,
@@ -69,25 +72,25 @@ pub struct Header {
     pub submitter: AtomicU32,
     /// Not 0 once the process that made the ring has died.
     pub maker_died: AtomicU32,
-    /// Not 0 once a member shares its descriptors with another: record locks do not conflict between these, so that they no
-    /// longer tell who lives.
+    /// Not 0 once a member shares its descriptors with another process: record locks do not conflict between these,
+    /// so they no longer show which members live.
     pub locks_are_blind: AtomicU32,
-    /// How often a process woke another's epoll wait through the socket pair.
+    /// Number of times a process woke another's epoll wait through the socket pair.
     pub kicks: AtomicU32,
-    /// How often the ring was resized. This and the two below are stored while `submitter` is set, by a process that is
-    /// alone, and read by one that joins.
+    /// Number of times the ring was resized. This and the two below are stored while `submitter` is set, by a process
+    /// that is alone, and read by one that joins.
     pub generation: AtomicU32,
-    /// SQ and CQ entries, once it was.
+    /// SQ and CQ entries, once the ring was resized.
     pub entries: [AtomicU32; 2],
-    /// Where in its memfd they are then.
+    /// Offset of the areas in the memfd, once the ring was resized.
     pub area: AtomicU64,
-    /// Members were ever numbered below this.
+    /// One past the highest member number ever used.
     pub members_end: AtomicU32,
-    /// CQ tail in the low half, backlog head in the high half: one word, so that a death between two stores cannot
-    /// duplicate or lose a CQE that moves from the backlog to the CQ.
+    /// CQ tail in the low half, backlog head in the high half. Both are in one word, since a CQE that moves from the
+    /// backlog to the CQ changes both. So a death between two stores can neither duplicate nor lose it.
     position: AtomicU64,
-    /// The CQ tail counted without end, as of a recent [`PostLock::advance`]. `position` alone counts after a death between
-    /// the two stores.
+    /// The CQ tail counted in 64 bits, as of a recent [`PostLock::advance`]. Only `position` is valid after a death
+    /// between the two stores.
     cq_total: AtomicU64,
     backlog_tail: AtomicU32,
     /// The member, plus 1, that each record chunk belongs to; 0 for a free one.
@@ -97,11 +100,11 @@ pub struct Header {
 /// One process that uses the ring.
 #[repr(C)]
 pub struct Member {
-    /// 1 from when a process took this number until its death was seen.
+    /// 1 from the time a process took this number until its death was seen.
     pub joined: AtomicU32,
-    /// Its part of [`Waiters::waiting`]: what is taken back when it has died.
+    /// Its share of [`Waiters::waiting`], subtracted when it has died.
     pub waiting: AtomicU32,
-    /// Its part of [`Waiters::in_futex`].
+    /// Its share of [`Waiters::in_futex`].
     pub in_futex: AtomicU32,
     unused: u32,
 }
@@ -112,13 +115,13 @@ struct Slot {
     words: [AtomicU64; 4],
 }
 
-/// A request that left the call which submitted it. Source: decision 3 in docs/decisions.
+/// A request that outlived its submitting call. Source: decision 3 in docs/decisions.
 #[repr(C)]
 pub struct Record {
     /// For the CQE that a dead owner could not post.
     pub user_data: AtomicU64,
-    /// [`RECORD_FREE`], [`RECORD_IN_FLIGHT`], or one of [`RECORD_IN_CQ`] and [`RECORD_IN_BACKLOG`] with a position. Release
-    /// store by the owner pairs with the Acquire load of whoever finds it dead.
+    /// [`RECORD_FREE`], [`RECORD_IN_FLIGHT`], or one of [`RECORD_IN_CQ`] and [`RECORD_IN_BACKLOG`] with a position.
+    /// The owner's Release store pairs with the Acquire load of the process that finds it dead.
     pub state: AtomicU64,
 }
 
@@ -126,18 +129,19 @@ pub struct Record {
 pub const RECORD_FREE: u64 = 0;
 /// A request without a CQE.
 pub const RECORD_IN_FLIGHT: u64 = 1;
-/// Its CQE was written at the CQ position in the low half; it counts once the tail has passed that. Such states are seen
-/// by others only when the owner died inside the post lock.
+/// Its CQE was written at the CQ position in the low half; it is published once the tail has passed that position.
+/// Other processes see such states only if the owner died inside the post lock.
 pub const RECORD_IN_CQ: u64 = 2 << 32;
-/// Its CQE was written at the backlog position in the low half; it counts once the backlog's tail has passed that.
+/// Its CQE was written at the backlog position in the low half; it is published once the backlog's tail has passed
+/// that position.
 pub const RECORD_IN_BACKLOG: u64 = 3 << 32;
 
-/// Processes that may use a ring at one time.
+/// Number of processes that may use a ring at one time.
 pub const MEMBERS: u32 = 4096;
-/// Not a member yet: a forked child that made no entry.
+/// Not a member yet: a forked child that has not entered the ring.
 pub const NO_MEMBER: u32 = u32::MAX;
 
-/// The first members are in the same page, so that a ring which nobody shares touches one.
+/// The first members are in the same page, so a ring that is not shared touches only one page.
 const HEADER_BYTES: usize = 512;
 const MEMBER_BYTES: usize = MEMBERS as usize * size_of::<Member>();
 const BACKLOG_BYTES: usize = BACKLOG_ENTRIES as usize * size_of::<Slot>();
@@ -145,11 +149,11 @@ const RECORD_BYTES: usize = RECORD_CHUNKS * CHUNK_RECORDS * size_of::<Record>();
 const BACKLOG_OFFSET: usize = HEADER_BYTES + MEMBER_BYTES;
 const RECORD_OFFSET: usize = BACKLOG_OFFSET + BACKLOG_BYTES;
 const BYTES: usize = RECORD_OFFSET + RECORD_BYTES;
-/// The same in whole pages.
+/// Bytes of the control area, in whole pages.
 pub const PAGES_BYTES: usize = BYTES.next_multiple_of(4096);
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
-/// In [`Control`]: the area was kept from this process.
+/// In [`Control`]: this process did not get the area.
 const KEPT: usize = 0;
 
 /// A ring's control mapping in this process.
@@ -163,12 +167,12 @@ pub struct Control {
 }
 
 impl Control {
-    /// The control area in this zeroed memory, which is shared. Nobody is a member yet.
+    /// Makes a control area in this zeroed shared memory. There is no member yet.
     pub fn at(base: usize) -> Control {
         Control { base, lock_file: memory::NO_FILE, member: NO_MEMBER }
     }
 
-    /// Maps memory for one. Only touched pages take any.
+    /// Maps memory for a control area. Only touched pages take memory.
     pub fn new() -> Result<Control, Errno> {
         let base = match memory::map_shared(BYTES) {
             Err(Errno::AGAIN) => {
@@ -180,7 +184,7 @@ impl Control {
         Ok(Control::at(base))
     }
 
-    /// Unmaps the area, for which `new` has mapped memory. The caller makes sure that no copy of this `Control` is used afterwards.
+    /// Unmaps an area that `new` has mapped. The caller makes sure that no copy of this `Control` is used afterwards.
     pub fn unmap(self) {
         if self.base == KEPT {
             return;
@@ -189,24 +193,25 @@ impl Control {
         let _ = unsafe { calls::munmap(self.base as *mut _, BYTES) };
     }
 
-    /// Keeps the area from children that are forked from now on.
+    /// Excludes the area from children that are forked from now on.
     pub fn keep_from_children(&self) -> Result<(), Errno> {
         crate::memory::keep_from_children(self.base, BYTES)
     }
 
-    /// In a forked child from which the area was kept: something else may be there. The caller makes sure that it is not used.
+    /// In a forked child that did not get the area: forgets it, since something else may be there. The caller makes
+    /// sure that it is not used.
     pub fn note_kept(&mut self) {
         self.base = KEPT;
     }
 
-    /// The shared words.
+    /// Returns the shared words.
     #[inline]
     pub fn header(&self) -> &Header {
         // SAFETY: the mapping starts with a zero-initialised Header, all of whose fields are atomics.
         unsafe { &*(self.base as *const Header) }
     }
 
-    /// Member `number`, below [`MEMBERS`].
+    /// Returns member `number`, below [`MEMBERS`].
     pub fn member(&self, number: u32) -> &Member {
         assert!(number < MEMBERS);
         let offset = HEADER_BYTES + number as usize * size_of::<Member>();
@@ -220,7 +225,7 @@ impl Control {
         unsafe { &*((self.base + offset) as *const Slot) }
     }
 
-    /// Record `index` of chunk `chunk`.
+    /// Returns record `index` of chunk `chunk`.
     pub fn record(&self, chunk: usize, index: usize) -> &Record {
         assert!(chunk < RECORD_CHUNKS && index < CHUNK_RECORDS);
         let offset = RECORD_OFFSET + (chunk * CHUNK_RECORDS + index) * size_of::<Record>();
@@ -236,19 +241,19 @@ impl Control {
         })
     }
 
-    /// The chunks of records that member `number` has.
+    /// Returns the chunks of records that member `number` owns.
     pub fn chunks_of(&self, number: u32) -> impl Iterator<Item = usize> + '_ {
         let owners = self.header().chunk_owner.iter().enumerate();
         owners.filter(move |(_, owner)| owner.load(Ordering::Relaxed) == number + 1).map(|(chunk, _)| chunk)
     }
 
-    /// The CQ's tail. For a thread that looks without the post lock, and takes it then.
+    /// Returns the CQ's tail, for a thread that checks it without the post lock, and then takes that.
     #[inline]
     pub fn posted(&self) -> u32 {
         self.header().position.load(Ordering::Relaxed) as u32
     }
 
-    /// CQEs in the backlog. Never more than it holds, whatever another process wrote there.
+    /// Returns the number of CQEs in the backlog; never more than it can hold, whatever another process wrote there.
     #[inline]
     pub fn backlog(&self) -> u32 {
         let header = self.header();
@@ -256,13 +261,13 @@ impl Control {
         header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head).min(BACKLOG_ENTRIES)
     }
 
-    /// Takes the post lock. The caller holds the ring's lock: within the process nobody else wants this one.
+    /// Takes the post lock. The caller holds the ring's lock: no other thread of the process wants this one.
     #[inline]
     pub fn lock_post(&self) -> PostLock<'_> {
         let header = self.header();
         if header.shared.load(Ordering::Relaxed) == 0 {
             header.poster.store(self.member + 1, Ordering::Relaxed);
-            // No barrier before the second look: whoever sets `shared` forces one (`begin_sharing`).
+            // No barrier before the second load: a process that sets `shared` forces one on all (`begin_sharing`).
             compiler_fence(Ordering::SeqCst);
             if header.shared.load(Ordering::Relaxed) == 0 {
                 return PostLock { control: self, header, word: &header.poster };
@@ -272,7 +277,7 @@ impl Control {
         self.lock_post_among_others()
     }
 
-    /// [`lock_post`](Self::lock_post) where other processes may post at the same time.
+    /// Does [`lock_post`](Self::lock_post) where other processes may post at the same time.
     fn lock_post_among_others(&self) -> PostLock<'_> {
         let header = self.header();
         // Acquire pairs with the Release store in PostLock's drop.
@@ -282,7 +287,7 @@ impl Control {
         PostLock { control: self, header, word: &header.post_lock }
     }
 
-    /// Waits until nobody posts who did not see that the ring is shared.
+    /// Waits until no process posts that has not seen that the ring is shared.
     pub(crate) fn wait_for_poster(&self) {
         let word = &self.header().poster;
         loop {
@@ -293,7 +298,7 @@ impl Control {
             }
             if !self.lives(poster - 1) {
                 let post = self.lock_post_among_others();
-                // Acquire: partner is the Release store below, of another one that waited.
+                // Acquire: partner is the Release store below, of another process that waited.
                 if word.load(Ordering::Acquire) == poster {
                     post.repair(poster - 1);
                     word.store(0, Ordering::Release);
@@ -304,14 +309,15 @@ impl Control {
         }
     }
 
-    /// The lock is held for tens of nanoseconds at a time: spin, then look whether the holder still lives.
+    /// Spins, since the lock is held for tens of nanoseconds at a time; then checks whether the holder still lives.
     #[cold]
     fn wait_for_post_lock(&self) {
         let word = &self.header().post_lock;
         for round in 1u32.. {
             let holder = word.load(Ordering::Relaxed);
-            // Acquire pairs with the Release store in PostLock's drop; from a dead holder, with whatever it stored last:
-            // every step under the lock leaves a state that the next holder can go on from (see `position`).
+            // Acquire pairs with the Release store in PostLock's drop. From a dead holder it takes the lock with that
+            // process's last stores: every step under the lock leaves a state from which the next holder can continue
+            // (see `position`).
             let stays = mutated(Mutation::DeadHolderKeepsTheLock);
             assert!(!stays || round < 10_000, "who waits for a dead holder waits for ever");
             let dead = holder != 0 && round % 1000 == 0 && !self.lives(holder - 1) && !stays;
@@ -332,10 +338,10 @@ impl Control {
         }
     }
 
-    /// A waiter that registered is awake again.
+    /// Removes a registered waiter, which is awake again.
     pub fn leave(&self, by_futex: bool) {
-        // The member's part first: should the process die in between, the totals stay too high, which costs needless
-        // wakes, never too low.
+        // The member's part first. If the process dies in between, the totals stay too high, which costs needless
+        // wakes. They are never too low.
         let me = self.member(self.member);
         me.in_futex.fetch_sub(by_futex.into(), Ordering::Relaxed);
         me.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -343,41 +349,42 @@ impl Control {
     }
 }
 
-/// The right to change the CQ tail, the backlog and the waiters' words. Held while CQEs are copied and for nothing else:
-/// no system call, no allocation and no wake happens under it.
+/// The right to change the CQ tail, the backlog and the waiters' words. Held only while CQEs are copied: no system
+/// call, no allocation and no wake happens under it.
 pub struct PostLock<'a> {
     control: &'a Control,
     header: &'a Header,
-    /// The word that holds it: `post_lock`, or `poster`.
+    /// The word that is locked: `post_lock`, or `poster`.
     word: &'a AtomicU32,
 }
 
 impl PostLock<'_> {
-    /// The area that it is in.
+    /// Returns the area that contains the lock.
     pub fn control(&self) -> &Control {
         self.control
     }
 
-    /// The tail that the CQ really has, whatever the program wrote into ring memory.
+    /// Returns the true tail of the CQ, independent of the program's writes to ring memory.
     #[inline]
     pub fn cq_tail(&self) -> u32 {
         self.header.position.load(Ordering::Relaxed) as u32
     }
 
-    /// The same counted without end: how many CQEs the CQ ever got.
+    /// Returns the tail counted in 64 bits: the number of CQEs the CQ ever got.
     #[inline]
     pub fn cq_total(&self) -> u64 {
         let recent = self.header.cq_total.load(Ordering::Relaxed);
         recent.wrapping_add(self.cq_tail().wrapping_sub(recent as u32).into())
     }
 
-    /// When [`PostLock::cq_total`] gets to a CQ tail of `position`, which is less than 2^31 CQEs away.
+    /// Returns the value of [`PostLock::cq_total`] at which the CQ tail is `position`, which is less than 2^31 CQEs
+    /// away.
     pub fn total_at(&self, position: u32) -> u64 {
         let distance = position.wrapping_sub(self.cq_tail()) as i32;
         self.cq_total().saturating_add_signed(distance.into())
     }
 
-    /// [`Control::backlog`], which does not change meanwhile.
+    /// Returns [`Control::backlog`], which does not change while the lock is held.
     #[inline]
     pub fn backlog(&self) -> u32 {
         self.control.backlog()
@@ -386,7 +393,7 @@ impl PostLock<'_> {
     /// Advances the CQ tail and drops `taken` CQEs from the front of the backlog, in one store.
     #[inline]
     pub fn advance(&mut self, cq_tail: u32, taken: u32) {
-        // Counted from the last total, as in `cq_total`: the tail may have gone on since, but not by 2^32.
+        // Counted from the last total, as in `cq_total`: the tail may have advanced since, but by less than 2^32.
         let recent = self.header.cq_total.load(Ordering::Relaxed);
         let total = recent.wrapping_add(cq_tail.wrapping_sub(recent as u32).into());
         let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
@@ -396,7 +403,7 @@ impl PostLock<'_> {
         self.header.cq_total.store(total, Ordering::Relaxed);
     }
 
-    /// The CQE `ahead` places behind the front of the backlog.
+    /// Returns the CQE that is `ahead` places after the front of the backlog.
     pub fn backlog_entry(&self, ahead: u32) -> (Cqe, [u64; 2]) {
         let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
         let words = &self.control.slot(head.wrapping_add(ahead)).words;
@@ -404,7 +411,7 @@ impl PostLock<'_> {
         (Cqe { user_data: word(0), res: word(1) as i32, flags: (word(1) >> 32) as u32 }, [word(2), word(3)])
     }
 
-    /// Puts a CQE at the end of the backlog; false when that is full.
+    /// Puts a CQE at the end of the backlog; false if that is full.
     pub fn push_backlog(&mut self, cqe: Cqe, extra: [u64; 2]) -> bool {
         if self.backlog() >= BACKLOG_ENTRIES {
             return false;
@@ -420,12 +427,13 @@ impl PostLock<'_> {
         true
     }
 
-    /// The position at which the next CQE in the backlog goes.
+    /// Returns the position at which the next CQE in the backlog goes.
     pub fn backlog_tail(&self) -> u32 {
         self.header.backlog_tail.load(Ordering::Relaxed)
     }
 
-    /// A member died while it held the lock: what it was about to publish and did not is in flight again.
+    /// Repairs the state after a member died while it held the lock: its records without a published CQE are in
+    /// flight again.
     fn repair(&self, dead: u32) {
         let (cq_tail, backlog_tail) = (self.cq_tail(), self.backlog_tail());
         for chunk in self.control.chunks_of(dead) {
@@ -444,7 +452,7 @@ impl PostLock<'_> {
         }
     }
 
-    /// The words of those who wait.
+    /// Returns the waiters' words.
     #[inline]
     pub fn waiters(&self) -> &Waiters {
         &self.header.waiters
@@ -473,7 +481,7 @@ impl Drop for PostLock<'_> {
 mod tests {
     use super::*;
 
-    /// A control area whose lock file is a memfd, joined as member `number`.
+    /// Returns a control area whose lock file is a memfd, joined as member `number`.
     fn joined(number: u32) -> Control {
         let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
         let mut control = Control::new().expect("a mapping");
@@ -491,7 +499,7 @@ mod tests {
     fn a_dead_holder_is_replaced_and_what_it_did_not_publish_is_in_flight() {
         let control = joined(0);
         control.header().shared.store(1, Ordering::Relaxed);
-        control.header().post_lock.store(7, Ordering::Relaxed); // member 6, whose lock nobody has
+        control.header().post_lock.store(7, Ordering::Relaxed); // member 6, whose lock is free
         control.header().chunk_owner[3].store(7, Ordering::Relaxed);
         control.header().position.store(5, Ordering::Relaxed);
         let states = [RECORD_IN_FLIGHT, RECORD_IN_CQ | 4, RECORD_IN_CQ | 5, RECORD_IN_BACKLOG, RECORD_FREE];
@@ -509,7 +517,7 @@ mod tests {
     #[test]
     fn what_a_dead_maker_was_posting_is_in_flight_for_the_first_that_joins() {
         let control = joined(1);
-        control.header().poster.store(1, Ordering::Relaxed); // member 0, whose lock nobody has
+        control.header().poster.store(1, Ordering::Relaxed); // member 0, whose lock is free
         control.header().chunk_owner[3].store(1, Ordering::Relaxed);
         control.record(3, 0).state.store(RECORD_IN_CQ, Ordering::Relaxed);
         control.header().shared.store(1, Ordering::Relaxed);
@@ -548,7 +556,7 @@ mod tests {
         post.advance(2, 0);
         assert_eq!((post.cq_tail(), post.cq_total()), (2, ROUND + 2));
         assert_eq!((post.total_at(u32::MAX), post.total_at(3)), (ROUND - 1, ROUND + 3));
-        // Who advanced it has died between the two stores.
+        // The process that advanced it died between the two stores.
         control.header().position.store(9, Ordering::Relaxed);
         assert_eq!(post.cq_total(), ROUND + 9);
         post.advance(1 << 31, 0);

@@ -1,4 +1,4 @@
-//! Who waits for a ring's completions: the words that a post and a wait agree by, in memory shared over fork.
+//! The waiters for a ring's completions: the words by which posts and waits synchronise, in memory shared over fork.
 //!
 //! | word | who writes | when |
 //! |---|---|---|
@@ -6,35 +6,37 @@
 //! | `target`, `sequence` | the holder of the post lock | |
 //! | `timeouts` | the holder of the post lock | a TIMEOUT's CQE was posted |
 //!
-//! No wake is lost: a waiter looks at the CQ's tail and registers under the post lock, and sleeps only while `sequence` is
-//! what it was then; whoever posts stores the tail and changes `sequence` under the same lock, if anybody is registered,
-//! and wakes after it. So orderings are Relaxed: the lock, and futex(2)'s own comparison, order them.
+//! No wake is lost. A waiter reads the CQ's tail and registers, both under the post lock. It sleeps only while
+//! `sequence` keeps the value that it had then. A post stores the tail under the same lock and, if a waiter is
+//! registered, changes `sequence`; it wakes after that. So orderings are Relaxed: the lock, and futex(2)'s own
+//! comparison, order them.
 //!
-//! Positions are CQ tails counted without end ([`crate::shared::control::PostLock::cq_total`]): a target may stay for as long as
-//! somebody waits, and the 32 bits of a tail in ring memory come round.
-//! The file makes no system call: `tests/loom.rs` model-checks it as it stands.
+//! Positions are CQ tails counted in 64 bits ([`crate::shared::control::PostLock::cq_total`]). A target may stay as
+//! long as a thread waits, and the 32 bits of a tail in ring memory wrap around.
+//!
+//! The file makes no system call: `tests/loom.rs` model-checks it unchanged.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The words. Zeroes are nobody.
+/// The waiters' words. All zeroes mean no waiter.
 #[repr(C)]
 #[derive(Default)]
 pub struct Waiters {
-    /// Threads asleep, or about to be.
+    /// Number of threads asleep, or about to be.
     pub waiting: AtomicU32,
-    /// Those of them that sleep on the futex word `sequence`, not in an epoll wait.
+    /// Number of those that sleep on the futex word `sequence`, not in an epoll wait.
     pub in_futex: AtomicU32,
-    /// Futex word: changes when the waiters should look again.
+    /// Futex word: changes when the waiters must check again.
     pub sequence: AtomicU32,
     /// The lowest CQ tail that one of them waits for.
     target: AtomicU64,
-    /// TIMEOUT completions so far; a change ends every wait, as in the kernel.
+    /// Number of TIMEOUT completions so far; a change ends every wait, as in the kernel.
     pub timeouts: AtomicU32,
 }
 
 impl Waiters {
-    /// A thread is about to wait for CQ tail `target`, which is not reached; answers the value of `sequence` to sleep on.
-    /// Being registered under the post lock means that every later post sees it.
+    /// Registers a thread that is about to wait for CQ tail `target`, which is not reached; returns the value of
+    /// `sequence` to sleep on. The thread registers under the post lock, so every later post sees it.
     pub fn register(&self, target: u64, by_futex: bool) -> u32 {
         self.in_futex.fetch_add(by_futex.into(), Ordering::Relaxed);
         let others = self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -44,14 +46,14 @@ impl Waiters {
         self.sequence.load(Ordering::Relaxed)
     }
 
-    /// So many waiters are awake again, or dead; of these, so many slept on the futex word.
+    /// Removes waiters that are awake again, or dead: `waiting` in all, of which `in_futex` slept on the futex word.
     pub fn leave(&self, waiting: u32, in_futex: u32) {
         self.in_futex.fetch_sub(in_futex, Ordering::Relaxed);
         self.waiting.fetch_sub(waiting, Ordering::Relaxed);
     }
 
-    /// Whether somebody wants to know that the tail is now `tail()`, and that so many TIMEOUTs completed; if so `sequence` has
-    /// been changed, and the caller wakes after unlocking.
+    /// True if a waiter must be woken, because the tail is now `tail()` or `timeouts` TIMEOUTs completed. Then
+    /// `sequence` has been changed, and the caller wakes the waiters after unlocking.
     #[inline]
     pub fn are_told(&self, tail: impl FnOnce() -> u64, timeouts: u32) -> bool {
         if self.waiting.load(Ordering::Relaxed) == 0 {
@@ -64,12 +66,13 @@ impl Waiters {
         told
     }
 
-    /// Whether nobody waits for more than CQ tail `tail`, at which whoever sleeps until its messages are all there wakes.
+    /// True if no waiter waits for more than CQ tail `tail`. Threads that sleep until their messages have all arrived
+    /// wake then.
     pub fn are_satisfied_by(&self, tail: u64) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0 || tail >= self.target.load(Ordering::Relaxed)
     }
 
-    /// Keeps whoever is about to sleep on `sequence` from it.
+    /// Prevents threads that are about to sleep on `sequence` from doing so.
     pub fn bump(&self) {
         self.sequence.fetch_add(1, Ordering::Relaxed);
     }
@@ -88,7 +91,7 @@ mod tests {
             waiters.register(start + HALF + 5, true);
             waiters.leave(1, 1);
             assert!(!waiters.are_satisfied_by(start + 9));
-            // The target is the lower one still, so this is far behind it.
+            // The target is still the lower one, so this is far past it.
             assert!(waiters.are_told(|| start + HALF + 14, 0) && waiters.are_satisfied_by(start + HALF + 14));
             assert!(waiters.are_told(|| start + 3 * HALF, 0));
         }

@@ -1,8 +1,9 @@
-//! Threads of ours do not count: when the program's last thread leaves, the process ends, as it would without us.
+//! Threads of ours do not count: when the program's last thread leaves, the process ends, as it would without them.
 //!
-//! Natively the workers of io_uring are the kernel's. pthread_exit(3) by the last thread, or its return, calls exit(0), and
-//! exit(2) by it ends the process with its status. glibc counts the threads that it started, in a variable that it shares
-//! with its debugging library: ours are taken out of it. exit(2) by libc's `syscall()` is told to [`exiting`].
+//! Natively, the workers of io_uring belong to the kernel. If the last thread calls pthread_exit(3) or returns, libc
+//! calls exit(0). If it calls exit(2), the process ends with that status. glibc counts the threads that it started,
+//! in a variable that it shares with its debugging library: ours are subtracted. A call of exit(2) by libc's
+//! `syscall()` is reported to [`exiting`].
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{self, calls, is_filtered, syscall, Os, Sys};
@@ -10,21 +11,22 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use rustix::fs::{Mode, OFlags};
 
-/// Threads of ours that run: never more than there are. Relaxed, as all here: counts, which order nothing.
+/// Number of threads of ours that run; never too high. Relaxed, as all here: counts, which order nothing.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
-/// Threads of ours that were made, or are about to be, and have not run yet: they have their maker's name.
+/// Number of threads of ours that were made, or are about to be, and do not run yet: they still have their maker's
+/// name.
 static STARTING: AtomicU32 = AtomicU32::new(0);
-/// Where glibc's count is, or one of these.
+/// Address of glibc's count, or one of these.
 static LIBC_COUNT: AtomicUsize = AtomicUsize::new(UNKNOWN);
 const UNKNOWN: usize = 0;
 const MISSING: usize = 1;
-/// The process's first thread has left by exit(2), seen, and before others: libc counts it still.
+/// The process's first thread has left by an exit(2) that we saw, before others: libc still counts it.
 static LEADER_EXITED: AtomicBool = AtomicBool::new(false);
-/// What is more cannot be a count of threads: /proc/sys/kernel/threads-max is lower.
+/// More threads than /proc/sys/kernel/threads-max allows: such a number cannot be a count of threads.
 const MOST_THREADS: u32 = 1 << 24;
 
-/// Before the process's first thread of ours: finds glibc's count. In another libc, or one that keeps it elsewhere, threads
-/// of ours count.
+/// Finds glibc's count, before the process's first thread of ours. In another libc, or one that keeps it elsewhere,
+/// threads of ours count.
 pub fn prepare() {
     if LIBC_COUNT.load(Ordering::Relaxed) != UNKNOWN {
         return;
@@ -48,42 +50,43 @@ fn libc_count() -> Option<&'static AtomicU32> {
     }
 }
 
-/// Whether libc knows of several threads of the program's. No before [`prepare`], and where libc does not tell.
+/// True if libc counts several threads of the program's. False before [`prepare`], and if libc does not tell.
 pub fn program_has_several() -> bool {
     libc_count().is_some_and(|count| count.load(Ordering::Relaxed) > 1)
 }
 
-/// For a thread of ours: whether the program has others than the one that the process began with, which may have left.
+/// For a thread of ours: true if the program has threads besides the first one of the process, which may have left.
 pub fn is_one_of_several() -> bool {
     threads().map_or_else(program_has_several, |threads| threads != RUNNING.load(Ordering::Relaxed) + 1)
 }
 
-/// A thread of ours is about to be started.
+/// Counts a thread of ours that is about to be started.
 pub fn starts() {
     STARTING.fetch_add(1, Ordering::Relaxed);
 }
 
-/// It could not be.
+/// Takes that count back: the thread could not be started.
 pub fn failed() {
     STARTING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// A thread of ours was started.
+/// Subtracts a thread of ours that was started from libc's count.
 pub fn started() {
-    // From a thread of ours, and the program's last one has left meanwhile: it took that one for one of the program's.
+    // Possible if a thread of ours made it, and the program's last thread left meanwhile: libc took our thread for
+    // one of the program's.
     if libc_count().is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1) {
-        // SAFETY: what the program's last thread would have called.
+        // SAFETY: the program's last thread would have called the same.
         unsafe { libc::exit(0) };
     }
 }
 
-/// The calling thread is one of ours, and runs.
+/// Counts the calling thread, which is one of ours, as running.
 pub fn began() {
     RUNNING.fetch_add(1, Ordering::Relaxed);
     STARTING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// The calling thread of ours is about to end.
+/// Counts that the calling thread of ours is about to end.
 pub fn ends() {
     if RUNNING.load(Ordering::Relaxed) == 1 && threads() == Some(2) && leader_has_left() {
         // The program's last thread has left unseen, by exit(2).
@@ -92,20 +95,20 @@ pub fn ends() {
         }
     }
     RUNNING.fetch_sub(1, Ordering::Relaxed);
-    // libc takes it for one of those that it counted.
+    // libc believes that this is one of those that it counted.
     if let Some(count) = libc_count() {
         count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// In a forked child, which has no thread of ours.
+/// In a forked child, which has no thread of ours: resets the counts.
 pub fn reset_after_fork() {
     RUNNING.store(0, Ordering::Relaxed);
     STARTING.store(0, Ordering::Relaxed);
     LEADER_EXITED.store(false, Ordering::Relaxed);
 }
 
-/// A thread of the program's is about to call exit(2): does not come back where it is the last one.
+/// Called before a thread of the program's calls exit(2). Does not return if it is the last one.
 pub fn exiting(status: i32) {
     let ours = RUNNING.load(Ordering::Relaxed);
     if ours == 0 {
@@ -125,19 +128,19 @@ pub fn exiting(status: i32) {
     }
 }
 
-/// Where there is no /proc: whether libc knows of one thread of the program's that has not left. It counts those that have left
-/// by exit(2), too.
+/// Without /proc: true if libc counts one thread of the program's that has not left. libc also counts those that left
+/// by exit(2).
 fn libc_counts_one() -> bool {
     let exited = u32::from(LEADER_EXITED.load(Ordering::Relaxed));
     libc_count().is_some_and(|count| count.load(Ordering::Relaxed) == 1 + exited)
 }
 
-/// Whether there are threads of ours.
+/// True if there are threads of ours.
 pub fn are_there() -> bool {
     RUNNING.load(Ordering::Relaxed) + STARTING.load(Ordering::Relaxed) != 0
 }
 
-/// Whether the calling thread is the only one of the program's. False if it cannot be determined.
+/// True if the calling thread is the only one of the program's. False if it cannot be determined.
 pub fn is_only_one_of_program() -> bool {
     loop {
         let starting = STARTING.load(Ordering::Relaxed);
@@ -151,8 +154,8 @@ pub fn is_only_one_of_program() -> bool {
     }
 }
 
-/// A thread of the program's, for a signal that the kernel has given to the calling one of ours: the one that the kernel
-/// prefers, if it is there.
+/// Returns a thread of the program's, to pass on a signal that the kernel delivered to the calling thread of ours. It
+/// is the thread that the kernel prefers, if that still exists.
 pub fn one_of_program() -> Option<u32> {
     if !leader_has_left() {
         return Some(Sys::process_id());
@@ -162,7 +165,8 @@ pub fn one_of_program() -> Option<u32> {
     other
 }
 
-/// Names other threads of the process that are not called as ours are. Those that end have their names to the last.
+/// Calls `see` with the other threads of the process that have none of our names. Our threads keep their names until
+/// they end.
 fn others_without_our_names(mut see: impl FnMut(u32)) -> Option<()> {
     let (me, flags) = (Sys::thread_id(), OFlags::RDONLY | OFlags::CLOEXEC);
     let open = |path: &CStr| calls::open(path, flags, Mode::empty()).map(crate::os::for_now);
@@ -187,23 +191,23 @@ fn end_process(status: i32) {
     syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);
 }
 
-/// How many threads the process has, with a leader that has left before others. The folder of them has a link for each, and
-/// two more: asking takes no descriptor, whose number the program might expect.
+/// Returns the number of threads of the process, including a leader that has left before others. The folder of
+/// threads has a link for each, and two more. This takes no descriptor, whose number the program might expect.
 #[allow(clippy::useless_conversion)] // a u64 on x86-64, a u32 on aarch64
 pub(super) fn threads() -> Option<u32> {
     let links = calls::stat(c"/proc/self/task").ok()?.st_nlink;
     u32::try_from(links).ok()?.checked_sub(2)
 }
 
-/// Whether the process has no thread but the calling one. No where it cannot be told: where there is no /proc, the kernel still
-/// lets a process with one thread, and no other, part from its threads. A filter may kill for that call.
+/// True if the process has only the calling thread; false if that is unknown. Without /proc: the kernel lets only a
+/// process with one thread unshare its threads. A filter may kill for that call.
 pub fn is_alone() -> bool {
     let parts = || !is_filtered() && syscall(libc::SYS_unshare, [libc::CLONE_THREAD as usize, 0, 0, 0, 0, 0]) == 0;
     threads().map_or_else(parts, |threads| threads == 1)
 }
 
-/// Whether the thread that the process began with has left: it has no working directory then, and, where there is no /proc, no
-/// memory that could be read.
+/// True if the process's first thread has left. It then has no working directory; without /proc, it has no memory
+/// that could be read.
 pub fn leader_has_left() -> bool {
     let mut target = [0u8; 1];
     let (path, room) = (c"/proc/self/cwd".as_ptr() as usize, target.as_mut_ptr() as usize);
@@ -212,8 +216,8 @@ pub fn leader_has_left() -> bool {
         && (threads().is_some() || os::kernel_copies() && os::has_memory(Sys::process_id()) == Some(false))
 }
 
-/// What the leader left with, by exit(2). proc_pid_stat(5): the last field, as wait(2) tells it. No thread of the program's is
-/// left that could miss a number.
+/// Returns the leader's exit status, if it left by exit(2): the last field of proc_pid_stat(5), in the format of
+/// wait(2). No thread of the program's is left that could miss the number of the descriptor.
 fn status_of_leader() -> Option<i32> {
     let line = calls::read_text("/proc/self/stat").ok()?;
     let status: i32 = line.rsplit(' ').next()?.trim().parse().ok()?;

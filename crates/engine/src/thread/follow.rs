@@ -1,13 +1,14 @@
-//! Threads of ours take on a change of identity that a thread of the program's has made.
+//! Threads of ours follow a change of identity that a thread of the program's has made.
 //!
-//! libc's setuid(3) and its like change the identity of every thread that it knows. In a guest that is the guest's libc, which
-//! knows no thread of ours: each call of that kind is told to [`follow`], which has them make the same one. Whoever stayed behind
-//! would be a way back to rights that the program gave up. Nothing of this happens where [`begin`] was not called.
+//! libc's setuid(3) and its like change the identity of every thread that libc knows. In a guest, that is the guest's
+//! libc, which knows no thread of ours. So each such call is reported to [`follow`], which makes our threads repeat
+//! it. A thread that did not would be a way back to privileges that the program gave up. None of this happens unless
+//! [`begin`] was called.
 //!
 //! | what | who |
 //! |---|---|
-//! | the list | under `LIST`'s lock; who makes a thread links it, and it takes itself out when it ends |
-//! | `CALLS` | written under the lock; read by the threads, from their signal handlers, too, which take no lock |
+//! | the list | under `LIST`'s lock; the maker of a thread links it, and the thread unlinks itself when it ends |
+//! | `CALLS` | written under the lock; read by the threads without it, also from their signal handlers |
 //! | `Follower::made` | its thread, and the handlers that interrupt it |
 
 use crate::lock::Lock;
@@ -17,21 +18,23 @@ use core::cell::Cell;
 use core::ptr::{null_mut, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// How many of the last calls are kept for threads that were about to begin. A thread is born within one or two.
+/// Number of recent calls that are kept for threads that are about to begin. A thread starts within the time of one
+/// or two.
 const KEPT: usize = 32;
-/// A thread in an uninterruptible sleep makes the call before it does anything else; nobody waits longer for it.
+/// A thread in an uninterruptible sleep makes the call before it does anything else; it is waited for no longer than
+/// this.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// How often a thread is asked again.
+/// Interval after which a thread is asked again.
 const AGAIN_NS: u64 = 100_000_000;
 
 /// A call that changes the caller's identity.
 struct Call {
     number: AtomicI64,
     args: [AtomicUsize; 3],
-    /// What the pointers among the arguments lead to, this many words.
+    /// The memory that the pointer arguments point to, this many words.
     memory: AtomicPtr<u32>,
     words: AtomicUsize,
-    /// Members of credentials pools make it, too: it was the whole process's.
+    /// Set if the call was the whole process's: members of credentials pools make it, too.
     of_process: AtomicBool,
 }
 
@@ -44,27 +47,29 @@ static CALLS: [Call; KEPT] = [const {
         of_process: AtomicBool::new(false),
     }
 }; KEPT];
-/// How many were told so far. The Release in [`follow`] pairs with the Acquire in [`catch_up`].
+/// Number of calls reported so far. The Release in [`follow`] pairs with the Acquire in [`catch_up`].
 static TOLD: AtomicU32 = AtomicU32::new(0);
 /// Futex word: changes when a thread has made a call.
 static MADE: AtomicU32 = AtomicU32::new(0);
 /// Threads of ours follow in this process.
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
-/// What a thread of ours has of this, from before its birth on: nobody is to find it with an identity that has been given up.
+/// The record of a thread of ours. It exists before the thread does, so no thread is ever found with privileges that
+/// were given up.
 struct Follower {
     next: Cell<*mut Follower>,
-    /// 0 until it has begun.
+    /// The thread's id; 0 until it has begun.
     thread: AtomicU32,
     is_member: bool,
-    /// How many calls it has made. The Release in [`catch_up`] pairs with the Acquire in [`all_made`].
+    /// Number of calls it has made. The Release in [`catch_up`] pairs with the Acquire in [`all_made`].
     made: AtomicU32,
 }
 
 /// The follower of a thread that is to begin, in the list until this is dropped.
 pub(super) struct Birth(NonNull<Follower>);
 
-// SAFETY: it goes from the maker to the new thread, and what it leads to is changed under the lock, or atomic.
+// SAFETY: it passes from the maker to the new thread; the follower it points to is changed under the lock, or
+// atomically.
 unsafe impl Send for Birth {}
 
 /// The first of the threads of ours.
@@ -76,19 +81,19 @@ unsafe impl Send for List {}
 static LIST: Lock<List> = Lock::new(List(null_mut()));
 
 thread_local! {
-    /// The calling thread's own, if it is one of ours.
+    /// The calling thread's own follower, if it is one of ours.
     static MINE: Cell<*const Follower> = const { Cell::new(core::ptr::null()) };
-    /// That of the thread that the calling one is making just now.
+    /// The follower of the thread that the calling one is just making.
     static MAKING: Cell<*const Follower> = const { Cell::new(core::ptr::null()) };
 }
 
-/// From now on threads of ours follow: before the first of them.
+/// Makes threads of ours follow, from now on. Called before the first of them.
 pub fn begin() {
     FOLLOWS.store(true, Ordering::Relaxed); // no thread of ours is there that could miss it
 }
 
-/// For a thread that the calling one is about to make: it inherits the identity that its maker has by then, so that it may
-/// miss what is told from here on.
+/// Makes the follower of a thread that the calling one is about to make. The new thread inherits its maker's identity
+/// of that moment, so it may miss calls reported from here on.
 pub(super) fn prepare(is_member: bool) -> Option<Birth> {
     if !FOLLOWS.load(Ordering::Relaxed) {
         return None;
@@ -97,9 +102,10 @@ pub(super) fn prepare(is_member: bool) -> Option<Birth> {
     let follower = Box::new(Follower { next, thread, is_member, made });
     let follower = NonNull::from(Box::leak(follower));
     if let Some(mut list) = LIST.lock() {
-        // SAFETY: it was made above, and nobody else has it yet.
+        // SAFETY: it was made above, and no other thread has it yet.
         let it = unsafe { follower.as_ref() };
-        // What the maker itself has still to make, if it is one of ours, so has the new thread. Told is under the lock.
+        // The new thread must also make the calls that its maker, if it is one of ours, has still to make. `TOLD`
+        // changes under the lock.
         // SAFETY: a thread's own follower is there until the thread has forgotten it.
         let makers = unsafe { MINE.get().as_ref() }.map(|maker| maker.made.load(Ordering::Relaxed));
         it.made.store(makers.unwrap_or_else(|| TOLD.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -110,22 +116,22 @@ pub(super) fn prepare(is_member: bool) -> Option<Birth> {
     Some(Birth(follower))
 }
 
-/// The thread is made, or could not be.
+/// Ends [`prepare`]: the thread is made, or could not be.
 pub(super) fn prepared() {
     MAKING.set(core::ptr::null());
 }
 
-/// The calling thread is one of ours, and has just begun: makes what it has missed.
+/// Makes the calls that the calling thread, one of ours that has just begun, has missed.
 pub(super) fn join(birth: Option<Birth>) {
     let Some(birth) = birth else { return };
-    // SAFETY: it is there until the birth is dropped.
+    // SAFETY: the follower lives until the birth is dropped.
     unsafe { birth.0.as_ref() }.thread.store(Sys::thread_id(), Ordering::Relaxed);
     MINE.set(birth.0.as_ptr());
-    core::mem::forget(birth); // `leave` has it again
+    core::mem::forget(birth); // `leave` takes it back
     catch_up();
 }
 
-/// The calling thread, one of ours, is about to end.
+/// Removes the calling thread, one of ours, which is about to end.
 pub(super) fn leave() {
     let mine = MINE.replace(core::ptr::null()).cast_mut();
     drop(NonNull::new(mine).map(Birth));
@@ -135,7 +141,7 @@ impl Drop for Birth {
     fn drop(&mut self) {
         let Some(mut list) = LIST.lock() else { return };
         let mine = self.0.as_ptr();
-        // SAFETY: it is there until the end of this.
+        // SAFETY: the follower lives until the end of this function.
         let next = unsafe { self.0.as_ref() }.next.get();
         if list.0 == mine {
             list.0 = next;
@@ -143,7 +149,7 @@ impl Drop for Birth {
             before.next.set(next);
         }
         drop(list);
-        // SAFETY: `prepare` made it of a box, and nobody can reach it any more.
+        // SAFETY: `prepare` made it from a box, and no thread can reach it any more.
         drop(unsafe { Box::from_raw(mine) });
         MADE.fetch_add(1, Ordering::Relaxed);
         Sys::futex_wake(&MADE, i32::MAX as u32);
@@ -154,7 +160,7 @@ impl List {
     fn iter(&self) -> impl Iterator<Item = &Follower> {
         let mut next = self.0;
         core::iter::from_fn(move || {
-            // SAFETY: what is linked lives, and the borrow of the list keeps the lock.
+            // SAFETY: linked followers live, and the borrow of the list keeps the lock.
             let follower = unsafe { next.as_ref() }?;
             next = follower.next.get();
             Some(follower)
@@ -162,7 +168,7 @@ impl List {
     }
 }
 
-/// The calls that threads of ours make, too, with how many arguments each has: those that change what the thread may do.
+/// The calls that threads of ours make, too, with their number of arguments: those that change a thread's privileges.
 const CALLS_TO_MAKE: [(i64, usize); 10] = [
     (libc::SYS_setuid, 1),
     (libc::SYS_setgid, 1),
@@ -176,20 +182,20 @@ const CALLS_TO_MAKE: [(i64, usize); 10] = [
     (libc::SYS_capset, 2),
 ];
 
-/// The arguments of call `number`, without what lies in the registers of others; None if it is none that is to be followed.
+/// Returns the arguments of call `number`, with 0 for unused registers; `None` if the call is not followed.
 pub fn arguments(number: i64, args: [usize; 6]) -> Option<[usize; 3]> {
     let (_, count) = CALLS_TO_MAKE.iter().find(|(call, _)| *call == number)?;
     Some([0, 1, 2].map(|index| if index < *count { args[index] } else { 0 }))
 }
 
-/// The calling thread, one of the program's, has made this call with success: comes back once every thread of ours has made it.
-/// `of_process`: all threads of the program's have made it, so members of credentials pools follow as well. False when one
-/// has not answered in time, which makes it before it does anything else.
+/// Makes every thread of ours repeat a call that the calling thread, one of the program's, has made with success;
+/// returns when all have. `of_process`: all threads of the program's have made it, so members of credentials pools
+/// follow as well. False if a thread has not done so in time; it makes the call before it does anything else.
 pub fn follow(copy: Copy, of_process: bool) -> bool {
     let Some(list) = LIST.lock() else { return false };
     let told = TOLD.load(Ordering::Relaxed);
     let call = &CALLS[told as usize % KEPT];
-    // Kept where a thread that sleeps for good, 32 calls behind, is about to read it.
+    // Not freed if a thread that sleeps forever, 32 calls late, is about to read it.
     let is_behind = |follower: &Follower| told.wrapping_sub(follower.made.load(Ordering::Acquire)) >= KEPT as u32;
     let is_read = list.iter().any(is_behind);
     let Copy { number, args, words } = copy;
@@ -197,7 +203,7 @@ pub fn follow(copy: Copy, of_process: bool) -> bool {
     let (words, memory) = (memory.len(), memory.as_mut_ptr());
     let (words, memory) = (call.words.swap(words, Ordering::Relaxed), call.memory.swap(memory, Ordering::Relaxed));
     if words != 0 && !is_read {
-        // SAFETY: a slice of this many words, which was leaked here and nobody reads any more.
+        // SAFETY: a slice of this many words, which was leaked here and is not read any more.
         drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(memory, words)) });
     }
     call.number.store(number, Ordering::Relaxed);
@@ -210,15 +216,15 @@ pub fn follow(copy: Copy, of_process: bool) -> bool {
     all_made(told.wrapping_add(1))
 }
 
-/// struct __user_cap_header_struct, and two of __user_cap_data_struct, in words. Source: capset(2).
+/// Words of struct __user_cap_header_struct, and of two __user_cap_data_struct. Source: capset(2).
 const CAP_HEADER: usize = 2;
 const CAP_DATA: usize = 6;
-/// _LINUX_CAPABILITY_VERSION_1, with one of the latter, 2 and 3.
+/// _LINUX_CAPABILITY_VERSION_1, with one data struct, 2 and 3.
 const CAP_VERSIONS: [(u32, usize); 3] = [(0x1998_0330, 3), (0x2007_1026, 6), (0x2008_0522, 6)];
 /// NGROUPS_MAX in the kernel.
 const GROUPS_MAX: usize = 65_536;
 
-/// Such a call, with what its pointers lead to as it was when it was copied: the program may change it meanwhile.
+/// A call with a copy of its pointers' memory: the program may change that memory meanwhile.
 pub struct Copy {
     number: i64,
     args: [usize; 3],
@@ -229,7 +235,8 @@ impl Copy {
     /// Copies call `number` with these [`arguments`].
     ///
     /// # Errors
-    /// `ENOMEM`; or the kernel will refuse the call, but before that may have another reason to.
+    /// `ENOMEM`; or another error, if the kernel would refuse the call. The kernel might give a different error,
+    /// which it checks first.
     pub fn of(number: i64, args: [usize; 3]) -> Result<Copy, Errno> {
         let count = match number {
             libc::SYS_setgroups if args[0] > GROUPS_MAX => return Err(Errno::INVAL),
@@ -257,14 +264,14 @@ impl Copy {
         Ok(Copy { number, args, words })
     }
 
-    /// The arguments with which the calling thread makes it.
+    /// Returns the arguments with which the calling thread makes it.
     pub fn own(&self) -> [usize; 6] {
         let [first, second, third] = pointing(self.number, self.args, self.words.as_ptr() as usize);
         [first, second, third, 0, 0, 0]
     }
 }
 
-/// The arguments of a call whose words are at this address.
+/// Returns the arguments of a call whose words are at this address.
 fn pointing(number: i64, args: [usize; 3], words: usize) -> [usize; 3] {
     match number {
         libc::SYS_setgroups => [args[0], words, 0],
@@ -273,7 +280,8 @@ fn pointing(number: i64, args: [usize; 3], words: usize) -> [usize; 3] {
     }
 }
 
-/// Waits until all have made `told` calls, and asks those that have not. A thread that ends is out of the list.
+/// Waits until all threads have made `told` calls, and nudges those that have not. A thread that ends leaves the
+/// list.
 fn all_made(told: u32) -> bool {
     let (begun, making) = (Sys::clock_ns(libc::CLOCK_MONOTONIC), MAKING.get());
     let mut asked = None;
@@ -283,11 +291,11 @@ fn all_made(told: u32) -> bool {
         let ask = asked.is_none_or(|then| now - then >= AGAIN_NS);
         let mut late = false;
         let Some(list) = LIST.lock() else { return false };
-        // Acquire pairs with the Release in `catch_up`. Another call may have been told since.
+        // Acquire pairs with the Release in `catch_up`. Another call may have been reported since.
         let is_late = |it: &&Follower| (told.wrapping_sub(it.made.load(Ordering::Acquire)) as i32) > 0;
         for follower in list.iter().filter(is_late) {
             match follower.thread.load(Ordering::Relaxed) {
-                // A handler interrupted this very thread while it makes that one.
+                // A handler interrupted this very thread while it makes that thread.
                 0 if core::ptr::eq(follower, making) => continue,
                 0 => {}
                 thread if ask => os::nudge(thread),
@@ -306,10 +314,10 @@ fn all_made(told: u32) -> bool {
     }
 }
 
-/// Makes the calls that the calling thread has not made yet, if it is one of ours. Async-signal-safe: it was asked by
+/// Makes the calls that the calling thread has not made yet, if it is one of ours. Async-signal-safe: also called on
 /// [`os::nudge`].
 pub fn catch_up() {
-    // SAFETY: a thread's own follower is there until the thread has forgotten it.
+    // SAFETY: a thread's own follower lives until the thread has forgotten it.
     let Some(mine) = (unsafe { MINE.try_with(Cell::get).unwrap_or(core::ptr::null()).as_ref() }) else { return };
     loop {
         let (made, told) = (mine.made.load(Ordering::Relaxed), TOLD.load(Ordering::Acquire));
@@ -323,8 +331,9 @@ pub fn catch_up() {
     Sys::futex_wake(&MADE, i32::MAX as u32);
 }
 
-/// An error is no matter: who cannot make it has fewer rights already. But capset(2) gives up nothing where it asks for one
-/// right that the thread lacks.
+/// Makes a call. An error does not matter: a thread that may not make the call already has fewer privileges. But
+/// capset(2) fails as a whole if it asks for one right that the thread lacks; so it is repeated with the rights that
+/// the thread has.
 fn make(call: &Call, is_member: bool) {
     if is_member && !call.of_process.load(Ordering::Relaxed) {
         return; // it is there to keep the identity of a request's submission
@@ -346,12 +355,12 @@ fn make(call: &Call, is_member: bool) {
     }
 }
 
-/// In a forked child there is no thread of ours.
+/// In a forked child, which has no thread of ours: empties the list.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
 pub(super) unsafe fn reset_after_fork() {
-    // SAFETY: the contract; what was linked stays as it is, unreachable.
+    // SAFETY: the contract; linked followers stay allocated, unreachable.
     unsafe { LIST.reset() };
     if let Some(mut list) = LIST.lock() {
         list.0 = null_mut();

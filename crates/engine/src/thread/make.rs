@@ -1,8 +1,9 @@
 //! Making threads of ours.
 //!
-//! By libc's own pthread_create(3), since libc has to know them: its setuid(3) changes all threads that it knows, and whoever
-//! stayed behind would be a way back to rights that the program gave up. It calls the program's malloc(3), though, which a handler
-//! of the program's may have interrupted. So in a handler the maker does it (`thread/maker.rs`), or, where there is none, nobody.
+//! They are made by libc's own pthread_create(3), so that libc knows them: its setuid(3) changes every thread that it
+//! knows. A thread that it missed would be a way back to privileges that the program gave up. But pthread_create(3)
+//! calls the program's malloc(3), which a handler of the program's may have interrupted. So in a handler the maker
+//! makes the thread (`thread/maker.rs`); without a maker, none is made.
 
 use super::{change_mask, count, follow, maker, name, open_signals, place, symbol, tables, IS_OURS, NAMES};
 use crate::os::{handlers, Os, Sys};
@@ -11,11 +12,11 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 const STACK_BYTES: usize = 256 * 1024;
 
-/// What a new thread of ours runs.
+/// The function that a new thread of ours runs.
 pub(super) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// Starts a detached thread that serves the whole process. False when the system refuses one, or in a handler of the program's
-/// where there is no maker: the caller has a way without.
+/// Starts a detached thread that serves the whole process. False if the system refuses it, or in a handler of the
+/// program's without a maker: the caller can do without.
 pub fn spawn(entry: Entry, argument: *mut c_void) -> bool {
     if !handlers::is_running() {
         return spawn_needed(entry, argument);
@@ -23,37 +24,38 @@ pub fn spawn(entry: Entry, argument: *mut c_void) -> bool {
     maker::ask(entry, argument).unwrap_or(false)
 }
 
-/// The same for a caller that has no way without.
+/// Starts such a thread for a caller that cannot do without it.
 pub fn spawn_needed(entry: Entry, argument: *mut c_void) -> bool {
     maker::stand_by_if_unfiltered();
     maker::ask(entry, argument).unwrap_or_else(|| make(entry, argument, Like::Process))
 }
 
-/// Starts a detached thread that is scheduled as the calling one is; false when the system refuses one.
+/// Starts a detached thread that is scheduled as the calling one; false if the system refuses it.
 pub fn spawn_like_caller(entry: Entry, argument: *mut c_void) -> bool {
     make(entry, argument, Like::Caller)
 }
 
-/// Starts a detached thread that is there to keep the identity of the calling one ([`follow`]). False when the system refuses
-/// one, or in a handler of the program's.
+/// Starts a detached thread that keeps the identity of the calling one ([`follow`]). False if the system refuses it,
+/// or in a handler of the program's.
 pub fn spawn_member(entry: Entry, argument: *mut c_void) -> bool {
     !handlers::is_running() && make(entry, argument, Like::Identity)
 }
 
-/// What a new thread has of the one that makes it.
+/// The properties that a new thread takes from its maker.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Like {
-    /// It serves the process, and is scheduled as that.
+    /// It serves the process, and is scheduled as the process.
     Process,
     Caller,
     Identity,
 }
 
-/// libc's own pthread_create(3), once it was looked for: 0 before. Relaxed: a function says nothing of other memory.
+/// Address of libc's own pthread_create(3); 0 before the search. Relaxed: a function pointer publishes no other
+/// memory.
 static CREATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds what is needed of libc before the process's first thread of ours: better when the process begins, since the loader may be
-/// locked later on, in a forked child for good.
+/// Finds the needed parts of libc, before the process's first thread of ours. This is best done when the process
+/// begins, since the loader may be locked later, in a forked child forever.
 pub fn prepare() {
     if CREATE.load(Ordering::Relaxed) == 0 {
         count::prepare();
@@ -69,11 +71,11 @@ type Create = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// Makes a thread in the calling one.
+/// Makes a thread, in the calling one.
 pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
     prepare();
-    // A child of _Fork(3) or clone(2), of which libc knows nothing: of the parent's threads, which it counts still, one may have had
-    // malloc's lock, that nobody gives back here.
+    // In a child of _Fork(3) or clone(2), libc still counts the parent's threads. One of them may have held malloc's
+    // lock, which is never released here.
     if count::program_has_several() && count::is_alone() {
         return false;
     }
@@ -115,12 +117,12 @@ pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
     started
 }
 
-/// Whether the calling thread is scheduled as the process: its main thread, and the maker, which does as that.
+/// True if the calling thread is scheduled as the process: the main thread, and the maker, which schedules itself so.
 fn is_of_the_process() -> bool {
     super::id() == Sys::process_id() || maker::is_this_thread()
 }
 
-/// False where a simulated system refuses the next thread.
+/// False if a simulated system refuses the next thread.
 #[inline(always)]
 fn may_start() -> bool {
     #[cfg(feature = "simulated")]
@@ -129,25 +131,25 @@ fn may_start() -> bool {
     true
 }
 
-/// What a new thread is told.
+/// Arguments of a new thread.
 struct Start {
     entry: Entry,
     argument: *mut c_void,
-    /// The maker's.
+    /// The maker's table.
     table: u32,
     birth: Option<follow::Birth>,
-    /// It is to be scheduled as the process, and its maker is not.
+    /// The thread must be scheduled as the process, and its maker is not.
     settles: bool,
 }
 
 extern "C" fn begin(start: *mut c_void) -> *mut c_void {
-    // SAFETY: `make` gave this thread, and nobody else, the box.
+    // SAFETY: `make` gave the box to this thread only.
     let Start { entry, argument, table, birth, settles } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     #[cfg(feature = "simulated")]
     let _running = crate::os::simulated::Running::begin();
     IS_OURS.set(true);
     tables::set_mine(table);
-    name(NAMES[0]); // from now on it is told from the program's by its name
+    name(NAMES[0]); // from now on its name distinguishes it from the program's threads
     count::began();
     follow::join(birth);
     if settles {

@@ -1,15 +1,18 @@
-//! The maker: a thread of ours that makes those which serve the whole process, in a process with several threads.
+//! The maker: a thread of ours that makes the threads which serve the whole process, in a process with several
+//! threads.
 //!
-//! Whoever needs one first may have a seccomp filter of its own, a place and priority that the process has not, a scheduling class
-//! under which no thread can be made (SCHED_DEADLINE), or be in a handler that interrupted malloc(3). So the maker is made when
-//! such a process makes a ring. It makes the others while whoever asks waits, for a moment at most: where it cannot get on, since
-//! the asking thread has what it needs, that one does without.
+//! The thread that first needs one may be unsuitable to make it. It may have its own seccomp filter, other CPUs or
+//! priorities than the process, or a scheduling class under which no thread can be made (SCHED_DEADLINE). It may be
+//! in a handler that interrupted malloc(3). So the maker is made when such a process makes a ring.
+//!
+//! It makes the others while the asking thread waits, but only briefly. If the maker cannot proceed, since the asking
+//! thread holds something that it needs, the asking thread does without.
 //!
 //! | what | who |
 //! |---|---|
-//! | `QUEUE` | whoever asks, and the maker; a leaf lock |
-//! | `ASKED` | futex word of the maker; changes when something was queued, and when the last ring has ended |
-//! | `Asked::state` | a word for which whoever asks, the maker and the new thread compete |
+//! | `QUEUE` | asking threads, and the maker; a leaf lock |
+//! | `ASKED` | futex word of the maker; changes when a request was queued, and when the last ring has ended |
+//! | `Asked::state` | the asking thread, the maker and the new thread compete for this word |
 
 use super::make::{make, Entry, Like};
 use super::{count, is_needed, name, tables};
@@ -22,18 +25,19 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Who asks waits so long, in nanoseconds: a thread is made in a hundredth of it.
+/// The longest wait of an asking thread, in nanoseconds: a thread is made in a hundredth of it.
 const PATIENCE_NS: u64 = 50_000_000;
-/// How often the maker looks whether the process has several threads still, in nanoseconds.
+/// Interval at which the maker checks whether the process still has several threads, in nanoseconds.
 const PERIOD_NS: u64 = 2_000_000_000;
 /// The maker ends this long after the last ring, in nanoseconds.
 const LINGER_NS: u64 = 100_000_000;
 
-/// A thread that somebody waits for.
+/// A thread that has been asked for.
 struct Asked {
     entry: Entry,
     argument: usize,
-    /// One of the following. The Release of whoever changes it pairs with the Acquire of whoever looks.
+    /// One of the following. The Release of a thread that changes it pairs with the Acquire of a thread that reads
+    /// it.
     state: AtomicU32,
 }
 
@@ -43,37 +47,38 @@ const REFUSED: u32 = 2;
 const GIVEN_UP: u32 = 3;
 
 impl Asked {
-    /// Whether the state was the first one, and is the new one now.
+    /// Changes the state from `WAITS` to `state`; false if it was not `WAITS`.
     fn becomes(&self, state: u32) -> bool {
         self.state.compare_exchange(WAITS, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-/// Those that the maker has not seen.
+/// The requests that the maker has not seen yet.
 static QUEUE: Lock<VecDeque<Arc<Asked>>> = Lock::new(VecDeque::new());
-/// The maker has been made, or is about to be. Changes under the lock of `QUEUE`; without it, relaxed, a hint.
+/// The maker exists, or is about to be made. Changes under the lock of `QUEUE`; without it, relaxed, a hint.
 static EXISTS: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicU32 = AtomicU32::new(0);
-/// The maker's thread pointer, once it runs. Relaxed: it finds its own there, and no other thread does.
+/// The maker's thread pointer, once it runs. Relaxed: only the maker finds its own there.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 fn exists() -> bool {
     EXISTS.load(Ordering::Relaxed)
 }
 
-/// Whether the calling thread is the maker.
+/// True if the calling thread is the maker.
 pub(super) fn is_this_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == thread_pointer()
 }
 
-/// A ring was made: sees to it that a process with several threads has a maker.
+/// Called when a ring was made: makes sure that a process with several threads has a maker.
 pub fn stand_by() {
     if !exists() && count::program_has_several() && !handlers::is_running() && tables::mine() == tables::FIRST {
         start();
     }
 }
 
-/// The same for a thread that needs another one. With a filter it makes none that would stay.
+/// Makes such a maker for a thread that needs another one. A thread with a filter does not: the maker would inherit
+/// the filter.
 pub(super) fn stand_by_if_unfiltered() {
     if !exists() && count::program_has_several() && !is_filtered() {
         stand_by();
@@ -90,7 +95,8 @@ fn start() {
     }
 }
 
-/// Has the maker make a thread that serves the process: whether it did. `None` where there is no maker, or it does not get on.
+/// Asks the maker for a thread that serves the process; true if it made one. `None` if there is no maker, or it does
+/// not proceed.
 pub(super) fn ask(entry: Entry, argument: *mut c_void) -> Option<bool> {
     if !exists() || is_this_thread() || tables::mine() != tables::FIRST {
         return None;
@@ -144,7 +150,7 @@ extern "C" fn live(_: *mut c_void) -> *mut c_void {
 
 fn serve(asked: &Arc<Asked>) {
     if asked.state.load(Ordering::Acquire) != WAITS {
-        return; // nobody waits any more
+        return; // the asking thread has given up
     }
     let argument = Arc::into_raw(asked.clone());
     if !make(run, argument.cast_mut().cast(), Like::Process) {
@@ -165,14 +171,14 @@ extern "C" fn run(argument: *mut c_void) -> *mut c_void {
     (asked.entry)(asked.argument as *mut c_void)
 }
 
-/// The process's last ring has ended.
+/// Wakes the maker, since the process's last ring has ended.
 pub fn rings_are_gone() {
     if exists() {
         wake();
     }
 }
 
-/// In a forked child there is no maker.
+/// In a forked child, which has no maker: resets everything.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

@@ -1,14 +1,16 @@
-//! The signals that other threads of the process really block, as /proc/self/task tells.
+//! The signals that other threads of the process really block, according to /proc/self/task.
 
 use crate::os::calls;
 use crate::os::{self, Os, Sys};
 use rustix::fs::{Mode, OFlags};
 
-/// libc blocks everything for a moment where it starts a thread, forks or cancels: who blocks longer means it.
+/// libc blocks all signals for a moment when it starts a thread, forks or cancels. A thread that blocks for longer
+/// does so on purpose.
 const LOOKS: u32 = 20;
 const PAUSE_NS: u64 = 1_000_000;
 
-/// Whether another thread of this process blocks `signal`. Where /proc cannot be read, each other thread may.
+/// True if another thread of this process blocks `signal`. If /proc cannot be read: true if there may be other
+/// threads.
 pub fn another_blocks(signal: i32) -> bool {
     for look in 0..LOOKS {
         if look != 0 {
@@ -25,7 +27,7 @@ pub fn another_blocks(signal: i32) -> bool {
     true
 }
 
-/// One look at all of them. The numbers that this opens the program has for itself again at once.
+/// Checks all threads once. The descriptor numbers that this opens are free for the program again at once.
 fn blocked_now(signal: i32) -> Option<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = crate::os::for_now(calls::open(c"/proc/self/task", flags, Mode::empty()).ok()?);
@@ -42,7 +44,7 @@ fn blocked_now(signal: i32) -> Option<bool> {
     Some(false)
 }
 
-/// proc_pid_status(5): the line `SigBlk`. `None` for a thread that has ended.
+/// Reads the line `SigBlk` of proc_pid_status(5). `None` for a thread that has ended.
 fn mask_of(thread: u32) -> Option<u64> {
     let path = format!("/proc/self/task/{thread}/status");
     let file = calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;

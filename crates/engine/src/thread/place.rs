@@ -1,5 +1,5 @@
-//! How threads of ours are scheduled that serve the whole process: as its main thread, whoever happened to need them first.
-//! (The kernel's workers have what their submitter has, but serve nobody else.)
+//! Scheduling of our threads that serve the whole process: as its main thread, independent of the thread that first
+//! needed them. (The kernel's workers inherit from their submitter, but serve only that.)
 
 use crate::os::{ask_in_child, is_filtered, syscall, Os, Sys};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -36,7 +36,7 @@ impl Attributes {
         self.policy != libc::SCHED_DEADLINE as u32 && self.flags & SCHED_FLAG_RESET_ON_FORK == 0
     }
 
-    /// What a thread has that one with these makes, as if nothing stood against that.
+    /// Returns the attributes of a child of a thread with these, as if nothing restricted them.
     fn of_child(self) -> Attributes {
         let size = size_of::<Attributes>() as u32;
         match self.is_plain() {
@@ -46,8 +46,8 @@ impl Attributes {
     }
 }
 
-/// The calling thread, one of ours that has just begun, is scheduled as the process's main thread would have made it. What that
-/// takes rights for, and it has none, stays: a lower nice value, a real-time priority.
+/// Schedules the calling thread, one of ours that has just begun, as if the process's main thread had made it.
+/// Attributes that need privileges it lacks stay: a lower nice value, a real-time priority.
 pub fn as_the_process() {
     if !is_permitted() {
         return;
@@ -67,13 +67,14 @@ pub fn as_the_process() {
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, TIMER_SLACK_NS, 0, 0, 0, 0]);
 }
 
-/// How many bytes of the set the kernel knows, or an error.
+/// Returns the bytes of the set that the kernel uses, or an error.
 fn affinity_of(thread: u32, cpus: &mut [u64; CPUS / 64]) -> isize {
     let args = [thread as usize, size_of_val(cpus), cpus.as_mut_ptr() as usize, 0, 0, 0];
     syscall(libc::SYS_sched_getaffinity, args)
 }
 
-/// Whether these calls may be made: a filter may kill for them. Asked once, where there is one. Relaxed: each stores the same.
+/// True if these calls are permitted: a filter may kill for them. Asked once, if there is one. Relaxed: every thread
+/// stores the same.
 fn is_permitted() -> bool {
     const NO: u8 = 1;
     const YES: u8 = 2;
@@ -88,7 +89,7 @@ fn is_permitted() -> bool {
     PERMITTED.load(Ordering::Relaxed) == YES
 }
 
-/// Sets what the calling thread has.
+/// Sets the calling thread's present attributes.
 fn ask() -> isize {
     let mut cpus = [0_u64; CPUS / 64];
     let bytes = affinity_of(0, &mut cpus);
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn what_nobody_could_answer_is_asked_again() {
         const NOBODY: usize = 65534;
-        // Allows everything.
+        // Allows all calls.
         let code = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];
         let filter = libc::sock_fprog { len: 1, filter: code.as_ptr().cast_mut() };
         let body = || {
@@ -125,7 +126,7 @@ mod tests {
             let set =
                 [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, &raw const filter as usize];
             syscall(libc::SYS_prctl, [set[0], set[1], set[2], 0, 0, 0]);
-            // Whom the limit binds.
+            // Makes the process one that the limit binds.
             syscall(libc::SYS_setresuid, [NOBODY, NOBODY, NOBODY, 0, 0, 0]);
             let refused = limit_processes(0) && is_filtered() && !is_permitted();
             u8::from(!(refused && limit_processes(u64::MAX) && is_permitted()))

@@ -1,7 +1,7 @@
-//! Functions by name, past dlsym(3): libc's own, and those that a symbol of ours stands before.
+//! Functions by name, without dlsym(3): libc's own, and those that a symbol of ours precedes.
 //!
-//! Of libc's an object may have put one of its own in front: a collector or tracer does that with pthread_create(3), and would
-//! wait for threads of ours, or run in them.
+//! Another object may define a function of libc's before libc does. A garbage collector or a tracer does that with
+//! pthread_create(3); it would wait for threads of ours, or run in them.
 
 use core::ffi::{c_int, c_void, CStr};
 use libc::{dl_phdr_info, Elf64_Sym};
@@ -12,7 +12,7 @@ const DT_SYMTAB: i64 = 6;
 const DT_SONAME: i64 = 14;
 const DT_DEBUG: i64 = 21;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
-/// What glibc's objects with pthread_create(3) are called.
+/// Names of glibc's objects with pthread_create(3).
 const OBJECTS: [&CStr; 2] = [c"libc.so.6", c"libpthread.so.0"];
 
 /// Elf64_Dyn.
@@ -27,7 +27,7 @@ struct Search {
     found: Option<usize>,
 }
 
-/// The address of a function of libc's, if it is a glibc that the loader knows.
+/// Returns the address of a function of libc's, if the loader knows a glibc.
 pub fn of_libc(name: &'static CStr) -> Option<usize> {
     let mut search = Search { name, found: None };
     // SAFETY: `look` gets the loader's data, and `search`, which is there through the call.
@@ -36,8 +36,8 @@ pub fn of_libc(name: &'static CStr) -> Option<usize> {
 }
 
 unsafe extern "C" fn look(object: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader's and `of_libc`'s, for the time of this call. It keeps the headers mapped, and knows the object, so that its
-    // tables are sound.
+    // SAFETY: the loader's and `of_libc`'s, for the time of this call. The loader keeps the headers mapped and knows
+    // the object, so its tables are sound.
     unsafe {
         let (object, search) = (&*object, &mut *search.cast::<Search>());
         let headers = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
@@ -51,13 +51,13 @@ unsafe extern "C" fn look(object: *mut dl_phdr_info, _size: usize, search: *mut 
     }
 }
 
-/// The address that dlsym(RTLD_NEXT, `name`) answers to the object with the code at `own`: of the first object behind it. One that
-/// was loaded late finds what was there before. By no call: who asks may be a collector or tracer that is just learning what it
-/// stands before itself, dl_iterate_phdr(3) too.
+/// Returns the address that dlsym(RTLD_NEXT, `name`) gives the object with the code at `own`: that in the first
+/// object after it. An object that was loaded late finds the definition from before. Makes no libc call: the caller
+/// may be a collector or tracer that is just resolving the functions it precedes, dl_iterate_phdr(3) among them.
 pub fn behind(own: usize, name: &CStr) -> Option<usize> {
     let objects = || core::iter::successors(first_object(), |object| object.next());
     let ours = objects().filter(|object| object.base <= own).max_by_key(|object| object.base)?;
-    // SAFETY: the loader's list is of what is loaded.
+    // SAFETY: the loader's list contains only loaded objects.
     let found = |object: &'static LinkMap| unsafe { Tables::at(object.base, object.dynamic)?.find(name) };
     let is_other = |object: &&'static LinkMap| !core::ptr::eq(*object, ours);
     let behind = core::iter::successors(ours.next(), |object| object.next()).find_map(found);
@@ -80,15 +80,15 @@ impl LinkMap {
     }
 }
 
-/// The program itself, which heads the loader's list, as it tells debuggers (link.h's `struct r_debug`).
+/// Returns the program itself, which heads the loader's list, as published for debuggers (link.h's `struct r_debug`).
 fn first_object() -> Option<&'static LinkMap> {
     #[repr(C)]
     struct Debug {
         _version: i32,
         first: *const LinkMap,
     }
-    // SAFETY: the kernel, or the loader, tells where the program's headers are, and these where its table of entries is, to which
-    // the loader has added where its list is.
+    // SAFETY: the kernel, or the loader, gives the address of the program's headers. These give that of its table of
+    // entries, to which the loader has added the address of its list.
     unsafe {
         let (headers, count) = (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM));
         if headers == 0 {
@@ -103,7 +103,7 @@ fn first_object() -> Option<&'static LinkMap> {
     }
 }
 
-/// The value of an entry of an object's table.
+/// Returns the value of an entry of an object's table.
 ///
 /// # Safety
 /// The table ends with an entry of tag 0.
@@ -118,39 +118,41 @@ unsafe fn entry(table: *const Dynamic, tag: i64) -> Option<usize> {
     }
 }
 
-/// What the loader looks names up in. Source: elf(5), and `do_lookup_x` in glibc's elf/dl-lookup.c for the hash.
+/// The tables in which the loader looks names up. Source: elf(5), and `do_lookup_x` in glibc's elf/dl-lookup.c for
+/// the hash.
 struct Tables {
     base: usize,
-    /// Its own name, if it has one.
+    /// Address of the object's own name, if it has one.
     soname: Option<usize>,
     strings: usize,
     symbols: usize,
     hash: Hash,
 }
 
-/// How a name is found.
+/// The table by which a name is found.
 enum Hash {
     Gnu(usize),
-    /// Only how many symbols there are is asked of it.
+    /// Used only for the number of symbols.
     Old(usize),
 }
 
 impl Tables {
-    /// Those of the object that is loaded at `base` and has its table of entries there.
+    /// Returns the tables of the object that is loaded at `base` and has its table of entries at `entries`.
     ///
     /// # Safety
     /// The object is loaded.
     unsafe fn at(base: usize, entries: *const Dynamic) -> Option<Tables> {
         // SAFETY: the caller's.
         let entry = |tag| unsafe { entry(entries, tag) };
-        // glibc has made addresses of these; where it cannot write (the vDSO), and in musl, they are counted from the base.
+        // glibc has made addresses of these values. Where it cannot write (the vDSO), and in musl, they are offsets
+        // from the base.
         let table = |tag| entry(tag).map(|value| if value > base { value } else { base + value });
         let hash = table(DT_GNU_HASH).map(Hash::Gnu).or_else(|| table(DT_HASH).map(Hash::Old))?;
         let (strings, symbols) = (table(DT_STRTAB)?, table(DT_SYMTAB)?);
         Some(Tables { base, soname: entry(DT_SONAME).map(|offset| strings + offset), strings, symbols, hash })
     }
 
-    /// Whether it is one of [`OBJECTS`].
+    /// True if the object is one of [`OBJECTS`].
     ///
     /// # Safety
     /// The object is loaded.
@@ -159,10 +161,10 @@ impl Tables {
         self.soname.is_some_and(|name| OBJECTS.contains(&unsafe { CStr::from_ptr(name as *const _) }))
     }
 
-    /// The address that the symbol at `index` defines, if that is its name.
+    /// Returns the address that the symbol at `index` defines, if that is its name.
     ///
     /// # Safety
-    /// The object is loaded, and has so many symbols.
+    /// The object is loaded, and has at least that many symbols.
     unsafe fn defined(&self, index: u32, name: &CStr) -> Option<usize> {
         // SAFETY: the caller's; names are strings of the object's.
         let (symbol, its) = unsafe {
@@ -192,7 +194,8 @@ impl Tables {
     unsafe fn find_by_hash(&self, words: *const u32, name: &CStr) -> Option<usize> {
         let hash =
             name.to_bytes().iter().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add((*byte).into()));
-        // SAFETY: four words, the filter's of 8 bytes, the buckets' and the chains' of 4: as the linker made them.
+        // SAFETY: four words, the filter of 8-byte words, the buckets and chains of 4-byte words: as the linker made
+        // them.
         unsafe {
             let [buckets, first, filter] = [0, 1, 2].map(|at| *words.add(at));
             let heads = words.add(4 + 2 * filter as usize);
@@ -225,7 +228,7 @@ mod tests {
     fn functions_behind_an_object_are_found() {
         let program = functions_behind_an_object_are_found as *const () as usize;
         assert_eq!(behind(program, c"pthread_create"), Some(libc::pthread_create as *const () as usize));
-        // libc's own name for it leads nowhere behind libc, and back to the beginning.
+        // Libc's own name for it is not found after libc, so the search starts again at the beginning.
         let libcs = libc::getpid as *const () as usize;
         assert_ne!(behind(libcs, c"getpid"), Some(libcs));
         assert_eq!(behind(program, c"no_such_function"), None);

@@ -1,11 +1,11 @@
 //! Descriptor tables: threads of the program's that have one of their own (unshare(2) with CLONE_FILES, close_range(2)
 //! with CLOSE_RANGE_UNSHARE).
 //!
-//! A number means a file in one table. A ring belongs to the table of the thread that made it: its own descriptors are
-//! there, and the requests that its threads submit name files there. So what others do for it is done by threads that
-//! such a thread makes, which have its table: credentials pools make its workers' calls, and no helper drives it.
+//! A number names a file in one table only. A ring belongs to the table of the thread that made it: its own
+//! descriptors are there, and its threads' requests name files there. So all work for it is done by threads with the
+//! same table. Credentials pools that such threads make run its workers' calls, and no helper drives it.
 //!
-//! While there is one table, which is the rule, all this costs a load.
+//! While there is only one table, as usual, all this costs one load.
 
 use crate::forced::{point, Point};
 use crate::lock::Lock;
@@ -19,26 +19,26 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 const KCMP_FILES: usize = 2;
 /// The table that the process began with.
 pub const FIRST: u32 = 0;
-/// It is not known yet which table the thread has.
+/// The thread's table is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// How many tables threads have got for themselves. Changes under the lock of `THREADS`. Relaxed, as all here: a thread asks
-/// for its own table only.
+/// Number of tables that threads have got for themselves. Changes under the lock of `THREADS`. Relaxed, as all here:
+/// a thread asks only for its own table.
 static MADE: AtomicU32 = AtomicU32::new(0);
-/// Of those that live, the number of the table, from 1 on, and the thread that got it.
+/// For each live such table: its number, from 1 on, and the thread that got it.
 static THREADS: Lock<Vec<(u32, u32)>> = Lock::new(Vec::new());
 
 thread_local! {
     static MINE: Cell<u32> = const { Cell::new(UNKNOWN) };
 }
 
-/// Whether there are several.
+/// True if there are several tables.
 #[inline]
 pub fn differ() -> bool {
     MADE.load(Relaxed) != 0
 }
 
-/// The calling thread's table.
+/// Returns the calling thread's table.
 #[inline]
 pub fn mine() -> u32 {
     if differ() {
@@ -48,8 +48,8 @@ pub fn mine() -> u32 {
     }
 }
 
-/// A thread that was made by one with a table of its own has the same: kcmp(2) tells. Where that is refused it counts as
-/// one with the first table.
+/// Finds the calling thread's table by kcmp(2): a thread inherits its maker's. If kcmp(2) is refused, the thread
+/// counts as one with the first table.
 #[cold]
 fn find() -> u32 {
     let known = MINE.try_with(Cell::get).unwrap_or(UNKNOWN);
@@ -65,24 +65,24 @@ fn find() -> u32 {
     table
 }
 
-/// The calling thread was made by one with this table.
+/// Records that the calling thread was made by one with this table.
 pub fn set_mine(table: u32) {
     let _ = MINE.try_with(|mine| mine.set(table));
 }
 
-/// Whether nobody but threads of ours has the calling thread's table, in the process that has this memory.
+/// True if only threads of ours share the calling thread's table, in the process that has this memory.
 pub fn is_engines_only() -> bool {
     !shares_descriptors() && thread::is_only_one_of_program()
 }
 
-/// Whether the calling process has its table together with process `other`. No where kcmp(2) is refused.
+/// True if the calling process shares its table with process `other`. False if kcmp(2) is refused.
 pub fn are_same(other: u32) -> bool {
     let args = [Sys::process_id() as usize, other as usize, KCMP_FILES, 0, 0, 0];
     syscall(libc::SYS_kcmp, args) == 0
 }
 
-/// The calling thread has got a table of its own. Nobody stays with the old one where it is alone, in a child of vfork(2),
-/// say, which only borrows the memory that this is in.
+/// Records that the calling thread has got a table of its own. There is nothing to record if it is the process's only
+/// thread, since the old table is gone. Nor in a process that only borrows this memory, such as a child of vfork(2).
 pub fn unshared(is_borrowed: bool) {
     if is_borrowed {
         return;
@@ -104,7 +104,7 @@ pub fn unshared(is_borrowed: bool) {
     set_mine(table);
 }
 
-/// A forked child has one table.
+/// In a forked child, which has one table: resets everything.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -118,16 +118,16 @@ pub unsafe fn reset_after_fork() {
     set_mine(UNKNOWN);
 }
 
-/// Not 0 in a forked child that has its table of descriptors together with its parent.
+/// Not 0 in a forked child that shares its descriptor table with its parent.
 static SHARES_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this process, a forked child, has its table of descriptors together with its parent.
+/// True if this process, a forked child, shares its descriptor table with its parent.
 pub fn shares_descriptors() -> bool {
     SHARES_DESCRIPTORS.load(Relaxed) != 0
 }
 
-/// Notes, in a forked child, whether it has one table of descriptors with its parent, by clone(2) with CLONE_FILES: then what
-/// the parent has open is not the child's to close. No where kcmp(2) is refused.
+/// Records in a forked child whether it shares its descriptor table with its parent, by clone(2) with CLONE_FILES.
+/// Then the child must not close the parent's open files. False if kcmp(2) is refused.
 pub fn note_sharing_with(parent: u32) -> bool {
     let shared = are_same(parent);
     SHARES_DESCRIPTORS.store(shared.into(), Relaxed);

@@ -1,4 +1,4 @@
-//! Telling descriptors apart, with and without the calls that tell.
+//! Distinguishing descriptors, with and without the system calls for it.
 
 use super::*;
 use crate::os::refusing::{refusing, Refusal};
@@ -25,7 +25,7 @@ fn sockets_are_told_apart_by_cookie_or_inode() {
     refusing(NO_SO_COOKIE, sockets_are_told_apart);
 }
 
-/// Of pipes; `files` is whether regular files can be told apart as well.
+/// Compares pipes and files. `files`: regular files can be compared, too.
 fn descriptions_are_told_apart(files: bool) {
     let (a, b) = rustix::pipe::pipe().unwrap();
     let again = a.try_clone().unwrap();

@@ -1,4 +1,4 @@
-//! What is of aarch64: the same names as in `x86_64.rs`.
+//! Code for aarch64: the same names as in `x86_64.rs`.
 
 use core::ffi::c_void;
 use core::sync::atomic::{compiler_fence, fence, AtomicU32, AtomicU64, Ordering};
@@ -17,10 +17,11 @@ pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
     answer
 }
 
-/// clone(2) with these flags: see the same of `x86_64.rs`.
+/// Calls clone(2) with these flags: see `make_child` in `x86_64.rs`.
 ///
 /// # Safety
-/// The stack is nobody else's until the child has ended, and what the child does with shared memory is sound beside this thread.
+/// The stack is used by nothing else until the child has ended, and the child's use of shared memory is sound beside
+/// this thread.
 pub unsafe fn make_child(
     flags: usize,
     top: usize,
@@ -37,7 +38,8 @@ pub unsafe fn make_child(
     answer
 }
 
-/// A word unique to the calling thread while it lives, and even: the thread pointer. No system call, no thread-local.
+/// Returns a word unique to the calling thread while it lives, and even: the thread pointer. No system call, no
+/// thread-local.
 #[inline(always)]
 pub fn thread_pointer() -> usize {
     let pointer: usize;
@@ -46,13 +48,13 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// A sequentially consistent fence directly after an atomic read-modify-write operation, whatever its ordering.
+/// Makes a sequentially consistent fence directly after an atomic read-modify-write operation, whatever its ordering.
 #[inline(always)]
 pub fn fence_after_swap() {
     fence(Ordering::SeqCst);
 }
 
-/// A hint that the line at `address` is about to be written.
+/// Hints that the cache line at `address` is about to be written.
 #[inline(always)]
 pub fn expect_write(address: usize) {
     // SAFETY: a hint, which touches no memory as far as the program can see, and never faults.
@@ -61,8 +63,8 @@ pub fn expect_write(address: usize) {
     };
 }
 
-/// Replaces `old` by `new` in two words that change together, or answers what is there: two words that need not belong
-/// together. Acquire and Release, as its partners are other calls of it.
+/// Replaces `old` by `new` in two words that change together, or returns the present words, which may not belong
+/// together. Acquire and Release: its partners are other calls of this function.
 ///
 /// # Safety
 /// `pair` is valid, aligned to 16, and accessed by atomic instructions only.
@@ -92,7 +94,8 @@ pub unsafe fn replace_pair(pair: *mut [u64; 2], old: [u64; 2], new: [u64; 2]) ->
     }
 }
 
-/// The address of the calling thread's copy of what [`thread_local_memory`](crate::thread_local_memory) made by that name.
+/// Returns the address of the calling thread's copy of the memory that
+/// [`thread_local_memory`](crate::thread_local_memory) made by that name.
 #[macro_export]
 macro_rules! own_memory {
     ($name:literal) => {{
@@ -111,8 +114,8 @@ macro_rules! own_memory {
     }};
 }
 
-/// Counts a lock up in the record of `os/handlers.rs`, and calls `unseen` unless the count's sign is set. A handler between the
-/// load and the store leaves the count as it was, and finds the lock not taken yet.
+/// Increments the count of locks in the record of `os/handlers.rs`, and calls `unseen` unless the count's sign is
+/// set. A handler between the load and the store leaves the count as it was, and finds the lock not taken yet.
 #[inline(always)]
 pub fn count_hold(unseen: impl FnOnce()) {
     let count: *const AtomicU32 = crate::own_memory!("anyring_thread_handlers");
@@ -120,20 +123,20 @@ pub fn count_hold(unseen: impl FnOnce()) {
     let count = unsafe { &*count };
     let held = count.load(Ordering::Relaxed).wrapping_add(1);
     count.store(held, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst); // a handler sees the count before anything that is done under the lock
+    compiler_fence(Ordering::SeqCst); // a handler sees the count before any work under the lock
     if held as i32 >= 0 {
         unseen();
     }
 }
 
-/// Counts it down again, and calls `due` unless the record's other word, at `DEFERRED`, is 0. To a handler between the load and
-/// the store the lock is held still: what it defers is seen behind the store.
+/// Decrements the count of locks, and calls `due` unless the record's other word, at `DEFERRED`, is 0. For a handler
+/// between the load and the store, the lock is still held. Anything it defers is seen after the store.
 #[inline(always)]
 pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
     let record: *const u8 = crate::own_memory!("anyring_thread_handlers");
     // SAFETY: two words of the thread's own record, which lives as long as the thread.
     let (count, deferred) = unsafe { (&*record.cast::<AtomicU32>(), &*record.add(DEFERRED).cast::<AtomicU64>()) };
-    compiler_fence(Ordering::SeqCst); // what was done under the lock is done
+    compiler_fence(Ordering::SeqCst); // the work under the lock is done
     count.store(count.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     if deferred.load(Ordering::Relaxed) != 0 {
@@ -141,30 +144,30 @@ pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
     }
 }
 
-/// The address of the instruction at which a handler's thread goes on.
+/// Returns the address of the instruction at which a handler's thread continues.
 pub fn instruction(context: &ucontext_t) -> usize {
     context.uc_mcontext.pc as usize
 }
 
-/// Has the thread go on at another instruction.
+/// Makes the thread continue at another instruction.
 pub fn set_instruction(context: &mut ucontext_t, address: usize) {
     context.uc_mcontext.pc = address as u64;
 }
 
-/// The register in which `anyring_interruptible` below has the address of its word.
+/// Returns the register that holds the address of the word of `anyring_interruptible` below.
 pub fn interruptible_word(context: &ucontext_t) -> usize {
     context.uc_mcontext.regs[9] as usize
 }
 
-/// How far the `ucontext_t` is behind the stack pointer with which a handler returns: a `siginfo_t` is before it (`struct
-/// rt_sigframe` in arch/arm64/kernel/signal.c).
+/// Offset of the `ucontext_t` from the stack pointer with which a handler returns: a `siginfo_t` comes before it
+/// (`struct rt_sigframe` in arch/arm64/kernel/signal.c).
 pub const CONTEXT_IN_FRAME: usize = size_of::<libc::siginfo_t>();
 
 /// Returns from a signal handler.
 ///
 /// # Safety
-/// `context` is the address of the `ucontext_t` in a signal frame of this thread's, and nothing between here and there is needed
-/// any more.
+/// `context` is the address of the `ucontext_t` in a signal frame of this thread's. Nothing on the stack between here
+/// and there is needed any more.
 pub unsafe fn return_from_handler(context: usize) -> ! {
     // SAFETY: the caller vouches for it.
     unsafe {
@@ -179,12 +182,12 @@ pub unsafe fn return_from_handler(context: usize) -> ! {
     }
 }
 
-/// Words of registers at the start of libc's `jmp_buf` (glibc's sysdeps/aarch64/bits/setjmp.h).
+/// Number of words of registers at the start of libc's `jmp_buf` (glibc's sysdeps/aarch64/bits/setjmp.h).
 pub const JUMP_WORDS: usize = 22;
 
 // `os/guard.rs`.
 core::arch::global_asm!(
-    // usize anyring_user_copy(to: x0, from: x1, bytes: x2): 0, or not 0 when not all was copied.
+    // usize anyring_user_copy(to: x0, from: x1, bytes: x2): 0, or not 0 if not all was copied.
     ".hidden anyring_user_copy",
     ".globl anyring_user_copy",
     ".type anyring_user_copy, @function",

@@ -1,4 +1,4 @@
-//! What is of x86-64: instructions, registers, and the code in which faults and signals are recognised.
+//! Code for x86-64: instructions, registers, and the code in which faults and signals are recognised.
 
 use core::ffi::c_void;
 use core::sync::atomic::{compiler_fence, Ordering};
@@ -18,11 +18,13 @@ pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
     answer
 }
 
-/// clone(2) with these flags: the child runs `run` with `argument` on the stack that ends at `top`, a multiple of 16, and does not
-/// come back. The answer is the child's number, or `-errno`. Not libc's function: a sanitizer may have replaced that.
+/// Calls clone(2) with these flags. The child runs `run` with `argument` on the stack that ends at `top`, a multiple
+/// of 16, and does not return. Returns the child's number, or `-errno`. Does not call libc's function: a sanitizer
+/// may have replaced that.
 ///
 /// # Safety
-/// The stack is nobody else's until the child has ended, and what the child does with shared memory is sound beside this thread.
+/// The stack is used by nothing else until the child has ended, and the child's use of shared memory is sound beside
+/// this thread.
 pub unsafe fn make_child(
     flags: usize,
     top: usize,
@@ -39,7 +41,8 @@ pub unsafe fn make_child(
     answer
 }
 
-/// A word unique to the calling thread while it lives, and even: the thread pointer. No system call, no thread-local.
+/// Returns a word unique to the calling thread while it lives, and even: the thread pointer. No system call, no
+/// thread-local.
 #[inline(always)]
 pub fn thread_pointer() -> usize {
     let pointer: usize;
@@ -48,21 +51,22 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// A sequentially consistent fence directly after a locked read-modify-write instruction, which is one already here.
+/// Makes a sequentially consistent fence directly after a locked read-modify-write instruction, which is such a fence
+/// already here.
 #[inline(always)]
 pub fn fence_after_swap() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// A hint that the line at `address` is about to be written.
+/// Hints that the cache line at `address` is about to be written.
 #[inline(always)]
 pub fn expect_write(address: usize) {
     // SAFETY: a hint, which touches no memory as far as the program can see, and never faults.
     unsafe { core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
 }
 
-/// Replaces `old` by `new` in two words that change together, or answers what is there: two words that need not belong
-/// together. Acquire and Release, as its partners are other calls of it.
+/// Replaces `old` by `new` in two words that change together, or returns the present words, which may not belong
+/// together. Acquire and Release: its partners are other calls of this function.
 ///
 /// # Safety
 /// `pair` is valid, aligned to 16, and accessed by atomic instructions only.
@@ -70,8 +74,8 @@ pub fn expect_write(address: usize) {
 pub unsafe fn replace_pair(pair: *mut [u64; 2], old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
     let (low, high): (u64, u64);
     let replaced: u8;
-    // SAFETY: the caller vouches for the pair. rbx, which the compiler keeps to itself, gets its
-    // value back. The instruction is a full barrier, so every use here orders as acquire and release.
+    // SAFETY: the caller vouches for the pair. rbx, which the compiler reserves, gets its value back. The instruction
+    // is a full barrier, so every use here orders as acquire and release.
     unsafe {
         core::arch::asm!(
             "xchg rbx, rsi",
@@ -89,7 +93,8 @@ pub unsafe fn replace_pair(pair: *mut [u64; 2], old: [u64; 2], new: [u64; 2]) ->
     }
 }
 
-/// The address of the calling thread's copy of what [`thread_local_memory`](crate::thread_local_memory) made by that name.
+/// Returns the address of the calling thread's copy of the memory that
+/// [`thread_local_memory`](crate::thread_local_memory) made by that name.
 #[macro_export]
 macro_rules! own_memory {
     ($name:literal) => {{
@@ -106,7 +111,7 @@ macro_rules! own_memory {
     }};
 }
 
-/// Where the record of `os/handlers.rs` is, seen from the thread pointer.
+/// Returns the offset of the record of `os/handlers.rs` from the thread pointer.
 #[inline(always)]
 fn handlers_offset() -> usize {
     let offset: usize;
@@ -120,11 +125,12 @@ fn handlers_offset() -> usize {
     offset
 }
 
-/// Counts a lock up in the record of `os/handlers.rs`, and calls `unseen` unless the count's sign is set.
+/// Increments the count of locks in the record of `os/handlers.rs`, and calls `unseen` unless the count's sign is
+/// set.
 #[inline(always)]
 pub fn count_hold(unseen: impl FnOnce()) {
-    // SAFETY: counts in the thread's own memory. One instruction, and a fence to the compiler as all such asm: a handler sees
-    // the count before anything that is done under the lock.
+    // SAFETY: counts in the thread's own memory. One instruction, and a fence to the compiler as all such asm: a
+    // handler sees the count before any work under the lock.
     unsafe {
         core::arch::asm!(
             "inc dword ptr fs:[{offset}]",
@@ -136,7 +142,7 @@ pub fn count_hold(unseen: impl FnOnce()) {
     }
 }
 
-/// Counts it down again, and calls `due` unless the record's other word, at `DEFERRED`, is 0.
+/// Decrements the count of locks, and calls `due` unless the record's other word, at `DEFERRED`, is 0.
 #[inline(always)]
 pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
     // SAFETY: as in `count_hold`, and reads the record's other word.
@@ -153,29 +159,29 @@ pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
     }
 }
 
-/// The address of the instruction at which a handler's thread goes on.
+/// Returns the address of the instruction at which a handler's thread continues.
 pub fn instruction(context: &ucontext_t) -> usize {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
 }
 
-/// Has the thread go on at another instruction.
+/// Makes the thread continue at another instruction.
 pub fn set_instruction(context: &mut ucontext_t, address: usize) {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = address as i64;
 }
 
-/// The register in which `anyring_interruptible` below has the address of its word.
+/// Returns the register that holds the address of the word of `anyring_interruptible` below.
 pub fn interruptible_word(context: &ucontext_t) -> usize {
     context.uc_mcontext.gregs[libc::REG_RBX as usize] as usize
 }
 
-/// How far the `ucontext_t` is behind the stack pointer with which a handler returns.
+/// Offset of the `ucontext_t` from the stack pointer with which a handler returns.
 pub const CONTEXT_IN_FRAME: usize = 0;
 
 /// Returns from a signal handler.
 ///
 /// # Safety
-/// `context` is the address of the `ucontext_t` in a signal frame of this thread's, and nothing between here and there is needed
-/// any more.
+/// `context` is the address of the `ucontext_t` in a signal frame of this thread's. Nothing on the stack between here
+/// and there is needed any more.
 pub unsafe fn return_from_handler(context: usize) -> ! {
     // SAFETY: the caller vouches for it.
     unsafe {
@@ -190,7 +196,7 @@ pub unsafe fn return_from_handler(context: usize) -> ! {
     }
 }
 
-/// Words of registers at the start of libc's `jmp_buf` (glibc's sysdeps/x86_64/bits/setjmp.h).
+/// Number of words of registers at the start of libc's `jmp_buf` (glibc's sysdeps/x86_64/bits/setjmp.h).
 pub const JUMP_WORDS: usize = 8;
 
 // `os/guard.rs`.
