@@ -1,6 +1,6 @@
 //! io-wq: threads that make the calls which may sleep.
 //!
-//! One pool a process. What a worker runs is a [`Job`] (`wq/job.rs`).
+//! One pool per process. A worker runs a [`Job`] (`wq/job.rs`).
 
 mod cold;
 pub mod creds;
@@ -34,32 +34,33 @@ pub use job::{Approach, Job, Origin};
 
 /// The queue and its threads.
 struct Pool {
-    /// Jobs whose turn has come.
+    /// Jobs that may run now.
     jobs: VecDeque<Arc<Job>>,
     /// Descriptors of ours to be closed.
     closes: VecDeque<i32>,
-    /// Jobs behind others on the same inode.
+    /// Jobs that wait for others on the same inode.
     hashed: Hashed,
-    /// What is known of reads that mostly do not sleep.
+    /// Statistics of reads that mostly do not sleep.
     quick: Quick,
     threads: u32,
-    /// Threads that sleep for want of jobs.
+    /// Threads that sleep because there are no jobs.
     idle: u32,
-    /// A thread without jobs looks for the next one before it sleeps, and nobody counts on it yet.
+    /// A thread without jobs spins for the next one before it sleeps, and no job has been left to it yet.
     looking: bool,
-    /// When a thread went to sleep for want of jobs after one of Linux AIO or a quick read, if none was queued since; else 0.
+    /// The time when a thread last went to sleep without jobs, after a job of Linux AIO or a quick read. 0 if a job
+    /// has been queued since.
     dry_ns: u64,
-    /// The last time that was so, the next job came soon.
+    /// The last time, the next job came soon after that.
     next_comes_soon: bool,
     /// Threads inside a call that may sleep.
     asleep: u32,
-    /// Threads that have begun jobs.
+    /// Threads that have jobs whose transfer was begun by an attempt.
     waiting: u32,
     /// Threads that have jobs, by the jobs' class.
     running: [u32; 2],
-    /// The most of them: for regular files and block devices, and for everything else.
+    /// The most such threads: for regular files and block devices, and for everything else.
     limits: [u32; 2],
-    /// On which CPUs workers run, as sched_setaffinity(2) takes it, and how often that was changed.
+    /// The CPUs on which workers run, as sched_setaffinity(2) takes them, and the number of changes.
     cpus: Vec<u8>,
     cpus_version: u32,
 }
@@ -83,7 +84,7 @@ impl Pool {
         cpus_version: 0,
     };
 
-    /// The first job that the limits let run.
+    /// Returns the place of the first job that the limits permit to run.
     fn next(&self) -> Option<usize> {
         self.jobs.iter().position(|job| {
             self.running[job.class] < self.limits[job.class]
@@ -91,7 +92,7 @@ impl Pool {
         })
     }
 
-    /// A job has been queued: it tells whether it would have paid to look for it.
+    /// Called when a job has been queued: records whether spinning for it would have paid off.
     fn learn(&mut self) {
         if self.dry_ns != 0 {
             self.next_comes_soon = Clock::Monotonic.now_ns() - self.dry_ns < LOOK_NS;
@@ -103,8 +104,8 @@ impl Pool {
         MAX_THREADS.min(self.limits[0] + self.limits[1])
     }
 
-    /// Jobs for one worker: a single one, or several attempts for one ring, which end soon and are brought back together.
-    /// They count as running until [`done`](Self::done).
+    /// Takes jobs for one worker: a single one, or several attempts for one ring, which end soon and are delivered
+    /// together. They count as running until [`done`](Self::done).
     fn take(&mut self) -> Vec<Arc<Job>> {
         let mut jobs = Vec::new();
         let Some(place) = self.next() else { return jobs };
@@ -129,7 +130,7 @@ impl Pool {
         jobs
     }
 
-    /// The next job, for the worker that has done this begun one, if it is one more of that ring.
+    /// Takes the next job for the worker that has done this one, if it belongs to the same ring, class and approach.
     fn take_another(&mut self, done: &Job) -> Option<Arc<Job>> {
         let job = self.jobs.front()?;
         let fits = job.approach == done.approach && job.class == done.class && core::ptr::eq(job.ring, done.ring);
@@ -138,9 +139,9 @@ impl Pool {
         Some(job)
     }
 
-    /// A job is queued: at once, or behind others on its inode. False where there is no memory for that.
+    /// Queues a job: to run now, or after others on its inode. False if there is no memory for it.
     fn add(&mut self, job: Arc<Job>) -> bool {
-        // Those that wait behind others come here later.
+        // Those that wait for others come here later.
         if self.jobs.try_reserve(self.hashed.waiting() + 1).is_err() {
             return false;
         }
@@ -150,7 +151,7 @@ impl Pool {
         true
     }
 
-    /// A thread has done what it took.
+    /// Records that a thread has done the jobs it took.
     fn done(&mut self, ran: Ran) {
         self.running[ran.class] -= 1;
         self.waiting -= u32::from(ran.started);
@@ -160,8 +161,8 @@ impl Pool {
         self.jobs.extend(ran.inode.and_then(|inode| self.hashed.done(inode)));
     }
 
-    /// Whether a thread is needed for what is queued: not while one is awake that only makes attempts and will come for
-    /// more.
+    /// True if the queued work needs another thread. It does not while a thread is awake that only makes attempts and
+    /// will come for more.
     fn wants_thread(&self) -> bool {
         let awake = self.threads.saturating_sub(self.idle + self.asleep);
         let next = self.next().map(|place| &self.jobs[place]);
@@ -174,17 +175,17 @@ impl Pool {
     }
 }
 
-/// What counts as running of the jobs that a thread took.
+/// The counts that jobs taken by a thread have changed.
 struct Ran {
     class: usize,
     started: bool,
     quick: bool,
-    /// Where its job, made alone then, keeps others waiting.
+    /// The inode on which its job keeps others waiting; such a job is made alone.
     inode: Option<Inode>,
 }
 
 impl Ran {
-    /// `None` of no job.
+    /// Returns the counts of these jobs; `None` without a job.
     fn of(jobs: &[Arc<Job>]) -> Option<Ran> {
         let first = jobs.first()?;
         let (started, quick) = (first.approach == Approach::Started, first.approach == Approach::Quick);
@@ -192,10 +193,10 @@ impl Ran {
     }
 }
 
-/// Attempts that one worker takes at a time.
+/// Number of attempts that one worker takes at a time.
 const TOGETHER: usize = 16;
 
-/// The calling worker is inside a call that may sleep, for as long as this lives.
+/// The calling worker is inside a call that may sleep, while this value lives.
 struct Asleep;
 
 impl Asleep {
@@ -220,7 +221,7 @@ impl Drop for Asleep {
     }
 }
 
-/// Whether a job that changes this file is queued, or runs.
+/// True if a job that changes this file is queued, or runs.
 pub fn is_busy(inode: Inode) -> bool {
     POOL.lock().is_some_and(|pool| pool.hashed.has(inode)) || creds::is_busy(inode)
 }
@@ -229,14 +230,14 @@ static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);
 /// Futex word: changes with every job queued, and when the last ring has ended.
 static QUEUED_JOBS: AtomicU32 = AtomicU32::new(0);
 
-/// The most threads; beyond it jobs wait. The kernel bounds its bounded workers by 4 a CPU.
+/// The most threads; further jobs wait. The kernel limits its bounded workers to 4 per CPU.
 pub const MAX_THREADS: u32 = 32;
 /// A worker without work ends after this long, in nanoseconds (the kernel's io-wq waits 5 s).
 const IDLE_NS: u64 = 5_000_000_000;
-/// The same once the process has no ring: long enough for a program that makes one ring after the other.
+/// The same period once the process has no ring: long enough for a program that makes one ring after another.
 const LINGER_NS: u64 = 100_000_000;
 
-/// What it takes to get the queued jobs done.
+/// The action needed to get the queued jobs done.
 enum Need {
     Nothing,
     Wake,
@@ -250,7 +251,7 @@ impl Need {
             return Need::Nothing;
         }
         if for_job && core::mem::take(&mut pool.looking) {
-            QUEUED_JOBS.fetch_add(1, Ordering::Relaxed); // what that thread looks at
+            QUEUED_JOBS.fetch_add(1, Ordering::Relaxed); // the word on which that thread spins
             return Need::Nothing;
         }
         if pool.idle > 0 {
@@ -276,11 +277,11 @@ impl Need {
     }
 }
 
-/// Queues a job, and wakes or makes a thread for it where needed. False where there is no memory for that.
+/// Queues a job, and wakes or makes a thread for it if needed. False if there is no memory for it.
 #[must_use]
 pub fn queue(job: Arc<Job>) -> bool {
     let Some(mut pool) = POOL.lock() else {
-        // A signal handler interrupted this very function: the job is done here and now.
+        // A signal handler interrupted this very function: run the job here and now.
         run_together(vec![job]);
         return true;
     };
@@ -294,7 +295,7 @@ pub fn queue(job: Arc<Job>) -> bool {
     true
 }
 
-/// Has a worker close a descriptor of ours, which may take as long as it likes. False where there is no memory for that.
+/// Makes a worker close a descriptor of ours, which may take long. False if there is no memory for it.
 pub fn queue_close(fd: i32) -> bool {
     let Some(mut pool) = POOL.lock() else { return false };
     if pool.closes.try_reserve(1).is_err() {
@@ -309,14 +310,15 @@ pub fn queue_close(fd: i32) -> bool {
     true
 }
 
-/// How often who sleeps looks whether a thread can be had by now, in nanoseconds.
+/// Interval at which a sleeping waiter checks whether a thread can be made by now, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 
-/// A thread that was needed could not be made. Relaxed: it guards nothing, and who sees it late looks again that much later.
+/// A needed thread could not be made. Relaxed: it guards nothing, and a thread that sees it late only checks later.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
-/// No thread can be had (RLIMIT_NPROC, a control group's pids.max). If there is none at all, the caller does the work; else the
-/// others may sleep for good, and who waits tries again ([`look_again`]): late, but done.
+/// Handles that no thread can be made (RLIMIT_NPROC, a control group's pids.max). If the pool has no thread at all,
+/// the caller does the work. Otherwise the other workers may sleep forever, so a waiter tries again ([`look_again`]):
+/// late, but it gets done.
 #[cold]
 fn do_without_thread() {
     if let Some(mut pool) = POOL.lock() {
@@ -326,12 +328,12 @@ fn do_without_thread() {
     handlers::without_locks(make_queued);
 }
 
-/// When a thread that is about to sleep has to call [`look_again`].
+/// Returns the time after which a thread that is about to sleep must call [`look_again`].
 pub fn look_again_ns() -> Option<u64> {
     IS_SHORT.load(Ordering::Relaxed).then_some(LOOK_AGAIN_NS)
 }
 
-/// Makes the thread that could not be made, if it is needed still.
+/// Makes the thread that could not be made, if it is still needed.
 pub fn look_again() {
     if IS_SHORT.load(Ordering::Relaxed) && IS_SHORT.swap(false, Ordering::Relaxed) {
         let need = POOL.lock().map_or(Need::Nothing, |mut pool| Need::of(&mut pool));
@@ -339,7 +341,7 @@ pub fn look_again() {
     }
 }
 
-/// Does what is queued as long as there are no threads.
+/// Does the queued work while the pool has no threads.
 fn make_queued() {
     loop {
         let Some(mut pool) = POOL.lock().filter(|pool| pool.threads == 0) else { return };
@@ -358,10 +360,10 @@ fn make_queued() {
     }
 }
 
-/// Some limit was set: from then on it matters what a job works on.
+/// A limit was set: from then on the kind of a job's file matters.
 static LIMITED: AtomicBool = AtomicBool::new(false);
 
-/// The class of jobs on this descriptor: 0 for regular files, block devices and none at all, else 1.
+/// Returns the class of jobs on this descriptor: 0 for regular files, block devices and no descriptor, else 1.
 fn class_of(fd: i32) -> usize {
     if fd < 0 || !LIMITED.load(Ordering::Relaxed) {
         return 0;
@@ -369,8 +371,8 @@ fn class_of(fd: i32) -> usize {
     usize::from(!file_status(fd).is_ok_and(|status| status.has_blocks()))
 }
 
-/// IORING_REGISTER_IOWQ_MAX_WORKERS: how many workers may run for regular files and block devices, and for the rest; 0
-/// changes nothing. Answers what held before. Never more than [`MAX_THREADS`].
+/// IORING_REGISTER_IOWQ_MAX_WORKERS: sets the number of workers for regular files and block devices, and for the
+/// rest; 0 changes nothing. Returns the previous limits. Never more than [`MAX_THREADS`].
 pub fn limit(limits: [u32; 2]) -> [u32; 2] {
     let Some(mut pool) = POOL.lock() else { return [0; 2] };
     let former = pool.limits;
@@ -386,7 +388,7 @@ pub fn limit(limits: [u32; 2]) -> [u32; 2] {
     former
 }
 
-/// IORING_REGISTER_IOWQ_AFF: on which CPUs workers run from their next job on.
+/// IORING_REGISTER_IOWQ_AFF: sets the CPUs on which workers run from their next job on.
 pub fn pin(cpus: &[u8]) {
     if let Some(mut pool) = POOL.lock() {
         pool.cpus = cpus.to_vec();
@@ -394,11 +396,12 @@ pub fn pin(cpus: &[u8]) {
     }
 }
 
-/// For how long a worker that has run out of jobs looks for the next one. Waking a thread costs the submitter ten
-/// microseconds and more where a core has to leave its idle state first, several times what else io_submit(2) does.
+/// The time for which a worker without jobs spins for the next one. Waking a thread costs the submitter ten
+/// microseconds, and more if a core has to leave its idle state first. That is several times the rest of
+/// io_submit(2).
 const LOOK_NS: u64 = 100_000;
 
-/// Looks for a job instead of sleeping; whether one came in time.
+/// Spins for a job instead of sleeping; true if one came in time.
 fn look_for_job(seen: u32) -> bool {
     const ROUNDS: u32 = 50;
     let until_ns = Clock::Monotonic.now_ns() + LOOK_NS;
@@ -431,7 +434,7 @@ pub fn refuse(job: Arc<Job>, error: crate::Errno) {
     }
 }
 
-/// Brings a job back that has begun, with its verdict.
+/// Delivers a job that has begun, with its verdict.
 pub fn conclude(job: Arc<Job>, verdict: Verdict) {
     let left = Left(&job);
     *job.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
@@ -439,7 +442,7 @@ pub fn conclude(job: Arc<Job>, verdict: Verdict) {
     job.ring.deliver(vec![job]);
 }
 
-/// Does something for a ring's job: a panic strikes the ring, and goes no further.
+/// Runs work for a ring's job: a panic breaks the ring, and goes no further.
 fn contain<T>(ring: &'static dyn Origin, work: impl FnOnce() -> T) -> Option<T> {
     let done = caught(work);
     if done.is_none() {
@@ -448,8 +451,8 @@ fn contain<T>(ring: &'static dyn Origin, work: impl FnOnce() -> T) -> Option<T> 
     done
 }
 
-/// Makes a job's call, which may panic like every other. False when it was cancelled. After a panic there is no verdict, and
-/// the request ends with EIO.
+/// Makes a job's call, which may panic like any other. False if it was cancelled. After a panic there is no verdict,
+/// and the request ends with EIO.
 pub fn make(job: &Arc<Job>) -> bool {
     let ran = contain(job.ring, || {
         point(Point::WorkerBefore);
@@ -458,19 +461,19 @@ pub fn make(job: &Arc<Job>) -> bool {
     ran.unwrap_or(true)
 }
 
-/// Runs a job with the plain call on a thread that is none of the pool's.
+/// Runs a job with the plain call, on a thread outside of the pool.
 pub fn run_alone(job: Arc<Job>) {
     run(vec![job], None);
 }
 
-/// Runs jobs of one ring and brings them back together. A job that panics breaks its ring.
+/// Runs jobs of one ring and delivers them together. A job that panics breaks its ring.
 fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
     let Some(ring) = jobs.first().map(|job| job.ring) else { return };
     let mut finished = Vec::with_capacity(jobs.len());
     let mut jobs = jobs.into_iter();
     let mut next = jobs.next();
     while let Some(job) = next {
-        // What has ended does not wait with the worker.
+        // Finished jobs do not wait with the worker.
         let some = !finished.is_empty();
         let mut hand_over = || ring.deliver(core::mem::take(&mut finished));
         let ran = contain(ring, || {
@@ -492,14 +495,14 @@ fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
 
 extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
     crate::thread::name(c"anyring-worker");
-    // A panic out here has cost no job and no ring anything: the thread goes on.
+    // A panic out here has affected no job and no ring: the thread continues.
     let (mut ran, mut cpus_version) = (None, 0);
     while caught(|| work_until_idle(&mut ran, &mut cpus_version)).is_none() {}
     core::ptr::null_mut()
 }
 
-/// A worker's life: until there has been nothing to do for a while. `ran` are the jobs that it took last, until it has
-/// said that they are done.
+/// Runs a worker until there has been nothing to do for a while. `ran` counts the jobs that it took last, until it
+/// has reported them as done.
 fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
     let mut looks = false; // for the next job instead of sleeping
     loop {
@@ -510,7 +513,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
         }
         if *cpus_version != pool.cpus_version {
             *cpus_version = pool.cpus_version;
-            // Where none of the CPUs is there the worker stays where it is, as the kernel's do.
+            // If none of the CPUs exists, the worker stays where it is, as the kernel's do.
             let args = [0, pool.cpus.len(), pool.cpus.as_ptr() as usize, 0, 0, 0];
             crate::os::syscall(libc::SYS_sched_setaffinity, args);
         }
@@ -544,7 +547,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             let came = look_for_job(seen);
             let mut pool = POOL.lock().expect("a worker does not interrupt itself");
             (pool.looking, pool.next_comes_soon) = (false, came);
-            continue; // whoever counts on a thread that looks has queued a job by now
+            continue; // a thread that counts on the spinning one has queued a job by now
         }
         if looks {
             pool.dry_ns = Clock::Monotonic.now_ns();
@@ -562,13 +565,13 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
     }
 }
 
-/// The process's last ring has ended: workers that sleep for want of jobs need not stay as long as they meant to.
+/// Wakes the workers that sleep without jobs: the process's last ring has ended, so they end sooner.
 pub fn rings_are_gone() {
     QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
     Sys::futex_wake(&QUEUED_JOBS, i32::MAX as u32);
 }
 
-/// Forgets the threads and jobs of the parent in a forked child.
+/// In a forked child: forgets the parent's threads and jobs.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

@@ -1,5 +1,5 @@
-//! Reads of Linux AIO that wait alone on a pipe (`poll::alone`), where closes are seen. In a process of its own:
-//! in that of the unit tests nobody tells of closes.
+//! Reads of Linux AIO that wait alone on a pipe (`poll::alone`), where closes are seen. These tests need a process of
+//! their own: the unit tests close descriptors without reporting it.
 
 use anyring_abi::{AioRing, IoEvent, Iocb, Timespec, IOCB_CMD_POLL, IOCB_CMD_PREAD};
 use anyring_engine::aio::{io_cancel, io_destroy, io_getevents, io_setup, io_submit, Wait};
@@ -45,7 +45,7 @@ impl Program {
         assert_eq!(rustix::io::write(&self.writer, bytes), Ok(bytes.len()));
     }
 
-    /// What so many events tell; of 0, that there is none.
+    /// The results of `count` events; for 0, asserts that there is none.
     fn results(&self, count: usize) -> Vec<i64> {
         let mut events = [IoEvent::default(); 8];
         let tv_sec = if count == 0 { 0 } else { 10 };
@@ -109,7 +109,7 @@ fn it_reads_on_after_its_number_was_closed() {
     program.submit(&read);
     process::closing(program.reader.as_raw_fd());
     let (other, _writer) = rustix::pipe::pipe().expect("pipe");
-    // SAFETY: both are open; the number is replaced, as dup2 of the program's would.
+    // SAFETY: both are open; the number is replaced, as a dup2 of the program's would.
     assert!(unsafe { libc::dup2(other.as_raw_fd(), program.reader.as_raw_fd()) } >= 0);
     program.write(b"hello");
     assert_eq!(program.results(1), [5]);
@@ -157,7 +157,7 @@ fn it_ends_with_eio_where_a_panic_struck_the_context() {
     // SAFETY: the completion ring is mapped as long as the context lives.
     let tail = || unsafe { core::ptr::read_volatile(&raw const (*header).tail) };
     let (before, rings) = (tail(), anyring_engine::ring::table::rings());
-    // The tests run side by side: only the ring of this context is struck.
+    // The tests run side by side: only the ring of this context is broken.
     let is_ours = |ring: &&'static Ring| {
         ring.lock()
             .is_ok_and(|guard| guard.aio.as_ref().is_some_and(|context| context.address() == program.context))

@@ -1,11 +1,11 @@
 //! Model-checks how threads hand things to each other, with loom: every interleaving, up to a bound of preemptions, of
 //! the engine's own code. `make loom` runs it; without `--cfg loom` there is nothing here.
 //!
-//! The files under test are compiled as they stand, with [`sync`] in place of the engine's module of that name. What
-//! stands around them (the ring's state, an eventfd, an epoll wait) is the least that the protocol needs; where it repeats
-//! the order of steps of the engine, it names the function.
+//! The files under test are compiled unchanged, with [`sync`] in place of the engine's module of that name. Their
+//! surroundings (the ring's state, an eventfd, an epoll wait) are the minimum that the protocol needs. Where a model
+//! repeats the engine's order of steps, it names the function.
 #![cfg(loom)]
-#![allow(dead_code)] // of each file a part is used
+#![allow(dead_code)] // only part of each file is used
 
 #[path = "../src/lock.rs"]
 mod lock;
@@ -30,7 +30,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// An eventfd, and an epoll wait on it: whoever sleeps wakes once something was written.
+/// An eventfd, and an epoll wait on it: a sleeper wakes once something was written.
 #[derive(Default)]
 struct Event {
     written: Mutex<bool>,
@@ -56,21 +56,21 @@ mod locks {
     use super::*;
     use loom::cell::UnsafeCell;
 
-    /// Threads exclude each other (loom sees unordered accesses to the cell), and none sleeps for ever.
+    /// Threads exclude each other (loom detects unordered accesses to the cell), and none sleeps forever.
     #[test]
     fn a_lock_admits_one_thread_at_a_time() {
         check(3, || {
             let lock = Arc::new(Lock::new(UnsafeCell::new(0)));
             let add = |lock: &Lock<UnsafeCell<i32>>| {
                 let held = lock.lock().unwrap();
-                // SAFETY: what is being checked: the lock keeps others away.
+                // SAFETY: under test: the lock keeps others away.
                 held.with_mut(|value| unsafe { *value += 1 });
             };
             let others: Vec<_> =
                 (0..2).map(|_| lock.clone()).map(|lock| thread::spawn(move || add(&lock))).collect();
             add(&lock);
             others.into_iter().for_each(|other| other.join().unwrap());
-            // SAFETY: nobody else is left.
+            // SAFETY: no other thread is left.
             lock.lock().unwrap().with(|value| assert_eq!(unsafe { *value }, 3));
         });
     }
@@ -79,7 +79,7 @@ mod locks {
 mod arrivals {
     use super::*;
 
-    /// A ring: what its lock guards is how many things were completed.
+    /// A ring: its lock guards the number of completions.
     struct Ring {
         state: Lock<State>,
         left: Left,
@@ -136,7 +136,7 @@ mod arrivals {
         }
     }
 
-    /// Whatever workers bring is completed by somebody, without anybody looking later.
+    /// Results that workers deliver are completed by some thread, without any later check.
     #[test]
     fn nothing_that_arrives_stays_lying() {
         check(3, || {
@@ -154,8 +154,9 @@ mod arrivals {
         });
     }
 
-    /// The owner of a deferred ring looks (`collect`), settles and sleeps: what arrives at any moment between is announced
-    /// to its sleep, or keeps it from sleeping. If not, it sleeps for ever, which loom calls a deadlock.
+    /// The owner of a deferred ring checks (`collect`), settles and sleeps. A result that arrives in between is
+    /// announced to its sleep, or keeps it from sleeping. Otherwise it sleeps forever, which loom reports as a
+    /// deadlock.
     #[test]
     fn the_owner_of_a_deferred_ring_does_not_sleep_on_what_arrived() {
         check(3, || {
@@ -165,7 +166,7 @@ mod arrivals {
                 thread::spawn(move || ring.deliver(1, true))
             };
             loop {
-                // `collect`: what has arrived is completed, and then what was announced is settled.
+                // `collect`: completes the arrived results, and then settles what was announced.
                 let mut held = ring.state.lock().unwrap();
                 if ring.left.any(Left::RESULTS) {
                     held.completed += ring.arrived.take(&ring.left).len();
@@ -198,7 +199,7 @@ mod mailbox {
         check(3, || {
             let mailbox = Arc::new(Lock::new(Mailbox::NEW));
             let (taken, running) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-            // `helper::watch`, without rings of its own to care for: it takes what there is and ends when it may.
+            // `helper::watch`, without rings of its own: it takes the rings handed over and ends when it may.
             let helper = {
                 let (mailbox, taken, running) = (mailbox.clone(), taken.clone(), running.clone());
                 move || {

@@ -1,18 +1,18 @@
-//! Reads that missed the page cache. An attempt with RWF_NOWAIT does not wait for the pages, but mostly has the kernel read
-//! them (`filemap_get_pages` in mm/filemap.c): then nobody has to make the transfer, only to wait for its end, and one
-//! thread that waits for several, in their order, finds most of them done when the first is. Threads that wait for one
-//! each only cost switches: two for each transfer.
+//! Reads that missed the page cache. An attempt with RWF_NOWAIT does not wait for the pages, but usually makes the
+//! kernel read them (`filemap_get_pages` in mm/filemap.c). Then no thread has to make the transfer, only to wait for
+//! its end. One thread that waits for several in order finds most of them done when the first is. If each had its own
+//! thread, that would only cost two switches per transfer.
 //!
-//! Not every kernel does so. The first misses of a process are trials, which tell.
+//! Not every kernel does so. The first misses of a process are trials, which find out.
 
 use crate::op::{Op, Verdict};
 use crate::os;
 use crate::wq::Approach;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// How many workers wait for what is begun. More than one, so that what is slow for once does not keep the others' ends
-/// from being seen; for each more there are more switches: on two CPUs 1, 2, 4 and 8 of them served fio's cold reads of 4 KiB
-/// at 0.85, 0.80, 0.6 and 0.5 of the kernel's rate.
+/// Number of workers that wait for transfers begun by attempts. There is more than one, so that a slow transfer does
+/// not delay the completion of the others. Each further one costs more switches. On two CPUs 1, 2, 4 and 8 of them
+/// served fio's cold reads of 4 KiB at 0.85, 0.80, 0.6 and 0.5 of the kernel's rate.
 static MOST_WORKERS: AtomicU32 = AtomicU32::new(LEAST_WORKERS);
 const LEAST_WORKERS: u32 = 2;
 
@@ -20,21 +20,21 @@ pub fn most_workers() -> u32 {
     MOST_WORKERS.load(Ordering::Relaxed)
 }
 
-/// So many misses are trials; if none of them succeeds, attempts begin nothing here.
+/// Number of misses that are trials; if none of them succeeds, attempts begin no transfers here.
 const TRIALS: u32 = 8;
 /// A trial has succeeded.
 const KNOWN: u32 = u32::MAX;
 
-/// How many trials there were, or [`KNOWN`].
+/// Number of trials so far, or [`KNOWN`].
 static TRIED: AtomicU32 = AtomicU32::new(0);
 
-/// How a worker goes about a transfer whose attempt would have waited.
+/// Chooses how a worker makes a transfer whose attempt would have waited.
 pub fn approach_to_missed(op: &Op) -> Approach {
     if op.rw().is_none_or(|rw| rw.reads_at().is_none()) {
         return Approach::Plain;
     }
     let one_more = |tried| (tried < TRIALS).then(|| tried + 1);
-    // Relaxed: whatever it is, the call that follows is right.
+    // Relaxed: with any value, the call that follows is right.
     match TRIED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
         Ok(_) => Approach::Trial,
         Err(KNOWN) => Approach::Started,
@@ -42,7 +42,7 @@ pub fn approach_to_missed(op: &Op) -> Approach {
     }
 }
 
-/// Attempts a missed read again, for some milliseconds: `None` if it has not come by then.
+/// Retries a missed read for some milliseconds: `None` if the data has not come by then.
 pub fn attempt_for_a_while(mut attempt: impl FnMut() -> Verdict) -> Option<Verdict> {
     const FIRST_PAUSE_NS: u64 = 50_000;
     const LAST_PAUSE_NS: u64 = 15_000_000;

@@ -1,22 +1,24 @@
 //! Credentials pools: workers with the identity of one thread.
 //!
-//! What an open or a connect leads to depends on the calling thread: its credentials and its directory, root and umask,
-//! which threads may have of their own (setfsuid(2), unshare(2) with CLONE_FS). The kernel's workers take these over from
-//! the task that submitted. A thread can only get them from its creator, and there is no cheap way to compare them. So
-//! such operations are made by the submitting thread itself; where they may have to sleep, by a credentials pool that this thread
-//! starts for one call of its own, and that ends with its work.
+//! The result of an open or a connect depends on the calling thread: its credentials and its directory, root and
+//! umask. Threads may have their own (setfsuid(2), unshare(2) with CLONE_FS). The kernel's workers inherit these from
+//! the task that submitted. Here, a thread can only get them from its creator, and there is no cheap way to compare
+//! them. So the submitting thread makes such operations itself. Those that may have to sleep go to a credentials
+//! pool, which this thread starts for one call of its own. The pool ends with its work.
 //!
-//! A request that has to wait its turn (in a chain, behind a drain) may be issued by another thread later. It holds a
-//! credentials pool that was started while its submitter was still there.
+//! A request that must wait its turn (in a chain, after a drain) may be issued by another thread later. It holds a
+//! credentials pool that was started while its submitter still existed.
 //!
-//! Where threads may differ (`identity`) so is everything that acts for its submitter; one that waits for readiness holds a
-//! credentials pool if it sends, writes or makes a file.
+//! Where threads may differ (`identity`), this holds for everything that acts for its submitter. A request that waits
+//! for readiness holds a credentials pool if it sends, writes or makes a file.
 //!
 //! | field | who touches it |
 //! |---|---|
-//! | `queue` | the submitter, members, and whoever issues a request that holds the credentials pool; a leaf lock |
+//! | `queue` | the submitter, members, and a thread that issues a request that holds the credentials pool; a leaf
+//! lock |
 //! | `changed` | futex word of members without work; changes under `queue`'s lock |
-//! | `TURNS` | whoever queues a job that changes a file, and the thread that has made one; before `queue` |
+//! | `TURNS` | a thread that queues a job that changes a file, and one that has made such a job; locked before
+//! `queue` |
 
 use crate::forced::{point, Point};
 use crate::lock::Lock;
@@ -31,18 +33,18 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Threads in all credentials pools together, at most: beyond it the submitter does the work itself.
+/// The most threads in all credentials pools together: beyond it the submitter does the work itself.
 const MAX_MEMBERS: u32 = 256;
-/// How many there are.
+/// Number of members of all pools.
 static MEMBERS: AtomicU32 = AtomicU32::new(0);
 
 /// The threads that one thread started for one call, or for a registered personality.
 pub struct CredsPool {
-    /// Whose identity it has; 0 for a personality, which only its members can pass on.
+    /// The thread whose identity it has; 0 for a personality, whose identity only its members can pass on.
     submitter: u32,
-    /// How often threads had changed theirs by then.
+    /// Number of identity changes in the process when the pool was made.
     changes: u32,
-    /// What a personality's members see to that they have.
+    /// The credentials that a personality's members make sure to have.
     credentials: Option<Credentials>,
     queue: Lock<Queue>,
     changed: AtomicU32,
@@ -52,9 +54,9 @@ pub struct CredsPool {
 struct Queue {
     jobs: VecDeque<Arc<Job>>,
     threads: u32,
-    /// Members that sleep for want of jobs.
+    /// Members that sleep because there are no jobs.
     idle: u32,
-    /// Requests that have yet to come: one member stays for them.
+    /// Number of requests that may still come: one member stays for them.
     holds: u32,
 }
 
@@ -65,7 +67,7 @@ impl core::fmt::Debug for CredsPool {
 }
 
 impl Queue {
-    /// Counts one more member, if there may be one.
+    /// Counts one more member, if the limits permit it.
     fn admit(&mut self) -> bool {
         let admitted = self.threads < MAX_THREADS && MEMBERS.fetch_add(1, Ordering::Relaxed) < MAX_MEMBERS;
         if admitted {
@@ -83,7 +85,7 @@ impl Queue {
 }
 
 impl CredsPool {
-    /// A credentials pool of the calling thread, without members yet.
+    /// Makes a credentials pool of the calling thread, without members yet.
     pub(crate) fn new() -> Arc<CredsPool> {
         CredsPool::with(thread::id(), None)
     }
@@ -93,13 +95,13 @@ impl CredsPool {
         Arc::new(CredsPool { submitter, changes: identity::changes(), credentials, queue, changed })
     }
 
-    /// Whether the calling thread has this identity still, as far as is known.
+    /// True if the calling thread still has this identity, as far as is known.
     fn is_mine(&self) -> bool {
         self.submitter == thread::id() && self.changes == identity::changes()
     }
 
-    /// Queues a job, in its turn. `fresh`: the calling thread has made the credentials pool in this call. False when no thread has this
-    /// identity any more, nor can the calling one make any.
+    /// Queues a job, in its turn. `fresh`: the calling thread has made the credentials pool in this call. False if no
+    /// thread has this identity any more, and the calling one cannot make one.
     #[must_use]
     pub(crate) fn queue(self: &Arc<CredsPool>, job: Arc<Job>, fresh: bool) -> bool {
         job.set_workers(self);
@@ -112,10 +114,11 @@ impl CredsPool {
         begins
     }
 
-    /// The job, if no other has to be made before it; else it is queued when that is done. NOMEM where it cannot wait.
+    /// Returns the job if it may be made now; otherwise it is queued when its predecessor is done. Fails with NOMEM
+    /// if there is no memory for it to wait.
     fn wait_for_turn(self: &Arc<CredsPool>, job: Arc<Job>) -> Result<Option<Arc<Job>>, Errno> {
         let Some(inode) = job.inode else { return Ok(Some(job)) };
-        // A signal handler that interrupted this very function does without.
+        // A signal handler that interrupted this very function does without the order.
         let Some(mut turns) = TURNS.lock() else { return Ok(Some(job)) };
         if turns.has(inode) {
             job.set_hold(Hold::new(self));
@@ -125,8 +128,8 @@ impl CredsPool {
 
     fn begin_with(self: &Arc<CredsPool>, job: Arc<Job>, fresh: bool) -> bool {
         let Some(mut queue) = self.queue.lock() else {
-            // A signal handler interrupted this very function, in the submitter: the job is done here and now, unless it
-            // is to be done with another identity.
+            // A signal handler interrupted this very function, in the submitter. The job is made here and now, unless
+            // it needs another identity.
             if fresh {
                 make(job);
             }
@@ -173,7 +176,8 @@ impl CredsPool {
         }
     }
 
-    /// No thread can be had: the caller, who has the right identity, does the work. Late, but done.
+    /// Runs the jobs in the caller, which has the right identity, since no thread can be made: late, but they get
+    /// done.
     #[cold]
     fn do_without_members(self: &Arc<CredsPool>) {
         let workers = self.clone();
@@ -184,12 +188,12 @@ impl CredsPool {
         });
     }
 
-    /// A member's life: until there is nothing to do, and nothing to come for which no other member stays.
+    /// Runs a member until there are no jobs, and none to come for which no other member stays.
     fn serve(self: &Arc<CredsPool>) {
         while let Some(mut queue) = self.queue.lock() {
             point(Point::CredsPoolIdle);
             if let Some(job) = queue.jobs.pop_front() {
-                // This call may sleep for ever, on what one of the others waits to do.
+                // This call may sleep forever, until one of the other jobs is made.
                 let start = (!queue.jobs.is_empty() || queue.holds > 0) && queue.idle == 0 && queue.admit();
                 drop(queue);
                 if start {
@@ -215,11 +219,11 @@ impl CredsPool {
     }
 }
 
-/// Jobs of all credentials pools that change a file, by file: see `wq::hashed`. A credentials pool's do not wait for the pool's, nor those for
-/// them.
+/// Jobs of all credentials pools that change a file, by file: see `wq::hashed`. They do not wait for jobs of the
+/// process's pool, nor those for them.
 static TURNS: Lock<Hashed> = Lock::new(Hashed::NONE);
 
-/// Whether a member of any is to change this file, or does.
+/// True if a member of any pool is about to change this file, or does so now.
 pub(super) fn is_busy(inode: Inode) -> bool {
     TURNS.lock().is_some_and(|turns| turns.has(inode))
 }
@@ -237,7 +241,7 @@ fn refuse(job: Arc<Job>, error: Errno) {
     end_turn(inode);
 }
 
-/// A job that changes a file is done with: the next one has its turn.
+/// Ends the turn of a job that changes a file, and starts the next one.
 fn end_turn(inode: Option<Inode>) {
     let next = |inode| TURNS.lock()?.done(inode);
     while let Some(job) = inode.and_then(next) {
@@ -250,7 +254,7 @@ fn end_turn(inode: Option<Inode>) {
     }
 }
 
-/// In a forked child there are no members.
+/// In a forked child, which has no members: resets everything.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -267,17 +271,17 @@ extern "C" fn work(workers: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-worker");
     // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.
     let workers = unsafe { Arc::from_raw(workers.cast_const().cast::<CredsPool>()) };
-    // A panic out here has cost no job and no ring anything: the thread goes on.
+    // A panic out here has affected no job and no ring: the thread continues.
     while caught(|| workers.serve()).is_none() {}
     core::ptr::null_mut()
 }
 
-/// A request's claim to be made by a thread of its submitter's identity, whoever issues it.
+/// A request's claim that a thread of its submitter's identity makes it, independent of the thread that issues it.
 #[derive(Debug)]
 pub struct Hold(pub(crate) Arc<CredsPool>);
 
 impl Hold {
-    /// `workers` has members, or is the calling thread's own.
+    /// Makes a claim; `workers` has members, or is the calling thread's own.
     pub(crate) fn new(workers: &Arc<CredsPool>) -> Hold {
         let start = workers.queue.lock().is_some_and(|mut queue| {
             queue.holds += 1;
@@ -289,12 +293,13 @@ impl Hold {
         Hold(workers.clone())
     }
 
-    /// A claim to a credentials pool of the calling thread, as it is now.
+    /// Makes a claim to a credentials pool with the calling thread's present identity.
     pub fn on_caller() -> Hold {
         Hold::new(&CredsPool::new())
     }
 
-    /// A claim to a credentials pool that keeps the credentials that the calling thread has now. `EAGAIN` when no thread can be made.
+    /// Makes a claim to a credentials pool that keeps the calling thread's present credentials. Fails with `EAGAIN`
+    /// if no thread can be made.
     pub fn on_credentials() -> Result<Hold, Errno> {
         let workers = CredsPool::with(0, Some(Credentials::of_caller()?));
         let hold = Hold::new(&workers);
@@ -306,12 +311,12 @@ impl Hold {
         }
     }
 
-    /// Another claim to the same credentials pool.
+    /// Makes another claim to the same credentials pool.
     pub fn another(&self) -> Hold {
         Hold::new(&self.0)
     }
 
-    /// Whether the calling thread has the identity with which the request was submitted.
+    /// True if the calling thread has the identity with which the request was submitted.
     pub fn is_mine(&self) -> bool {
         self.0.is_mine()
     }

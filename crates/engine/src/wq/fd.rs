@@ -1,16 +1,18 @@
-//! The descriptor that a job works on. The program may close its number, and open another file under it, while a worker is on
-//! its way into the call, or sleeps in it: what works there must not meet the other file.
+//! The descriptor that a job works on. While a worker is about to make its call, or sleeps in it, the program may
+//! close the number and open another file under it. The call must not get that other file.
 //!
-//! Whoever queues a call that can be interrupted in its sleep has the job hold a private duplicate from the start
-//! ([`Number::hold`]). For others whoever closes the number gives the job one first ([`Number::replace`]). A worker that has read
-//! the number before that is waited for until it is inside the system call, which holds the file, or has left it:
+//! A call that can be interrupted in its sleep gets a private duplicate when it is queued ([`Number::hold`]). For any
+//! other call, the thread that closes the number gives the job one first ([`Number::replace`]). A worker may have
+//! read the number before that. The closing thread then waits until the worker is inside the system call, which holds
+//! the file, or has left it:
 //!
-//! | worker | who closes |
+//! | worker | closing thread |
 //! |---|---|
-//! | says that it is inside | replaces the number |
-//! | reads the number | looks whether a worker is inside |
+//! | stores that it is inside | replaces the number |
+//! | reads the number | checks whether a worker is inside |
 //!
-//! Each does its two in this order, and all four are sequentially consistent: so the worker reads the duplicate, or is seen.
+//! Each takes its two steps in this order, and all four are sequentially consistent. So the worker reads the
+//! duplicate, or is seen.
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
@@ -19,7 +21,7 @@ use crate::thread;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-/// What a job calls its file.
+/// The number of a job's file.
 pub struct Number {
     fd: AtomicI32,
     /// The thread that is making a call with it; 0 for none.
@@ -29,7 +31,7 @@ pub struct Number {
 }
 
 impl Number {
-    /// `fd`, which `kept` keeps open unless it is the program's.
+    /// Makes a value for `fd`, which `kept` keeps open unless it is the program's.
     pub fn new(fd: i32, kept: Option<Arc<FixedFile>>) -> Number {
         let number = Number { fd: AtomicI32::new(fd), caller: AtomicU32::new(0), kept: OnceLock::new() };
         if let Some(kept) = kept {
@@ -38,17 +40,17 @@ impl Number {
         number
     }
 
-    /// The number, for saying it only.
+    /// Returns the number, for messages only.
     pub fn get(&self) -> i32 {
         self.fd.load(SeqCst)
     }
 
-    /// The call that comes may sleep where SIGSTOP interrupts it: after SIGCONT the kernel restarts it, and takes what then has
-    /// the number. So it gets a private duplicate, unless a file is held already.
+    /// Prepares a call that may sleep where SIGSTOP interrupts it. After SIGCONT the kernel restarts such a call with
+    /// the file that then has the number. So it gets a private duplicate, unless a file is held already.
     ///
-    /// A regular file, a directory and a device of blocks stay under the program's number: their calls are not interrupted but
-    /// by a signal that kills, and closing a duplicate of a file would give up the process's POSIX locks on it. Where there is
-    /// no room in the table the number has to do.
+    /// Regular files, directories and block devices keep the program's number. Only a signal that kills interrupts
+    /// their calls, and closing a duplicate of a file would give up the process's POSIX locks on it. If the table is
+    /// full, the number must do.
     pub fn hold(&self) {
         if self.kept.get().is_some() || self.get() < 0 || mutated(Mutation::SleepsOnTheNumber) {
             return;
@@ -66,18 +68,18 @@ impl Number {
         }
     }
 
-    /// Calls `call` with the number, which stays this file's until the call has been made.
+    /// Calls `call` with the number, which belongs to this file until the call has been made.
     pub fn call_with<T>(&self, call: impl FnOnce(i32) -> T) -> T {
         self.caller.store(thread::id(), SeqCst);
         let _left = Left(&self.caller);
         call(self.fd.load(SeqCst))
     }
 
-    /// The program is about to close the number: from now on the job works on this duplicate. Returns when no worker is about
-    /// to use the number any more.
+    /// Makes the job work on this duplicate from now on, since the program is about to close the number. Returns when
+    /// no worker is about to use the number any more.
     pub fn replace(&self, private: &Arc<FixedFile>) {
         if self.kept.set(private.clone()).is_err() {
-            return; // it was none of the program's
+            return; // it is not a number of the program's
         }
         if mutated(Mutation::JobKeepsTheNumber) {
             return;
@@ -89,10 +91,10 @@ impl Number {
         }
     }
 
-    /// Waits until this thread sleeps, which it does inside its system call only, or is outside of `call_with`. That is a matter
-    /// of some instructions, unless it was preempted right there.
+    /// Waits until this thread sleeps, which it does only inside its system call, or has left `call_with`. That takes
+    /// some instructions, unless the thread was preempted right there.
     fn wait_for(&self, caller: u32) {
-        /// Where the kernel does not tell: so long is enough for a thread that has a core.
+        /// Number of checks if the kernel does not tell: long enough for a thread that has a CPU.
         const MOST_LOOKS: u32 = 60;
         for look in 0..MOST_LOOKS {
             crate::os::nap(look);
@@ -131,7 +133,7 @@ mod tests {
         let private = private_of(reader.as_raw_fd());
         number.replace(&private);
         assert_eq!(number.call_with(|fd| fd), private.fd);
-        // One of the engine's own stays what it is.
+        // One of the engine's own does not change.
         let own = private_of(reader.as_raw_fd());
         let number = Number::new(own.fd, Some(own.clone()));
         number.replace(&private);
@@ -162,7 +164,7 @@ mod tests {
             scope.spawn(|| {
                 number.call_with(|_| {
                     inside.store(thread::id(), SeqCst);
-                    // Runs, and is in no call, until the other has looked, and a while longer.
+                    // Runs, and makes no call, until the other thread has checked, and a while longer.
                     let mut until = None;
                     while until.is_none_or(|until| std::time::Instant::now() < until) {
                         assert_eq!(replaced.load(SeqCst), 0, "the number is still in use");

@@ -1,25 +1,28 @@
-//! Threads that wait on futexes for FUTEX_WAIT and FUTEX_WAITV: nothing else stands in the kernel's queue of a futex.
+//! Threads that wait on futexes for FUTEX_WAIT and FUTEX_WAITV: only a thread can be in the kernel's queue of a
+//! futex.
 //!
-//! A [`FutexWaiter`] sleeps on words of its own before anybody needs it. A request is put into the queue of the program's
-//! futex by moving the sleeping thread there (FUTEX_CMP_REQUEUE): that is one call of the submitter's, after which the wait
-//! is queued, in its turn among all others, as natively. Then the own word is set to 1, so that a thread whose sleep the
-//! kernel begins anew (after SIGSTOP, say) does not sleep there again, but on the program's word.
+//! A [`FutexWaiter`] sleeps on words of its own before it is needed. To put a request into the queue of the program's
+//! futex, the sleeping thread is moved there (FUTEX_CMP_REQUEUE). That is one call of the submitter's, after which
+//! the wait is queued in its turn, as natively. Then the own word is set to 1. If the kernel restarts the thread's
+//! sleep (after SIGSTOP, for example), it no longer sleeps on that word, but on the program's.
 //!
 //! | kind | sleeps by | is ended by |
 //! |---|---|---|
 //! | plain | futex_waitv(2) on its `control` word, then one word a slot | a wake of `control` |
 //! | with bits, or without futex_waitv(2), or for 128 words | FUTEX_WAIT_BITSET, or futex_waitv(2) without `control` | `os::interrupt` |
 //!
-//! A watcher has one request, so that it knows exactly what was woken. Beyond `ALONE_MAX` of them requests share
-//! watchers, by 127. One that is woken leaves all its queues for a moment: what is woken then is found by its changed value
-//! only. Requests for the same word are kept apart; once there are no more threads to be had they are woken together.
+//! A watcher has one request, so that it knows exactly which word was woken. Beyond `ALONE_MAX` of them requests
+//! share watchers, up to 127 each. A shared one that is woken leaves all its queues for a moment: a wake in that time
+//! is recognised only by a changed value. Requests for the same word get different watchers; once no more threads are
+//! available, they are woken together.
 //!
-//! Where moving says nothing of whom it moved (gVisor) a wait is queued a moment after its submission.
+//! Where moving does not report whether a thread was moved (gVisor), a wait is queued a moment after its submission.
 //!
-//! Who wakes a word may meet a thread whose request has just been cancelled: that wake is passed on.
+//! A wake of the word may reach a thread whose request has just been cancelled: it is passed on.
 //!
-//! `slots` says which request waits in which slot, and is a small lock: it is taken under a ring's, and held over calls that
-//! do not sleep. The thread takes it between two sleeps, and never has it when it brings a result to a ring.
+//! `slots` says which request waits in which slot, and is a small lock. It is taken under a ring's lock, and held
+//! over calls that do not sleep. The thread takes it between two sleeps, and never holds it when it delivers a result
+//! to a ring.
 
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
@@ -32,17 +35,17 @@ use crate::Errno;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// Watchers that have one request each.
+/// Number of watchers that have one request each.
 const ALONE_MAX: u32 = 128;
-/// All watchers. Beyond it a wait is refused with ENOMEM.
+/// Number of all watchers. Beyond it a wait is refused with ENOMEM.
 const THREADS_MAX: u32 = 512;
-/// Watchers kept for the next request while the process has rings.
+/// Number of watchers kept for the next request while the process has rings.
 const IDLE_MAX: usize = 4;
-/// Slots of a watcher that is shared.
+/// Number of slots of a shared watcher.
 const SHARED_SLOTS: usize = WORDS_MAX - 1;
-/// How long a cancellation waits for the thread to have left the futex.
+/// How long a cancellation waits until the thread has left the futex.
 const LEAVE_NS: u64 = 100_000_000;
-/// Tries until it is asked whether a sleeper can be moved without being counted.
+/// Number of tries before testing whether a sleeper can be moved without being counted.
 const UNSEEN_TRIES: u32 = 40;
 /// How long a submission waits for a new thread to fall asleep.
 const BEGIN_NS: u64 = 5_000_000_000;
@@ -57,7 +60,7 @@ struct Entry {
     reserved: u32,
 }
 
-/// A word of the watcher's, and the node that a futex with FUTEX2_NUMA has behind it.
+/// A word of the watcher's, and the node number that follows a futex with FUTEX2_NUMA.
 #[repr(C, align(8))]
 struct Own {
     word: AtomicU32,
@@ -69,7 +72,7 @@ impl Own {
         Own { word: AtomicU32::new(0), node: AtomicU32::new(u32::MAX) } // FUTEX_NO_NODE
     }
 
-    /// Whether there is a word of the program's to sleep on. Relaxed: it changes under the lock of the slots.
+    /// True if there is a word of the program's to sleep on. Relaxed: it changes under the lock of the slots.
     fn is_armed(&self) -> bool {
         self.word.load(Ordering::Relaxed) != 0
     }
@@ -83,16 +86,16 @@ impl Own {
 struct Occupant {
     job: Arc<Job>,
     word: Word,
-    /// Its place in the request's vector.
+    /// Its index in the request's vector.
     index: u32,
-    /// It is to leave the queue.
+    /// It must leave the queue.
     leaves: bool,
 }
 
-/// What the lock of a watcher guards.
+/// The state guarded by a watcher's lock.
 struct Slots {
     occupants: Vec<Option<Occupant>>,
-    /// The thread is to end when nothing is left.
+    /// The thread must end when no request is left.
     ends: bool,
 }
 
@@ -104,19 +107,19 @@ impl Slots {
 
 /// A thread that waits on futexes.
 pub struct FutexWaiter {
-    /// Changed and woken to make the thread look at its slots.
+    /// Changed and woken to make the thread check its slots.
     control: AtomicU32,
     /// Not 0: an interruptible sleep is over.
     stop: AtomicU32,
     /// The thread's id, once it runs.
     thread: AtomicU32,
-    /// How often it has looked at its slots; a futex word.
+    /// Number of times it has checked its slots; a futex word.
     turns: AtomicU32,
     /// The error that ended it, if one has.
     failed: AtomicI32,
-    /// For each slot the word slept on until there is one of the program's: 0, and 1 once there is.
+    /// For each slot, the word slept on while there is none of the program's: 0, and 1 once there is.
     own: Box<[Own]>,
-    /// For each of them its `FUTEX2_*` flags: only like is moved to like.
+    /// For each slot, its `FUTEX2_*` flags: a sleeper can be moved only to a word with the same flags.
     kinds: Box<[u32]>,
     mask: u32,
     slots: Lock<Slots>,
@@ -134,7 +137,7 @@ static POOL: Lock<Pool> = Lock::new(Pool { idle: Vec::new(), shared: Vec::new(),
 /// Queues a job's wait on the program's futexes.
 ///
 /// # Errors
-/// What the request is to be answered with: EAGAIN, EINVAL, EFAULT; ENOMEM where no thread can be had.
+/// The result of the request: EAGAIN, EINVAL, EFAULT; ENOMEM if no thread can be made.
 pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     let (words, mask) = {
         let op = job.op.lock().ok_or(Errno::INVAL)?;
@@ -146,7 +149,7 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     let (waiter, first) = take(job, &words, mask)?;
     job.waited_on_by(&waiter);
     let queued = words.iter().enumerate().try_for_each(|(index, word)| waiter.queue(first + index, word));
-    // What changed before it was queued has perhaps been woken before, too.
+    // A value that changed before the wait was queued has perhaps also been woken before.
     let Err(error) = queued.and_then(|()| words.iter().try_for_each(Word::check)) else { return Ok(()) };
     waiter.withdraw(job);
     match job.cancel() {
@@ -155,7 +158,7 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     }
 }
 
-/// A watcher with slots for these words from the answered one on, which the job has from now on.
+/// Takes a watcher with slots for these words, from the returned index on; the job occupies them.
 fn take(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<FutexWaiter>, usize), Errno> {
     let mut pool = POOL.lock().ok_or(Errno::NOMEM)?;
     let kind = words[0].flags;
@@ -221,12 +224,12 @@ impl FutexWaiter {
         }
     }
 
-    /// It sleeps by futex_waitv(2).
+    /// True if it sleeps by futex_waitv(2).
     fn by_vector(&self) -> bool {
         self.mask == ANY && can_wait_for_several()
     }
 
-    /// The first entry of its vector is `control`.
+    /// True if the first entry of its vector is `control`.
     fn has_control(&self) -> bool {
         self.by_vector() && self.own.len() < WORDS_MAX
     }
@@ -239,7 +242,7 @@ impl FutexWaiter {
         }
     }
 
-    /// Gives a free slot to a job; `apart` only where no other waits for the same word.
+    /// Gives a free slot to a job. `apart`: only if no other job waits for the same word.
     fn occupy_free(&self, job: &Arc<Job>, words: &[Word], apart: bool) -> Option<usize> {
         let slot = {
             let slots = self.slots.lock()?;
@@ -254,7 +257,7 @@ impl FutexWaiter {
         Some(slot)
     }
 
-    /// Moves the thread, which sleeps on the slot's own word or soon will, to the program's.
+    /// Moves the thread, which sleeps on the slot's own word or soon will, to the program's word.
     fn queue(&self, slot: usize, word: &Word) -> Result<(), Errno> {
         let own = &self.own[slot];
         let begun_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC);
@@ -262,7 +265,7 @@ impl FutexWaiter {
         for tries in 0u32.. {
             {
                 let slots = self.slots.lock().ok_or(Errno::NOMEM)?;
-                // Relaxed: the thread that finds itself elsewhere looks at its slots under this lock.
+                // Relaxed: a thread that finds itself on another word checks its slots under this lock.
                 let turn = self.turns.load(Ordering::Relaxed);
                 let moved = match unseen_since {
                     None => is_asleep(own, word)? && move_to(own, 0, word)? != 0,
@@ -275,7 +278,7 @@ impl FutexWaiter {
                 if slots.occupants[slot].is_none() || moved {
                     if slots.occupants[slot].is_some() {
                         own.set_armed(true);
-                        // If its sleep was begun anew just before the store, it is back.
+                        // If its sleep was restarted just before the store, it is back on its own word.
                         let _ = move_to(own, 1, word);
                     }
                     return Ok(());
@@ -293,7 +296,7 @@ impl FutexWaiter {
         Ok(())
     }
 
-    /// The thread looks at its slots now.
+    /// Makes the thread check its slots now.
     fn wake(&self) {
         if self.has_control() {
             self.control.fetch_add(1, Ordering::Release); // partner: the load in `live`
@@ -309,7 +312,8 @@ impl FutexWaiter {
         }
     }
 
-    /// Tells the thread that a job's wait is over; answers its turn before that, or `None` when it knew already.
+    /// Notifies the thread that a job's wait is over. Returns the number of its turn before that, or `None` if it
+    /// knew already.
     pub fn release(&self, job: &Job) -> Option<u32> {
         let turn = {
             let mut slots = self.slots.lock()?;
@@ -323,8 +327,8 @@ impl FutexWaiter {
         Some(turn)
     }
 
-    /// Takes a job's wait out of its queues, unless it has been woken. After a while it goes on although the thread has
-    /// not done it: a wake that meets it then is passed on.
+    /// Takes a job's wait out of its queues, unless it has been woken. After a while it returns although the thread
+    /// has not done so: a wake that then reaches the thread is passed on.
     pub fn withdraw(&self, job: &Job) {
         let Some(turn) = self.release(job) else { return };
         let until_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC) + LEAVE_NS;
@@ -338,7 +342,7 @@ impl FutexWaiter {
         }
     }
 
-    /// The thread's life: until nobody needs it.
+    /// Runs the thread until it is no longer needed.
     fn live(self: &Arc<FutexWaiter>) {
         loop {
             let seen = self.control.load(Ordering::Acquire); // partner: the change in `wake`
@@ -351,7 +355,8 @@ impl FutexWaiter {
         }
     }
 
-    /// Between two sleeps: what leaves is dropped. The next sleep's vector, or `None` when the thread ends.
+    /// Drops requests that must leave, between two sleeps. Returns the next sleep's vector, or `None` if the thread
+    /// ends.
     fn look(self: &Arc<FutexWaiter>, seen: u32) -> Option<Vec<Entry>> {
         let mut gone = Vec::new();
         let mut slots = self.slots.lock().expect("a waiter does not interrupt itself");
@@ -362,7 +367,7 @@ impl FutexWaiter {
                 own.set_armed(false);
             }
         }
-        // Release: who sees the turn finds the futexes left. Partner: the load in `withdraw`.
+        // Release: a thread that sees the turn finds the futexes left. Partner: the load in `withdraw`.
         self.turns.fetch_add(1, Ordering::Release);
         Sys::futex_wake(&self.turns, i32::MAX as u32);
         let free = slots.are_free();
@@ -388,7 +393,7 @@ impl FutexWaiter {
         Some(entries)
     }
 
-    /// The thread has nothing to wait for: whether it stays for the next request.
+    /// Called when the thread has nothing to wait for; true if it stays for the next request.
     fn rest(self: &Arc<FutexWaiter>) -> bool {
         let mut pool = POOL.lock().expect("a waiter does not interrupt itself");
         let slots = self.slots.lock().expect("a waiter does not interrupt itself");
@@ -410,7 +415,7 @@ impl FutexWaiter {
         false
     }
 
-    /// Sleeps until a word is woken: the slot, or `None` for `control`.
+    /// Sleeps until a word is woken: returns its slot, or `None` for `control`.
     fn sleep(&self, entries: &[Entry]) -> Result<Option<usize>, Errno> {
         if self.by_vector() {
             let args = [entries.as_ptr() as usize, entries.len(), 0, 0, 0, 0];
@@ -430,7 +435,7 @@ impl FutexWaiter {
         check(answer).map(|_| Some(0))
     }
 
-    /// What a sleep has ended, with its results.
+    /// Returns the jobs that a sleep has ended, with their results.
     fn after(&self, slept: Result<Option<usize>, Errno>) -> Vec<(Arc<Job>, Verdict)> {
         let mut finished = Vec::new();
         let mut slots = self.slots.lock().expect("a waiter does not interrupt itself");
@@ -451,7 +456,7 @@ impl FutexWaiter {
                     self.wake_companions(&mut slots, &word, &mut finished);
                 }
             }
-            // One of the values has changed, or a word cannot be read any more.
+            // A value has changed, or a word cannot be read any more.
             Err(Errno::AGAIN | Errno::FAULT) => self.find_changed(&mut slots, &mut finished),
             Err(error) => {
                 self.failed.store(error.raw_os_error(), Ordering::Relaxed);
@@ -474,7 +479,7 @@ impl FutexWaiter {
             }
             let verdict = match occupant.word.check() {
                 Ok(()) => continue,
-                // It was queued with its value: whoever changed that has woken it, or will.
+                // It was queued with its value: the thread that changed the value has woken it, or will.
                 Err(Errno::AGAIN) => Verdict::Done(occupant.index as i32),
                 Err(error) => Verdict::error(error),
             };
@@ -486,7 +491,8 @@ impl FutexWaiter {
         }
     }
 
-    /// Other requests for a word that was woken: whether they were is not known, and a wake too many is no error.
+    /// Ends other requests for a word that was woken. Whether they were woken is unknown; a superfluous wake is no
+    /// error.
     fn wake_companions(&self, slots: &mut Slots, word: &Word, finished: &mut Vec<(Arc<Job>, Verdict)>) {
         for (occupant, own) in slots.occupants.iter_mut().zip(&self.own) {
             let armed = own.is_armed();
@@ -509,7 +515,8 @@ impl FutexWaiter {
     }
 }
 
-/// The entry that is reported: a word listed twice is woken by its first entry, and its last index is reported.
+/// Returns the slot that is reported: a word listed twice is woken by its first entry, and its last index is
+/// reported.
 fn first_of_same(slots: &Slots, woken: usize) -> usize {
     let Some(occupant) = &slots.occupants[woken] else { return woken };
     let same = |it: &Occupant| Arc::ptr_eq(&it.job, &occupant.job) && it.word.address == occupant.word.address;
@@ -520,7 +527,7 @@ fn address(word: &AtomicU32) -> u64 {
     word.as_ptr() as u64
 }
 
-/// Moves a sleeper from `own`, which holds `value`, to `word`: how many were moved, 0 or 1.
+/// Moves a sleeper from `own`, which holds `value`, to `word`: returns the number moved, 0 or 1.
 fn move_to(own: &Own, value: u32, word: &Word) -> Result<usize, Errno> {
     let (from, to) = (address(&own.word) as usize, word.address as usize);
     if word.has_node() {
@@ -536,37 +543,37 @@ fn move_to(own: &Own, value: u32, word: &Word) -> Result<usize, Errno> {
     check(syscall(libc::SYS_futex, [from, operation as usize, 0, 1, to, value as usize]))
 }
 
-/// Whether a thread sleeps on `own`. Not moving it says so, too: a sleeper that is moved while it makes sure that it is still
-/// queued, just before it sleeps, finds itself in neither queue for a moment (`futex_do_wait` in kernel/futex/waitwake.c),
-/// leaves, and a wake of the program's meets nobody. After this call it is past that.
+/// True if a thread sleeps on `own`. Before it sleeps, a thread checks that it is still queued (`futex_do_wait` in
+/// kernel/futex/waitwake.c). If it is moved at that moment, it finds itself in neither queue and leaves; a wake of
+/// the program's is then lost. This call moves nothing away, and after it the thread is past that check.
 fn is_asleep(own: &Own, kind: &Word) -> Result<bool, Errno> {
     let own_word = Word { address: address(&own.word), ..*kind };
     move_to(own, 0, &own_word).map(|moved| moved != 0)
 }
 
-/// Whether FUTEX_CMP_REQUEUE moves a sleeper here, but does not count it, as in gVisor: a wake where it was moved to tells. The
-/// thread then begins its sleep anew.
+/// True if FUTEX_CMP_REQUEUE moves a sleeper here but does not count it, as in gVisor. A wake of the target word
+/// shows that. The thread then restarts its sleep.
 fn moves_unseen(own: &Own, kind: &Word) -> Result<bool, Errno> {
     if kind.has_node() {
-        return Ok(false); // by another call, and the word beside it is the node
+        return Ok(false); // moved by another call, and the word beside it is the node
     }
     let beside = Word { address: address(&own.node), ..*kind };
     let counted = move_to(own, 0, &beside)?;
     Ok(wake_one(&beside) == Ok(1) && counted == 0)
 }
 
-/// A wake has met a thread that does not wait for anybody any more: the next one gets it.
+/// Passes on a wake that reached a thread whose request has ended.
 fn pass_on(word: &Word) {
     let _ = wake_one(word);
 }
 
-/// How many were woken.
+/// Wakes one sleeper on `word`; returns the number woken.
 fn wake_one(word: &Word) -> Result<usize, Errno> {
     let operation = libc::FUTEX_WAKE | word.private_flag();
     check(syscall(libc::SYS_futex, [word.address as usize, operation as usize, 1, 0, 0, 0]))
 }
 
-/// The process's last ring has ended: the watchers that are kept for the next request go.
+/// Ends the watchers that are kept for the next request: the process's last ring has ended.
 pub fn rings_are_gone() {
     let idle = POOL.lock().map(|mut pool| core::mem::take(&mut pool.idle));
     for waiter in idle.unwrap_or_default() {
@@ -577,7 +584,7 @@ pub fn rings_are_gone() {
     }
 }
 
-/// Forgets the threads of the parent in a forked child.
+/// In a forked child: forgets the parent's threads.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

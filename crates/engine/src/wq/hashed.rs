@@ -1,6 +1,6 @@
-//! Jobs that change one file are made one after the other, in the order in which they were queued: two writes to the same
-//! page, or a write and the truncation after it, leave what they leave natively. Source: `io_prep_async_work` in
-//! io_uring/io_uring.c, `io_wq_hash_work` in io_uring/io-wq.c.
+//! Serialisation of jobs that change one file: they are made one after the other, in the order in which they were
+//! queued. So two writes to the same page, or a write and a later truncation, have the same result as natively.
+//! Source: `io_prep_async_work` in io_uring/io_uring.c, `io_wq_hash_work` in io_uring/io-wq.c.
 //!
 //! Part of the pool, under its lock.
 
@@ -12,10 +12,11 @@ use std::sync::Arc;
 /// The file that a job changes: its device and its number there.
 pub type Inode = (u64, u64);
 
-/// By inode the jobs that wait behind another. An inode is here as long as a job of it has its turn, or runs.
+/// For each inode, the jobs that wait for an earlier one. An inode is present while one of its jobs is ready to run,
+/// or runs.
 pub struct Hashed {
     behind: BTreeMap<Inode, VecDeque<Arc<Job>>>,
-    /// How many wait in all.
+    /// Number of jobs that wait, in all.
     waiting: usize,
 }
 
@@ -23,12 +24,12 @@ impl Hashed {
     /// Nothing is queued or running.
     pub const NONE: Hashed = Hashed { behind: BTreeMap::new(), waiting: 0 };
 
-    /// How many jobs wait behind others.
+    /// Returns the number of jobs that wait for others.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// The job, if its turn has come already.
+    /// Returns the job if it may run now; otherwise it waits here.
     ///
     /// # Errors
     /// There is no memory for it to wait.
@@ -45,12 +46,12 @@ impl Hashed {
         Ok(Some(job))
     }
 
-    /// Whether a job of this inode is queued, or runs.
+    /// True if a job of this inode is queued, or runs.
     pub fn has(&self, inode: Inode) -> bool {
         self.behind.contains_key(&inode)
     }
 
-    /// A job of this inode has been made: the next one whose turn has come.
+    /// Records that a job of this inode has been made; returns the next one, which may run now.
     pub fn done(&mut self, inode: Inode) -> Option<Arc<Job>> {
         let next = self.behind.get_mut(&inode)?.pop_front();
         match next {

@@ -1,7 +1,7 @@
 //! An operation on its way to a worker and back.
 //!
-//! A [`Job`] carries the operation away from its request and brings it back with a verdict; its `stage` word decides between
-//! the worker that starts it and a cancellation:
+//! A [`Job`] carries the operation away from its request and brings it back with a verdict. Its `stage` word decides
+//! between the worker that starts it and a cancellation:
 //!
 //! | stage | who may move it | to |
 //! |---|---|---|
@@ -28,24 +28,24 @@ const RUNNING: u32 = 1;
 const FINISHED: u32 = 2;
 const CANCELLED: u32 = 3;
 
-/// A thread that waits for one job's sake.
+/// A thread that waits for one job.
 enum Waiter {
     Futex(Arc<FutexWaiter>),
     Child(Arc<Sleeper>),
 }
 
-/// How a worker goes about a job.
+/// The way in which a worker makes a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Approach {
     /// The plain call, which may sleep.
     Plain,
-    /// IOSQE_ASYNC: a nonblocking attempt first, so that a pollable file goes back to be armed instead of occupying a
-    /// worker (`io_wq_submit_work` in io_uring/io_uring.c does the same).
+    /// IOSQE_ASYNC: a nonblocking attempt first. So a pollable file is armed instead of occupying a worker
+    /// (`io_wq_submit_work` in io_uring/io_uring.c does the same).
     AttemptFirst,
-    /// The attempt missed the page cache and has begun the transfer: the plain call waits for it. One worker waits for
-    /// several, in their order (`wq/cold.rs`).
+    /// The attempt missed the page cache and has begun the transfer: the plain call waits for it. One worker waits
+    /// for several, in their order (`wq/cold.rs`).
     Started,
-    /// The thread that submitted it makes the nonblocking attempt, and no other (`issue::calls`).
+    /// The submitting thread, and no other, makes the nonblocking attempt (`issue::calls`).
     ByCaller,
     /// The plain call, which mostly does not sleep (`wq/quick.rs`).
     Quick,
@@ -55,14 +55,14 @@ pub enum Approach {
 
 /// The ring that a job comes from, and goes back to.
 pub trait Origin: Sync {
-    /// Brings finished jobs back. A panic in here leaves them finished but not delivered, and goes no further: the ending of
-    /// the ring's requests finds them.
+    /// Delivers finished jobs. A panic in here leaves them finished but not delivered, and goes no further: the code
+    /// that ends the ring's requests finds them.
     fn deliver(&'static self, jobs: Vec<Arc<Job>>);
 
-    /// A panic came through one of the ring's jobs.
+    /// Breaks the ring: one of its jobs panicked.
     fn strike(&'static self);
 
-    /// Whether its program submits one by one, often as soon as it has seen the last one's completion.
+    /// True if its program submits requests singly, often as soon as it has seen the last one's completion.
     fn submits_singly(&self) -> bool;
 }
 
@@ -70,29 +70,29 @@ pub trait Origin: Sync {
 pub struct Job {
     /// The ring to bring the verdict to. Rings are never freed, and a ring with jobs is not reused.
     pub ring: &'static dyn Origin,
-    /// In which of the ring's lives: its cookie then.
+    /// The ring's cookie when the job was made, which identifies one of its lives.
     pub cookie: u64,
     /// The request it belongs to: its id, as a word.
     pub request: u64,
     /// The operation; the worker holds it while it runs, the ring afterwards.
     pub op: Lock<Op>,
-    /// What it answered, once finished.
+    /// The operation's result, once finished.
     pub verdict: Lock<Option<Verdict>>,
     opcode: Opcode,
     number: Number,
     pub(crate) approach: Approach,
-    /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
+    /// The index of the limit of IORING_REGISTER_IOWQ_MAX_WORKERS that it counts against.
     pub(crate) class: usize,
-    /// What it has to be made in its order for.
+    /// The file that it changes: its jobs must be made in order.
     pub(crate) inode: Option<Inode>,
     stage: AtomicU32,
-    /// When a worker had it.
+    /// The times when a worker had it.
     times: WorkTimes,
-    /// The thread that waits for it, if it is none of the pool's.
+    /// The thread that waits for it, if that is not one of the pool's.
     waiter: OnceLock<Waiter>,
-    /// The threads one of which makes it, if they are none of the pool's.
+    /// The credentials pool that makes it, if the process's pool does not.
     workers: OnceLock<Arc<CredsPool>>,
-    /// A claim to them, where it has to wait for its turn, or its request goes on.
+    /// A claim to that pool, if the job must wait for its turn, or its request continues.
     hold: Lock<Option<Hold>>,
 }
 
@@ -103,7 +103,7 @@ impl core::fmt::Debug for Job {
 }
 
 impl Job {
-    /// A job that has not been queued yet. `file` keeps the number open, if it is none of the program's.
+    /// Makes a job that has not been queued yet. `file` keeps the number open, if that is not the program's.
     pub fn new(
         (ring, cookie, request): (&'static dyn Origin, u64, u64),
         (opcode, op): (Opcode, Op),
@@ -135,9 +135,9 @@ impl Job {
         })
     }
 
-    /// Takes a job that no worker has started away from the workers; false when one has.
+    /// Cancels a job that no worker has started; false if one has.
     pub fn cancel(&self) -> bool {
-        // Relaxed: the word alone decides, the operation behind it is handed over by its own lock.
+        // Relaxed: the word alone decides; the operation is handed over by its own lock.
         let cancelled =
             self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         match self.waiter.get().filter(|_| cancelled) {
@@ -148,22 +148,22 @@ impl Job {
         cancelled
     }
 
-    /// The program closes the number that a job works on which a worker has begun: it goes on with this duplicate.
+    /// Makes a job that a worker has begun continue with this duplicate: the program closes the job's number.
     pub fn move_to(&self, private: &Arc<FixedFile>) {
         self.number.replace(private);
     }
 
-    /// This thread waits on the job's futexes.
+    /// Records that this thread waits on the job's futexes.
     pub fn waited_on_by(&self, waiter: &Arc<FutexWaiter>) {
         let _ = self.waiter.set(Waiter::Futex(waiter.clone()));
     }
 
-    /// This thread waits for the job's child.
+    /// Records that this thread waits for the job's child.
     pub fn slept_for(&self, sleeper: &Arc<Sleeper>) {
         let _ = self.waiter.set(Waiter::Child(sleeper.clone()));
     }
 
-    /// A member of this credentials pool makes it.
+    /// Records that a member of this credentials pool makes it.
     pub(crate) fn set_workers(&self, workers: &Arc<CredsPool>) {
         let _ = self.workers.set(workers.clone());
     }
@@ -179,29 +179,30 @@ impl Job {
         }
     }
 
-    /// The claim that it keeps.
+    /// Takes the claim that it keeps.
     pub(crate) fn take_hold(&self) -> Option<Hold> {
         self.hold.lock()?.take()
     }
 
-    /// Has a wait on futexes leave their queues, for a cancellation: if it has been woken it can't be cancelled afterwards.
+    /// Makes a wait on futexes leave their queues, for a cancellation: if it has been woken, it cannot be cancelled
+    /// afterwards.
     pub fn withdraw(&self) {
         if let Some(Waiter::Futex(waiter)) = self.waiter.get() {
             waiter.withdraw(self);
         }
     }
 
-    /// Whether a worker has begun with it (and may be in its call).
+    /// True if a worker has begun it (and may be in its call).
     pub fn has_begun(&self) -> bool {
         self.stage.load(Ordering::Relaxed) != CANCELLED
     }
 
-    /// Whether its worker has left it: with a verdict, or by a panic.
+    /// True if its worker has left it: with a verdict, or by a panic.
     pub fn has_finished(&self) -> bool {
         self.stage.load(Ordering::Acquire) == FINISHED // partner: the Release store in `Left`
     }
 
-    /// From now on it can't be cancelled any more. False when it was.
+    /// Begins the job, which cannot be cancelled any more. False if it was.
     pub fn begin(&self) -> bool {
         let begins = self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if begins {
@@ -210,19 +211,19 @@ impl Job {
         begins
     }
 
-    /// Whether its call is one that sleeps if it has to.
+    /// True if its call sleeps if it has to.
     pub fn is_plain(&self) -> bool {
         !matches!(self.approach, Approach::AttemptFirst | Approach::ByCaller)
     }
 
-    /// When a worker had it, unless it is a thread that only waited for it, or the submitter.
+    /// Returns the times when a worker had it. `None` for the submitter, or a thread that only waited for it.
     pub fn work_times(&self) -> Option<&WorkTimes> {
         let by_worker = self.waiter.get().is_none() && self.approach != Approach::ByCaller;
         by_worker.then_some(&self.times)
     }
 
-    /// Makes the call, unless the job was cancelled. False when there is nothing to deliver. `before_waiting` is called, and
-    /// may be none, when it comes to waiting for what was begun.
+    /// Makes the call, unless the job was cancelled. False if there is nothing to deliver. Calls `before_waiting`, if
+    /// given, before it waits for a transfer that was begun.
     pub(crate) fn run(&self, before_waiting: Option<&mut dyn FnMut()>) -> bool {
         if !self.begin() {
             return false;
@@ -232,7 +233,7 @@ impl Job {
         let (verdict, goes_on) = {
             let mut op = self.op.lock().expect("only the worker that started a job touches its operation");
             let verdict = self.call(&mut op, before_waiting);
-            // A connection that has begun is its maker's already.
+            // A connection that has begun has its maker's identity already.
             let made_at_once = op.identity(self.opcode) == Identity::Names;
             (verdict, (op.is_multishot() || !verdict.is_final()) && !made_at_once)
         };
@@ -245,12 +246,12 @@ impl Job {
 }
 
 impl Job {
-    /// One call after the other until there is a verdict.
+    /// Makes one call after the other until there is a verdict.
     fn call(&self, op: &mut Op, before_waiting: Option<&mut dyn FnMut()>) -> Verdict {
         let attempt = |op: &mut Op| self.number.call_with(|fd| op.issue(Context { fd, nonblock: true }));
         let plain = |op: &mut Op| {
             if op.may_sleep_on_file() {
-                self.number.hold(); // a job that was to be attempted first has none yet
+                self.number.hold(); // a job with a first attempt holds none yet
             }
             self.number.call_with(|fd| op.issue(Context { fd, nonblock: false }))
         };
@@ -282,18 +283,18 @@ impl Job {
     }
 }
 
-/// The worker leaves a job that it has begun, also by a panic.
+/// Ends a begun job when the worker leaves it, also by a panic.
 pub(crate) struct Left<'a>(pub(crate) &'a Job);
 
 impl Drop for Left<'_> {
     fn drop(&mut self) {
         self.0.times.end();
-        // Release: who sees it finds the verdict. Partner: the load in `has_finished`.
+        // Release: a thread that sees it finds the verdict. Partner: the load in `has_finished`.
         self.0.stage.store(FINISHED, Ordering::Release);
     }
 }
 
-/// For tests: a ring to which nothing comes back.
+/// For tests: a ring that receives nothing.
 #[cfg(test)]
 pub(crate) struct Nowhere;
 

@@ -1,8 +1,9 @@
 //! Personalities: io_uring_register(2), IORING_REGISTER_PERSONALITY. Credentials belong to threads, so a registered
 //! personality is a credentials pool (`wq::creds`) that the registering thread starts and that keeps its credentials.
 //!
-//! libc's setuid(3) and its like change every thread that libc knows, members of credentials pools too. Before each request a member
-//! takes its own on again; where the process has given them up for good the request fails (EPERM).
+//! libc's setuid(3) and its like change every thread that libc knows, including members of credentials pools. Before
+//! each request a member restores its own credentials. If the process can no longer have them, the request fails
+//! (EPERM).
 
 use crate::alloc;
 use crate::op::call;
@@ -13,12 +14,12 @@ use crate::Errno;
 #[derive(Default)]
 pub struct Personalities {
     held: Vec<(u16, Hold)>,
-    /// The id given last.
+    /// The id assigned last.
     last: u16,
 }
 
 impl Personalities {
-    /// Registers the calling thread's credentials: their id, from 1 on and not soon given again.
+    /// Registers the calling thread's credentials; returns their id, from 1 on and not soon reused.
     pub fn register(&mut self) -> Result<u32, Errno> {
         let mut id = self.last;
         for _ in 0..u16::MAX {
@@ -34,38 +35,39 @@ impl Personalities {
         Err(Errno::BUSY)
     }
 
-    /// Gives an id up; requests in flight keep its credentials.
+    /// Unregisters an id; requests in flight keep its credentials.
     pub fn unregister(&mut self, id: u32) -> Result<u32, Errno> {
         let place = self.held.iter().position(|(held, _)| u32::from(*held) == id).ok_or(Errno::INVAL)?;
         self.held.swap_remove(place);
         Ok(0)
     }
 
-    /// The credentials with this id; `EINVAL` when there are none.
+    /// Returns the credentials with this id; fails with `EINVAL` if there are none.
     pub fn find(&self, id: u16) -> Result<&Hold, Errno> {
         self.held.iter().find(|(held, _)| *held == id).map(|(_, hold)| hold).ok_or(Errno::INVAL)
     }
 }
 
-/// The ids and capabilities of a thread. Whatever else is a thread's own (its keyring, say) members have from their creator.
+/// The ids and capabilities of a thread. Members inherit everything else that belongs to a thread (its keyring, for
+/// example) from their creator.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Real, effective and saved.
     users: [u32; 3],
     groups: [u32; 3],
-    /// Of the file system: user and group.
+    /// File system ids: user and group.
     files: [u32; 2],
     supplementary: Vec<u32>,
     capabilities: Capabilities,
 }
 
-/// Effective, permitted and inheritable ones, twice: the lower and the upper 32. capget(2).
+/// Effective, permitted and inheritable sets, twice: the lower and the upper 32 bits. capget(2).
 type Capabilities = [u32; 6];
 
 const NO_CHANGE: usize = u32::MAX as usize;
 
 impl Credentials {
-    /// The calling thread's.
+    /// Reads the calling thread's credentials.
     pub fn of_caller() -> Result<Credentials, Errno> {
         let count = call(libc::SYS_getgroups, [0; 6])?;
         let mut supplementary = alloc::filled(0u32, count)?;
@@ -81,13 +83,14 @@ impl Credentials {
         })
     }
 
-    /// Gives the calling thread these, as far as it does not have them: by system calls, which change it alone. `EPERM`
-    /// when it may not.
+    /// Gives the calling thread these credentials, as far as it lacks them. It uses system calls, which change only
+    /// this thread. Fails with `EPERM` if the thread may not have them.
     pub fn take_on(&self) -> Result<(), Errno> {
         if *self == Credentials::of_caller()? {
             return Ok(());
         }
-        // Groups are changed by who may: the effective user may be taken back for it. What comes of all this is looked at.
+        // Changing groups takes privileges: try to restore the effective user for it. The outcome is checked at the
+        // end.
         let _ = call(libc::SYS_setresuid, [NO_CHANGE, 0, NO_CHANGE, 0, 0, 0]);
         let groups = self.supplementary.as_ptr() as usize;
         let _ = call(libc::SYS_setgroups, [self.supplementary.len(), groups, 0, 0, 0, 0]);
@@ -99,7 +102,8 @@ impl Credentials {
         let [user, group] = self.files;
         let _ = call(libc::SYS_setfsgid, [group as usize, 0, 0, 0, 0, 0]);
         let _ = call(libc::SYS_setfsuid, [user as usize, 0, 0, 0, 0, 0]);
-        // Last, since each id may have changed them: none that the thread has lost is among those permitted.
+        // Last, since each id may have changed them. Only permitted capabilities can be set, so none that the thread
+        // has lost returns.
         let (header, sets) = (CAPABILITY_HEADER, self.capabilities);
         let _ = call(libc::SYS_capset, [&raw const header as usize, &raw const sets as usize, 0, 0, 0, 0]);
         if *self == Credentials::of_caller()? {
@@ -113,7 +117,7 @@ impl Credentials {
 /// `_LINUX_CAPABILITY_VERSION_3` of linux/capability.h, and the calling thread.
 const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
 
-/// capget(2).
+/// Calls capget(2).
 fn capabilities() -> Result<Capabilities, Errno> {
     let (mut header, mut sets): ([u32; 2], Capabilities) = (CAPABILITY_HEADER, [0; 6]);
     call(libc::SYS_capget, [&raw mut header as usize, &raw mut sets as usize, 0, 0, 0, 0])?;
@@ -121,17 +125,17 @@ fn capabilities() -> Result<Capabilities, Errno> {
     Ok(unsafe { (&raw const sets).read_volatile() })
 }
 
-/// setfsuid(2) or setfsgid(2): the id that files are accessed with, beside the others of the thread. gVisor, without these calls,
-/// takes the effective one.
+/// Returns the id for file access, by setfsuid(2) or setfsgid(2): it may differ from the thread's other ids. gVisor
+/// lacks these calls and uses the effective id.
 fn of_files(number: libc::c_long, [_, effective, _]: [u32; 3]) -> Result<u32, Errno> {
-    // An id that is none changes nothing, and the answer is the present one.
+    // An invalid id changes nothing, and the call returns the present one.
     match call(number, [NO_CHANGE, 0, 0, 0, 0, 0]) {
         Err(Errno::NOSYS) => Ok(effective),
         answer => answer.map(|id| id as u32),
     }
 }
 
-/// getresuid(2) or getresgid(2).
+/// Calls getresuid(2) or getresgid(2).
 fn three(number: libc::c_long) -> Result<[u32; 3], Errno> {
     let mut ids = [0u32; 3];
     let [a, b, c] = core::array::from_fn(|place| &raw mut ids[place] as usize);

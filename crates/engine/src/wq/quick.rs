@@ -1,10 +1,11 @@
-//! Reads of files that do not know RWF_NOWAIT: overlayfs, most file systems in user space. Nobody can tell before the plain
-//! call whether it waits for a device. Where the page cache has the data, waking a thread takes several times what the read
-//! does, so one worker makes all such reads one after the other, as io-wq's does while it does not sleep.
+//! Reads of files that do not support RWF_NOWAIT: overlayfs, most file systems in user space. Only the plain call
+//! shows whether it waits for a device. If the page cache has the data, waking a thread takes several times as long
+//! as the read. So one worker makes all such reads one after the other, as io-wq's worker does while it does not
+//! sleep.
 //!
-//! The scheduler tells io-wq when a worker sleeps; nobody tells us. So another thread watches: it sleeps for a while, again
-//! and again, and if no job was taken meanwhile but some are queued, the worker sleeps in its call. From then on each read
-//! gets a thread, until some in a row have come back without having slept.
+//! The scheduler notifies io-wq when a worker sleeps, but it does not notify this pool. So another thread watches: it
+//! sleeps for a while, again and again. If no job was taken meanwhile but some are queued, the worker sleeps in its
+//! call. From then on each read gets a thread, until several in a row have returned without sleeping.
 //!
 //! Part of the pool, under its lock.
 
@@ -16,19 +17,20 @@ use std::sync::Arc;
 
 /// Reads that one worker makes before it looks for other work.
 const TOGETHER: u32 = 64;
-/// So many queued jobs are worth one more worker, where there is a CPU for it.
+/// Number of queued jobs for which one more worker pays off, if there is a CPU for it.
 const SHARE: usize = 8;
-/// So many reads in a row that did not sleep, and one worker makes them all again.
+/// Number of reads in a row that must not sleep before one worker makes them all again.
 const CALM: u32 = 8;
 /// A call that takes longer may have slept, in nanoseconds.
 const SLOW_NS: u64 = 30_000;
-/// How long the watching thread sleeps, the first time and at most, in nanoseconds: so late it is seen that a worker sleeps.
+/// Pause of the watching thread, the first one and the longest, in nanoseconds: a sleeping worker is noticed that
+/// late.
 const FIRST_PAUSE_NS: u64 = 100_000;
 const LAST_PAUSE_NS: u64 = 1_000_000;
-/// After so many pauses in a row at whose end nothing was queued it goes.
+/// Number of pauses in a row, each with nothing queued at its end, after which it stops.
 const QUIET_PAUSES: u32 = 4;
 
-/// Who watches whether the worker sleeps.
+/// The state of the watch for a sleeping worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watch {
     Nobody,
@@ -37,15 +39,15 @@ enum Watch {
     Somebody,
 }
 
-/// What the pool knows of such reads.
+/// The pool's statistics of such reads.
 pub struct Quick {
-    /// Workers that make them.
+    /// Number of workers that make them.
     running: u32,
-    /// Counts jobs of any kind that were taken.
+    /// Counter of jobs of any kind that were taken.
     taken: u32,
-    /// How many reads have to come back without having slept until one worker makes them all.
+    /// Number of reads that must return without having slept before one worker makes them all.
     unsettled: u32,
-    /// How many workers may make them while they do not sleep; 0 before it was asked.
+    /// Number of workers that may make them while they do not sleep; 0 before it was computed.
     most: u32,
     watch: Watch,
 }
@@ -54,7 +56,7 @@ impl Quick {
     /// Nothing is queued or running.
     pub const NONE: Quick = Quick { running: 0, taken: 0, unsettled: 0, most: 0, watch: Watch::Nobody };
 
-    /// A worker begins to make such reads.
+    /// Counts a worker that begins to make such reads.
     pub fn begin(&mut self) {
         if self.most == 0 {
             self.most = (os::usable_cpus() / 2).max(1);
@@ -62,28 +64,28 @@ impl Quick {
         self.running += 1;
     }
 
-    /// It does so no more.
+    /// Counts that a worker makes no more of them.
     pub fn end(&mut self) {
         self.running -= 1;
     }
 
-    /// A job of any kind was taken.
+    /// Counts that a job of any kind was taken.
     pub fn note_taken(&mut self) {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// A read came back.
+    /// Records that a read came back.
     pub fn note_made(&mut self, slept: bool) {
         self.unsettled = if slept { CALM } else { self.unsettled.saturating_sub(1) };
     }
 
-    /// Whether a read gets a thread though a worker is awake: some have slept, or so many are `queued` that one more worker
-    /// has its share.
+    /// True if a read gets a thread although a worker is awake: some reads have slept, or one more worker pays off
+    /// for the `queued` ones.
     pub fn wants_thread(&self, queued: usize) -> bool {
         self.unsettled != 0 || (self.running < self.most && queued > SHARE * self.running as usize)
     }
 
-    /// Whether jobs that are queued would wait unseen if the worker slept. Then a thread is on its way.
+    /// True if queued jobs would wait unnoticed if the worker slept. Then a watching thread must be started.
     pub fn call_watch(&mut self) -> bool {
         let wanted = self.running != 0 && self.watch == Watch::Nobody && !mutated(Mutation::NobodyWatches);
         if wanted {
@@ -92,12 +94,12 @@ impl Quick {
         wanted
     }
 
-    /// Whether the calling thread is to watch.
+    /// True if the calling thread must watch.
     pub fn take_watch(&mut self) -> bool {
         if self.watch != Watch::Wanted {
             return false;
         }
-        let any = self.running != 0; // else that was this thread, or is over
+        let any = self.running != 0; // otherwise the worker was this thread, or has finished
         self.watch = if any { Watch::Somebody } else { Watch::Nobody };
         any
     }
@@ -126,7 +128,7 @@ pub(super) fn watch() {
     }
 }
 
-/// Makes a read, and those that are queued behind it for the same ring. Each is brought back at once: the next may sleep.
+/// Makes a read, and then reads queued for the same ring. Each is delivered at once, since the next may sleep.
 pub(super) fn run(first: Arc<Job>) {
     let mut sleeps = Sleeps::new();
     let mut next = Some(first);
@@ -143,19 +145,19 @@ pub(super) fn run(first: Arc<Job>) {
     }
 }
 
-/// What a read tells of those that follow, and the next one, if it is to be made here.
+/// Records whether a read slept; returns the next one, if it must be made here.
 fn go_on(done: &Job, slept: bool, more: bool) -> Option<Arc<Job>> {
     let mut pool = POOL.lock()?;
     pool.quick.note_made(slept);
     let next = if more { pool.take_another(done) } else { None };
-    // Without threads all is made by whoever queues it.
+    // Without threads, every job is made by the thread that queues it.
     let need = if next.is_some() && pool.threads != 0 { Need::of(&mut pool) } else { Need::Nothing };
     drop(pool);
     need.meet();
     next
 }
 
-/// Tells whether calls of the thread that made it slept.
+/// Detects whether calls of the thread that made it slept.
 struct Sleeps {
     switches: u64,
 }
@@ -165,7 +167,7 @@ impl Sleeps {
         Sleeps { switches: switches() }
     }
 
-    /// Whether a call that began then has slept. Being preempted is no sleep.
+    /// True if a call that began then has slept. Being preempted is no sleep.
     fn slept_since(&mut self, begun_ns: u64) -> bool {
         if Clock::Monotonic.now_ns() - begun_ns < SLOW_NS {
             return false;
@@ -175,7 +177,7 @@ impl Sleeps {
     }
 }
 
-/// How often the calling thread has given up its CPU by itself.
+/// Returns the number of times that the calling thread has given up its CPU voluntarily.
 fn switches() -> u64 {
     const RU_NVCSW: usize = 16;
     let mut usage = [0u64; 18]; // struct rusage
@@ -197,7 +199,7 @@ mod tests {
     use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
-    /// A ring that tells of the requests that come back.
+    /// A ring that reports the requests that come back.
     struct Tells(Mutex<Sender<(u64, Option<Verdict>)>>);
 
     impl Origin for Tells {
@@ -217,7 +219,7 @@ mod tests {
     fn a_read_that_sleeps_keeps_no_other_for_long() {
         let (sender, results) = channel();
         let ring: &'static dyn Origin = Box::leak(Box::new(Tells(Mutex::new(sender))));
-        // The first is empty for as long as it takes the others to come back.
+        // The first pipe is empty until the others have come back.
         let mut pipes: Vec<_> = (0..20).map(|_| std::io::pipe().expect("a pipe")).collect();
         for (_, writer) in &mut pipes[1..] {
             writer.write_all(b"x").expect("room");
@@ -280,7 +282,7 @@ mod tests {
     fn a_sleep_is_told_from_work() {
         let mut sleeps = Sleeps::new();
         let begun_ns = Clock::Monotonic.now_ns();
-        std::thread::sleep(Duration::from_millis(10)); // where timers are late, too short a sleep is none
+        std::thread::sleep(Duration::from_millis(10)); // where timers are late, too short a sleep does not count
         assert!(sleeps.slept_since(begun_ns));
         let (begun, begun_ns) = (Instant::now(), Clock::Monotonic.now_ns());
         while begun.elapsed() < Duration::from_nanos(2 * SLOW_NS) {}

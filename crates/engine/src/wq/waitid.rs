@@ -1,7 +1,7 @@
-//! Threads that wait for children where no descriptor tells: WAITIDs of any child or of a group, and for stops.
+//! Threads that wait for children where no descriptor can: WAITIDs of any child or of a group, and for stops.
 //!
-//! One thread a request. It only waits until there is something (WNOWAIT); the request then looks by itself, under the
-//! ring's lock, if it still is there. So a cancelled one never takes a child away.
+//! Each request has one thread. It waits only until a child has changed its state (WNOWAIT). The request, if it still
+//! exists, then makes the call itself, under the ring's lock. So a cancelled one never reaps a child.
 
 use crate::op::{Op, Punt, Verdict};
 use crate::os::{check, interrupt, interruptible, Os, Sys};
@@ -17,16 +17,16 @@ static THREADS: AtomicU32 = AtomicU32::new(0);
 
 /// A thread in waitid(2).
 pub struct Sleeper {
-    /// Not 0: it is to leave.
+    /// Not 0: the thread must leave.
     stop: AtomicU32,
     /// The thread's id, once it runs.
     thread: AtomicU32,
 }
 
 impl Sleeper {
-    /// Has the thread leave its call.
+    /// Makes the thread leave its call.
     pub fn release(&self) {
-        self.stop.store(1, Ordering::SeqCst); // partner: the look in the interruptible call
+        self.stop.store(1, Ordering::SeqCst); // partner: the check in the interruptible call
                                               // SeqCst: partner is the store in `sleep`. One of the two sees what the other has stored.
         match self.thread.load(Ordering::SeqCst) {
             0 => {} // it has not slept yet
@@ -35,7 +35,7 @@ impl Sleeper {
     }
 }
 
-/// What a new thread is given.
+/// Arguments of a new thread.
 struct Task {
     job: Arc<Job>,
     sleeper: Arc<Sleeper>,
@@ -45,7 +45,7 @@ struct Task {
 /// Starts a thread that sleeps for a job.
 ///
 /// # Errors
-/// ENOMEM where there are too many, or none can be had.
+/// ENOMEM if there are too many, or none can be made.
 pub fn wait(job: &Arc<Job>) -> Result<(), Errno> {
     let args = match &*job.op.lock().ok_or(Errno::INVAL)? {
         Op::Waitid(waitid) => waitid.sleeping(),
@@ -87,13 +87,13 @@ impl Task {
             }
         }
         if self.job.begin() {
-            // Found or not, the request looks itself.
+            // With or without a result, the request checks itself.
             wq::conclude(self.job.clone(), Verdict::NeedsWorker(Punt::WouldWait));
         }
     }
 }
 
-/// Forgets the threads of the parent in a forked child.
+/// In a forked child: forgets the parent's threads.
 pub fn reset_after_fork() {
     THREADS.store(0, Ordering::Relaxed);
 }

@@ -1,17 +1,18 @@
 //! Messages from one ring to another: a post against a wait, against a full CQ, and against the ring's end.
 //!
-//! The CQ's entries and what the messages refer to are plain memory, whose accesses loom orders or complains about. A
-//! thread that waits for a message which was sent and does not come to it sleeps for ever, which loom calls a deadlock.
+//! The CQ's entries and the memory that messages refer to are plain memory: loom reports unordered accesses. If a
+//! message is sent but does not reach a thread that waits for it, the thread sleeps forever. Loom reports that as a
+//! deadlock.
 
 use super::*;
 use loom::cell::UnsafeCell;
 use ring::waiters::Waiters;
 use std::collections::VecDeque;
 
-/// Of the CQ.
+/// Entries of the CQ.
 const ENTRIES: u32 = 2;
 
-/// What the ring's lock guards; within a process that is also what the post lock guards.
+/// State under the ring's lock; within a process the post lock guards the same.
 #[derive(Default)]
 struct State {
     cq_tail: u32,
@@ -36,7 +37,7 @@ struct Ring {
     mapped: AtomicBool,
     /// Sleepers on `waiters.sequence`, and whether a signal came.
     futex: (Mutex<bool>, Condvar),
-    /// What message n carries the address of.
+    /// The memory whose address message n carries.
     parcels: [UnsafeCell<u32>; 3],
 }
 
@@ -106,7 +107,7 @@ impl Ring {
     }
 
     fn publish(&self, state: &mut State, message: u32) {
-        // SAFETY: what is being checked: the entry is free, and nobody else posts.
+        // SAFETY: under test: the entry is free, and no other thread posts.
         self.cqes[(state.cq_tail % ENTRIES) as usize].with_mut(|cqe| unsafe { *cqe = message });
         state.cq_tail += 1;
         self.cq_tail.store(state.cq_tail, Ordering::Release);
@@ -163,9 +164,10 @@ impl Ring {
         }
     }
 
-    /// MSG_RING: `leave` in issue/msg_ring.rs, `Ring::leave_message`. What the sender wrote before goes with it.
+    /// MSG_RING: `leave` in issue/msg_ring.rs, `Ring::leave_message`. The sender's earlier writes become visible with
+    /// it.
     fn send(&self, message: u32) {
-        // SAFETY: what is being checked: nobody looks before the message is there.
+        // SAFETY: under test: no thread reads it before the message is there.
         self.parcels[message as usize].with_mut(|parcel| unsafe { *parcel = message + 100 });
         if !self.deferred {
             if let Some(mut held) = self.state.try_lock() {
@@ -184,8 +186,8 @@ impl Ring {
         }
     }
 
-    /// `driver::wait_until`, until the CQ's tail has come to `target`. With `spins` it looks once without the lock, as
-    /// `driver::spin` does for some time, before it sleeps.
+    /// `driver::wait_until`, until the CQ's tail has reached `target`. With `spins` it checks once without the lock
+    /// before it sleeps; `driver::spin` does so for some time.
     fn wait(&self, target: u32, spins: bool) -> Waited {
         let mut held = self.state.lock().unwrap();
         let waited = loop {
@@ -236,16 +238,16 @@ impl Ring {
         waited
     }
 
-    /// As liburing's peek: the next message, if the tail covers it, and what it carries.
+    /// As liburing's peek: returns the next message, if the tail covers it, and checks its parcel.
     fn peek(&self) -> Option<u32> {
         let head = self.cq_head.load(Ordering::Relaxed);
         if self.cq_tail.load(Ordering::Acquire) == head {
             return None;
         }
-        // SAFETY: what is being checked: the entry is written, and not again before the head has passed it.
+        // SAFETY: under test: the entry is written, and not again before the head has passed it.
         let message = self.cqes[(head % ENTRIES) as usize].with(|cqe| unsafe { *cqe });
         self.cq_head.store(head + 1, Ordering::Release);
-        // SAFETY: what is being checked: what the sender wrote happened before.
+        // SAFETY: under test: the sender's write happened before.
         self.parcels[message as usize].with(|parcel| assert_eq!(unsafe { *parcel }, message + 100));
         Some(message)
     }
@@ -278,7 +280,7 @@ fn sender(ring: &Arc<Ring>, messages: impl Iterator<Item = u32> + Send + 'static
     thread::spawn(move || messages.for_each(|message| ring.send(message)))
 }
 
-/// Of one sender, to a thread that waits for each: they come, in order, with what they carry.
+/// Messages of one sender reach a thread that waits for each: all arrive, in order, with their parcels.
 #[test]
 fn whoever_waits_gets_what_is_sent() {
     for (deferred, spins) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -295,7 +297,7 @@ fn whoever_waits_gets_what_is_sent() {
     }
 }
 
-/// Of two senders, to a thread that waits for both: on a deferred ring it is woken for the last only.
+/// Messages of two senders reach a thread that waits for both: on a deferred ring, only the last one wakes it.
 #[test]
 fn a_wait_for_several_ends_with_the_last() {
     for deferred in [false, true] {
@@ -310,7 +312,7 @@ fn a_wait_for_several_ends_with_the_last() {
     }
 }
 
-/// To a thread that only looks, and to a CQ that is full: each comes, in order, and none twice.
+/// Messages reach a thread that only polls, and a CQ that is full: each arrives, in order, and none twice.
 #[test]
 fn what_finds_the_cq_full_comes_later() {
     for deferred in [false, true] {
@@ -334,8 +336,8 @@ fn what_finds_the_cq_full_comes_later() {
     }
 }
 
-/// The ring is closed while a thread sleeps on it and another sends: whoever is last ends it, once, and nobody touches its
-/// memory then.
+/// A ring is closed while a thread sleeps on it and another sends. The last user ends it, once, and no thread touches
+/// its memory after that.
 #[test]
 fn a_closed_ring_ends_when_nobody_uses_it() {
     for deferred in [false, true] {

@@ -1,4 +1,4 @@
-//! As much of the engine's `ring` as the files under test name.
+//! The parts of the engine's `ring` that the files under test name.
 
 #[path = "../../src/ring/arrivals.rs"]
 pub mod arrivals;

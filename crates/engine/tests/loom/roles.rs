@@ -1,13 +1,14 @@
-//! The driver role: a thread in enter, the helper, and what makes events.
+//! The driver role: a thread in enter, the helper, and sources of events.
 //!
-//! In every model a program that has left something pending waits for its completion without coming back. If nobody
-//! drives any more, or somebody sleeps on what has come already, it waits for ever, which loom calls a deadlock.
+//! In every model a program that has left something pending waits for its completion without calling again. If no
+//! thread drives any more, or one sleeps although its event has come, the program waits forever. Loom reports that as
+//! a deadlock.
 
 use super::*;
 
 const FRAME: usize = 64;
 
-/// What sleepers wait for, behind one lock as in a kernel.
+/// State that sleepers wait for, under one lock as in a kernel.
 #[derive(Default)]
 struct Kernel {
     /// Events in the ring's poll set.
@@ -16,7 +17,7 @@ struct Kernel {
     attached: bool,
     /// The helper's eventfd was written.
     woken: bool,
-    /// The futex word and the kick descriptor of those who sleep in enter.
+    /// The futex word and the kick descriptor of the threads that sleep in enter.
     sequence: u32,
     /// CQEs that the program sees.
     completed: u32,
@@ -25,7 +26,7 @@ struct Kernel {
     stop: bool,
 }
 
-/// What the ring's lock guards.
+/// State under the ring's lock.
 #[derive(Default)]
 struct State {
     pending: u32,
@@ -249,7 +250,7 @@ impl World {
         self.change(|kernel| kernel.ready += 1);
     }
 
-    /// The program looks at the CQ, and does not come by.
+    /// The program polls the CQ, and does not call.
     fn only_look(&self, target: u32) {
         self.sleep_until(|kernel| kernel.completed == target);
     }
@@ -262,7 +263,7 @@ impl World {
     }
 }
 
-/// Runs `other` in a thread of its own.
+/// Runs `other` in a new thread.
 fn beside(world: &Arc<World>, other: impl FnOnce(&Arc<World>) + 'static) -> thread::JoinHandle<()> {
     let world = world.clone();
     thread::spawn(move || other(&world))

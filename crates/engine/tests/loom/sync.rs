@@ -3,7 +3,7 @@
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};
 
-/// Each round is a branch to explore, and one shows what there is to see.
+/// Each round is a branch to explore, and one round shows everything.
 pub const SPINS: u32 = 1;
 
 macro_rules! constructor {
@@ -15,7 +15,7 @@ loom::thread_local! {
     static MARK: Box<u64> = Box::new(0);
 }
 
-/// Unique to the thread, and even, like a thread pointer.
+/// Returns a value unique to the thread, and even, like a thread pointer.
 pub fn thread_pointer() -> usize {
     MARK.with(|mark| core::ptr::from_ref::<u64>(mark) as usize)
 }
@@ -23,7 +23,7 @@ pub fn thread_pointer() -> usize {
 /// Loom chooses at the word itself.
 pub fn before_lock() {}
 
-/// Of the loops that look again.
+/// Called in loops that check again.
 pub fn spin_loop() {
     core::hint::spin_loop();
 }
@@ -39,7 +39,7 @@ pub fn hold() {}
 pub fn let_go() {}
 
 loom::lazy_static! {
-    /// All sleepers: whoever is woken for nothing looks again, as with the real one.
+    /// All sleepers: a thread that is woken for nothing checks again, as with the real futex.
     static ref FUTEX: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 }
 
@@ -51,7 +51,7 @@ pub fn futex_wait(word: &AtomicUsize, expected: usize) {
     }
 }
 
-/// Wakes everybody: a wake-up that the real one spares must not be needed, but one for nothing must do no harm.
+/// Wakes all sleepers: a wake-up that the real one saves must not be needed, and a superfluous one must do no harm.
 pub fn futex_wake_one(_word: &AtomicUsize) {
     let _held = FUTEX.0.lock().unwrap();
     FUTEX.1.notify_all();
