@@ -9,12 +9,13 @@
 //! given back to the kernel. Each larger block is a mapping of its own.
 //!
 //! **When the kernel refuses memory.** `Vec::push`, `Box::new` and the like end the process if an allocation fails.
-//! So an allocation of up to `LARGEST` bytes never fails: it falls back to a reserve of chunks, mapped in advance and
-//! used for nothing else. Code that is about to accept something from the program (an SQE, an iocb, a call that makes
-//! or registers something) first calls [`reserve`]. It then fails as the kernel does, if the reserve is partly used,
-//! cannot be refilled, and too few blocks are free to replace it. An allocation that is larger than `LARGEST`, or
-//! grows with the program's input, uses `try_reserve` ([`filled`]). Its failure is an error of the request or call. A
-//! thread that finds the reserve empty nevertheless waits for memory: it has no caller to report the error to.
+//! So an allocation of up to `LARGEST` bytes never fails. It falls back to a reserve of chunks, which are mapped in
+//! advance and used for nothing else. Code that is about to accept something from the program (an SQE, an iocb, a
+//! call that makes or registers something) first calls [`reserve`]. It then fails as the kernel does, if the reserve
+//! is partly used, cannot be refilled, and too few blocks are free to replace it. An allocation that is larger than
+//! `LARGEST`, or grows with the program's input, uses `try_reserve` ([`filled`]). Its failure is an error of the
+//! request or call. A thread that finds the reserve empty nevertheless waits for memory: it has no caller to report
+//! the error to.
 
 #[cfg(feature = "forced-panics")]
 pub mod failing;

@@ -121,8 +121,8 @@ pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
 }
 
 /// The lowest of the engine's own numbers; 0 before it is known. Relaxed: any value it ever had will do. It is
-/// derived from the limit on descriptors, which is not read for each number: if the limit was lowered, the kernel
-/// refuses, and the limit is then read again.
+/// derived from the limit on descriptors, which is not read for each number. If the limit was lowered, the kernel
+/// refuses, and the limit is read again.
 static LOWEST: AtomicI32 = AtomicI32::new(0);
 
 /// Computes the lowest of the engine's own numbers from the present limit.

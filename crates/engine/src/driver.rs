@@ -70,8 +70,8 @@ impl Driver {
         self.announced.store(false, Ordering::Relaxed);
     }
 
-    /// Takes the role from a driver that was killed: it is a thread that no longer shares this memory. Where the
-    /// kernel cannot tell, the next thread with that id notices, as if a handler had interrupted it.
+    /// Takes the role from a driver that was killed: it no longer runs in this memory. If the kernel cannot tell, the
+    /// driver may still live. It then notices the loss, as it does after a handler that interrupted it.
     pub(crate) fn bury(&self) -> bool {
         let dead = self.handover.thread().filter(|thread| may_be_killed() && !shares_memory_with(*thread));
         dead.inspect(|thread| self.handover.give_back_if_mine(*thread)).is_some()

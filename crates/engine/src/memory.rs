@@ -361,7 +361,7 @@ impl Memory {
         *self = new;
     }
 
-    /// Leaves the program's own addresses: the ring is closed, but a thread waits on it or requests are in flight,
+    /// Leaves the program's own addresses. The ring is closed, but a thread waits on it or requests are in flight,
     /// and something else may soon be mapped there. Memory that can be shared is mapped once more. So a thread that
     /// waits finds its CQEs there, as natively, where the kernel has the pages. Of other memory the ring gets a copy.
     /// If there is no memory for either, CQEs go to the overflow list. The caller holds the ring's lock.

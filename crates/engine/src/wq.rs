@@ -234,7 +234,8 @@ static QUEUED_JOBS: AtomicU32 = AtomicU32::new(0);
 pub const MAX_THREADS: u32 = 32;
 /// A worker without work ends after this long, in nanoseconds (the kernel's io-wq waits 5 s).
 const IDLE_NS: u64 = 5_000_000_000;
-/// The same period once the process has no ring: long enough for a program that makes one ring after another.
+/// The idle period, in nanoseconds, once the process has no ring: long enough for a program that makes one ring after
+/// another.
 const LINGER_NS: u64 = 100_000_000;
 
 /// The action needed to get the queued jobs done.

@@ -1,10 +1,10 @@
 //! Mutual exclusion of forks and changes of the engine's own numbers.
 //!
 //! A forked child closes the numbers it has no use for, as its memory records them. The kernel copies the descriptor
-//! table first and the memory later. If a number were opened or closed between the two, the child's table and memory
-//! would disagree, and the child would keep that file open forever. So a fork waits until no change is under way, and
-//! new changes wait for the fork. Both give up after a while: a close may linger, and a handler that interrupted
-//! malloc would wait for a fork that waits for malloc.
+//! table first and the memory later. A number opened or closed between the two would differ in the child's table and
+//! memory, and the child would keep that file open forever. So a fork waits until no change is under way, and new
+//! changes wait for the fork. Both give up after a while: a close may linger, and a handler that interrupted malloc
+//! would wait for a fork that waits for malloc.
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{handlers, nap};
@@ -13,11 +13,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Number of changes under way, plus [`FORK`] times the number of forks.
 static STATE: AtomicU32 = AtomicU32::new(0);
 const FORK: u32 = 1 << 16;
-/// Number of times a fork checks for changes under way: about 100 ms, since a thread in the middle of one may wait
-/// that long for a CPU.
+/// Number of times a fork checks for changes under way. This takes about 100 ms, since a thread in the middle of a
+/// change may wait that long for a CPU.
 const LOOKS_OF_FORKS: u32 = 140;
-/// Number of times a change checks for a fork under way: about 200 ms, since a fork takes longer the more memory
-/// there is.
+/// Number of times a change checks for a fork under way. This takes about 200 ms, since a fork takes longer the more
+/// memory there is.
 const LOOKS_OF_CHANGES: u32 = 240;
 
 /// A change that is under way. Meanwhile no handler runs on its thread, since that might fork.

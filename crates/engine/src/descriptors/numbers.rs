@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// One past the highest number that a ring can have.
 pub const RINGS_END: usize = KNOWN_NUMBERS.end as usize;
-/// By number, the ring that has it. `process` knows the type behind the pointer.
+/// By number, the ring that has it. The pointer is untyped here; `process` knows the type.
 pub static RINGS: [AtomicPtr<()>; RINGS_END] = [const { AtomicPtr::new(core::ptr::null_mut()) }; RINGS_END];
 
 /// The lowest number that was ever a ring's, and one past the highest, for searches. Relaxed, as is the table.

@@ -15,7 +15,7 @@
 //! | looking | checks again by itself after a period | the helper |
 //! | watching | sleeps on its poll set and until its next deadline | the helper, a thread that takes the role, a caller |
 //!
-//! All of this changes under the ring's lock, with two exceptions: a thread that jumps out of a wait gives up the
+//! All of this changes under the ring's lock, with two exceptions. A thread that jumps out of a wait gives up the
 //! role without it, and the helper goes from called to looking without it. `visits` is the only word also read
 //! without the lock. So orderings are Relaxed, except where a word hands the ring over. The file makes no system
 //! call: `tests/loom.rs` model-checks it unchanged.
@@ -74,7 +74,7 @@ pub enum Duty {
     Watch,
 }
 
-/// Which thread drives a ring, and what the helper does about it.
+/// The thread that drives a ring, and the helper's task for it.
 #[derive(Debug)]
 pub struct Handover {
     role: AtomicU32,
@@ -153,7 +153,7 @@ impl Handover {
 
     /// Takes the role from a helper that drives, since a thread waits for something that may have arrived already.
     /// True if the helper had it. If threads took the role only before they sleep, a helper that always comes first
-    /// would keep it forever, and every event would wake the helper.
+    /// would keep it forever. Every event would then wake the helper.
     #[must_use]
     pub fn dismiss(&self) -> bool {
         if !self.is_helpers() {

@@ -195,8 +195,9 @@ pub fn remove_file(path: &std::path::Path) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// getrlimit(2). If a filter refuses the call, which rustix takes for impossible, the limit of descriptors is 1,024,
-/// with which Linux begins (`INR_OPEN_CUR`), so that there are numbers below it. All other limits are then infinite.
+/// getrlimit(2). A filter may refuse the call, which rustix takes for impossible. The limit of descriptors is then
+/// 1,024, with which Linux begins (`INR_OPEN_CUR`), so that there are numbers below it. All other limits are then
+/// infinite.
 pub fn getrlimit(of: Resource) -> Rlimit {
     let unknown = if of == Resource::Nofile { 1_024 } else { u64::MAX };
     let mut limits = [unknown, u64::MAX];

@@ -72,7 +72,7 @@ pub struct Header {
     pub submitter: AtomicU32,
     /// Not 0 once the process that made the ring has died.
     pub maker_died: AtomicU32,
-    /// Not 0 once a member shares its descriptors with another process: record locks do not conflict between these,
+    /// Not 0 once a member shares its descriptors with another process. Record locks do not conflict between these,
     /// so they no longer show which members live.
     pub locks_are_blind: AtomicU32,
     /// Number of times a process woke another's epoll wait through the socket pair.

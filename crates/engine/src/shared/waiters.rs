@@ -46,7 +46,7 @@ impl Waiters {
         self.sequence.load(Ordering::Relaxed)
     }
 
-    /// Removes waiters that are awake again, or dead: `waiting` in all, of which `in_futex` slept on the futex word.
+    /// Removes `waiting` waiters that are awake again, or dead; `in_futex` of them slept on the futex word.
     pub fn leave(&self, waiting: u32, in_futex: u32) {
         self.in_futex.fetch_sub(in_futex, Ordering::Relaxed);
         self.waiting.fetch_sub(waiting, Ordering::Relaxed);

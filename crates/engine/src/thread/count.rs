@@ -55,7 +55,7 @@ pub fn program_has_several() -> bool {
     libc_count().is_some_and(|count| count.load(Ordering::Relaxed) > 1)
 }
 
-/// For a thread of ours: true if the program has threads besides the first one of the process, which may have left.
+/// For a thread of ours: true if the program has threads other than the process's first one, which may have left.
 pub fn is_one_of_several() -> bool {
     threads().map_or_else(program_has_several, |threads| threads != RUNNING.load(Ordering::Relaxed) + 1)
 }

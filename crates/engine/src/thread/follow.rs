@@ -332,8 +332,8 @@ pub fn catch_up() {
 }
 
 /// Makes a call. An error does not matter: a thread that may not make the call already has fewer privileges. But
-/// capset(2) fails as a whole if it asks for one right that the thread lacks; so it is repeated with the rights that
-/// the thread has.
+/// capset(2) fails as a whole if it asks for one right that the thread lacks. So it is then repeated with the rights
+/// that the thread has.
 fn make(call: &Call, is_member: bool) {
     if is_member && !call.of_process.load(Ordering::Relaxed) {
         return; // it is there to keep the identity of a request's submission

@@ -44,7 +44,7 @@ pub fn spawn_member(entry: Entry, argument: *mut c_void) -> bool {
 /// The properties that a new thread takes from its maker.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Like {
-    /// It serves the process, and is scheduled as the process.
+    /// The thread serves the process, and is scheduled as the process.
     Process,
     Caller,
     Identity,

@@ -1,9 +1,9 @@
 //! The maker: a thread of ours that makes the threads which serve the whole process, in a process with several
 //! threads.
 //!
-//! The thread that first needs one may be unsuitable to make it. It may have its own seccomp filter, other CPUs or
-//! priorities than the process, or a scheduling class under which no thread can be made (SCHED_DEADLINE). It may be
-//! in a handler that interrupted malloc(3). So the maker is made when such a process makes a ring.
+//! The thread that first needs one may be unsuitable to make it. It may have its own seccomp filter, or other CPUs or
+//! priorities than the process. Its scheduling class may not permit new threads (SCHED_DEADLINE). It may be in a
+//! handler that interrupted malloc(3). So the maker is made when such a process makes a ring.
 //!
 //! It makes the others while the asking thread waits, but only briefly. If the maker cannot proceed, since the asking
 //! thread holds something that it needs, the asking thread does without.

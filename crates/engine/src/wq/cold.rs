@@ -11,8 +11,8 @@ use crate::wq::Approach;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Number of workers that wait for transfers begun by attempts. There is more than one, so that a slow transfer does
-/// not delay the completion of the others. Each further one costs more switches. On two CPUs 1, 2, 4 and 8 of them
-/// served fio's cold reads of 4 KiB at 0.85, 0.80, 0.6 and 0.5 of the kernel's rate.
+/// not delay the completion of the others. Each further one costs more switches. The measure was fio's cold reads of
+/// 4 KiB on two CPUs. With 1, 2, 4 and 8 workers they reached 0.85, 0.80, 0.6 and 0.5 of the kernel's rate.
 static MOST_WORKERS: AtomicU32 = AtomicU32::new(LEAST_WORKERS);
 const LEAST_WORKERS: u32 = 2;
 

@@ -3,8 +3,8 @@
 //!
 //! A [`FutexWaiter`] sleeps on words of its own before it is needed. To put a request into the queue of the program's
 //! futex, the sleeping thread is moved there (FUTEX_CMP_REQUEUE). That is one call of the submitter's, after which
-//! the wait is queued in its turn, as natively. Then the own word is set to 1. If the kernel restarts the thread's
-//! sleep (after SIGSTOP, for example), it no longer sleeps on that word, but on the program's.
+//! the wait is queued in its turn, as natively. Then the thread's own word is set to 1. The kernel may restart the
+//! thread's sleep (after SIGSTOP, for example). The thread then sleeps on the program's word, not on its own.
 //!
 //! | kind | sleeps by | is ended by |
 //! |---|---|---|
@@ -88,7 +88,7 @@ struct Occupant {
     word: Word,
     /// Its index in the request's vector.
     index: u32,
-    /// It must leave the queue.
+    /// The request must leave the queue.
     leaves: bool,
 }
 

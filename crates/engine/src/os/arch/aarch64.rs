@@ -129,8 +129,8 @@ pub fn count_hold(unseen: impl FnOnce()) {
     }
 }
 
-/// Decrements the count of locks, and calls `due` unless the record's other word, at `DEFERRED`, is 0. For a handler
-/// between the load and the store, the lock is still held. Anything it defers is seen after the store.
+/// Decrements the count of locks. Then calls `due`, unless the record's other word, at `DEFERRED`, is zero. A handler
+/// between the load and the store finds the lock still held; a signal that it defers is seen after the store.
 #[inline(always)]
 pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
     let record: *const u8 = crate::own_memory!("anyring_thread_handlers");
