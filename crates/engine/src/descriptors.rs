@@ -223,7 +223,7 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     duplicate_for(fd, Use::Kept)
 }
 
-/// Makes such a duplicate for a request in flight: see [`note_in_flight`].
+/// Makes a private duplicate for a request in flight: see [`note_in_flight`].
 pub fn duplicate_in_flight(fd: i32) -> Result<i32, Errno> {
     duplicate_for(fd, Use::InFlight)
 }

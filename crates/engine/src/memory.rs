@@ -243,11 +243,12 @@ fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
 }
 
 impl Memory {
-    /// Makes both areas, one after the other. If the ring may be resized they are in a memfd, since a child forked
-    /// earlier must find the new areas. Otherwise they follow `room` bytes for the control area.
+    /// Makes both areas, one after the other. They are in a memfd if the ring may be resized, since a child forked
+    /// earlier must find the new areas, or if the memory could not be mapped again. Otherwise they follow `room`
+    /// bytes for the control area.
     pub fn create(layout: Layout, is_resizable: bool, room: usize) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
-        // What the program maps of a memory without a file can grow only beyond its end, where there is nothing.
+        // If the program enlarges its mapping of this memory, it only reaches past the end, where there is nothing.
         let by_itself = if is_resizable { Err(Errno::AGAIN) } else { map_to_share(room + bytes) };
         let (memfd, mapped, base) = match by_itself {
             Err(Errno::AGAIN) => {

@@ -59,7 +59,7 @@ pub struct Stats {
 /// move.
 #[repr(C, align(64))]
 pub struct Tracer {
-    /// The processes whose events a tracer wants: 0, or a request (`event::session`). Written by the tracer.
+    /// The process whose events a tracer wants: 0, or a request (`event::session`). Written by the tracer.
     pub wanted: AtomicU64,
     /// The process's answer to the last request for its events.
     pub answer: AtomicU64,

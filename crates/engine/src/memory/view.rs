@@ -190,9 +190,9 @@ impl View {
         self.layout.mixed && cqe.flags & IORING_CQE_F_32 != 0
     }
 
-    /// Returns the position of a CQE of two entries, and 1 if it has room there, else 0. The next position is `tail`,
-    /// and `room` entries are free. The two entries must be neighbours. So the CQ's last entry may get a CQE marked
-    /// to be skipped, as in `io_cqe_cache_refill` in io_uring/io_uring.c.
+    /// Returns the position of a CQE of two entries, and the number of such CQEs that have room there (1 or 0). The
+    /// next position is `tail`, and `room` entries are free. The two entries must be neighbours. So the CQ's last
+    /// entry may get a CQE marked to be skipped, as in `io_cqe_cache_refill` in io_uring/io_uring.c.
     pub fn place_double(&self, tail: u32, room: u32) -> (u32, u32) {
         let last = self.layout.cq_entries - 1;
         if tail & last != last || room == 0 {

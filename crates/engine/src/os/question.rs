@@ -69,7 +69,7 @@ impl Question {
     }
 }
 
-/// A bit that [`answers`] adds to the answers, to tell them from the exit status of a child that ended otherwise.
+/// A bit that [`answers`] adds to the answers, to distinguish them from the exit status of a child that ended otherwise.
 const ANSWERED: c_int = 1 << 6;
 
 /// With a filter in force: has one child ask up to six questions. If it is killed, a child for each asks.

@@ -447,7 +447,7 @@ impl PostLock<'_> {
                 };
                 let published = (end.wrapping_sub(seen as u32) as i32) > 0;
                 let now = if published { RECORD_FREE } else { RECORD_IN_FLIGHT };
-                state.store(now, Ordering::Release); // partner: the Acquire load of whoever reaps
+                state.store(now, Ordering::Release); // partner: the Acquire load of the process that reaps
             }
         }
     }

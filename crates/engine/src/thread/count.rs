@@ -50,7 +50,7 @@ fn libc_count() -> Option<&'static AtomicU32> {
     }
 }
 
-/// True if libc counts several threads of the program's. False before [`prepare`], and if libc does not tell.
+/// True if libc counts several threads of the program's. False before [`prepare`], and if libc's count is unknown.
 pub fn program_has_several() -> bool {
     libc_count().is_some_and(|count| count.load(Ordering::Relaxed) > 1)
 }

@@ -24,7 +24,7 @@ pub fn spawn(entry: Entry, argument: *mut c_void) -> bool {
     maker::ask(entry, argument).unwrap_or(false)
 }
 
-/// Starts such a thread for a caller that cannot do without it.
+/// Starts a detached thread that serves the whole process, for a caller that cannot do without it.
 pub fn spawn_needed(entry: Entry, argument: *mut c_void) -> bool {
     maker::stand_by_if_unfiltered();
     maker::ask(entry, argument).unwrap_or_else(|| make(entry, argument, Like::Process))

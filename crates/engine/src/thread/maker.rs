@@ -77,8 +77,7 @@ pub fn stand_by() {
     }
 }
 
-/// Makes such a maker for a thread that needs another one. A thread with a filter does not: the maker would inherit
-/// the filter.
+/// Calls [`stand_by`] for a thread that needs another one, unless it has a filter: the maker would inherit that.
 pub(super) fn stand_by_if_unfiltered() {
     if !exists() && count::program_has_several() && !is_filtered() {
         stand_by();

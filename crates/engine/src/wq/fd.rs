@@ -94,7 +94,7 @@ impl Number {
     /// Waits until this thread sleeps, which it does only inside its system call, or has left `call_with`. That takes
     /// some instructions, unless the thread was preempted right there.
     fn wait_for(&self, caller: u32) {
-        /// Number of checks if the kernel does not tell: long enough for a thread that has a CPU.
+        /// Number of checks if the kernel does not say: long enough for a thread that has a CPU.
         const MOST_LOOKS: u32 = 60;
         for look in 0..MOST_LOOKS {
             crate::os::nap(look);

@@ -233,7 +233,7 @@ core::arch::global_asm!(
     "mov x0, 0",
     "ret",
     ".cfi_endproc",
-    // usize anyring_user_touch(address: x0): 0, or not 0 when it cannot be written. Changes nothing, whoever else writes.
+    // usize anyring_user_touch(address: x0): 0, or not 0 when it cannot be written. Changes nothing, and undoes no other thread's store.
     ".hidden anyring_user_touch",
     ".globl anyring_user_touch",
     ".type anyring_user_touch, @function",

@@ -250,7 +250,7 @@ core::arch::global_asm!(
     "xor eax, eax",
     "ret",
     ".cfi_endproc",
-    // usize anyring_user_touch(word: rdi): 0, or not 0 when it cannot be written. Changes nothing, whoever else writes.
+    // usize anyring_user_touch(word: rdi): 0, or not 0 when it cannot be written. Changes nothing, and undoes no other thread's store.
     ".hidden anyring_user_touch",
     ".globl anyring_user_touch",
     ".type anyring_user_touch, @function",
@@ -309,7 +309,7 @@ core::arch::global_asm!(
     "anyring_interruptible_end:",
     "mov rax, -4",
     "pop rbx",
-    ".cfi_def_cfa_offset 8", // not by -8: assemblers differ on what that counts from behind .cfi_restore_state
+    ".cfi_def_cfa_offset 8", // absolute: assemblers differ on the base of a relative offset after .cfi_restore_state
     ".cfi_restore rbx",
     "ret",
     ".cfi_endproc",
