@@ -1,6 +1,6 @@
 //! The thread that drives a ring, and how it sleeps.
 //!
-//! These words say which thread *sleeps* on the poll set. Any thread may poll it and handle its events, under the
+//! The words here say which thread *sleeps* on the poll set. Any thread may poll it and handle its events, under the
 //! ring's lock. So a hand-over in between loses nothing: an event is only a hint to try again.
 
 pub mod owner;

@@ -5,21 +5,18 @@
 //! | field | who writes | when |
 //! |---|---|---|
 //! | `post_lock` | a process that posts or starts to wait | holder's member number plus 1; see [`PostLock`] |
-//! | `poster` | a process that posts or starts to wait | while no other process has joined: replaces `post_lock`,
-//! without compare-and-swap |
+//! | `poster` | a process that posts or starts to wait | while no other process has joined: replaces `post_lock`, without compare-and-swap |
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `shared::member` | |
 //! | `generation`, `entries`, `area` | a process that resizes the ring and is alone | see `ring::resize` |
 //! | `waiters` | the holder of `post_lock`; see [`Waiters`] | |
-//! | `room_waiters` | a thread that waits for room in the SQ, for itself | read by the polling thread after it
-//! consumed SQEs |
+//! | `room_waiters` | a thread that waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
 //! | `byte_pending` | a process that sends or receives the readiness byte | while it holds its process's ring lock |
 //! | `broken` | a process in which a panic hit this ring, under its ring lock | set once, never cleared |
 //! | a member's words | the process that has its lock, see `shared::member` | |
-//! | record chunk owner | the member that claimed the chunk, by compare-and-swap; a member that outlives it takes the
-//! chunk over | |
+//! | record chunk owner | the member that claimed the chunk, by compare-and-swap; a member that outlives it takes the chunk over | |
 //! | record | its chunk's owner | read by a process that finds the owner dead |
 //!
 //! Within one process everything here is accessed under the ring's lock. So `post_lock` excludes only other

@@ -14,11 +14,9 @@
 //!
 //! | field | who touches it |
 //! |---|---|
-//! | `queue` | the submitter, members, and a thread that issues a request that holds the credentials pool; a leaf
-//! lock |
+//! | `queue` | the submitter, members, and a thread that issues a request that holds the credentials pool; a leaf lock |
 //! | `changed` | futex word of members without work; changes under `queue`'s lock |
-//! | `TURNS` | a thread that queues a job that changes a file, and one that has made such a job; locked before
-//! `queue` |
+//! | `TURNS` | a thread that queues a job that changes a file, and one that has made such a job; locked before `queue` |
 
 use crate::forced::{point, Point};
 use crate::lock::Lock;
