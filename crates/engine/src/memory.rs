@@ -244,8 +244,8 @@ fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
 
 impl Memory {
     /// Makes both areas, one after the other. They are in a memfd if the ring may be resized, since a child forked
-    /// earlier must find the new areas, or if the memory could not be mapped again. Otherwise they follow `room`
-    /// bytes for the control area.
+    /// earlier must find the new areas. They also are if memory without a file could not be mapped again. Otherwise
+    /// they follow `room` bytes for the control area.
     pub fn create(layout: Layout, is_resizable: bool, room: usize) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         // If the program enlarges its mapping of this memory, it only reaches past the end, where there is nothing.

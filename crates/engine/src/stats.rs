@@ -1,6 +1,6 @@
 //! Counters of the engine's work, in shared memory. They are in a file that `ANYRING_STATS` names, which survives any
 //! end of the process, or in a memfd called `anyring-counters`. Children add to the same block. The file is open
-//! while a ring lives, so that `anyring trace --pid` finds it in a running program; there it requests events
+//! while a ring lives, so that `anyring trace --pid` finds it in a running program and can ask for events there
 //! (`event::session`).
 //!
 //! All counters are Relaxed: each is independent, and readers read them after the fact. Counters that every call

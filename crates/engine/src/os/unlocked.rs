@@ -26,7 +26,8 @@ pub fn is_locked() -> bool {
     IS_LOCKED.load(Relaxed)
 }
 
-/// Maps `bytes` bytes that are not locked. The argument `map` maps the given number of bytes, at most that many.
+/// Maps `bytes` bytes that are not locked. The function `map` maps new memory of the size that it gets: all of it, or
+/// only the first page.
 ///
 /// # Errors
 /// Those of `map`.

@@ -304,7 +304,7 @@ impl FutexWaiter {
             syscall(libc::SYS_futex, [self.control.as_ptr() as usize, operation as usize, 1, 0, 0, 0]);
         } else {
             self.stop.store(1, Ordering::Relaxed); // the signal comes after it
-                                                   // Acquire: partner is the store in `live`. Not there yet: then the thread will take the lock after us.
+                                                   // Acquire: partner is the store in `live`. If it is 0, the thread will take the slots' lock after us.
             match self.thread.load(Ordering::Acquire) {
                 0 => {} // it has not slept yet
                 thread => interrupt(thread),
