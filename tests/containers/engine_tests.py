@@ -1,4 +1,4 @@
-"""What runs in each container engine: tests/containers/in_engines.py calls these, each with the engine.
+"""Tests for each container engine: tests/containers/in_engines.py calls them with the engine.
 
 A test answers nothing, or why it is skipped. What a program did is told by anyring's own counters, in the volume /results.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 
 CONTAINERS = Path(__file__).resolve().parents[2] / "docs/containers.md"
 
-# All at once: not root, nothing writable but the volume and a small /tmp, no capability.
+# All restrictions at once: not root, nothing writable except the volume and a small /tmp, no capability.
 HARDENED = ["--user", "65534:65534", "--read-only", "--tmpfs", "/tmp:size=32m", "--cap-drop", "ALL",
             "--security-opt", "no-new-privileges"]
-# What fio says of each refusal. A kernel that does NOPs only fails later, in many ways.
+# fio's message for each refusal. A kernel that serves only NOPs fails later, in many ways.
 REFUSALS = {"EPERM": "Operation not permitted", "ENOSYS": "Function not implemented", "NOPs only": ""}
 
 
@@ -24,7 +24,7 @@ def said(process):
 
 
 def ends(process, *texts, status=0):
-    """Asserts how a container ended, and what it said."""
+    """Asserts a container's exit status and its output."""
     assert process.returncode == status, said(process)
     for text in texts:
         assert text in process.stdout, f"no {text!r}: {said(process)}"
@@ -43,7 +43,7 @@ def results(engine):
 
 
 def completions(engine):
-    """What anyring counted in the container: opcode -> how many. None if it wrote no counters."""
+    """Returns anyring's counts in the container by opcode. None if it wrote no counters."""
     file = engine.work / "results" / "counters"
     if not file.exists():
         return None
@@ -52,7 +52,7 @@ def completions(engine):
 
 
 def served(engine, **least):
-    """Asserts that anyring served so much at least; nothing where the kernel's own io_uring works."""
+    """Asserts that anyring served at least this much; nothing if the kernel's own io_uring works."""
     done = completions(engine)
     if engine.denies is None:
         assert not done, f"the kernel's io_uring works, but anyring served {done}"
@@ -117,7 +117,7 @@ PROGRAM = ["/usr/bin/fio", "--name=volume", "--directory=/results", *FIO]
 
 
 def recipe(engine, name, number=0):
-    """A block of docs/containers.md: that number behind the recipe's name, for a program that writes to /results."""
+    """A block of docs/containers.md, by its number after the recipe's name, for a program that writes to /results."""
     text = CONTAINERS.read_text()
     assert f"**{name}" in text, f"docs/containers.md has no recipe {name!r}"
     block = text.split(f"**{name}", 1)[1].split("\n```\n")[2 * number + 1]
@@ -187,7 +187,7 @@ def service(number):
 
 
 def killing_service(engine):
-    """A filter that kills, and a program that calls libc's syscall(): one with instructions of its own is killed, whoever serves."""
+    """A filter that kills, and a program that calls libc's syscall(). One with its own instructions is killed in any case."""
     results(engine)
     unit = recipe(engine, "systemd").replace(" ".join(PROGRAM), f"{engine.work}/programs/tokio-uring /results/file")
     ends(engine.service(unit.replace("SystemCallErrorNumber=EPERM\n", "")), "checksums equal")
@@ -289,14 +289,14 @@ def conformance(engine):
     process = engine.run("more:run", *words, limit_s=900,
                          flags=["-e", "TMPDIR=/results", "-e", "ANYRING_BACKEND=user", "-e", "ANYRING_AIO=user"])
     lines = process.stdout.strip().split("\n")
-    # Each that failed with the first line of its reason, however many there are.
+    # Each failed case with the first line of its reason, however many there are.
     failed = [" ".join(lines[at:at + 2]) for at, line in enumerate(lines) if line.startswith("FAIL")]
     assert process.returncode == 0, "\n".join([f"status {process.returncode}", *failed, lines[-1]])
     print(f"  {lines[-1]}")
 
 
 def guest(test):
-    """A test that needs guests: where none run, that `anyring run` refuses in one line, and a skip."""
+    """A test that needs guests. Where none run, it checks that `anyring run` refuses in one line, and skips."""
     def tried(engine):
         if not engine.no_guests:
             return test(engine)
@@ -308,7 +308,7 @@ def guest(test):
     return tried
 
 
-# What is tried everywhere: its name, the image that it needs, and how.
+# The tests for all engines: name, image, and function.
 TESTS = [
     ("doctor says what the container permits", "anyring:0.1.0", doctor),
     ("fio without anyring", "fio:plain", plain),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a debootstrapped system the root of this mount namespace, for what is started in it, and runs a command there.
+# Makes a debootstrapped system the root of this mount namespace, and runs a command there.
 #
 # usage: unshare --mount --pid --cgroup --fork --kill-child --propagation private tests/containers/enter-tree.sh TREE WORK COMMAND ARGS...
 #
@@ -16,9 +16,9 @@ layers=$work/tree root=$work/tree/root
 mkdir -p "$layers"/{upper,work} "$root" "$layers/state"/{docker,containers}
 mount -t overlay -o "lowerdir=$tree,upperdir=$layers/upper,workdir=$layers/work" engines "$root"
 cd "$root"
-# The old root is never mounted over: what is below it is bound first.
+# The old root is never mounted over, so its folders are bound first.
 mkdir -p "./$work" "./$sources" var/lib/docker var/lib/containers old-root
-# Devices with the usual rights, whatever those of this machine's are.
+# Devices with the usual permissions, whatever this machine's are.
 mount -t tmpfs -o mode=755 dev dev
 for device in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0 fuse:10:229; do
   IFS=: read -r name major minor <<<"$device"
@@ -41,7 +41,7 @@ mount --bind "$layers/state/containers" var/lib/containers
 cp --remove-destination /etc/resolv.conf etc/resolv.conf
 grep -q ' localhost' etc/hosts 2>/dev/null || echo '127.0.0.1 localhost' >>etc/hosts
 
-# The control groups below this namespace's own, as they are mounted outside.
+# The control groups below this namespace's own, mounted as outside.
 if grep -qE '^[^ ]+ /sys/fs/cgroup cgroup2 ' /proc/mounts; then
   mount -t cgroup2 cgroup2 sys/fs/cgroup
   # A group with controllers for its children has no processes itself.
@@ -58,7 +58,7 @@ else
     [ "$type" = cgroup ] || continue
     name=$(basename "$folder")
     mkdir "sys/fs/cgroup/$name"
-    # A hierarchy is named by its controllers: what is left without the flags of the mount.
+    # A hierarchy's name is its controllers: the mount options without the flags.
     controllers=$(tr , '\n' <<<"$options" | grep -vxE 'rw|ro|relatime|noatime|nosuid|nodev|noexec|xattr|clone_children' | paste -sd,)
     mount -t cgroup -o "$controllers" cgroup "sys/fs/cgroup/$name"
   done

@@ -28,7 +28,7 @@ PACKAGING = SOURCES / "packaging"
 LIMIT_S = {False: 240, True: 1800}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOOLCHAIN = "/opt/toolchain"
-# What stands in for the base images; the second has Rust and a C compiler.
+# Substitutes for the base images; the second has Rust and a C compiler.
 BASES = ("debian:12-slim", "rust:1.95-slim-bookworm")
 
 
@@ -40,23 +40,23 @@ def instructions(dockerfile):
 
 
 class Image:
-    """A folder and what a container of it starts with."""
+    """A folder, and the configuration of its containers."""
 
     def __init__(self, root, parent=None):
         self.root = root
         self.env = dict(parent.env) if parent else {"PATH": PATH}
         self.user, self.folder = (parent.user, parent.folder) if parent else ("0:0", "/")
         self.entrypoint, self.command = (parent.entrypoint, parent.command) if parent else ([], [])
-        # Whether this stage has a CMD of its own: an ENTRYPOINT takes away one that its parent had.
+        # True if this stage has a CMD of its own: an ENTRYPOINT removes its parent's.
         self.has_command = False
-        # What made the folder so far, while that is known by its text alone: the key of a kept layer.
+        # The steps that made the folder so far, while their text alone determines it: the key of a kept layer.
         self.history = parent.history and list(parent.history) if parent else []
 
     def inside(self, path):
         return self.root / os.path.join(self.folder, path).lstrip("/")
 
     def configure(self, name, text):
-        """Does what the instruction says to the configuration. False if it is one that changes files only."""
+        """Applies the instruction to the configuration. False if it changes files only."""
         if name == "ENV":
             self.env |= dict(pair.split("=", 1) for pair in shlex.split(text))
         elif name == "WORKDIR":
@@ -82,7 +82,7 @@ def parent_and_stage(text):
 
 
 def configurations(dockerfile):
-    """The Dockerfile's stages by name, configured but without files. What a stage has from a base image is not in it."""
+    """The Dockerfile's stages by name, configured but without files. They hold nothing from a base image."""
     images = {}
     for name, text in instructions(dockerfile):
         if name == "FROM":
@@ -95,7 +95,7 @@ def configurations(dockerfile):
 
 
 def start(image, words, *, env=None, user=None, mounts=(), read_only=False, locked=False, limit_s=60):
-    """Runs words in the image and answers the finished process. mounts: (source, path, options of mount(8))."""
+    """Runs words in the image and returns the finished process. mounts: (source, path, options of mount(8))."""
     env = image.env if env is None else env
     uid, gid = (user or image.user).split(":")
     root = shlex.quote(str(image.root))
@@ -158,7 +158,7 @@ class Engine:
         return image
 
     def build(self, dockerfile, context, tags):
-        """Builds every stage; tags: stage -> the name that its comment tells the reader to give it."""
+        """Builds every stage; tags: stage -> the name that its comment asks for."""
         for name, text in instructions(dockerfile):
             if name == "FROM":
                 parent, stage = parent_and_stage(text)
@@ -198,7 +198,7 @@ class Engine:
     def run(self, image, text):
         full, mounts = self.arguments.full, [(self.arguments.archives, "/var/cache/apt/archives", "--bind")]
         if text.startswith("make ") and not full:
-            # The same make, outside, with what is built already.
+            # The same make, outside, with the existing build.
             print(f"  outside, from what is built already: {text}")
             assert re.search(r"DESTDIR=/out\b", text), text
             outside = text.replace("DESTDIR=/out", f"DESTDIR={image.root}/out")
@@ -209,7 +209,7 @@ class Engine:
         if text.startswith("make "):
             sysroot = subprocess.check_output(["rustc", "--print", "sysroot"], text=True).strip()
             mounts.append((sysroot, TOOLCHAIN, "--bind"))
-            # Whom this machine trusts on the way to crates.io.
+            # The certificates that this machine trusts on the way to crates.io.
             certificates = "/etc/ssl/certs/ca-certificates.crt"
             mounts.append((certificates, certificates, "--bind"))
         elif image.root.name.endswith("-build") and not full:
@@ -227,7 +227,7 @@ class Engine:
         source, destination = words
         target = image.inside(destination)
         if origin == context:
-            # As .dockerignore leaves it: nothing that git does not know. Only --full compiles it.
+            # As .dockerignore leaves it: only files that git knows. Only --full compiles it.
             if not self.arguments.full:
                 return
             target.mkdir(parents=True, exist_ok=True)
@@ -243,9 +243,9 @@ class Engine:
             shutil.copy2(file, target)
 
     def contain(self, image, words, *, env=None, mounts=(), **options):
-        """Runs words as a container's process: below the runtime's seccomp profile."""
+        """Runs words as a container's process, under the runtime's seccomp profile."""
         mounts = [(self.release / "anyring", "/run/deny", "--bind"), *mounts]
-        # The profile is installed before LD_PRELOAD has a meaning, as by an engine.
+        # The profile is installed before LD_PRELOAD takes effect, as by an engine.
         env = image.env if env is None else env
         variables = [f"{name}={value}" for name, value in env.items()]
         deny = ["/run/deny", "deny", "--profile", "docker", "--", "env", *variables]
@@ -256,14 +256,14 @@ class Engine:
         return self.contain(image, image.entrypoint + image.command, env=image.env | (env or {}))
 
     def completions(self, file):
-        """What `anyring stats` reads from a counters file: opcode -> how many."""
+        """Returns the counts of `anyring stats` from a counters file, by opcode."""
         words = [self.release / "anyring", "stats", "--json", file]
         text = subprocess.check_output(words, text=True)
         return {opcode: sum(paths.values()) for opcode, paths in json.loads(text)["completions"].items()}
 
 
 class Pod:
-    """A pod's volumes and containers, as kubernetes.yaml declares them. A key that is not known here fails."""
+    """A pod's volumes and containers, as kubernetes.yaml declares them. An unknown key is an error."""
 
     def __init__(self, file, engine):
         import yaml  # here, so that the rest of this file needs nothing but Python
@@ -342,7 +342,7 @@ def check_fio(engine, process, counters):
 def pod(engine):
     pod = Pod(PACKAGING / "kubernetes.yaml", engine)
     [program] = pod.spec["containers"]
-    # The surroundings are those that the file asks for.
+    # The environment is the one that the file asks for.
     probe = "id -u; grep -E '^(NoNewPrivs|Seccomp|CapBnd):' /proc/self/status; touch /etc/x; touch /anyring/x"
     process = pod.start(program, ["sh", "-c", probe], {"LD_PRELOAD": ""})
     lines = process.stdout.split("\n")

@@ -27,7 +27,7 @@ BUILD_LIMIT_S, RUN_LIMIT_S = 600, 90
 USER = "engines"
 CONTAINER_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 EXAMPLE = "packaging/Dockerfile.example"
-# What stands in for the image with a Rust toolchain: what is built already, where `make` looks for it.
+# A substitute for the image with a Rust toolchain: the existing build, where `make` expects it.
 TOOLCHAIN = """FROM debian:12-slim
 COPY . /built
 ENV CARGO_TARGET_DIR=/built
@@ -41,7 +41,7 @@ SCRATCH = """FROM scratch
 COPY --from=anyring:0.1.0 /usr/bin/anyring /anyring
 ENTRYPOINT ["/anyring", "run", "--"]
 """
-# How each image is built: by a Dockerfile's name and stage, or by its text; in which context.
+# The build of each image: a Dockerfile's name and stage, or its text; and the context.
 BASES = {"rust:1.95-slim-bookworm": (TOOLCHAIN, None, "built")}
 IMAGES = {
     "anyring:0.1.0": ("packaging/Dockerfile", "anyring", SOURCES),
@@ -55,7 +55,7 @@ IMAGES = {
 
 
 def call(words, limit_s=60, **options):
-    """Runs words and answers the finished process, its output together; status 124 if it took too long."""
+    """Runs words and returns the finished process, its output together; status 124 if it took too long."""
     words = [str(word) for word in words]
     options = {"stdin": subprocess.DEVNULL, "text": True} | options
     # Not a pipe: rootless podman leaves a process that would keep it open.
@@ -79,29 +79,29 @@ def must(words, **options):
 
 
 class Unavailable(Exception):
-    """Why an engine cannot be had here."""
+    """The reason why an engine is unavailable here."""
 
 
 class Engine:
-    """A container engine's command line, which is docker's for all of them."""
+    """A container engine, with docker's command line."""
 
-    # As it builds images: legacy options that its kind needs. Builds alone have a network.
+    # Options for building images: legacy ones that its kind needs. Only builds have a network.
     build_options = ["--network", "host"]
     denies = "EPERM"
-    # What a container may use at most.
+    # The limits of a container.
     limits = ["--memory", "64m", "--pids-limit", "8", "--cpus", "0.5"]
-    # What an image's short name stands for: without it podman asks which registry is meant.
+    # The registry for an image's short name: without it podman asks for one.
     registry = ""
-    # Of the table: what doctor said.
+    # The table's entry: doctor's output.
     answer = "- | - | -"
-    # Why no program runs as a guest here, in the words of `anyring run`.
+    # The reason why no program runs as a guest here, as `anyring run` prints it.
     no_guests = None
-    # How many containers were started, by all engines.
+    # The number of containers that all engines started.
     runs = 0
     # The conformance cases that run, by filters, and the lists of differences that they have here.
     cases, lists = ["--filter", "rw_", "--filter", "poll", "--filter", "sqpoll", "--filter", "net_", "--filter", "aio_"], []
 
-    # What is tried here only, beside what is tried everywhere.
+    # Tests for this engine only, beside those for all engines.
     own_tests = []
 
     def __init__(self, label, work):
@@ -240,7 +240,7 @@ class Docker(Engine):
 
 
 class Podman(Engine):
-    """podman with crun, as root or as a user that is made for it."""
+    """podman with crun, as root or as a new user."""
 
     denies = "ENOSYS"
     registry = "docker.io/library/"
@@ -272,7 +272,7 @@ class Podman(Engine):
 
     def load(self, file, image):
         self.must("load", "-i", file)
-        # One that another podman saved is localhost's, Docker's is docker.io's.
+        # The name of an image saved by another podman is under localhost, one of Docker's under docker.io.
         assert self.engine("image", "inspect", image).returncode == 0, f"{image} is not there after load"
 
     def version(self):
@@ -281,11 +281,11 @@ class Podman(Engine):
 
 
 class Lxc(Engine):
-    """LXC, whose containers are a system of their own here, with a seccomp profile that refuses io_uring, as LXC's does not."""
+    """LXC, with a whole system in each container, and a seccomp profile that refuses io_uring, which LXC's own does not."""
 
     cases = []
     own_tests = engine_tests.LXC
-    # What stands in for each image: what comes before the words, the words where there are none, and the user.
+    # A substitute for each image: the words before the command, the default command, and the user.
     images = {
         "anyring:0.1.0": (["/usr/bin/anyring"], ["doctor"], 0),
         "fio:plain": ([], ["/usr/bin/fio", *engine_tests.FIO, "--name=example"], 65534),
@@ -333,7 +333,7 @@ class Lxc(Engine):
         return [f"lxc.mount.entry = {outside} {str(inside).lstrip('/')} none {options},create=dir 0 0"]
 
     def run(self, image, *words, flags=(), limit_s=RUN_LIMIT_S, profile=profile):
-        """`lxc-execute` with what docker's options say."""
+        """`lxc-execute`, configured by docker's options."""
         entry, otherwise, user = self.images[image]
         lines, flags = [f"lxc.init.uid = {user}", f"lxc.init.gid = {user}", "lxc.init.cwd = /tmp"], list(flags)
         while flags:
@@ -366,7 +366,7 @@ class Lxc(Engine):
 
     def service(self, unit):
         """Runs a service by systemd, which is a container's first process and ends with it; the container has LXC's own profile, so that
-        only the service's filter refuses anything. What the service said is in /results/out."""
+        only the service's filter refuses anything. Its output is in /results/out."""
         folder = self.root / "etc/systemd/system"
         (folder / "program.service.d").mkdir(exist_ok=True)
         (folder / "program.service").write_text(unit)

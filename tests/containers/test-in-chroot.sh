@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Runs the steps of packaging/Dockerfile, Dockerfile.example and kubernetes.yaml where no container engine is: each
-# image is a chroot, made by debootstrap; see tests/containers/in_chroot.py for what stands in for what.
+# Runs the steps of packaging/Dockerfile, Dockerfile.example and kubernetes.yaml without a container engine. Each
+# image is a chroot made by debootstrap; tests/containers/in_chroot.py lists the substitutes.
 #
 # usage: [FULL=1] tests/containers/test-in-chroot.sh TARGET
 #
-# Without FULL the image's `make` is fed with what is built in TARGET already and its package list is only simulated;
-# with FULL=1 everything is compiled in the chroot. What in_chroot.py knows of Dockerfiles is tested first, everywhere.
-# TARGET/containers keeps the base system and the packages fetched,
-# so that only the first run takes a minute more.
+# Without FULL the image's `make` gets the existing build in TARGET, and its package list is only simulated. With FULL=1
+# everything is compiled in the chroot. The tests of in_chroot.py's Dockerfile parser run first, everywhere.
+# TARGET/containers keeps the base system and the fetched packages, so that only the first run takes a minute more.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,4 +1,4 @@
-"""What in_chroot.py knows of Dockerfiles, and what the two here start. Needs no root, no network and no engine."""
+"""Tests of in_chroot.py's Dockerfile parser, and of the two Dockerfiles. Needs no root, no network and no engine."""
 
 import tempfile
 import unittest

@@ -1,4 +1,4 @@
-# For other scripts to source: systems made by debootstrap. WHAT says for which test they are, in the line of a skip.
+# For other scripts to source: systems made by debootstrap. WHAT is the test's purpose, for the line of a skip.
 
 # shellcheck source=scripts/apt.sh
 . scripts/apt.sh
@@ -9,13 +9,13 @@ skip() {
   exit 0
 }
 
-# need_libc SUITE [HINT]: ends as skipped where what was built does not run in such a system.
+# need_libc SUITE [HINT]: ends as skipped if the built programs do not run in such a system.
 need_libc() {
   [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" = "$1" ] ||
     skip "what was built here needs this system's libc, not $1's${2:-}"
 }
 
-# need_chroots SUITE: ends as skipped where no such system can be made or entered.
+# need_chroots SUITE: ends as skipped if no such system can be made or entered.
 need_chroots() {
   [ "$(id -u)" = 0 ] || skip "a chroot needs root"
   unshare --mount --pid --fork true 2>/dev/null || skip "this machine lets root make no mount namespace"
@@ -33,7 +33,7 @@ make_tree() {
   mkdir -p "$new"
   chmod 755 "$new" # it becomes a root, which other users pass through
   echo "debootstrap of $2, once; kept in $1"
-  # In a mount namespace, with which what it mounts ends.
+  # In a mount namespace, so that its mounts end with it.
   if ! timeout 900 unshare --mount --propagation private debootstrap --variant=minbase ${3:+"--include=$3"} "$2" "$new" "$DEBIAN_MIRROR" >"$1.log" 2>&1; then
     rm -rf --one-file-system "$new"
     skip "debootstrap of $2 failed: $(tail -n 1 "$1.log")"

@@ -2,11 +2,11 @@
 
 passed=0 failed=0 skipped=0
 
-# case_ NAME COMMAND...: one test, passed when the command answers 0.
+# case_ NAME COMMAND...: one test, which passes if the command exits with 0.
 case_() {
   local name=$1 output status
   shift
-  # Not as a condition, in which -e would have no effect inside.
+  # Not in a condition: -e would have no effect inside.
   set +e
   output=$(set -e && "$@" 2>&1)
   status=$?

@@ -3,7 +3,7 @@
 #
 # usage: [FULL=1] tests/packaging/test-dist.sh TARGET       (TARGET/release holds what `make build` built)
 #
-# Without FULL what is built already is packed twice. With FULL=1 everything is built twice, in two folders, with an SBOM.
+# Without FULL it packs the existing build twice. With FULL=1 it builds everything twice, in two folders, with an SBOM.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -64,14 +64,14 @@ works_where_it_is_unpacked() {
   done
 }
 
-# The single file, beside which there is no library: what it starts is a guest.
+# The single file, without a library beside it: the programs that it starts are guests.
 single_file_serves() {
   mkdir "$folder/alone"
   cp "$folder"/first/anyring-*-linux "$folder/alone/anyring"
   "$folder/alone/anyring" deny -- "$folder/alone/anyring" run --backend user --stats "$folder/counters" -- "$folder/alone/anyring" --version
 }
 
-# The conformance cases, where nothing else is: on this kernel, and what it says of one that refuses.
+# The conformance cases alone: on this kernel, and under a refusal.
 cases_run_alone() {
   local tree
   tar -C "$folder" -xf "$folder"/first/anyring-conformance-*.tar.gz
@@ -82,7 +82,7 @@ cases_run_alone() {
   if grep '^not ok' "$folder/tap"; then return 1; fi
   ./anyring-conformance --keeps --filter nop:: >"$folder/keeps"
   grep -q '^Linux .* claims and breaks 0; ' "$folder/keeps"
-  # Without io_uring not one is kept, and each says so.
+  # Without io_uring no claim is kept, and each case reports it.
   if "$target/release/anyring" deny -- ./anyring-conformance --keeps --filter nop:: --release 6.18 >"$folder/broken"; then return 1; fi
   grep -q '^Linux 6.18 keeps 0 of ' "$folder/broken" && grep -q '^broken: nop::' "$folder/broken"
 }
@@ -117,7 +117,7 @@ signature_is_of_the_sums() {
   verify() { ssh-keygen -Y verify -q -f "$folder/signers" -I release -n anyring-release -s "$folder/signed/SHA256SUMS.sig" <"$1"; }
   verify "$folder/signed/SHA256SUMS" && sed 's/^./x/' "$folder/signed/SHA256SUMS" >"$folder/changed"
   if verify "$folder/changed"; then return 1; fi
-  # The key itself is in none of them.
+  # No file contains the key itself.
   if grep -raqF "$(sed -n 3p "$folder/key")" "$folder/signed"; then return 1; fi
 }
 
@@ -126,7 +126,7 @@ case_ "SHA256SUMS is of all its files" sums_hold
 case_ "the tarball works where it is unpacked" works_where_it_is_unpacked
 case_ "the single file serves a program" single_file_serves
 case_ "the conformance cases run alone and say which claims hold" cases_run_alone
-# Every step but the build and the push, in a clone; and what is no release.
+# Every step except the build and the push, in a clone; and states that are no release.
 release_is_checked() {
   local clone=$folder/clone
   git clone -q . "$clone"

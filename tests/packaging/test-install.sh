@@ -15,12 +15,12 @@ unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_AIO ANYRING_STATS ANYRI
 # A make of our own, since this may run below `make test` with its variables and flags.
 make_() { env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS CARGO_TARGET_DIR="$target" make --no-print-directory "$@"; }
 
-# The development profile's are checked by crates/inject/tests/unwinding.rs.
+# crates/inject/tests/unwinding.rs checks those of the development profile.
 tables_are_right_at_each_instruction() {
   "$target/debug/anyring-xtask" check-unwinding "$target"/release/{libanyring.so,dist/dropin/liburing.so.2,dist/dropin/liburing-ffi.so.2}
 }
 
-# files FOLDER: what is installed there, one path a line.
+# files FOLDER: the installed files, one path a line.
 files() { (cd "$1" && find . ! -type d | sort); }
 
 installs_without_building() {
@@ -40,7 +40,7 @@ installs_without_building() {
   [ "$(ls "$folder/staged")" = opt ] && links_lead_somewhere "$folder/staged/opt/anyring/share/doc/anyring"
 }
 
-# links_lead_somewhere FOLDER: what the documents there link to is installed, too.
+# links_lead_somewhere FOLDER: the link targets of the documents there are installed, too.
 links_lead_somewhere() {
   local document link broken=0
   while read -r document; do
@@ -53,7 +53,7 @@ links_lead_somewhere() {
   return $broken
 }
 
-# What `make setup` installs is out of reach, and so is what it installs with.
+# The tools that `make setup` installs, and those that it installs with, are not in PATH.
 builds_without_setup() {
   local tool recipe
   mkdir -p "$folder/no-setup"
@@ -66,7 +66,7 @@ builds_without_setup() {
   PATH=$folder/no-setup:$PATH make_ build
 }
 
-# What a user builds is built once, and with one profile.
+# A user's build builds everything once, with one profile.
 builds_once() {
   local real
   real=$(command -v cargo)
@@ -85,7 +85,7 @@ runs_where_it_was_moved() {
   [ "$served" = "$folder/moved/lib/anyring/libanyring.so" ] || { echo "preloaded: $served"; return 1; }
 }
 
-# doctor tries every way in, each with a ring of anyring's.
+# doctor tries every door, each with a ring of anyring's.
 doctor_finds_every_way() {
   local report
   report=$(cd / && "$folder/moved/bin/anyring" deny -- "$folder/moved/bin/anyring" doctor)
@@ -140,7 +140,7 @@ example() {
   grep -qx 'served by anyring' said && grep -qx '64 bytes' said
 }
 
-# Behind liburing it is nobody's first choice, and says so.
+# After liburing in the link order its functions are not used, and it says so.
 order_is_said() {
   local work=$folder/order
   mkdir "$work"
@@ -151,7 +151,7 @@ order_is_said() {
   grep -q 'File exists' "$work/said"
 }
 
-# Without the file of the library; and what is linked with that names it as the loader finds it.
+# Without the file of the library; and a program linked with it names it as the loader finds it.
 archive_is_inside() {
   if readelf -d "$folder/example-c-4/read" | grep -q libanyring; then return 1; fi
   readelf -d "$folder/example-c-1/read" | grep -q 'NEEDED.*libanyring.so.0]'
@@ -160,7 +160,7 @@ archive_is_inside() {
 uninstalls_everything() {
   mkdir -p "$folder/staged/opt"
   mv "$folder/moved" "$folder/staged/opt/anyring"
-  # Of someone else: it stays.
+  # A file of another program: it stays.
   touch "$folder/staged/opt/anyring/share/man/man1/other.1"
   make_ uninstall DESTDIR="$folder/staged" PREFIX=/opt/anyring
   [ "$(files "$folder/staged")" = ./opt/anyring/share/man/man1/other.1 ] || { files "$folder/staged"; return 1; }

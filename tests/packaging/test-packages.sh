@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The packages. Debian's: lintian is content, and fresh systems install it, are served by it, and are as before once it is purged.
-# RPM's: into a root of its own and out again. Alpine's, Nix' and Homebrew's recipes: as far as a shell can tell.
+# The packages. Debian's: lintian passes; fresh systems install it, are served by it, and are as before once it is purged.
+# RPM's: installed into a root of its own, and removed. Alpine's, Nix' and Homebrew's recipes: as far as a shell can check.
 #
 # usage: tests/packaging/test-packages.sh TARGET [SUITE...]      (TARGET/release holds what `make build` built; Debian 11, 12 and 13)
 #
@@ -36,7 +36,7 @@ rpm_comes_and_goes() {
   first=$(scripts/rpm.sh "$target/release" "$folder" | tail -n 1)
   scripts/rpm.sh "$target/release" "$folder/again" >/dev/null
   cmp "$first" "$folder/again/${first##*/}"
-  # glibc is not in that root: its dependency is looked at instead.
+  # glibc is not in that root, so this checks the dependency instead.
   rpm -qp --requires "$first" | grep -qx 'glibc >= 2.17'
   mkdir "$root"
   rpm --root "$root" --nodeps --install "$first"
@@ -45,7 +45,7 @@ rpm_comes_and_goes() {
   [ -z "$(find "$root/usr" -name '*anyring*' -not -path '*/lib/sysimage/*')" ]
 }
 
-# abuild's two steps that are the recipe's own.
+# The two steps of abuild that the recipe defines.
 apkbuild_packages() {
   mkdir "$folder/apk" "$folder/apk/src"
   tar -C "$folder/apk/src" -xf "$folder"/release/anyring-*-linux.tar.gz
@@ -55,7 +55,7 @@ apkbuild_packages() {
   "$folder/apk/pkg/usr/bin/anyring" --version && [ -f "$folder/apk/pkg/usr/share/man/man1/anyring.1" ]
 }
 
-# What the formula and the flake install is in the tarball, and its sum is theirs.
+# The files that the formula and the flake install are in the tarball, and their checksum is the tarball's.
 recipes_name_what_there_is() {
   local sum path
   sum=$(sha256sum <"$folder"/release/anyring-*-linux.tar.gz)
@@ -67,7 +67,7 @@ recipes_name_what_there_is() {
   done
 }
 
-# What happens in a fresh system: FIO names whether it has one. The first mark is of what there was before.
+# The steps in a fresh system. FIO says whether it has fio. The first mark records the state before.
 # shellcheck disable=SC2016 # for the shell over there
 over_there='set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -87,7 +87,7 @@ apt-get purge -q -y anyring >/dev/null
 files >/tmp/after
 diff /tmp/before /tmp/after'
 
-# in_fresh SUITE: in a copy of the base system, in namespaces with which all that is mounted and started ends.
+# in_fresh SUITE: in a copy of the base system, in namespaces. All mounts and processes end with these.
 in_fresh() {
   local root=$folder/$1
   mkdir "$root"
@@ -119,7 +119,7 @@ case_ "the recipes of Nix and Homebrew name what there is" recipes_name_what_the
 command -v nix >/dev/null || skip_ "the flake" "there is no nix here"
 command -v brew >/dev/null || skip_ "the formula" "there is no brew here"
 for suite in "${suites[@]}"; do
-  # In a subshell, since what these find missing ends it.
+  # In a subshell, because a missing requirement exits the shell.
   if (need_chroots "$suite" && make_base "$target/containers" "$suite") >"$folder/reason" 2>&1 && [ -f "$target/containers/$suite.tar" ]; then
     case_ "$suite installs it, serves fio with it, and is as before once it is purged" in_fresh "$suite"
   else

@@ -18,7 +18,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE, OUT, CLIENT = (Path(word).resolve() for word in sys.argv[1:4])
-# Makes a ring and asks nothing of it, so that no seed can do anything to it.
+# Makes a ring and submits nothing, so that no seed can disturb it.
 RING_ONLY = "python3 -c 'import ctypes; print(ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120)))'"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -29,7 +29,7 @@ def denied(words, **options):
 
 
 class Runner:
-    """GitHub's runner for one composite action: inputs, conditions, and the files by which steps tell it something."""
+    """GitHub's runner for one composite action: inputs, conditions, and the files by which steps report to it."""
 
     def __init__(self, folder, **inputs):
         self.folder = folder
