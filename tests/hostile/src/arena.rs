@@ -70,7 +70,7 @@ impl Area {
         BASE + offset
     }
 
-    /// How many bytes are mapped there at first; of a ring's, how many there is room for.
+    /// Returns the bytes that are mapped there at first; of a ring, the bytes that there is room for.
     pub fn bytes(self) -> usize {
         match self {
             Area::Exact(_) | Area::Half => PAGE,
@@ -96,7 +96,7 @@ pub fn map_as(start: usize, bytes: usize, protection: c_int, kind: c_int, fd: c_
     assert!(start >= BASE && start + bytes <= BASE + RESERVED, "only memory of the arena's");
     // SAFETY: MAP_FIXED inside the reservation, where no value of the program's lives: it goes there by `poke` and `peek`.
     let mapped = unsafe { libc::mmap(start as *mut c_void, bytes, protection, kind | MAP_FIXED, fd, offset) };
-    // Cores are to have room for the rest: the limit on files counts.
+    // Keeps this memory out of cores, which the limit on files would otherwise cut.
     // SAFETY: what was just mapped.
     unsafe { libc::madvise(mapped, bytes, libc::MADV_DONTDUMP) };
     mapped as usize == start
@@ -109,7 +109,7 @@ pub fn protect(start: usize, bytes: usize, protection: c_int) {
     unsafe { libc::mprotect(start as *mut c_void, bytes, protection) };
 }
 
-/// Makes all of it. `file` has two pages, and becomes one page long.
+/// Makes the arena. `file` has two pages, and is truncated to one.
 pub fn make(file: c_int) {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: a new mapping where nothing is.

@@ -43,7 +43,7 @@ pub fn is_by_instructions() -> bool {
     RAW.load(Ordering::Relaxed)
 }
 
-/// The call, and what the kernel's register would hold: a value, or `-errno`.
+/// Makes the call. Returns the value of the kernel's result register: a value, or `-errno`.
 pub fn call(number: i64, args: [u64; 6]) -> i64 {
     if LEAP.get().is_none() {
         return make(number, args);
@@ -79,15 +79,15 @@ fn instruction(number: i64, args: [u64; 6]) -> i64 {
     answer
 }
 
-/// Writes to an address that may not be there: whether all of it was.
+/// Writes to an address that may be unmapped. True if all of it was written.
 pub fn poke(to: usize, bytes: &[u8]) -> bool {
     let local = libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: to as *mut c_void, iov_len: bytes.len() };
-    // SAFETY: reads a slice; what it is written to is in the arena.
+    // SAFETY: reads a slice; the target is in the arena.
     unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) == bytes.len() as isize }
 }
 
-/// Reads from an address that may not be there: whether all of it was.
+/// Reads from an address that may be unmapped. True if all of it was read.
 pub fn peek(from: usize, bytes: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: bytes.len() };
@@ -95,7 +95,7 @@ pub fn peek(from: usize, bytes: &mut [u8]) -> bool {
     unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == bytes.len() as isize }
 }
 
-/// A word that may not be there.
+/// Reads a word that may be unmapped.
 pub fn peek_u32(from: usize) -> Option<u32> {
     let mut bytes = [0; 4];
     peek(from, &mut bytes).then_some(u32::from_ne_bytes(bytes))

@@ -152,7 +152,7 @@ extern "C" fn on_alarm(_: c_int) {
 }
 
 thread_local! {
-    /// Whether this is a thread that the program made.
+    /// True in a thread that the program made.
     pub static IS_PROGRAMS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -196,7 +196,8 @@ pub fn handle_signals() {
     }
 }
 
-/// From now on whatever sleeps in this thread is interrupted soon. A forked child has to ask for it again.
+/// Starts the alarm, which soon interrupts any call that sleeps in this thread, or stops it. A forked child has to do
+/// so again.
 pub fn set_alarm(on: bool) {
     let interval = libc::timeval { tv_sec: 0, tv_usec: if on { ALARM_US } else { 0 } };
     let timer = libc::itimerval { it_interval: interval, it_value: interval };
@@ -231,7 +232,7 @@ fn make_files() {
     }
 }
 
-/// Puts `fd` under the victim's number.
+/// Moves `fd` to the victim's number.
 fn place(fd: c_int, victim: c_int) {
     // SAFETY: numbers only; the victim's is for anything.
     unsafe {
@@ -242,7 +243,7 @@ fn place(fd: c_int, victim: c_int) {
     }
 }
 
-/// Opens something of that kind under a victim's number, and where it has another end, under the next one's.
+/// Opens a file of that kind under a victim's number. If it has another end, that gets the next number.
 pub fn open_victim(victim: c_int, kind: u8) {
     let next = FIRST_VICTIM + (victim + 1 - FIRST_VICTIM) % VICTIMS;
     let pair = |fds: [c_int; 2]| {
@@ -255,7 +256,7 @@ pub fn open_victim(victim: c_int, kind: u8) {
     unsafe {
         let open = |path: &CStr, flags: c_int| libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o666);
         match kind {
-            // Every second victim of the first ones is another's other end.
+            // Of the first victims, every second is the other end of the one before.
             0 | 2 | 4 => {
                 libc::pipe2(fds.as_mut_ptr(), if kind == 4 { libc::O_NONBLOCK } else { 0 });
                 pair(fds);
@@ -365,7 +366,7 @@ impl Untouched {
         Untouched { identities: std::array::from_fn(|fd| identity(fd as c_int)) }
     }
 
-    /// Reports what became of them.
+    /// Reports any that has changed.
     fn check(&self) {
         for (fd, known) in self.identities.iter().enumerate() {
             if identity(fd as c_int) != *known && !execute::numbers::was_closed(fd as c_int) {

@@ -48,7 +48,7 @@ impl Limits {
         Limits(all.map(of))
     }
 
-    /// All of them without a resource.
+    /// Restores this limit, or all of them for `None`.
     fn restore(&self, resource: Option<u32>) {
         self.restore_those(|known| resource.is_none_or(|resource| resource == known));
     }
@@ -83,7 +83,7 @@ struct Runner {
     until: Option<Instant>,
 }
 
-/// Runs the steps, ends what they began, and reports what hangs.
+/// Runs the steps, ends all that they began, and reports hangs.
 pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
     GENTLE.store(gentle, Ordering::Relaxed);
     let until = (!slowly).then(|| Instant::now() + STEPS);
@@ -94,7 +94,7 @@ pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
     places::prepare();
     runner.steps(&program.steps, Some(progress));
     progress.at(10_000);
-    // What waits needs no descriptor.
+    // A waiting thread or child needs no descriptor.
     runner.limits.restore_but(libc::RLIMIT_NOFILE);
     nuisances::end(PATIENCE);
     progress.at(10_001);
@@ -111,7 +111,7 @@ pub fn run(program: &Program, progress: &Progress, slowly: bool, gentle: bool) {
 }
 
 impl Runner {
-    /// Steps, one after the other.
+    /// Runs steps, one after the other.
     fn steps(&mut self, steps: &[Step], progress: Option<&Progress>) {
         let mut next = 0;
         while let Some(step) = steps.get(next) {
@@ -220,7 +220,7 @@ impl Runner {
     }
 }
 
-/// Waits for a child, which a WAITID request may have had before, and reports if it crashed or hangs.
+/// Waits for a child, and reports if it crashed or hangs. A WAITID request may have reaped it already.
 pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
     let start = Instant::now();
     let (mut status, mut looks) = (0, 0);
@@ -232,7 +232,7 @@ pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
             _ => break,
         }
         looks += 1;
-        // A machine that stood still has gone on a moment ago: few looks.
+        // Few checks mean that the machine stood still: then the time alone does not count.
         if start.elapsed() > patience && looks > LOOKS {
             let mut place = [0; 64];
             report(format_args!("hang: forked child {child} does not end: {}", place_of(child, &mut place)));
@@ -270,7 +270,7 @@ fn place_of(process: libc::pid_t, place: &mut [u8; 64]) -> &str {
     core::str::from_utf8(read).unwrap_or_default()
 }
 
-/// The number or address.
+/// Returns the number or address.
 pub fn resolve(word: Word) -> u64 {
     match word {
         Word::Plain(value) => value,
@@ -279,7 +279,7 @@ pub fn resolve(word: Word) -> u64 {
     }
 }
 
-/// Does to pages of the arena what `how` says.
+/// Protects or replaces pages of the arena, as `how` says.
 pub fn protect(area: Area, page: u8, pages: u8, how: u8) {
     if is_gentle() && matches!(area, Area::Rings(_)) {
         return;
@@ -333,7 +333,7 @@ fn used_bytes() -> u64 {
     pages * arena::PAGE as u64
 }
 
-/// For words that several threads use: Relaxed, since a wrong one is as good as any.
+/// Reads a word that several threads use. Relaxed: a wrong one is as good as any.
 fn get(word: &AtomicI32) -> i32 {
     word.load(Ordering::Relaxed)
 }

@@ -92,17 +92,17 @@ impl Generator {
         self.random.u32(0..limit.max(1))
     }
 
-    /// Some bits of `from`, each seldom.
+    /// Returns some bits of `from`, each with a low probability.
     fn bits(&mut self, from: &[u32], part: u32, of: u32) -> u32 {
         from.iter().fold(0, |bits, bit| if self.chance(part, of) { bits | bit } else { bits })
     }
 
     fn slot(&mut self) -> u8 {
-        // The first ones are there most often.
+        // The first ones exist most often.
         self.choose(&[0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 4, 5])
     }
 
-    /// A number that limits tend to be at.
+    /// Returns a number near a usual limit.
     fn number(&mut self) -> u64 {
         let common = [0, 1, 2, 3, 4, 7, 8, 16, 64, 255, 256, 4095, 4096, 4097, 0x7fff, 0x8000, 0xffff, 0x1_0000];
         let large =
@@ -114,7 +114,7 @@ impl Generator {
         }
     }
 
-    /// An address for anything, most often a good one.
+    /// Returns an address, most often a good one.
     fn address(&mut self) -> Word {
         let offset = |generator: &mut Generator, area: Area| {
             let bytes = area.bytes() as u32;
@@ -187,7 +187,7 @@ impl Generator {
             0..=19 => Fd::Number(self.victim()),
             20 => Fd::Ring(self.slot()),
             21 => Fd::Number(self.choose(&[-1, -100, i32::MIN, i32::MAX, 9999, 70_000])),
-            // Where the engine's own and rings' would be.
+            // Numbers where the engine's own descriptors and rings' would be.
             22 if self.chance(1, 2) => Fd::Number(3584 + self.below(16) as i32),
             22 => Fd::Number(self.choose(&[4095, 4094, 4080, 512, 513, 514, 64, 65])),
             _ => Fd::Number(10 + self.below(40) as i32),
@@ -207,7 +207,7 @@ impl Generator {
         }
     }
 
-    /// A structure's words at one of its places.
+    /// Makes the step that writes a structure at one of its places.
     fn structure(&mut self, kind: u32) -> Step {
         let at = |place: u32, each: u32, number: u32| Word::At(Area::Structs, place + each * number);
         match kind {
@@ -271,7 +271,7 @@ impl Generator {
                 Step::Write { at: at(place::POINTERS, 8, 16 * self.below(8)), words }
             }
             8 => {
-                // A mask can keep the alarm out: always with a time that is short.
+                // A mask may block the alarm, so the time is always short.
                 let masked = self.chance(1, 2);
                 let mask =
                     if masked { Word::At(Area::Fixed, arena::MASKS + 8 * self.below(4)) } else { Word::Plain(0) };
@@ -312,7 +312,7 @@ impl Generator {
         }
     }
 
-    /// Every structure once.
+    /// Writes every structure once.
     fn structures(&mut self, steps: &mut Vec<Step>) {
         for kind in [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 6, 6, 6, 6, 6, 7, 7, 7, 8, 8, 8, 9] {
             let step = self.structure(kind);
@@ -390,7 +390,7 @@ impl Generator {
         }
     }
 
-    /// A ring that is made, most probably.
+    /// Makes the step that sets up a ring, most probably with success.
     fn good_setup(&mut self, slot: u8) -> Step {
         const KINDS: [u32; 10] = [
             0,
@@ -446,7 +446,7 @@ impl Generator {
                 flags |= IORING_ENTER_EXT_ARG;
                 (self.struct_at(place::WAITS, 32, 8), self.choose(&[24, 24, 24, 8, 0, 64, 4096, u64::MAX]))
             }
-            // Only masks that leave the alarm alone: nothing else would end this wait.
+            // Only masks that leave the alarm unblocked: nothing else would end this wait.
             5 => (Word::At(Area::Fixed, arena::MASKS + 8 * self.below(4)), self.choose(&[8, 8, 4, 16])),
             _ => (Word::Plain(0), 8),
         };
@@ -458,7 +458,7 @@ impl Generator {
     fn limit(&mut self) -> Step {
         let (resource, values): (u32, &[u64]) = match self.below(7) {
             0 | 1 => (libc::RLIMIT_NOFILE, &[0, 3, 16, 64, 100, 128, 200, 256, 512, 515, 520, 1024]),
-            // Beyond what is used already, in MiB: see `execute`.
+            // In MiB, above the current use: see `execute`.
             2 => (libc::RLIMIT_AS, &[0, 1, 4, 64, 256]),
             3 => (libc::RLIMIT_FSIZE, &[0, 1, 100, 4096, 65536]),
             4 => (libc::RLIMIT_NPROC, &[0, 1, 2, 4, 8]),
@@ -485,7 +485,7 @@ impl Generator {
         Step::Start(kind, self.random.u64(..))
     }
 
-    /// Any step.
+    /// Makes any step.
     fn step(&mut self) -> Step {
         match self.below(100) {
             0..=39 => self.submission(),

@@ -1,4 +1,4 @@
-//! A hostile program: steps that name memory and descriptors symbolically, so that each stays what it is when others are
+//! A hostile program: steps that name memory and descriptors symbolically. So a step stays the same when others are
 //! left out.
 
 use crate::arena::Area;
@@ -143,19 +143,19 @@ pub enum Step {
         params: Option<Word>,
         map: bool,
     },
-    /// SQEs into the ring's memory, then enter.
+    /// Writes SQEs into the ring's memory, then enters.
     Submit { slot: u8, requests: Vec<Request>, enter: Enter },
     /// io_uring_enter(2) alone.
     Enter(Enter),
     /// io_uring_register(2).
     Register { ring: Fd, opcode: u32, argument: Word, count: u32 },
-    /// Words into memory.
+    /// Writes words into memory.
     Write { at: Word, words: Vec<Word> },
     /// mmap(2) of a buffer ring that the kernel made.
     MapBufferRing { slot: u8, group: u32, number: u8 },
-    /// Takes all CQEs, by the head.
+    /// Reaps all CQEs, by the head.
     Reap { slot: u8 },
-    /// Looks at descriptors of rings by poll(2), epoll(7), select(2), a few milliseconds at most.
+    /// Polls descriptors of rings by poll(2), epoll(7) or select(2), for a few milliseconds at most.
     Poll { slot: u8, how: u8 },
     /// mprotect(2), or another mapping in its place.
     Protect { area: Area, page: u8, pages: u8, how: u8 },
@@ -165,11 +165,11 @@ pub enum Step {
     CloseRange { first: i32, last: i32 },
     /// dup3(2) onto a victim, or fcntl(F_DUPFD).
     Dup { from: Fd, onto: i32 },
-    /// Something else under a victim's number.
+    /// Opens another file under a victim's number.
     Reopen { victim: i32, kind: u8 },
-    /// Something into, or out of, a pipe or socket.
+    /// Writes to, or reads from, a pipe or socket.
     Feed { victim: i32, write: bool, bytes: u16 },
-    /// setrlimit(2), the soft limit; without value the one that there was at first.
+    /// setrlimit(2) of the soft limit; `None` restores the initial one.
     Limit { resource: u32, value: Option<u64> },
     /// Runs this many of the following steps somewhere else.
     Within { place: Place, steps: u8 },
@@ -197,9 +197,9 @@ pub enum Step {
     AioCancel { slot: u8, iocb: Word, result: Word, context: Option<Word> },
     /// io_destroy(2).
     AioDestroy { slot: u8, context: Option<Word> },
-    /// A word of a completion ring of Linux AIO.
+    /// Overwrites a word of a completion ring of Linux AIO.
     AioScramble { slot: u8, word: u8, value: u32 },
-    /// Waits a little, so that others come to something.
+    /// Waits a little, so that other threads run.
     Pause,
 }
 
@@ -213,7 +213,7 @@ impl Step {
 pub struct Program {
     /// The seed that it was made from.
     pub seed: u64,
-    /// Calls by `syscall` instructions instead of libc's syscall().
+    /// True if it calls by `syscall` instructions instead of libc's syscall().
     pub raw: bool,
     /// True if it runs as a user without privileges, so that RLIMIT_NPROC counts.
     pub unprivileged: bool,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// The default number of runs without some steps before these count as needed.
 const TIMES: u32 = 3;
 
-/// Prints the shortest program that was found: whether there is one.
+/// Prints the shortest program that was found. True if there is one.
 pub fn shrink(options: &WatchOptions) -> Result<bool> {
     let watcher = Watcher::new(options.clone())?;
     let (seed, times) = (options.seed, options.times.max(TIMES));
@@ -26,7 +26,7 @@ pub fn shrink(options: &WatchOptions) -> Result<bool> {
     let start = Instant::now();
     let late = || options.seconds.is_some_and(|seconds| start.elapsed() > Duration::from_secs(seconds));
     let mut without = options.without.clone();
-    // What was never begun is not needed.
+    // Steps that were never begun are not needed.
     if (outcome.step as usize) < length {
         without.extend((outcome.step as usize + 1..length).filter(|step| !options.without.contains(step)));
     }
@@ -58,7 +58,7 @@ pub fn shrink(options: &WatchOptions) -> Result<bool> {
     Ok(true)
 }
 
-/// The first word of the first finding, which another finding can be compared by; of a signal the next one, too.
+/// Returns the first word of the first finding, to compare it with another; of a signal, the next word, too.
 fn kind(outcome: &Outcome) -> String {
     let words: Vec<&str> = outcome.findings[0].split_whitespace().collect();
     match words[..] {

@@ -167,7 +167,7 @@ impl Watcher {
     pub fn watch(&self, seed: u64, without: &[usize]) -> Result<Outcome> {
         let folder = self.folder.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
-        // It may be a user without rights.
+        // The program may run as a user without privileges.
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777))?;
         let output = File::options().create(true).append(true).read(true).open(folder.with_extension("output"))?;
         // Its report is a file, too: unlike a pipe, no process that it leaves can keep it open.

@@ -54,7 +54,7 @@ pub struct World {
     finished: usize,
 }
 
-/// A run.
+/// The program of a run.
 pub struct Program {
     /// The system under it.
     pub system: &'static Simulated,
@@ -186,7 +186,7 @@ impl Program {
         ring.close();
     }
 
-    /// One thing that a thread does.
+    /// Makes one step of a thread.
     fn step(&self, mine: usize) {
         let (what, at, ns) = {
             let world = &mut *self.world();
@@ -207,7 +207,7 @@ impl Program {
         }
     }
 
-    /// Leaves no descriptors, or gives them back.
+    /// Sets a limit that leaves no descriptors, or lifts it.
     fn limit(&self) {
         let world = &mut *self.world();
         if world.limits {
@@ -216,7 +216,7 @@ impl Program {
         }
     }
 
-    /// Puts something into a stream.
+    /// Writes to a stream.
     fn feed(&self) {
         let world = &mut *self.world();
         let at = world.random.usize(..world.streams.len());
@@ -247,14 +247,14 @@ impl Program {
         self.world().slots[at].end();
     }
 
-    /// After an enter that submits.
+    /// Updates the records after an enter that submits.
     fn note_submitted(&self, at: usize, ring: &Ring) {
         if ring.unsubmitted() == 0 {
             self.world().records.submitted(at, self.system.now_ns());
         }
     }
 
-    /// Only what a call has failed with, or what a full CQ answers.
+    /// Reports an error that no injected fault and no full CQ explains.
     fn judge(&self, answer: &Result<u32, Errno>, what: &str) {
         let Err(error) = answer else { return };
         let expected = [Errno::BUSY, Errno::AGAIN, Errno::INTR, Errno::TIME].contains(error);
@@ -293,7 +293,7 @@ impl Program {
         }
     }
 
-    /// Closes the thread's ring with whatever is in flight, and makes another one.
+    /// Closes the thread's ring with its requests in flight, and makes another one.
     fn renew(&self, mine: usize) {
         {
             let world = &mut *self.world();
@@ -306,7 +306,7 @@ impl Program {
         }
         let (old, other) = {
             let world = &mut *self.world();
-            // Beyond a limit no number can be taken.
+            // Above the limit no number can be used.
             let is_taken = world.random.bool() && !world.limited;
             (world.slots[mine].ring.clone(), is_taken.then_some(world.files[0]))
         };
@@ -446,14 +446,14 @@ impl World {
         streams.len() == self.records.open_on(at) && streams.iter().all(|stream| self.streams[*stream].left() > 0)
     }
 
-    /// Gives what waits on a stream something to read.
+    /// Writes to each stream that a request on this ring waits for.
     fn satisfy(&mut self, at: usize) {
         for stream in self.records.streams_waited_for(at) {
             self.streams[stream].feed(CHUNK);
         }
     }
 
-    /// Cancels what has no end.
+    /// Cancels requests that have no end.
     fn cancel_endless(&mut self, at: usize, ring: &Ring) -> u32 {
         let endless = self.records.endless_on(at);
         let mut count = 0;
@@ -469,7 +469,7 @@ impl World {
         count
     }
 
-    /// Pushes one request of some kind: whether the next one is linked to it.
+    /// Pushes one request of some kind. True if the next one is linked to it.
     fn push(&mut self, at: usize, ring: &Ring, linked: bool, is_last: bool, now_ns: u64) -> bool {
         let random = &mut self.random;
         let mut sqe = Sqe { fd: -1, ..Sqe::default() };

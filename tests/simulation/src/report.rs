@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// Returns the state of the program, for each finding.
+/// The function that describes the program's state, for each finding.
 static CONTEXT: OnceLock<fn() -> String> = OnceLock::new();
 
 /// Sets the function that adds the program's state to each finding.

@@ -1,4 +1,4 @@
-//! A ring, as a program sees it that maps one.
+//! A ring as a program maps and uses it.
 
 use anyring_abi::{
     Cqe, GeteventsArg, Params, Sqe, Timespec, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS, IORING_SETUP_CQSIZE,
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const OFFSET_OF_RINGS: u64 = 0;
 const OFFSET_OF_SQES: u64 = 0x1000_0000;
 
-/// Memory of a ring, unmapped in the end.
+/// Memory of a ring, unmapped on drop.
 struct Mapping {
     address: usize,
     bytes: usize,
@@ -24,7 +24,7 @@ impl Mapping {
             Area::File(file, at) => {
                 kernel(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, file as usize, at as usize])
             }
-            // Of a shared mapping this makes another, as the preloaded library does.
+            // mremap(2) of a shared mapping with size 0 makes another, as the preloaded library does.
             Area::Memory(from) => kernel(libc::SYS_mremap, [from, 0, bytes, libc::MREMAP_MAYMOVE as usize, 0, 0]),
         })?;
         (address > 0).then_some(Mapping { address: address as usize, bytes })
@@ -47,7 +47,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes one.
+    /// Makes a ring.
     ///
     /// # Errors
     /// What io_uring_setup(2) answers.
@@ -117,12 +117,12 @@ impl Ring {
         tail.wrapping_sub(self.word(self.params.cq_off.head).load(Ordering::Relaxed))
     }
 
-    /// SQEs that the engine has not taken.
+    /// Returns the number of SQEs that the engine has not consumed.
     pub fn unsubmitted(&self) -> u32 {
         self.params.sq_entries - self.room()
     }
 
-    /// Takes a CQE, if there is one. Nobody else may.
+    /// Reaps a CQE, if there is one. No other thread may reap meanwhile.
     pub fn take(&self) -> Option<Cqe> {
         let head = self.word(self.params.cq_off.head);
         let at = head.load(Ordering::Relaxed);
@@ -138,7 +138,7 @@ impl Ring {
         Some(cqe)
     }
 
-    /// dup2(2) of another file onto its number, which is closed then. Threads in a call on it go on.
+    /// Replaces the ring's descriptor by dup2(2), which closes it. Threads in a call on it continue.
     pub fn replace(&self, other: i32) {
         process::closing(self.fd);
         let onto = [other as usize, self.fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
@@ -146,7 +146,7 @@ impl Ring {
         kernel(libc::SYS_close, [self.fd as usize, 0, 0, 0, 0, 0]);
     }
 
-    /// close(2). Threads in a call on it go on.
+    /// Closes the ring. Threads in a call on it continue.
     pub fn close(&self) {
         close(self.fd);
     }

@@ -115,12 +115,12 @@ fn thread_id() -> u32 {
     kernel(libc::SYS_gettid, [0; 6]) as u32
 }
 
-/// A word by which a thread gets the turn.
+/// Makes a word by which a thread gets the turn.
 pub fn new_turn() -> &'static AtomicU32 {
     Box::leak(Box::new(AtomicU32::new(0)))
 }
 
-/// Gives the turn.
+/// Gives the turn to a thread, by its word.
 pub fn give(turn: &AtomicU32) {
     turn.store(1, Ordering::Release); // partner: the Acquire in `await_turn`
     kernel(
@@ -129,7 +129,7 @@ pub fn give(turn: &AtomicU32) {
     );
 }
 
-/// Waits for it.
+/// Waits for the turn, by the thread's word.
 pub fn await_turn(turn: &AtomicU32) {
     // Acquire pairs with the Release in `give`.
     while turn.swap(0, Ordering::Acquire) == 0 {
@@ -141,7 +141,7 @@ pub fn await_turn(turn: &AtomicU32) {
 }
 
 impl Schedule {
-    /// The one of this seed, with no threads.
+    /// The schedule of this seed, with no threads.
     pub fn new(seed: u64) -> Schedule {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed_0f5e_ed00);
         let switch_every = [1, 2, 4, 16, 64][random.usize(..5)];
@@ -164,18 +164,18 @@ impl Schedule {
         }
     }
 
-    /// The place of the thread that comes next.
+    /// The place of the next new thread.
     pub fn next_place(&self) -> usize {
         self.threads.len()
     }
 
-    /// Adds the calling thread: its place.
+    /// Adds the calling thread. Returns its place.
     pub fn add(&mut self, turn: &'static AtomicU32, is_engines: bool) -> usize {
         self.threads.push(Thread::new(turn, is_engines));
         self.threads.len() - 1
     }
 
-    /// The thread in this place, which calls, ends.
+    /// Ends the calling thread, which has this place.
     pub fn ends(&mut self, place: usize) {
         self.threads[place].state = State::Ended;
         self.leaving = Some(thread_id());
@@ -186,7 +186,7 @@ impl Schedule {
         self.threads[place].turn
     }
 
-    /// Why its last sleep was over.
+    /// The reason why its last sleep ended.
     pub fn why(&self, place: usize) -> Why {
         self.threads[place].why
     }
@@ -196,7 +196,7 @@ impl Schedule {
         self.threads[place].sleeps
     }
 
-    /// Whether the thread with this id sleeps; `None` if there is none.
+    /// True if the thread with this id sleeps; `None` if there is none.
     pub fn is_asleep(&self, id: u32) -> Option<bool> {
         self.live().find(|thread| thread.id == id).map(|thread| !matches!(thread.state, State::Runs))
     }
@@ -205,7 +205,7 @@ impl Schedule {
         self.threads.iter().filter(|thread| !matches!(thread.state, State::Ended))
     }
 
-    /// Threads of the engine's that have not ended.
+    /// The number of the engine's threads that have not ended.
     pub fn engines_threads(&self) -> usize {
         self.live().filter(|thread| thread.is_engines).count()
     }
@@ -241,7 +241,7 @@ impl Schedule {
         self.progresses();
     }
 
-    /// The thread in this place, which has the turn, makes a step with this call.
+    /// Counts a step, with this call, of the thread in this place, which has the turn.
     pub fn step(&mut self, me: usize, number: libc::c_long) {
         self.steps += 1;
         let tick = self.random.u64(50..1000);
@@ -254,7 +254,7 @@ impl Schedule {
         }
     }
 
-    /// The thread in this place sleeps, at most until then, and until the word at `stop` is not 0.
+    /// Puts the thread in this place to sleep: at most until this time, or until the word at `stop` is not 0.
     pub fn sleep(&mut self, me: usize, wait: Wait, until_ns: Option<u64>, stop: Option<usize>) {
         self.threads[me].sleeps += 1;
         self.threads[me].state = State::Sleeps { wait, until_ns, stop };
@@ -266,14 +266,14 @@ impl Schedule {
             matches!(self.threads[*place].state, State::Sleeps { wait: Wait::Futex { address: at, bits, woken: false }, .. }
                 if at == address && bits & mask != 0)
         }).collect();
-        // Whoever it is that wakes: the order is not promised.
+        // Sleepers wake in a random order, since none is promised.
         self.random.shuffle(&mut sleepers);
         sleepers.truncate(most);
         sleepers.iter().for_each(|place| self.threads[*place].wake());
         sleepers.len()
     }
 
-    /// Every sleep on a futex ends, for nothing.
+    /// Ends every sleep on a futex, spuriously.
     pub fn wake_all(&mut self) {
         self.threads.iter_mut().for_each(Thread::wake);
     }
@@ -282,7 +282,7 @@ impl Schedule {
         self.digest = (self.digest ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
 
-    /// Why the thread could go on now.
+    /// The reason why the thread could continue now; `None` if it cannot.
     fn can_run(&self, place: usize) -> Option<Why> {
         let (wait, until_ns, stop) = match &self.threads[place].state {
             State::Runs => return Some(Why::Ready),
@@ -373,7 +373,7 @@ impl Schedule {
         (!sleepers.is_empty()).then(|| sleepers[pick % sleepers.len()])
     }
 
-    /// Reports what everybody does, and ends the process.
+    /// Reports the states of all threads, and ends the process.
     fn give_up(&self, why: &str) -> ! {
         let faults: Vec<_> =
             self.faults.counts().into_iter().map(|(kind, count)| format!("{kind}: {count}")).collect();

@@ -40,12 +40,12 @@ impl Simulated {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The calling thread is one of the threads from now on.
+    /// Adds the calling thread to the schedule.
     fn join(&self) {
         PLACE.set(Some(self.inner().add(new_turn(), false)));
     }
 
-    /// Starts a thread of the program's; done when `work` is. The answer is its place.
+    /// Starts a thread of the program, which ends with `work`. Returns its place.
     pub fn spawn(&'static self, work: impl FnOnce() + Send + 'static) -> usize {
         self.point(); // the one before is there then
         self.announce(false);
@@ -86,7 +86,7 @@ impl Simulated {
         }
     }
 
-    /// Something was submitted or answered.
+    /// Notes that something was submitted or completed.
     pub fn progresses(&self) {
         self.inner().progresses();
     }
@@ -96,12 +96,12 @@ impl Simulated {
         self.inner().now_ns
     }
 
-    /// Lets no more call fail, or fail again.
+    /// Enables or disables faults.
     pub fn set_faulty(&self, faulty: bool) {
         self.inner().faults.on = faulty;
     }
 
-    /// Looks at the faults so far.
+    /// Passes the faults so far to `look`.
     pub fn faults<T>(&self, look: impl FnOnce(&Faults) -> T) -> T {
         look(&self.inner().faults)
     }
@@ -111,7 +111,7 @@ impl Simulated {
         change(&mut self.inner().faults);
     }
 
-    /// Every sleep on a futex ends, for nothing.
+    /// Ends every sleep on a futex, spuriously.
     pub fn wake_all(&self) {
         self.inner().wake_all();
     }
@@ -121,7 +121,7 @@ impl Simulated {
         self.inner().on_jump = Some(look);
     }
 
-    /// The calling thread, of the program, is where another one may come first.
+    /// Marks a point of a program's thread where another may get the turn.
     pub fn point_of_program(&self) {
         if let Some(me) = PLACE.get() {
             self.pass(me, -5);

@@ -11,7 +11,7 @@ fn context(slot: u8, instead: Option<Word>) -> u64 {
     instead.map_or_else(|| KNOWN[usize::from(slot)].load(Ordering::Relaxed), resolve)
 }
 
-/// One step. What a call of these sleeps in, the alarm ends.
+/// Makes one step. The alarm interrupts any call that sleeps.
 pub fn step(step: &Step) {
     match *step {
         Step::AioSetup { slot, events, context } => {
@@ -37,7 +37,7 @@ pub fn step(step: &Step) {
         }
         Step::AioScramble { slot, word, value } => {
             let known = KNOWN[usize::from(slot)].load(Ordering::Relaxed);
-            // Only where there still is a completion ring: another mapping could have its address by now.
+            // Only if a completion ring is still there: another mapping could have its address by now.
             if known != 0 && call::peek_u32(known as usize + 16) == Some(AIO_RING_MAGIC) && word != 4 {
                 poke_u32(known as usize + 4 * usize::from(word), value);
             }

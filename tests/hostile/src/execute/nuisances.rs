@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The most threads of this kind.
 const MOST: usize = 8;
 
-/// One thread: what it is to do, as a number, and its seed. Written before it is made.
+/// One thread: its nuisance, as a number, and its seed. Written before it is made.
 struct Seat {
     kind: AtomicUsize,
     seed: AtomicU64,
@@ -165,7 +165,7 @@ fn once(kind: Nuisance, random: &mut fastrand::Rng) {
     }
 }
 
-/// Changes what requests are made of, in a way that never makes a read into an exact buffer longer: see `Sqes` in
+/// Changes SQEs and the memory that they name. A read into an exact buffer never becomes longer: see `Sqes` in
 /// `Generator::address`.
 fn rewrite(random: &mut fastrand::Rng) {
     let areas = [Area::Scratch, Area::Shaky, Area::Half, Area::Unmapped, Area::ReadOnly, Area::Structs];
@@ -201,7 +201,7 @@ fn rewrite(random: &mut fastrand::Rng) {
     }
 }
 
-/// A child that uses its parent's rings and ends.
+/// Forks a child that uses its parent's rings and ends.
 fn fork(random: &mut fastrand::Rng) {
     let (ring, closes, submits) = (random.u8(0..3), random.bool(), random.u32(0..3));
     // SAFETY: the child makes system calls and ends by _exit.

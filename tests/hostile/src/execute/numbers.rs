@@ -29,7 +29,7 @@ pub fn name(call: u8) {
         let first = NOBODYS + 64 * word;
         let open = (0..64).filter(|bit| is_open(first + bit)).fold(0, |bits, bit| bits | 1u64 << bit);
         let stay = open & stay.fetch_and(open, Ordering::Relaxed);
-        // One finding says enough.
+        // One finding is enough.
         if !too_early && (0..64).filter(|bit| stay & 1 << bit != 0).any(|bit| !is_refused(first + bit, call)) {
             return;
         }
@@ -43,7 +43,8 @@ fn is_open(fd: c_int) -> bool {
 
 fn is_refused(fd: c_int, call: u8) -> bool {
     let mut found = None;
-    // One that is just being made is the engine's own a moment later. What ends it, is asked once.
+    // The engine owns a new descriptor a moment after its creation, so a call that succeeds is repeated. One that
+    // closes is made once.
     for (call, times) in [(DUP, 2), (call, if ENDS.contains(&call) { 1 } else { 2 })] {
         for _ in 0..times {
             found = answered(fd, call);
@@ -65,11 +66,11 @@ const DUP: u8 = 11;
 /// Calls after which the number names another file, or none.
 const ENDS: [u8; 3] = [10, 16, 17];
 
-/// The call, its answer and its error; None where that is as on a number which is not open.
+/// Returns the call, its result and its error; `None` if the result is that of a number that is not open.
 fn answered(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
     let (mut data, one) = ([0u8; 8], 1 as c_int);
     let at = data.as_mut_ptr().cast::<c_void>();
-    // SAFETY: locals. What a success changes is the engine's, and a finding.
+    // SAFETY: locals. A success changes only the engine's descriptor, and is a finding.
     let (what, answer) = unsafe {
         match call {
             0 => ("F_SETFD", libc::fcntl(fd, libc::F_SETFD, 0)),
@@ -96,7 +97,7 @@ fn answered(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
             }
             15 => {
                 let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-                // A victim that is no such set is no other answer: EBADF comes first.
+                // If the victim is no epoll set the result is the same: EBADF comes first.
                 ("epoll_ctl", libc::epoll_ctl(FIRST_VICTIM + 23, libc::EPOLL_CTL_ADD, fd, &mut event))
             }
             // A call onto a number: a program that looks for free ones must see by the error that it is taken.
@@ -126,7 +127,7 @@ pub fn close_standard(numbers: u8) {
     CLOSED.fetch_or(u32::from(numbers), Ordering::Release);
 }
 
-/// Whether the program has closed this number.
+/// True if the program has closed this number.
 pub fn was_closed(fd: c_int) -> bool {
     (0..3).contains(&fd) && CLOSED.load(Ordering::Acquire) & 1 << fd != 0
 }
@@ -140,7 +141,7 @@ pub fn log() {
             report(format_args!("standard: memory of a ring has the number {fd}"));
         }
         let (line, flags) = ([0xffu8; 8], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-        // SAFETY: a local. Neither waits, whatever it is that has the number.
+        // SAFETY: a local. Neither call waits, whichever file has the number.
         unsafe {
             libc::pwrite(fd, line.as_ptr().cast(), line.len(), 0);
             libc::send(fd, line.as_ptr().cast(), line.len(), flags);
@@ -171,7 +172,7 @@ pub fn fill(limit: u32, left: u8) {
     }
 }
 
-/// Gives them back.
+/// Closes them again.
 pub fn empty() {
     for fd in FILLED.iter().map(|filled| filled.swap(-1, Ordering::Relaxed)).filter(|fd| *fd >= 0) {
         // SAFETY: a descriptor that filled the table, or by now another one that nothing depends on.

@@ -108,8 +108,8 @@ impl Runner {
     }
 }
 
-/// A child that goes on here, on a copy of the stack. Source: clone3(2). Without handlers an instruction of its own may kill it
-/// (docs/limits.md).
+/// Makes a child that returns here, too, on a copy of the stack: clone3(2). Without handlers one of its own
+/// instructions may kill it (docs/limits.md).
 fn clone(flags: u64) -> libc::pid_t {
     let flags = if call::is_by_instructions() { flags & !NO_HANDLERS } else { flags };
     // SAFETY: all zeroes are arguments.
@@ -120,7 +120,7 @@ fn clone(flags: u64) -> libc::pid_t {
 
 /// Runs on a copy of the runner, so that the parent's stays as it is.
 extern "C" fn be_vforked(work: *mut c_void) -> c_int {
-    // SAFETY: its parent waits, with what it gave.
+    // SAFETY: its parent waits, and keeps `work` alive.
     let work = unsafe { &*work.cast::<Work>() };
     work.runner.clone().be_child(work.steps, work.executes)
 }

@@ -30,7 +30,7 @@ const SQ_TAIL: usize = 4;
 const CQ_HEAD: usize = 8;
 const CQ_TAIL: usize = 12;
 
-/// The number of a descriptor.
+/// Returns the number of a descriptor.
 pub fn number(fd: Fd) -> c_int {
     match fd {
         Fd::Number(number) => number,
@@ -47,7 +47,7 @@ fn ring(fd: Fd) -> c_int {
     }
 }
 
-/// One step.
+/// Makes one step.
 pub fn step(step: &Step) {
     match step {
         Step::Setup { slot, entries, cq_entries, flags, idle_ms, attach, params, map } => {
@@ -112,7 +112,7 @@ fn setup(slot: u8, entries: u32, mut params: Params, elsewhere: Option<Word>, ma
         return;
     }
     let known = &KNOWN[usize::from(slot)];
-    // The one that was there stays open every second time, as one that was forgotten.
+    // Every second time the old ring stays open, like one that a program forgot.
     let old = known.fd.swap(fd as i32, Ordering::Relaxed);
     if entries.is_multiple_of(2) && old >= 10 && old != fd as i32 {
         // SAFETY: a ring's number, or by now another file's that nothing depends on.
@@ -218,7 +218,7 @@ fn poll(fd: c_int, how: u8) {
     }
 }
 
-/// Closes every ring that is known; with some seeds only its memory goes.
+/// Closes every known ring; with some seeds it only unmaps the memory.
 pub fn close_all(seed: u64) {
     for (slot, known) in (0..).zip(&KNOWN) {
         if !seed.is_multiple_of(3) {

@@ -15,7 +15,8 @@ pub fn is_for_one_copy(step: &Step) -> bool {
     }
 }
 
-/// Leaves out calls on the engine's numbers where a child with memory of its own has some in the same table (docs/limits.md).
+/// Removes calls on the engine's numbers if a child with memory of its own has some in the same table
+/// (docs/limits.md).
 pub fn leave_out_names(steps: &mut [Step]) {
     let shares = |step: &Step| {
         matches!(step, Step::Within { place: Place::Child { birth: Birth::Clone(flags), .. }, .. }
@@ -47,7 +48,7 @@ impl Generator {
         Place::Child { birth: self.choose(&births), executes: self.chance(1, 5) }
     }
 
-    /// Mostly one thing that is odd.
+    /// Chooses a thread's odd attributes, mostly one.
     fn manner(&mut self) -> u8 {
         let kinds = [1u32, 2, 4, 8, 16, 32, 64];
         (self.choose(&kinds) | self.bits(&kinds, 1, 6)) as u8
@@ -70,10 +71,10 @@ impl Generator {
         }
     }
 
-    /// A step that has nothing to do with rings.
+    /// Makes a step that has nothing to do with rings.
     pub fn odd(&mut self) -> Step {
         if self.chance(1, 5) {
-            // Fewer than where the engine's own are that there are already.
+            // Below the numbers of the engine's own descriptors so far.
             let limit = self.choose(&[64, 150, 320, 600, 1000]);
             return Step::Fill { limit, left: self.choose(&[0, 0, 1, 2, 5]) };
         }

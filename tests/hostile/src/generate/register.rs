@@ -52,7 +52,8 @@ impl Generator {
         }
         let step = self.argument(blob, opcode);
         steps.push(step);
-        // Of numbers only where there are none: anywhere else might be that of a descriptor which is not to be named.
+        // An array of numbers only at an address that holds none: elsewhere it might name a descriptor that must not
+        // be named.
         let names =
             matches!(opcode, IORING_REGISTER_FILES | IORING_REGISTER_EVENTFD | IORING_REGISTER_EVENTFD_ASYNC);
         let argument = match self.chance(1, 16) {

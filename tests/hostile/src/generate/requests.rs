@@ -117,7 +117,7 @@ impl Generator {
                 request.len = self.choose(&[1, 2, 8, 128, 129, 0, u32::MAX]);
             }
             O::Waitid => {
-                // Its own children only.
+                // It may wait only for its own children.
                 request.len = self.choose(&[0, 0, 9]);
                 request.fd = Fd::Number(0);
                 request.file_index = Fd::Number(self.choose(&[4, 4 | 1, 0x0100_0000 | 4, 2, 0, -1]));
@@ -202,7 +202,7 @@ impl Generator {
             }
             O::UringCmd => {
                 request.off = Word::Plain(u64::from(self.below(6)));
-                // Level and option beside each other, the option's length and where it is.
+                // Level and option in one word, then the option's length and address.
                 request.addr = Word::Plain(1 | u64::from(self.below(40)) << 32);
                 request.file_index = Fd::Number(self.choose(&[4, 4, 1, 0, -1]));
                 (request.addr3, request.len, request.op_flags) = (self.address(), 0, self.choose(&[0, 0, 1, 2]));
@@ -308,7 +308,7 @@ impl Generator {
         true
     }
 
-    /// The `user_data` of something that was submitted lately, perhaps.
+    /// Returns the `user_data` of a recent request, perhaps.
     fn recent(&mut self) -> u64 {
         let back = u64::from(self.below(24));
         if self.chance(1, 10) {
@@ -318,7 +318,7 @@ impl Generator {
         }
     }
 
-    /// Makes one field anything.
+    /// Sets one field to anything.
     fn spoil(&mut self, request: &mut Request) {
         match self.below(14) {
             0 => request.opcode = self.random.u8(..),
@@ -357,7 +357,7 @@ fn keep_harmless(request: &mut Request) {
         request.fd = Fd::Number(-1);
     }
     if request.opcode == Opcode::Madvise as u8 {
-        // Advice reaches over holes, and some of it is for the hardware.
+        // Advice reaches across unmapped pages, and some of it is for the hardware.
         request.op_flags %= 5;
         request.len %= 0x4001;
         request.off = Word::Plain(0); // the length, if it is not in `len`

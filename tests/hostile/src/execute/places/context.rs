@@ -1,4 +1,5 @@
-//! Steps in another context of the same thread: with another mask or on a small stack, and such as a handler leaves.
+//! Steps in another context of the same thread: with another mask, on a small stack, or in a context that a handler
+//! leaves.
 
 use super::{all_but_the_alarm, Runner, STACK_BYTES};
 use crate::call::{leap_from_calls, Leap};
@@ -57,7 +58,7 @@ unsafe extern "C" fn until_jump(buffer: *mut Jump, run: extern "C" fn()) {
     )
 }
 
-/// In a handler: leaves what it has interrupted.
+/// Leaves, in a handler, the interrupted context.
 pub fn leap(how: Leap) -> ! {
     let back = BACK.load(Ordering::Relaxed);
     // SAFETY: a context or buffer of a frame that has not returned; between are frames of steps without anything to be dropped.
@@ -73,7 +74,7 @@ pub fn leap(how: Leap) -> ! {
 }
 
 impl Runner {
-    /// By swapcontext(3), on a stack of its own.
+    /// Runs steps in a context by swapcontext(3), on a stack of its own.
     pub fn in_context(&mut self, is_masked: bool, leaps: bool, steps: &[Step]) {
         let mut work = Work { runner: self, steps };
         WORK.store((&raw mut work).cast(), Ordering::Relaxed);
@@ -95,7 +96,7 @@ impl Runner {
         }
     }
 
-    /// Where a handler's siglongjmp(3) ends a call.
+    /// Runs steps in which a handler's siglongjmp(3) ends a call.
     pub fn before_jumps(&mut self, steps: &[Step]) {
         let mut work = Work { runner: self, steps };
         WORK.store((&raw mut work).cast(), Ordering::Relaxed);
@@ -107,7 +108,7 @@ impl Runner {
         leap_from_calls(None);
     }
 
-    /// In a handler, on an alternate stack that is small.
+    /// Runs steps in a handler, on a small alternate stack.
     pub fn in_handler(&mut self, steps: &[Step]) {
         let mut work = Work { runner: self, steps };
         WORK.store((&raw mut work).cast(), Ordering::Relaxed);
@@ -116,7 +117,7 @@ impl Runner {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = work_in_handler as *const () as usize;
             action.sa_flags = libc::SA_ONSTACK;
-            // Their frames, natively as large, would leave nothing.
+            // Their frames, natively as large, would leave no stack.
             for signal in SIGNALS {
                 libc::sigaddset(&mut action.sa_mask, signal);
             }

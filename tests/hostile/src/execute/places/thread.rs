@@ -33,7 +33,7 @@ impl Runner {
             if manner & manner::MASKED != 0 {
                 pthread_attr_setsigmask_np(&mut attributes, &super::all_but_the_alarm());
             }
-            // Not before it is known to be the program's.
+            // Not before the thread is known to be the program's.
             change_signals(libc::SIG_BLOCK);
             let mut thread = 0;
             let answer = libc::pthread_create(&mut thread, &attributes, be, (&raw mut work).cast());
@@ -64,7 +64,7 @@ extern "C" fn be(work: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Blocks the program's signals in the calling thread, or opens them.
+/// Blocks or unblocks the program's signals in the calling thread.
 fn change_signals(how: c_int) {
     // SAFETY: all zeroes are a set, and it outlives the calls.
     unsafe {
@@ -101,7 +101,7 @@ fn become_odd(manner: u8) {
     }
 }
 
-/// No fsync(2) from here on, and so no FSYNC that the thread makes itself.
+/// Refuses fsync(2) from here on, and so any FSYNC that the thread makes itself.
 fn filter() {
     let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
