@@ -1,4 +1,4 @@
-//! Linux AIO's calls: making and ending contexts, the completion ring's memory, what io_submit refuses.
+//! Linux AIO's calls: setup and end of contexts, the completion ring's memory, refusals of io_submit.
 
 use super::prelude::*;
 use crate::aio::{self, pread, pwrite, setup, Aio};
@@ -155,7 +155,7 @@ fn submit_stops_at_the_first_refused(cx: &Context) {
     assert_eq!(two, [0; 2]);
 }
 
-/// Submits polls that stay pending, one by one, until one is refused: how many were taken in.
+/// Submits polls that stay pending, one by one, until one is refused. Returns the number accepted.
 fn fill(aio: &Aio, polls: &mut [Iocb]) -> u32 {
     for (taken, poll) in polls.iter_mut().enumerate() {
         match aio.submit(std::slice::from_mut(poll)) {
@@ -260,7 +260,7 @@ fn reserved_field_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
     assert_eq!(aio.refused(Iocb { reserved: 1, ..pread(&file, &mut [0; 4], 0) }), -EINVAL as isize);
-    // Before the descriptor is looked at.
+    // Checked before the descriptor.
     assert_eq!(aio.refused(Iocb { reserved: 1, fd: 900, ..Iocb::default() }), -EINVAL as isize);
 }
 

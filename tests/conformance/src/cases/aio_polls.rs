@@ -120,7 +120,7 @@ fn poll_does_not_tell_what_was_not_asked(cx: &Context) {
     assert_eq!(aio.submit(&mut polls), 1);
     put(&one, b"x");
     assert!(is_readable(&aio.wait(1)[0]));
-    // POLLRDHUP is no event unless asked for, other than with io_uring.
+    // POLLRDHUP is no event unless requested; with io_uring it is.
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::shutdown(one.as_raw_fd(), libc::SHUT_WR) }, 0);
     assert_eq!(aio.run(poll(&other, libc::POLLIN)), i64::from(libc::POLLIN));

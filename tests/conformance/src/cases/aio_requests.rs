@@ -232,7 +232,7 @@ fn read_of_a_nonblocking_empty_pipe_is_eagain(cx: &Context) {
     }
 }
 
-/// O_NONBLOCK counts from when it is set, whatever the reads before had to wait for.
+/// O_NONBLOCK counts as soon as it is set, even if earlier reads had to wait.
 #[case(own_flags)]
 fn read_of_a_pipe_turned_nonblocking_is_eagain(cx: &Context) {
     let aio = Aio::new(cx.door, 8);

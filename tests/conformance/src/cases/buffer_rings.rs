@@ -217,7 +217,7 @@ fn incremental(ring: &Ring, entries: u16, bytes: usize) -> BufferRing {
     buffers
 }
 
-/// A CQE's result, buffer, and whether that buffer goes on to be used.
+/// Returns a CQE's result, its buffer, and whether that buffer stays in use.
 fn part(ring: &mut Ring, sqe: Sqe) -> (i32, Option<u16>, bool) {
     ring.go(sqe);
     let cqe = ring.wait();

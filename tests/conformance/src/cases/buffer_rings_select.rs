@@ -1,4 +1,4 @@
-//! IOSQE_BUFFER_SELECT from a buffer ring: which requests take a buffer, when, and how much of it.
+//! IOSQE_BUFFER_SELECT from a buffer ring: the requests that take a buffer, the moment, and the length used.
 
 use super::prelude::*;
 use crate::buffers::*;

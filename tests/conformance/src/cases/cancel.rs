@@ -1,4 +1,4 @@
-//! ASYNC_CANCEL: how requests are found, and what both CQEs say.
+//! ASYNC_CANCEL: the search for requests, and the results in both CQEs.
 
 use super::prelude::*;
 
@@ -48,7 +48,7 @@ fn pending_write_is_cancelled(cx: &Context) {
     cancels(cx, sqe::write(fd(&writer), b"x", 0));
 }
 
-/// A worker that waits is interrupted; whether the request had begun to run decides between 0 and EALREADY.
+/// A waiting worker is interrupted. The result is 0 if the request had not begun to run, else EALREADY.
 #[case]
 fn async_read_is_cancelled(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
@@ -95,7 +95,7 @@ impl Pending {
         pending
     }
 
-    /// Cancels: the cancel's own result and the user data of what it ended.
+    /// Cancels. Returns the cancel's own result, and the user data of the requests that it ended.
     fn cancel(&mut self, cancel: Sqe) -> (i32, Vec<u64>) {
         self.ring.go(cancel.data(1));
         let (mut own, mut ended) = (None, Vec::new());
@@ -334,7 +334,7 @@ fn cancel_behind_what_completes_its_target_comes_too_late(cx: &Context) {
         ring.go_all(&chain);
         assert_eq!(ring.wait_sorted(3 + between as usize)[..3], [(1, 3), (2, 3), (3, -ENOENT)]);
     }
-    // In the same submission, but in no chain, it is early enough.
+    // In the same submission, but outside of a chain, the cancel is early enough.
     ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));
     ring.expect_quiet();
     ring.go_all(&[sqe::write(fd(&a), b"abc", 0).data(2), sqe::cancel(1, 0).data(3)]);

@@ -47,8 +47,8 @@ fn of_timeouts_the_first(cx: &Context) {
     assert_eq!(by_opcode(cx, [sqe::timeout(&long, 0, 0); 3]), [1, 2, 3]);
 }
 
-/// Two requests of one user_data, on a pipe that has a byte in the end and on one that has two; `cancel` ends one. What the
-/// other one says.
+/// Submits two requests of one user_data, on a pipe that gets one byte and on one that gets two. `cancel` ends one.
+/// Returns the other's result.
 fn of_one_user_data(cx: &Context, requests: impl Fn(i32, i32) -> [Sqe; 2], cancel: Sqe) -> i32 {
     let (one, two, mut ring) = (pipe(), pipe(), cx.ring(8));
     for request in requests(fd(&one.0), fd(&two.0)) {
@@ -92,7 +92,7 @@ fn timeout_remove_ends_the_first(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (1, -ETIME), (9, 0)]);
 }
 
-/// A request on a pipe that is empty, by its name.
+/// Requests on an empty pipe, with their names.
 fn waiting(pipe: i32, buffer: &mut [u8; 8]) -> [(&'static str, Sqe); 3] {
     [
         ("POLL_ADD", sqe::poll_add(pipe, libc::POLLIN, 0)),
@@ -146,7 +146,8 @@ fn a_chain_behind_the_cancelled_comes_last(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(10, 0), (1, -ECANCELED), (2, -ECANCELED)]);
 }
 
-/// Its task work has yet to run, and until then it is in the table of polls. POLL_REMOVE finds it, too, but comes too late.
+/// Its task work has not run yet, and until then it is in the table of polls. POLL_REMOVE finds it, too, but is too
+/// late.
 #[case(undisturbed, since = "5.19")]
 fn a_poll_that_was_cancelled_is_found_again(cx: &Context) {
     with_each(cx, |name, ring, _| {
@@ -223,7 +224,7 @@ fn a_timeout_that_is_due_is_not_found(cx: &Context) {
     for cancel in [sqe::cancel(1, 0), sqe::timeout_remove(1)] {
         let (short, mut ring) = (ms(1), cx.ring(8));
         ring.go(sqe::timeout(&short, 0, 0).data(1));
-        // Not asleep: nothing of this process has the time to see that it is due.
+        // A spin instead of a sleep, so that no part of this process sees that it is due.
         let start = Instant::now();
         while start.elapsed() < std::time::Duration::from_micros(1500) {
             std::hint::spin_loop();

@@ -29,7 +29,7 @@ fn source(cx: &Context, bytes: &mut [[u8; 8]; 2]) -> Ring {
     ring
 }
 
-/// Whether `ring` has the buffer `bytes` in `slot`.
+/// True if `ring` has the buffer `bytes` in `slot`.
 fn has(ring: &mut Ring, slot: u16, bytes: &[u8]) -> bool {
     let (_reader, writer) = pipe();
     let write = prep(Opcode::WriteFixed, fd(&writer), address(bytes), bytes.len() as u32, 0).buffer(slot);

@@ -213,7 +213,7 @@ fn message_with_the_flag_is_large(cx: &Context) {
     assert_eq!(target.cq_ready(), 3);
     assert_eq!(next(&mut target), (7, IORING_CQE_F_32 | 8, Some([0, 0])));
     assert_eq!(next(&mut target), (8, 8, None));
-    // Where all are large it is a flag like others, where all are small it may be refused.
+    // On a ring of large CQEs it is a flag like others. On a ring of small ones it may be refused.
     let mut target = cx.ring_with(4, IORING_SETUP_CQE32);
     assert_eq!(ring.run(message(&target, 7, IORING_CQE_F_32 | 8)), 0);
     assert_eq!(next(&mut target), (7, IORING_CQE_F_32 | 8, Some([0, 0])));

@@ -1,4 +1,4 @@
-//! How a program learns of a completion: the CQ alone, the ring's descriptor, an eventfd, task work, other threads.
+//! Ways to learn of a completion: the CQ alone, the ring's descriptor, an eventfd, task work, other threads.
 
 use super::prelude::*;
 use crate::ring::QUIET;
@@ -18,10 +18,10 @@ fn feed_later(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::Fil
     })
 }
 
-/// Whether the case's thread has begun to look at memory.
+/// True once the case's thread polls memory.
 static LOOKS: AtomicBool = AtomicBool::new(false);
 
-/// Writes one byte from another thread once this one looks at memory, and no other thread has anything to do.
+/// Writes one byte from another thread once this one polls memory, and no other thread has anything to do.
 fn feed_who_looks(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::File> {
     let tid = gettid();
     std::thread::spawn(move || {
@@ -34,7 +34,7 @@ fn feed_who_looks(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs:
     })
 }
 
-/// Looks only at memory until `done` holds; no system call is made (the clock is read in the vDSO).
+/// Polls only memory until `done` holds, without a system call (the clock is read in the vDSO).
 fn spin(mut done: impl FnMut() -> bool) {
     LOOKS.store(true, Ordering::SeqCst);
     let start = Instant::now();
@@ -355,8 +355,8 @@ fn edge_epoll_reports_each_batch(cx: &Context) {
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE);
 }
 
-/// Whether an epoll that watches the ring for `events` reports a read that completes while it waits. Nothing is claimed
-/// for DEFER_TASKRUN, where Linux 6.18 leaves such a wait asleep.
+/// Checks that an epoll that watches the ring for `events` reports a read that completes while it waits. There is no
+/// claim for DEFER_TASKRUN, where Linux 6.18 leaves such a wait asleep.
 fn epoll_wakes(cx: &Context, mut ring: Ring, events: i32) -> bool {
     let ((reader, writer), epoll, mut buffer) = (pipe(), epoll(), [0; 1]);
     assert_eq!(cx.door.epoll_add(fd(&epoll), ring.fd, events as u32), 0);

@@ -1,4 +1,4 @@
-//! io_uring_enter(2): which descriptors and flags it takes, what it submits, how long it waits and what ends a wait.
+//! io_uring_enter(2): its descriptors and flags, submissions, the length of a wait, and the ends of a wait.
 
 use super::prelude::*;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! How often a registered eventfd is signalled, and for whose completions.
+//! Signals of a registered eventfd: their number, and the completions that cause them.
 
 use super::prelude::*;
 
@@ -12,7 +12,7 @@ fn watched(ring: Ring, opcode: u32) -> (Ring, std::fs::File) {
     (ring, file)
 }
 
-/// How often it was signalled, once that was `wanted` times and has stayed so.
+/// Returns the number of signals, once there were `wanted` and the number has stayed the same.
 fn count(cx: &Context, mut file: &std::fs::File, wanted: u64) -> u64 {
     let mut sum = 0;
     loop {
@@ -85,7 +85,7 @@ fn each_message(cx: &Context) {
     assert_eq!(count(cx, &told, 3), 3);
 }
 
-/// Completes a request and says how often a registration by IORING_REGISTER_EVENTFD_ASYNC was signalled.
+/// Completes a request, and returns the number of signals to an eventfd of IORING_REGISTER_EVENTFD_ASYNC.
 fn signals_of(cx: &Context, wanted: u64, request: Sqe, happens: impl FnOnce()) -> u64 {
     let (mut ring, told) = watched(cx.ring_with(4, 0), IORING_REGISTER_EVENTFD_ASYNC);
     ring.go(request);

@@ -344,7 +344,7 @@ fn allocation_without_a_table_is_enfile(cx: &Context) {
     assert_eq!(ring.run(socket.file_index(1)), -libc::ENXIO);
 }
 
-/// Whichever slot was emptied last, below the range or above it.
+/// This holds whether the slot emptied last is below the range or above it.
 #[case(since = "6.0")]
 fn allocation_stays_in_its_range(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(8));

@@ -110,7 +110,7 @@ fn what_could_be_read_is_done(cx: &Context) {
     let data = address(memory) + 4092;
     assert_eq!(call(&ring, &Update { data, count: 2, ..Update::default() }), 1);
     assert_eq!(held(&mut ring, [0, 1]), [true, false]);
-    // The tags end there.
+    // The tags end at the end of the page.
     memory[4088..4096].copy_from_slice(&7u64.to_ne_bytes());
     let (files, tags) = ([fd(&reader); 2], address(memory) + 4088);
     assert_eq!(call(&ring, &Update { offset: 2, data: address(&files), tags, count: 2, ..Update::default() }), 1);

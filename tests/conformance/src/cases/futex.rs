@@ -1,4 +1,4 @@
-//! FUTEX_WAIT, FUTEX_WAKE and FUTEX_WAITV: futexes waited for and woken by requests, among threads that use futex(2).
+//! FUTEX_WAIT, FUTEX_WAKE and FUTEX_WAITV: requests that wait on and wake futexes, beside threads that use futex(2).
 
 use super::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,13 +27,13 @@ fn request(opcode: Opcode, word: &AtomicU32, value: u64, mask: u64, flags: u32) 
     Sqe { addr3: mask, ..prep(opcode, flags as i32, address(word), 0, value) }
 }
 
-/// Submits these and answers the next `count` results, sorted.
+/// Submits these and returns the next `count` results, sorted.
 fn ended(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<(u64, i32)> {
     ring.go_all(sqes);
     ring.wait_sorted(count)
 }
 
-/// futex(2)'s FUTEX_WAKE_BITSET: how many were woken.
+/// futex(2)'s FUTEX_WAKE_BITSET. Returns the number woken.
 pub(super) fn wake_now(word: &AtomicU32, count: i32, mask: u32, operation: i32) -> i32 {
     // SAFETY: the word is ours; nothing is written.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, count, 0usize, 0usize, mask) as i32 }
@@ -373,7 +373,7 @@ fn any_counts_what_it_ends(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ECANCELED), (4, 2)]);
 }
 
-/// One look at the waits of a ring ends all that match, and is counted as one.
+/// A cancel goes through a ring's futex waits once: it ends all that match, and counts them as one.
 #[case]
 fn all_of_them_count_once(cx: &Context) {
     let ((reader, _writer), word, mut buffer, mut ring) = (pipe(), AtomicU32::new(0), [0; 4], cx.ring(8));
@@ -452,7 +452,7 @@ fn close_ends_waits(cx: &Context) {
     nobody_waits_soon(&word);
 }
 
-/// How many wait on a word: a requeue to the same one counts them, and leaves them there.
+/// Returns the number of waiters of a word: a requeue to the same word counts them, and leaves them there.
 pub(super) fn waiters(word: &AtomicU32) -> i32 {
     let operation = libc::FUTEX_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
     let (address, none, all) = (word.as_ptr(), 0, i32::MAX as usize);
@@ -541,7 +541,7 @@ fn waits_outlive_a_stop(cx: &Context) {
     assert_eq!([ring.wait().res, ring.wait().res], [0; 2]);
 }
 
-/// This process is stopped and goes on.
+/// Stops and continues this process.
 pub(super) fn stop_for_a_moment() {
     let parent = std::process::id() as i32;
     // SAFETY: the child only sends signals, and ends; it is waited for.

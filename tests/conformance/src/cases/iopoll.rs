@@ -30,7 +30,7 @@ fn direct_file(cx: &Context) -> (std::fs::File, &'static mut [u8]) {
     (file, bytes)
 }
 
-/// Whether the device of `file` has queues to poll.
+/// True if the device of `file` has queues to poll.
 fn is_polled(file: &std::fs::File) -> bool {
     let device = file.metadata().expect("the metadata").dev();
     let (major, minor) = (libc::major(device), libc::minor(device));
@@ -246,7 +246,7 @@ fn read_at_the_end_is_zero(cx: &Context) {
 fn read_that_may_not_wait(cx: &Context) {
     const RWF_NOWAIT: u32 = 8;
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
-    // A worker says what the device does.
+    // A worker returns the device's own error.
     for (flags, refusal) in [(0, -EAGAIN), (IOSQE_ASYNC, -EOPNOTSUPP)] {
         let expected = if is_polled(&file) { 4096 } else { refusal };
         ring.go(sqe::read(fd(&file), &mut bytes[..4096], 0).op_flags(RWF_NOWAIT).with(flags));

@@ -1,4 +1,4 @@
-//! liburing's own functions on its own `struct io_uring`: what a program linked with liburing.so.2 calls.
+//! liburing's own functions on its own `struct io_uring`, as a program linked with liburing.so.2 calls them.
 //!
 //! No other door leads to them, so the cases run with `--door liburing` only.
 
@@ -14,11 +14,11 @@ topic!(since: "5.1", source: "the man pages of liburing");
 #[repr(C, align(8))]
 struct IoUring([u64; 27]);
 
-/// Where `sq.array` is, in words.
+/// The offset of `sq.array`, in words.
 const SQ_ARRAY: usize = 6;
-/// Where `cq.khead` is, in words.
+/// The offset of `cq.khead`, in words.
 const CQ_KHEAD: usize = 13;
-/// Where `flags` and `ring_fd` are, in words.
+/// The offset of `flags` and `ring_fd`, in words.
 const FLAGS_AND_FD: usize = 24;
 
 impl IoUring {
@@ -126,8 +126,8 @@ fn queue_init_refuses_as_the_kernel_does(_: &Context) {
     assert_eq!(refused(4, IORING_SETUP_DEFER_TASKRUN, &mut ring), -EINVAL);
 }
 
-/// From 2.6 on (the first with io_uring_register_napi) liburing leaves the array out. Whatever stands before the
-/// installed one has to do as it does, since programs write to the array.
+/// From 2.6 on (the first with io_uring_register_napi) liburing leaves the array out. A library in front of the
+/// installed one must do the same, since programs write to the array.
 #[case(liburing)]
 fn index_array_is_there_before_liburing_2_6(_: &Context) {
     // SAFETY: liburing is loaded already; its handle and a constant name go in.

@@ -389,7 +389,7 @@ fn exec_closes_the_ring(cx: &Context) {
         assert!(!output.status.success(), "the ring is open in the new program");
     });
     assert_eq!(status, 0);
-    // The number is this process's still.
+    // The number still belongs to this process.
     // SAFETY: numbers only; the duplicate is owned and closed here.
     let copy = unsafe { libc::dup(ring.fd) };
     assert!(copy >= 0);

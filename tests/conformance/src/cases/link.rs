@@ -387,7 +387,7 @@ fn skip_success_in_a_chain(cx: &Context) {
     ring.expect_quiet();
 }
 
-/// A request that fails reports; the ones that it cancels and that skip do not.
+/// A request that fails posts a CQE. Requests with CQE_SKIP_SUCCESS that it cancels do not.
 #[case(since = "5.17")]
 fn skip_success_chain_that_breaks_reports_once(cx: &Context) {
     let mut ring = cx.ring(4);
@@ -496,7 +496,7 @@ fn bad_first_sqe_cancels_a_hard_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -EINVAL), (2, -ECANCELED)]);
 }
 
-/// Operations whose error the kernel does not count as a failure: they answer without `req_set_fail`.
+/// Operations whose error the kernel does not count as a failure: they return it without `req_set_fail`.
 fn unnoticed_errors(file: &std::fs::File, socket: &OwnedFd) -> Vec<(Sqe, i32)> {
     let (missing, name) = (c"missing".as_ptr() as u64, c"user.missing".as_ptr() as u64);
     let at_missing = |opcode, off, len| prep(opcode, libc::AT_FDCWD, missing, len, off);

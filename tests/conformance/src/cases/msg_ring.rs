@@ -324,7 +324,7 @@ fn file_to_a_deferred_ring(cx: &Context) {
     target.register_files(&[-1, -1]);
     let (reader, writer) = pipe();
     let number = target.fd;
-    // From another thread: the owner has to come by for the kernel to install the file.
+    // From another thread: the kernel installs the file when the owner runs task work.
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let mut sender = cx.ring(8);

@@ -1,4 +1,4 @@
-//! MSG_RING to every kind of ring, and to rings that wait, look, overflow, close, or belong to another process.
+//! MSG_RING to every kind of ring, and to rings that wait, are polled, overflow, close, or belong to another process.
 
 use super::prelude::*;
 use crate::ring::PATIENCE;
@@ -33,8 +33,8 @@ fn spin(us: u64) {
     }
 }
 
-/// Has a thread of its own send `count` messages with `pause` before each, while this thread `receives`. The pauses are paces
-/// of sending, and wait for nothing.
+/// Sends `count` messages from another thread, with `pause` before each, while this thread `receives`. The pauses
+/// only set the pace, and wait for nothing.
 fn beside(
     cx: &Context,
     target: &mut Ring,
@@ -112,11 +112,11 @@ fn to_every_kind_that_waits(cx: &Context) {
 #[case(since = "6.1")]
 fn to_itself_with_every_kind(cx: &Context) {
     for flags in KINDS {
-        // What a polled ring refuses to submit (IORING_SETUP_IOPOLL) another one sends.
+        // A polled ring (IORING_SETUP_IOPOLL) refuses the request, so another ring sends it.
         let mut ring = cx.ring_with(8, flags);
         let sqe = to(ring.fd, 5, 6).data(1);
         if flags & IORING_SETUP_SQPOLL != 0 {
-            // Woken whether or not it sleeps, which a new thread may: what this case records is the same in each run.
+            // Woken even if it does not sleep, as a new thread may. So the case's answers are the same in each run.
             ring.push(sqe);
             ring.publish();
             assert_eq!(ring.enter(0, 0, IORING_ENTER_SQ_WAKEUP, 0, 0), 0);
@@ -190,7 +190,7 @@ fn a_wait_for_several_ends_with_the_last(cx: &Context) {
     }
 }
 
-/// How often this thread has slept.
+/// Returns the number of times that this thread slept.
 fn sleeps() -> i64 {
     // SAFETY: all-zero bytes are a value of this C struct of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -243,7 +243,7 @@ fn a_wait_with_a_mask_ends(cx: &Context) {
                 assert_eq!(target.peek().map(|cqe| cqe.user_data), Some(n));
             }
         };
-        // One at a time: a wait that finds two would be followed by one for nothing.
+        // One at a time: after a wait that finds two messages, another would wait in vain.
         let pause = |n| if n % 2 == 0 { spin(200) } else { std::thread::sleep(Duration::from_micros(200)) };
         beside(cx, &mut target, 100, pause, receive);
     }
@@ -336,7 +336,7 @@ fn another_process_wakes_every_kind(cx: &Context) {
     }
 }
 
-/// Senders race with the close: each message is sent or refused, and they go on.
+/// Senders race with the close: each message is sent or refused, and the senders continue.
 #[case(since = "6.1")]
 fn to_a_ring_that_is_closed_meanwhile(cx: &Context) {
     let (number, stop, refused) = (AtomicI32::new(-1), AtomicBool::new(false), AtomicBool::new(false));

@@ -11,7 +11,7 @@ topic!(since: "5.18", source: "io_uring/msg_ring.c, io_uring/io_uring.c");
 
 const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 const ROUNDS: u32 = 24;
-/// Messages in a round, before the wait that is looked at.
+/// The number of messages in a round, before the wait under test.
 const MESSAGES: u32 = 12;
 
 /// Spins: shorter than a sleep can be.
@@ -26,7 +26,7 @@ fn message(number: i32, user_data: u64) -> Sqe {
     prep(Opcode::MsgRing, number, IORING_MSG_DATA, 0, user_data)
 }
 
-/// Waits for one CQE for at most so long.
+/// Waits for one CQE for at most `span`.
 fn wait_for(target: &mut Ring, span: Duration) -> isize {
     let time = Timespec { tv_sec: 0, tv_nsec: span.as_nanos() as i64 };
     let arg = GeteventsArg { ts: address(&time), ..GeteventsArg::default() };

@@ -1,4 +1,4 @@
-//! Requests that answer again and again: multishot ACCEPT and READ_MULTISHOT, and any of them on a full CQ.
+//! Requests with several CQEs: multishot ACCEPT and READ_MULTISHOT, and any multishot request on a full CQ.
 
 use super::prelude::*;
 use crate::buffers::*;
@@ -243,7 +243,7 @@ fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
     assert_eq!(ring.run(read(fd(&file("f", b"1")))), -libc::EBADFD, "before it looks for a buffer");
 }
 
-/// Natively nothing starts the timer when a worker arms a request that answers several times; a poll arms itself.
+/// Natively nothing starts the timer when a worker arms a multishot request; a poll arms itself.
 #[case]
 fn async_link_timeout_is_not_started(cx: &Context) {
     let (listener, ((reader, _writer), (socket, _peer))) = (listener().0, (pipe(), pair()));
@@ -304,7 +304,7 @@ fn async_link_timeout_waits_for_what_a_worker_gets(cx: &Context) {
         sqe::link_timeout(&soon).data(2),
     ]);
     wait_others_asleep(&[]); // it is armed
-                             // For long, the only worker there may be has something to do. All goes to the same place.
+                             // This keeps the only worker busy for long. All data goes to the same buffer.
     let mut room = vec![0_u8; 1 << 20];
     let places = vec![libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }; 128];
     ring.go(sqe::readv(fd(&random), &places, 0).data(3).with(IOSQE_ASYNC));
@@ -361,7 +361,7 @@ fn read_beside_one_that_found_nothing(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
 }
 
-/// Its submission answers once (`io_read_mshot`); the rest is task work.
+/// Its submission posts one CQE (`io_read_mshot`); task work posts the rest.
 #[case(undisturbed, since = "6.7")]
 fn read_goes_on_behind_its_submission(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));

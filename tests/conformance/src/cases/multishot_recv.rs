@@ -69,7 +69,7 @@ fn recv_waits_with_no_buffer_left(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
 }
 
-/// Such a socket does not say what it has left: the next buffer is looked for at once.
+/// Such a socket does not report its remaining data, so the request selects the next buffer at once.
 #[case]
 fn recv_of_datagrams_ends_with_the_last_buffer(cx: &Context) {
     for kind in [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
@@ -84,7 +84,7 @@ fn recv_of_datagrams_ends_with_the_last_buffer(cx: &Context) {
     }
 }
 
-/// The end has had its event together with the data, and what has polled first does not look again.
+/// The end's event came together with the data's, and a request that polled first does not poll again.
 #[case]
 fn recv_async_of_data_and_the_end(cx: &Context) {
     let first = (IORING_RECV_MULTISHOT | IORING_RECVSEND_POLL_FIRST) as u16;
@@ -227,7 +227,7 @@ fn recv_breaks_or_keeps_its_link(cx: &Context) {
     drop(a);
     let results = ring.wait_ordered(2);
     assert_eq!(results[0], (1, 0));
-    // The end of the data is not the length that was asked for, which is none.
+    // The request asked for no particular length, so the case leaves the NOP's result open.
     assert_eq!(results[1].0, 2);
 }
 
@@ -458,7 +458,7 @@ fn recvmsg_lengths_without_a_sum_are_eoverflow(cx: &Context) {
         header.msg_controllen = control as _;
         assert_eq!(ring.run(recvmsg(fd(&b), &mut header)), -EOVERFLOW, "{name} {control}");
     }
-    // The largest that have one find no buffer of that size.
+    // The largest lengths whose sum fits find no buffer of that size.
     put(&_a, b"x");
     let mut header = header(0, 0);
     header.msg_controllen = (i32::MAX as usize - 16) as _;

@@ -34,7 +34,7 @@ fn started(
     (a, b, ring, buffers)
 }
 
-/// Each of `count` CQEs: its result, its buffer if more follows, and whether the socket was said to have more.
+/// Returns for each of `count` CQEs its result, its buffer if more follows, and its IORING_CQE_F_SOCK_NONEMPTY.
 fn shots(ring: &mut Ring, count: usize) -> Vec<(i32, Option<u16>, bool)> {
     let more = |cqe: &Cqe| cqe.flags & IORING_CQE_F_MORE != 0;
     let told = |cqe: Cqe| {
@@ -207,7 +207,7 @@ fn limit_on_all_of_it(cx: &Context) {
     assert_eq!(readable_bytes(&b), 8);
 }
 
-/// Natively the request goes round until others have their turn.
+/// Natively the request repeats until other requests must run.
 #[case]
 fn peeks_at_the_same(cx: &Context) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(64));

@@ -32,7 +32,7 @@ fn next(ring: &mut Ring) -> (i32, u32, Option<u16>) {
     seen(&ring.wait())
 }
 
-/// The one CQE of a request.
+/// Submits a request and returns its only CQE.
 fn only(ring: &mut Ring, sqe: Sqe) -> (i32, u32, Option<u16>) {
     ring.go(sqe);
     let seen = next(ring);
@@ -120,7 +120,7 @@ fn recv_waitall_waits_for_all(cx: &Context) {
     ring.go(recv(&a, 8).op_flags(libc::MSG_WAITALL as u32));
     ring.expect_quiet();
     put(&b, b"6789");
-    // All eight, and what was there besides.
+    // All eight bytes, and those that were there before.
     assert_eq!(next(&mut ring), (10, 0, Some(0)));
     assert_eq!((buffers.head(&ring), buffers.content(0, 10)), (3, &b"0123456789"[..]));
 }
@@ -492,7 +492,7 @@ fn send_dontwait_to_a_full_socket_loses_its_buffer(cx: &Context) {
 fn send_poll_first_has_one_result(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = letters(&ring, 3, 0);
-    // The second time the ring has waited on the socket before, which has not changed since.
+    // The second time, the ring has waited on the socket before, and the socket has not changed since.
     for place in 0..3 {
         let first = send(&a, 6).ioprio(BUNDLE | IORING_RECVSEND_POLL_FIRST as u16);
         assert_eq!(only(&mut ring, first), (4, 0, Some(place)));

@@ -21,7 +21,7 @@ fn with_error_queue() -> (UdpSocket, SocketAddr) {
     (socket, udp().local_addr().expect("the address"))
 }
 
-/// Queues an error: the answer comes over the loopback device, before the call returns.
+/// Queues an error: the ICMP reply comes over the loopback device, before the call returns.
 fn fail(socket: &UdpSocket, nobody: SocketAddr) {
     assert_eq!(socket.send_to(b"lost", nobody).expect("send"), 4);
 }
@@ -108,7 +108,7 @@ fn shut_down_socket_has_no_more_datagrams(cx: &Context) {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
         shut_down(&socket, libc::SHUT_RD);
         for flags in [0, IOSQE_ASYNC] {
-            // More than one, so that the socket's one event does not do.
+            // More than one, so that the socket's single event is not enough.
             for _ in 0..3 {
                 assert_eq!(ring.run(sqe::recv(fd(&socket), &mut room, 0).with(flags)), 0);
                 assert_eq!(ring.run(sqe::read(fd(&socket), &mut room, 0).with(flags)), 0);

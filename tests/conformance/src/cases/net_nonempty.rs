@@ -7,7 +7,7 @@ topic!(since: "5.19", source: "io_uring_enter(2), io_uring/net.c");
 
 const LEFT: u32 = IORING_CQE_F_SOCK_NONEMPTY;
 
-/// Pairs of both kinds of sockets that say what they have.
+/// Pairs of both kinds of sockets that report remaining data.
 fn pairs() -> [(OwnedFd, OwnedFd); 2] {
     let (a, b) = tcp_pair();
     [(a.into(), b.into()), unix_pair(libc::SOCK_STREAM)]

@@ -202,7 +202,7 @@ fn data_is_there_when_the_submission_returns(cx: &Context) {
     }
 }
 
-/// Data that does not fit before memory that is not mapped stays in the socket.
+/// A receive fills memory up to the first unmapped page. The other data stays in the socket.
 #[case]
 fn room_that_is_partly_none(cx: &Context) {
     const PAGE: usize = 4096;
@@ -286,7 +286,7 @@ fn a_registered_socket(cx: &Context) {
     assert_eq!(ring.run(receive), 0);
 }
 
-/// Shots of a multishot receive, until it ends: their bytes, and its last result.
+/// Reaps the CQEs of a multishot receive until it ends. Returns their bytes, and the last result.
 fn shots(ring: &mut Ring, buffers: &mut BufferRing, wanted: usize) -> (Vec<u8>, Option<i32>) {
     let mut all = Vec::new();
     while all.len() < wanted {
@@ -333,7 +333,7 @@ fn data_for_a_multishot_receive(cx: &Context) {
     }
 }
 
-/// A multishot receive of a socket that it has emptied often.
+/// Starts a multishot receive, which empties its socket many times.
 fn shot_often(cx: &Context, room: usize, flags: u32) -> (TcpStream, TcpStream, Ring, BufferRing) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let mut buffers = BufferRing::filled(&ring, 1, 8, room);

@@ -32,7 +32,7 @@ fn seen(cqe: &Cqe) -> (u64, i32, u32) {
     (cqe.user_data, cqe.res, cqe.flags)
 }
 
-/// The two CQEs of the one request in flight: its result, and what the notification answers.
+/// Submits a request and returns the results of its two CQEs: its own, and the notification's.
 fn notified(ring: &mut Ring, sqe: Sqe) -> (i32, i32) {
     ring.go(sqe);
     both(ring)
@@ -47,7 +47,7 @@ fn both(ring: &mut Ring) -> (i32, i32) {
     (cqe.res, notification.res)
 }
 
-/// Reads what the peer is sent, with the ring's deferred work done meanwhile.
+/// Reads the data at the peer, and runs the ring's deferred work meanwhile.
 fn arrives(ring: &mut Ring, peer: &mut TcpStream, expected: &[u8]) {
     let (mut room, mut count, start) = (vec![0; expected.len()], 0, std::time::Instant::now());
     peer.set_nonblocking(true).expect("nonblocking");
@@ -58,7 +58,7 @@ fn arrives(ring: &mut Ring, peer: &mut TcpStream, expected: &[u8]) {
     assert_eq!(room, expected);
 }
 
-/// As `notified`, with the bytes read by the peer: until then the kernel may hold on to the buffer.
+/// As `notified`, with the bytes read by the peer: until then the kernel may keep the buffer.
 fn delivered(ring: &mut Ring, peer: &mut TcpStream, sqe: Sqe, expected: &[u8]) -> i32 {
     ring.go(sqe);
     arrives(ring, peer, expected);
@@ -163,7 +163,7 @@ fn send_from_no_registered_buffer_is_efault(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     assert_eq!(notified(&mut ring, send(&a, b"hello").ioprio(FIXED)), (-EFAULT, 0));
     assert_eq!(notified(&mut ring, send(&a, b"hello").ioprio(FIXED | REPORT)), (-EFAULT, COPIED));
-    // The socket is looked at first.
+    // The socket is checked first.
     let (_reader, writer) = pipe();
     assert_eq!(notified(&mut ring, send(&writer, b"hello").ioprio(FIXED)), (-ENOTSOCK, 0));
 }
@@ -213,7 +213,7 @@ fn sendmsg_from_no_registered_buffer_is_efault(cx: &Context) {
     let vectors = [iovec(b"hello")];
     let message = message(&vectors);
     assert_eq!(notified(&mut ring, sendmsg(&a, &message).ioprio(FIXED)), (-EFAULT, 0));
-    // The buffer is looked at first, or the socket.
+    // Either the buffer or the socket is checked first.
     let (_reader, writer) = pipe();
     let first = if cx.answers_since("7.3") { -ENOTSOCK } else { -EFAULT };
     assert_eq!(notified(&mut ring, sendmsg(&writer, &message).ioprio(FIXED)), (first, 0));
@@ -364,7 +364,7 @@ fn socket_of_another_kind_is_eopnotsupp(cx: &Context) {
             assert_eq!(notified(&mut ring, sendmsg(&a, &message).with(flags)), (-EOPNOTSUPP, 0));
         }
     }
-    // Sockets of these kinds are served: they say what they lack.
+    // Sockets of these kinds are served: the error names what they lack.
     for (domain, kind, error) in [
         (libc::AF_INET, libc::SOCK_STREAM, EPIPE),
         (libc::AF_INET6, libc::SOCK_STREAM, EPIPE),
@@ -407,7 +407,7 @@ fn full_pair() -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-/// Reads until `ring` has a CQE. Answers how much.
+/// Reads until `ring` has a CQE. Returns the number of bytes.
 fn drain_until_completion(ring: &mut Ring, peer: &TcpStream) -> usize {
     peer.set_nonblocking(true).expect("nonblocking");
     let (mut peer, mut room, mut total) = (peer, vec![0; 1 << 16], 0);
@@ -578,7 +578,7 @@ fn ring_closes_while_it_waits(cx: &Context) {
     ring.expect_quiet();
     drop(ring);
     drop(a);
-    // The request is gone with the ring, or the peer would never see the end.
+    // The request ended with the ring: otherwise the peer would never see the end.
     let (mut b, mut room) = (b, vec![0; 1 << 16]);
     while b.read(&mut room).expect("read") != 0 {}
 }

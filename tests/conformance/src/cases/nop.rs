@@ -1,4 +1,4 @@
-//! NOP: what an operation without effects shows of a request's way through the ring.
+//! NOP: a request's way through the ring, shown by an operation without effects.
 
 use super::prelude::*;
 

@@ -125,7 +125,7 @@ fn short_fixed_read_breaks_the_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 3), (2, -ECANCELED)]);
 }
 
-/// Unless MSG_WAITALL asks for everything.
+/// With MSG_WAITALL a short send breaks the chain.
 #[case(since = "5.6")]
 fn short_sendmsg_keeps_the_chain(cx: &Context) {
     let bytes = vec![1; 8 << 20];
@@ -310,7 +310,7 @@ fn chains_behind_a_drain(cx: &Context) {
     assert_eq!(ring.wait_ordered(5), [(1, 1), (2, 0), (3, 0), (4, -libc::EBADF), (5, -ECANCELED)]);
 }
 
-/// Nothing was in flight before it.
+/// Nothing was in flight before the drain.
 #[case(since = "5.6")]
 fn drain_that_starts_at_once_holds_back_what_follows(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
@@ -378,7 +378,7 @@ fn refused_request_passes_a_drain_by(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
 }
 
-/// The flag inside a chain counts for what follows the chain, all of it.
+/// The flag inside a chain counts for every request after the chain.
 #[case(since = "5.6")]
 fn chain_behind_a_chain_that_drains_drains_too(cx: &Context) {
     let ((first, mut to_first), (second, mut to_second)) = (pipe(), pipe());
@@ -398,7 +398,7 @@ fn chain_behind_a_chain_that_drains_drains_too(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(4, 1), (5, 0)]);
 }
 
-/// As one with IOSQE_ASYNC is, which a worker does not make.
+/// It is cancelled like a bundle with IOSQE_ASYNC, which a worker does not make.
 #[case(since = "5.19")]
 fn send_bundle_behind_a_drain_is_made_by_a_worker(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
@@ -410,7 +410,7 @@ fn send_bundle_behind_a_drain_is_made_by_a_worker(cx: &Context) {
     drop(group);
 }
 
-/// By task work.
+/// Task work posts the rest.
 #[case]
 fn rest_of_a_failed_chain_comes_behind_its_submission(cx: &Context) {
     let mut ring = cx.ring(8);

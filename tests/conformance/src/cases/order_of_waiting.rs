@@ -26,7 +26,7 @@ fn shares(ring: &mut Ring, write: Sqe, read: impl Fn(&mut [u8]) -> Sqe) -> (u8, 
 #[case]
 fn read_that_waited_has_the_first_byte(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(8));
-    // More than once: what a ring learns of a descriptor must not change it.
+    // More than once: cached readiness of a descriptor must not change the order.
     for round in 0..8 {
         let got = shares(&mut ring, sqe::write(fd(&writer), b"ab", 0), |buffer| sqe::read(fd(&reader), buffer, 0));
         assert_eq!(got, (b'a', b'b'), "round {round}");

@@ -4,7 +4,7 @@ use super::prelude::*;
 
 topic!(since: "5.5", source: "io_uring_setup(2), io_uring/io_uring.c");
 
-/// A ring of 4 whose CQ is filled and that many more have completed.
+/// A ring of 4 entries with a full CQ and `more` further completions.
 fn overflowed(cx: &Context, more: u64) -> (Ring, u64) {
     let mut ring = cx.ring(4);
     let total = u64::from(ring.params.cq_entries) + more;

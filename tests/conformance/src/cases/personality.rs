@@ -25,7 +25,7 @@ fn unregister(ring: &Ring, id: u32) -> i32 {
     ring.register(IORING_UNREGISTER_PERSONALITY, 0, id) as i32
 }
 
-/// Becomes another user until it becomes root again: only in a case's own process.
+/// Becomes another user, or root again: only in a case's own process.
 fn become_user(id: u32) {
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::seteuid(id) }, 0, "seteuid({id})");
@@ -189,7 +189,7 @@ fn bind_without_the_callers_rights(cx: &Context) {
 
 const SETUID_MODE: u32 = 0o4777;
 
-/// A file with the set-user-ID bit, which a write by one without CAP_FSETID takes away.
+/// A file with the set-user-ID bit, which a write without CAP_FSETID clears.
 fn setuid_file() -> std::fs::File {
     use std::os::unix::fs::PermissionsExt;
     let file = sys::file("setuid", b"content");
@@ -202,7 +202,7 @@ fn keeps_bit(file: &std::fs::File) -> bool {
     file.metadata().expect("stat").mode() & libc::S_ISUID != 0
 }
 
-/// Runs each kind of change of such a file with these credentials: whether the bit stays.
+/// Makes each kind of change to such a file with these credentials. True for each that keeps the bit.
 fn changes_keep_bit(ring: &mut Ring, id: i32) -> Vec<bool> {
     let change = |file: &std::fs::File, kind| match kind {
         0 => sqe::write(fd(file), b"x", 0),
@@ -247,7 +247,7 @@ fn capabilities_are_registered_with_the_ids(cx: &Context) {
     make_effective(CAP_FSETID, false);
     let id = register(&ring);
     make_effective(CAP_FSETID, true);
-    // Changes every thread's, there and back.
+    // Changes every thread's user, and back.
     become_user(NOBODY);
     become_user(0);
     assert_eq!(changes_keep_bit(&mut ring, id), [false; 3]);

@@ -134,7 +134,7 @@ fn multishot_fires_for_each_write(cx: &Context) {
     }
 }
 
-/// Data that stays gives no second CQE until more comes.
+/// Data that stays posts no second CQE until more comes.
 #[case(since = "5.13")]
 fn multishot_is_edge_triggered(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
@@ -303,7 +303,7 @@ fn update_to_what_is_there_is_answered_behind_the_submission(cx: &Context) {
         ring.wait_ordered(3)
     };
     assert_eq!(update_and(&mut ring, sqe::nop()), [(2, 0), (3, 0), (1, i32::from(OUT))]);
-    // It is found no more.
+    // It can no longer be found.
     for other in [sqe::cancel(1, 0), sqe::poll_remove(1), update(1, IORING_POLL_UPDATE_EVENTS, IN, 0)] {
         ring.go(sqe::poll_add(fd(&writer), IN, 0).data(1));
         assert_eq!(update_and(&mut ring, other), [(2, 0), (3, -ENOENT), (1, i32::from(OUT))]);
@@ -487,7 +487,7 @@ fn multishot_of_a_ring_ends_with_what_its_cqes_tell(cx: &Context) {
     other.go(sqe::nop());
     let cqe = ring.wait();
     assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
-    // It would go round for ever.
+    // It would repeat forever.
     ring.go(sqe::poll_add(ring.fd, IN, IORING_POLL_ADD_MULTI).data(7));
     ring.expect_quiet();
     ring.go(sqe::nop().data(8));

@@ -1,4 +1,4 @@
-//! POLL_ADDs that follow each other in one submission, of descriptors that mostly were not ready when they were submitted.
+//! Successive POLL_ADDs of one submission, on descriptors that mostly were not ready in earlier submissions.
 
 use super::prelude::*;
 use std::fs::File;
@@ -155,7 +155,7 @@ fn chains_among_them(cx: &Context) {
 #[case(since = "5.3")]
 fn a_chain_that_the_submission_cuts_off(cx: &Context) {
     let (files, mut ring) = polled_often(cx, 2, 16);
-    // Its event has come, and was not taken away.
+    // Its event has come, and was not consumed.
     ring.go(poll(&files[1], 1));
     make_ready(&files[1]);
     assert_eq!(answers(&mut ring, 1), [(1, READY)]);

@@ -578,7 +578,7 @@ fn ring_fd_register_by_index(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0), 0);
 }
 
-/// A program of no instructions: filters are refused without a look at what else they need.
+/// A program of no instructions: such a filter is refused before its other requirements are checked.
 #[case(since = "7.0")]
 fn filter_that_is_none_is_refused(cx: &Context) {
     let (ring, none) = (cx.ring(4), [u64::MAX; 16]);

@@ -318,7 +318,7 @@ fn in_memory_of_the_program_that_is_not_there(cx: &Context) {
     assert_eq!(empties(ring), [1, 2, 3, 4, 5, 6]);
 }
 
-/// One that failed once its areas were made: the answer could not be written.
+/// A resize that failed after its areas were made: the result could not be written.
 #[case(own_flags)]
 fn smaller_after_a_larger_one_that_failed(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
@@ -335,7 +335,7 @@ fn smaller_after_a_larger_one_that_failed(cx: &Context) {
     }
 }
 
-/// Resizes the ring while a child that was forked before waits; then the child's `action` has to answer true.
+/// Resizes the ring while a child that was forked before waits. Then the child's `action` must return true.
 fn resized_beside_a_child(ring: &mut Ring, action: impl FnOnce(&mut Ring) -> bool) {
     let (mut resized, tell) = pipe();
     // SAFETY: the case has one thread; the child only makes system calls and ends by _exit.

@@ -1,4 +1,4 @@
-//! IORING_REGISTER_RESTRICTIONS: what a ring that was made disabled will refuse once it is enabled.
+//! IORING_REGISTER_RESTRICTIONS: a disabled ring gets restrictions, which count once it is enabled.
 
 use super::prelude::*;
 
@@ -136,7 +136,7 @@ fn each_kind_of_rule_restricts_its_own(cx: &Context) {
     assert_eq!((restrict(&ring, &[operation(Opcode::Nop)]), enable(&ring)), (-EBADFD, -EBADFD));
     let timeout = ms(1);
     assert_eq!(ring.run(sqe::timeout(&timeout, 0, 0)), -EACCES);
-    // Flags are of the SQEs' kind: where only they are listed no opcode is.
+    // Restrictions of SQE flags concern SQEs: if only they are listed, no opcode is allowed.
     let mut ring = restricted(cx, &[rule(SQE_FLAGS_ALLOWED, IOSQE_ASYNC)]);
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -ENXIO);
     assert_eq!(ring.run(sqe::nop()), -EACCES);

@@ -1,5 +1,5 @@
-//! A program that writes anything into the words of its rings, between its calls and during them. What it submits then is
-//! its own affair; but it keeps its life, and no call keeps it longer than it asked for.
+//! A program that writes anything into the words of its rings, between and during its calls. Its submissions may then
+//! be wrong. But it must not die, and no call may wait longer than requested.
 
 use super::prelude::*;
 use fastrand::Rng;
@@ -10,7 +10,7 @@ topic!(since: "5.1", source: "io_uring/io_uring.c");
 
 const ENTRIES: u32 = 8;
 const SEEDS: u64 = 4;
-/// How long the words of one ring are written.
+/// The time for which the words of one ring are written.
 const STORM: Duration = Duration::from_millis(150);
 /// The limit for each call; none here should take more than a few milliseconds.
 const TOO_LONG: Duration = Duration::from_secs(20);
@@ -31,7 +31,7 @@ impl Playthings {
         Box::leak(Box::new(Playthings { pipe, null, bytes: pages(1), time }))
     }
 
-    /// An SQE that does no harm however often it is submitted.
+    /// An SQE that does no harm, however often it is submitted.
     fn sqe(&self, random: &mut Rng) -> Sqe {
         let (reader, writer) = (fd(&self.pipe.0), fd(&self.pipe.1));
         let (base, len) = (address(self.bytes), random.u32(0..16));
@@ -51,7 +51,7 @@ impl Playthings {
     }
 }
 
-/// A value that is near the word's own as often as anywhere.
+/// Returns a value that is near the word's own in half of the cases.
 fn any_value(random: &mut Rng, near: u32) -> u32 {
     match random.u32(0..4) {
         0 => random.u32(..),
@@ -77,7 +77,7 @@ fn disturb(ring: &Ring, random: &mut Rng) {
     }
 }
 
-/// Submits and waits for at most 2 ms: answers how long the call took.
+/// Submits and waits for at most 2 ms. Returns the duration of the call.
 fn call(ring: &Ring, random: &mut Rng, flags: u32) -> Duration {
     let time = Timespec { tv_sec: 0, tv_nsec: random.i64(0..2_000_000) };
     let arg = GeteventsArg { ts: address(&time), ..GeteventsArg::default() };
@@ -107,7 +107,7 @@ fn storm(ring: &Ring, playthings: &Playthings, random: &mut Rng, flags: u32) {
     assert!(calls > 0, "no call");
 }
 
-/// Whether a new ring works: what happened to another is no concern of its.
+/// Checks that a new ring works, whatever happened to another.
 fn others_are_well(cx: &Context) {
     assert_eq!(cx.ring_with(4, 0).run(sqe::nop()), 0);
 }
@@ -180,7 +180,7 @@ fn words_of_a_ring_in_two_processes(cx: &Context) {
     }
 }
 
-/// Whatever CQEs the difference of head and tail pretends, the wait is over at once.
+/// The wait ends at once, whatever number of CQEs head and tail suggest.
 #[case]
 fn head_beyond_the_tail_waits_for_nothing(cx: &Context) {
     let ring = cx.ring(ENTRIES);
@@ -195,7 +195,8 @@ fn head_beyond_the_tail_waits_for_nothing(cx: &Context) {
     }
 }
 
-/// The difference of tail and head is as large as can be: each call consumes as many entries as there are, or as it asked.
+/// The difference of tail and head has its maximum. Each call consumes the entries of the ring, or as many as
+/// requested.
 #[case]
 fn tail_behind_the_head_submits_a_whole_queue(cx: &Context) {
     let mut ring = cx.ring(ENTRIES);
@@ -294,7 +295,7 @@ fn tail_behind_the_head_of_a_polled_ring_in_two_processes(cx: &Context) {
     others_are_well(cx);
 }
 
-/// A thread that never runs out of SQEs completes what waits all the same.
+/// A thread that never runs out of SQEs still completes waiting requests.
 #[case(own_flags)]
 fn endless_submission_leaves_time_for_the_rest(cx: &Context) {
     let mut ring = polled_with_quiet_nops(cx);

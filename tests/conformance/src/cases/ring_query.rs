@@ -1,4 +1,4 @@
-//! IORING_REGISTER_QUERY: what there is, asked of a ring or of none.
+//! IORING_REGISTER_QUERY: queries of the interface, with a ring or without one.
 
 use super::prelude::*;
 use anyring_abi::since::since;
@@ -41,7 +41,7 @@ fn whole(cx: &Context, fd: i32, features: u32) {
     assert_ne!(answer[5], 0, "this question is known");
 }
 
-/// Holds the lists that docs/conformance.md is made of against the kernel's own: those of its release, or of 7.3.
+/// Compares the lists of docs/conformance.md with the kernel's own: those of its release, or of 7.3.
 #[case(own_flags)]
 fn names_all_that_the_header_has(cx: &Context) {
     use anyring_abi::interface::{Name, ENTER_FLAGS, FEATURES, OPCODES, REGISTER_CALLS, SETUP_FLAGS, SQE_FLAGS};

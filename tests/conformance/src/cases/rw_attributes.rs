@@ -74,7 +74,7 @@ fn bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(ring.run(with_attributes(sqe::read(9999, &mut [0; 1], 0), 2, address(&protection))), -EINVAL);
 }
 
-/// NOP, say, leaves these words alone.
+/// Other operations, such as NOP, ignore these words.
 #[case]
 fn other_operations_do_not_look(cx: &Context) {
     assert_eq!(cx.ring(4).run(with_attributes(sqe::nop(), PI, 8)), 0);

@@ -14,7 +14,7 @@ fn is_all(bytes: &[u8], value: u8) -> bool {
     bytes.iter().all(|byte| *byte == value)
 }
 
-/// A file of `megabytes`, opened with O_DIRECT, and memory as large: a transfer of all that takes a while.
+/// A file of `megabytes`, opened with O_DIRECT, and memory of this size: a transfer of it takes a while.
 fn large_file(cx: &Context, megabytes: usize) -> (std::fs::File, &'static mut [u8]) {
     let bytes = pages(megabytes * 256);
     file("large", bytes).sync_all().expect("the blocks are there");
@@ -327,7 +327,7 @@ fn rings_come_and_go_with_some_in_flight(cx: &Context) {
     }
 }
 
-/// Where a ring was in the program's own memory, that may have something else once the ring is closed.
+/// A ring in the program's own memory: once it is closed, the memory may hold other data.
 #[case(own_flags, since = "6.5")]
 fn no_cqe_in_memory_of_a_closed_ring(cx: &Context) {
     let (file, bytes) = large_file(cx, 16);
@@ -361,7 +361,7 @@ fn polling_thread_makes_them(cx: &Context) {
     }
 }
 
-/// Its owner hears of them by IORING_SQ_TASKRUN.
+/// IORING_SQ_TASKRUN notifies the ring's owner of them.
 #[case(undisturbed, own_flags, since = "6.1")]
 fn deferred_ring_is_told_of_them(cx: &Context) {
     const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;

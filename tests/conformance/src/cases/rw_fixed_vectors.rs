@@ -1,4 +1,4 @@
-//! READV_FIXED and WRITEV_FIXED: vectors that lie in one registered buffer.
+//! READV_FIXED and WRITEV_FIXED: vectors inside one registered buffer.
 
 use super::prelude::*;
 

@@ -9,7 +9,7 @@ fn file_of(number: i32) -> std::fs::File {
     std::fs::File::from(owned(number, "the descriptor"))
 }
 
-/// A read of 8 bytes that waits until `wake` ran: its result.
+/// Makes a read of 8 bytes that waits until `wake` ran. Returns its result.
 fn waits(cx: &Context, file: &impl std::os::fd::AsRawFd, flags: u8, wake: impl FnOnce()) -> (i32, [u8; 8]) {
     let (mut ring, mut buffer) = (cx.ring(4), [0; 8]);
     ring.go(sqe::read(fd(file), &mut buffer, 0).with(flags));
@@ -334,7 +334,7 @@ fn write_of_nothing_asks_the_socket(cx: &Context) {
         assert_eq!(ring.run(sqe::writev(fd(&a), &[], 0).with(flags)), -EPIPE);
         assert_eq!(ring.run(sqe::writev(fd(&a), &[iovec(b""), iovec(b"")], 0).with(flags)), -EPIPE);
     }
-    // A worker's has none.
+    // A worker's write sends no SIGPIPE.
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 3);
 }
 

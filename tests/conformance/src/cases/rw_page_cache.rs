@@ -1,4 +1,4 @@
-//! Reads that miss the page cache. Where the files lie in memory (tmpfs) nothing misses, and the claims hold as well.
+//! Reads that miss the page cache. On tmpfs no read misses, and the claims hold, too.
 
 use super::prelude::*;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -25,7 +25,7 @@ fn drop_pages(file: &std::fs::File, first: usize, count: usize) {
     unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, bytes, libc::POSIX_FADV_DONTNEED) };
 }
 
-/// In no order that a device or a read-ahead would like.
+/// An order that defeats read-ahead.
 fn page_of(index: usize) -> usize {
     (index * 37 + 5) % PAGES
 }

@@ -1,4 +1,4 @@
-//! Reads and writes of pipes: what waits, what wakes it and what ends it.
+//! Reads and writes of pipes: waits, their wake-ups and their ends.
 
 use super::prelude::*;
 use std::os::fd::AsRawFd;
@@ -412,7 +412,8 @@ fn flags_of_files_are_eopnotsupp_at_once(cx: &Context) {
     }
 }
 
-/// The last read of a pipe took one of two bytes. Others that always have something must not keep the next one waiting.
+/// The last read of a pipe took one of two bytes. Other descriptors that are always ready must not delay the next
+/// one.
 #[case(since = "5.6")]
 fn read_finds_what_is_left_beside_others_that_are_always_ready(cx: &Context) {
     let ((left, mut to_left), (busy, mut to_busy)) = (pipe(), pipe());

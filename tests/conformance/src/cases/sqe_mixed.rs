@@ -12,7 +12,7 @@ fn large(user_data: u64) -> Sqe {
     sqe::op(Opcode::Nop128).data(user_data)
 }
 
-/// The second half of a large SQE: a NOP, should it be taken for one.
+/// The second half of a large SQE. It is a NOP if it is taken for an SQE.
 fn half() -> Sqe {
     sqe::nop().data(99)
 }
@@ -77,7 +77,7 @@ fn one_that_wraps_is_einval(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, -EINVAL), (2, 0), (3, 0)]);
 }
 
-/// Where the array says the first half is, the second one follows.
+/// The second half follows the first, which the array names.
 #[case(own_flags)]
 fn one_in_the_last_place_of_the_array_is_einval(cx: &Context) {
     let mut ring = mixed(cx, 4, 0);

@@ -1,4 +1,4 @@
-//! IORING_SETUP_SQPOLL: the polling thread submits, sleeps and is woken, and what enter answers.
+//! IORING_SETUP_SQPOLL: the polling thread submits, sleeps and is woken; results of enter.
 
 use super::prelude::*;
 use crate::polled::*;

@@ -89,7 +89,7 @@ fn shares(ring: &mut Ring, write: Sqe, read: impl Fn(&mut [u8]) -> Sqe) -> (u8, 
 #[case(own_flags)]
 fn pending_read_has_the_first_byte(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), polled(cx, 8));
-    // More than once: what a ring learns of a descriptor must not change it, nor whether the thread has to be woken.
+    // More than once: neither cached readiness nor a wake-up of the thread may change the order.
     for round in 0..64 {
         let got = shares(&mut ring, sqe::write(fd(&writer), b"ab", 0), |buffer| sqe::read(fd(&reader), buffer, 0));
         assert_eq!(got, (b'a', b'b'), "round {round}");

@@ -1,4 +1,4 @@
-//! IORING_REGISTER_SYNC_CANCEL: the cancellation that answers when it is over.
+//! IORING_REGISTER_SYNC_CANCEL: a cancellation that returns when its requests have ended.
 
 use super::prelude::*;
 use std::time::Instant;
@@ -171,8 +171,8 @@ fn needs_no_timeout(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(argument), (0, vec![10]));
 }
 
-/// Whether a worker that sleeps in the call could be interrupted in time decides between 0 and ETIME. A FIFO's open
-/// waits there.
+/// The result is 0 if a worker that sleeps in the call was interrupted in time, else ETIME. An open of a FIFO sleeps
+/// there.
 #[case]
 fn of_what_a_worker_sleeps_in(cx: &Context) {
     answers_in_time(cx, ms(50));
@@ -198,7 +198,8 @@ fn answers_in_time(cx: &Context, timeout: Timespec) {
     assert!(start.elapsed() < crate::ring::PATIENCE, "{answer} after {:?}", start.elapsed());
     let _writer = std::fs::File::options().read(true).write(true).open("fifo").expect("open the FIFO");
     let result = ring.wait().res;
-    // Natively the worker that the first look interrupted may be gone by the second: ENOENT, with its own ERESTARTSYS.
+    // Natively the worker that the first attempt interrupted may be gone by the second: ENOENT, with its own
+    // ERESTARTSYS.
     let gone = answer == -ENOENT && result == -512;
     assert!(answer == -ETIME || (answer == 0 && result < 0) || gone, "{answer} with the CQE {result}");
 }

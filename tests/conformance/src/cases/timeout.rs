@@ -1,4 +1,4 @@
-//! TIMEOUT and TIMEOUT_REMOVE: clocks, counts, updates, multishot, and what a firing timeout wakes.
+//! TIMEOUT and TIMEOUT_REMOVE: clocks, counts, updates, multishot, and the waits that an expiry ends.
 
 use super::prelude::*;
 use std::time::{Duration, Instant};

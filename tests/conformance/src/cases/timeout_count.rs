@@ -1,4 +1,5 @@
-//! TIMEOUTs that count completions: which CQEs count, and what an update, a chain or a drain does to the count.
+//! TIMEOUTs that count completions: the CQEs that count, and the effect of an update, a chain or a drain on the
+//! count.
 
 use super::prelude::*;
 
@@ -69,7 +70,7 @@ fn messages_count(cx: &Context) {
     let message = Sqe { off: 7, ..prep(Opcode::MsgRing, ring.fd, IORING_MSG_DATA, 5, 7) };
     assert_eq!(other.run(message), 0);
     assert_eq!(ring.wait_ordered(1), [(7, 5)]);
-    // Natively it is looked at with the next completion of the ring's own.
+    // Natively it is checked at the next completion of the ring itself.
     ring.go(sqe::nop().data(2));
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
 }
@@ -158,7 +159,7 @@ fn removal_ends_it(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(3, 0), (4, 0)]);
 }
 
-/// Other than those that expire: the kernel takes it for a request like all others.
+/// Unlike one that expires: the kernel counts it as any other request.
 #[case(since = "5.5", until = "7.3")]
 fn removed_timeouts_count(cx: &Context) {
     let (mut ring, long) = (cx.ring(8), ms(10_000));

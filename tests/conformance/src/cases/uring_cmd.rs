@@ -1,4 +1,4 @@
-//! URING_CMD: commands of sockets, and of whatever has none.
+//! URING_CMD: commands of sockets, and files without commands.
 
 use super::prelude::*;
 
@@ -170,7 +170,7 @@ fn unknown_commands_are_eopnotsupp(cx: &Context) {
     }
 }
 
-/// Options have all sockets, bytes in queues only those whose protocol counts them.
+/// All sockets have options. Only those whose protocol counts them report bytes in queues.
 #[case]
 fn other_families(cx: &Context) {
     let (mut value, mut ring) = (0, cx.ring(4));
@@ -233,7 +233,7 @@ fn with_unused_fields(cx: &Context) {
     let good = command(fd(&client), SOCKET_URING_OP_SIOCINQ);
     assert_eq!(ring.run(Sqe { off: u64::from(SOCKET_URING_OP_SIOCINQ) | 1 << 32, ..good }), -EINVAL);
     assert_eq!(ring.run(good.ioprio(1)), -EINVAL);
-    // Nobody looks at these.
+    // These fields are ignored.
     assert_eq!(ring.run(Sqe { addr: 1, len: 1, addr3: 1, ..good }.buffer(1).file_index(1)), 0);
 }
 
@@ -330,7 +330,7 @@ fn timestamps_of_large_cqes(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
-/// Where `addr` is a socket's name and its length stands at `addr3`.
+/// A command whose `addr` is a socket's name, with its length at `addr3`.
 fn name_of(fd: i32, name: &mut libc::sockaddr_in, bytes: &mut u32, peer: u32) -> Sqe {
     let addr = address_mut(name);
     Sqe { addr, addr3: address_mut(bytes), ..command(fd, SOCKET_URING_OP_GETSOCKNAME) }.file_index(peer)

@@ -44,14 +44,14 @@ impl Child {
         child
     }
 
-    /// Lets it end.
+    /// Lets the child end.
     fn end(&mut self) {
         if let Some(mut writer) = self.writer.take() {
             let _ = writer.write(b"x"); // unless it was killed
         }
     }
 
-    /// Until it has ended, without reaping it.
+    /// Waits until it has ended, without reaping it.
     fn await_end(&self) {
         let mut info = none();
         // SAFETY: `info` is what the call fills in.
@@ -70,7 +70,7 @@ impl Child {
         assert_eq!(unsafe { libc::kill(self.pid, signal) }, 0);
     }
 
-    /// Ends and reaps it: whether it still was there to be reaped.
+    /// Ends and reaps it. True if it was still there to be reaped.
     fn reap(&mut self) -> bool {
         self.end();
         // SAFETY: no status is asked for.
@@ -495,7 +495,7 @@ fn of_any_thread(cx: &Context) {
     ring.expect_quiet();
     child.end();
     assert_eq!(ring.wait().res, 0);
-    // Not so with __WNOTHREAD.
+    // With __WNOTHREAD the forking thread is the parent.
     let only_own = wait(libc::P_PID, child.pid, EXITED | libc::__WNOTHREAD, &mut info);
     assert_eq!(ring.run(only_own), -libc::ECHILD);
     drop(end.0);

@@ -1,4 +1,4 @@
-//! Requests that wait for what was not there the last few times: whatever is learnt of that changes no answer.
+//! Requests on descriptors that were not ready the last few times: cached readiness changes no result.
 
 use super::prelude::*;
 use std::fs::File;
@@ -101,7 +101,7 @@ fn hang_up_is_found_by_each_that_waits(cx: &Context) {
     }
 }
 
-/// The number is closed while a read waits that found nothing the times before; the file stays open by another number.
+/// The number is closed while a read waits that found nothing several times; the file stays open by another number.
 #[case(undisturbed)]
 fn read_goes_on_where_its_number_is_closed(cx: &Context) {
     let ((reader, mut writer), mut ring, mut byte) = (pipe(), cx.ring(8), [0]);

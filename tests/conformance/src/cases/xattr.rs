@@ -82,7 +82,7 @@ fn create_and_replace(cx: &Context) {
 fn unknown_flag_is_einval(cx: &Context) {
     let (file, mut ring) = (file("f", b""), cx.ring(4));
     assert_eq!(ring.run(fset(&file, b"v").op_flags(4)), -EINVAL);
-    // The flags are looked at before the name.
+    // The flags are checked before the name.
     assert_eq!(ring.run(Sqe { addr: bad_address(), ..fset(&file, b"v").op_flags(4) }), -EINVAL);
 }
 

@@ -1,5 +1,5 @@
-//! Zero-copy receive (zcrx): RECV_ZC and IORING_REGISTER_ZCRX_IFQ take a queue of a network card that was made for it. Without
-//! one they fail: as here on a kernel that has the feature, and as on one that was built without it.
+//! Zero-copy receive (zcrx): RECV_ZC and IORING_REGISTER_ZCRX_IFQ need a queue of a network card that supports it.
+//! Without one they fail, on kernels with the feature and on those built without it.
 
 use super::prelude::*;
 
