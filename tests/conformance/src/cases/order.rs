@@ -398,7 +398,7 @@ fn chain_behind_a_chain_that_drains_drains_too(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(4, 1), (5, 0)]);
 }
 
-/// It is cancelled like a bundle with IOSQE_ASYNC, which a worker does not make.
+/// The bundle is cancelled like one with IOSQE_ASYNC, since a worker does not make bundles.
 #[case(since = "5.19")]
 fn send_bundle_behind_a_drain_is_made_by_a_worker(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
