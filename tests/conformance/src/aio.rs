@@ -55,7 +55,7 @@ impl Aio {
         self.door.aio(NR_IO_GETEVENTS, args)
     }
 
-    /// io_getevents with room for `at_most` events: those that came, or `-errno`.
+    /// io_getevents with room for `at_most` events. Returns those that came, or `-errno`.
     pub fn get(&self, at_least: isize, at_most: isize, timeout_ms: i64) -> Result<Vec<IoEvent>, isize> {
         let mut events = vec![IoEvent::default(); at_most.max(0) as usize];
         let timeout = Timespec { tv_sec: timeout_ms / 1000, tv_nsec: timeout_ms % 1000 * 1_000_000 };
@@ -67,20 +67,20 @@ impl Aio {
         Ok(events)
     }
 
-    /// Exactly `count` events, by whenever they come.
+    /// Waits for exactly `count` events.
     pub fn wait(&self, count: usize) -> Vec<IoEvent> {
         let events = self.get(count as isize, count as isize, PATIENCE_MS).expect("io_getevents");
         assert_eq!(events.len(), count, "events within {PATIENCE_MS} ms");
         events
     }
 
-    /// Submits one request and waits for it: the event's result.
+    /// Submits one request, waits for it and returns the event's result.
     pub fn run(&self, mut iocb: Iocb) -> i64 {
         assert_eq!(self.submit(std::slice::from_mut(&mut iocb)), 1, "io_submit");
         self.wait(1)[0].res
     }
 
-    /// Submits one request, which is refused: with what.
+    /// Submits one request, which is refused. Returns the error.
     pub fn refused(&self, mut iocb: Iocb) -> isize {
         self.submit(std::slice::from_mut(&mut iocb))
     }
@@ -97,7 +97,7 @@ impl Aio {
         self.door.aio(NR_IO_DESTROY, [self.context as usize, 0, 0, 0, 0, 0])
     }
 
-    /// The head of the completion ring, as it is now.
+    /// Returns the current header of the completion ring.
     pub fn header(&self) -> AioRing {
         // SAFETY: io_setup answered with the address of a completion ring, which is mapped until io_destroy.
         unsafe { (self.context as *const AioRing).read_volatile() }
@@ -112,7 +112,7 @@ impl Aio {
         unsafe { (at as *const IoEvent).read_volatile() }
     }
 
-    /// Says that events up to this index were read from memory.
+    /// Stores the head: events up to this index were read from memory.
     pub fn set_head(&self, index: u32) {
         // SAFETY: as above; the head is the program's to store.
         unsafe { (&raw mut (*(self.context as *mut AioRing)).head).write_volatile(index) };

@@ -26,7 +26,7 @@ pub enum Of {
     Register(u32),
 }
 
-/// Flags of a CQE that are part of an answer. IORING_CQE_F_SOCK_NONEMPTY says what came meanwhile.
+/// Flags of a CQE that are part of an answer. IORING_CQE_F_SOCK_NONEMPTY is not: it depends on timing.
 const FLAGS: &[(u32, &str)] = &[
     (IORING_CQE_F_BUFFER, "BUFFER"),
     (IORING_CQE_F_MORE, "MORE"),

@@ -61,7 +61,7 @@ pub fn asleep_in<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static)
 
 /// Returns whether the thread sleeps, and its voluntary context switches; `None` once it has ended.
 fn state_of(tid: i32) -> Option<(bool, u64)> {
-    // A process's own threads are not listed in /proc itself, but found there.
+    // A thread's directory in /proc is not listed there, but can be opened.
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let state = field("State:")?;

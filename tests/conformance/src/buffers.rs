@@ -189,7 +189,7 @@ pub fn run_taking(ring: &mut Ring, sqe: Sqe) -> (i32, Option<u16>) {
     taken(&ring.wait())
 }
 
-/// A CQE's result, whether more follows, and its buffer. IORING_CQE_F_SOCK_NONEMPTY is a hint and not looked at.
+/// Returns a CQE's result, whether more follows, and its buffer. IORING_CQE_F_SOCK_NONEMPTY is a hint, and ignored.
 pub fn shot(cqe: &Cqe) -> (i32, bool, Option<u16>) {
     (cqe.res, cqe.flags & IORING_CQE_F_MORE != 0, buffer_of(cqe))
 }

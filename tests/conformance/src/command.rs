@@ -19,7 +19,7 @@ struct Options {
     /// Print the cases' names and end
     #[arg(long)]
     list: bool,
-    /// Print what each case claims, since which kernel it holds and what it is from, and end
+    /// Print each case's claim, its first kernel and its source, and end
     #[arg(long)]
     claims: bool,
     /// Run only the cases whose name contains this (may be repeated: any of them)
@@ -34,16 +34,16 @@ struct Options {
     /// Run the cases that hold for any setup flags with each set of flags, not only the plain one
     #[arg(long)]
     matrix: bool,
-    /// The flags that cases which hold for any get, instead of plain ones: a name of the matrix
+    /// The flag set, by its name in the matrix, for cases that hold for any flags, instead of the plain one
     #[arg(long, value_name = "NAME", conflicts_with = "matrix")]
     flag_set: Option<String>,
     /// Run each case once, through the door and with the flags that its name gives
     #[arg(long, conflicts_with_all = ["matrix", "flag_set"])]
     spread: bool,
-    /// Leave out the cases that do not hold under chaos: say how many, and run the others
+    /// Leave out the cases that do not hold under chaos, print their number, and run the others
     #[arg(long)]
     disturbed: bool,
-    /// Have a thread of each case's process change its own identity first, to what it was
+    /// First have a thread of each case's process set its own identity, to the same value
     #[arg(long)]
     identities_differ: bool,
     /// Run each case this many times; all must pass
@@ -67,7 +67,7 @@ struct Options {
     /// Write the record of the answers to this file
     #[arg(long, value_name = "FILE", conflicts_with = "oracle")]
     record: Option<PathBuf>,
-    /// Add to what the record holds already, if it is of this kernel
+    /// Add to the existing record, if it is of this kernel
     #[arg(long, requires = "record")]
     add: bool,
     /// Record only the cases that this record of another kernel lacks or answers otherwise; those that do not pass
@@ -83,7 +83,7 @@ struct Options {
     /// Short for --format tap
     #[arg(long, conflicts_with = "format")]
     tap: bool,
-    /// Print which claims this kernel keeps, by topic, and those that it breaks
+    /// Print the claims that this kernel keeps, by topic, and those that it breaks
     #[arg(long, conflicts_with_all = ["format", "tap", "expect"])]
     keeps: bool,
     /// With --keeps: compare with this release, in place of the one that the kernel says it is
@@ -92,7 +92,7 @@ struct Options {
     /// The known differences: listed cases must fail, all others pass (may be repeated, later files change earlier ones)
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
-    /// Print only what was skipped or failed unexpectedly, and the totals
+    /// Print only unexpected skips and failures, and the totals
     #[arg(long)]
     quiet: bool,
 }
@@ -147,7 +147,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs what was asked for: whether everything was as expected.
+/// Runs the requested cases. True if everything was as expected.
 fn run(options: &Options) -> Result<bool, String> {
     let cases = case::all();
     let release = options.kernel.clone().unwrap_or_else(running_kernel);
@@ -220,7 +220,7 @@ fn read_differences(path: &Path, known: &mut Vec<Difference>) -> Result<(), Stri
     differences::parse(&text, known).map_err(in_file)
 }
 
-/// Runs the jobs, several at a time, and then what failed unexpectedly again, alone.
+/// Runs the jobs, several at a time, then each unexpected failure again, alone.
 fn run_all(
     options: &Options,
     jobs: &[Job],
@@ -263,7 +263,7 @@ fn run_all(
     reports
 }
 
-/// Writes the record of what the running kernel answered. What did not pass has no place in it.
+/// Writes the record of the running kernel's answers, without cases that did not pass.
 fn record(path: &Path, reports: &[Report], options: &Options) -> Result<(), String> {
     let mut oracle = Oracle::of(reports);
     if let Some(base) = &options.beside {

@@ -6,9 +6,9 @@ use crate::report::{Outcome, Report};
 #[derive(Debug, Clone)]
 pub struct Difference {
     pattern: String,
-    /// Why it differs.
+    /// The reason of the difference.
     pub reason: String,
-    /// How.
+    /// The kind of the difference.
     pub kind: Kind,
 }
 
@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind that the signs before a case's name stand for, and the rest.
+    /// Returns the kind of the signs before a case's name, and the rest.
     fn parse(pattern: &str) -> (Kind, &str) {
         let signs = [("~?", Kind::MayAnswer), ("~", Kind::Answers), ("?", Kind::MayFail)];
         let known = signs.iter().find_map(|(sign, kind)| Some((*kind, pattern.strip_prefix(sign)?)));

@@ -1,6 +1,6 @@
 //! Three ways in which programs reach the kernel's io_uring, so that each case can be tried through each of them.
 //!
-//! Every call answers what the kernel's register would hold: a value, or `-errno`.
+//! Every call returns the value of the kernel's result register: a value, or `-errno`.
 
 use crate::evidence;
 use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
@@ -27,7 +27,7 @@ type Setup = unsafe extern "C" fn(u32, *mut Params) -> c_int;
 type Enter = unsafe extern "C" fn(u32, u32, u32, u32, *const c_void, usize) -> c_int;
 type Register = unsafe extern "C" fn(u32, u32, *const c_void, u32) -> c_int;
 
-/// The exported functions by which the `liburing` door goes.
+/// The exported functions that the `liburing` door calls.
 #[derive(Clone, Copy)]
 struct Exports {
     setup: Setup,
@@ -87,7 +87,7 @@ pub type Instruction = fn(i64, [usize; 6]) -> isize;
 /// See [`have_instructions`].
 static INSTRUCTION: OnceLock<Instruction> = OnceLock::new();
 
-/// The program has `syscall` instructions of its own, as most programs have not: the raw door exists.
+/// Enables the raw door: this program has `syscall` instructions of its own, unlike most programs.
 pub fn have_instructions() {
     let _ = INSTRUCTION.set(instruction); // perhaps once more
 }
@@ -152,8 +152,9 @@ fn by_libaio(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
         NR_IO_SUBMIT => (c"io_submit", f),
         NR_IO_CANCEL => (c"io_cancel", f),
         NR_IO_GETEVENTS => (c"io_getevents", f),
-        // It takes the mask itself, the call takes a pointer to it and its size. Cases pass a good one or null.
-        // SAFETY: as just said.
+        // The function takes the mask itself, the call takes a pointer to it and its size. Cases pass a valid pointer
+        // or null.
+        // SAFETY: the pointer is valid or null, as above.
         _ => (c"io_pgetevents", if f == 0 { 0 } else { unsafe { *(f as *const usize) } }),
     };
     // SAFETY: the functions of these names take up to six words; on x86-64 those that they do not take are ignored.
@@ -218,7 +219,7 @@ impl Door {
         answer
     }
 
-    /// [`Door::enter`] that leaves no evidence: whether a case has to wait for a CQE is a matter of time.
+    /// [`Door::enter`] without evidence, since timing decides whether a case has to wait for a CQE.
     pub fn enter_unseen(
         self,
         fd: i32,
@@ -282,7 +283,7 @@ impl Door {
         from_libc(i64::from(unsafe { libc::close(fd) }))
     }
 
-    /// poll(2) of one descriptor for `events`: what was reported (0 after `timeout_ms`), or `-errno`.
+    /// poll(2) of one descriptor for `events`. Returns the events (0 after `timeout_ms`), or `-errno`.
     pub fn poll(self, fd: i32, events: i16, timeout_ms: i32) -> isize {
         let mut entry = libc::pollfd { fd, events, revents: 0 };
         let answer = if self == Door::Raw {
@@ -309,7 +310,7 @@ impl Door {
         from_libc(i64::from(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) }))
     }
 
-    /// epoll_wait(2) for one event: its bits, 0 after `timeout_ms`, or `-errno`.
+    /// epoll_wait(2) for one event. Returns its bits, 0 after `timeout_ms`, or `-errno`.
     pub fn epoll_wait(self, epoll: i32, timeout_ms: i32) -> isize {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         let answer = if self == Door::Raw {

@@ -190,7 +190,7 @@ pub fn enter(to_submit: u32, flags: u32, arg: usize, answer: isize) {
     }
     let mut set = Set::default();
     set.add_bits(interface::ENTER_FLAGS, u64::from(flags));
-    // A wait that expires did what its time is for.
+    // A wait that expires has used its time argument with success.
     let success = answer >= 0 || answer == -libc::ETIME as isize;
     if success && flags & IORING_ENTER_EXT_ARG_REG != 0 {
         // `flags` of struct io_uring_reg_wait.
@@ -203,8 +203,8 @@ pub fn enter(to_submit: u32, flags: u32, arg: usize, answer: isize) {
         return succeeded(&set);
     }
     tried(&set);
-    // Whether a signal comes during a wait is a matter of time. With IORING_SETUP_SQPOLL the answer is `to_submit`, whatever
-    // that is, and liburing's function makes an int of it.
+    // Timing decides whether a signal comes during a wait. With IORING_SETUP_SQPOLL the result is always `to_submit`,
+    // which liburing's function converts to an int.
     if answer != -libc::EINTR as isize && to_submit <= i32::MAX as u32 {
         answered(Of::Enter, answer, 0);
     }
@@ -261,7 +261,7 @@ pub fn register(opcode: u32, arg: usize, count: u32, call: impl FnOnce() -> isiz
     answer
 }
 
-/// Adds what a register call's argument holds.
+/// Adds the names in a register call's argument.
 fn of_argument(set: &mut Set, call: u32, arg: usize, count: u32) {
     let word = |offset: usize| at::<u32>(arg + offset).unwrap_or(0);
     let byte = |offset: usize| at::<u8>(arg + offset).unwrap_or(0);
@@ -312,7 +312,7 @@ fn of_argument(set: &mut Set, call: u32, arg: usize, count: u32) {
     }
 }
 
-/// Adds what an IORING_REGISTER_NAPI of this operation and parameter names.
+/// Adds the names of an IORING_REGISTER_NAPI with this operation and parameter.
 fn of_napi(set: &mut Set, operation: u8, parameter: u32) {
     set.add_argument(IORING_REGISTER_NAPI, |name| match name.name.contains("_TRACKING_") {
         true => operation == IO_URING_NAPI_REGISTER_OP && u64::from(parameter) == name.value,
@@ -320,7 +320,7 @@ fn of_napi(set: &mut Set, operation: u8, parameter: u32) {
     });
 }
 
-/// Adds what a register call that succeeded has answered.
+/// Adds the names in the results of a successful register call.
 fn of_answer(set: &mut Set, call: u32, arg: usize, count: u32) {
     match call {
         IORING_REGISTER_PROBE => {
@@ -404,7 +404,7 @@ impl Requests {
         alike.pending += 1;
     }
 
-    /// A CQE was taken out of the CQ.
+    /// Notes a CQE that was reaped.
     pub fn completed(&mut self, cqe: &Cqe) {
         if shared().is_none() {
             return;
@@ -413,11 +413,11 @@ impl Requests {
         if self.mixed {
             flags.add_bits(interface::CQE_FLAGS, u64::from(cqe.flags & (IORING_CQE_F_SKIP | IORING_CQE_F_32)));
             if cqe.flags & IORING_CQE_F_SKIP != 0 {
-                // Of no request: it fills the end of the CQ.
+                // The CQE belongs to no request: it fills the end of the CQ.
                 return succeeded(&flags);
             }
         }
-        // A completion that nothing here asked for is another ring's message, whose flags are the sender's choice.
+        // A completion without a request here is another ring's message, whose flags the sender chose.
         let Some(alike) = self.alike.get_mut(&cqe.user_data) else {
             answered(Of::Message, cqe.res as isize, 0);
             return succeeded(&flags);
@@ -468,8 +468,7 @@ fn skipping() -> Set {
     set
 }
 
-/// Whether `res` says that a request did what it is for. Expiring is what timeouts are for, and a linked one that is not
-/// needed is cancelled.
+/// True if `res` is a success. A timeout succeeds by expiring, and a LINK_TIMEOUT also by being cancelled.
 fn is_success(opcode: Option<u8>, res: i32) -> bool {
     let is = |other: Opcode| opcode == Some(other as u8);
     match -res {

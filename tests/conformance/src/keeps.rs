@@ -1,5 +1,5 @@
-//! `--keeps`: which of the claims the kernel keeps that runs the cases, as a table by topic and a list of those that it breaks.
-//! For kernels and emulations that have no suite of their own.
+//! `--keeps`: the claims that the running kernel keeps, as a table by topic, and a list of those that it breaks. It
+//! is for kernels and emulations without a suite of their own.
 
 use crate::case::{self, version, Case};
 use crate::report::{Outcome, Report};
@@ -42,7 +42,8 @@ pub fn running_system() -> (String, String) {
     (text(&names.sysname), text(&names.release))
 }
 
-/// The summary, and whether nothing is broken. A claim that was tried in several ways stands as in the worst of them.
+/// Returns the summary, and whether nothing is broken. A claim that was tried in several ways has the worst standing
+/// of them.
 pub fn summary(reports: &[Report], system: &str, release: &str) -> (String, bool) {
     let cases: BTreeMap<&str, &Case> = case::all().into_iter().map(|case| (case.name(), case)).collect();
     let mut claims: BTreeMap<&str, (Standing, &Report)> = BTreeMap::new();

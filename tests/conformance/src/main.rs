@@ -1,5 +1,5 @@
-//! `anyring-conformance`: what programs can see of io_uring, as small cases that run on the kernel's io_uring and,
-//! with libanyring.so preloaded, on anyring's. The kernel is the oracle: every case passes natively.
+//! `anyring-conformance`: io_uring's visible behaviour, as small cases. They run on the kernel's io_uring and, with
+//! libanyring.so preloaded, on anyring's. The kernel is the oracle: every case passes natively.
 
 use std::process::ExitCode;
 

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-/// The waiting that shows a run that everything has happened.
+/// The waits after which a run assumes that everything has happened.
 #[derive(Debug, Clone)]
 pub struct Patience {
     /// With requests in flight: the time without a CQE after which it is quiet.
@@ -173,7 +173,7 @@ impl Machine<'_> {
             let (objects, made) = (&self.objects, &self.made);
             self.memory.place(id, name, value, |target| resolve(objects, made, target))
         };
-        // `addr` first: the length word of an address is made with it.
+        // `addr` first: it also makes the length word of an address.
         let addr = field("addr", &request.addr);
         let (off, addr3) = (field("off", &request.off), field("addr3", &request.addr3));
         let off = request.off_of.map_or(off, |end| self.number(&Target::Of(end)) as u64);
@@ -302,7 +302,7 @@ impl Machine<'_> {
         self.in_flight.is_empty() && !self.silent && !self.drains_now
     }
 
-    /// Takes one CQE that comes within `limit`.
+    /// Reaps one CQE that comes within `limit`.
     fn take(&mut self, limit: Duration) -> bool {
         let cqe = match self.ring.peek() {
             Some(cqe) => Some(cqe),

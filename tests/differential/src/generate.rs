@@ -144,7 +144,7 @@ impl Generator {
         self.random.u32(0..limit.max(1))
     }
 
-    /// One or a few more steps.
+    /// Adds one or a few steps.
     fn steps(&mut self, steps: &mut Vec<Step>) {
         match self.below(42) {
             0..=3 => {
@@ -190,7 +190,7 @@ impl Generator {
         }
     }
 
-    /// More completions than the CQ takes.
+    /// Adds steps with more completions than the CQ takes.
     fn fill_the_cq(&mut self, steps: &mut Vec<Step>) {
         steps.push(Step::HoldCompletions(true));
         for _ in 0..3 {
@@ -206,7 +206,7 @@ impl Generator {
         self.first_of_batch = self.next_id;
     }
 
-    /// The requests of one submission.
+    /// Makes the requests of one submission.
     fn batch(&mut self) -> Vec<Request> {
         self.begin_batch();
         let mut batch = Vec::new();
@@ -226,7 +226,7 @@ impl Generator {
         batch
     }
 
-    /// A request, followed by `links` others that wait for it.
+    /// Adds a request, followed by `links` others that wait for it.
     fn chain(&mut self, links: usize, batch: &mut Vec<Request>) {
         for link in 0..=links {
             self.first_of_chain = link == 0;
@@ -282,14 +282,14 @@ impl Generator {
         None
     }
 
-    /// The request, with the next number.
+    /// Gives the request the next number.
     fn numbered(&mut self, mut request: Request) -> Request {
         request.user_data = self.next_id;
         self.next_id += 1;
         request
     }
 
-    /// A request of this opcode that should succeed, if the state allows for one.
+    /// Drafts a request of this opcode that should succeed, if the state allows one.
     fn draft(&mut self, opcode: Opcode) -> Option<Request> {
         use Opcode as O;
         match opcode {
@@ -335,7 +335,7 @@ impl Generator {
         }
     }
 
-    /// Makes it a request that is probably refused. It touches nothing that it did not claim.
+    /// Changes the request so that it is probably refused. It still touches only what it claimed.
     fn mutate(&mut self, request: &mut Request) {
         request.mutated = true;
         let opcode = Opcode::from_u8(request.opcode);
@@ -385,11 +385,12 @@ impl Generator {
         }
     }
 
-    /// Turns one bit of the flags of the operation. Bit 0 is RWF_HIPRI, too, which is for rings with IOPOLL.
+    /// Flips one bit of the operation's flags. Bit 0 is left alone: it is also RWF_HIPRI, which is for rings with
+    /// IOPOLL.
     fn mutate_flags(&mut self, request: &mut Request) {
         let bit = 2 << self.below(31);
         let turned = match Opcode::from_u8(request.opcode) {
-            // Not advice that takes pages away, nor a timeout that never ends.
+            // No advice that discards pages, and no timeout that never ends.
             Some(Opcode::Madvise | Opcode::Timeout) => return,
             // A cancel of more than was claimed would reach requests of the same submission.
             Some(Opcode::AsyncCancel) => 0x40 << self.below(26),
@@ -404,7 +405,7 @@ impl Generator {
         request.op_flags ^= turned;
     }
 
-    /// Something that the program does outside of the ring, most often what a waiting request waits for.
+    /// Makes an action outside of the ring, most often one that a waiting request waits for.
     fn action(&mut self) -> Option<Action> {
         self.model.begin_batch();
         let waiting = self.model.waiting_ends();

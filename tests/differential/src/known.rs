@@ -6,7 +6,7 @@ use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// One line of the list: what it is about, what each side sees, and why.
+/// One line of the list: its subject, each side's observation, and the reason.
 struct Line {
     subject: String,
     kernel: String,
@@ -22,9 +22,9 @@ pub struct Known {
 }
 
 impl Known {
-    /// Reads `SUBJECT | KERNEL | ANYRING | REASON` lines, in which `*` stands for any text, for the same one on both sides.
-    /// Before the subject may be what alone the line is about: `seed N: ` or a setup flag, as `SQPOLL: `. `sometimes` before
-    /// all that: a race decides.
+    /// Reads `SUBJECT | KERNEL | ANYRING | REASON` lines. `*` stands for any text, the same on both sides. A prefix
+    /// limits a line to one seed (`seed N: `) or one setup flag (`SQPOLL: `). `sometimes` before all that means that
+    /// a race decides.
     pub fn read(path: Option<&Path>) -> Result<Known> {
         let mut lines = Vec::new();
         let Some(path) = path else { return Ok(Known { lines }) };
@@ -72,7 +72,7 @@ impl Known {
         })
     }
 
-    /// Lines that nothing matched and that every run of all seeds does.
+    /// Returns lines that no difference matched, although every run of all seeds should.
     pub fn stale(&self, met: &BTreeMap<String, u64>) -> Vec<String> {
         let unmet = self.lines.iter().filter(|line| !line.sometimes && !met.contains_key(&line.reason));
         unmet.map(|line| format!("listed as different, but not met: {} | {}", line.subject, line.reason)).collect()

@@ -1,5 +1,5 @@
-//! `anyring-differential`: random programs of io_uring requests, each run on the kernel's io_uring and on anyring's, and
-//! what both did compared. The kernel is the oracle. README.md of this crate says how to read what it prints.
+//! `anyring-differential`: random programs of io_uring requests. Each runs on the kernel's io_uring and on anyring's,
+//! and the results are compared. The kernel is the oracle. README.md of this crate explains the output.
 
 mod chaos;
 mod child;

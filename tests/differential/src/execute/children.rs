@@ -1,4 +1,4 @@
-//! Children of a program that waits for any, and the call that wakes a word.
+//! The children of programs with WAITID, and the call that wakes a futex word.
 
 use super::objects::move_up;
 use crate::generate::flags_of_word;
@@ -13,7 +13,7 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 pub struct Children(Vec<(i32, File)>);
 
 impl Children {
-    /// All of them; those that have ended at the beginning have. When this process ends, so do they.
+    /// Makes all children, and waits for those that begin as ended. They end with this process.
     pub fn new() -> Children {
         let mut children = Children(Vec::new());
         for (index, state) in INITIAL_CHILDREN.into_iter().enumerate() {
@@ -30,7 +30,7 @@ impl Children {
         self.0.iter().enumerate().map(|(index, (id, _))| (index as u8, *id))
     }
 
-    /// Ends a child, and comes back when it has: reaped or not by somebody else.
+    /// Ends a child, and returns when it has ended, whether a request reaped it or not.
     pub fn end(&mut self, index: u8) -> i64 {
         let Some((id, writer)) = self.0.get_mut(usize::from(index)) else { return -1 };
         // A child that has already ended does not read.
@@ -49,7 +49,7 @@ fn child(status: i32) -> (i32, File) {
     if id == 0 {
         drop(writer);
         let mut byte = [0];
-        // The end of the pipe is an order to end, too.
+        // The pipe's hang-up ends the child, too.
         let _ = (&reader).read(&mut byte);
         // SAFETY: ends this process, without what the parent does at exit.
         unsafe { libc::_exit(status) };
@@ -58,7 +58,7 @@ fn child(status: i32) -> (i32, File) {
     (id, unsafe { File::from_raw_fd(move_up(writer.into_raw_fd())) })
 }
 
-/// futex(2): wakes one that waits for the word; how many that were.
+/// Wakes one waiter of the word by futex(2). Returns the number woken.
 pub fn wake(address: u64, word: u8) -> i64 {
     let private = if flags_of_word(word) & 128 != 0 { libc::FUTEX_PRIVATE_FLAG } else { 0 };
     // SAFETY: FUTEX_WAKE only looks the address up, which is that of a word of this program.

@@ -1,4 +1,4 @@
-//! The memory that a program's requests name: each has its own, kept until the process ends.
+//! The memory that a program's requests name. Each request has its own, kept until the process ends.
 
 use crate::generate::flags_of_word;
 use crate::program::{Value, BUFFERS, BUFFER_BYTES, WORDS};

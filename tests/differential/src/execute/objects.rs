@@ -32,8 +32,8 @@ fn write_all(fd: i32, bytes: &[u8]) {
 }
 
 impl Objects {
-    /// All of them, always in one order, so that they always have the same numbers. `tmpfs` is a directory on tmpfs, the
-    /// current one is on disk.
+    /// Makes all objects in a fixed order, so that they always have the same numbers. `tmpfs` is a directory on
+    /// tmpfs, the current one is on disk.
     pub fn new(tmpfs: &CStr) -> Objects {
         let mut numbers = BTreeMap::new();
         let directory = libc::O_RDONLY | libc::O_DIRECTORY;
@@ -68,7 +68,7 @@ impl Objects {
         numbers.insert(End::Datagram(0, 0), a.into_raw_fd());
         numbers.insert(End::Datagram(0, 1), b.into_raw_fd());
         let (a, b) = sys::tcp_pair();
-        // Small segments would else wait for an acknowledgement.
+        // Otherwise small segments would wait for an acknowledgement.
         [&a, &b].iter().for_each(|socket| socket.set_nodelay(true).expect("TCP_NODELAY"));
         numbers.insert(End::Tcp(0, 0), OwnedFd::from(a).into_raw_fd());
         numbers.insert(End::Tcp(0, 1), OwnedFd::from(b).into_raw_fd());
@@ -89,7 +89,7 @@ impl Objects {
         self.numbers.insert(end, number);
     }
 
-    /// The number, -1 if there is none of that name.
+    /// Returns the number; -1 if there is none of that name.
     pub fn number(&self, end: End) -> i32 {
         self.numbers.get(&end).copied().unwrap_or(-1)
     }
@@ -130,7 +130,7 @@ impl Objects {
     }
 }
 
-/// The low numbers that are open.
+/// Lists the open low numbers.
 fn open_numbers() -> Vec<i32> {
     (0..200).filter(|number| sys::is_open(*number)).collect()
 }
@@ -139,7 +139,7 @@ fn last_error() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Everything that can be read without waiting.
+/// Reads everything that can be read without waiting.
 fn rest(number: i32) -> String {
     let mut bytes = Vec::new();
     let mut part = [0_u8; 8192];
@@ -191,7 +191,7 @@ fn listing(number: i32) -> String {
     seen.join(", ")
 }
 
-/// A client that connects to `address`; its descriptor is kept until the process ends.
+/// Connects a client to `address`; its descriptor is kept until the process ends.
 pub fn connect(address: &libc::sockaddr_in) -> i64 {
     // Away from the low numbers, which are compared.
     let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM);
@@ -206,7 +206,7 @@ pub fn connect(address: &libc::sockaddr_in) -> i64 {
     i64::from(answer)
 }
 
-/// The number moved to at least 512, where the engine's rings are.
+/// Moves the descriptor to a number from 512 on, where the engine's rings are.
 pub fn move_up(number: i32) -> i32 {
     if number >= 512 {
         return number;

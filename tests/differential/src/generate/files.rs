@@ -1,4 +1,4 @@
-//! Reads and writes of every shape, and what works on files, directories and pipes.
+//! Reads and writes of every shape, and operations on files, directories and pipes.
 
 use super::model::{Claim, Model};
 use super::Generator;
@@ -99,7 +99,7 @@ impl Generator {
             _ if inside > 0 && self.chance(3, 4) => 1 + self.below(inside.min(3000) as u32),
             _ => 1 + self.below(3000),
         };
-        // Behind a punted one a socket's read would wait in spite of RWF_NOWAIT natively.
+        // After a punted request a socket's read would wait natively, in spite of RWF_NOWAIT.
         if self.chance(1, 16) && self.first_of_chain {
             request.op_flags = self.choose(&[libc::RWF_NOWAIT, libc::RWF_DSYNC, libc::RWF_APPEND]) as u32;
         }
@@ -116,7 +116,7 @@ impl Generator {
         Some(request)
     }
 
-    /// Takes a buffer from a group, if one is there.
+    /// Makes the request take a buffer of a group, if there is one.
     pub(super) fn choose_buffer(&mut self, request: &mut Request) -> bool {
         let which = self.random.usize(0..2);
         let group = [RING_GROUP, LIST_GROUP][which];
@@ -132,7 +132,7 @@ impl Generator {
         true
     }
 
-    /// Notes that so much is read, or that the request waits; refuses to wait too often.
+    /// Notes that data is read, or that the request waits. Refuses too many waits.
     pub(super) fn note_read(&mut self, end: End, opcode: Opcode, bytes: u32) -> Option<()> {
         if matches!(end, End::File(_)) {
             return Some(());
@@ -215,7 +215,7 @@ impl Generator {
         Some(request)
     }
 
-    /// Notes that so much is written, or that the request waits.
+    /// Notes that data is written, or that the request waits.
     pub(super) fn note_write(&mut self, end: End, opcode: Opcode, bytes: u32) {
         if matches!(end, End::File(_)) {
             return;
@@ -296,7 +296,7 @@ impl Generator {
         Some(request)
     }
 
-    /// A directory as a path operation names it: its number among the two, and its descriptor.
+    /// Chooses a directory for a path operation: its number among the two, and its descriptor.
     fn directory(&mut self) -> Option<(u8, Target)> {
         let which = self.random.u8(0..2);
         if !self.claim(Claim::Names(which)) {
@@ -307,7 +307,7 @@ impl Generator {
         Some((which, target))
     }
 
-    /// A name in the directory that exists (of this kind), or now and then any.
+    /// Chooses an existing name (of this kind) in the directory, or now and then any name.
     fn name(&mut self, directory: u8, wanted: impl Fn(Option<bool>) -> bool) -> Option<&'static str> {
         let first = self.random.usize(0..NAMES.len());
         let any = self.chance(1, 12);

@@ -1,5 +1,5 @@
-//! Opcodes that were served after the first ones: zero-copy sends, futexes, children, commands of sockets. Every fourth
-//! seed makes requests of them, so that the programs of the others stay what they are.
+//! Opcodes that were added later: zero-copy sends, futexes, children, commands of sockets. Only every fourth seed
+//! uses them, so that the programs of the other seeds stay the same.
 
 use super::model::Claim;
 use super::Generator;
@@ -17,7 +17,7 @@ pub const SERVED_LATER: &[Opcode] = &[
     Opcode::UringCmd,
 ];
 
-/// Opcodes that seldom find what they need, and are tried more often beside those.
+/// Opcodes whose conditions seldom hold, and which are tried more often beside those.
 const SELDOM: &[Opcode] = &[
     Opcode::PollRemove,
     Opcode::TimeoutRemove,
@@ -27,7 +27,7 @@ const SELDOM: &[Opcode] = &[
     Opcode::Getxattr,
 ];
 
-/// Whether the program of `seed` uses [`SERVED_LATER`].
+/// True if the program of `seed` uses [`SERVED_LATER`].
 pub fn uses_later(seed: u64) -> bool {
     seed % 4 == 3
 }
@@ -53,7 +53,7 @@ pub fn flags_of_word(word: u8) -> u32 {
 }
 
 impl Generator {
-    /// An opcode to try next.
+    /// Chooses an opcode to try next.
     pub(super) fn later_opcode(&mut self) -> Option<Opcode> {
         if !self.later {
             return self.chance(1, 24).then(|| self.choose(SELDOM));
@@ -208,7 +208,7 @@ impl Generator {
         if !self.claim_end(end) {
             return None;
         }
-        // Not SIOCOUTQ: when a segment is acknowledged is the network's affair.
+        // Not SIOCOUTQ: the time of an acknowledgement is not deterministic.
         let command = self.choose(&[
             SOCKET_URING_OP_SIOCINQ,
             SOCKET_URING_OP_GETSOCKOPT,

@@ -3,7 +3,7 @@
 use crate::program::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Something that two requests of one submission must not share, unless they are in one chain.
+/// A resource that two requests of one submission must not share, unless they are in one chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
     /// Both ends of a pipe or a pair, a file: its kind and number.
@@ -85,7 +85,7 @@ pub struct Model {
     pub group_users: Vec<u64>,
     /// The names of attributes that were set, by directory.
     pub attributes: BTreeSet<(u8, &'static str)>,
-    /// Something may poll the listener.
+    /// True if a request may poll the listener.
     pub polled_listener: bool,
     /// The children.
     pub children: [ChildState; CHILDREN as usize],
@@ -149,7 +149,7 @@ impl Model {
         self.taken.insert(claim);
     }
 
-    /// Request `id` makes a descriptor, to be used by later submissions.
+    /// Notes that request `id` makes a descriptor, for later submissions.
     pub fn makes(&mut self, id: u64) {
         self.fresh.push(id);
     }
@@ -232,22 +232,22 @@ impl Model {
         self.group_users.iter().any(|id| self.waits(*id))
     }
 
-    /// The request is expected to wait.
+    /// Notes that the request is expected to wait.
     pub fn wait(&mut self, id: u64, opcode: u8, end: Option<End>) {
         self.waiting.push(Waiting { id, opcode, end });
     }
 
-    /// Whether request `id` waits.
+    /// True if request `id` waits.
     pub fn waits(&self, id: u64) -> bool {
         self.waiting.iter().any(|waiting| waiting.id == id)
     }
 
-    /// Whether request `id` waits for something that the program has to do.
+    /// True if request `id` waits for an action of the program.
     pub fn waits_for_something(&self, id: u64) -> bool {
         self.waiting.iter().any(|waiting| waiting.id == id && waiting.end.is_some())
     }
 
-    /// Whether something waits at this end.
+    /// True if a request waits at this end.
     pub fn waits_at(&self, end: End) -> bool {
         self.waiting.iter().any(|waiting| waiting.end.is_some_and(|at| Claim::of(at) == Claim::of(end)))
     }
@@ -292,12 +292,12 @@ impl Model {
         self.table.iter().position(|slot| *slot == Some(end)).map(|slot| slot as u32)
     }
 
-    /// A slot that holds nothing.
+    /// Returns an empty slot.
     pub fn free_slot(&self) -> Option<u32> {
         self.table.iter().position(Option::is_none).map(|slot| slot as u32)
     }
 
-    /// A slot that holds something.
+    /// Returns a full slot.
     pub fn full_slot(&self, from: u32) -> Option<u32> {
         let slots = self.table.len() as u32;
         (0..slots).map(|at| (from + at) % slots).find(|slot| self.table[*slot as usize].is_some())

@@ -238,7 +238,7 @@ impl Generator {
                 return None;
             }
         }
-        // Behind a punted one it is EAGAIN natively where nothing is ready.
+        // After a punted request it is EAGAIN natively if nothing is ready.
         if !self.first_of_chain {
             return None;
         }

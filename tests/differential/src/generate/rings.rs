@@ -59,7 +59,8 @@ impl Generator {
         }
         let events = self.choose(&[libc::POLLIN, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT]);
         self.model.polled_listener |= end == End::Listener;
-        // Natively each result of a multishot poll says what woke it, here all that is ready: not both.
+        // Natively each result of a multishot poll holds the events of its wake-up, here all ready events. So it
+        // polls for one event only.
         let multi = events != libc::POLLIN | libc::POLLOUT && self.chance(1, 5);
         // The poll result of a listener that is shut down depends on timing.
         let quiet = matches!(end, End::PipeRead(_) | End::Listener) || events == libc::POLLIN;
@@ -198,11 +199,11 @@ impl Generator {
         })
     }
 
-    /// A cancel that may mean several requests: alone in its submission.
+    /// A cancel that may match several requests. It is alone in its submission.
     pub(super) fn wide_cancel(&mut self) -> Option<Request> {
         let waiting = self.model.waiting().to_vec();
         let mut request = Request { user_data: self.next_id, ..Request::new(Opcode::AsyncCancel) };
-        // Which one of several is found first is a matter of hashing.
+        // Hashing decides which of several is found first.
         let all = if waiting.len() == 1 && self.chance(1, 2) { 0 } else { IORING_ASYNC_CANCEL_ALL };
         if waiting.is_empty() {
             return None;
@@ -286,7 +287,7 @@ impl Generator {
         Some(request)
     }
 
-    /// Something for a slot of the registered files.
+    /// Chooses a file for a slot of the registered files.
     fn registrable(&mut self) -> Option<End> {
         self.choose(&[
             None,

@@ -1,4 +1,4 @@
-//! Steps that belong together, to reach what single random requests seldom do.
+//! Steps that belong together, for situations that single random requests seldom reach.
 
 use super::files::opcode_of;
 use super::rings::NEVER;
@@ -10,7 +10,7 @@ use anyring_abi::*;
 const ALL_BUFFERS: i32 = 100;
 
 impl Generator {
-    /// One of them.
+    /// Adds one such sequence.
     pub(super) fn sequence(&mut self, steps: &mut Vec<Step>) {
         match self.below(5) {
             0 | 1 => self.cancel_several(steps),
@@ -56,7 +56,7 @@ impl Generator {
         let Some(&first) = ends.first() else { return };
         let kind = self.below(3);
         let count = 2 + self.random.usize(0..3);
-        // By descriptor several on one, else one on each of several.
+        // A cancel by descriptor has several on one descriptor, any other one on each of several.
         let chosen: Vec<End> = if kind == 0 { vec![first; count] } else { ends.into_iter().take(count).collect() };
         let mut batch = Vec::new();
         for end in chosen {
