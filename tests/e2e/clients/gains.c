@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Work that wastes time or CPU time in a way that `anyring trace` finds, and the same work with its advice followed. argv[1]
- * names one, argv[2] a file of 256 MiB. Prints the wall-clock time and the CPU time of the work, in microseconds.
+/* Work that wastes time or CPU time in a way that `anyring trace` finds, and the same work with its advice followed.
+ * argv[1] names one, argv[2] a file of 256 MiB. Prints the wall-clock time and the CPU time of the work, in microseconds.
  *
  *   depth           2,000 random O_DIRECT reads of 4 KiB, one at a time
  *   depth-32        the same, 32 at a time

@@ -42,11 +42,11 @@ impl Words {
 /// - `own_flags`: it chooses its rings' setup flags itself. Without the word it makes them with `Context::ring`, and the
 ///   claim holds for every flag set.
 /// - `liburing`: it calls liburing's functions, so it runs through that door only, and chooses its flags itself.
-/// - `undisturbed`: the claim relies on more than io_uring promises, so it does not hold under chaos. Examples: a request is
-///   issued at once, CQEs come in one order, a timer never races with the request that it ends.
+/// - `undisturbed`: the claim relies on more than io_uring promises, so it does not hold under chaos. Examples: a request
+///   is issued at once, CQEs come in one order, a timer never races with the request that it ends.
 /// - `since = "6.1"`: the first kernel on which it holds, if that is not the topic's.
-/// - `from = "7.3"`, `until = "7.3"`: the kernel answers so from that release on, or did until then. `since` is for a name
-///   that is new. These two are for an answer that changed: mostly there is one case with each.
+/// - `from = "7.3"`, `until = "7.3"`: the kernel answers so from that release on, or did until then. `since` is for a
+///   name that is new. These two are for an answer that changed: mostly there is one case with each.
 /// - `source = "..."`: the source of the claim, if it is not the topic's.
 #[proc_macro_attribute]
 pub fn case(attribute: TokenStream, item: TokenStream) -> TokenStream {
