@@ -1,4 +1,4 @@
-//! What follows from the measurements, in one sentence.
+//! The advice that follows from the measurements, in one sentence.
 
 use crate::answer::Answer;
 use crate::measuring::Row;
@@ -9,7 +9,7 @@ use anyring_lab::statistics::Estimate;
 use anyring_lab::text::figure;
 use serde::Serialize;
 
-/// What is to be done.
+/// The advice for all situations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
     /// For people: all of it, with its confidence.
@@ -18,12 +18,12 @@ pub struct Advice {
     pub clauses: Vec<Clause>,
 }
 
-/// What is to be done in one situation.
+/// The advice for one situation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Clause {
-    /// Which.
+    /// The situation.
     pub situation: Situation,
-    /// What.
+    /// The verdict on IOSQE_ASYNC.
     pub verdict: Verdict,
     /// The bytes of the request whose interval it rests on: of those that speak for it, the one nearest to no difference.
     pub evidence_bytes: u32,
@@ -54,7 +54,7 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Of `rows` (ascending by size in each situation) and the thresholds that were found.
+/// Derives the advice from `rows` (ascending by size in each situation) and the thresholds that were found.
 pub fn give(rows: &[Row], thresholds: &[(Situation, Threshold)]) -> Advice {
     let mut situations: Vec<Situation> = rows.iter().map(|row| row.situation).collect();
     situations.dedup();
@@ -81,8 +81,8 @@ pub fn give(rows: &[Row], thresholds: &[(Situation, Threshold)]) -> Advice {
     Advice { sentence: sentence + ".", clauses }
 }
 
-/// What IOSQE_ASYNC spares the submitting thread, where that is more than half of its time in the call and no chance: of
-/// the size and situation in which it is most.
+/// Says how much of its time in the call IOSQE_ASYNC saves the submitting thread, for the size and situation that save most.
+/// `None` unless more than half is saved, beyond chance.
 pub fn relief(rows: &[Row]) -> Option<String> {
     let spares = |row: &&Row| row.submit_ratio.interval.is_some_and(|[_, high]| high < 0.5);
     let spared_us = |row: &Row| row.plain.submit_us.median - row.forced.submit_us.median;
@@ -97,7 +97,7 @@ pub fn relief(rows: &[Row]) -> Option<String> {
     ))
 }
 
-/// Of the sizes that have an answer; what is said of the others is only that.
+/// Derives the clause from the sizes that have an answer; the others are only listed as undecided.
 fn clause(situation: Situation, rows: &[&Row], threshold: Option<Threshold>) -> Clause {
     let decided: Vec<&Row> = rows.iter().copied().filter(|row| !row.answer.is_open()).collect();
     let is_faster = |row: &Row| row.answer == Answer::Faster;

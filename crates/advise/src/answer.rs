@@ -1,4 +1,4 @@
-//! What the pairs of one size say: whether its requests are faster with IOSQE_ASYNC, slower, the same, or undecided.
+//! The answer for one size, from its pairs: with IOSQE_ASYNC its requests are faster, slower, the same, or undecided.
 
 use crate::TURNS;
 use anyring_lab::statistics::Estimate;
@@ -19,7 +19,7 @@ pub enum Answer {
     Same,
     /// The turns do not answer alike.
     TurnsDiffer,
-    /// They do, but the interval of all pairs holds 1, or there are too few for one.
+    /// The turns answer alike, but the interval of all pairs holds 1, or there are too few for one.
     Chance,
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use anyring_lab::statistics::median;
 
-    /// Three turns of 15 pairs of which the second takes `effect` times as long as the first, with this noise.
+    /// Three turns of 15 pairs, in which one request takes `effect` times as long as the first, with this noise.
     fn answer(random: &mut fastrand::Rng, effects: [f64; 3], noise: f64) -> Answer {
         let turns = effects.map(|effect| {
             let mut value = || 100.0 * (1.0 + noise * (random.f64() - 0.5));

@@ -45,7 +45,7 @@ fn never(situation: Situation, ours: bool) -> Vec<String> {
     vec![because.to_owned()]
 }
 
-/// What our engine does by its own rules.
+/// Reasons from the rules of our engine.
 fn of_engine(situation: Situation) -> Vec<String> {
     let because = match situation {
         Situation::Direct => {
@@ -60,7 +60,7 @@ fn of_engine(situation: Situation) -> Vec<String> {
     vec![because.to_owned()]
 }
 
-/// Which limit of the device lies at the cut.
+/// Reasons from the device's limits that lie at the cut.
 fn of_device(subject: &Subject, last_bytes: u32, first_bytes: u32) -> Vec<String> {
     let (Some(limits), Some(device)) = (subject.request_limits, &subject.device) else { return Vec::new() };
     let (last, first) = (u64::from(last_bytes), u64::from(first_bytes));

@@ -1,8 +1,12 @@
 //! "Should I set IOSQE_ASYNC?", for one file, device or kind of descriptor, here and now, by measuring.
 //!
-//! [`subject`] looks at what is asked about and refuses what must not be touched, [`measuring`] has workers make the
-//! requests, [`answer`] says what those of a size tell, [`threshold`] finds the size from which on a worker is needed,
-//! [`explanation`] says why, [`advice`] what follows from all sizes, and [`report`] shows it.
+//! - [`subject`] examines the file or descriptor, and refuses one that must not be touched.
+//! - [`measuring`] has workers make the requests.
+//! - [`answer`] judges the requests of one size.
+//! - [`threshold`] finds the size from which on a worker is needed.
+//! - [`explanation`] says why.
+//! - [`advice`] draws the conclusion from all sizes.
+//! - [`report`] shows it.
 
 pub mod advice;
 pub mod answer;
@@ -22,12 +26,12 @@ use report::{Limit, Report, SCHEMA};
 use subject::{Kind, Subject};
 use threshold::Threshold;
 
-/// What is asked.
+/// The question: the requests to compare, and how.
 #[derive(Debug, Clone)]
 pub struct Wish {
-    /// Who serves the requests: [`Backend::Kernel`] or [`Backend::Anyring`].
+    /// The server of the requests: [`Backend::Kernel`] or [`Backend::Anyring`].
     pub backend: Backend,
-    /// Which requests.
+    /// The kind of requests.
     pub operation: Transferring,
     /// Bytes a request, ascending; empty for [`sizes`].
     pub sizes: Vec<u32>,
@@ -66,7 +70,7 @@ pub fn sizes(subject: &Subject, wish: &Wish) -> Result<Vec<u32>, String> {
     }
 }
 
-/// What requests are to meet.
+/// The situations in which requests are measured.
 fn situations(subject: &Subject, wish: &Wish) -> &'static [Situation] {
     match subject.kind {
         Kind::Pipe | Kind::Tcp => &[Situation::Ready, Situation::Waiting],
@@ -80,13 +84,13 @@ fn situations(subject: &Subject, wish: &Wish) -> &'static [Situation] {
 /// How often all sizes and situations are gone through, each time in other processes.
 pub const TURNS: u32 = 3;
 
-/// Steps that [`run`] tells `progress` of; the search for thresholds comes on top.
+/// Number of steps that [`run`] reports to `progress`; the search for thresholds adds to them.
 pub fn steps(subject: &Subject, wish: &Wish, sizes: &[u32]) -> u64 {
     (sizes.len() * situations(subject, wish).len()) as u64 * u64::from(TURNS)
 }
 
-/// Measures and concludes. `progress` is told of each process that ended, and may end everything. The error is one line for
-/// people.
+/// Measures and concludes. `progress` is called for each process that ended, and may end everything. The error is one line
+/// for people.
 pub fn run(
     launcher: &Launcher,
     subject: &Subject,
@@ -180,7 +184,7 @@ fn limits(
     Ok(limits)
 }
 
-/// What the kernel's tracepoint says of the same requests, where it can be asked.
+/// Compares with the kernel's tracepoint, where it is available; returns its counts.
 fn compare(measuring: &Measuring<'_>, conditions: &[Condition]) -> Result<Option<Punts>, String> {
     if measuring.wish.backend.is_ours() {
         return Ok(None);
@@ -193,7 +197,7 @@ fn compare(measuring: &Measuring<'_>, conditions: &[Condition]) -> Result<Option
     Ok(Some(punts))
 }
 
-/// What a word on the command line names.
+/// The subject that a word on the command line names.
 pub fn on(name: &std::ffi::OsStr) -> On {
     match name.to_str() {
         Some("pipe") => On::Pipe,

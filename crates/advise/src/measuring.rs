@@ -1,4 +1,4 @@
-//! Having workers make the requests, and what they tell.
+//! Measuring by worker processes, and their results.
 
 use crate::answer::Answer;
 use crate::Wish;
@@ -9,46 +9,46 @@ use anyring_lab::worker::Launcher;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How requests are made: on what, by whom.
+/// The parameters of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Measuring<'a> {
     /// Starts the workers.
     pub launcher: &'a Launcher,
-    /// On what.
+    /// The file or descriptor.
     pub on: &'a On,
-    /// Everything else.
+    /// The rest of the question.
     pub wish: &'a Wish,
 }
 
-/// A size in a situation, and what was measured of it so far.
+/// A size in a situation, and its measurements so far.
 #[derive(Debug, Clone)]
 pub struct Condition {
     situation: Situation,
     bytes: u32,
-    /// Of each turn its pairs: without IOSQE_ASYNC until the CQE and in the call, with it the same.
+    /// The pairs of each turn: the time until the CQE and in the call without IOSQE_ASYNC, then both with it.
     turns: Vec<Vec<[f64; 4]>>,
     counts: BTreeMap<String, u64>,
     missing: Option<String>,
 }
 
-/// What was measured of a size in a situation.
+/// The measurements of a size in a situation.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// What the requests met.
+    /// The situation of the requests.
     pub situation: Situation,
     /// Bytes a request.
     pub bytes: u32,
     /// Pairs of requests.
     pub pairs: usize,
-    /// The requests as they come.
+    /// The requests without IOSQE_ASYNC.
     pub plain: Side,
-    /// Those with IOSQE_ASYNC.
+    /// The requests with IOSQE_ASYNC.
     pub forced: Side,
     /// The time until the CQE, with IOSQE_ASYNC in relation to without. The intervals of all rows hold 95 % together.
     pub ratio: Estimate,
-    /// The same from the pairs of each turn alone.
+    /// The ratio of each turn, from its pairs alone.
     pub turns: Vec<f64>,
-    /// What follows from both.
+    /// The answer that follows from both.
     pub answer: Answer,
     /// The time in the submitting call, with IOSQE_ASYNC in relation to without.
     pub submit_ratio: Estimate,
@@ -57,12 +57,12 @@ pub struct Row {
 /// One kind of requests of a [`Row`].
 #[derive(Debug, Clone, Serialize)]
 pub struct Side {
-    /// How many went each way, by [`Way::name`].
+    /// Number of requests that went each way, by [`Way::name`].
     pub ways: BTreeMap<&'static str, u64>,
-    /// From the submission to the CQE. Where the request waits: in the submitting call, and from the moment at which what
-    /// it waits for is given until the CQE.
+    /// The time from the submission to the CQE. For a request that waits: the time in the submitting call, plus the time from
+    /// the awaited event to the CQE.
     pub latency_us: Summary,
-    /// In the submitting call.
+    /// The time in the submitting call.
     pub submit_us: Summary,
 }
 
@@ -74,23 +74,23 @@ impl Side {
     }
 }
 
-/// A condition takes no longer than about this in each turn.
+/// The longest time for a condition in each turn, roughly.
 const TURN_MS: u32 = 400;
-/// Requests that are to tell which way those of a size go.
+/// Number of rounds of [`Measuring::probe`].
 const PROBE_ROUNDS: u32 = 7;
 
-/// Requests without IOSQE_ASYNC of which the kernel's tracepoint told, too.
+/// Requests without IOSQE_ASYNC that were compared with the kernel's tracepoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Punts {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// Those of them that `io_uring_queue_async_work` told of: as many as were seen to need a worker.
+    /// Number of them that `io_uring_queue_async_work` reported: equals the number that was seen to need a worker.
     pub traced: u64,
 }
 
 impl Measuring<'_> {
-    /// Makes some more requests of a condition that was measured, and compares with the kernel's tracepoint what is seen
-    /// of their ways. That the two differ is an error.
+    /// Makes some more requests of a measured condition, and compares their observed ways with the kernel's tracepoint.
+    /// A difference is an error.
     pub fn compare(&self, condition: &Condition, counter: &PuntCounter, punts: &mut Punts) -> Result<(), String> {
         if !condition.is_measured() {
             return Ok(());
@@ -127,13 +127,13 @@ impl Measuring<'_> {
         }
     }
 
-    /// Whether most requests of this size need a worker.
+    /// True if most requests of this size need a worker.
     pub fn probe(&self, situation: Situation, bytes: u32) -> Result<bool, String> {
         let [all, worker] = plain_counts(&self.requests(situation, bytes, PROBE_ROUNDS, false, None)??);
         Ok(worker * 2 > all)
     }
 
-    /// What a worker measured; the inner error says what is missing here, the outer one what went wrong.
+    /// Runs a worker and returns its measurements. The inner error says what is missing here, the outer one what went wrong.
     fn requests(
         &self,
         situation: Situation,
@@ -155,19 +155,19 @@ impl Measuring<'_> {
     }
 }
 
-/// Of requests without IOSQE_ASYNC: how many, and how many went to a worker.
+/// Number of requests without IOSQE_ASYNC, and number of them that went to a worker.
 fn plain_counts(measured: &Measured) -> [u64; 2] {
     let count = |way: Way| measured.counts.get(&way.count(false)).copied().unwrap_or(0);
     [Way::ALL.into_iter().map(count).sum(), count(Way::Worker)]
 }
 
 impl Condition {
-    /// Nothing measured yet.
+    /// A condition without measurements.
     pub fn new(situation: Situation, bytes: u32) -> Self {
         Condition { situation, bytes, turns: Vec::new(), counts: BTreeMap::new(), missing: None }
     }
 
-    /// Its place among the others.
+    /// The situation and size, by which conditions are ordered.
     pub fn place(&self) -> (Situation, u32) {
         (self.situation, self.bytes)
     }
@@ -184,7 +184,7 @@ impl Condition {
         Ok(())
     }
 
-    /// What a reader must know of it: of which situation and size, and what.
+    /// A caveat for the reader, if there is one: situation, size and text.
     pub fn note(&self) -> Option<(Situation, u32, String)> {
         let counted = |name: &str| self.counts.get(name).copied().filter(|count| *count > 0);
         let cached = counted("cached").map(|_| "some requests found pages that were to be evicted".to_owned());
@@ -194,12 +194,12 @@ impl Condition {
         (!notes.is_empty()).then(|| (self.situation, self.bytes, notes.join("; ")))
     }
 
-    /// Whether anything was measured.
+    /// True if anything was measured.
     pub fn is_measured(&self) -> bool {
         self.turns.iter().any(|turn| !turn.is_empty())
     }
 
-    /// Whether more than half of the requests needed a worker without being told to; none where none was measured.
+    /// True if more than half of the requests needed a worker without IOSQE_ASYNC; `None` if none was measured.
     pub fn needs_worker(&self) -> Option<bool> {
         self.is_measured().then(|| self.side(false).share(Way::Worker) > 0.5)
     }
@@ -214,7 +214,7 @@ impl Condition {
         }
     }
 
-    /// What was measured, if anything was, as one of `family` rows.
+    /// Returns the measurements, if any, as one of `family` rows.
     pub fn row(&self, family: usize) -> Option<Row> {
         if !self.is_measured() {
             return None;

@@ -15,41 +15,41 @@ use std::collections::BTreeMap;
 /// The version of the JSON.
 pub const SCHEMA: u32 = 2;
 
-/// Everything.
+/// The whole report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// anyring's.
+    /// anyring's version.
     pub version: String,
-    /// What was asked about.
+    /// The subject.
     pub subject: Subject,
-    /// Which requests were made.
+    /// The kind of requests.
     pub operation: Transferring,
-    /// With O_DIRECT.
+    /// True if the requests used O_DIRECT.
     pub direct: bool,
-    /// Who served them.
+    /// The server of the requests.
     pub backend: Backend,
-    /// What was measured, by situation, ascending by size. The intervals hold 95 % together.
+    /// The measurements, by situation, ascending by size. The intervals hold 95 % together.
     pub rows: Vec<Row>,
-    /// For each situation of a file or device.
+    /// The threshold of each situation of a file or device.
     pub limits: Vec<Limit>,
-    /// What the kernel's tracepoint says of the same; `None` without root, and of our engine.
+    /// The counts of the kernel's tracepoint; `None` without root, and with our engine.
     pub tracepoint: Option<Punts>,
-    /// What follows.
+    /// The advice.
     pub advice: Advice,
-    /// What a reader must know.
+    /// Caveats for the reader.
     pub notes: Vec<String>,
 }
 
 /// The threshold in one situation.
 #[derive(Debug, Clone, Serialize)]
 pub struct Limit {
-    /// Which.
+    /// The situation.
     pub situation: Situation,
-    /// What was found.
+    /// The threshold, as far as it was found.
     pub threshold: Threshold,
-    /// Why it is there; sentences for people.
+    /// The reasons for it; sentences for people.
     pub because: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ pub fn size(bytes: u32) -> String {
     }
 }
 
-/// The digits of a ratio that mean something, behind its point.
+/// Number of significant decimals of a ratio.
 pub fn digits(ratio: f64) -> usize {
     match ratio {
         ratio if ratio >= 100.0 => 0,
@@ -71,12 +71,12 @@ pub fn digits(ratio: f64) -> usize {
     }
 }
 
-/// The same for a ratio and its interval.
+/// Number of significant decimals of a ratio and its interval.
 pub fn digits_of(ratio: &Estimate) -> usize {
     digits(ratio.interval.map_or(ratio.value, |[_, high]| high))
 }
 
-/// As tables have it.
+/// The name of a situation in tables.
 pub fn situation(situation: Situation) -> &'static str {
     match situation {
         Situation::Cached => "cached",
@@ -87,7 +87,7 @@ pub fn situation(situation: Situation) -> &'static str {
     }
 }
 
-/// As sentences have it.
+/// The name of a situation in sentences.
 pub fn situation_in_words(situation: Situation) -> &'static str {
     match situation {
         Situation::Cached => "for what is in the page cache",
@@ -98,7 +98,7 @@ pub fn situation_in_words(situation: Situation) -> &'static str {
     }
 }
 
-/// A line for people for each note, of all sizes that have it in a situation.
+/// Returns a line for people for each note, with all sizes that have it in a situation.
 pub fn notes(notes: impl Iterator<Item = (Situation, u32, String)>) -> Vec<String> {
     let mut sizes: BTreeMap<(Situation, String), Vec<String>> = BTreeMap::new();
     for (situation, bytes, note) in notes {

@@ -1,4 +1,4 @@
-//! What is asked about: what it is, what limits it has, and whether it may be written.
+//! The file or descriptor under test: its kind, its limits, and whether it may be written.
 
 use crate::on;
 use anyring_lab::message::{On, Transferring};
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The kinds of which advice is given.
+/// The kinds of files and descriptors that advise can measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -22,29 +22,29 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it becomes ready instead of having offsets.
+    /// True if it becomes ready instead of having offsets.
     pub fn is_stream(self) -> bool {
         matches!(self, Kind::Pipe | Kind::Tcp)
     }
 }
 
-/// What is asked about.
+/// The file or descriptor under test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Subject {
-    /// As it was asked.
+    /// The name on the command line.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// For the worker.
+    /// Its description for the worker.
     #[serde(skip)]
     pub on: On,
     /// Its size, where it has one.
     pub bytes: Option<u64>,
-    /// By statfs(2), of a file.
+    /// The type of a file's file system, by statfs(2).
     pub file_system: Option<String>,
     /// The block device: itself, or the one below its file system.
     pub device: Option<String>,
-    /// What that device takes in one request.
+    /// The largest request that the device takes.
     pub request_limits: Option<RequestLimits>,
     /// The unit of sizes: the device's logical block.
     pub step: u32,
@@ -54,16 +54,16 @@ pub struct Subject {
     pub has_holes: bool,
 }
 
-/// Why nothing is measured.
+/// The reason why nothing is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// The question makes no sense: one line for people.
     Usage(String),
-    /// It cannot or must not be done: one line for people.
+    /// The measurement is impossible or forbidden: one line for people.
     Refused(String),
 }
 
-/// Looks. `rewrite` says that what is there may be written again.
+/// Finds and checks the subject. `rewrite` allows its bytes to be written again.
 pub fn find(name: &OsStr, operation: Transferring, direct: bool, rewrite: bool) -> Result<Subject, Fault> {
     let shown = name.to_string_lossy().into_owned();
     let sockets_only = matches!(operation, Transferring::Recv | Transferring::Send);
@@ -180,8 +180,8 @@ fn number(path: &Path) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Who uses what would be written: a mount, swap, another device; of a file, a loop device. The worker opens block
-/// devices with O_EXCL besides, which sees other mount namespaces, too.
+/// Names the user of a device or file that would be written. For a device: a mount, swap, another device; for a file: a
+/// loop device. The worker also opens block devices with O_EXCL, which covers other mount namespaces.
 fn in_use(path: &Path, metadata: &Metadata, kind: Kind) -> Option<String> {
     if kind == Kind::File {
         let own = fs::canonicalize(path).ok()?;
@@ -201,13 +201,13 @@ fn in_use(path: &Path, metadata: &Metadata, kind: Kind) -> Option<String> {
     busy.then(|| "it, or a partition of it, is mounted or otherwise in use".to_owned())
 }
 
-/// Where mountinfo (proc_pid_mountinfo(5)) says that this device is mounted.
+/// The mount point of this device in mountinfo (proc_pid_mountinfo(5)).
 fn mounted_at<'a>(mounts: &'a str, device: &str) -> Option<&'a str> {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     fields.filter(|fields| fields.get(2) == Some(&device)).find_map(|fields| fields.get(4).copied())
 }
 
-/// Whether the file can be read, or written in the page cache, with RWF_NOWAIT. The write is of a byte that is there.
+/// True if the file can be read, or written in the page cache, with RWF_NOWAIT. A write writes the first byte again.
 fn nowait(file: &File, write: bool) -> Option<bool> {
     let mut byte = 0u8;
     let iovec = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };

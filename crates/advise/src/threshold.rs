@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What is known of it.
+/// The size from which on requests need a worker, as far as it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "found")]
 pub enum Threshold {
@@ -43,8 +43,8 @@ impl Threshold {
 /// How often each side is tried again.
 const AGAIN: u32 = 3;
 
-/// Finds it between `measured` sizes (ascending, at least one; with whether each needs a worker), in multiples of `step`
-/// between the two that it lies between. `probe` measures one more size.
+/// Finds the threshold between two of the `measured` sizes, to a multiple of `step`. `measured` has at least one size,
+/// ascending; its flag says that the size needs a worker. `probe` measures one more size.
 pub fn find<E>(
     measured: &[(u32, bool)],
     step: u32,
