@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use anyring_lab::statistics::median;
 
-    /// Three turns of 15 pairs, in which one request takes `effect` times as long as the first, with this noise.
+    /// Three turns of 15 pairs whose first figure is `effect` times the second, with this noise.
     fn answer(random: &mut fastrand::Rng, effects: [f64; 3], noise: f64) -> Answer {
         let turns = effects.map(|effect| {
             let mut value = || 100.0 * (1.0 + noise * (random.f64() - 0.5));
