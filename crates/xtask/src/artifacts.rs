@@ -1,4 +1,4 @@
-//! What cargo builds: the libraries of anyring-inject, and what tests want besides.
+//! Builds by cargo: the libraries of anyring-inject, and the programs that tests need.
 
 use crate::root;
 use anyhow::{bail, ensure, Context, Result};
@@ -21,7 +21,7 @@ pub fn build(release: bool) -> Result<Artifacts> {
     }
 }
 
-/// What the build for tests yields.
+/// The results of the build for tests.
 #[derive(Debug)]
 pub struct ForTests {
     /// The libanyring.so that panics ([`anyring_engine::forced`]) and breaks ([`anyring_engine::mutation`]) on demand.
@@ -42,7 +42,7 @@ pub fn build_for_tests() -> Result<PathBuf> {
     with_extension(&paths, "so").with_context(|| format!("cargo named no libanyring.so among {paths:?}"))
 }
 
-/// The same library, and the unit tests of anyring-engine.
+/// Builds the library for tests and the unit tests of anyring-engine.
 pub fn build_all_for_tests() -> Result<ForTests> {
     let library = build_for_tests()?;
     let mut cargo = cargo_for_tests("test", "anyring-engine")?;

@@ -1,6 +1,6 @@
 //! docs/conformance.md: a line for each name of the interface, made of committed files alone. These are the record of what the
 //! kernel answered (tests/conformance/oracle.json), the list of known differences, the engine's opcode table and docs/limits.md.
-//! The conformance runs show that ours answers what the record says, but for those differences.
+//! The conformance runs show that ours answers as the record says, except for those differences.
 
 use anyhow::{Context, Result};
 use anyring_abi::interface::{self, Name, OPCODES};
@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
-/// What io_uring has for hardware and drivers that user space cannot stand in for: these may fail as on a kernel that was
-/// built without them. They are names of zcrx, and filters by BPF; NVMe passthrough and ublk have none, being commands of a driver's.
+/// Names for hardware and drivers that user space cannot replace: they may fail as on a kernel that was built without them.
+/// They belong to zcrx and to filters by BPF. NVMe passthrough and ublk have no names, being commands of a driver's.
 const OF_DRIVERS: &[&str] = &[
     "RECV_ZC",
     "IORING_REGISTER_ZCRX_IFQ",
@@ -21,7 +21,7 @@ const OF_DRIVERS: &[&str] = &[
     "IORING_REGISTER_BPF_FILTER",
 ];
 
-/// What the kernel itself refuses here, or never gives, and why.
+/// Names that the kernel itself refuses here, or never gives, with the reason.
 const OF_NOBODY: &[(&str, &str)] = &[
     ("POLL_ADD: IORING_POLL_ADD_LEVEL", "Linux 6.18 names it and takes it nowhere"),
     ("URING_CMD: IORING_URING_CMD_MULTISHOT", "only commands of drivers complete with it"),
@@ -43,7 +43,8 @@ fn names_of(difference: &Difference) -> (Vec<&str>, &str) {
     of_names.map_or((Vec::new(), reason), |(names, rest)| (names.map(str::trim).collect(), rest))
 }
 
-/// Where docs/limits.md tells of a word: the heading that its index names first, otherwise the one below which it first stands.
+/// The heading of docs/limits.md for each word: the first that its index names, otherwise the one below which the word first
+/// stands.
 struct Limits<'a>(BTreeMap<&'a str, String>);
 
 impl<'a> Limits<'a> {
@@ -147,7 +148,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// What is wrong with `name`.
+    /// Returns the faults of `name`'s entry.
     fn complaints(&self, name: &Name, status: &Status) -> Vec<String> {
         let label = name.to_string();
         let mut complaints = Vec::new();
@@ -229,14 +230,14 @@ fn about(count: usize) -> String {
     }
 }
 
-/// What the kernels answered: Linux 6.18, and later ones in the cases of names that they brought.
+/// Reads the kernels' answers: of Linux 6.18, and of later ones in the cases of names that they brought.
 fn record(root: &Path) -> Result<Oracle> {
     let paths = ["oracle.json", "oracle-7.3.json"].map(|name| root.join("tests/conformance").join(name));
     let record = Oracle::of_release(&paths, "6.18").map_err(anyhow::Error::msg)?;
     record.context("a record")
 }
 
-/// What docs/conformance.md is made of.
+/// The sources of docs/conformance.md.
 pub struct Sources {
     oracle: Oracle,
     differences: Vec<Difference>,
@@ -310,7 +311,7 @@ and what no case can show.";
 mod tests {
     use super::*;
 
-    /// A record of cases: each with names that work, and those that are refused behind a `-`.
+    /// A record of cases, each with names that work; a refused name has a `-` before it.
     fn sources(cases: &[(&str, &[&str])], listed: &str, limits: &str) -> Sources {
         let mut oracle = Oracle::default();
         for (name, words) in cases {

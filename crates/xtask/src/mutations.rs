@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Which mutations, and how.
+/// The mutations to prove, and how.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Mutations, as crates/engine/src/mutation.rs names them; all if none is given
@@ -40,21 +40,21 @@ pub struct Options {
 const LIMIT: Duration = Duration::from_secs(120);
 /// The least time after which a check with a mutation hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a test gets beyond its patience to say what hangs.
+/// The time that a test gets beyond its patience to report what hangs.
 const LAST_WORDS: Duration = Duration::from_secs(30);
-/// How often a check that fails without a mutation runs again, alone, before that counts.
+/// Number of times that a check that fails without a mutation runs again, alone, before the failure counts.
 const AGAIN: u32 = 3;
 
-/// What came of a check.
+/// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Passed,
     Failed(String),
-    /// Why it could not be made.
+    /// Not run, for this reason.
     Skipped(String),
 }
 
-/// The programs that checks are made by.
+/// The programs that run the checks.
 struct Programs {
     built: ForTests,
     /// The folder with `anyring` and `anyring-conformance`.
@@ -62,7 +62,7 @@ struct Programs {
     engine: PathBuf,
     raw: PathBuf,
     panics: PathBuf,
-    /// Where each check gets a folder of its own.
+    /// The folder in which each check gets its own.
     scratch: PathBuf,
 }
 
@@ -100,7 +100,7 @@ fn chosen(options: &Options) -> Result<Vec<&'static Row>> {
     Ok(rows)
 }
 
-/// Does `work` with each of the items, so many at a time: what it answered, in their order.
+/// Does `work` with each of the items, `jobs` at a time. Returns the answers in the order of the items.
 fn at_a_time<T: Sync, R: Send>(jobs: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, answers) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ fn report(row: &Row, outcome: &Outcome, said: &str) {
     println!("{line}{said}");
 }
 
-/// What a check is called, as the table has it.
+/// The name of a check, as in the table.
 fn named(check: Check) -> String {
     let (kind, name) = match check {
         Check::Case(name) => ("case", name),
@@ -264,7 +264,7 @@ fn run_logged(mut command: Command, log: &Path, limit: Duration) -> Option<ExitS
     }
 }
 
-/// What a program's end and its words mean.
+/// Returns the outcome that a program's status and output mean.
 fn outcome_of(check: Check, status: ExitStatus, said: &str) -> Outcome {
     let (one_passed, skip) = match check {
         Check::Case(_) | Check::Plain(_) => ("1 passed, 0 failed, 0 skipped", "skip   "),

@@ -137,7 +137,7 @@ fn format(allowed: &BTreeMap<String, usize>) -> String {
     head.to_owned() + &lines.collect::<String>()
 }
 
-/// What there is to find, by file.
+/// Returns all findings, by file.
 fn all(root: &Path) -> Result<BTreeMap<String, Vec<Finding>>> {
     let (mut files, mut findings) = (Vec::new(), BTreeMap::new());
     collect(root, root, &mut files)?;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// What one file takes from another room: room, then the names.
+/// The names that one file imports from each other room.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// One source file.
@@ -45,7 +45,7 @@ impl Rooms {
         self.files.iter().map(|file| file.room.as_str()).collect()
     }
 
-    /// Which room takes what from which: pairs of rooms, with `file: names`.
+    /// The imports between rooms: pairs of rooms, with `file: names`.
     pub fn arrows(&self) -> BTreeMap<(&str, &str), Vec<String>> {
         let mut arrows: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
         for file in &self.files {
@@ -58,7 +58,7 @@ impl Rooms {
         arrows
     }
 
-    /// How many pairs of rooms know each other, in either direction, and how many pairs there are.
+    /// Number of pairs of rooms in which one imports from the other, and number of all pairs.
     pub fn pairs(&self) -> (usize, usize) {
         let arrows = self.arrows();
         let known: BTreeSet<_> = arrows.keys().map(|(a, b)| (a.min(b), a.max(b))).collect();
@@ -66,7 +66,7 @@ impl Rooms {
         (known.len(), rooms * rooms.saturating_sub(1) / 2)
     }
 
-    /// Circles: sets of rooms each of which leads to each other one.
+    /// Circles: sets of rooms in which imports lead from each room to each other one.
     pub fn circles(&self) -> Vec<BTreeSet<&str>> {
         let arrows = self.arrows();
         let reach = |from: &str| {
@@ -219,7 +219,8 @@ impl<'ast> Visit<'ast> for Finder {
 mod tests {
     use super::*;
 
-    /// What knows no ring does not come to know one unseen: ARCHITECTURE.md says which rooms are where.
+    /// Checks that circles of rooms stay few and small, so that a lower room does not come to know a ring unnoticed. ARCHITECTURE.md
+    /// orders the rooms.
     #[test]
     fn the_engines_rooms_depend_one_way() {
         let root = crate::root();

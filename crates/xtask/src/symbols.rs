@@ -1,4 +1,4 @@
-//! What the libraries export, compared with the version maps and with the installed liburing.
+//! The symbols that the libraries export, compared with the version maps and with the installed liburing.
 
 use crate::dropin::{map_path, DROPINS};
 use anyhow::{ensure, Context, Result};
@@ -48,7 +48,7 @@ pub fn parse_nm(text: &str) -> Exports {
         .collect()
 }
 
-/// What is wrong with libanyring.so: it must export every name of both maps, without a version, so that it pre-empts
+/// Returns the faults of libanyring.so: it must export every name of both maps, without a version, so that it pre-empts
 /// each version.
 pub fn check_preload(library: &Path) -> Result<Vec<String>> {
     let found = exports(library)?;
@@ -60,7 +60,7 @@ pub fn check_preload(library: &Path) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// What is wrong with a drop-in: it must export exactly what its map lists, each name in its version.
+/// Returns the faults of a drop-in: it must export exactly what its map lists, each name in its version.
 pub fn check_dropin(library: &Path) -> Result<Vec<String>> {
     let (_, map) = DROPINS
         .iter()
@@ -73,12 +73,12 @@ pub fn check_dropin(library: &Path) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// What `installed` exports and `library`, which is to replace it, does not.
+/// Returns the symbols that `installed` exports and `library`, which is to replace it, does not.
 pub fn check_replaces(library: &Path, installed: &Path) -> Result<Vec<String>> {
     Ok(missing(library, &exports(library)?, &exports(installed)?))
 }
 
-/// What is wrong with a library that is to be used: it must not be one that panics or breaks on demand.
+/// Returns the faults of a library that will be installed: it must not panic or break on demand.
 pub fn check_not_for_tests(library: &Path) -> Result<Vec<String>> {
     const OF_FEATURES: [(&str, &[u8]); 2] =
         [("forced-panics", b"ANYRING_PANIC"), ("mutations", b"ANYRING_MUTATION")];
@@ -89,13 +89,13 @@ pub fn check_not_for_tests(library: &Path) -> Result<Vec<String>> {
     Ok(built_with.map(|(feature, _)| complaint(feature)).collect())
 }
 
-/// What libanyring.so may need: what each image has that runs dynamic programs, and musl's loader takes for itself
-/// (crates/inject/src/musl.rs).
+/// The libraries that libanyring.so may need: each image that runs dynamic programs has them, and musl's loader takes the
+/// name for itself (crates/inject/src/musl.rs).
 pub const OF_ANY_LIBC: &[&str] = &["libc.so.6"];
-/// What a drop-in may need: glibc, which every program that uses it has.
+/// The libraries that a drop-in may need: glibc's, which every program that uses it has.
 pub const OF_GLIBC: &[&str] = &["libc.so.", "ld-linux", "libpthread.so.", "libdl.so.", "libm.so."];
 
-/// The libraries that `library` makes the loader bring in besides those whose names begin with one of `allowed`.
+/// Returns the libraries that `library` needs and whose names begin with none of `allowed`.
 pub fn check_needed(library: &Path, allowed: &[&str]) -> Result<Vec<String>> {
     let output = Command::new("readelf").arg("-dW").arg(library).output().context("run readelf")?;
     ensure!(output.status.success(), "readelf {}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
@@ -112,10 +112,11 @@ pub fn check_needed(library: &Path, allowed: &[&str]) -> Result<Vec<String>> {
 
 /// The newest version of glibc's symbols that anything may need.
 const NEWEST_GLIBC: [u32; 3] = [2, 17, 0];
-/// What is needed without a version: glibc's loader has it, and musl's libc.
+/// Symbols that may be needed without a version: glibc's loader has them, and musl's libc.
 const WITHOUT_VERSION: &[&str] = &["__tls_get_addr"];
 
-/// What `library` takes from glibc that one of version 2.17 lacks, or may have in another version. Weak symbols may be missing.
+/// Returns the symbols that `library` needs and that glibc 2.17 lacks, or may have in another version. Weak symbols may be
+/// missing.
 pub fn check_versions(library: &Path) -> Result<Vec<String>> {
     let output = Command::new("nm").args(["-D", "--undefined-only"]).arg(library).output().context("run nm")?;
     ensure!(output.status.success(), "nm {}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
@@ -124,7 +125,7 @@ pub fn check_versions(library: &Path) -> Result<Vec<String>> {
     Ok(too_new(&text).into_iter().map(|complaint| format!("{}: {complaint}", library.display())).collect())
 }
 
-/// The same of nm(1)'s output: `KIND NAME@VERSION`.
+/// Finds these symbols in nm(1)'s output: `KIND NAME@VERSION`.
 fn too_new(text: &str) -> Vec<String> {
     const WHAT_TO_DO: &str = "name it in crates/inject/maps with the oldest version, or do without it";
     let mut complaints = Vec::new();

@@ -1,4 +1,4 @@
-//! The check of a library's tables for unwinding: whether they are right at each instruction, not only behind calls.
+//! The check of a library's unwind tables: they must be right at each instruction, not only after calls.
 //!
 //! A thread that is cancelled, or ends in a signal handler, is unwound from whatever instruction the signal has interrupted
 //! (crates/inject/src/unwind.rs). Compilers move instructions after they have written what the tables say about them, and
@@ -16,17 +16,17 @@ use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec}
 /// The stack pointer, in the tables' numbers of x86-64.
 const STACK_POINTER: Register = Register(7);
 
-/// What is behind an instruction.
+/// The effect of an instruction.
 struct Step {
     address: u64,
     next: u64,
-    /// By how much it moves the stack pointer down, if that can be told and the next instruction is run next.
+    /// Bytes by which it moves the stack pointer down, if they are known and the next instruction runs next.
     down: Option<i64>,
-    /// Where else it may go on, with the stack pointer unmoved.
+    /// Another address at which it may continue, with the stack pointer unmoved.
     jump: Option<u64>,
 }
 
-/// What is wrong with the tables of this library (x86-64), one line each.
+/// Returns the faults of the tables of this library (x86-64), one line each.
 ///
 /// # Errors
 /// The file cannot be read, or is no library with tables.

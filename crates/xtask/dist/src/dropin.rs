@@ -8,7 +8,7 @@ use std::process::Command;
 #[path = "../../../inject/stubs.rs"]
 mod stubs;
 
-/// What one build of anyring-inject yields.
+/// The results of one build of anyring-inject.
 #[derive(Debug)]
 pub struct Artifacts {
     /// libanyring.so.
@@ -65,7 +65,7 @@ pub fn strip_archive(built: &Artifacts, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What all of them are linked with.
+/// The inputs of every link.
 struct Link {
     compiler: PathBuf,
     /// The folder of the libraries that stand for glibc's.

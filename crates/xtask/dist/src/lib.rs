@@ -1,3 +1,3 @@
-//! What `make install` installs besides cargo's own outputs, apart from xtask so that users build little for it.
+//! The files that `make install` installs in addition to cargo's outputs. They are not in xtask, so that users build little.
 
 pub mod dropin;

@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// What bash offers for the last of these words.
+    /// Returns bash's completions of the last of these words.
     fn offered(words: &[&str], folder: &Path) -> String {
         let file = folder.join("completions/anyring.bash");
         let script = "source \"$1\"; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_LINE=\"$*\"; \
@@ -344,13 +344,13 @@ mod tests {
         fs::remove_dir_all(&folder).expect("removed");
     }
 
-    /// What the shell says to the script, whose first argument is the file of completions; nothing, and the reason is
-    /// printed, where there is no such shell.
+    /// Runs the script in the shell, with the file of completions as its first argument, and returns the output. Without such
+    /// a shell it prints the reason and returns `None`.
     fn loaded(shell: &str, options: &[&str], script: &str, file: &str) -> Option<String> {
         let folder = std::env::temp_dir().join(format!("anyring-manual-{shell}-{}", std::process::id()));
         write(&folder).expect("written");
         let mut command = std::process::Command::new(shell);
-        // Nothing of whoever runs the tests is read or written.
+        // No file of the user who runs the tests is read or written.
         command.env("HOME", &folder).env("XDG_CONFIG_HOME", &folder).env("XDG_DATA_HOME", &folder);
         command.args(options).args(["-c", script]).arg(shell).arg(folder.join("completions").join(file));
         let outcome = command.output();
