@@ -12,7 +12,6 @@
 //! [`Chaos`] is part of a ring's state, guarded by the ring's lock.
 
 pub mod caller;
-pub mod crash;
 mod journal;
 pub mod rules;
 pub mod watch;
@@ -223,8 +222,6 @@ pub struct Chaos {
     pub told_of_head: bool,
     /// Requests whose filled memory is reported to the hook.
     fills: Vec<Fills>,
-    /// Requests in flight whose changes are recorded for a loss of power.
-    pub begun: Vec<crash::Begun>,
     /// The latest thread to enter io_uring_enter on this ring, while it is in there.
     pub caller: Option<Caller>,
     modules: RefCell<Modules>,
@@ -257,7 +254,6 @@ impl Chaos {
             watched: Vec::new(),
             told_of_head: false,
             fills: Vec::new(),
-            begun: Vec::new(),
             caller: None,
             modules: RefCell::default(),
         }

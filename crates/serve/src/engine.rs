@@ -78,11 +78,6 @@ pub fn prepare<H: Host>() {
         if let Err(why) = chaos::begin(&seed, rules.as_deref(), only.as_deref(), file.as_deref()) {
             log::line(&format!("there is no chaos: {why}"));
         }
-        if let (Some(file), Some(folders)) = (variable("ANYRING_CRASH_LOG"), variable("ANYRING_CRASH_IN")) {
-            if let Err(why) = chaos::crash::begin(&file, &folders, variable("ANYRING_CRASH_AT").as_deref()) {
-                log::line(&format!("nothing is kept for a loss of power: {why}"));
-            }
-        }
     }
     *prepared = true;
 }

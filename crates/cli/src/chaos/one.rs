@@ -6,7 +6,6 @@ use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND, OWN_FAILURE};
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::process::{kill_process, waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::Deserialize;
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, Write};
 use std::os::fd::AsRawFd;
@@ -152,8 +151,6 @@ pub struct Runner<'a> {
     only: File,
     log: Option<File>,
     signals: libc::sigset_t,
-    /// Additional variables for the program.
-    pub more: RefCell<Vec<(&'static str, String)>>,
 }
 
 impl<'a> Runner<'a> {
@@ -179,16 +176,27 @@ impl<'a> Runner<'a> {
             only: file("anyring-chaos-only")?,
             log: log.transpose()?,
             signals: block_signals(),
-            more: RefCell::default(),
         })
     }
 
     /// Runs the program once with this seed. If `only` is given, other injections are not made.
     pub fn run(&self, seed: u64, only: Option<&[String]>) -> Result<Run, Failure> {
-        let mut command = self.command(seed, only)?;
-        let begin = Instant::now();
-        let mut child = command.spawn().map_err(|error| Failure::own(format!("cannot start itself: {error}")))?;
-        let ending = self.wait(&mut child, begin);
+        self.run_by(seed, only, |command| {
+            let begin = Instant::now();
+            let mut child =
+                command.spawn().map_err(|error| Failure::own(format!("cannot start itself: {error}")))?;
+            self.wait(&mut child, begin)
+        })
+    }
+
+    /// One run as [`run`](Self::run) makes it, in which `follow` starts the program and waits until it has ended.
+    pub fn run_by(
+        &self,
+        seed: u64,
+        only: Option<&[String]>,
+        follow: impl FnOnce(&mut Command) -> Result<Ending, Failure>,
+    ) -> Result<Run, Failure> {
+        let ending = follow(&mut self.command(seed, only)?);
         let text = read_all(&self.injected)?;
         if let Some(mut log) = self.log.as_ref() {
             let written = log.write_all(&text);
@@ -256,7 +264,7 @@ impl<'a> Runner<'a> {
         let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         command.env("ANYRING_CHAOS", seed.to_string());
         command.env("ANYRING_CHAOS_RULES", &self.rules).env("ANYRING_CHAOS_LOG", path(&self.injected));
-        command.env_remove("ANYRING_CHAOS_ONLY").envs(self.more.borrow().iter().map(|(name, value)| (name, value)));
+        command.env_remove("ANYRING_CHAOS_ONLY");
         if let Some(names) = only {
             (&self.only).write_all(names.join("\n").as_bytes()).map_err(|error| Failure::own(error.to_string()))?;
             command.env("ANYRING_CHAOS_ONLY", path(&self.only));
@@ -288,18 +296,30 @@ impl<'a> Runner<'a> {
                     None => Ending::Status(status.code().unwrap_or(OWN_FAILURE)),
                 });
             }
-            if self.timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
+            let is_over = if self.is_late(begin) { Some(Ok(Ending::Late)) } else { self.sleep().err().map(Err) };
+            if let Some(ending) = is_over {
                 self.kill(child);
                 let _ = child.kill().and_then(|()| child.wait());
-                return Ok(Ending::Late);
+                return ending;
             }
-            // SAFETY: both are values that outlive the call; no information on the signal is stored.
-            let signal = unsafe { libc::sigtimedwait(&self.signals, std::ptr::null_mut(), &PERIOD) };
-            if signal > 0 && signal != libc::SIGCHLD {
-                self.kill(child);
-                let _ = child.kill().and_then(|()| child.wait());
-                return Err(Failure { status: 128 + signal, message: String::new() });
-            }
+        }
+    }
+
+    /// True once the time for a run that began then is over.
+    pub fn is_late(&self, begin: Instant) -> bool {
+        self.timeout.is_some_and(|timeout| begin.elapsed() >= timeout)
+    }
+
+    /// Sleeps until a child stops or ends, or for a period.
+    ///
+    /// # Errors
+    /// A signal that ends us.
+    pub fn sleep(&self) -> Result<(), Failure> {
+        // SAFETY: both are values that outlive the call; no information on the signal is asked for.
+        let signal = unsafe { libc::sigtimedwait(&self.signals, std::ptr::null_mut(), &PERIOD) };
+        match signal > 0 && signal != libc::SIGCHLD {
+            true => Err(Failure { status: 128 + signal, message: String::new() }),
+            false => Ok(()),
         }
     }
 

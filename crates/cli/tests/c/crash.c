@@ -1,6 +1,7 @@
 // Programs that keep data in a folder, and their recovery. `crash store CASE FOLDER` writes data, and prints a line
 // for each item that it takes for durable. `crash check CASE FOLDER` checks, after a loss of power, that these items
-// are there. Each case is right, or has one bug if `bad-` is before its name.
+// are there. Each case is right, or has one bug if `bad-` is before its name. With `plain-` before the name (after `bad-`) the
+// program makes ordinary calls instead of requests.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,13 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { ROUNDS = 12, RECORD = 100, PAGE = 4096 };
 
 static struct io_uring ring;
 static char folder[256], path[512], other[512];
-static bool bad;
+static bool bad, plain;
 
 static void die(const char *what) {
 	fprintf(stderr, "crash: %s\n", what);
@@ -32,16 +34,25 @@ static int finish(void) {
 }
 
 static int open_file(const char *name, int flags) {
+	if (plain) return open(name, flags, 0644);
 	io_uring_prep_openat(io_uring_get_sqe(&ring), AT_FDCWD, name, flags, 0644);
 	return finish();
 }
 
 static void write_at(int fd, const void *bytes, unsigned count, long offset) {
+	if (plain) {
+		if (pwrite(fd, bytes, count, offset) != (int)count) die("pwrite");
+		return;
+	}
 	io_uring_prep_write(io_uring_get_sqe(&ring), fd, bytes, count, offset);
 	if (finish() != (int)count) die("a short write");
 }
 
 static void sync_file(int fd) {
+	if (plain) {
+		if (fsync(fd)) die("fsync");
+		return;
+	}
 	io_uring_prep_fsync(io_uring_get_sqe(&ring), fd, 0);
 	finish();
 }
@@ -82,8 +93,12 @@ static void store_rename(void) {
 		write_at(fd, page, PAGE, 0);
 		sync_file(fd);
 		close(fd);
-		io_uring_prep_renameat(io_uring_get_sqe(&ring), AT_FDCWD, other, AT_FDCWD, path, 0);
-		finish();
+		if (plain) {
+			if (rename(other, path)) die("rename");
+		} else {
+			io_uring_prep_renameat(io_uring_get_sqe(&ring), AT_FDCWD, other, AT_FDCWD, path, 0);
+			finish();
+		}
 		if (!bad) sync_file(at);
 		say(number);
 	}
@@ -122,6 +137,20 @@ static void store_page(void) {
 	}
 }
 
+// A mapped file: one of two pages in turns, durable before it is printed.
+static void store_mapped(void) {
+	int fd = open(path, O_CREAT | O_RDWR, 0644);
+	if (ftruncate(fd, 2 * PAGE)) die("ftruncate");
+	unsigned char *memory = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (memory == MAP_FAILED) die("mmap");
+	for (int number = 1; number <= ROUNDS; number++) {
+		unsigned char *page = memory + number % 2 * PAGE;
+		fill(page, PAGE, number);
+		if (msync(page, PAGE, bad ? MS_ASYNC : MS_SYNC)) die("msync");
+		say(number);
+	}
+}
+
 // The last number that was printed before power was lost.
 static int said(void) {
 	FILE *file = fopen(getenv("ANYRING_CRASH_OUTPUT"), "r");
@@ -142,7 +171,7 @@ static void check(const char *what) {
 	else if (!strcmp(what, "header"))
 		for (found = bytes[0], count = 0; count < found; count++)
 			if (!is_filled(bytes + PAGE + count * RECORD, RECORD, count + 1)) die("the header counts what is not there");
-	if (!strcmp(what, "page"))
+	if (!strcmp(what, "page") || !strcmp(what, "mapped"))
 		for (int at = 0; at < 2; at++)
 			if (bytes[at * PAGE] > found && is_filled(bytes + at * PAGE, PAGE, bytes[at * PAGE])) found = bytes[at * PAGE];
 	if (found < last) {
@@ -156,6 +185,8 @@ int main(int argc, char **argv) {
 	const char *what = argv[2];
 	bad = !strncmp(what, "bad-", 4);
 	if (bad) what += 4;
+	plain = !strncmp(what, "plain-", 6);
+	if (plain) what += 6;
 	snprintf(folder, sizeof folder, "%s", argv[3]);
 	snprintf(path, sizeof path, "%s/data", folder);
 	snprintf(other, sizeof other, "%s/data.new", folder);
@@ -163,11 +194,12 @@ int main(int argc, char **argv) {
 		check(what);
 		return 0;
 	}
-	if (io_uring_queue_init(8, &ring, 0) != 0) die("io_uring_queue_init");
+	if (!plain && io_uring_queue_init(8, &ring, 0) != 0) die("io_uring_queue_init");
 	if (!strcmp(what, "log")) store_log();
 	else if (!strcmp(what, "rename")) store_rename();
 	else if (!strcmp(what, "header")) store_header();
 	else if (!strcmp(what, "page")) store_page();
+	else if (!strcmp(what, "mapped")) store_mapped();
 	else die("no such case");
 	return 0;
 }

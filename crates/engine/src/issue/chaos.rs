@@ -3,9 +3,8 @@
 //!
 //! Every request of such a ring gets a slot, even one that would complete inline. So it can be held back, and every
 //! way to a result passes through `finish`. `hold` holds requests back, `edge` races with timeouts, `watch` watches
-//! memory, and `crash` records changes of files.
+//! memory.
 
-mod crash;
 mod edge;
 mod hold;
 mod watch;
@@ -144,11 +143,7 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
         return true;
     }
     let drawn = hold::drawn_hold(guard, id);
-    let is_held = hold::holds_back(guard, id, drawn);
-    if !is_held {
-        crash::begin(guard, id);
-    }
-    is_held
+    hold::holds_back(guard, id, drawn)
 }
 
 /// Returns the error with which a request fails without being made.
@@ -214,7 +209,6 @@ fn notify(guard: &mut RingGuard, id: Id) {
 /// Returns a request's result and failure: its own, or others that are as legal.
 #[cold]
 pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32, bool) {
-    crash::end(guard, id, result);
     let subject = guard.subject(id);
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return (result, failed) };

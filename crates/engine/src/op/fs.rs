@@ -320,11 +320,6 @@ pub struct Open {
 }
 
 impl Open {
-    /// Returns the directory and the name, and whether the call may create a file, or empty one.
-    pub(crate) fn names(&self) -> (i32, &CStr, bool, bool) {
-        (self.dirfd, self.path.as_c_str(), self.how.has(libc::O_CREAT), self.how.has(libc::O_TRUNC))
-    }
-
     fn prep(sqe: &Sqe, how: OpenHow, strict: bool) -> Result<Open, Errno> {
         let path = Path::import(sqe.addr, false)?;
         if sqe.file_index != 0 && how.has(libc::O_CLOEXEC) {

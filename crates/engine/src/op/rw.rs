@@ -214,13 +214,6 @@ impl Rw {
         (!self.write).then_some(self.offset)
     }
 
-    /// The offset at which a write begins, as in [`reads_at`](Self::reads_at); true if RWF_* make it durable; true if
-    /// it appends.
-    pub fn writes_at(&self) -> Option<(u64, bool, bool)> {
-        let lasts = self.flags & (libc::RWF_DSYNC | libc::RWF_SYNC) as u32 != 0;
-        self.write.then_some((self.offset, lasts, self.flags & libc::RWF_APPEND as u32 != 0))
-    }
-
     /// True if the device's queue is to be polled for it (RWF_HIPRI).
     #[inline]
     pub fn is_polled(&self) -> bool {

@@ -6,8 +6,8 @@
 //!   Until then each sector of each write may be on the disk or not, independently of the others.
 //! - A file's size follows from the changes that are on the disk.
 
+use super::change::{Change, Content, File};
 use super::tree::{Node, Tree};
-use anyring_engine::chaos::crash::{Change, Content, File};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,8 +23,8 @@ pub enum Fate {
     Torn { sector_bytes: u64, lot: u64 },
 }
 
-/// The log: each change, with the offset in bytes at which its record ends.
-pub type Log = [(u64, Change)];
+/// The changes of a run, in order.
+pub type Log = [Change];
 
 /// Mixes all bits of a number (the finalizer of splitmix64: Steele, Lea, Flood 2014).
 pub fn mix(number: u64) -> u64 {
@@ -43,30 +43,30 @@ fn is_of_names(change: &Change) -> bool {
 fn lasting(log: &Log) -> Vec<bool> {
     let syncs: Vec<_> = log
         .iter()
-        .filter_map(|(_, change)| match change {
-            Change::Sync { file, log_bytes, range, is_partial } => Some((*file, *log_bytes, *range, *is_partial)),
+        .filter_map(|change| match change {
+            Change::Sync { file, begun, range, is_partial } => Some((*file, *begun, *range, *is_partial)),
             _ => None,
         })
         .collect();
-    let is_lasting = |(end, change): &(u64, Change)| match change {
+    let is_lasting = |(place, change): (usize, &Change)| match change {
         Change::Sync { .. } => true,
         Change::Write { file, offset, new, lasts, .. } => {
             let last = offset.saturating_add(new.len() as u64);
             *lasts
-                || syncs.iter().any(|(of, log_bytes, range, _)| {
-                    of == file && log_bytes >= end && range[0] <= *offset && last <= range[1]
+                || syncs.iter().any(|(of, begun, range, _)| {
+                    of.is_none_or(|of| of == *file) && *begun > place && range[0] <= *offset && last <= range[1]
                 })
         }
-        _ => syncs.iter().any(|(_, log_bytes, _, is_partial)| !is_partial && log_bytes >= end),
+        _ => syncs.iter().any(|(_, begun, _, is_partial)| !is_partial && *begun > place),
     };
-    log.iter().map(is_lasting).collect()
+    log.iter().enumerate().map(is_lasting).collect()
 }
 
 /// Draws the fate of each change from a seed. Some seeds lose all that may be lost, some names only, some bytes only.
 pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
     let lasting = lasting(log);
     let open_names =
-        log.iter().zip(&lasting).filter(|((_, change), lasts)| is_of_names(change) && !**lasts).count() as u64;
+        log.iter().zip(&lasting).filter(|(change, lasts)| is_of_names(change) && !**lasts).count() as u64;
     let (names_kept, bytes) = match mix(seed) % 4 {
         0 => (0, 0),
         1 => (open_names, 1),
@@ -74,7 +74,7 @@ pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
         _ => (mix(seed ^ 1) % (open_names + 1), 1),
     };
     let mut names = 0;
-    let fates = log.iter().zip(lasting).enumerate().map(|(place, ((_, change), lasts))| {
+    let fates = log.iter().zip(lasting).enumerate().map(|(place, (change, lasts))| {
         if lasts {
             return Fate::Kept;
         }
@@ -86,19 +86,29 @@ pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
         match (bytes, lot % 4) {
             (0, _) | (1, 0) => Fate::Lost,
             (2, _) | (_, 1) => Fate::Kept,
-            _ => Fate::Torn { sector_bytes: if lot & 16 == 0 { 512 } else { 4096 }, lot: mix(lot) },
+            _ => torn(change, if lot & 16 == 0 { 512 } else { 4096 }, mix(lot)),
         }
     });
     fates.collect()
 }
 
+/// A write that left some of its sectors on the disk. One of a single sector is lost.
+fn torn(change: &Change, sector_bytes: u64, lot: u64) -> Fate {
+    match change {
+        Change::Write { offset, new, .. } if parts(*offset, new, sector_bytes).count() > 1 => {
+            Fate::Torn { sector_bytes, lot }
+        }
+        _ => Fate::Lost,
+    }
+}
+
 /// The contents of the disk. `killed`: the folders when the program was killed.
 pub fn state(killed: &Tree, log: &Log, fates: &[Fate]) -> Tree {
     let mut tree = killed.clone();
-    for (_, change) in log.iter().rev() {
+    for change in log.iter().rev() {
         undo(&mut tree, change);
     }
-    for ((_, change), fate) in log.iter().zip(fates) {
+    for (change, fate) in log.iter().zip(fates) {
         redo(&mut tree, change, *fate);
     }
     tree
@@ -179,7 +189,9 @@ fn node_of(content: Option<&Content>, path: &[u8]) -> (File, Node) {
     match content {
         Some(Content { file, mode, bytes }) => (*file, Node::Regular { mode: *mode, bytes: bytes.clone() }),
         // No device has the number 0; the inode number is a hash of the path.
-        None => ([0, path.iter().fold(0, |sum, byte| mix(sum ^ u64::from(*byte)))], Node::Folder { mode: 0o755 }),
+        None => {
+            ([0, path.iter().fold(0, |sum, byte| mix(sum ^ u64::from(*byte))), 0], Node::Folder { mode: 0o755 })
+        }
     }
 }
 
@@ -210,7 +222,7 @@ pub fn fewest(log: &Log, fates: &[Fate], mut fails: impl FnMut(&[Fate]) -> bool)
     let mut fates = fates.to_vec();
     let mut are_names_done = false;
     for place in 0..log.len() {
-        let is_name = is_of_names(&log[place].1);
+        let is_name = is_of_names(&log[place]);
         if fates[place] == Fate::Kept || (is_name && are_names_done) {
             continue;
         }
@@ -230,7 +242,7 @@ pub fn describe(log: &Log, fates: &[Fate], killed: &Tree) -> Vec<String> {
         let name = killed.names.iter().find(|(_, of)| *of == file).map(|(name, _)| shown(name));
         name.unwrap_or_else(|| "a file without a name".to_owned())
     };
-    let line = |((_, change), fate): (&(u64, Change), &Fate)| {
+    let line = |(change, fate): (&Change, &Fate)| {
         let how = match fate {
             Fate::Kept => return None,
             Fate::Lost => "lost".to_owned(),
@@ -257,7 +269,7 @@ pub fn describe(log: &Log, fates: &[Fate], killed: &Tree) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const FILE: File = [1, 7];
+    const FILE: File = [1, 7, 0];
 
     /// A folder with a file of these bytes.
     fn tree(bytes: &[u8]) -> Tree {
@@ -271,12 +283,8 @@ mod tests {
         Change::Write { file: FILE, offset, size, old: old.to_vec(), new: new.to_vec(), lasts: false }
     }
 
-    fn sync(log_bytes: u64) -> Change {
-        Change::Sync { file: FILE, log_bytes, range: [0, u64::MAX], is_partial: false }
-    }
-
-    fn log(changes: &[Change]) -> Vec<(u64, Change)> {
-        changes.iter().enumerate().map(|(place, change)| (place as u64 + 1, change.clone())).collect()
+    fn sync(begun: usize) -> Change {
+        Change::Sync { file: Some(FILE), begun, range: [0, u64::MAX], is_partial: false }
     }
 
     fn bytes(tree: &Tree) -> Vec<u8> {
@@ -285,12 +293,12 @@ mod tests {
 
     #[test]
     fn only_what_a_later_sync_covers_is_lasting() {
-        let log = log(&[write(0, 0, b"", b"one"), sync(1), write(3, 3, b"", b"two"), sync(1)]);
+        let log = [write(0, 0, b"", b"one"), sync(1), write(3, 3, b"", b"two"), sync(1)];
         assert_eq!(lasting(&log), [true, true, false, true], "the second sync began before the second write ended");
         let rename =
             Change::Rename { from: b"/f/a".to_vec(), to: b"/f/b".to_vec(), replaced: None, exchanged: false };
-        let other = Change::Sync { file: [1, 8], log_bytes: 2, range: [0, u64::MAX], is_partial: false };
-        let log = self::log(&[write(0, 0, b"", b"one"), rename, other]);
+        let other = Change::Sync { file: Some([1, 8, 0]), begun: 2, range: [0, u64::MAX], is_partial: false };
+        let log = [write(0, 0, b"", b"one"), rename, other];
         assert_eq!(
             lasting(&log),
             [false, true, true],
@@ -300,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_lost_write_leaves_what_others_wrote() {
-        let log = log(&[write(0, 4, b"....", b"AAAA"), write(2, 4, b"AA", b"BB"), write(4, 4, b"", b"CC")]);
+        let log = [write(0, 4, b"....", b"AAAA"), write(2, 4, b"AA", b"BB"), write(4, 4, b"", b"CC")];
         let killed = tree(b"AABBCC");
         let after = |fates: [Fate; 3]| bytes(&state(&killed, &log, &fates));
         assert_eq!(after([Fate::Kept; 3]), b"AABBCC");
@@ -312,7 +320,7 @@ mod tests {
     #[test]
     fn a_torn_write_keeps_whole_sectors() {
         let new: Vec<u8> = (0..2048u32).map(|place| 1 + (place / 512) as u8).collect();
-        let log = log(&[write(0, 2048, &[0; 2048], &new)]);
+        let log = [write(0, 2048, &[0; 2048], &new)];
         let seen = (0..16).map(|lot| bytes(&state(&tree(&new), &log, &[Fate::Torn { sector_bytes: 512, lot }])));
         let mut torn = 0;
         for bytes in seen {
@@ -327,20 +335,20 @@ mod tests {
     #[test]
     fn names_go_back_to_what_they_led_to() {
         let (a, b) = (b"/f/a".to_vec(), b"/f/b".to_vec());
-        let replaced = Content { file: [1, 8], mode: 0o600, bytes: b"old".to_vec() };
+        let replaced = Content { file: [1, 8, 0], mode: 0o600, bytes: b"old".to_vec() };
         let rename = Change::Rename { from: a.clone(), to: b.clone(), replaced: Some(replaced), exchanged: false };
         let mut killed = tree(b"new");
         killed.rename(&a, &b);
-        let log = log(&[
+        let log = [
             rename,
             Change::Unlink {
                 path: b.clone(),
                 content: Some(Content { file: FILE, mode: 0o644, bytes: b"new".to_vec() }),
             },
-        ]);
+        ];
         killed.take(&b);
         let before = state(&killed, &log, &[Fate::Lost; 2]);
-        assert_eq!((before.names.get(&a), before.names.get(&b)), (Some(&FILE), Some(&[1, 8])));
+        assert_eq!((before.names.get(&a), before.names.get(&b)), (Some(&FILE), Some(&[1, 8, 0])));
         let between = state(&killed, &log, &[Fate::Kept, Fate::Lost]);
         assert_eq!((between.names.get(&a), between.names.get(&b)), (None, Some(&FILE)));
         assert_eq!(state(&killed, &log, &[Fate::Kept; 2]).names, killed.names);
@@ -348,7 +356,7 @@ mod tests {
 
     #[test]
     fn the_fewest_losses_are_those_that_matter() {
-        let log = log(&[write(0, 0, b"", b"1"), write(1, 1, b"", b"2"), write(2, 2, b"", b"3")]);
+        let log = [write(0, 0, b"", b"1"), write(1, 1, b"", b"2"), write(2, 2, b"", b"3")];
         let fewest = fewest(&log, &[Fate::Lost; 3], |fates| fates[1] == Fate::Lost);
         assert_eq!(fewest, [Fate::Kept, Fate::Lost, Fate::Kept]);
         assert_eq!(describe(&log, &fewest, &tree(b"123")), ["lost: 1 bytes written at 1 of /f/a"]);

@@ -1,8 +1,12 @@
-//! `anyring chaos --crash`: power is lost while the program changes files through its rings. The program is killed at
-//! a moment that a seed chooses. Its folders get the contents that a disk might have then (`disk`). A command that
-//! repairs them decides whether the seed fails.
+//! `anyring chaos --crash`: power is lost while the program changes files. The program is killed at a moment that a seed
+//! chooses (`tracer`). Its folders get the contents that a disk might have then (`disk`). A command that repairs them
+//! decides whether the seed fails.
 
+mod calls;
+mod change;
 mod disk;
+mod mapped;
+mod tracer;
 mod tree;
 
 use super::one::{Ending, Runner};
@@ -10,7 +14,7 @@ use super::{quoted, random_seed, rules, say, FAILED};
 use crate::cli::ChaosOptions;
 use crate::errno;
 use crate::failure::{Failure, OWN_FAILURE, USAGE};
-use anyring_engine::chaos::crash::{parse, Change};
+use change::{Born, Change};
 use disk::{mix, Fate};
 use std::fs::File;
 use std::io;
@@ -18,14 +22,17 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
+use tracer::Recording;
 use tree::Tree;
 
 /// Default number of seeds.
 const RUNS: u32 = 20;
+/// How much of a file is kept at most, in bytes. A change of more counts as lasting.
+const MOST: u64 = 64 << 20;
 
 /// One loss of power.
 struct Loss {
-    log: Vec<(u64, Change)>,
+    log: Vec<Change>,
     killed: Tree,
     fates: Vec<Fate>,
 }
@@ -36,7 +43,6 @@ struct Crash<'a> {
     folders: Vec<PathBuf>,
     /// The contents of the folders before the program runs.
     before: Tree,
-    log: File,
     /// The output of the last recovery.
     printed: File,
 }
@@ -67,7 +73,7 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     let left = shown.as_ref().unwrap_or(&crash.before);
     left.write(&crash.folders).map_err(unusable)?;
     if failed.is_empty() {
-        say("not looked for: what the program changes by other calls than its rings', or by mapped memory");
+        say("not looked for: losses of what others change, of cloned or moved ranges, and of files above 64 MiB");
         return Ok(0);
     }
     Ok(FAILED)
@@ -98,41 +104,30 @@ impl<'a> Crash<'a> {
             }
         };
         let folders = options.crash.iter().map(folder).collect::<Result<Vec<_>, _>>()?;
-        let before = Tree::read(&folders).map_err(unusable)?;
+        let before = Tree::read(&folders, &Born::default()).map_err(unusable)?;
         // No rule disturbs the program, unless one is asked for.
         let rules = options.rules.as_deref().map_or(Ok("none".to_owned()), |list| rules(Some(list)))?;
         let runner = Runner::new(options, rules, true)?;
-        let (log, printed) = (memory_file("anyring-crash-log")?, memory_file("anyring-crash-recovery")?);
-        Ok(Crash { options, runner, folders, before, log, printed })
+        let printed = memory_file("anyring-crash-recovery")?;
+        Ok(Crash { options, runner, folders, before, printed })
     }
 
-    /// Runs the program to its end, or until the log has `killed_at` bytes. Returns how it ended, and the log.
-    fn run(&self, seed: u64, killed_at: Option<u64>) -> Result<(Ending, Vec<(u64, Change)>), Failure> {
+    /// Runs the program to its end, or until it has made `killed_at` changes. Returns how it ended, and its changes.
+    fn run(&self, seed: u64, killed_at: Option<usize>) -> Result<(Ending, Recording), Failure> {
         self.before.write(&self.folders).map_err(unusable)?;
-        self.log.set_len(0).map_err(unusable)?;
-        let names: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
-        let at = killed_at.unwrap_or(u64::MAX).to_string();
-        let variables = [
-            ("ANYRING_CRASH_LOG", path_of(&self.log)),
-            ("ANYRING_CRASH_IN", names.join(":")),
-            ("ANYRING_CRASH_AT", at),
-        ];
-        self.runner.more.replace(variables.to_vec());
-        let run = self.runner.run(seed, None)?;
-        if run.rings == 0 {
-            self.runner.show_output();
-            return Err(Failure {
-                status: OWN_FAILURE,
-                message: format!("{}, so that nothing is proven", super::NO_RING),
-            });
+        let mut recording = Recording::new(&self.folders, killed_at);
+        let follow = |command: &mut Command| tracer::run(&self.runner, command, &mut recording);
+        let run = self.runner.run_by(seed, None, follow)?;
+        // Stores to mapped memory that no sync has written.
+        for store in recording.mapped.stores(None) {
+            recording.add(store);
         }
-        let log = std::fs::read(path_of(&self.log)).map_err(unusable)?;
-        Ok((run.ending, parse(&log)))
+        Ok((run.ending, recording))
     }
 
     /// Runs the program and the recovery without a loss of power. Returns the changes that the program made.
-    fn whole_run(&self, recover: &str) -> Result<Vec<(u64, Change)>, Failure> {
-        let (ending, changes) = self.run(1, None)?;
+    fn whole_run(&self, recover: &str) -> Result<Vec<Change>, Failure> {
+        let (ending, Recording { changes, .. }) = self.run(1, None)?;
         let fails = |why: &str| Failure {
             status: OWN_FAILURE,
             message: format!("the program fails though no power is lost: {why}"),
@@ -142,8 +137,7 @@ impl<'a> Crash<'a> {
             return Err(fails(&why));
         }
         if changes.is_empty() {
-            let message =
-                "the program's rings changed nothing in the folders, so that nothing is proven".to_owned();
+            let message = "the program changed nothing in the folders, so that nothing is proven".to_owned();
             return Err(Failure { status: OWN_FAILURE, message });
         }
         match self.recovery(recover)? {
@@ -153,15 +147,16 @@ impl<'a> Crash<'a> {
     }
 
     /// Kills the program after one of `changes`, which the seed chooses.
-    fn lose(&self, seed: u64, changes: &[(u64, Change)]) -> Result<Loss, Failure> {
+    fn lose(&self, seed: u64, changes: &[Change]) -> Result<Loss, Failure> {
         let lot = mix(mix(seed) ^ 2);
         let mut place = (lot >> 8) as usize % changes.len();
         // In three cases of four not right after a sync, when nothing can be lost.
-        while !lot.is_multiple_of(4) && place != 0 && matches!(changes[place].1, Change::Sync { .. }) {
+        while !lot.is_multiple_of(4) && place != 0 && matches!(changes[place], Change::Sync { .. }) {
             place -= 1;
         }
-        let (_, log) = self.run(seed, Some(changes[place].0))?;
-        let killed = Tree::read(&self.folders).map_err(unusable)?;
+        let (_, recording) = self.run(seed, Some(place + 1))?;
+        let killed = Tree::read(&self.folders, &recording.born).map_err(unusable)?;
+        let log = recording.changes;
         let fates = disk::draw(&log, seed);
         Ok(Loss { log, killed, fates })
     }

@@ -1,7 +1,7 @@
 //! Folders in memory: names and the files that they lead to. Possible contents of a disk are thus values, computed
 //! from one another.
 
-use anyring_engine::chaos::crash::File;
+use super::change::{Born, File};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -28,19 +28,19 @@ pub struct Tree {
 
 impl Tree {
     /// Reads the contents of `folders`. Leaves out all but regular files, folders and symbolic links.
-    pub fn read(folders: &[PathBuf]) -> io::Result<Tree> {
+    pub fn read(folders: &[PathBuf], born: &Born) -> io::Result<Tree> {
         let mut tree = Tree::default();
         for folder in folders {
-            tree.read_folder(folder)?;
+            tree.read_folder(folder, born)?;
         }
         Ok(tree)
     }
 
-    fn read_folder(&mut self, folder: &Path) -> io::Result<()> {
+    fn read_folder(&mut self, folder: &Path, born: &Born) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             let about = fs::symlink_metadata(&path)?;
-            let (file, mode) = ([about.dev(), about.ino()], about.mode());
+            let (file, mode) = (born.file(about.dev(), about.ino()), about.mode());
             let node = match about.file_type() {
                 kind if kind.is_dir() => Node::Folder { mode },
                 kind if kind.is_symlink() => Node::Link { target: fs::read_link(&path)? },
@@ -48,7 +48,7 @@ impl Tree {
                 _ => continue,
             };
             if matches!(node, Node::Folder { .. }) {
-                self.read_folder(&path)?;
+                self.read_folder(&path, born)?;
             }
             self.names.insert(path.into_os_string().into_vec(), file);
             self.files.insert(file, node);

@@ -1,0 +1,92 @@
+//! Changes of files, each with what it replaced, so that it can be undone.
+
+use std::collections::BTreeMap;
+
+/// A file: device, inode, and how many files had that inode before it.
+pub type File = [u64; 3];
+
+/// Numbers of files by device and inode: an inode that is freed serves the next file.
+#[derive(Debug, Clone, Default)]
+pub struct Born(BTreeMap<[u64; 2], u64>);
+
+impl Born {
+    /// The file that has the inode now.
+    pub fn file(&self, device: u64, inode: u64) -> File {
+        [device, inode, self.0.get(&[device, inode]).copied().unwrap_or(0)]
+    }
+
+    /// Counts a new file with this inode, and returns it.
+    pub fn create(&mut self, device: u64, inode: u64) -> File {
+        *self.0.entry([device, inode]).or_default() += 1;
+        self.file(device, inode)
+    }
+}
+
+/// The content of a regular file, before its name was removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Content {
+    pub file: File,
+    /// `st_mode`.
+    pub mode: u32,
+    pub bytes: Vec<u8>,
+}
+
+/// One change, or a sync.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Bytes were written, or zeroed.
+    Write {
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// The file's size before, in bytes.
+        size: u64,
+        /// The bytes before, up to the end of the file.
+        old: Vec<u8>,
+        new: Vec<u8>,
+        /// True if it was durable when the call returned (O_DSYNC, RWF_DSYNC and the like).
+        lasts: bool,
+    },
+    /// The file has another size.
+    Resize {
+        file: File,
+        /// Size before, in bytes.
+        from: u64,
+        /// Size now, in bytes.
+        to: u64,
+        /// The bytes that were cut off.
+        cut: Vec<u8>,
+    },
+    /// A name is new: of a file, a folder or a link.
+    Create {
+        file: File,
+        /// The whole path.
+        path: Vec<u8>,
+    },
+    /// A name was removed.
+    Unlink {
+        path: Vec<u8>,
+        /// The file that it led to, `None` for a folder.
+        content: Option<Content>,
+    },
+    /// A name was changed.
+    Rename {
+        from: Vec<u8>,
+        to: Vec<u8>,
+        /// The file that `to` led to before.
+        replaced: Option<Content>,
+        /// Both names were exchanged (RENAME_EXCHANGE).
+        exchanged: bool,
+    },
+    /// A sync (fsync(2), fdatasync(2), sync(2), msync(2), or sync_file_range(2) that waits).
+    Sync {
+        /// The file or folder, `None` for all.
+        file: Option<File>,
+        /// Number of changes before it began: these are durable now.
+        begun: usize,
+        /// Bytes of the file: first, and one past the last.
+        range: [u64; 2],
+        /// Only data of this range is written, no names.
+        is_partial: bool,
+    },
+}

@@ -1,0 +1,109 @@
+//! Files that a program has mapped for writing (mmap(2) with MAP_SHARED).
+//!
+//! Stores to memory are no calls. So a copy of the file keeps the content that the recorded changes make. Each sync, and the
+//! end, compare the file with it: a page that differs was stored to, and counts as written then.
+
+use super::change::{Change, File};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// Bytes that the page cache writes back at once.
+const PAGE: usize = 4096;
+
+/// One mapping, to know what msync(2) is about.
+struct Mapping {
+    process: i32,
+    address: usize,
+    bytes: usize,
+    file: File,
+    offset: u64,
+}
+
+/// A mapped file, and the content that the recorded changes make.
+struct Shadow {
+    open: fs::File,
+    bytes: Vec<u8>,
+}
+
+/// The files that are mapped, or were.
+#[derive(Default)]
+pub struct Mapped {
+    mappings: Vec<Mapping>,
+    shadows: BTreeMap<File, Shadow>,
+}
+
+impl Mapped {
+    /// A process has mapped `bytes` bytes of the file, which is `open` here, from `offset` on.
+    pub fn add(&mut self, process: i32, address: usize, bytes: usize, (file, open): (File, fs::File), offset: u64) {
+        self.mappings.push(Mapping { process, address, bytes, file, offset });
+        if let Some(bytes) = content(&open).filter(|_| !self.shadows.contains_key(&file)) {
+            self.shadows.insert(file, Shadow { open, bytes });
+        }
+    }
+
+    /// A process has executed another program: its mappings are gone. Its stores stay.
+    pub fn forget_process(&mut self, process: i32) {
+        self.mappings.retain(|mapping| mapping.process != process);
+    }
+
+    /// The file, and the bytes of it (first, and one past the last), that `bytes` bytes of memory show.
+    pub fn find(&self, process: i32, address: usize, bytes: usize) -> Option<(File, [u64; 2])> {
+        let is_in = |it: &&Mapping| it.process == process && (it.address..it.address + it.bytes).contains(&address);
+        let mapping = self.mappings.iter().rev().find(is_in)?;
+        let first = mapping.offset + (address - mapping.address) as u64;
+        Some((mapping.file, [first, first.saturating_add(bytes as u64)]))
+    }
+
+    /// Keeps up with a change that is recorded.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Write { file, offset, new, .. } => {
+                let Some(shadow) = self.shadows.get_mut(file) else { return };
+                let (offset, end) = (*offset as usize, *offset as usize + new.len());
+                let size = shadow.bytes.len().max(end);
+                shadow.bytes.resize(size, 0);
+                shadow.bytes[offset..end].copy_from_slice(new);
+            }
+            Change::Resize { file, to, .. } => {
+                if let Some(shadow) = self.shadows.get_mut(file) {
+                    shadow.bytes.resize(*to as usize, 0);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The stores to `file`, or to all files, that were not recorded yet: a write for each page.
+    pub fn stores(&self, file: Option<File>) -> Vec<Change> {
+        let mut stores = Vec::new();
+        for (of, shadow) in self.shadows.iter().filter(|(of, _)| file.is_none_or(|file| file == **of)) {
+            let Some(now) = content(&shadow.open) else { continue };
+            let pages = shadow.bytes.chunks(PAGE).zip(now.chunks(PAGE)).enumerate();
+            stores.extend(
+                pages
+                    .filter(|(_, (old, new))| old[..old.len().min(new.len())] != new[..old.len().min(new.len())])
+                    .map(|(page, (old, new))| {
+                        let bytes = old.len().min(new.len());
+                        Change::Write {
+                            file: *of,
+                            offset: (page * PAGE) as u64,
+                            size: shadow.bytes.len() as u64,
+                            old: old[..bytes].to_vec(),
+                            new: new[..bytes].to_vec(),
+                            lasts: false,
+                        }
+                    }),
+            );
+        }
+        stores
+    }
+}
+
+/// The content of an open file. `None` if it is too large to be kept.
+fn content(file: &fs::File) -> Option<Vec<u8>> {
+    let size = file.metadata().ok().filter(|about| about.is_file() && about.size() <= super::MOST)?.size();
+    let mut bytes = vec![0; size as usize];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Some(bytes)
+}
