@@ -635,8 +635,8 @@ pub struct ChaosOptions {
     /// Also write the outcome of the runs to FILE as JUnit XML, with a test case for each seed
     #[arg(long, value_name = "FILE", requires = "runs", conflicts_with = "shrink")]
     pub junit: Option<PathBuf>,
-    /// Lose power while the program changes files in FOLDER through its rings: kill it, and give FOLDER the contents
-    /// that a disk might have then
+    /// Lose power while the program changes files in FOLDER: kill it, and give FOLDER the contents that a disk
+    /// might have then
     #[arg(long, value_name = "FOLDER", requires = "recover", conflicts_with_all = ["only", "junit", "log", "fail_output"])]
     pub crash: Vec<PathBuf>,
     /// With --crash: run COMMAND then, by sh. The seed fails if COMMAND fails

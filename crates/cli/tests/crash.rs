@@ -54,11 +54,11 @@ fn what_is_lost_is_found_and_what_is_lasting_is_not() {
     let Some((folder, program)) = program() else { return };
     for (case, lost) in [
         ("log", "bytes written at"),
-        ("rename", "was renamed to"),
+        ("rename", "the rename of"),
         ("header", ""),
         ("page", "torn between sectors"),
         ("plain-log", "bytes written at"),
-        ("plain-rename", "was renamed to"),
+        ("plain-rename", "the rename of"),
         ("plain-mapped", "4096 bytes written at"),
     ] {
         let right = crash_anew(folder.path(), &program, case, &["--runs", "60"]);

@@ -256,8 +256,8 @@ pub fn describe(log: &Log, fates: &[Fate], killed: &Tree) -> Vec<String> {
                 format!("the size of {} from {from} to {to} bytes", name_of(file))
             }
             Change::Create { path, .. } => format!("the new name {}", shown(path)),
-            Change::Unlink { path, .. } => format!("that {} was removed", shown(path)),
-            Change::Rename { from, to, .. } => format!("that {} was renamed to {}", shown(from), shown(to)),
+            Change::Unlink { path, .. } => format!("the removal of {}", shown(path)),
+            Change::Rename { from, to, .. } => format!("the rename of {} to {}", shown(from), shown(to)),
             Change::Sync { .. } => return None,
         };
         Some(format!("{how}: {what}"))

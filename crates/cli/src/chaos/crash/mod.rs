@@ -60,7 +60,7 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         last = seed;
         let Some(how) = crash.recovers(recover, &loss, &loss.fates)? else { continue };
         let at = loss.log.len();
-        say(&format!("seed {seed} fails: power was lost behind change {at} of {}: {how}", changes.len()));
+        say(&format!("seed {seed} fails: power was lost after change {at} of {}: {how}", changes.len()));
         failed.push(seed);
         if shown.is_none() {
             shown = Some(crash.show(recover, seed, &loss)?);
@@ -73,7 +73,7 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     let left = shown.as_ref().unwrap_or(&crash.before);
     left.write(&crash.folders).map_err(unusable)?;
     if failed.is_empty() {
-        say("not looked for: losses of what others change, of cloned or moved ranges, and of files above 64 MiB");
+        say("not covered: changes by other processes, cloned or moved ranges, and files above 64 MiB");
         return Ok(0);
     }
     Ok(FAILED)
@@ -196,7 +196,7 @@ impl<'a> Crash<'a> {
         let lines = disk::describe(&loss.log, &fates, &loss.killed);
         lines.iter().for_each(|line| say(line));
         if lines.is_empty() {
-            say("nothing that it had done was lost: what comes next was missing");
+            say("none of its changes was lost: being killed before the next change was enough");
         }
         say(&self.again(seed));
         Ok(disk::state(&loss.killed, &loss.log, &fates))
