@@ -44,14 +44,11 @@ enum Task {
         #[arg(long)]
         list: bool,
     },
-    /// Check the English of documents, help and doc comments: no file may have more places that break a rule than are listed
+    /// Check the English of documents, help and doc comments
     Prose {
-        /// Print the places of the files whose paths begin with this instead (may be repeated)
-        #[arg(value_name = "PATH", conflicts_with = "write")]
+        /// Check only the files whose paths begin with this (may be repeated)
+        #[arg(value_name = "PATH")]
         paths: Vec<String>,
-        /// Lower the list to what there is; make it anew if it is missing
-        #[arg(long)]
-        write: bool,
     },
     /// Prove that what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then
     Mutations(mutations::Options),
@@ -98,8 +95,7 @@ fn main() -> Result<()> {
         Task::Conformance => make_conformance()?,
         Task::Rooms { list: true } => list_rooms()?,
         Task::Rooms { list: false } => print_rooms()?,
-        Task::Prose { paths, write } if paths.is_empty() => prose::check(anyring_xtask::root(), write)?,
-        Task::Prose { paths, .. } => prose::print(anyring_xtask::root(), &paths)?,
+        Task::Prose { paths } => prose::check(anyring_xtask::root(), &paths)?,
         Task::Mutations(options) => mutations::prove(&options)?,
     }
     Ok(())

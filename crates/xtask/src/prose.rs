@@ -1,11 +1,9 @@
 //! `cargo xtask prose`: what a program can check of the English in documents, help and doc comments.
 //!
 //! A doc comment begins with a verb or a noun, a sentence has at most 25 words, and some words have a plainer one.
-//! `prose.txt` holds how many places of each file break that still: the count of a file may only shrink.
 
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::Path;
 
 /// The most words of a sentence that is read once.
@@ -56,9 +54,6 @@ const BANNED: &[(&str, &str)] = &[
     ("whoever", "any thread that"),
 ];
 
-/// The list of what is left, below the root.
-const LEFT: &str = "crates/xtask/prose.txt";
-
 /// Generated, or no prose of ours.
 const LEFT_OUT: &[&str] = &["docs/conformance.md", "docs/results"];
 
@@ -69,72 +64,25 @@ pub struct Finding {
     said: String,
 }
 
-/// Prints the findings of the files whose paths begin with one of `paths`.
+/// Checks the files whose paths begin with one of `paths`, or all files if there is none.
 ///
 /// # Errors
 ///
-/// A file that cannot be read.
-pub fn print(root: &Path, paths: &[String]) -> Result<()> {
-    for (file, findings) in all(root)? {
-        if paths.iter().any(|path| file.starts_with(path.as_str())) {
-            print!("{}", lines(&file, &findings));
-        }
-    }
-    Ok(())
-}
-
-/// Compares each file with the list of what is left. With `write` lowers the list to what there is.
-///
-/// # Errors
-///
-/// A file with more findings than the list allows, each with its line.
-pub fn check(root: &Path, write: bool) -> Result<()> {
+/// Places that break a rule, each with its line.
+pub fn check(root: &Path, paths: &[String]) -> Result<()> {
+    let is_asked = |file: &str| paths.is_empty() || paths.iter().any(|path| file.starts_with(path.as_str()));
     let findings = all(root)?;
-    let list = root.join(LEFT);
-    let mut allowed = match std::fs::read_to_string(&list) {
-        Ok(text) => parse(&text)?,
-        // Made anew.
-        Err(_) if write => findings.iter().map(|(file, found)| (file.clone(), found.len())).collect(),
-        Err(error) => return Err(error).context(LEFT),
-    };
-    let mut grown = String::new();
-    for (file, found) in &findings {
-        let most = allowed.get(file).copied().unwrap_or(0);
-        if found.len() > most {
-            write!(grown, "{file}: {} places, {LEFT} allows {most}\n{}", found.len(), lines(file, found))?;
-        }
+    let found: String =
+        findings.iter().filter(|(file, _)| is_asked(file)).map(|(file, found)| lines(file, found)).collect();
+    if !found.is_empty() {
+        bail!("{found}CONTRIBUTING.md, Words, says how sentences are written");
     }
-    if write {
-        allowed.retain(|file, most| {
-            *most = (*most).min(findings.get(file).map_or(0, Vec::len));
-            *most > 0
-        });
-        std::fs::write(&list, format(&allowed))?;
-    }
-    if !grown.is_empty() {
-        bail!("{grown}what a sentence should be is in CONTRIBUTING.md, Words");
-    }
-    println!("{} places left in {} files", allowed.values().sum::<usize>(), allowed.len());
+    println!("no place breaks a rule");
     Ok(())
 }
 
 fn lines(file: &str, findings: &[Finding]) -> String {
     findings.iter().map(|finding| format!("{file}:{}: {}\n", finding.line, finding.said)).collect()
-}
-
-fn parse(text: &str) -> Result<BTreeMap<String, usize>> {
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let pair = |line: &str| {
-        let (count, file) = line.split_once(' ').with_context(|| format!("{LEFT}: {line}"))?;
-        Ok((file.to_owned(), count.parse()?))
-    };
-    lines.map(pair).collect()
-}
-
-fn format(allowed: &BTreeMap<String, usize>) -> String {
-    let head = "# How many places of each file break a rule of `cargo xtask prose`. `cargo xtask prose --write` lowers it.\n";
-    let lines = allowed.iter().map(|(file, count)| format!("{count} {file}\n"));
-    head.to_owned() + &lines.collect::<String>()
 }
 
 /// Returns all findings, by file.
@@ -397,11 +345,5 @@ mod tests {
         assert_eq!(of_source("/// Returns `what` it is.\n"), []);
         let long = format!("/// {}\n", "Word ".repeat(26));
         assert_eq!(of_source(&long).len(), 1);
-    }
-
-    #[test]
-    fn the_list_is_what_was_written() {
-        let allowed = BTreeMap::from([("a.md".to_owned(), 2), ("b/c.rs".to_owned(), 1)]);
-        assert_eq!(parse(&format(&allowed)).expect("a list"), allowed);
     }
 }
