@@ -56,7 +56,7 @@ fn program(source: &str) -> PathBuf {
 }
 
 /// Programs that count what they hold.
-const COUNT: [&str; 3] = ["leftovers", "load", "wear"];
+const COUNT: [&str; 3] = ["leftovers", "load", "leaks"];
 
 /// Held by the one program at a time that counts the remains of its rings, a second after the last ring.
 static COUNTING: Mutex<()> = Mutex::new(());
@@ -104,32 +104,32 @@ macro_rules! cases {
 
 cases! {
     threads_close_through_rings_of_their_own: "lifetime" "close-by-threads";
-    a_close_waits_for_no_ring: "stuck" "transfers";
-    a_change_of_identity_waits_for_no_ring: "stuck" "changes-of-identity";
-    a_ring_is_closed_while_its_holder_sleeps: "stuck" "ends";
-    a_call_that_sleeps_keeps_nobody_from_its_ring: "stuck" "names";
-    a_close_that_lingers_keeps_nobody_from_its_ring: "stuck" "lingers";
-    a_registered_file_that_lingers_keeps_nobody_from_its_ring: "stuck" "unregistered";
-    a_slot_whose_file_lingers_keeps_nobody_from_its_ring: "stuck" "cleared";
-    a_file_of_a_request_that_lingers_keeps_no_other_ring: "stuck" "received";
-    a_transfer_without_a_worker_keeps_nobody_from_its_ring: "stuck" "no-worker";
-    a_call_on_a_name_without_a_thread_keeps_nobody_from_its_ring: "stuck" "no-creds-pool";
-    an_event_of_a_polled_ring_that_is_busy_is_not_lost: "stuck" "polled";
-    files_for_a_ring_that_is_kept_keep_no_worker: "stuck" "messages";
-    a_file_for_a_ring_that_ends_is_answered: "stuck" "last-message";
-    a_file_for_a_ring_that_is_kept_can_be_taken_back: "stuck" "cancelled-message";
+    a_close_waits_for_no_ring: "blocked_calls" "transfers";
+    a_change_of_identity_waits_for_no_ring: "blocked_calls" "changes-of-identity";
+    a_ring_is_closed_while_its_holder_sleeps: "blocked_calls" "ends";
+    a_call_that_sleeps_keeps_nobody_from_its_ring: "blocked_calls" "names";
+    a_close_that_lingers_keeps_nobody_from_its_ring: "blocked_calls" "lingers";
+    a_registered_file_that_lingers_keeps_nobody_from_its_ring: "blocked_calls" "unregistered";
+    a_slot_whose_file_lingers_keeps_nobody_from_its_ring: "blocked_calls" "cleared";
+    a_file_of_a_request_that_lingers_keeps_no_other_ring: "blocked_calls" "received";
+    a_transfer_without_a_worker_keeps_nobody_from_its_ring: "blocked_calls" "no-worker";
+    a_call_on_a_name_without_a_thread_keeps_nobody_from_its_ring: "blocked_calls" "no-creds-pool";
+    an_event_of_a_polled_ring_that_is_busy_is_not_lost: "blocked_calls" "polled";
+    files_for_a_ring_that_is_kept_keep_no_worker: "blocked_calls" "messages";
+    a_file_for_a_ring_that_ends_is_answered: "blocked_calls" "last-message";
+    a_file_for_a_ring_that_is_kept_can_be_taken_back: "blocked_calls" "cancelled-message";
     a_file_whose_server_is_gone_keeps_nobody_from_its_ring: "servers" "transfers";
     the_status_of_such_a_file_keeps_nobody_either: "servers" "statuses";
     calls_that_concern_no_ring_cost_no_other_calls: "cheap" "calls";
     what_is_started_where_the_library_is_not_says_nothing: "absent" "name";
     what_is_started_behind_a_mount_says_nothing: "absent" "mount";
-    signals_of_a_vfork_child_are_its_own: "lenders" "vfork";
-    signals_of_a_vfork_childs_children_are_their_own: "lenders" "nested";
-    signals_of_a_clone_in_this_memory_are_its_own: "lenders" "clone";
-    a_vfork_that_is_refused_changes_nothing: "lenders" "refused";
-    an_action_is_changed_in_the_middle_of_a_change: "lenders" "middle";
-    actions_are_changed_by_threads_at_once: "lenders" "threads";
-    nothing_is_made_under_standard_numbers: "low" "made";
+    signals_of_a_vfork_child_are_its_own: "vfork_signals" "vfork";
+    signals_of_a_vfork_childs_children_are_their_own: "vfork_signals" "nested";
+    signals_of_a_clone_in_this_memory_are_its_own: "vfork_signals" "clone";
+    a_vfork_that_is_refused_changes_nothing: "vfork_signals" "refused";
+    an_action_is_changed_in_the_middle_of_a_change: "vfork_signals" "middle";
+    actions_are_changed_by_threads_at_once: "vfork_signals" "threads";
+    nothing_is_made_under_standard_numbers: "standard_descriptors" "made";
     rings_that_exit_leave_nothing: "lifetime" "leak-exit";
     rings_that_are_closed_leave_nothing: "lifetime" "leak-close";
     rings_that_are_closed_by_syscall_leave_nothing: "lifetime" "leak-syscall";
@@ -150,7 +150,7 @@ cases! {
     a_thousand_rings_that_threads_registered_leave_nothing: "leftovers" "thread";
     rings_of_killed_children_leave_nothing: "leftovers" "killed-child";
     no_files_are_left: "leftovers" "files";
-    rounds_wear_nothing_out: "wear" "short";
+    rounds_wear_nothing_out: "leaks" "short";
     many_requests_in_flight_leave_nothing: "load" "requests";
     many_rings_at_once_leave_nothing: "load" "rings";
     many_connections_leave_nothing: "load" "connections";
@@ -169,7 +169,7 @@ cases! {
     a_handler_of_many_signals_loses_none: "interrupted" "queues";
     a_handler_submits_to_the_context_it_interrupts: "interrupted" "io-submit";
     a_handler_that_comes_while_its_thread_submits_ends_its_wait: "interrupted" "waits";
-    real_time_signals_come_in_order_while_their_thread_submits: "stuck" "signals";
+    real_time_signals_come_in_order_while_their_thread_submits: "blocked_calls" "signals";
     a_handler_destroys_the_context_it_interrupts: "interrupted" "io-destroy";
 
     a_bad_pointer_of_a_thread_that_blocked_faults_early_is_efault: "faults" "blocked-before-the-first-ring";
@@ -252,24 +252,24 @@ cases! {
     a_ring_outlives_processes_killed_anywhere: "processes" "killed-anywhere";
     backends_wait_for_each_others_reads: "processes" "backends";
 
-    an_eventfd_is_signalled_for_all_deferred_work: "notices" "eventfd-deferred";
-    only_an_eventfd_is_registered_as_one_without_proc: "notices" "eventfd-without-proc";
-    an_eventfd_near_its_maximum_holds_nobody_up: "notices" "eventfd-full";
-    a_timer_fires_though_the_program_stays_away: "notices" "timer";
-    a_deferred_ring_stays_ready_for_epoll: "notices" "epoll-deferred";
-    every_message_wakes_level_triggered_epoll: "notices" "epoll-level";
-    every_message_wakes_edge_triggered_epoll: "notices" "epoll-edge";
+    an_eventfd_is_signalled_for_all_deferred_work: "notification" "eventfd-deferred";
+    only_an_eventfd_is_registered_as_one_without_proc: "notification" "eventfd-without-proc";
+    an_eventfd_near_its_maximum_holds_nobody_up: "notification" "eventfd-full";
+    a_timer_fires_though_the_program_stays_away: "notification" "timer";
+    a_deferred_ring_stays_ready_for_epoll: "notification" "epoll-deferred";
+    every_message_wakes_level_triggered_epoll: "notification" "epoll-level";
+    every_message_wakes_edge_triggered_epoll: "notification" "epoll-edge";
 
-    a_pipe_is_read_for_a_program_that_only_looks: "looks" "pipe";
-    a_pipe_that_breaks_is_signalled_to_a_program_that_only_looks: "looks" "broken-pipe";
-    a_socket_that_breaks_is_signalled_to_a_program_that_only_looks: "looks" "broken-socket";
-    a_timer_fires_for_a_program_that_only_looks: "looks" "timeout";
-    a_timer_fires_before_the_one_that_is_slept_for: "looks" "earlier-timeout";
-    a_worker_reads_for_a_program_that_only_looks: "looks" "worker";
-    a_program_looks_and_waits_in_turns: "looks" "in-turns";
-    a_program_that_waits_shares_with_no_helper: "looks" "waiting";
-    a_program_that_comes_back_to_wait_gets_rid_of_the_helper: "looks" "waiting-again";
-    a_helper_does_not_tick: "looks" "idle";
+    a_pipe_is_read_for_a_program_that_only_looks: "cq_polling" "pipe";
+    a_pipe_that_breaks_is_signalled_to_a_program_that_only_looks: "cq_polling" "broken-pipe";
+    a_socket_that_breaks_is_signalled_to_a_program_that_only_looks: "cq_polling" "broken-socket";
+    a_timer_fires_for_a_program_that_only_looks: "cq_polling" "timeout";
+    a_timer_fires_before_the_one_that_is_slept_for: "cq_polling" "earlier-timeout";
+    a_worker_reads_for_a_program_that_only_looks: "cq_polling" "worker";
+    a_program_looks_and_waits_in_turns: "cq_polling" "in-turns";
+    a_program_that_waits_shares_with_no_helper: "cq_polling" "waiting";
+    a_program_that_comes_back_to_wait_gets_rid_of_the_helper: "cq_polling" "waiting-again";
+    a_helper_does_not_tick: "cq_polling" "idle";
 
     fixed_reads_stay_inside_their_buffer: "transfers" "fixed";
     a_vector_of_3_gib_is_cut_to_what_one_read_moves: "transfers" "huge";
@@ -288,11 +288,11 @@ cases! {
     a_handler_jumps_out_of_a_wait_and_the_program_only_looks: "handlers" "jumps-and-looks";
     a_handler_jumps_out_of_a_wait_and_another_thread_waits: "handlers" "jumps-another-waits";
 
-    a_handler_interrupts_the_trap_of_a_call_on_a_small_alternate_stack: "narrow" "handler-in-trap";
-    a_call_is_trapped_where_there_is_no_memory_for_another_stack: "narrow" "trap-without-memory";
-    a_wait_that_blocks_faults_meets_memory_that_is_gone: "narrow" "faults-blocked-in-wait";
-    a_handler_interrupts_fork_and_submits_what_takes_a_thread: "narrow" "handler-in-fork";
-    a_tail_that_is_nonsense_submits_one_ring_full: "narrow" "tail-far-ahead";
+    a_handler_interrupts_the_trap_of_a_call_on_a_small_alternate_stack: "races" "handler-in-trap";
+    a_call_is_trapped_where_there_is_no_memory_for_another_stack: "races" "trap-without-memory";
+    a_wait_that_blocks_faults_meets_memory_that_is_gone: "races" "faults-blocked-in-wait";
+    a_handler_interrupts_fork_and_submits_what_takes_a_thread: "races" "handler-in-fork";
+    a_tail_that_is_nonsense_submits_one_ring_full: "races" "tail-far-ahead";
 
     calls_take_little_of_their_callers_stack: "depth" "depths";
     rings_take_no_memory_that_may_be_locked: "scarce" "locked";
@@ -322,11 +322,11 @@ cases! {
     a_handler_switches_between_user_threads: "contexts" "own-rings";
     a_handler_switches_between_user_threads_of_one_ring: "contexts" "one-ring";
 
-    a_wait_is_left_by_setcontext: "leaves" "setcontext";
-    a_wait_is_left_by_swapcontext: "leaves" "swapcontext";
-    a_wait_is_left_by_a_compilers_longjmp: "leaves" "builtin";
-    a_wait_is_left_by_exit: "leaves" "exit";
-    a_wait_is_left_by_exit_by_instruction: "leaves" "exit-by-instruction";
+    a_wait_is_left_by_setcontext: "wait_exits" "setcontext";
+    a_wait_is_left_by_swapcontext: "wait_exits" "swapcontext";
+    a_wait_is_left_by_a_compilers_longjmp: "wait_exits" "builtin";
+    a_wait_is_left_by_exit: "wait_exits" "exit";
+    a_wait_is_left_by_exit_by_instruction: "wait_exits" "exit-by-instruction";
 
     a_handler_throws_out_of_a_fault: "throws" "faults";
     a_handler_throws_out_of_a_wait: "throws" "waits";
@@ -350,14 +350,14 @@ cases! {
     a_first_ring_is_made_where_files_have_to_be_small: "ends" "file-size";
     rings_made_at_once_leave_the_limit_on_files: "ends" "file-size-at-once";
 
-    a_ring_made_after_closing_everything_is_served: "wholesale" "ring-afterwards";
-    numbers_free_after_closing_everything_are_the_programs: "wholesale" "free-numbers";
-    numbers_in_use_before_closing_everything_are_not_written_to: "wholesale" "numbers-in-use";
+    a_ring_made_after_closing_everything_is_served: "close_all" "ring-afterwards";
+    numbers_free_after_closing_everything_are_the_programs: "close_all" "free-numbers";
+    numbers_in_use_before_closing_everything_are_not_written_to: "close_all" "numbers-in-use";
 
-    threads_play_ping_pong_over_pipes: "crowds" "ping-pong-pipes";
-    threads_play_ping_pong_over_pipes_with_deferred_rings: "crowds" "ping-pong-deferred";
-    threads_play_ping_pong_over_sockets: "crowds" "ping-pong-sockets";
-    threads_submit_and_wait_on_one_ring: "crowds" "shared-ring";
+    threads_play_ping_pong_over_pipes: "ring_threads" "ping-pong-pipes";
+    threads_play_ping_pong_over_pipes_with_deferred_rings: "ring_threads" "ping-pong-deferred";
+    threads_play_ping_pong_over_sockets: "ring_threads" "ping-pong-sockets";
+    threads_submit_and_wait_on_one_ring: "ring_threads" "shared-ring";
 
     threads_replace_files_of_rings_of_their_own: "files" "at-once";
     a_slot_holds_one_file_after_the_other: "files" "replaced";
@@ -389,8 +389,8 @@ cases! {
     the_only_thread_gets_a_table_of_its_own_without_proc: "tables" "early-without-proc";
     a_thread_of_several_gets_a_table_of_its_own: "tables" "several";
     a_close_in_another_table_ends_nothing: "tables" "elsewhere";
-    a_number_that_is_reused_unseen_is_found: "unseen" "reused";
-    events_of_a_file_closed_unseen_do_not_count: "unseen" "stale";
+    a_number_that_is_reused_unseen_is_found: "unseen_closes" "reused";
+    events_of_a_file_closed_unseen_do_not_count: "unseen_closes" "stale";
 
     a_poll_of_linux_aio_finds_what_is_left: "aio" "left";
     a_poll_of_linux_aio_finds_what_is_left_beside_others: "aio" "left-beside-others";
@@ -400,16 +400,16 @@ cases! {
     polls_of_linux_aio_ask_nothing_again_beside_liburing: "aio" "polls-beside-liburing";
     reads_of_linux_aio_ask_nothing_again: "aio" "reads";
 
-    threads_are_made_when_needed: "manners" "threads";
-    every_thread_answers_setgid: "manners" "setgid";
-    signals_wait_for_the_program: "manners" "signals";
-    sent_faults_are_waited_for: "ours" "sent-faults";
-    sent_faults_are_handled_by_the_program: "ours" "handled-faults";
-    sent_faults_are_handled_by_the_program_without_proc: "ours" "handled-faults-without-proc";
-    handlers_jump_at_the_limit_of_signals: "ours" "limit";
-    handlers_of_a_plain_signal_jump_at_the_limit: "ours" "limit-of-one";
-    real_time_waits_for_no_lock: "ours" "real-time";
-    a_worker_is_scheduled_as_the_process: "ours" "worker";
+    threads_are_made_when_needed: "host_state" "threads";
+    every_thread_answers_setgid: "host_state" "setgid";
+    signals_wait_for_the_program: "host_state" "signals";
+    sent_faults_are_waited_for: "engine_threads" "sent-faults";
+    sent_faults_are_handled_by_the_program: "engine_threads" "handled-faults";
+    sent_faults_are_handled_by_the_program_without_proc: "engine_threads" "handled-faults-without-proc";
+    handlers_jump_at_the_limit_of_signals: "engine_threads" "limit";
+    handlers_of_a_plain_signal_jump_at_the_limit: "engine_threads" "limit-of-one";
+    real_time_waits_for_no_lock: "engine_threads" "real-time";
+    a_worker_is_scheduled_as_the_process: "engine_threads" "worker";
     a_worker_has_no_filter_of_a_thread: "mallocs" "filtered";
     no_thread_of_ours_is_made_by_the_programs_function: "mallocs" "created";
     a_handler_that_interrupts_malloc_uses_a_worker: "mallocs" "interrupted";
@@ -417,14 +417,14 @@ cases! {
     a_child_of_threads_never_asks_malloc: "mallocs" "child-of-threads";
     a_child_never_asks_malloc: "mallocs" "child";
     a_handler_that_interrupts_malloc_uses_a_worker_among_threads: "mallocs" "interrupted-among-threads";
-    the_lowest_number_is_the_programs: "manners" "lowest";
-    masks_that_cannot_be_read_are_refused: "manners" "bad-masks";
-    flags_of_descriptions_stay: "manners" "flags";
+    the_lowest_number_is_the_programs: "host_state" "lowest";
+    masks_that_cannot_be_read_are_refused: "host_state" "bad-masks";
+    flags_of_descriptions_stay: "host_state" "flags";
     a_cleared_environment_changes_nothing: "environment" "cleared";
-    a_jump_makes_no_system_call: "manners" "jumps";
-    pipes_have_no_other_ends_than_the_programs: "manners" "ends";
-    losing_a_pipe_to_another_reader_keeps_nobody: "manners" "faster-pipe";
-    losing_a_fifo_to_another_reader_keeps_nobody: "manners" "faster-fifo";
+    a_jump_makes_no_system_call: "host_state" "jumps";
+    pipes_have_no_other_ends_than_the_programs: "host_state" "ends";
+    losing_a_pipe_to_another_reader_keeps_nobody: "host_state" "faster-pipe";
+    losing_a_fifo_to_another_reader_keeps_nobody: "host_state" "faster-fifo";
 
     unregistering_a_file_keeps_its_record_locks: "files" "record-locks";
     unregistering_a_file_keeps_the_record_locks_of_before_exec: "files" "record-locks-before";
@@ -442,7 +442,7 @@ cases! {
 #[test]
 #[ignore = "soak: it goes round for minutes"]
 fn rounds_without_end_wear_nothing_out() {
-    same_both_ways("rounds_without_end_wear_nothing_out", "wear", "soak");
+    same_both_ways("rounds_without_end_wear_nothing_out", "leaks", "soak");
 }
 
 /// 10,000 connections, 1,000 rings, 100,000 requests in flight. Also 1,000,000, which would take the kernel hours.
@@ -518,7 +518,7 @@ fn goes_on_without(test: &str, case: &str, variable: &str, file: &Path) {
     }
     let library = built().shared;
     let environment = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", Path::new("user")), (variable, file)];
-    let output = run(&program("lost"), case, &environment);
+    let output = run(&program("output_files"), case, &environment);
     assert!(output.status.success(), "{}", text(&output));
     assert!(!file.exists(), "the program truncates and removes the file that it finds");
 }

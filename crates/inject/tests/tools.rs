@@ -141,8 +141,8 @@ fn thread_sanitizer_sees_that_completions_synchronise() {
 /// Checks the reports that MemorySanitizer would get. The program has its function in place of clang's run-time
 /// library.
 #[test]
-fn memory_sanitizer_is_told_what_is_filled() {
-    const NAME: &str = "memory_sanitizer_is_told_what_is_filled";
+fn memory_sanitizer_learns_what_is_filled() {
+    const NAME: &str = "memory_sanitizer_learns_what_is_filled";
     if let Some(reason) = obstacle("cc") {
         return skip(NAME, &reason);
     }
