@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_without_an_answer_are_told_and_decide_nothing() {
+    fn sizes_without_an_answer_are_reported_and_decide_nothing() {
         let with = |answers: &[Row]| give(answers, &[]);
         let (slower, faster) = (row(Direct, 512, 1.2, 1.3, 1.4), row(Direct, 1 << 20, 0.6, 0.7, 0.8));
         let same = row(Direct, 512, 0.99, 1.0, 1.01);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_relief_of_the_submitting_thread_is_told() {
+    fn the_greatest_relief_of_the_submitting_thread_is_reported() {
         let mut rows = [
             row(Cached, 4096, 2.0, 2.0, 2.0),
             row(Cached, 1 << 20, 2.0, 2.0, 2.0),

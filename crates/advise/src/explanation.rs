@@ -3,12 +3,12 @@
 use crate::report::size;
 use crate::subject::{Kind, Subject};
 use crate::threshold::Threshold;
-use crate::Wish;
+use crate::Question;
 use anyring_lab::message::Situation;
 
 /// Sentences for people: at least one where requests need a worker.
-pub fn explain(subject: &Subject, wish: &Wish, situation: Situation, threshold: &Threshold) -> Vec<String> {
-    let ours = wish.backend.is_ours();
+pub fn explain(subject: &Subject, question: &Question, situation: Situation, threshold: &Threshold) -> Vec<String> {
+    let ours = question.backend.is_ours();
     let mut because = match threshold {
         Threshold::Never { .. } => return never(situation, ours),
         Threshold::None => Vec::new(),
@@ -17,13 +17,17 @@ pub fn explain(subject: &Subject, wish: &Wish, situation: Situation, threshold: 
         Threshold::At { last_bytes, first_bytes, .. } => of_device(subject, *last_bytes, *first_bytes),
     };
     if subject.nowait == Some(false) && !(ours && situation == Situation::Direct) {
-        let what = if wish.operation.is_write() && !wish.direct { "writes to the page cache" } else { "transfers" };
+        let what = if question.operation.is_write() && !question.direct {
+            "writes to the page cache"
+        } else {
+            "transfers"
+        };
         let file_system = subject.file_system.as_deref().unwrap_or("the device");
         because.push(format!(
             "RWF_NOWAIT is not supported for {what} on {file_system} here: whether one would block cannot be tried"
         ));
     }
-    if wish.operation.is_write() && subject.has_holes {
+    if question.operation.is_write() && subject.has_holes {
         because.push("the file has holes: writing there allocates blocks, which may block".to_owned());
     }
     if because.is_empty() {
@@ -123,8 +127,8 @@ mod tests {
         }
     }
 
-    fn wish(backend: Backend) -> Wish {
-        Wish { backend, operation: Transferring::Write, sizes: Vec::new(), direct: true, rounds: 1 }
+    fn question(backend: Backend) -> Question {
+        Question { backend, operation: Transferring::Write, sizes: Vec::new(), direct: true, rounds: 1 }
     }
 
     fn at(last_bytes: u32) -> Threshold {
@@ -134,7 +138,7 @@ mod tests {
     #[test]
     fn the_limit_at_the_cut_is_named() {
         let explain = |subject: &Subject, threshold| {
-            explain(subject, &wish(Backend::Kernel), Situation::Direct, &threshold).join(" ")
+            explain(subject, &question(Backend::Kernel), Situation::Direct, &threshold).join(" ")
         };
         assert!(explain(&subject(256, 512), at(256 << 10)).contains("max_sectors_kb of loop0 is 256"));
         assert!(explain(&subject(1280, 512), at(512 << 10)).contains("max_segments of loop0 is 128"));
@@ -154,21 +158,22 @@ mod tests {
             has_holes: true,
             ..subject(256, 512)
         };
-        let because = explain(&file, &wish(Backend::Kernel), Situation::Cached, &always);
+        let because = explain(&file, &question(Backend::Kernel), Situation::Cached, &always);
         assert!(
             because[0].contains("RWF_NOWAIT is not supported for transfers on tmpfs")
                 && because[1].contains("holes"),
             "{because:?}"
         );
         let plain = Subject { nowait: Some(true), has_holes: false, ..file };
-        let because = explain(&plain, &wish(Backend::Kernel), Situation::Cached, &always).join(" ");
+        let because = explain(&plain, &question(Backend::Kernel), Situation::Cached, &always).join(" ");
         assert!(because.contains("no limit of the file system and device"), "{because}");
     }
 
     #[test]
     fn the_engines_own_rules_are_named() {
         let always = Threshold::Always { from_bytes: 512 };
-        let because = explain(&subject(256, 512), &wish(Backend::Anyring), Situation::Direct, &always).join(" ");
+        let because =
+            explain(&subject(256, 512), &question(Backend::Anyring), Situation::Direct, &always).join(" ");
         assert!(
             because.starts_with("anyring's engine gives O_DIRECT") && !because.contains("max_sectors"),
             "{because}"

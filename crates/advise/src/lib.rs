@@ -28,7 +28,7 @@ use threshold::Threshold;
 
 /// The question: the requests to compare, and how.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct Question {
     /// The server of the requests: [`Backend::Kernel`] or [`Backend::Anyring`].
     pub backend: Backend,
     /// The kind of requests.
@@ -50,17 +50,17 @@ const MOST_STREAM_BYTES: u32 = 64 << 10;
 pub const MOST_BYTES: u32 = 64 << 20;
 
 /// The sizes to measure, or why those asked for do not suit.
-pub fn sizes(subject: &Subject, wish: &Wish) -> Result<Vec<u32>, String> {
+pub fn sizes(subject: &Subject, question: &Question) -> Result<Vec<u32>, String> {
     let end = subject.bytes.unwrap_or(u64::from(MOST_STREAM_BYTES)).min(u64::from(MOST_BYTES));
-    let unit = if wish.direct { subject.step } else { 1 };
+    let unit = if question.direct { subject.step } else { 1 };
     let suits = |bytes: &u32| u64::from(*bytes) <= end && bytes.is_multiple_of(unit);
-    if let Some(wrong) = wish.sizes.iter().find(|bytes| !suits(bytes)) {
+    if let Some(wrong) = question.sizes.iter().find(|bytes| !suits(bytes)) {
         let multiple =
             if unit > 1 { format!(", in multiples of {unit}, as O_DIRECT needs it") } else { String::new() };
         return Err(format!("--size {wrong}: {} takes up to {end} bytes{multiple}", subject.name));
     }
     let defaults = if subject.kind.is_stream() { &STREAM_SIZES[..] } else { &FILE_SIZES[..] };
-    let chosen = if wish.sizes.is_empty() { defaults } else { &wish.sizes };
+    let chosen = if question.sizes.is_empty() { defaults } else { &question.sizes };
     let mut sizes: Vec<u32> = chosen.iter().copied().filter(suits).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -71,12 +71,12 @@ pub fn sizes(subject: &Subject, wish: &Wish) -> Result<Vec<u32>, String> {
 }
 
 /// The situations in which requests are measured.
-fn situations(subject: &Subject, wish: &Wish) -> &'static [Situation] {
+fn situations(subject: &Subject, question: &Question) -> &'static [Situation] {
     match subject.kind {
         Kind::Pipe | Kind::Tcp => &[Situation::Ready, Situation::Waiting],
-        _ if wish.direct => &[Situation::Direct],
+        _ if question.direct => &[Situation::Direct],
         // A write of whole pages reads nothing first.
-        _ if wish.operation.is_write() => &[Situation::Cached],
+        _ if question.operation.is_write() => &[Situation::Cached],
         _ => &[Situation::Cached, Situation::Uncached],
     }
 }
@@ -85,8 +85,8 @@ fn situations(subject: &Subject, wish: &Wish) -> &'static [Situation] {
 pub const TURNS: u32 = 3;
 
 /// Number of steps that [`run`] reports to `progress`; the search for thresholds adds to them.
-pub fn steps(subject: &Subject, wish: &Wish, sizes: &[u32]) -> u64 {
-    (sizes.len() * situations(subject, wish).len()) as u64 * u64::from(TURNS)
+pub fn steps(subject: &Subject, question: &Question, sizes: &[u32]) -> u64 {
+    (sizes.len() * situations(subject, question).len()) as u64 * u64::from(TURNS)
 }
 
 /// Measures and concludes. `progress` is called for each process that ended, and may end everything. The error is one line
@@ -94,12 +94,12 @@ pub fn steps(subject: &Subject, wish: &Wish, sizes: &[u32]) -> u64 {
 pub fn run(
     launcher: &Launcher,
     subject: &Subject,
-    wish: &Wish,
+    question: &Question,
     sizes: &[u32],
     mut progress: impl FnMut() -> Result<(), String>,
 ) -> Result<Report, String> {
-    let measuring = Measuring { launcher, on: &subject.on, wish };
-    let mut conditions: Vec<_> = situations(subject, wish)
+    let measuring = Measuring { launcher, on: &subject.on, question };
+    let mut conditions: Vec<_> = situations(subject, question)
         .iter()
         .flat_map(|situation| sizes.iter().map(|bytes| Condition::new(*situation, *bytes)))
         .collect();
@@ -130,9 +130,9 @@ pub fn run(
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         subject: subject.clone(),
-        operation: wish.operation,
-        direct: wish.direct,
-        backend: wish.backend,
+        operation: question.operation,
+        direct: question.direct,
+        backend: question.backend,
         rows,
         limits,
         tracepoint,
@@ -147,7 +147,7 @@ fn take_turns(
     conditions: &mut [Condition],
     progress: &mut impl FnMut() -> Result<(), String>,
 ) -> Result<(), String> {
-    let rounds = measuring.wish.rounds.div_ceil(TURNS).max(LEAST_RUNS as u32);
+    let rounds = measuring.question.rounds.div_ceil(TURNS).max(LEAST_RUNS as u32);
     for _ in 0..TURNS {
         for condition in &mut *conditions {
             measuring.add(condition, rounds)?;
@@ -165,7 +165,7 @@ fn limits(
     progress: &mut impl FnMut() -> Result<(), String>,
 ) -> Result<Vec<Limit>, String> {
     let mut limits = Vec::new();
-    for situation in situations(subject, measuring.wish).iter().copied().filter(|_| !subject.kind.is_stream()) {
+    for situation in situations(subject, measuring.question).iter().copied().filter(|_| !subject.kind.is_stream()) {
         let of_it = conditions.iter().map(|condition| (condition.place(), condition.needs_worker()));
         let measured: Vec<(u32, bool)> = of_it
             .filter(|((of, _), _)| *of == situation)
@@ -178,7 +178,7 @@ fn limits(
             progress()?;
             measuring.probe(situation, bytes)
         })?;
-        let because = explanation::explain(subject, measuring.wish, situation, &threshold);
+        let because = explanation::explain(subject, measuring.question, situation, &threshold);
         limits.push(Limit { situation, threshold, because });
     }
     Ok(limits)
@@ -186,7 +186,7 @@ fn limits(
 
 /// Compares with the kernel's tracepoint, where it is available; returns its counts.
 fn compare(measuring: &Measuring<'_>, conditions: &[Condition]) -> Result<Option<Punts>, String> {
-    if measuring.wish.backend.is_ours() {
+    if measuring.question.backend.is_ours() {
         return Ok(None);
     }
     let Ok(counter) = PuntCounter::new() else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Measuring by worker processes, and their results.
 
 use crate::answer::Answer;
-use crate::Wish;
+use crate::Question;
 use anyring_lab::message::{Door, Measured, On, Paired, Program, Reply, Situation, Task, Way, Work};
 use anyring_lab::statistics::{median, Estimate, Summary};
 use anyring_lab::trace::PuntCounter;
@@ -17,7 +17,7 @@ pub struct Measuring<'a> {
     /// The file or descriptor.
     pub on: &'a On,
     /// The rest of the question.
-    pub wish: &'a Wish,
+    pub question: &'a Question,
 }
 
 /// A size in a situation, and its measurements so far.
@@ -142,11 +142,11 @@ impl Measuring<'_> {
         forced: bool,
         counter: Option<&PuntCounter>,
     ) -> Result<Result<Measured, String>, String> {
-        let opcode = self.wish.operation;
+        let opcode = self.question.operation;
         let work = Paired { on: self.on.clone(), opcode, bytes, situation, rounds, for_ms: TURN_MS, forced };
         // libc's syscall() is there without liburing.
         let task = Task { program: Program::Uring, door: Door::Libc, work: Work::Paired(work) };
-        Ok(match self.launcher.run(self.wish.backend, &task, counter)? {
+        Ok(match self.launcher.run(self.question.backend, &task, counter)? {
             Reply::Measured(measured) => Ok(measured),
             Reply::Missing(what) => Err(what),
             Reply::Refused(refusal) => return Err(refusal.to_string()),
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_what_the_workers_told() {
+    fn a_row_is_what_the_workers_reported() {
         let mut condition = Condition::new(Situation::Direct, 4096);
         assert!(condition.row(1).is_none() && condition.needs_worker().is_none());
         let counts = |plain, forced| {

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_threshold_is_told_in_blocks() {
+    fn a_threshold_is_reported_in_blocks() {
         let threshold = Threshold::At { last_bytes: 262_144, first_bytes: 262_656, sharp: false };
         let limit =
             Limit { situation: Situation::Direct, threshold, because: vec!["one".to_owned(), "two".to_owned()] };

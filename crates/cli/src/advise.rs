@@ -4,7 +4,7 @@ use crate::cli::{AdviseOperation, AdviseOptions};
 use crate::doctor::Server;
 use crate::failure::{Failure, USAGE};
 use crate::{lab, library, output, run};
-use anyring_advise::{self as advise, report, subject, Wish};
+use anyring_advise::{self as advise, report, subject, Question};
 use anyring_lab::backend::Backend;
 use anyring_lab::message::Transferring;
 use anyring_lab::worker::Launcher;
@@ -31,13 +31,13 @@ pub fn run(options: &AdviseOptions) -> Result<i32, Failure> {
         Server::User => Backend::Anyring,
     };
     let rounds = u32::from(options.rounds);
-    let wish = Wish { backend, operation, sizes: options.sizes.clone(), direct: options.direct, rounds };
-    let sizes = advise::sizes(&subject, &wish).map_err(usage)?;
+    let question = Question { backend, operation, sizes: options.sizes.clone(), direct: options.direct, rounds };
+    let sizes = advise::sizes(&subject, &question).map_err(usage)?;
     let library = library::find_loadable().map_err(Failure::own)?;
     let launcher = Launcher::new(&library).map_err(Failure::own)?;
-    lab::note_interruptions();
-    let bar = lab::progress("advise", advise::steps(&subject, &wish, &sizes));
-    let measured = advise::run(&launcher, &subject, &wish, &sizes, || {
+    lab::catch_interruptions();
+    let bar = lab::progress("advise", advise::steps(&subject, &question, &sizes));
+    let measured = advise::run(&launcher, &subject, &question, &sizes, || {
         bar.inc(1);
         lab::check_interrupted()
     });

@@ -135,14 +135,14 @@ pub fn may_be_filtered() -> bool {
 }
 
 /// The output of a program, on both of its standard streams, and its exit status.
-pub struct Said {
+pub struct Output {
     pub status: i32,
     pub text: String,
 }
 
 /// Has a forked child execute a program by `execute`, which returns only to say why not. Opens no file and needs no
 /// pipe.
-pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Said> {
+pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Output> {
     let streams = match memfd_create("anyring-said", MemfdFlags::CLOEXEC) {
         Ok(file) => std::fs::File::from(file),
         Err(error) => return Outcome::Failed(format!("memfd_create: {}", errno::name(error.raw_os_error()))),
@@ -166,7 +166,7 @@ pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Said> {
         Ok(Some(status)) => {
             let length = streams.read_at(&mut text, 0).unwrap_or(0);
             let text = String::from_utf8_lossy(&text[..length]).into_owned();
-            Outcome::Answered(Said { status: libc::WEXITSTATUS(status), text })
+            Outcome::Answered(Output { status: libc::WEXITSTATUS(status), text })
         }
     }
 }

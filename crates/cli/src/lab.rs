@@ -30,7 +30,7 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     if let Some(folder) = &options.out {
         std::fs::create_dir_all(folder).map_err(|error| of_file(folder, error))?;
     }
-    note_interruptions();
+    catch_interruptions();
     let runs = options.runs.map(usize::from).or(options.quick.then_some(1));
     let mut measuring = Options { backends, runs, door: door(options.door), deadline: None };
     let end = options.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * u64::from(minutes)));
@@ -99,7 +99,7 @@ extern "C" fn note(signal: libc::c_int) {
 
 /// Has SIGINT and SIGTERM noted, so that files and devices are removed before the end. Measured processes start with
 /// the default action.
-pub fn note_interruptions() {
+pub fn catch_interruptions() {
     let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: the handler stores one word.

@@ -119,7 +119,7 @@ fn streams_complete_inline_when_ready_and_by_poll_when_not() {
 }
 
 #[test]
-fn the_backend_is_chosen_as_by_run_and_told() {
+fn the_backend_is_chosen_as_by_run_and_reported() {
     lab_worker();
     let words = ["deny", "--", ANYRING, "advise", "pipe", "--size", "64", "--rounds", "15"];
     let denied = output(&mut anyring(&words));

@@ -217,7 +217,7 @@ fn what_is_done_and_found_is_on_the_timeline() {
 }
 
 #[test]
-fn memory_in_flight_is_told_with_its_request() {
+fn memory_in_flight_is_reported_with_its_request() {
     let Some(program) = program() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("log");
@@ -246,7 +246,7 @@ fn memory_in_flight_is_told_with_its_request() {
 }
 
 #[test]
-fn freed_memory_in_flight_is_told_with_address_sanitizer() {
+fn freed_memory_in_flight_is_reported_with_address_sanitizer() {
     let Some(program) = program() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let instrumented = folder.path().join("chaos");
@@ -300,7 +300,7 @@ fn the_test_report_has_a_case_for_each_seed() {
 }
 
 #[test]
-fn misuse_is_told_by_check() {
+fn misuse_is_reported_by_check() {
     let Some(program) = program() else { return };
     library();
     let lint = |words: &[&str]| output(&mut anyring(&[&["check", "--lint", "--"], words].concat()));
@@ -325,7 +325,7 @@ fn misuse_is_told_by_check() {
 }
 
 #[test]
-fn misuse_is_told_in_files() {
+fn misuse_is_reported_in_files() {
     let Some(program) = program() else { return };
     library();
     let folder = tempfile::tempdir().expect("a folder");
@@ -371,7 +371,7 @@ fn two_bugs_together_shrink_to_two_injections() {
 }
 
 #[test]
-fn what_fails_alike_is_told_once_with_all_its_seeds() {
+fn what_fails_alike_is_reported_once_with_all_its_seeds() {
     let run = chaos(&["--runs", "4"], &["sh", "-c", "exit 3"]);
     assert_eq!(run.status.code(), Some(1), "{}", stderr(&run));
     let said = stderr(&run);

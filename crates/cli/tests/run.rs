@@ -64,7 +64,7 @@ fn plain_and_run(script: &str, run: &str) -> [String; 2] {
 }
 
 #[test]
-fn stepping_aside_cannot_be_told() {
+fn stepping_aside_is_invisible() {
     if !kernel_works("what a program sees when run steps aside") {
         return;
     }
@@ -648,7 +648,7 @@ fn bad_usage_is_one_line_and_status_2() {
 }
 
 #[test]
-fn a_mistyped_word_is_told_what_may_have_been_meant() {
+fn a_mistyped_word_gets_a_suggestion() {
     for (words, meant) in [
         (&["run", "--statz", "f", "--", "true"][..], "'--stats'"),
         (&["trase", "--", "true"], "'trace'"),

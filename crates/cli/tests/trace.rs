@@ -487,7 +487,7 @@ fn a_recorded_trace_is_reported_later() {
 
 /// The program ends once the interval with its requests has been shown.
 #[test]
-fn rates_are_told_while_the_program_runs() {
+fn rates_are_reported_while_the_program_runs() {
     library();
     let mut command = anyring(&["trace", "--backend", "user", "--live", "--json", "-o", "/dev/null"]);
     command
@@ -504,7 +504,7 @@ fn rates_are_told_while_the_program_runs() {
 
 /// A ring that a child inherited is the same ring, and its requests are other ones.
 #[test]
-fn a_child_that_inherited_a_ring_is_heard() {
+fn a_child_that_inherited_a_ring_is_traced() {
     let events = trace("user", "--events", &["ring_memory::words_of_a_ring_in_two_processes"]);
     let field = |line: &str, key: &str| {
         let mut words = line.split(' ').skip_while(|word| *word != key);

@@ -33,7 +33,7 @@ use crate::request::State;
 use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::setup::private_state;
-use crate::wait::enter_wait::{wait_until, Wish};
+use crate::wait::enter_wait::{wait_until, WaitOptions};
 use crate::{process, Errno};
 use anyring_abi::{AioRing, Iocb};
 use core::mem::offset_of;
@@ -66,7 +66,7 @@ static NEAR_CONTEXTS: [(AtomicU64, AtomicPtr<Ring>); NEAR] =
     [const { (AtomicU64::new(0), AtomicPtr::new(core::ptr::null_mut())) }; NEAR];
 
 /// Updates the copy of a context in `NEAR_CONTEXTS`.
-fn note_near(id: u32, named: Option<Named>) {
+fn record_near(id: u32, named: Option<Named>) {
     let Some((address, ring)) = NEAR_CONTEXTS.get(id as usize) else { return };
     if let Some(named) = named {
         ring.store(core::ptr::from_ref(named.ring).cast_mut(), Ordering::Relaxed);
@@ -78,7 +78,7 @@ fn note_near(id: u32, named: Option<Named>) {
 /// The ring of the context at `address`, if it is one of the first.
 fn find_near(id: u32, address: u64) -> Option<&'static Ring> {
     let (near, ring) = NEAR_CONTEXTS.get(id as usize)?;
-    // Acquire: partner is the Release store in `note_near`.
+    // Acquire: partner is the Release store in `record_near`.
     if address == 0 || near.load(Ordering::Acquire) != address {
         return None;
     }
@@ -106,7 +106,7 @@ impl Contexts {
             }
         };
         self.named[id as usize] = Some(named);
-        note_near(id, Some(named));
+        record_near(id, Some(named));
         Ok(id)
     }
 
@@ -115,7 +115,7 @@ impl Contexts {
         let place = self.named.get_mut(id as usize).ok_or(Errno::INVAL)?;
         let named = place.filter(|named| named.address == before).ok_or(Errno::INVAL)?;
         *place = after.map(|address| Named { address, ..named });
-        note_near(id, *place);
+        record_near(id, *place);
         if place.is_none() {
             self.free.push(id);
         }
@@ -245,8 +245,8 @@ fn destroy(ring: &'static Ring) {
     while !guard.slab.is_empty() && !guard.is_broken() {
         let target = guard.cq_total() + 1;
         let clock = Clock::Monotonic;
-        let wish = Wish { min_complete: 1, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
-        let _ = wait_until(guard, &wish, Some(target)); // a signal does not end it: natively it is uninterruptible
+        let options = WaitOptions { min_complete: 1, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+        let _ = wait_until(guard, &options, Some(target)); // a signal does not end it: natively it is uninterruptible
         let Ok(again) = ring.lock() else { return };
         guard = again;
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A request that waits alone on its descriptor, without a slot in the slab.
 pub struct Single {
     /// Its identity in events, if there is a tracer.
-    pub(crate) told: Known,
+    pub(crate) name: Known,
     pub(crate) op: Op,
     /// The opcode it came with.
     pub opcode: Opcode,

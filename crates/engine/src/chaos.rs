@@ -47,7 +47,7 @@ static FILLED: OnceLock<fn(usize, usize)> = OnceLock::new();
 
 /// Makes every ring created from now on call `filled` with the program's memory that its requests have filled. The
 /// thread that has the result makes the call, with the ring's lock held and before it posts the CQE. For sanitizers.
-pub fn tell_filled(filled: fn(usize, usize)) {
+pub fn set_fill_observer(filled: fn(usize, usize)) {
     let _ = FILLED.set(filled);
 }
 
@@ -228,7 +228,7 @@ pub struct Chaos {
 }
 
 /// Returns the chaos state of a new ring: `None`, unless chaos has [begun](begin) or a [sanitizer's
-/// hook](tell_filled) is set.
+/// hook](set_fill_observer) is set.
 pub fn of_new_ring() -> Option<Box<Chaos>> {
     let settings = SETTINGS.get().or_else(|| FILLED.get().map(|_| &NOTHING))?;
     let ring = RINGS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -278,7 +278,7 @@ impl Chaos {
     }
 
     /// Writes an injection into the log.
-    pub fn note(&self, rule: Rule, position: u64, subject: Option<Subject>, what: &str) {
+    pub fn log(&self, rule: Rule, position: u64, subject: Option<Subject>, what: &str) {
         if journal::is_open() {
             self.write("injection", rule, position, &format!("{}{}", of(subject), self.at()), what);
         }
@@ -312,12 +312,12 @@ impl Chaos {
     }
 
     /// True if the memory that this request fills must be reported, and is not noted yet.
-    pub fn tells_filled(&self, id: Id) -> bool {
+    pub fn observes_fills(&self, id: Id) -> bool {
         FILLED.get().is_some() && self.fills.iter().all(|fills| fills.id != id)
     }
 
-    /// Notes the memory of a request that begins and [must be reported](Self::tells_filled). Drops the requests for
-    /// which `gone` is true: they ended without a result. Without memory for the note, the request is not reported.
+    /// Records the memory of a request that begins and [must be reported](Self::observes_fills). Drops the requests for
+    /// which `gone` is true: they ended without a result. Without memory for the record, the request is not reported.
     pub fn begin_fill(&mut self, fills: Fills, gone: impl Fn(Id) -> bool) {
         self.fills.retain(|fills| !gone(fills.id));
         if self.fills.try_reserve(1).is_ok() {
@@ -336,7 +336,7 @@ impl Chaos {
     }
 
     /// Writes misuse into the log.
-    pub fn tell_misuse(&self, position: u64, subject: Option<Subject>, fd: Option<i32>, what: &str) {
+    pub fn log_misuse(&self, position: u64, subject: Option<Subject>, fd: Option<i32>, what: &str) {
         if journal::is_open() {
             let fields = format!("{}{}{}", of(subject), of_fd(fd), self.at());
             self.write("finding", Rule::Misuse, position, &fields, what);
@@ -353,12 +353,12 @@ impl Chaos {
         let unwritable = filled.err().map(|_| watch.memory.unwritable());
         let change = change.or(unwritable);
         if let Some(change) = change.filter(|_| journal::is_open()) {
-            self.tell(&watch, change, subject);
+            self.log_change(&watch, change, subject);
         }
         (change.is_some(), filled)
     }
 
-    fn tell(&self, watch: &Watch, change: Change, subject: Subject) {
+    fn log_change(&self, watch: &Watch, change: Change, subject: Subject) {
         let (Change::Written { address, part, .. }
         | Change::Poisoned { address, part, .. }
         | Change::Unmapped { address, part }) = change;

@@ -12,7 +12,7 @@ pub mod numbers;
 
 pub(crate) use description::ASKS_SOCKETS;
 pub use description::{cookie_of, last_copy_gone, same_description};
-pub use numbers::{closes_are_seen, is_ring, note_use, set_closes_are_seen};
+pub use numbers::{closes_are_seen, is_ring, record_use, set_closes_are_seen};
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
@@ -143,7 +143,7 @@ fn find_lowest() -> i32 {
 enum Use {
     /// Forked children may keep it.
     Kept,
-    /// See [`note_in_flight`].
+    /// See [`mark_in_flight`].
     InFlight,
 }
 
@@ -151,7 +151,7 @@ fn duplicate_to_top(fd: BorrowedFd<'_>, of_use: Use) -> Result<Own, Errno> {
     forks::change(|| {
         let own = find_number(fd)?;
         if of_use == Use::InFlight {
-            note_in_flight(own.0);
+            mark_in_flight(own.0);
         }
         Ok(own)
     })
@@ -223,7 +223,7 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     duplicate_for(fd, Use::Kept)
 }
 
-/// Makes a private duplicate for a request in flight: see [`note_in_flight`].
+/// Makes a private duplicate for a request in flight: see [`mark_in_flight`].
 pub fn duplicate_in_flight(fd: i32) -> Result<i32, Errno> {
     duplicate_for(fd, Use::InFlight)
 }
@@ -247,7 +247,7 @@ fn duplicate_for(fd: i32, of_use: Use) -> Result<i32, Errno> {
 }
 
 /// Records that a request in flight works on `fd`, one of the engine's own, until it is closed.
-pub fn note_in_flight(fd: i32) {
+pub fn mark_in_flight(fd: i32) {
     if let Some(word) = IN_FLIGHT.get(fd as usize / 64) {
         word.fetch_or(1 << (fd % 64), Relaxed);
         IN_FLIGHT_END.fetch_max(fd as u32 + 1, Relaxed);
@@ -269,15 +269,15 @@ pub fn close_in_flight() {
 
 /// Sets whether [`close`] does nothing. Used while a forked child that shares its parent's descriptors forgets the
 /// parent's state.
-pub fn leave_alone(left_alone: bool) {
-    LEFT_ALONE.store(left_alone, Relaxed);
+pub fn set_forgetting(forgetting: bool) {
+    IS_FORGETTING.store(forgetting, Relaxed);
 }
 
-static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
+static IS_FORGETTING: AtomicBool = AtomicBool::new(false);
 
 /// Closes one of the engine's own descriptors.
 pub fn close(fd: i32) {
-    if LEFT_ALONE.load(Relaxed) {
+    if IS_FORGETTING.load(Relaxed) {
         return;
     }
     forks::change(|| {

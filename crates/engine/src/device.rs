@@ -44,7 +44,7 @@ pub struct Device {
     /// Transfers in flight whose end has not been reaped.
     in_flight: u32,
     /// An event was reaped from memory; epoll may still have to report it.
-    untold: bool,
+    unreported: bool,
     /// Buffers for the iocbs that are submitted together, and for their addresses.
     iocbs: Vec<Iocb>,
     addresses: Vec<usize>,
@@ -65,13 +65,13 @@ impl Device {
 
     /// True if epoll may still report a completion that was already reaped from memory.
     #[inline]
-    pub fn is_untold(&self) -> bool {
-        self.untold
+    pub fn has_unreported(&self) -> bool {
+        self.unreported
     }
 
-    /// Notes that epoll has reported all reaped completions.
-    pub fn told(&mut self) {
-        self.untold = false;
+    /// Records that epoll has reported all reaped completions.
+    pub fn all_reported(&mut self) {
+        self.unreported = false;
     }
 
     /// True unless a context was refused to the ring.
@@ -164,7 +164,7 @@ impl Device {
     /// Reaps the next transfer that has ended. epoll may still have to report it.
     pub fn take_event(&mut self) -> Option<IoEvent> {
         let event = self.context.as_mut()?.0.take()?;
-        self.untold = true;
+        self.unreported = true;
         self.in_flight -= 1;
         Some(event)
     }

@@ -15,7 +15,7 @@ use owner::Handover;
 static STRANGERS: AtomicBool = AtomicBool::new(false);
 
 /// Records that another process is about to run in this memory.
-pub fn note_stranger() {
+pub fn mark_memory_shared() {
     STRANGERS.store(true, Ordering::Relaxed);
 }
 

@@ -4,7 +4,7 @@
 //! before its first ring ([`open`]) and puts events into it. A tracer can also join a running process (`session`).
 //!
 //! `recorder` makes a ring's events, under the ring's lock. `chunks` is the file: who may write where, and how a
-//! record is encoded in words. `worked` holds the times that workers note. `context` makes the events of Linux AIO,
+//! record is encoded in words. `worked` holds the times that workers record. `context` makes the events of Linux AIO,
 //! for which the kernel has no tracepoints: its contexts are rings with the same events ([`AIO`]).
 
 pub(crate) mod chunks;
@@ -13,7 +13,7 @@ mod worked;
 
 pub use chunks::Reader;
 pub(crate) use session::{follow, Room};
-pub use session::{open, reset_after_fork, wanted, wish, REFUSED};
+pub use session::{open, reset_after_fork, trace_request, wanted, REFUSED};
 pub use worked::{WorkTimes, Worked};
 
 use crate::op::{Punt, Skip};

@@ -1,7 +1,7 @@
 //! Whether threads of the process may differ in identity: credentials, directory, root and umask.
 //!
 //! In nearly every program none does. Then any thread may make a request, except for operations on paths: see
-//! `wq::creds`. A thread that is about to change its own identity, while there are others, notes it here first. From
+//! `wq::creds`. A thread that is about to change its own identity, while there are others, records it here first. From
 //! then on a thread with the submitter's identity makes each request that acts for its submitter.
 //!
 //! libc's setuid(3) and its like change all threads, so these stay equal. Source for the attributes of a single
@@ -67,7 +67,7 @@ pub fn may_be_changed_by(number: i64, argument: usize) -> bool {
     }
 }
 
-/// Notes that the calling thread is about to change its identity, while there are others. `keep` makes requests in
+/// Records that the calling thread is about to change its identity, while there are others. `keep` makes requests in
 /// flight keep the common one.
 pub fn changing(keep: impl FnOnce()) {
     DIFFER.fetch_or(CHANGED, Ordering::Relaxed);
@@ -79,7 +79,7 @@ pub fn changing(keep: impl FnOnce()) {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Notes that there is code that may change a thread's identity unseen.
+/// Records that there is code that may change a thread's identity unseen.
 pub fn may_change_unseen() {
     DIFFER.fetch_or(UNSEEN, Ordering::Relaxed);
 }

@@ -57,12 +57,12 @@ impl RingGuard {
 
     /// Issues a request whose turn has come.
     pub fn issue(&mut self, id: Id) {
-        self.heed_notes();
+        self.run_holder_work();
         let Some(request) = self.slab.get_mut(id) else { return };
         match *request.state() {
             State::Cancelled(Cancelled { result, failed, .. }) => return self.finish(id, result, failed),
-            State::Polling(_) => return self.look_for_found(),
-            _ => request.take_up(),
+            State::Polling(_) => return self.answer_found_polls(),
+            _ => request.begin_turn(),
         }
         if let Some(result) = request.failed {
             // A chain in which an SQE was refused ends as a whole, hard links too: `io_queue_sqe_fallback`.
@@ -161,7 +161,7 @@ impl RingGuard {
         let read = first && op.waits_for() == Some(Direction::Read);
         let verdict = self.attempt_now(op, fd);
         if read {
-            self.poll_set.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
+            self.poll_set.record_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
         verdict
     }
@@ -237,10 +237,10 @@ impl RingGuard {
     /// made the plain call.
     pub(crate) fn wait_for(&mut self, id: Id, direction: Direction, tried: Tried, then: Then) {
         let list = ListKind::of(&self.slab[id].op, direction);
-        if self.slab[id].in_worker && self.gives_up_in_worker(id, tried) {
+        if self.slab[id].in_worker && self.ends_in_worker(id, tried) {
             return;
         }
-        self.note_held_buffer(id);
+        self.record_held_buffer(id);
         let multishot = self.slab[id].op.is_multishot();
         let first_look = multishot && matches!(tried, Tried::Skipped(why) if why.is_postponed());
         let armed = self.keep_file(id).and_then(|()| self.arm(id, list, tried, then));
@@ -251,8 +251,8 @@ impl RingGuard {
                 // at once.
                 if self.slab.get(id).is_some_and(|it| it.op.poll().is_some_and(|poll| poll.multishot)) {
                     // The registration's event reports what is ready already.
-                    if !self.queue.note_poll(id) {
-                        self.look_for_found();
+                    if !self.queue.record_poll(id) {
+                        self.answer_found_polls();
                     }
                 }
                 if first_look {
@@ -283,7 +283,7 @@ impl RingGuard {
 
     /// Lets a multishot POLL_ADD report what was ready when it was armed. In a submission its turn comes after the
     /// rest, natively by task work (`__io_arm_poll_handler` in io_uring/poll.c).
-    fn look_for_found(&mut self) {
+    fn answer_found_polls(&mut self) {
         self.signalled = false;
         self.poll_now();
     }

@@ -3,8 +3,8 @@
 //! that the program installed unseen by us.
 
 use crate::sync::{
-    before_lock, constructor, fence_after_swap, futex_wait, futex_wake_one, hold, let_go, spin_loop,
-    thread_pointer, AtomicUsize, Ordering, SPINS,
+    before_lock, constructor, enter_critical, fence_after_swap, futex_wait, futex_wake_one, leave_critical,
+    spin_loop, thread_pointer, AtomicUsize, Ordering, SPINS,
 };
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -41,11 +41,11 @@ impl<T> Lock<T> {
     #[inline]
     pub fn lock(&self) -> Option<Held<'_, T>> {
         before_lock();
-        hold();
+        enter_critical();
         // Acquire pairs with the Release swap in `drop`.
         if self.word.compare_exchange(FREE, thread_pointer(), Ordering::Acquire, Ordering::Relaxed).is_err() {
             if self.held_by_me() {
-                let_go();
+                leave_critical();
                 return None;
             }
             self.wait();
@@ -56,10 +56,10 @@ impl<T> Lock<T> {
     /// Takes the lock if it is free now.
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
-        hold();
+        enter_critical();
         // Acquire pairs with the Release swap in `drop`.
         if self.word.compare_exchange(FREE, thread_pointer(), Ordering::Acquire, Ordering::Relaxed).is_err() {
-            let_go();
+            leave_critical();
             return None;
         }
         Some(Held { lock: self })
@@ -185,7 +185,7 @@ impl<T> Drop for Held<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.free();
-        let_go();
+        leave_critical();
     }
 }
 
@@ -195,7 +195,7 @@ pub struct Released(());
 impl Drop for Released {
     #[inline]
     fn drop(&mut self) {
-        let_go();
+        leave_critical();
     }
 }
 

@@ -416,7 +416,7 @@ impl Memory {
     }
 
     /// In a forked child that did not get the mapping: forgets it, since something else may be there.
-    pub fn note_kept(&mut self) {
+    pub fn mark_kept(&mut self) {
         self.mapped = None;
     }
 

@@ -31,7 +31,7 @@ pub mod waitid;
 pub mod xattr;
 
 pub use dispatch::Op;
-pub use operation::{LooksBefore, OnRing, Operation, Turn, Waiter};
+pub use operation::{OnRing, Operation, ServedBefore, Turn, Waiter};
 pub use table::{count, definition, is_served, row, AtOnce, Definition, FileUse, Identity};
 
 use crate::os::check;
@@ -121,7 +121,7 @@ impl Skip {
     }
 
     /// True if arming makes an event of what is there already.
-    pub fn tells_anew(self) -> bool {
+    pub fn reports_present(self) -> bool {
         matches!(self, Skip::PollFirst | Skip::LookOnceArmed | Skip::OthersIdentity | Skip::NoForm)
     }
 

@@ -23,17 +23,17 @@ pub mod unlocked;
 pub mod version;
 
 pub use clock::Clock;
-pub use fork::{ForkPage, Look};
+pub use fork::{Access, ForkPage};
 pub use guard::{
     check_writable, copy_by_kernel, handler_installed, has_memory, kernel_copies, shares_memory_with,
     user_copy_fault, user_move, user_read, user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
-pub use interrupt::{can_interrupt, end_waits, handled, heed_handlers, interrupt, interrupted, is_nudge, nudge};
+pub use interrupt::{arm_interruption, can_interrupt, end_waits, handled, interrupt, interrupted, is_nudge, nudge};
 pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
 pub use linux::{
-    calls_with_flags_are_refused, can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, nap,
-    pause, probe_flags, syscall, usable_cpus, ForNow, Linux, POLLS_FOR_NANOSECONDS, TAKES_FLAGS,
-    WAITS_FOR_NANOSECONDS, WAITS_WITHOUT_MASK,
+    calls_with_flags_are_refused, can_wait_for_several, flags_are_checked, flags_are_ignored, for_now, nap, pause,
+    probe_flags, syscall, usable_cpus, ForNow, Linux, POLLS_FOR_NANOSECONDS, TAKES_FLAGS, WAITS_FOR_NANOSECONDS,
+    WAITS_WITHOUT_MASK,
 };
 pub use question::{answers, ask_in_child, ask_together, is_filtered, is_permitted, is_refused_by, Question};
 pub use status::{file_status, is_at_hand, is_eventfd, FileStatus};
@@ -80,7 +80,7 @@ pub trait Os {
         expected: u32,
         timeout_ns: Option<u64>,
     ) -> Result<(), Errno>;
-    /// Sleeps as [`Os::futex_wait`]. Also fails with `INTR` if a handler has run since [`heed_handlers`], as do
+    /// Sleeps as [`Os::futex_wait`]. Also fails with `INTR` if a handler has run since [`arm_interruption`], as do
     /// [`Os::epoll_wait`] and [`Os::poll`].
     fn futex_sleep(
         word: &core::sync::atomic::AtomicU32,

@@ -35,7 +35,7 @@ pub(crate) const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 
 /// The interval of polls on files that epoll(7) does not watch.
-pub const LOOK_NS: u64 = 10_000_000;
+pub const CHECK_NS: u64 = 10_000_000;
 
 /// Data of the wake-up descriptor's registration: no descriptor has this number.
 pub(crate) const KICK: u64 = u64::MAX;
@@ -301,22 +301,22 @@ impl PollSet {
             Err(error) => Err(error),
         };
         entry.registered = if answer == Ok(true) { wanted } else { 0 };
-        entry.facts.note_unpollable(answer == Ok(false));
-        descriptors::note_use(fd);
+        entry.facts.set_unpollable(answer == Ok(false));
+        descriptors::record_use(fd);
         answer
     }
 
-    /// Leaves the requests on `fd` to polls from time to time ([`LOOK_NS`]). Either there is no poll set, or epoll(7)
+    /// Leaves the requests on `fd` to polls from time to time ([`CHECK_NS`]). Either there is no poll set, or epoll(7)
     /// does not take the file, for a reason that concerns no request of the kernel's. Sets may watch each other too
     /// deeply, too many may watch one file (`ep_loop_check`, `reverse_path_check` in fs/eventpoll.c), or the user
     /// watches too much. False if the file cannot be polled.
     fn leave_unwatched(&mut self, fd: i32) -> Result<bool, Errno> {
         let kind = file_status(fd)?.kind;
         let can_be_polled = ![libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind);
-        descriptors::note_use(fd);
+        descriptors::record_use(fd);
         let entry = self.entry(fd);
         entry.registered = 0;
-        entry.facts.note_unpollable(!can_be_polled);
+        entry.facts.set_unpollable(!can_be_polled);
         if can_be_polled && !core::mem::replace(&mut entry.unwatched, true) {
             self.unwatched.push_back(fd); // there is room for each number
         }
@@ -330,8 +330,8 @@ impl PollSet {
     }
 
     /// Time until the next poll of files that are not watched, if there are any.
-    pub fn look_ns(&self) -> Option<u64> {
-        self.has_unwatched().then_some(LOOK_NS)
+    pub fn recheck_ns(&self) -> Option<u64> {
+        self.has_unwatched().then_some(CHECK_NS)
     }
 
     /// Returns the next number that is not watched, and the generation of its entry. Numbers without waiting requests

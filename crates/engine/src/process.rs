@@ -10,13 +10,13 @@ use crate::forced::{point, Point};
 use crate::memory::{mapped, Area};
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{handlers, shares_memory_with, standard, syscall, ForkPage, Look, Os, Sys};
+use crate::os::{handlers, shares_memory_with, standard, syscall, Access, ForkPage, Os, Sys};
 use crate::ring::broken::contain_any;
-use crate::ring::notes::Note;
+use crate::ring::holder_work::HolderWork;
 use crate::ring::table::{self, ring, rings};
 use crate::ring::{LockFailure, Ring};
 use crate::thread::tables;
-use crate::wq::creds::Hold;
+use crate::wq::creds::Claim;
 use crate::{identity, thread, Errno};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -245,7 +245,7 @@ pub fn registered_ring_number(index: u32) -> Option<i32> {
 /// Called at every entry: in a forked child, forgets everything that only the parent can complete.
 #[inline]
 pub fn notice_fork() {
-    match FORK_PAGE.word(Look::ByLoad) {
+    match FORK_PAGE.word(Access::ByLoad) {
         Some(word) if word.load(Ordering::Relaxed) == 1 => {}
         Some(word) => after_fork(word),
         None => make_fork_word(),
@@ -286,18 +286,18 @@ fn inode_mapped_at(maps: &str, address: usize) -> Option<u64> {
 /// True if the tables belong to the calling process. False in a process that only shares their memory (vfork(2)), and
 /// in a forked child that has not been noticed yet.
 fn is_noticed() -> bool {
-    let word = FORK_PAGE.word(Look::ByLoad).map(|word| word.load(Ordering::Relaxed));
+    let word = FORK_PAGE.word(Access::ByLoad).map(|word| word.load(Ordering::Relaxed));
     word == Some(1) && OWNER.load(Ordering::Relaxed) == Sys::process_id()
 }
 
 /// Returns the process whose memory this is, and whose tables are in it. It is the calling process, unless that is,
 /// for example, a child of vfork(2).
 fn owner() -> u32 {
-    let Some(word) = FORK_PAGE.word(Look::ByLoad) else { return Sys::process_id() };
+    let Some(word) = FORK_PAGE.word(Access::ByLoad) else { return Sys::process_id() };
     match word.load(Ordering::Relaxed) {
         1 => OWNER.load(Ordering::Relaxed),
         // In a child that libc's fork made, the page holds the process id.
-        _ => match FORK_PAGE.child(Look::ByLoad).map_or(0, |child| child.load(Ordering::Relaxed)) {
+        _ => match FORK_PAGE.child(Access::ByLoad).map_or(0, |child| child.load(Ordering::Relaxed)) {
             0 => owner_by_memory(),
             child => child,
         },
@@ -367,10 +367,10 @@ pub fn before_identity_call(number: i64, argument: usize) {
             for ring in rings() {
                 match ring.lock_unless_asleep() {
                     Ok(mut guard) => guard.keep_identity(None),
-                    // The holder sleeps, and handles the note before it does anything else.
+                    // The holder sleeps, and does the work before it does anything else.
                     Err(LockFailure::Busy) => {
-                        let claim = claim.get_or_insert_with(Hold::on_caller);
-                        ring.leave_note(Note::Identity(claim.another()));
+                        let claim = claim.get_or_insert_with(Claim::on_caller);
+                        ring.leave_holder_work(HolderWork::Identity(claim.another()));
                     }
                     Err(_) => {}
                 }
@@ -401,14 +401,14 @@ pub fn at_fork(renew: fn()) -> bool {
 /// which a thread must be made, and wait for these locks forever. So the program's handlers are deferred until the
 /// locks are free.
 pub fn forks() {
-    handlers::hold();
+    handlers::enter_critical();
     descriptors::forks::begin();
 }
 
 /// Called after fork(3) has returned in the parent.
 pub fn has_forked() {
     descriptors::forks::end();
-    handlers::let_go();
+    handlers::leave_critical();
 }
 
 /// Called after fork(3) has returned in the child. Records only the id that distinguishes the child from its own
@@ -418,10 +418,10 @@ pub fn forked() {
     descriptors::close_in_flight();
     standard::reset_after_fork(false);
     // By system call: the program may have blocked SIGSEGV.
-    if let Some(child) = FORK_PAGE.child(Look::ByCall) {
+    if let Some(child) = FORK_PAGE.child(Access::ByCall) {
         child.store(Sys::process_id(), Ordering::Relaxed);
     }
-    handlers::let_go();
+    handlers::leave_critical();
 }
 
 #[cold]
@@ -450,8 +450,8 @@ fn put_in_order(word: &AtomicU32) {
     let owner = owner();
     // SAFETY: as below.
     unsafe { thread::reset_after_fork() };
-    let shared = tables::note_sharing_with(OWNER.load(Ordering::Relaxed));
-    descriptors::leave_alone(shared);
+    let shared = tables::record_sharing_with(OWNER.load(Ordering::Relaxed));
+    descriptors::set_forgetting(shared);
     standard::reset_after_fork(shared);
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
     unsafe {
@@ -479,7 +479,7 @@ fn put_in_order(word: &AtomicU32) {
             .filter(|ring| ring.kept_from_children.load(Ordering::Relaxed))
             .for_each(table::forget_ring);
     }
-    descriptors::leave_alone(false);
+    descriptors::set_forgetting(false);
     for renew in AT_FORK.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|renew| !renew.is_null()) {
         // SAFETY: only functions of this type are stored there.
         unsafe { core::mem::transmute::<*mut (), fn()>(renew)() };

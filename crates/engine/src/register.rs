@@ -154,7 +154,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
             }
             guard.groups.unregister(request.group)
         }
-        IORING_REGISTER_PBUF_STATUS => tell_buffer_ring(&mut guard, arg, count),
+        IORING_REGISTER_PBUF_STATUS => report_buffer_ring(&mut guard, arg, count),
         IORING_REGISTER_RING_FDS => ring_numbers(arg, count, true),
         IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),
         IORING_REGISTER_SYNC_CANCEL => {
@@ -258,7 +258,7 @@ fn register_buffer_ring(guard: &mut RingGuard, request: BufferRingRequest) -> Re
 }
 
 /// `struct io_uring_buf_status`: group, head, padding.
-fn tell_buffer_ring(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
+fn report_buffer_ring(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
     if arg == 0 || count != 1 {
         return Err(Errno::INVAL);
     }

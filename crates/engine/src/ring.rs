@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`State`]: requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`](crate::shared::control), shared by processes |
-//! | `arrived`: results of workers; `messages`; `notes` | each its own lock; drained by the holder of `state` |
+//! | `arrived`: results of workers; `messages`; `holder_work` | each its own lock; drained by the holder of `state` |
 //! | `driver`, `sleeping` | atomics, see `wait::enter_wait` |
 //!
 //! A panic breaks a ring: [`broken`] describes what follows.
@@ -18,8 +18,8 @@ pub mod broken;
 pub mod cq;
 mod guard;
 pub(crate) mod helper;
+pub mod holder_work;
 mod life;
-pub mod notes;
 pub(crate) mod poller;
 mod record;
 pub(crate) mod recorder;
@@ -49,7 +49,7 @@ use broken::{Health, LeftOver};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 pub use guard::RingGuard;
-use notes::Note;
+use holder_work::HolderWork;
 pub(crate) use state::records_of;
 pub use state::{Records, State};
 use std::sync::Arc;
@@ -75,11 +75,11 @@ pub struct Ring {
     /// Tags of resources that are no longer in use. The next holder of `state` posts them.
     retired: Arrivals<u64>,
     /// Requests from threads that do not wait for the ring's holder.
-    notes: Arrivals<Note>,
-    /// True while the holder acts on notes that it has taken.
-    heeds: AtomicBool,
-    /// A thread whose note was still unhandled found the holder asleep: other threads need not wait for it, either.
-    left_alone: AtomicBool,
+    holder_work: Arrivals<HolderWork>,
+    /// True while the holder does holder work that it has taken.
+    holder_work_runs: AtomicBool,
+    /// A thread whose work was not done yet found the holder asleep: other threads need not wait for it, either.
+    close_gave_up: AtomicBool,
     /// The last holder's thread pointer and thread id. Both change under `state`.
     holder: AtomicUsize,
     holder_id: AtomicU32,
@@ -159,9 +159,9 @@ impl Ring {
             arrived: Arrivals::new(Left::RESULTS),
             messages: Arrivals::new(Left::MESSAGES),
             retired: Arrivals::new(Left::TAGS),
-            notes: Arrivals::new(Left::NOTES),
-            heeds: AtomicBool::new(false),
-            left_alone: AtomicBool::new(false),
+            holder_work: Arrivals::new(Left::HOLDER_WORK),
+            holder_work_runs: AtomicBool::new(false),
+            close_gave_up: AtomicBool::new(false),
             holder: AtomicUsize::new(0),
             holder_id: AtomicU32::new(0),
             engine_end: AtomicI32::new(-1),
@@ -199,7 +199,7 @@ impl Ring {
     fn guard(&'static self, mut held: Held<'static, Option<Box<State>>>) -> Result<RingGuard, LockFailure> {
         let state = held.as_deref_mut().map(NonNull::from).ok_or(LockFailure::Ended)?;
         if self.holder.load(Ordering::Relaxed) != thread_pointer() {
-            self.note_holder();
+            self.record_holder();
         }
         let guard = RingGuard { ring: self, state, held: Some(held) };
         if !self.health.is_whole() {
@@ -278,21 +278,21 @@ impl Ring {
     /// the ring, that thread does it before it releases the lock. Two rings are never locked in turn.
     #[cold]
     fn signal_deferred(&'static self) {
-        self.left.set(Left::UNTOLD);
+        self.left.set(Left::UNANNOUNCED);
         drop(self.try_lock());
     }
 
     /// True if results, messages, tags, an announcement or owed SQEs wait for the holder of the ring.
     #[inline]
     fn has_left_overs(&self) -> bool {
-        self.left.any(!Left::NOTES) && self.has_left_overs_for_holder()
+        self.left.any(!Left::HOLDER_WORK) && self.has_left_overs_for_holder()
     }
 
     #[inline(never)] // rare, and inlined it would cost every call registers
     fn has_left_overs_for_holder(&self) -> bool {
         // A signal handler that submitted while this thread held the ring owes SQEs, perhaps since just before the
         // release.
-        let for_anybody = self.left.any(Left::TAGS | Left::UNTOLD | Left::OWED);
+        let for_anybody = self.left.any(Left::TAGS | Left::UNANNOUNCED | Left::OWED);
         let results = self.left.any(Left::RESULTS) && self.completes_here();
         for_anybody || results || (self.left.any(Left::MESSAGES) && !self.keeps_messages())
     }
@@ -344,7 +344,7 @@ impl Origin for Ring {
         );
     }
 
-    fn strike(&'static self) {
+    fn mark_panicked(&'static self) {
         broken::after_panic(|| Some(self));
     }
 

@@ -88,7 +88,7 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     }
     given.features = FEATURES;
     let mut made = Unpublished { memory: Some(memory), control: None, program_end: None };
-    let polling = sqpoll::wish(&given)?;
+    let polling = sqpoll::options(&given)?;
     user_write(params, &given)?;
     made.control = Some(match made.memory.as_ref().and_then(Memory::room) {
         Some(room) => Control::at(room),
@@ -188,7 +188,7 @@ fn reset_after_fork() {
 }
 
 /// Makes the descriptor and publishes the ring under its number.
-fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
+fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOptions>) -> Result<i32, Errno> {
     let (ours, theirs) = calls::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let engine_end = descriptors::to_top(ours)?;
     let choosing = NUMBERS.lock();

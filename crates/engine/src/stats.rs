@@ -206,7 +206,7 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     }
     // SAFETY: a new mapping at an address that the kernel chooses; the descriptor may be closed, the mapping stays.
     let block = unsafe { map(core::ptr::null_mut(), MapFlags::SHARED, fd.as_fd()) }?;
-    backing::note(block as usize, size_of::<Stats>());
+    backing::record(block as usize, size_of::<Stats>());
     // SAFETY: the mapping is as large as a Stats, of atomics, for which any bytes are values.
     let magic = unsafe { &(*block).magic };
     // Another process may be doing the same just now.
@@ -375,7 +375,7 @@ fn part_with_parent() -> Result<(), Errno> {
     Ok(())
 }
 
-/// In a forked child: notes that the counters are the parent's.
+/// In a forked child: records that the counters are the parent's.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

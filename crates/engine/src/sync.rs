@@ -2,7 +2,7 @@
 //! simulated futex in place of this module.
 
 pub use crate::os::arch::{fence_after_swap, thread_pointer};
-pub use crate::os::handlers::{hold, let_go};
+pub use crate::os::handlers::{enter_critical, leave_critical};
 use crate::os::{syscall, Os, Sys};
 use core::sync::atomic::AtomicPtr;
 pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

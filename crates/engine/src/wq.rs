@@ -95,7 +95,7 @@ impl Pool {
     /// Called when a job has been queued: records whether spinning for it would have paid off.
     fn learn(&mut self) {
         if self.dry_ns != 0 {
-            self.next_comes_soon = Clock::Monotonic.now_ns() - self.dry_ns < LOOK_NS;
+            self.next_comes_soon = Clock::Monotonic.now_ns() - self.dry_ns < CHECK_NS;
             self.dry_ns = 0;
         }
     }
@@ -126,7 +126,7 @@ impl Pool {
         if jobs[0].approach == Approach::Quick {
             self.quick.begin();
         }
-        self.quick.note_taken();
+        self.quick.record_taken();
         jobs
     }
 
@@ -135,7 +135,7 @@ impl Pool {
         let job = self.jobs.front()?;
         let fits = job.approach == done.approach && job.class == done.class && core::ptr::eq(job.ring, done.ring);
         let job = fits.then(|| self.jobs.pop_front())??;
-        self.quick.note_taken();
+        self.quick.record_taken();
         Some(job)
     }
 
@@ -208,7 +208,7 @@ impl Asleep {
                 needed = Need::of(&mut pool);
             }
         }
-        needed.meet();
+        needed.satisfy();
         Asleep
     }
 }
@@ -265,7 +265,7 @@ impl Need {
         Need::Nothing
     }
 
-    fn meet(self) {
+    fn satisfy(self) {
         match self {
             Need::Nothing => {}
             Need::Wake => Sys::futex_wake(&QUEUED_JOBS, 1),
@@ -292,7 +292,7 @@ pub fn queue(job: Arc<Job>) -> bool {
     QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
     let need = Need::of(&mut pool);
     drop(pool);
-    need.meet();
+    need.satisfy();
     true
 }
 
@@ -302,12 +302,12 @@ pub fn queue_close(fd: i32) -> bool {
     if pool.closes.try_reserve(1).is_err() {
         return false;
     }
-    descriptors::note_in_flight(fd); // a child that is forked meanwhile closes its copy
+    descriptors::mark_in_flight(fd); // a child that is forked meanwhile closes its copy
     pool.closes.push_back(fd);
     QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
     let need = Need::of(&mut pool);
     drop(pool);
-    need.meet();
+    need.satisfy();
     true
 }
 
@@ -318,7 +318,7 @@ const LOOK_AGAIN_NS: u64 = 100_000_000;
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Handles that no thread can be made (RLIMIT_NPROC, a control group's pids.max). If the pool has no thread at all,
-/// the caller does the work. Otherwise the other workers may sleep forever, so a waiter tries again ([`look_again`]):
+/// the caller does the work. Otherwise the other workers may sleep forever, so a waiter tries again ([`recheck`]):
 /// late, but it gets done.
 #[cold]
 fn do_without_thread() {
@@ -329,16 +329,16 @@ fn do_without_thread() {
     handlers::without_locks(make_queued);
 }
 
-/// Returns the time after which a thread that is about to sleep must call [`look_again`].
-pub fn look_again_ns() -> Option<u64> {
+/// Returns the time after which a thread that is about to sleep must call [`recheck`].
+pub fn recheck_ns() -> Option<u64> {
     IS_SHORT.load(Ordering::Relaxed).then_some(LOOK_AGAIN_NS)
 }
 
 /// Makes the thread that could not be made, if it is still needed.
-pub fn look_again() {
+pub fn recheck() {
     if IS_SHORT.load(Ordering::Relaxed) && IS_SHORT.swap(false, Ordering::Relaxed) {
         let need = POOL.lock().map_or(Need::Nothing, |mut pool| Need::of(&mut pool));
-        need.meet();
+        need.satisfy();
     }
 }
 
@@ -385,7 +385,7 @@ pub fn limit(limits: [u32; 2]) -> [u32; 2] {
     }
     let need = Need::of(&mut pool);
     drop(pool);
-    need.meet();
+    need.satisfy();
     former
 }
 
@@ -400,12 +400,12 @@ pub fn pin(cpus: &[u8]) {
 /// The time for which a worker without jobs spins for the next one. Waking a thread costs the submitter ten
 /// microseconds, and more if a core has to leave its idle state first. That is several times the rest of
 /// io_submit(2).
-const LOOK_NS: u64 = 100_000;
+const CHECK_NS: u64 = 100_000;
 
 /// Spins for a job instead of sleeping; true if one came in time.
-fn look_for_job(seen: u32) -> bool {
+fn poll_for_job(seen: u32) -> bool {
     const ROUNDS: u32 = 50;
-    let until_ns = Clock::Monotonic.now_ns() + LOOK_NS;
+    let until_ns = Clock::Monotonic.now_ns() + CHECK_NS;
     while Clock::Monotonic.now_ns() < until_ns {
         for _ in 0..ROUNDS {
             if QUEUED_JOBS.load(Ordering::Relaxed) != seen {
@@ -447,7 +447,7 @@ pub fn conclude(job: Arc<Job>, verdict: Verdict) {
 fn contain<T>(ring: &'static dyn Origin, work: impl FnOnce() -> T) -> Option<T> {
     let done = caught(work);
     if done.is_none() {
-        ring.strike();
+        ring.mark_panicked();
     }
     done
 }
@@ -537,7 +537,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             looks = quick || job.ring.submits_singly();
             let need = if quick { Need::of(&mut pool) } else { Need::Nothing };
             drop(pool);
-            need.meet();
+            need.satisfy();
             run_together(jobs);
             continue;
         }
@@ -545,7 +545,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
         if looks && pool.next_comes_soon && !pool.looking {
             pool.looking = true;
             drop(pool);
-            let came = look_for_job(seen);
+            let came = poll_for_job(seen);
             let mut pool = POOL.lock().expect("a worker does not interrupt itself");
             (pool.looking, pool.next_comes_soon) = (false, came);
             continue; // a thread that counts on the spinning one has queued a job by now

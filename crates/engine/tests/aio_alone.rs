@@ -148,7 +148,7 @@ fn it_ends_without_an_event_where_the_context_does() {
 }
 
 #[test]
-fn it_ends_with_eio_where_a_panic_struck_the_context() {
+fn it_ends_with_eio_after_a_panic_in_the_context() {
     let program = Program::new();
     let mut buffer = [0; 8];
     let read = program.read(&mut buffer);
@@ -162,7 +162,7 @@ fn it_ends_with_eio_where_a_panic_struck_the_context() {
         ring.lock()
             .is_ok_and(|guard| guard.aio.as_ref().is_some_and(|context| context.address() == program.context))
     };
-    rings.into_iter().find(is_ours).expect("the context's ring").strike();
+    rings.into_iter().find(is_ours).expect("the context's ring").mark_panicked();
     assert_eq!(tail(), before + 1);
     // SAFETY: as above; an event before the tail.
     let event = unsafe { *header.byte_add(32).cast::<IoEvent>().add(before as usize) };

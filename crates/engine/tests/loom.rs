@@ -106,9 +106,9 @@ mod arrivals {
         }
 
         /// `RingGuard::settle` and `RingGuard::drop`.
-        fn let_go<'a>(&'a self, mut held: Held<'a, State>, deferred: bool) {
+        fn unlock<'a>(&'a self, mut held: Held<'a, State>, deferred: bool) {
             loop {
-                if self.left.take(Left::UNTOLD) {
+                if self.left.take(Left::UNANNOUNCED) {
                     held.announced = true;
                     self.wake_sequence.write();
                 }
@@ -116,7 +116,7 @@ mod arrivals {
                     held.completed += self.arrived.take(&self.left).len();
                 }
                 drop(held);
-                let left = || (self.left.any(Left::RESULTS) && !deferred) || self.left.any(Left::UNTOLD);
+                let left = || (self.left.any(Left::RESULTS) && !deferred) || self.left.any(Left::UNANNOUNCED);
                 match self.state.lock_again_if(left) {
                     Some(again) => held = again,
                     None => return,
@@ -128,10 +128,10 @@ mod arrivals {
         fn deliver(&self, thing: u32, deferred: bool) {
             let _ = self.arrived.put(&self.left, [thing].into_iter());
             if deferred {
-                self.left.set(Left::UNTOLD);
+                self.left.set(Left::UNANNOUNCED);
             }
             if let Some(held) = self.state.try_lock() {
-                self.let_go(held, deferred);
+                self.unlock(held, deferred);
             }
         }
     }
@@ -148,7 +148,7 @@ mod arrivals {
                 })
                 .collect();
             let held = ring.state.lock().unwrap();
-            ring.let_go(held, false);
+            ring.unlock(held, false);
             workers.into_iter().for_each(|worker| worker.join().unwrap());
             assert_eq!(ring.state.lock().unwrap().completed, 2);
         });
@@ -171,7 +171,7 @@ mod arrivals {
                 if ring.left.any(Left::RESULTS) {
                     held.completed += ring.arrived.take(&ring.left).len();
                 }
-                if ring.left.take(Left::UNTOLD) {
+                if ring.left.take(Left::UNANNOUNCED) {
                     held.announced = true;
                 }
                 if held.completed == 1 {
@@ -182,7 +182,7 @@ mod arrivals {
                     continue;
                 }
                 *ring.wake_sequence.written.lock().unwrap() = false;
-                ring.let_go(held, true);
+                ring.unlock(held, true);
                 ring.wake_sequence.wait();
             }
             worker.join().unwrap();

@@ -43,7 +43,7 @@ impl Host for Guest {
     fn take_back_signals() {}
 
     /// Does nothing: each trap gets it from the kernel.
-    fn note_alternate(_: &libc::stack_t) {}
+    fn record_alternate(_: &libc::stack_t) {}
 
     fn sigaction(args: [usize; 6]) -> isize {
         world::mine().map_or(-(libc::EINVAL as isize), |block| signals::sigaction(block, args))

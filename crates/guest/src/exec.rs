@@ -57,7 +57,7 @@ fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Op
     match kind::of(directory as i32, path, flags) {
         Kind::Preloaded { is_fixed: false } if State::here().preloads && !filters::are_many() => {}
         Kind::Unserved(why) => {
-            said.note_unserved(path, why);
+            said.record_unserved(path, why);
             return None;
         }
         _ => return None,

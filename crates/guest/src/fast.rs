@@ -49,7 +49,7 @@ fn hash(fs: usize) -> usize {
 
 /// Makes the calling thread known by its FS base from now on, if no other may have that. It has trapped on its first
 /// stack.
-pub fn note(block: &Block, registers: &Registers) {
+pub fn record(block: &Block, registers: &Registers) {
     let fs = registers.fs as usize;
     depart(block, fs);
     let entry = (block as *const Block as usize).wrapping_sub(nobody());
@@ -80,7 +80,7 @@ pub fn forget(fs: usize) {
     }
 }
 
-/// Notes that `child` is about to begin with the calling thread's FS base.
+/// Records that `child` is about to begin with the calling thread's FS base.
 pub fn share(child: &Block, fs: usize) {
     child.inherited_fs.store(fs.wrapping_add(1), Ordering::Relaxed);
     let key = (fs as u64) << COUNT_BITS;
@@ -98,7 +98,7 @@ pub fn share(child: &Block, fs: usize) {
     forget(fs);
 }
 
-/// Notes that the thread has the FS base `fs` now. If it began with another one that it shares, it shares that no
+/// Records that the thread has the FS base `fs` now. If it began with another one that it shares, it shares that no
 /// more.
 pub fn depart(block: &Block, fs: usize) {
     let inherited = block.inherited_fs.load(Ordering::Relaxed);

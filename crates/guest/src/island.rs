@@ -12,7 +12,7 @@ use crate::{fast, world};
 use anyring_serve::patch::ahead;
 use anyring_serve::patch::decode::SYSCALL;
 use anyring_serve::patch::jump::{make_executable, map_at, unmap, Jump};
-use anyring_serve::patch::origin::{island_at, note_origin};
+use anyring_serve::patch::origin::{island_at, record_origin};
 use anyring_serve::patch::run::MOVED_AT_MOST;
 use core::mem::size_of;
 
@@ -199,7 +199,7 @@ pub fn build(
         unmap(address, SIZE);
         return Err("new code cannot be made executable");
     }
-    if !note_origin(0, address, moved.len(), jump.from) {
+    if !record_origin(0, address, moved.len(), jump.from) {
         unmap(address, SIZE);
         return Err("too many others are patched");
     }

@@ -16,7 +16,7 @@ use libc::{siginfo_t, ucontext_t};
 /// other.
 static WAY: Way = Way {
     entry: crossing::on_signal,
-    left_alone: 0,
+    reserved: 0,
     install_first: |_| Ok(crossing::restorer as *const () as u64),
     sees_all: || true,
     adjust,

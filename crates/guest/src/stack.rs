@@ -89,7 +89,7 @@ impl First {
             words.extend([kind, value]);
         }
         let stack = (top - words.len() * size_of::<usize>()) & !15;
-        tell_kernel(loaded, &strings, environment.first().copied(), &words[auxiliary..]);
+        set_kernel_records(loaded, &strings, environment.first().copied(), &words[auxiliary..]);
         Begin { entry: loader.as_ref().map_or(image.entry, |loader| loader.entry), stack, words }
     }
 }
@@ -136,7 +136,7 @@ fn end_of(string: usize) -> usize {
 
 /// Makes /proc/PID/cmdline, environ and auxv show the guest's. If the kernel cannot (no checkpoint and restore, no
 /// /proc), they stay the host's.
-fn tell_kernel(loaded: &Loaded, arguments: &[usize], environment: Option<usize>, auxiliary: &[usize]) {
+fn set_kernel_records(loaded: &Loaded, arguments: &[usize], environment: Option<usize>, auxiliary: &[usize]) {
     /// struct prctl_mm_map (linux/prctl.h).
     #[repr(C)]
     struct Map {

@@ -147,7 +147,7 @@ fn fill(tcb: usize) {
 }
 
 /// Writes the thread's id into the calling thread's own TCB: recursive mutexes compare it.
-pub fn note_thread(tid: u32) {
+pub fn set_thread(tid: u32) {
     let field = current() + ROBUST_HEAD.load(Ordering::Relaxed) - TID_BEFORE_ROBUST;
     // SAFETY: in the host's world the FS base is the thread's own TCB.
     unsafe { (field as *mut u32).write(tid) };

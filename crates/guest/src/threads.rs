@@ -3,7 +3,7 @@
 use crate::crossing::clone_away;
 use crate::world::{self, Block};
 use crate::{fast, tcb};
-use anyring_engine::driver::note_stranger;
+use anyring_engine::driver::mark_memory_shared;
 use anyring_engine::process;
 use anyring_serve::crossing::Registers;
 use anyring_serve::sys::{self, set_mask};
@@ -74,7 +74,7 @@ fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> i
     child.identity.store(block.identity.load(Ordering::Relaxed), Ordering::Relaxed);
     child.is_borrowed.store(flags & THREAD == 0, Ordering::Relaxed);
     if flags & THREAD == 0 {
-        note_stranger();
+        mark_memory_shared();
     }
     match flags & SETTLS {
         0 => fast::share(child, fs as usize),

@@ -76,7 +76,7 @@ fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t
     let mut registers = Registers::of(context, meant.unwrap_or(number));
     let trapped_at = registers.rsp as usize;
     let Some((level, top)) = take_level(block, trapped_at, &mut context.uc_stack) else { return false };
-    let is_alternate = note_alternate(block, level, trapped_at, &context.uc_stack);
+    let is_alternate = record_alternate(block, level, trapped_at, &context.uc_stack);
     if level == 0 {
         avoid(block, &context.uc_stack);
     }
@@ -138,9 +138,9 @@ fn range_of(alternate: &stack_t) -> Range<usize> {
     }
 }
 
-/// Notes the alternate signal stack if the thread trapped on it, and returns true: it must be disabled during the
+/// Records the alternate signal stack if the thread trapped on it, and returns true: it must be disabled during the
 /// call. Otherwise a signal that interrupts the call would find it unused.
-fn note_alternate(block: &Block, level: usize, trapped_at: usize, alternate: &stack_t) -> bool {
+fn record_alternate(block: &Block, level: usize, trapped_at: usize, alternate: &stack_t) -> bool {
     let [address, size, flags] = &block.alternate[level];
     let is_there = range_of(alternate).contains(&trapped_at);
     address.store(alternate.ss_sp as usize, Ordering::Relaxed);
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn emulate(registers: *mut Registers) {
     let registers = unsafe { &mut *registers };
     // SAFETY: blocks are never freed.
     let block = unsafe { &*(registers.block as *const Block) };
-    tcb::note_thread(block.tid.load(Ordering::Relaxed));
+    tcb::set_thread(block.tid.load(Ordering::Relaxed));
     registers.begin();
     if block.has_jumped.load(Ordering::Relaxed) {
         block.has_jumped.store(false, Ordering::Relaxed);
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn emulate(registers: *mut Registers) {
 fn by_trap(block: &Block, registers: &Registers) {
     stats::stats().traps.fetch_add(1, Ordering::Relaxed);
     if registers.stack == core::ptr::from_ref(&block.levels[0]) as u64 {
-        fast::note(block, registers);
+        fast::record(block, registers);
     }
     if registers.patch != 0 {
         entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));

@@ -194,7 +194,7 @@ pub fn claim() -> Option<&'static Block> {
     for _ in 0..looks {
         let candidate = block(NEXT.fetch_add(1, Ordering::Relaxed) % made);
         if let Some(block) = candidate.filter(|block| block.take_over()) {
-            crate::tcb::renew(block.host_fs.load(Ordering::Relaxed), !block.is_left_alone());
+            crate::tcb::renew(block.host_fs.load(Ordering::Relaxed), !block.belongs_to_another());
             block.clear();
             return Some(block);
         }
@@ -248,7 +248,7 @@ impl Block {
     }
 
     /// True if the thread's thread-locals are not this process's to destroy.
-    fn is_left_alone(&self) -> bool {
+    fn belongs_to_another(&self) -> bool {
         self.is_inherited.load(Ordering::Relaxed) || self.is_borrowed.load(Ordering::Relaxed)
     }
 

@@ -77,7 +77,7 @@ impl Choice {
         decided
     }
 
-    /// Notes that the kernel has refused one, so that our engine serves some from now on. False if that needs something
+    /// Records that the kernel has refused one, so that our engine serves some from now on. False if that needs something
     /// unavailable.
     fn share(&self) -> bool {
         // None: this is a signal handler that interrupted the holder in its own thread.

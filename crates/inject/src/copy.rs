@@ -14,17 +14,17 @@ pub static anyring_library: u8 = 0;
 const NAME: &core::ffi::CStr = c"anyring_library";
 
 /// Returns the loader's facts about an address.
-pub fn told_of(address: *const c_void) -> Option<libc::Dl_info> {
+pub fn loader_info(address: *const c_void) -> Option<libc::Dl_info> {
     let (name, nowhere) = (core::ptr::null(), core::ptr::null_mut());
-    let mut told = libc::Dl_info { dli_fname: name, dli_fbase: nowhere, dli_sname: name, dli_saddr: nowhere };
+    let mut info = libc::Dl_info { dli_fname: name, dli_fbase: nowhere, dli_sname: name, dli_saddr: nowhere };
     // SAFETY: the address is only looked up, and the structure is for the answer.
-    (unsafe { libc::dladdr(address, &mut told) } != 0).then_some(told)
+    (unsafe { libc::dladdr(address, &mut info) } != 0).then_some(info)
 }
 
 /// True if an address is in this very copy. A symbol of ours has the address that it has in the first copy, here, too.
 pub fn is_ours(address: *const c_void) -> bool {
-    let base = |address| told_of(address).map(|told| told.dli_fbase);
-    base(address).is_some_and(|found| Some(found) == base(told_of as *const c_void))
+    let base = |address| loader_info(address).map(|info| info.dli_fbase);
+    base(address).is_some_and(|found| Some(found) == base(loader_info as *const c_void))
 }
 
 /// True if no other copy comes before this one.
@@ -35,10 +35,10 @@ pub fn is_first() -> bool {
     if first.is_null() || is_ours(first) {
         return true;
     }
-    let Some(told) = told_of(told_of as *const c_void) else { return true };
+    let Some(info) = loader_info(loader_info as *const c_void) else { return true };
     // SAFETY: the loader's name of this library, which is loaded and stays.
     let own = unsafe {
-        let handle = libc::dlopen(told.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        let handle = libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() {
             handle
         } else {

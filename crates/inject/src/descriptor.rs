@@ -15,8 +15,8 @@ use crate::{entry, identity, sys};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::Errno;
 use anyring_serve::descriptor::{
-    self, before_close, before_closing_from, before_dup, before_fcntl, close_range_by, note_duplicate, note_fcntl,
-    unshare_by,
+    self, before_close, before_closing_from, before_dup, before_fcntl, close_range_by, record_duplicate,
+    record_fcntl, unshare_by,
 };
 use anyring_serve::named;
 use core::ffi::c_int;
@@ -42,7 +42,7 @@ next! {
     LOCKF64 = c"lockf64": fn(c_int, c_int, libc::off_t) -> c_int;
 }
 
-/// Notes the answer of an fcntl(2): the duplicate of a ring's descriptor is known as a ring from now on.
+/// Records the answer of an fcntl(2): the duplicate of a ring's descriptor is known as a ring from now on.
 fn after_fcntl(fd: i32, command: i32, answer: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, answer),
@@ -124,9 +124,9 @@ fn may_duplicate(number: i64, old: c_int) -> Result<(), Errno> {
     named::check(number, &[old as usize, usize::MAX, 0, 0, 0, 0])
 }
 
-/// Notes that `new` duplicates `old`: if that is a ring, `new` is known as one, too, from now on.
+/// Records that `new` duplicates `old`: if that is a ring, `new` is known as one, too, from now on.
 fn duplicated(old: c_int, new: c_int) -> c_int {
-    note_duplicate(old, new);
+    record_duplicate(old, new);
     new
 }
 
@@ -305,7 +305,7 @@ fn may_control(fd: i32, command: i32, argument: usize) -> Option<c_int> {
 /// As libc's `fcntl`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    note_fcntl(command);
+    record_fcntl(command);
     if let Some(answer) = named::concerns(fd).then(|| may_control(fd, command, argument)).flatten() {
         return answer;
     }
@@ -320,7 +320,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
 /// As libc's `fcntl64`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    note_fcntl(command);
+    record_fcntl(command);
     if let Some(answer) = named::concerns(fd).then(|| may_control(fd, command, argument)).flatten() {
         return answer;
     }
@@ -335,7 +335,7 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usi
 /// As libc's `lockf`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, length: libc::off_t) -> c_int {
-    note_fcntl(libc::F_SETLK);
+    record_fcntl(libc::F_SETLK);
     // SAFETY: the caller's own arguments.
     LOCKF.get().map_or_else(missing, |next| unsafe { next(fd, command, length) })
 }
@@ -346,7 +346,7 @@ pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, length: libc::o
 /// As libc's `lockf64`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, length: libc::off_t) -> c_int {
-    note_fcntl(libc::F_SETLK);
+    record_fcntl(libc::F_SETLK);
     // SAFETY: the caller's own arguments.
     LOCKF64.get().map_or_else(missing, |next| unsafe { next(fd, command, length) })
 }

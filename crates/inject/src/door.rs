@@ -8,8 +8,8 @@ use anyring_serve::door;
 use core::ffi::c_void;
 
 pub use anyring_serve::door::{
-    close, duplicated, is_ring, leaving_by_jump, map_area, map_both, settle, watch, Mapping, KNOWN_NUMBERS,
-    RING_NUMBERS,
+    close, duplicated, is_ring, leaving_by_jump, map_area, map_both, update_readability, watch, Mapping,
+    KNOWN_NUMBERS, RING_NUMBERS,
 };
 
 /// io_uring_setup(2). Returns a new ring's descriptor, or `-errno`. `may_do_less`: refuse a flag that is unknown, as an

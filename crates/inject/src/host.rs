@@ -47,8 +47,8 @@ impl Host for Preloaded {
         signals::action::take_back();
     }
 
-    fn note_alternate(alternate: &libc::stack_t) {
-        raw::note_alternate(alternate);
+    fn record_alternate(alternate: &libc::stack_t) {
+        raw::record_alternate(alternate);
     }
 
     fn sigaction(args: [usize; 6]) -> isize {

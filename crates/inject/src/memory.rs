@@ -94,7 +94,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the caller's own argument.
     let answer = MLOCKALL.get().map_or_else(missing, |next| unsafe { next(flags) });
     if answer == 0 {
-        unlocked::note_mlockall(flags as usize);
+        unlocked::record_mlockall(flags as usize);
     }
     answer
 }

@@ -34,7 +34,7 @@ pub fn ring_made() {}
 pub fn leaving_by_jump() {}
 
 /// See [`leaving_by_jump`].
-pub fn note_alternate(_: &libc::stack_t) {}
+pub fn record_alternate(_: &libc::stack_t) {}
 
 /// False, as it is not known. A program that makes its rings by libc's `syscall()` and enters them by instructions
 /// waits forever.

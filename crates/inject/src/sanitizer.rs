@@ -11,7 +11,7 @@
 //! some true ones are missed.
 //!
 //! MemorySanitizer marks each byte of the program's memory that nobody has written. The engine reports what reads and
-//! receives have filled (`chaos::tell_filled`), and liburing's functions here report their own writes.
+//! receives have filled (`chaos::set_fill_observer`), and liburing's functions here report their own writes.
 //!
 //! AddressSanitizer knows freed memory: chaos asks it for memory that has become poisoned.
 //!
@@ -65,7 +65,7 @@ pub(crate) fn resolve() {
     let unpoison = find(c"__msan_unpoison");
     if !unpoison.is_null() {
         UNPOISON.store(unpoison, Ordering::Relaxed);
-        anyring_engine::chaos::tell_filled(|address, bytes| wrote(address as *const c_void, bytes));
+        anyring_engine::chaos::set_fill_observer(|address, bytes| wrote(address as *const c_void, bytes));
     }
     let poisoned = find(c"__asan_region_is_poisoned");
     if !poisoned.is_null() {
@@ -82,7 +82,7 @@ fn first_poisoned(address: usize, bytes: usize) -> usize {
     unsafe { function(address as *const c_void, bytes) as usize }
 }
 
-/// Notes that we or the kernel have written the program's memory.
+/// Records that we or the kernel have written the program's memory.
 #[inline(always)]
 pub fn wrote<T>(address: *const T, bytes: usize) {
     if !UNPOISON.load(Ordering::Relaxed).is_null() {
@@ -104,7 +104,7 @@ fn is_present() -> bool {
     !ACQUIRE.load(Ordering::Relaxed).is_null()
 }
 
-/// Notes that the calling thread is about to submit to the ring, or context, of that name.
+/// Records that the calling thread is about to submit to the ring, or context, of that name.
 #[inline(always)]
 pub fn submits(name: *const u32) {
     if is_present() {
@@ -112,7 +112,7 @@ pub fn submits(name: *const u32) {
     }
 }
 
-/// Notes that the calling thread may have seen CQEs of that ring, or context.
+/// Records that the calling thread may have seen CQEs of that ring, or context.
 #[inline(always)]
 pub fn sees(name: *const u32) {
     if is_present() {
@@ -129,7 +129,7 @@ fn call(function: &AtomicPtr<c_void>, name: usize) {
     }
 }
 
-/// Notes that the program has mapped memory of ring `fd` at `address`, with this mmap(2) `offset`.
+/// Records that the program has mapped memory of ring `fd` at `address`, with this mmap(2) `offset`.
 pub fn mapped(fd: i32, offset: i64, address: usize) {
     if is_present() && RING_OFFSETS.contains(&offset) {
         if let Some(tail) = TAILS.get(fd as usize) {

@@ -7,7 +7,7 @@ use crate::{arch, dispatch, entry, sys};
 use anyring_engine::descriptors::numbers::NUMBERS_END;
 use anyring_engine::forced::{point, Point};
 use anyring_engine::{identity, process};
-use anyring_serve::descriptor::note_fcntl;
+use anyring_serve::descriptor::record_fcntl;
 use anyring_serve::named;
 
 /// One bit for each number in [`ALWAYS`] and [`named::CALLS`].
@@ -78,7 +78,7 @@ unsafe extern "C" fn special(words: *const [usize; 7]) -> isize {
     let is_named = |(at, arg): (usize, &usize)| NAMES[number] & (1 << at) != 0 && named::concerns(*arg as i32);
     let passes = match number as i64 {
         libc::SYS_fcntl => {
-            note_fcntl(args[1] as i32);
+            record_fcntl(args[1] as i32);
             !named::concerns(args[0] as i32)
         }
         libc::SYS_close => {

@@ -38,7 +38,7 @@ fn end_if_due() {
     if os::wait_again() {
         DUE.fetch_sub(1, Ordering::Relaxed);
         let mut first = Cleanup::FREE;
-        note_first(&mut first);
+        fill_first(&mut first);
         if let Some(unwind) = UNWIND_NEXT.get() {
             // SAFETY: libc calls this after it has run a cleanup handler, to continue with those noted before that one.
             unsafe { unwind(&mut first) }
@@ -228,7 +228,7 @@ impl Cleanup {
 }
 
 /// Fills in `own` as if it were the first on libc's list.
-fn note_first(own: &mut Cleanup) {
+fn fill_first(own: &mut Cleanup) {
     if let (Some(register), Some(unregister)) = (REGISTER_CANCEL.get(), UNREGISTER_CANCEL.get()) {
         // SAFETY: libc's own functions on a buffer of the right size, which is taken off the list at once.
         unsafe {
@@ -242,7 +242,7 @@ fn note_first(own: &mut Cleanup) {
 fn forget_cleanups(signal_frame: usize) {
     let mut own = Cleanup::FREE;
     loop {
-        note_first(&mut own);
+        fill_first(&mut own);
         let here = &raw const own as usize;
         if !(here..signal_frame).contains(&(own.outer as usize)) {
             return;

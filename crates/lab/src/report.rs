@@ -50,7 +50,7 @@ pub struct WorkloadReport {
     pub rows: Vec<Row>,
     /// Comparisons between figures.
     pub comparisons: Vec<Comparison>,
-    /// Notes that a reader needs.
+    /// Records that a reader needs.
     pub notes: Vec<String>,
 }
 

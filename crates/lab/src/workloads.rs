@@ -53,7 +53,7 @@ impl Setting {
 pub struct Plan {
     /// The measurements, in the order within each turn.
     pub measurements: Vec<Measurement>,
-    /// Notes for the report.
+    /// Records for the report.
     pub notes: Vec<String>,
     /// Marks for its charts.
     pub marks: Vec<Mark>,

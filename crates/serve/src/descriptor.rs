@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// descriptors.
 static RING_MADE: AtomicBool = AtomicBool::new(false);
 
-/// Notes that a ring was made. Called by the door.
+/// Records that a ring was made. Called by the door.
 pub fn ring_made<H: Host>() {
     if !RING_MADE.swap(true, Ordering::Relaxed) {
         H::first_ring_made();
@@ -141,18 +141,18 @@ pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
         libc::F_SETOWN | F_SETOWN_EX => true,
         _ => false,
     };
-    note_fcntl(command);
+    record_fcntl(command);
     point(Point::Fcntl);
     if watches && door::is_ring(fd) {
         door::watch(fd, true);
     }
 }
 
-/// Notes that the program uses record locks, before fcntl(2) on any descriptor.
+/// Records that the program uses record locks, before fcntl(2) on any descriptor.
 #[inline]
-pub fn note_fcntl(command: i32) {
+pub fn record_fcntl(command: i32) {
     if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
-        files::note_lock();
+        files::mark_posix_lock();
     }
 }
 
@@ -164,8 +164,8 @@ fn is_open(fd: i32) -> bool {
     unsafe { sys::call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
 }
 
-/// Notes that a call returned `new`, a duplicate of `old`. If `old` is a ring, `new` names it too from now on.
-pub fn note_duplicate(old: i32, new: i32) {
+/// Records that a call returned `new`, a duplicate of `old`. If `old` is a ring, `new` names it too from now on.
+pub fn record_duplicate(old: i32, new: i32) {
     if new >= 0 && new != old && door::is_ring(old) {
         entry::aside(|| door::duplicated(new));
     }

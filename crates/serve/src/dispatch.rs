@@ -74,7 +74,7 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
             let answer = kernel(number, args);
             if answer == 0 && a != 0 {
                 // SAFETY: the kernel has just read it.
-                H::note_alternate(unsafe { &*(a as *const libc::stack_t) });
+                H::record_alternate(unsafe { &*(a as *const libc::stack_t) });
             }
             answer
         }
@@ -95,7 +95,7 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
         libc::SYS_mlockall => {
             let answer = kernel(number, args);
             if answer == 0 {
-                os::unlocked::note_mlockall(a);
+                os::unlocked::record_mlockall(a);
             }
             answer
         }

@@ -15,7 +15,7 @@ use anyring_engine::forced::{point, Point};
 use anyring_engine::memory::Area;
 use anyring_engine::os::{calls, version};
 use anyring_engine::register::registering;
-use anyring_engine::wait::enter::struck_ring;
+use anyring_engine::wait::enter::panicked_ring;
 use anyring_engine::{descriptors, process, thread, Enter, Errno};
 use core::ffi::c_void;
 
@@ -54,7 +54,7 @@ pub(crate) fn make<H: Host>(entries: u32, params: u64) -> isize {
         engine::prepare::<H>();
         let fd = anyring_engine::setup(entries, params);
         if fd.is_ok() {
-            thread::stand_by();
+            thread::keep_maker();
             descriptor::ring_made::<H>();
         }
         register_of(fd.map(|fd| fd as isize))
@@ -82,7 +82,7 @@ pub fn enter<H: Host>(
         point(Point::EnterDoor);
         register_of(anyring_engine::enter(&call))
     };
-    match entry::contain(|| struck_ring(&call), serve).unwrap_or(BROKEN) {
+    match entry::contain(|| panicked_ring(&call), serve).unwrap_or(BROKEN) {
         NO_RING => enter_no_ring(&call),
         answer => answer,
     }
@@ -174,7 +174,7 @@ pub(crate) fn serve_aio<H: Host>(number: i64, [a, b, c, d, e, f]: [usize; 6]) ->
         NR_IO_SETUP => {
             engine::prepare::<H>();
             engine_aio::io_setup(a as u32, b as u64).map(|()| {
-                thread::stand_by();
+                thread::keep_maker();
                 0
             })
         }
@@ -263,7 +263,7 @@ pub fn shares_table_with_engine_only() -> bool {
     process::shares_table_with_engine_only()
 }
 
-/// Notes that the calling thread has got a descriptor table of its own (unshare(2)).
+/// Records that the calling thread has got a descriptor table of its own (unshare(2)).
 pub fn table_unshared() {
     process::unshared();
 }
@@ -291,7 +291,7 @@ pub fn exiting(status: i32) {
     anyring_engine::thread::exiting(status);
 }
 
-/// Notes that `fd` is a new duplicate of a ring's descriptor.
+/// Records that `fd` is a new duplicate of a ring's descriptor.
 pub fn duplicated(fd: i32) {
     point(Point::Dup);
     process::duplicated(fd);
@@ -299,10 +299,10 @@ pub fn duplicated(fd: i32) {
 
 /// Makes the descriptor's readability agree with the CQ. Call it before the program waits on ring `fd` with a
 /// level-triggered primitive.
-pub fn settle(fd: i32) {
+pub fn update_readability(fd: i32) {
     // Skip a ring whose lock is held by a sleeping thread: natively, too, the caller would not wait here.
     if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock_unless_asleep().ok()) {
-        guard.settle_readability();
+        guard.update_readability();
     }
 }
 

@@ -50,8 +50,8 @@ pub trait Host {
     /// Checks if the action of a signal that is needed here was replaced unseen, and takes it back.
     fn take_back_signals();
 
-    /// Notes that the calling thread has set its alternate signal stack.
-    fn note_alternate(alternate: &libc::stack_t);
+    /// Records that the calling thread has set its alternate signal stack.
+    fn record_alternate(alternate: &libc::stack_t);
 
     /// Serves rt_sigaction(2), with the kernel's arguments and answer.
     fn sigaction(args: [usize; 6]) -> isize;

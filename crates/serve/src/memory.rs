@@ -26,7 +26,7 @@ pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     match door::map_area(fd as i32, offset as u64, |from| again(from, &args)) {
         Ok(Mapping::File(memory, at)) => Ok([address, length, protection, flags, memory as usize, at as usize]),
         Ok(Mapping::Made(address)) => {
-            mapped::note(address, length);
+            mapped::record(address, length);
             Err(address as isize)
         }
         Ok(Mapping::Another) => Ok(args),
@@ -38,13 +38,13 @@ pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
 fn again(from: usize, args: &[usize; 6]) -> Result<usize, Errno> {
     const PLACES: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
     const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-    let [wish, length, protection, flags, ..] = *args;
+    let [hint, length, protection, flags, ..] = *args;
     // SAFETY: only maps at a place of the kernel's choice, or where the program asked for a mapping.
     let call = |number, args| check(unsafe { sys::call(number, args) });
     let (mut how, mut place) = (libc::MREMAP_MAYMOVE, 0);
-    if wish != 0 || flags as i32 & PLACES != 0 {
+    if hint != 0 || flags as i32 & PLACES != 0 {
         let kind = flags as i32 & PLACES | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        place = call(libc::SYS_mmap, [wish, length, libc::PROT_NONE as usize, kind as usize, usize::MAX, 0])?;
+        place = call(libc::SYS_mmap, [hint, length, libc::PROT_NONE as usize, kind as usize, usize::MAX, 0])?;
         how |= libc::MREMAP_FIXED;
     }
     let mapping = call(libc::SYS_mremap, [from, 0, length, how as usize, place, 0]).and_then(|mapping| {
@@ -60,10 +60,10 @@ fn again(from: usize, args: &[usize; 6]) -> Result<usize, Errno> {
     mapping.map(|_| place)
 }
 
-/// Notes the mapping at `address`: the program asked for it with `args`, and it was made with `really`.
+/// Records the mapping at `address`: the program asked for it with `args`, and it was made with `really`.
 pub fn mapped(args: &[usize; 6], really: &[usize; 6], address: usize) {
     if args[4] != really[4] {
-        mapped::note(address, args[1]);
+        mapped::record(address, args[1]);
     }
 }
 

@@ -49,7 +49,7 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     }
     let answer = raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0]);
     if answer >= 0 {
-        entry::aside(|| note_kernels(answer as c_int));
+        entry::aside(|| mark_kernels(answer as c_int));
         change_registered(by_index.into());
         return answer;
     }
@@ -72,7 +72,7 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     if made < 0 {
         return answer;
     }
-    entry::aside(|| note_ours(made as c_int, refusal, by_index));
+    entry::aside(|| mark_ours(made as c_int, refusal, by_index));
     made
 }
 
@@ -97,7 +97,7 @@ fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
 /// The path of the counters' file, set when the kernel has made a ring; null without one. Never freed.
 static COUNTERS: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-fn note_kernels(fd: c_int) {
+fn mark_kernels(fd: c_int) {
     // The environment is read once: the program may change it at the same time.
     if !KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
         let file = variable("ANYRING_STATS").and_then(|file| CString::new(file).ok());
@@ -115,7 +115,7 @@ fn note_kernels(fd: c_int) {
     log::line(&format!("ring {fd} is the kernel's"));
 }
 
-fn note_ours(fd: c_int, refusal: c_int, by_index: bool) {
+fn mark_ours(fd: c_int, refusal: c_int, by_index: bool) {
     stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
     log::line(&format!(
         "ring {fd} is anyring's: the kernel's io_uring_setup answered {}",
@@ -124,7 +124,7 @@ fn note_ours(fd: c_int, refusal: c_int, by_index: bool) {
     // A ring of the kernel's may poll this one, unseen by us.
     if !by_index && KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
         door::watch(fd, false);
-        level::note(fd);
+        level::record(fd);
     }
 }
 

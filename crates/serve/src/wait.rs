@@ -24,7 +24,7 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     let edge_triggered = events & libc::EPOLLET as u32 != 0;
     door::watch(fd, edge_triggered);
     if !edge_triggered {
-        level::note(fd);
+        level::record(fd);
     }
 }
 
@@ -33,15 +33,15 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
 pub fn before_epoll_wait() {
     point(Point::EpollWait);
     if level::any() && !mutated(Mutation::LevelIsNotSettled) {
-        settle_all();
+        update_all_readability();
     }
 }
 
 #[cold]
-fn settle_all() {
+fn update_all_readability() {
     level::for_each(|fd| {
         if door::is_ring(fd) {
-            door::settle(fd);
+            door::update_readability(fd);
         }
     });
 }
@@ -51,13 +51,13 @@ fn settle_all() {
 pub fn before_poll(fds: *const pollfd, count: usize) {
     point(Point::Poll);
     if descriptor::rings_exist() {
-        look_through(fds, count);
+        scan(fds, count);
     }
 }
 
 /// Reads the program's array in portions: it may be a bad pointer.
 #[cold]
-fn look_through(fds: *const pollfd, count: usize) {
+fn scan(fds: *const pollfd, count: usize) {
     const PORTION: usize = 64;
     let mut portion = [0_u64; PORTION];
     let mut at = fds as u64;
@@ -78,7 +78,7 @@ const _: () = assert!(size_of::<pollfd>() == 8 && core::mem::offset_of!(pollfd, 
 fn watched_level(fd: i32) {
     if door::is_ring(fd) {
         door::watch(fd, false);
-        door::settle(fd);
+        door::update_readability(fd);
     }
 }
 
@@ -88,12 +88,12 @@ fn watched_level(fd: i32) {
 pub fn before_select(count: i32, readable: *const fd_set) {
     point(Point::Select);
     if count > RING_NUMBERS.start && !readable.is_null() && descriptor::rings_exist() {
-        look_through_set(count, readable.cast());
+        scan_set(count, readable.cast());
     }
 }
 
 #[cold]
-fn look_through_set(count: i32, set: *const u64) {
+fn scan_set(count: i32, set: *const u64) {
     let mut words = [0_u64; (RING_NUMBERS.end - RING_NUMBERS.start) as usize / 64];
     let last = count.min(RING_NUMBERS.end);
     let words = &mut words[..((last - RING_NUMBERS.start) as usize).div_ceil(64)];

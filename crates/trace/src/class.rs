@@ -38,7 +38,7 @@ pub fn waits(opcode: u16) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // each is named after its bound
 pub enum SizeClass {
-    Untold,
+    Unknown,
     Upto512,
     Upto4K,
     Upto64K,
@@ -61,7 +61,7 @@ impl SizeClass {
     /// The name in the JSON and in texts.
     pub fn name(self) -> &'static str {
         match self {
-            SizeClass::Untold => "-",
+            SizeClass::Unknown => "-",
             SizeClass::Upto512 => "<=512",
             SizeClass::Upto4K => "<=4K",
             SizeClass::Upto64K => "<=64K",

@@ -61,7 +61,7 @@ impl FileSystems {
     }
 
     /// Examines the file that the event names, unless that is known. `processes` must have seen the event.
-    pub fn meet(&mut self, event: &Event, processes: &Processes) {
+    pub fn observe(&mut self, event: &Event, processes: &Processes) {
         let Event { ring, thread, fd, .. } = *event;
         let is_file = event.kind == Kind::FileGet && event.file == FileKind::Regular;
         // The number of an unknown thread may belong to another thread here.
@@ -149,25 +149,25 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn the_file_system_of_a_file_is_tried_and_told() {
+    fn the_file_system_of_a_file_is_tried_and_reported() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let fd = file.as_file().as_raw_fd();
         let event = Event { ring: 1, thread, fd, file: FileKind::Regular, ..Event::new(Kind::FileGet) };
         let mut file_systems = FileSystems::new(true);
         let mut processes = Processes::default();
-        file_systems.meet(&event, &processes);
+        file_systems.observe(&event, &processes);
         assert_eq!(file_systems.of_ring(1), [], "of a thread that is not known nothing is said");
         processes.insert(thread, std::process::id(), "test");
-        file_systems.meet(&event, &processes);
-        file_systems.meet(&Event { ring: 2, fd: -1, ..event }, &processes);
+        file_systems.observe(&event, &processes);
+        file_systems.observe(&Event { ring: 2, fd: -1, ..event }, &processes);
         let expected = try_in(&std::env::temp_dir());
         let [found] = &file_systems.of_ring(1)[..] else { panic!("one: {file_systems:?}") };
         assert_eq!((found.nonblocking_reads, found.nonblocking_writes), expected);
         assert!(!found.direct);
         assert_eq!(file_systems.of_ring(2), [], "of a file that is not open nothing is said");
         let mut untried = FileSystems::new(false);
-        untried.meet(&event, &processes);
+        untried.observe(&event, &processes);
         let [other] = &untried.of_ring(1)[..] else { panic!("one: {untried:?}") };
         assert_eq!((&other.file_system, other.nonblocking_reads), (&found.file_system, None));
         let names = fs::read_to_string("/proc/filesystems").expect("the types");

@@ -5,7 +5,7 @@ mod causes;
 
 use crate::file_systems::FilesOn;
 use crate::gain::{Costs, Gain, Saved, Spent};
-use crate::report::{time, told, Interface, Kinds, RingReport};
+use crate::report::{or_unknown, time, Interface, Kinds, RingReport};
 use anyring_abi::{
     IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQPOLL,
 };
@@ -373,7 +373,7 @@ fn one_enter_each(ring: &RingReport, costs: &Costs) -> Found {
     let evidence = format!(
         "{} requests took {} {calls} calls: {each:.2} each, {batch:.2} {entries} in a submission",
         ring.submitted,
-        told(ring.enters)
+        or_unknown(ring.enters)
     );
     let spared = ring.enters?.saturating_sub(ring.submitted / TOGETHER);
     Some(("one_enter_each", evidence, advice, Saved::cpu(spared as f64 * costs.call_ns)))

@@ -3,7 +3,7 @@
 
 use crate::engine::Stream;
 use crate::{Event, Source};
-use anyring_engine::event::{wish, Reader, REFUSED};
+use anyring_engine::event::{trace_request, Reader, REFUSED};
 use anyring_engine::stats::{Stats, MAGIC};
 use rustix::fs::{fcntl_lock, FallocateFlags, FlockOperation, SealFlags};
 use rustix::io::Errno;
@@ -61,7 +61,7 @@ impl JoinedSource {
     }
 
     fn ask(&mut self) -> Result<(), String> {
-        let word = wish(self.number, self.own_pid);
+        let word = trace_request(self.number, self.own_pid);
         self.counters.write_all_at(&word.to_ne_bytes(), WANTED).map_err(|error| format!("its counters: {error}"))
     }
 
@@ -123,7 +123,7 @@ impl Source for JoinedSource {
         let answer = read_word(&self.counters, ANSWER).unwrap_or(0);
         match &self.step {
             Step::Refused(why) => Some(why.clone()),
-            Step::Hears(..) if answer == wish(self.number, REFUSED) => {
+            Step::Hears(..) if answer == trace_request(self.number, REFUSED) => {
                 Some("it cannot use its file of events".to_owned())
             }
             _ => None,

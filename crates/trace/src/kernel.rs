@@ -276,7 +276,7 @@ enum Whose {
 }
 
 impl Whose {
-    fn tells(self, kind: Kind) -> bool {
+    fn reports(self, kind: Kind) -> bool {
         match self {
             _ if kind.is_of_chaos() => false,
             Whose::Own => kind != Kind::TaskAdd,
@@ -322,7 +322,7 @@ impl Instance {
             let pipe = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
             instance.pipes.push(pipe.map_err(|error| format!("{}: {error}", path.display()))?);
         }
-        for kind in Kind::ALL.into_iter().filter(|kind| whose.tells(*kind)) {
+        for kind in Kind::ALL.into_iter().filter(|kind| whose.reports(*kind)) {
             let group = if kind == Kind::Enter { "syscalls" } else { "io_uring" };
             let event = format!("events/{group}/{}", kind.name());
             // Not every kernel has each of them.

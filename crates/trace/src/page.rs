@@ -2,7 +2,7 @@
 //! show the shares of the paths, columns the latencies in powers of two.
 
 use crate::recording::Head;
-use crate::report::{average, told, us, Interface, Kinds, Report, RingReport};
+use crate::report::{average, or_unknown, us, Interface, Kinds, Report, RingReport};
 use std::fmt::Write;
 
 const STYLE: &str = "
@@ -79,11 +79,11 @@ fn section(ring: &RingReport, report: &Report, page: &mut String) {
             "<section>\n<h2>Ring {}</h2>\n<p>SQ {}, CQ {}, flags {}. {} requests in {} enter calls ({} SQEs each \
              submission), {} CQEs, {} waits ({} CQEs each), {} overflows, {} refused, at most {} with workers.</p>\n",
             ring.ring,
-            told(ring.sq_entries),
-            told(ring.cq_entries),
+            or_unknown(ring.sq_entries),
+            or_unknown(ring.cq_entries),
             ring.flags(),
             ring.submitted,
-            told(ring.enters),
+            or_unknown(ring.enters),
             average(ring.sqes_per_enter),
             ring.cqes,
             ring.waits,
@@ -97,9 +97,9 @@ fn section(ring: &RingReport, report: &Report, page: &mut String) {
             "<section>\n<h2>AIO context {}</h2>\n<p>For {} requests. {} requests in {} calls ({} iocbs each \
              submission), {} events, {} waits ({} events each), {} refused, at most {} with workers.</p>\n",
             ring.ring,
-            told(ring.sq_entries),
+            or_unknown(ring.sq_entries),
             ring.submitted,
-            told(ring.enters),
+            or_unknown(ring.enters),
             average(ring.sqes_per_enter),
             ring.cqes,
             ring.waits,

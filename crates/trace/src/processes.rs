@@ -45,7 +45,7 @@ impl Processes {
     }
 
     /// Looks up the threads that the event names, unless they are known.
-    pub fn meet(&mut self, event: &Event) {
+    pub fn observe(&mut self, event: &Event) {
         self.ask(event.thread);
         if let Some(worked) = event.worked() {
             self.ask(worked.thread);
@@ -122,10 +122,10 @@ mod tests {
         });
         let thread = thread.recv().expect("its number");
         let mut processes = Processes::below(std::process::id());
-        processes.meet(&Event { thread, ..Event::new(Kind::Enter) });
+        processes.observe(&Event { thread, ..Event::new(Kind::Enter) });
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
         for thread in [1, std::os::unix::process::parent_id(), child.id()] {
-            processes.meet(&Event { thread, ..Event::new(Kind::Enter) });
+            processes.observe(&Event { thread, ..Event::new(Kind::Enter) });
         }
         assert_eq!(processes.of_thread(child.id()), Some(child.id()), "it descends from us");
         drop(child.stdin.take());
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!((processes.of_thread(thread), processes.name_of_thread(thread)), (Some(own), Some("other")));
         let program = fs::read_to_string("/proc/self/comm").expect("our name");
         assert_eq!(processes.program(own), Some(program.trim()));
-        processes.meet(&Event { thread: u32::MAX, ..Event::new(Kind::Enter) });
+        processes.observe(&Event { thread: u32::MAX, ..Event::new(Kind::Enter) });
         assert_eq!(processes.of_thread(u32::MAX), None);
     }
 }

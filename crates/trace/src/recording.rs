@@ -59,7 +59,7 @@ impl Tail {
         let mut report = summary.report(self.events_lost);
         report.name_processes(&self.processes);
         report.name_file_systems(&self.file_systems);
-        report.tell_spent(self.spent);
+        report.set_spent(self.spent);
         report.unserved.clone_from(&self.unserved);
         report
     }

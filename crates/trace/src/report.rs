@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The sums of all events.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The time that the program took, set by [`Report::tell_spent`].
+    /// The time that the program took, set by [`Report::set_spent`].
     #[serde(flatten)]
     pub spent: Spent,
     /// Number of events that were reported.
@@ -272,7 +272,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
 }
 
 /// A value as text; "unknown" for `None`, which is not 0.
-pub(crate) fn told(value: Option<impl std::fmt::Display>) -> String {
+pub(crate) fn or_unknown(value: Option<impl std::fmt::Display>) -> String {
     value.map_or("unknown".to_owned(), |value| value.to_string())
 }
 
@@ -340,7 +340,7 @@ impl Report {
     }
 
     /// Adds the time that the program took, by which findings are ranked.
-    pub fn tell_spent(&mut self, spent: Spent) {
+    pub fn set_spent(&mut self, spent: Spent) {
         self.spent = spent;
         self.find();
     }
@@ -386,7 +386,7 @@ impl Report {
             "in all, {} rings: {} requests, {} enter calls, {} CQEs, {} overflows, {} refused",
             used.len(),
             sum(|ring| ring.submitted),
-            told(enters),
+            or_unknown(enters),
             sum(|ring| ring.cqes),
             sum(|ring| ring.overflows),
             sum(|ring| ring.refused),
@@ -477,7 +477,7 @@ impl RingReport {
 
     /// The names of the setup flags without `IORING_SETUP_`, and the rest as a number.
     pub(crate) fn flags(&self) -> String {
-        told(self.setup_flags.map(names::setup_flags))
+        or_unknown(self.setup_flags.map(names::setup_flags))
     }
 
     fn write_head(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -487,9 +487,9 @@ impl RingReport {
                 "AIO context {} (for {}): {} requests, {} calls ({} each request, {} iocbs each submission), {} events, \
                  {} waits ({} events each), {} refused",
                 self.ring,
-                told(self.sq_entries),
+                or_unknown(self.sq_entries),
                 self.submitted,
-                told(self.enters),
+                or_unknown(self.enters),
                 average(self.enters_per_request),
                 average(self.sqes_per_enter),
                 self.cqes,
@@ -503,12 +503,12 @@ impl RingReport {
             "ring {} (fd {}, SQ {}, CQ {}, flags {}): {} requests, {} enter calls ({} each request, {} SQEs each \
              submission), {} CQEs, {} waits ({} CQEs each), {} overflows, {} refused",
             self.ring,
-            told(self.fd),
-            told(self.sq_entries),
-            told(self.cq_entries),
+            or_unknown(self.fd),
+            or_unknown(self.sq_entries),
+            or_unknown(self.cq_entries),
             self.flags(),
             self.submitted,
-            told(self.enters),
+            or_unknown(self.enters),
             average(self.enters_per_request),
             average(self.sqes_per_enter),
             self.cqes,
@@ -535,7 +535,7 @@ mod tests {
 
     /// Eight rings: the last two without requests, all others with one submitter and one enter call per request.
     #[test]
-    fn many_rings_are_told_in_few_lines() {
+    fn many_rings_are_reported_in_few_lines() {
         let mut summary = Summary::new(true);
         for ring in 1..=8 {
             let base = Event { ring, opcode: Opcode::Nop as u16, ..Event::new(Kind::Enter) };
@@ -583,18 +583,18 @@ mod tests {
         let mut report = summary.report(0);
         assert!(report.findings.iter().all(|it| it.gain.is_none()), "{:?}", report.findings);
         let costs = crate::Costs { call_ns: 10_000.0, ..crate::Costs::default() };
-        let mut told = |elapsed_ns| {
+        let mut ranked = |elapsed_ns| {
             let cpu_ns = Some(50_000_000);
-            report.tell_spent(Spent { elapsed_ns, cpu_ns, costs: Some(costs) });
+            report.set_spent(Spent { elapsed_ns, cpu_ns, costs: Some(costs) });
             let line = |it: &Finding| format!("{} {}", it.name, it.gain.expect("a gain"));
             (report.findings.iter().map(line).collect::<Vec<_>>(), report.to_string())
         };
-        let (found, text) = told(100_000_000);
+        let (found, text) = ranked(100_000_000);
         let [first, second] =
             ["one_in_flight about 90% of the elapsed time", "one_enter_each about 15% of its CPU time"];
         assert_eq!(found, [first, second], "{text}");
         assert!(text.contains("\n     saves about 90% of the elapsed time\n"), "{text}");
-        assert_eq!(told(800_000_000).0, [second, "one_in_flight about 11% of the elapsed time"]);
-        assert_eq!(told(8_000_000_000).0, [second], "1% is not worth a word");
+        assert_eq!(ranked(800_000_000).0, [second, "one_in_flight about 11% of the elapsed time"]);
+        assert_eq!(ranked(8_000_000_000).0, [second], "1% is not worth a word");
     }
 }

@@ -149,7 +149,7 @@ struct InFlight {
 
 /// A completion whose path is still undecided.
 #[derive(Debug, Clone)]
-struct Untold {
+struct PathPending {
     ring: u32,
     key: Key,
     latency_ns: Option<u64>,
@@ -169,13 +169,13 @@ pub struct Summary {
     /// Number of events that were added.
     events: u64,
     /// Undecided completions of the kernel's requests.
-    threads: Threads<Untold>,
+    threads: Threads<PathPending>,
 }
 
 impl InFlight {
     fn key(&self, has_sizes: bool) -> Key {
         let sized = has_sizes && counts_bytes(self.opcode);
-        let size = if sized { SizeClass::of(self.len) } else { SizeClass::Untold };
+        let size = if sized { SizeClass::of(self.len) } else { SizeClass::Unknown };
         Key { opcode: self.opcode, file: self.file, size }
     }
 
@@ -315,12 +315,12 @@ impl Summary {
             Kind::TaskWorkRun | Kind::LocalWorkRun => self.threads.task_work(event.thread, event.len),
             _ => return,
         };
-        self.settle(inline, Path::Inline);
-        self.settle(later, Path::KernelAio);
+        self.count_done(inline, Path::Inline);
+        self.count_done(later, Path::KernelAio);
     }
 
-    fn settle(&mut self, done: Vec<Option<Untold>>, path: Path) {
-        for Untold { ring, key, latency_ns } in done.into_iter().flatten() {
+    fn count_done(&mut self, done: Vec<Option<PathPending>>, path: Path) {
+        for PathPending { ring, key, latency_ns } in done.into_iter().flatten() {
             if let Some(ring) = self.rings.get_mut(&ring) {
                 ring.kinds.entry(key).or_default().took(path, latency_ns);
             }
@@ -398,7 +398,7 @@ impl Summary {
         }
         let Some(mut request) = self.in_flight.remove(&key) else { return };
         let key = request.key(self.has_sizes);
-        let short = key.size != SizeClass::Untold && event.result >= 0 && (event.result as u32) < request.len;
+        let short = key.size != SizeClass::Unknown && event.result >= 0 && (event.result as u32) < request.len;
         let now = self.threads.moment(event.thread);
         let Some(ring) = self.rings.get_mut(&event.ring) else { return };
         let polled = ring.flags & IORING_SETUP_IOPOLL != 0;
@@ -431,7 +431,7 @@ impl Summary {
             tally.took(request.path, latency_ns);
         }
         if !self.has_sizes {
-            let untold = open.then_some(Untold { ring: event.ring, key, latency_ns });
+            let untold = open.then_some(PathPending { ring: event.ring, key, latency_ns });
             self.threads.complete(event.thread, untold, request.next != 0 && event.result >= 0);
         }
         if let Some(next) = self.in_flight.get_mut(&(event.ring, request.next)).filter(|_| request.next != 0) {
@@ -447,7 +447,7 @@ impl Summary {
     /// Returns the report on all events.
     pub fn report(mut self, events_lost: u64) -> Report {
         let inline = self.threads.finish();
-        self.settle(inline, Path::Inline);
+        self.count_done(inline, Path::Inline);
         for ((ring, _), request) in self.in_flight.drain() {
             let key = request.key(self.has_sizes);
             if let Some(ring) = self.rings.get_mut(&ring) {
@@ -560,7 +560,7 @@ impl Tally {
             bytes: moves_bytes(key.opcode).then_some(self.bytes),
             waits: waits(key.opcode),
             errors: self.errors,
-            short: (key.size != SizeClass::Untold).then_some(self.short),
+            short: (key.size != SizeClass::Unknown).then_some(self.short),
             unfinished: self.unfinished,
             p50_ns: quantile(&all, 0.5),
             p90_ns: quantile(&all, 0.9),
@@ -758,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_before_the_trace_is_not_told_as_zero() {
+    fn what_was_made_before_the_trace_is_not_reported_as_zero() {
         let mut summary = Summary::new(false);
         summary.add(&event(Kind::SubmitReq, 1, 10));
         let report = summary.report(0);

@@ -64,12 +64,12 @@ fn cells(kinds: &Kinds) -> [String; 11] {
 fn wrongs(kinds: &Kinds) -> String {
     let counts =
         [(kinds.errors, "with an error"), (kinds.short.unwrap_or(0), "short"), (kinds.unfinished, "unfinished")];
-    let told = counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}"));
-    let told = told.collect::<Vec<_>>().join(", ");
-    if told.is_empty() {
-        told
+    let parts = counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}"));
+    let parts = parts.collect::<Vec<_>>().join(", ");
+    if parts.is_empty() {
+        parts
     } else {
-        format!("\n    {told}")
+        format!("\n    {parts}")
     }
 }
 

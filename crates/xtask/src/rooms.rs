@@ -149,7 +149,7 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
 
 impl Finder {
     /// A name that is used: `crate::room::...`, or by `super`.
-    fn note(&mut self, path: &[String]) {
+    fn record(&mut self, path: &[String]) {
         let mut at: Vec<String> = match path.first().map(String::as_str) {
             Some("crate") => Vec::new(),
             Some("super") => self.module[..self.module.len().saturating_sub(1)].to_vec(),
@@ -166,16 +166,16 @@ impl Finder {
         }
     }
 
-    fn note_tree(&mut self, before: &[String], tree: &syn::UseTree) {
+    fn record_tree(&mut self, before: &[String], tree: &syn::UseTree) {
         let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
         match tree {
-            syn::UseTree::Path(path) => self.note_tree(&with(&path.ident), &path.tree),
-            syn::UseTree::Name(name) if name.ident == "self" => self.note(before),
-            syn::UseTree::Name(name) => self.note(&with(&name.ident)),
-            syn::UseTree::Rename(name) if name.ident == "self" => self.note(before),
-            syn::UseTree::Rename(name) => self.note(&with(&name.ident)),
-            syn::UseTree::Glob(_) => self.note(before),
-            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.note_tree(before, tree)),
+            syn::UseTree::Path(path) => self.record_tree(&with(&path.ident), &path.tree),
+            syn::UseTree::Name(name) if name.ident == "self" => self.record(before),
+            syn::UseTree::Name(name) => self.record(&with(&name.ident)),
+            syn::UseTree::Rename(name) if name.ident == "self" => self.record(before),
+            syn::UseTree::Rename(name) => self.record(&with(&name.ident)),
+            syn::UseTree::Glob(_) => self.record(before),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.record_tree(before, tree)),
         }
     }
 }
@@ -191,7 +191,7 @@ impl<'ast> Visit<'ast> for Finder {
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
         if !is_for_tests(&item.attrs) {
-            self.note_tree(&[], &item.tree);
+            self.record_tree(&[], &item.tree);
         }
     }
 
@@ -210,7 +210,7 @@ impl<'ast> Visit<'ast> for Finder {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let path_of: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.note(&path_of);
+        self.record(&path_of);
         visit::visit_path(self, path);
     }
 }

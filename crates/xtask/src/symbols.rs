@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_name_and_a_wrong_version_are_told() {
+    fn a_missing_name_and_a_wrong_version_are_reported() {
         let found = Exports::from([("one".into(), "A_2".into())]);
         let wanted = Exports::from([("one".into(), "A_1".into()), ("two".into(), "A_1".into())]);
         assert_eq!(
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_versions_and_none_are_told() {
+    fn newer_versions_and_none_are_reported() {
         let listing = "                 U memcpy@GLIBC_2.14\n U dlinfo@GLIBC_2.3.3\n w statx\n U __tls_get_addr\n";
         assert_eq!(too_new(listing), [""; 0]);
         let told = too_new(" U stat64@GLIBC_2.33\n w gettid@GLIBC_2.30\n U arc4random\n U x@GLIBC_PRIVATE\n");

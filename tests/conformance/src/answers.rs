@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_in_words_once_each() {
+    fn answers_are_reported_in_words_once_each() {
         let answers = Answers::default();
         answers.add(Of::Request(Opcode::Read as u8), 17, 0);
         answers.add(Of::Request(Opcode::Read as u8), 4, 0);

@@ -390,7 +390,7 @@ impl Requests {
         Requests { alike: HashMap::new(), mixed: flags & IORING_SETUP_CQE_MIXED != 0 }
     }
 
-    /// Notes an SQE that was put into the SQ.
+    /// Records an SQE that was put into the SQ.
     pub fn pushed(&mut self, sqe: &Sqe) {
         if shared().is_none() {
             return;
@@ -404,7 +404,7 @@ impl Requests {
         alike.pending += 1;
     }
 
-    /// Notes a CQE that was reaped.
+    /// Records a CQE that was reaped.
     pub fn completed(&mut self, cqe: &Cqe) {
         if shared().is_none() {
             return;

@@ -45,18 +45,18 @@ pub struct Recorded {
 
 /// The names in a set, except those that every ring has: [`of_every_ring`].
 fn words(set: &Set) -> Words {
-    set.names().filter(|name| !tells_of_every_ring(name)).map(ToString::to_string).collect()
+    set.names().filter(|name| !is_of_every_ring(name)).map(ToString::to_string).collect()
 }
 
 /// True if every ring has this name: features, and the two areas that are mapped first.
-fn tells_of_every_ring(name: &Name) -> bool {
+fn is_of_every_ring(name: &Name) -> bool {
     let areas = ["IORING_OFF_SQ_RING", "IORING_OFF_SQES"];
     interface::FEATURES.contains(name) || interface::AREAS.contains(name) && areas.contains(&name.name)
 }
 
 /// The names in a set that every ring has; none if no ring was made.
 fn of_every_ring(set: &Set) -> Words {
-    set.names().filter(|name| tells_of_every_ring(name)).map(ToString::to_string).collect()
+    set.names().filter(|name| is_of_every_ring(name)).map(ToString::to_string).collect()
 }
 
 impl Recorded {

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_or_second_cqe_is_told() {
+    fn a_lost_or_second_cqe_is_reported() {
         let program = crate::generate::program(1, None);
         let id =
             program.requests().find(|request| request.flags & IOSQE_CQE_SKIP_SUCCESS == 0).expect("one").user_data;

@@ -124,7 +124,7 @@ pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
     machine.register_first();
     for (index, step) in program.steps.iter().enumerate() {
         machine.step(index, step);
-        machine.settle(index);
+        machine.run_until_quiet(index);
     }
     machine.finish();
     machine.record
@@ -243,13 +243,13 @@ impl Machine<'_> {
     }
 
     /// Reaps CQEs until everything has happened.
-    fn settle(&mut self, step: usize) {
+    fn run_until_quiet(&mut self, step: usize) {
         let expected = self.patience.counts.as_ref().map(|counts| counts.get(step).copied().unwrap_or(0));
         let awaited = expected.map(|expected| expected - self.missing.min(expected));
         match awaited {
-            _ if self.holding => self.settle_held(awaited.unwrap_or(0)),
-            Some(awaited) => self.settle_known(awaited),
-            None => self.settle_unknown(),
+            _ if self.holding => self.run_held_until_quiet(awaited.unwrap_or(0)),
+            Some(awaited) => self.take_expected(awaited),
+            None => self.take_until_quiet(),
         }
         self.missing = expected.unwrap_or(0).saturating_sub(self.posted());
         (self.silent_now, self.drains_now) = (false, false);
@@ -262,7 +262,7 @@ impl Machine<'_> {
     }
 
     /// Runs task work, and its consequences, until no CQE comes; the CQ stays as it is.
-    fn settle_held(&mut self, expected: usize) {
+    fn run_held_until_quiet(&mut self, expected: usize) {
         let deadline = Instant::now() + LIMIT;
         loop {
             let before = self.posted();
@@ -276,7 +276,7 @@ impl Machine<'_> {
         }
     }
 
-    fn settle_known(&mut self, expected: usize) {
+    fn take_expected(&mut self, expected: usize) {
         let deadline = Instant::now() + LIMIT;
         while self.counted < expected && Instant::now() < deadline {
             self.take(deadline.saturating_duration_since(Instant::now()));
@@ -289,7 +289,7 @@ impl Machine<'_> {
         while self.take(moment) {}
     }
 
-    fn settle_unknown(&mut self) {
+    fn take_until_quiet(&mut self) {
         loop {
             let quiet = if self.idle() { Duration::ZERO } else { self.patience.quiet };
             if !self.take(quiet) {
@@ -429,7 +429,7 @@ impl Machine<'_> {
                 self.submit();
             }
             self.sync_cancel(0, -1, all, 0);
-            self.settle(steps + round);
+            self.run_until_quiet(steps + round);
             if self.idle() {
                 break;
             }

@@ -70,7 +70,7 @@ impl Records {
         self.0.len()
     }
 
-    /// Notes that a request was made to cancel it.
+    /// Records that a request was made to cancel it.
     pub fn cancelled(&mut self, user_data: u64) {
         self.0[user_data as usize].cancelled = true;
     }
@@ -107,7 +107,7 @@ impl Records {
         self.open().filter_map(|(_, record)| of(record)).collect()
     }
 
-    /// Notes that all requests on this ring have been submitted: their timeouts begin.
+    /// Records that all requests on this ring have been submitted: their timeouts begin.
     pub fn submitted(&mut self, slot: usize, now_ns: u64) {
         for record in self.0.iter_mut().filter(|record| record.slot == slot && record.due_ns.is_none()) {
             if let Kind::Timeout { ns, .. } = record.kind {

@@ -49,12 +49,12 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     system.on_jump(|until_ns| PROGRAM.get()?.world().forgotten(until_ns));
     // A first ring makes everything that the engine keeps until the process ends.
     Ring::new(0, 8, 16).map(|ring| ring.close()).map_err(anyhow::Error::msg)?;
-    settle(system);
+    wait_for_threads(system);
     let before = held();
     system.set_faulty(!options.no_faults);
     program.run();
     let requests = program.finish();
-    settle(system);
+    wait_for_threads(system);
     let after = held();
     if after.0 > before.0 {
         report::finding(&format!("leak: {} descriptors are open, {} were before", after.0, before.0));
@@ -71,7 +71,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
 }
 
 /// Waits until threads of the engine's have ended that have nothing left to do.
-fn settle(system: &Simulated) {
+fn wait_for_threads(system: &Simulated) {
     let begin_ns = system.now_ns();
     while system.engines_threads() > 0 {
         if system.now_ns() > begin_ns + 4_000_000_000 {

@@ -241,14 +241,14 @@ impl Program {
         let flags = if wait { IORING_ENTER_GETEVENTS } else { 0 };
         let answer = ring.enter(before, 0, flags);
         let _ = count;
-        self.note_submitted(at, &ring);
+        self.record_submitted(at, &ring);
         self.judge(&answer, "enter that submits");
         self.system.progresses();
         self.world().slots[at].end();
     }
 
     /// Updates the records after an enter that submits.
-    fn note_submitted(&self, at: usize, ring: &Ring) {
+    fn record_submitted(&self, at: usize, ring: &Ring) {
         if ring.unsubmitted() == 0 {
             self.world().records.submitted(at, self.system.now_ns());
         }
@@ -379,7 +379,7 @@ impl Program {
                 ring
             };
             let submitted = ring.enter(ring.unsubmitted(), 0, IORING_ENTER_GETEVENTS);
-            self.note_submitted(mine, &ring);
+            self.record_submitted(mine, &ring);
             let waited = ring.enter_for(1, Timespec { tv_sec: 10, tv_nsec: 0 });
             self.judge(&submitted, "enter in the end");
             self.judge(&waited, "wait in the end");

@@ -223,7 +223,7 @@ impl Schedule {
         Figures { steps: self.steps, digest: self.digest, jumps: self.jumps, faults }
     }
 
-    /// Notes that something was submitted or completed.
+    /// Records that something was submitted or completed.
     pub fn progresses(&mut self) {
         self.progress = (self.steps, self.now_ns);
     }

@@ -86,7 +86,7 @@ impl Simulated {
         }
     }
 
-    /// Notes that something was submitted or completed.
+    /// Records that something was submitted or completed.
     pub fn progresses(&self) {
         self.inner().progresses();
     }

@@ -130,17 +130,17 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         if options.shrink {
             // Before shrinking: the program may fail without any injection.
             say(&format!("seed {seed} fails: {how}; {}", count(&run)));
-            aside(&|| tell_findings(&run));
+            aside(&|| print_findings(&run));
             bar.iter().for_each(|bar| bar.finish_and_clear());
             let fewest = shrink::shrink(&runner, seed, &run)?;
-            tell_fewest(options, seed, &fewest);
+            print_fewest(options, seed, &fewest);
             return Ok(FAILED);
         }
         if failures.is_new(&how) {
             say(&format!("seed {seed} fails: {how}; {}", count(&run)));
         }
         if failures.is_empty() {
-            aside(&|| tell_findings(&run));
+            aside(&|| print_findings(&run));
         }
         failures.add(how, seed);
         if options.fail_fast {
@@ -277,7 +277,7 @@ fn count(run: &Run) -> String {
 }
 
 /// Reports the first findings of a run that fails.
-fn tell_findings(run: &Run) {
+fn print_findings(run: &Run) {
     const MOST: usize = 8;
     run.findings.iter().take(MOST).flat_map(one::Finding::lines).for_each(|line| say(&line));
     if run.findings.len() > MOST {
@@ -286,7 +286,7 @@ fn tell_findings(run: &Run) {
 }
 
 /// Reports the injections that are left of a failing run, and the command that repeats it.
-fn tell_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
+fn print_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
     if fewest.is_empty() {
         return say("it fails without any injection, too");
     }

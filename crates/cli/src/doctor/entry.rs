@@ -2,7 +2,7 @@
 //! library preloaded, which makes a ring in that way, or this executable as a guest of itself.
 
 use super::Check;
-use crate::child::{ask, hear, Outcome, Said};
+use crate::child::{ask, hear, Outcome, Output};
 use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::{executable, preload_list};
@@ -57,7 +57,7 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     for entry in EntryPoint::value_variants() {
         let found = match (entry, library) {
             (EntryPoint::Raw | EntryPoint::Guest, _) if !anyring_guest::HERE => {
-                Err(Fault::Said("x86-64 only".to_owned()))
+                Err(Fault::Reported("x86-64 only".to_owned()))
             }
             (EntryPoint::Guest, _) => start(*entry, None, leaves_no_core, Needs::All),
             (_, Some(library)) => start(*entry, Some(library), leaves_no_core, Needs::All),
@@ -109,28 +109,28 @@ pub fn try_library(library: &Path, with_instructions: bool) -> Trial {
 pub fn try_guest() -> Trial {
     match start(EntryPoint::Guest, None, true, Needs::Least) {
         Err(Fault::Killed(why)) => Trial::Killed(why),
-        Ok(_) | Err(Fault::Said(_)) => Trial::Faulty,
+        Ok(_) | Err(Fault::Reported(_)) => Trial::Faulty,
     }
 }
 
 /// The reason why requests were not served.
 enum Fault {
     /// The process reported it, or did not get that far.
-    Said(String),
+    Reported(String),
     /// A signal ended the process.
     Killed(String),
 }
 
 impl Fault {
     fn into_words(self) -> String {
-        let (Fault::Said(why) | Fault::Killed(why)) = self;
+        let (Fault::Reported(why) | Fault::Killed(why)) = self;
         why
     }
 }
 
 /// Has a new process make requests, with the library preloaded or as a guest. Returns its output, or the fault.
 fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs: Needs) -> Result<String, Fault> {
-    let executable = executable().map_err(Fault::Said)?;
+    let executable = executable().map_err(Fault::Reported)?;
     let state = State { rings: true, aio: true, ..State::default() };
     let words = [executable.clone().into_os_string()].into_iter().chain(anyring_guest::lead(state, &executable));
     let words = words.chain([executable.clone().into_os_string()]);
@@ -157,13 +157,13 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
         format!("anyring cannot execute itself: {}", errno::describe(errno::last()))
     });
     match said {
-        Outcome::Answered(Said { status: 0, text }) => Ok(text),
+        Outcome::Answered(Output { status: 0, text }) => Ok(text),
         // A complaint of the loader about the library comes first, before the trial's own report.
-        Outcome::Answered(Said { text, .. }) => Err(Fault::Said(first_line_after_prefix(&text))),
+        Outcome::Answered(Output { text, .. }) => Err(Fault::Reported(first_line_after_prefix(&text))),
         Outcome::Killed(signal) => {
             Err(Fault::Killed(format!("the process was killed by {}", errno::signal_name(signal))))
         }
-        other => Err(Fault::Said(other.describe(|_| String::new()))),
+        other => Err(Fault::Reported(other.describe(|_| String::new()))),
     }
 }
 

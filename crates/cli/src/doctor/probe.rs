@@ -216,7 +216,7 @@ fn nowait_read(file: &OwnedFd, offset: u64) -> Result<usize, Errno> {
 }
 
 fn nowait_pipe() -> Finding {
-    expect(anyring_engine::os::flags_are_looked_at() != Some(false), "flags are ignored, so that it would wait")?;
+    expect(anyring_engine::os::flags_are_checked() != Some(false), "flags are ignored, so that it would wait")?;
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(named)?;
     match nowait_read(&reader, u64::MAX) {
         Err(Errno::AGAIN) => {}

@@ -120,8 +120,8 @@ pub fn watch(
             None => source.drain(&mut events),
         };
         for event in events.drain(..) {
-            tail.processes.meet(&event);
-            tail.file_systems.meet(&event, &tail.processes);
+            tail.processes.observe(&event);
+            tail.file_systems.observe(&event, &tail.processes);
             if !each(&event, &head, &tail.processes) {
                 subject.leave();
             }

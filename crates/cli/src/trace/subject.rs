@@ -130,9 +130,9 @@ impl Running {
     }
 
     fn look(&self) -> Result<Option<i32>, Failure> {
-        let mut wish = [PollFd::new(&self.process, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let ended = poll(&mut wish, Some(&now)).is_ok_and(|count| count != 0);
+        let ended = poll(&mut fds, Some(&now)).is_ok_and(|count| count != 0);
         Ok((ended || self.over).then_some(0))
     }
 

@@ -81,7 +81,7 @@ fn calls_of_linux_aio_become_jumps() {
 
 /// Each thread traps until its FS base is known, which other threads had before.
 #[test]
-fn threads_and_children_are_told_apart() {
+fn threads_and_children_are_distinguished() {
     for counted in counters("threads", true) {
         assert_eq!(counted.patches, 1, "{counted:?}");
         assert!(counted.traps < 5_000 && counted.enters > 36_000, "{counted:?}");

@@ -42,7 +42,7 @@ pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     }
     let mut guard = lock(find(context)?, context, Errno::AGAIN)?;
     let places = guard.aio.as_ref().map_or(0, |context| context.completions.places());
-    guard.listen();
+    guard.check_tracer();
     guard.record(|it| it.io_submit(count as u64));
     let mut refused = None;
     let mut submitted = 0;
@@ -154,7 +154,7 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
         attempt_remembered(guard, &mut op, fd, flags)
     } else {
         let verdict = first_attempt(guard, &mut op, fd, !flags.nonblocking(), pollable);
-        settle_attempt(verdict, &mut op, fd, flags, pollable)
+        first_attempt_result(verdict, &mut op, fd, flags, pollable)
     };
     match settled {
         Err(error) => {
@@ -169,11 +169,11 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
         }
         Ok(verdict) => {
             if transfers && !flags.direct() && !pollable && is_file(fd) {
-                note_overdue(guard, place, verdict);
+                record_overdue(guard, place, verdict);
             }
             follow_iocb(guard, place, op, opcode, fd, verdict, on_its_way);
             if transfers && remembered.is_none() {
-                guard.poll_set.note_access(fd, flags.access());
+                guard.poll_set.record_access(fd, flags.access());
             }
         }
     }
@@ -213,7 +213,7 @@ fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, polla
     }
     let verdict = guard.attempt(op, &Target::Number(fd), first);
     if looks {
-        guard.poll_set.note_first_read(fd, matches!(verdict, Verdict::WouldBlock(_)));
+        guard.poll_set.record_first_read(fd, matches!(verdict, Verdict::WouldBlock(_)));
     }
     verdict
 }
@@ -225,15 +225,15 @@ fn attempt_remembered(guard: &mut RingGuard, op: &mut Op, fd: i32, access: Flags
     let postponed = matches!(verdict, Verdict::Skipped(_, why) if why.is_postponed());
     let waits = verdict.waits().is_some() || matches!(verdict, Verdict::NeedsWorkerWhenReady(_));
     if !waits || postponed || op.rw().is_none() {
-        return settle_attempt(verdict, op, fd, access, true);
+        return first_attempt_result(verdict, op, fd, access, true);
     }
     let flags = Flags::of(fd)?;
     if !flags.nonblocking() {
-        return settle_attempt(verdict, op, fd, flags, true);
+        return first_attempt_result(verdict, op, fd, flags, true);
     }
     guard.poll_set.forget_access(fd);
     let verdict = first_attempt(guard, op, fd, false, true);
-    settle_attempt(verdict, op, fd, flags, true)
+    first_attempt_result(verdict, op, fd, flags, true)
 }
 
 /// The request in this place.
@@ -249,8 +249,8 @@ fn would_miss(guard: &mut RingGuard, op: &Op, fd: i32, flags: Flags) -> bool {
     }
 }
 
-/// Notes that the transfer in this place goes through the page cache and is left to a worker.
-fn note_overdue(guard: &mut RingGuard, place: u32, verdict: Verdict) {
+/// Records that the transfer in this place goes through the page cache and is left to a worker.
+fn record_overdue(guard: &mut RingGuard, place: u32, verdict: Verdict) {
     if let Some(pending) = pending(guard, place) {
         pending.overdue = true;
     }
@@ -278,7 +278,7 @@ fn eventfd_of(guard: &mut RingGuard, fd: i32) -> Result<Arc<FixedFile>, Errno> {
     guard.poll_set.forget(duplicate);
     let file = FixedFile::new(duplicate, None);
     if let Some(context) = guard.aio.as_mut().filter(|_| may_know) {
-        descriptors::note_use(fd);
+        descriptors::record_use(fd);
         context.eventfds.push((fd, file.clone()));
     }
     Ok(file)
@@ -359,7 +359,13 @@ fn sync(iocb: &Iocb, op_flags: u32) -> Result<(Opcode, Op), Errno> {
 }
 
 /// Adjusts the verdict of a first attempt where AIO differs from io_uring. An error is the result of io_submit(2).
-fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable: bool) -> Result<Verdict, Errno> {
+fn first_attempt_result(
+    verdict: Verdict,
+    op: &mut Op,
+    fd: i32,
+    flags: Flags,
+    pollable: bool,
+) -> Result<Verdict, Errno> {
     let failed = |errno: Errno| verdict == Verdict::error(errno);
     if let Some(rw) = op.rw() {
         return match verdict {

@@ -98,7 +98,7 @@ fn a_write_to_a_full_pipe_waits_outside_of_the_call() {
 }
 
 #[test]
-fn a_read_of_a_socket_is_told_in_memory_and_by_an_eventfd() {
+fn a_read_of_a_socket_is_reported_in_memory_and_by_an_eventfd() {
     let program = Program::new();
     let (one, other) = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,

@@ -4,7 +4,7 @@ use super::{find, lock};
 use crate::os::user_read;
 use crate::os::Clock;
 use crate::ring::{Ring, RingGuard};
-use crate::wait::enter_wait::{wait_until, Wish};
+use crate::wait::enter_wait::{wait_until, WaitOptions};
 use crate::{thread, Errno};
 use anyring_abi::{IoEvent, Timespec};
 
@@ -70,12 +70,12 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
     let deadline_ns = span_ns.map(|span_ns| clock.now_ns().saturating_add(span_ns));
     let mut guard = lock(ring, wait.context, Errno::INTR)?;
     let life = guard.cookie;
-    guard.listen();
+    guard.check_tracer();
     guard.record(|it| it.io_getevents(at_least, sigmask.is_some()));
     if at_least == 0 || span_ns == Some(0) {
         // A call that never waits wants the events that are there now.
         let tail = guard.cq_total();
-        let look = Wish { min_complete: 0, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+        let look = WaitOptions { min_complete: 0, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
         wait_until(guard, &look, Some(tail))?;
         guard = lock_again(ring, wait.context, life)?;
     }
@@ -95,13 +95,13 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
             }
             Ok(()) => {}
         }
-        if guard.look_first() {
+        if guard.poll_once() {
             continue;
         }
         let missing = u32::try_from((at_least - got).min(1 << 29)).unwrap_or(1);
         let target = guard.cq_total() + u64::from(missing);
-        let wish = Wish { min_complete: missing, deadline_ns, minimum_ns: None, clock, sigmask };
-        let waited = wait_until(guard, &wish, Some(target));
+        let options = WaitOptions { min_complete: missing, deadline_ns, minimum_ns: None, clock, sigmask };
+        let waited = wait_until(guard, &options, Some(target));
         guard = match (lock_again(ring, wait.context, life), waited) {
             (Ok(guard), Ok(()) | Err(Errno::TIME)) => guard,
             (Ok(mut guard), Err(error)) => {

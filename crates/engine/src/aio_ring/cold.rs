@@ -21,7 +21,7 @@ pub struct Cold {
 }
 
 impl Cold {
-    /// Notes that an attempt missed the page cache.
+    /// Records that an attempt missed the page cache.
     pub fn missed(&mut self) {
         if !self.silent {
             self.asks = HITS;

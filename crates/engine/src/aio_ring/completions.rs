@@ -66,10 +66,10 @@ impl Completions {
     pub fn has_moved_to(&mut self, address: usize) -> bool {
         const ANOTHER: u32 = AIO_RING_COMPAT_FEATURES | 1 << 31;
         let word = offset_of!(AioRing, compat_features);
-        let told = GuardedWords::store(self.base + word, ANOTHER);
+        let stored = GuardedWords::store(self.base + word, ANOTHER);
         let seen = GuardedWords::load(address.wrapping_add(word));
         let _ = GuardedWords::store(self.base + word, AIO_RING_COMPAT_FEATURES);
-        let moved = told.is_ok() && seen == Ok(ANOTHER) && !mutated(Mutation::MovedContextIsUnknown);
+        let moved = stored.is_ok() && seen == Ok(ANOTHER) && !mutated(Mutation::MovedContextIsUnknown);
         if moved {
             self.address = address;
         }

@@ -67,19 +67,19 @@ impl Modules {
     /// Returns the program's frames in a call as a field of JSON, or an empty string if none is known.
     pub fn describe(&mut self, caller: &Caller) -> String {
         let ours = self.find(found_by as *const () as usize).map(|module| module.name.clone());
-        let mut told = Vec::new();
+        let mut names = Vec::new();
         for address in &caller.frames[..caller.count] {
             // A return address may be past the end of its function; the call before it is not.
             let Some(module) = self.find(address.wrapping_sub(1)) else { break };
             if Some(&module.name) != ours.as_ref() {
-                told.push(format!("\"{}+{:#x}\"", module.name, address.wrapping_sub(1) - module.base));
+                names.push(format!("\"{}+{:#x}\"", module.name, address.wrapping_sub(1) - module.base));
             }
         }
-        told.truncate(FRAMES);
-        if told.is_empty() {
+        names.truncate(FRAMES);
+        if names.is_empty() {
             return String::new();
         }
-        format!(r#","at":[{}]"#, told.join(","))
+        format!(r#","at":[{}]"#, names.join(","))
     }
 
     fn find(&mut self, address: usize) -> Option<&Module> {
@@ -139,8 +139,8 @@ mod tests {
         let name = std::env::current_exe().expect("this program");
         assert_eq!((module.name.as_str(), module.range.contains(&here)), (name.to_str().expect("UTF-8"), true));
         let libc = libc::getpid as *const () as usize;
-        let told = modules.describe(&Caller { frames: [libc + 1; FRAMES + OURS], ..caller });
-        assert!(told.starts_with(",\"at\":[\"/") && told.contains("+0x") && told.ends_with("\"]"), "{told}");
+        let names = modules.describe(&Caller { frames: [libc + 1; FRAMES + OURS], ..caller });
+        assert!(names.starts_with(",\"at\":[\"/") && names.contains("+0x") && names.ends_with("\"]"), "{names}");
     }
 
     #[test]

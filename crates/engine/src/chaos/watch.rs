@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_that_was_written_is_told() {
+    fn the_first_byte_that_was_written_is_reported() {
         let (first, mut second) = (vec![1u8; 700], vec![2u8; 3_000]);
         let memory = keep(&[&first, &second]).expect("readable memory");
         let part = Part { name: None, bytes: 3_700 };
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_gone_is_told_unless_it_is_registered() {
+    fn memory_that_is_gone_is_reported_unless_it_is_registered() {
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
         let at = syscall(libc::SYS_mmap, [0, 4096, libc::PROT_READ as usize, flags, usize::MAX, 0]) as usize;
         let mut memory = Memory::keep(vec![[at + 96, 1_000]], Vec::new(), false).expect("readable memory");
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_data_is_told_by_its_name_and_filled_whole() {
+    fn what_is_no_data_is_reported_by_its_name_and_filled_whole() {
         let (data, mut name) = ([1u8; 4], [2u8; 3]);
         let ranges = vec![[data.as_ptr() as usize, 4], [name.as_ptr() as usize, 3]];
         let memory = Memory::keep(ranges, vec!["msg_name"], false).expect("readable memory");

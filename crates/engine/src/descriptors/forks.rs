@@ -26,14 +26,14 @@ struct Change;
 impl Drop for Change {
     fn drop(&mut self) {
         STATE.fetch_sub(1, Ordering::Release); // partner: the Acquire load in `begin`
-        handlers::let_go();
+        handlers::leave_critical();
     }
 }
 
 /// Runs `change`, which opens or closes a number and records that.
 #[inline]
 pub fn change<T>(change: impl FnOnce() -> T) -> T {
-    handlers::hold();
+    handlers::enter_critical();
     if STATE.fetch_add(1, Ordering::Acquire) >= FORK {
         wait_for_fork();
     }

@@ -19,7 +19,7 @@ fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
 }
 
 /// Records that number `fd` is added level-triggered.
-pub fn note(fd: i32) {
+pub fn record(fd: i32) {
     if let Some((word, bit)) = place(fd) {
         word.fetch_or(bit, Ordering::Relaxed);
         ANY.store(true, Ordering::Relaxed);

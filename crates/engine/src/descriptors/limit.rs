@@ -1,6 +1,6 @@
 //! Raising resource limits of the process for a moment, and a number kept in reserve for a full descriptor table.
 
-use super::{forks, note_in_flight, remember, Own, Use};
+use super::{forks, mark_in_flight, remember, Own, Use};
 use crate::lock::Lock;
 use crate::os::{calls, check, syscall};
 use crate::thread::tables;
@@ -78,7 +78,7 @@ pub(super) fn duplicate_beyond(fd: BorrowedFd<'_>, of_use: Use) -> Result<Own, E
     forks::change(|| {
         let own = find_number_beyond(fd)?;
         if of_use == Use::InFlight {
-            note_in_flight(own.as_raw_fd());
+            mark_in_flight(own.as_raw_fd());
         }
         Ok(own)
     })

@@ -14,7 +14,7 @@ pub static RINGS: [AtomicPtr<()>; RINGS_END] = [const { AtomicPtr::new(core::ptr
 static RINGS_SPAN: [AtomicU32; 2] = [AtomicU32::new(u32::MAX), AtomicU32::new(0)];
 
 /// Records that number `fd` is about to be a ring's.
-pub fn note_ring(fd: i32) {
+pub fn mark_ring(fd: i32) {
     RINGS_SPAN[0].fetch_min(fd as u32, Ordering::Relaxed);
     RINGS_SPAN[1].fetch_max(fd as u32 + 1, Ordering::Relaxed);
 }
@@ -42,7 +42,7 @@ pub fn closes_are_seen() -> bool {
 
 /// Records that a request used descriptor number `fd`.
 #[inline]
-pub fn note_use(fd: i32) {
+pub fn record_use(fd: i32) {
     if let Some(word) = USED.get(fd as usize / 64) {
         let bit = 1 << (fd % 64);
         if word.load(Ordering::Relaxed) & bit == 0 {

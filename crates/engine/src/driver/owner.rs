@@ -89,7 +89,7 @@ pub struct Handover {
     attached: AtomicBool,
     /// The time until which the helper sleeps while it watches, by CLOCK_MONOTONIC.
     until_ns: AtomicU64,
-    /// The CQ tail and visits of the helper's last post, see `note_posted`.
+    /// The CQ tail and visits of the helper's last post, see `record_posted`.
     posted: AtomicU64,
 }
 
@@ -224,23 +224,23 @@ impl Handover {
     }
 
     /// Counts a period without a call of the program's.
-    pub fn note_away(&self) {
+    pub fn record_away(&self) {
         self.away.store(self.away.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
     /// True if the program is known to poll the CQ only: the helper does not wait for it to come.
-    pub fn only_looks(&self) -> bool {
+    pub fn only_peeks(&self) -> bool {
         self.away.load(Ordering::Relaxed) >= KNOWN
     }
 
     /// Records that the helper posted, up to CQ tail `tail`.
-    pub fn note_posted(&self, tail: u32) {
+    pub fn record_posted(&self, tail: u32) {
         self.posted.store(u64::from(self.visits() & 0x7fff_ffff) << 32 | u64::from(tail), Ordering::Relaxed);
     }
 
     /// Records that the CQ's head is at `head`. A program that consumed the helper's CQEs without asking for events
     /// polls the CQ only.
-    pub fn note_head(&self, head: u32) {
+    pub fn record_head(&self, head: u32) {
         let posted = self.posted.load(Ordering::Relaxed);
         if posted == NOTHING_POSTED || (head.wrapping_sub(posted as u32) as i32) < 0 {
             return;
@@ -271,7 +271,7 @@ impl Handover {
     pub fn is_seen_to(&self) -> bool {
         match self.helper.load(Ordering::Relaxed) {
             WATCHING | URGENT => true,
-            CALLED | LOOKING => !self.only_looks() && self.posted.load(Ordering::Relaxed) == NOTHING_POSTED,
+            CALLED | LOOKING => !self.only_peeks() && self.posted.load(Ordering::Relaxed) == NOTHING_POSTED,
             _ => false,
         }
     }
@@ -282,8 +282,8 @@ impl Handover {
         match self.helper.load(Ordering::Relaxed) {
             WATCHING => Call::Nothing,
             RESTING | ABSENT if sleepers != 0 => Call::Nothing,
-            RESTING | ABSENT => self.call(self.only_looks()),
-            _ if self.only_looks() => self.call(true),
+            RESTING | ABSENT => self.call(self.only_peeks()),
+            _ if self.only_peeks() => self.call(true),
             _ => Call::Nothing,
         }
     }
@@ -338,7 +338,7 @@ impl Handover {
     }
 
     /// Makes the helper check again after a period.
-    pub fn look_later(&self) {
+    pub fn check_later(&self) {
         self.helper.store(LOOKING, Ordering::Relaxed);
     }
 

@@ -193,7 +193,7 @@ fn map_checked(fd: &impl AsFd) -> Result<&'static Block, Errno> {
         return Err(Errno::INVAL);
     }
     let block = map(fd)?;
-    backing::note(block as usize, size_of::<Block>());
+    backing::record(block as usize, size_of::<Block>());
     // SAFETY: mapped just now, as large as a Block, of atomics only. Before it is unmapped, all uses of it end.
     Ok(unsafe { &*block })
 }
@@ -276,7 +276,7 @@ impl Writer {
 
     /// Checks whether another thread writes now. The thread pointer alone does not show it: a new thread may have
     /// that of a thread that ended.
-    pub fn look_at_thread(&mut self) {
+    pub fn check_thread(&mut self) {
         if thread::id() != self.thread {
             self.thread_pointer = 0;
         }
@@ -438,7 +438,7 @@ impl Reader {
         calls::fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, size_of::<Block>() as u64)?;
         seal()?;
         let block = map(fd)?;
-        backing::note(block as usize, size_of::<Block>());
+        backing::record(block as usize, size_of::<Block>());
         // SAFETY: mapped just now, unmapped only when the reader ends, of atomics only.
         let block: &'static Block = unsafe { &*block };
         block.by_counter.store(counter_is_a_clock().into(), Ordering::Relaxed);

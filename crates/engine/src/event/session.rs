@@ -44,7 +44,7 @@ pub const REFUSED: u32 = u32::MAX;
 const FOR_GOOD: u32 = 0;
 
 /// Packs a wish for `process`, which may be 0 (none). An answer has the same form; its lower half is a number.
-pub const fn wish(number: u32, process: u32) -> u64 {
+pub const fn trace_request(number: u32, process: u32) -> u64 {
     (number as u64) << 32 | process as u64
 }
 
@@ -78,7 +78,7 @@ impl Room {
         if self.is_for_good() || !(starved + 1).is_multiple_of(LOOK) || stats::is_locked() {
             return;
         }
-        let mine = wish(self.number, Sys::process_id());
+        let mine = trace_request(self.number, Sys::process_id());
         let _ = stats::stats().tracer.wanted.compare_exchange(mine, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -164,7 +164,7 @@ pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
     let mut present = PRESENT.lock().ok_or(Errno::AGAIN)?;
     let number = (wanted >> 32) as u32;
     let is_meant = wanted != 0 && wanted as u32 == Sys::process_id();
-    let answer = |what: u32| stats::stats().tracer.answer.store(wish(number, what), Ordering::Relaxed);
+    let answer = |what: u32| stats::stats().tracer.answer.store(trace_request(number, what), Ordering::Relaxed);
     if let Some(room) = present.for_good() {
         if is_meant {
             answer(REFUSED);

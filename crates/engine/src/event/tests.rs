@@ -84,13 +84,13 @@ fn what_a_worker_noted_comes_back_as_times_of_the_clock() {
     let outcome = (took as u32 as i32, (took >> 32) as u32);
     let sent = Event { offset: begun, result: outcome.0, flags: outcome.1, fd: 77, ..Event::new(Kind::TaskAdd) };
     writer.put::<ALL>(&sent);
-    let [told] = drained(&mut reader)[..] else { panic!("one event") };
-    let worked = told.worked().expect("told");
+    let [event] = drained(&mut reader)[..] else { panic!("one event") };
+    let worked = event.worked().expect("times");
     assert_eq!(worked.thread, 77);
     assert!(worked.began_ns.abs_diff(before) < 5_000_000, "{worked:?} {before}");
     assert!((19_000_000..2_000_000_000).contains(&worked.took_ns), "{worked:?}");
-    assert_eq!(Event { offset: 0, ..told }.worked(), None);
-    assert_eq!(Event { kind: Kind::Complete, ..told }.worked(), None);
+    assert_eq!(Event { offset: 0, ..event }.worked(), None);
+    assert_eq!(Event { kind: Kind::Complete, ..event }.worked(), None);
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Times at which a worker began and ended a request, for events. The worker notes them in the job, without a lock.
+//! Times at which a worker began and ended a request, for events. The worker records them in the job, without a lock.
 //! The ring that gets the job back reports them with TASK_ADD.
 
 use super::{session, Event};
 use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The times that a worker notes in a job. All zero if no events are wanted. Relaxed everywhere: the job's stage and
+/// The times that a worker records in a job. All zero if no events are wanted. Relaxed everywhere: the job's stage and
 /// the way back to the ring hand it over.
 #[derive(Default)]
 pub struct WorkTimes {
@@ -15,7 +15,7 @@ pub struct WorkTimes {
 }
 
 impl WorkTimes {
-    /// Notes that a worker begins the job.
+    /// Records that a worker begins the job.
     #[inline]
     pub fn begin(&self) {
         if session::wanted() {
@@ -24,7 +24,7 @@ impl WorkTimes {
         }
     }
 
-    /// Notes that a worker has ended the job.
+    /// Records that a worker has ended the job.
     #[inline]
     pub fn end(&self) {
         if session::wanted() {

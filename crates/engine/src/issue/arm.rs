@@ -6,7 +6,7 @@ use crate::issue::{device, single, unwatched};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
-use crate::op::{Direction, LooksBefore, Op, Punt, Skip, Verdict};
+use crate::op::{Direction, Op, Punt, ServedBefore, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
@@ -81,7 +81,7 @@ impl RingGuard {
             limit::keep_number(state.poll_set.kick().unwrap_or(-1));
         }
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
-        let anew = skip.is_some_and(Skip::tells_anew) || shut_down;
+        let anew = skip.is_some_and(Skip::reports_present) || shut_down;
         let registered = if anew || state.slab[id].op.poll().is_some_and(|poll| poll.multishot) {
             // No attempt could be made: renew the registration, so that what is there already makes an event.
             let wanted = state.poll_set.entry(fd).registered | events | EDGE;
@@ -100,7 +100,7 @@ impl RingGuard {
         let entry = state.poll_set.entry(fd);
         if !postponed && !fresh && !anew {
             // The attempt came after the registration: what arrives from now on makes an event.
-            entry.facts.note_empty(list);
+            entry.facts.mark_empty(list);
         }
         let request = &state.slab[id];
         let keeps_its_place =
@@ -113,7 +113,7 @@ impl RingGuard {
             _ => entry.list(list).push_front(&mut state.slab, id),
         }
         if state.slab[id].target.number().is_some_and(|number| number != fd) {
-            state.slab.note_scattered(true);
+            state.slab.set_scattered(true);
         }
         point(Point::Arm);
         // A multishot request stays armed natively, and the kernel traces no POLL_ADD.
@@ -124,8 +124,8 @@ impl RingGuard {
         state.poll_set.armed += 1;
         state.slab[id].poll(Polling { fd, list, tried, then });
         state.slab[id].path = Path::Poll;
-        descriptors::note_use(fd);
-        self.note_waiting(id);
+        descriptors::record_use(fd);
+        self.record_waiting(id);
         self.work_appeared(false);
         Ok(Arming::Waits)
     }
@@ -162,7 +162,7 @@ impl RingGuard {
     /// [`poll_now`](Self::poll_now), with the point in time as an argument.
     pub(crate) fn poll_when(&mut self, when: When) -> bool {
         let reaped = device::reap(self);
-        if self.poll_set.armed() == 0 && !self.device.is_untold() {
+        if self.poll_set.armed() == 0 && !self.device.has_unreported() {
             return reaped;
         }
         let served = self.take_events(when) | reaped;
@@ -175,7 +175,7 @@ impl RingGuard {
 
     /// Takes the events of the poll set, even if nothing is armed, and serves them. True if there was anything.
     pub fn take_events(&mut self, when: When) -> bool {
-        let looked = self.poll_set.has_unwatched() && unwatched::look(self);
+        let looked = self.poll_set.has_unwatched() && unwatched::check(self);
         let Some(epoll) = self.poll_set.epoll() else { return looked };
         self.poll_set.due.unattempted = false;
         // Kept between calls: clearing it costs more than using it.
@@ -186,7 +186,7 @@ impl RingGuard {
             Err(_) => false,
         };
         self.poll_set.seen = events;
-        self.device.told();
+        self.device.all_reported();
         served | looked
     }
 
@@ -198,12 +198,12 @@ impl RingGuard {
         if matches!(request.state(), State::Cancelled(_)) {
             return;
         }
-        let fd = match (request.op.looks_before(), &request.target) {
+        let fd = match (request.op.served_before(), &request.target) {
             // Other requests may choose from the same group.
             _ if request.flags & IOSQE_BUFFER_SELECT != 0 => None,
-            (LooksBefore::Everything, _) => None,
-            (LooksBefore::ItsFile, Target::Number(fd)) => Some(*fd),
-            (LooksBefore::ItsFile, Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
+            (ServedBefore::Everything, _) => None,
+            (ServedBefore::ItsFile, Target::Number(fd)) => Some(*fd),
+            (ServedBefore::ItsFile, Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
             _ => return,
         };
         if fd.is_none_or(|fd| self.poll_set.existing(fd).is_some_and(|entry| !entry.idle())) {
@@ -234,7 +234,7 @@ impl RingGuard {
             }
             if data == DEVICE {
                 served |= device::reap(self);
-                self.device.told();
+                self.device.all_reported();
                 continue;
             }
             served |= self.serve_one(data as u32 as i32, (data >> 32) as u32, seen, when);
@@ -244,12 +244,12 @@ impl RingGuard {
 
     fn serve_one(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
         point(Point::Serve);
-        self.heed_notes();
+        self.run_holder_work();
         let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
         let Some(entry) = self.poll_set.existing(fd).filter(known) else {
             return false;
         };
-        entry.facts.note_event(seen);
+        entry.facts.record_event(seen);
         if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && entry.postponed {
             entry.facts.end_streak(); // there was data
         }
@@ -281,24 +281,24 @@ impl RingGuard {
         if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_DGRAM) {
             return;
         }
-        entry.facts.note_shut_down();
+        entry.facts.mark_shut_down();
         let mut next = entry.readers.first();
         while let Some(id) = next {
             next = List::after(&self.slab, id);
             let (verdict, held) = self.with_op(id, |guard, op| {
                 let verdict = op.end_of_datagrams(fd);
-                (verdict, if verdict.is_some() { guard.hold_buffer(id, op) } else { Ok(()) })
+                (verdict, if verdict.is_some() { guard.keep_buffer(id, op) } else { Ok(()) })
             });
             let Some(verdict) = verdict else { continue };
             let id = self.disarm(id).id();
-            let verdict = held.map_or_else(Verdict::error, |()| self.settle_arrived(id, verdict));
+            let verdict = held.map_or_else(Verdict::error, |()| self.finish_arrived(id, verdict));
             self.follow(id, verdict);
         }
     }
 
     /// Attempts the requests on one list, in order, until an attempt finds nothing.
     pub(super) fn retry(&mut self, fd: i32, list: ListKind) {
-        self.heed_notes();
+        self.run_holder_work();
         while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
             let State::Polling(Polling { then, .. }) = *self.slab[id].state() else { return };
             if then == Then::PlainCall || self.is_others(id) {
@@ -315,15 +315,15 @@ impl RingGuard {
             if let Verdict::WouldBlock(direction) = verdict {
                 if ListKind::from(direction) == list {
                     self.slab[id].finds_nothing();
-                    self.note_held_buffer(id);
-                    self.poll_set.entry(fd).facts.note_empty(list);
+                    self.record_held_buffer(id);
+                    self.poll_set.entry(fd).facts.mark_empty(list);
                     return;
                 }
             }
             self.record_of(id, |it| it.task_add());
             let id = self.disarm(id).id();
             self.follow(id, verdict);
-            self.heed_notes();
+            self.run_holder_work();
             if self.is_armed_again(id, fd, list) {
                 return;
             }
@@ -362,7 +362,7 @@ impl RingGuard {
         }
         if Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
             self.slab[id].finds_nothing();
-            self.poll_set.entry(fd).facts.note_empty(ListKind::Read);
+            self.poll_set.entry(fd).facts.mark_empty(ListKind::Read);
         } else {
             self.poll_set.due.multishot = true;
         }
@@ -372,9 +372,9 @@ impl RingGuard {
     fn wake_polls(&mut self, fd: i32, seen: u16) {
         let by_itself = self.signalled && self.signals(fd);
         self.signalled &= !by_itself;
-        let told = self.poll_set.existing(fd).map_or(0, |entry| entry.found);
+        let reported = self.poll_set.existing(fd).map_or(0, |entry| entry.found);
         self.answer(fd, |poll| {
-            let seen = if poll.multishot { seen & !told } else { seen };
+            let seen = if poll.multishot { seen & !reported } else { seen };
             // A CQE's wake-up is the last (EPOLL_URING_WAKE in `io_poll_wake`): a poll woken by its own CQEs would
             // loop forever.
             let is_ring = descriptors::is_ring(fd);
@@ -470,7 +470,7 @@ impl RingGuard {
             };
             self.keep_from_close(id, fd, closed, file);
         }
-        self.slab.note_scattered(scattered);
+        self.slab.set_scattered(scattered);
     }
 
     /// Goes through the requests that are armed on `fd`, in the order of their arming: see [`arm`](Self::arm).

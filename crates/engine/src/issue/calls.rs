@@ -19,7 +19,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::{Op, Punt};
 use crate::os::Clock;
 use crate::request::Id;
-use crate::ring::notes::Due;
+use crate::ring::holder_work::AfterRelease;
 use crate::ring::sleeps::{Awake, Kind, Sleep};
 use crate::ring::RingGuard;
 use crate::wq::{self, Approach, Job};
@@ -46,13 +46,13 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Notes that the holder makes calls from now on.
+    /// Records that the holder makes calls from now on.
     #[inline]
     pub fn begin(&mut self) {
         self.are_made = true;
     }
 
-    /// Notes that the holder makes no more calls.
+    /// Records that the holder makes no more calls.
     #[inline]
     pub fn end(&mut self) {
         self.are_made = false;
@@ -112,7 +112,7 @@ impl RingGuard {
             Job::new((self.ring(), self.cookie, id.to_word()), (opcode, op), (fd, file), Approach::ByCaller, None);
         self.slab.queue(id, job.clone());
         point(Point::Punt);
-        descriptors::note_use(fd);
+        descriptors::record_use(fd);
         if is_timed {
             self.arm_link_timeout(id);
         }
@@ -140,12 +140,12 @@ impl RingGuard {
             let begin_ns = if is_measured { Clock::Monotonic.now_ns() } else { 0 };
             let made = self.without_ring(|| wq::make(&job));
             if is_measured {
-                self.stalls.note(Clock::Monotonic.now_ns().saturating_sub(begin_ns));
+                self.stalls.record(Clock::Monotonic.now_ns().saturating_sub(begin_ns));
             }
             // The rest of the same chain still belongs to this thread.
             self.submission = own.take();
             if made {
-                self.bring_here(job);
+                self.return_job(job);
             }
             self.issue_ready();
             own = self.submission.take();
@@ -186,14 +186,14 @@ impl RingGuard {
             rings: self.memory.view.rings(),
         });
         self.calls.end();
-        self.let_go();
+        self.unlock();
         let result = call();
-        self.take_again();
+        self.relock();
         self.calls.begin();
         drop(awake);
         // A thread that closed the ring meanwhile left its end to this thread.
         if self.is_closed() {
-            self.due.add(Due::END);
+            self.after_release.add(AfterRelease::END);
         }
         result
     }

@@ -96,11 +96,11 @@ impl RingGuard {
             State::Cancelled(_) => return Err(Errno::NOENT),
             // The kernel's io_uring has no list on which such a transfer could be found, either.
             State::Staged | State::Submitted => return Err(Errno::NOENT),
-            State::Ready if chaos::was_let_go(&self.slab[id]) => is_in_turn = true,
+            State::Ready if chaos::was_released(&self.slab[id]) => is_in_turn = true,
             State::Deferred | State::Chained | State::Ready | State::Issuing => return Err(Errno::NOENT),
         }
         if self.slab[id].opcode == Opcode::Waitid {
-            self.tell_cancelled(id);
+            self.write_back_cancelled(id);
         }
         point(Point::Cancel);
         // A futex wait's chain goes on (`__io_futex_cancel` in io_uring/futex.c does not mark it as failed).
@@ -115,12 +115,12 @@ impl RingGuard {
     /// Lets a cancelled WAITID report so to the program, also while a thread waits for it. Other operations do not: a
     /// worker holds the lock of its operation for as long as its call takes.
     #[cold]
-    fn tell_cancelled(&self, id: Id) {
+    fn write_back_cancelled(&self, id: Id) {
         let request = &self.slab[id];
-        request.op.tell_cancelled();
+        request.op.write_back_cancelled();
         if let State::Queued(job) = request.state() {
             if let Some(op) = job.op.lock().as_deref() {
-                op.tell_cancelled();
+                op.write_back_cancelled();
             }
         }
     }

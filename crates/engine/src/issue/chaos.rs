@@ -10,7 +10,7 @@ mod hold;
 mod watch;
 
 pub use edge::{fires, outlasts_count, outruns_timeout};
-pub use hold::{is_out_of_reach, let_go, let_next_go, stop_timer, was_let_go};
+pub use hold::{is_out_of_reach, let_next_go, release, stop_timer, was_released};
 
 use crate::chaos::caller::Caller;
 use crate::chaos::rules::Rule;
@@ -77,13 +77,13 @@ impl State {
             let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
             if selects && is_socket_or_pipe(fd) && chaos.draw(Rule::Nobufs, number).is_some() {
                 op.cut(1);
-                self.note(Rule::Nobufs, number, about, "a byte for each buffer");
+                self.log(Rule::Nobufs, number, about, "a byte for each buffer");
             } else if let Some(draw) = chaos.draw(Rule::Short, number) {
                 let most = if selects && bytes == 1 { SOME_BYTES } else { bytes.saturating_sub(1) };
                 if most != 0 {
                     let kept = draw.part_of(most);
                     op.cut(kept);
-                    self.note(Rule::Short, number, about, &format!("at most {kept} bytes"));
+                    self.log(Rule::Short, number, about, &format!("at most {kept} bytes"));
                 }
             }
         }
@@ -94,15 +94,15 @@ impl State {
         }
     }
 
-    /// Notes an injection in the log and in the trace.
-    fn note(&mut self, rule: Rule, position: u64, about: About, what: &str) {
+    /// Records an injection in the log and in the trace.
+    fn log(&mut self, rule: Rule, position: u64, about: About, what: &str) {
         let subject = match about {
             About::Enter => None,
             About::Request(id) => self.subject(id),
             About::AtHand(subject) => Some(subject),
         };
         let Some(chaos) = &self.chaos else { return };
-        chaos.note(rule, position, subject, what);
+        chaos.log(rule, position, subject, what);
         let name = chaos.name(rule, position);
         match about {
             About::Enter => self.record(|it| it.chaos(Kind::Injection, false, name)),
@@ -163,7 +163,7 @@ fn failure(state: &mut State, id: Id) -> Option<Errno> {
         (Rule::Enomem, Errno::NOMEM, request.op.timeout().is_none() && !is(&[Opcode::AsyncCancel])),
     ];
     let (rule, error, _) = fails.into_iter().find(|(rule, _, of)| *of && chaos.draw(*rule, number).is_some())?;
-    state.note(rule, number, About::Request(id), "fails");
+    state.log(rule, number, About::Request(id), "fails");
     Some(error)
 }
 
@@ -184,7 +184,7 @@ pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
         return false;
     }
     let subject = Subject { opcode: sent.opcode.name(), user_data: sent.user_data };
-    state.note(Rule::Notify, number, About::AtHand(subject), "its notification is late");
+    state.log(Rule::Notify, number, About::AtHand(subject), "its notification is late");
     let mut request = Request::new(Op::default(), sent.opcode, 0, sent.user_data, Target::None);
     request.number = number | NOTIFICATION;
     request.cqe_flags = sent.cqe_flags;
@@ -225,7 +225,7 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
     chaos.end_fill(id, result);
     let cancels_one = matches!(&request.op, Op::Cancel(cancel) if !cancel.all) && result == 0;
     if cancels_one && chaos.draw(Rule::Cancel, number).is_some() {
-        state.note(Rule::Cancel, number, About::Request(id), "EALREADY");
+        state.log(Rule::Cancel, number, About::Request(id), "EALREADY");
         return (-Errno::ALREADY.raw_os_error(), true);
     }
     if chaos.spoiled.iter().any(|(of, _)| *of == number) {
@@ -243,7 +243,7 @@ fn spoil(guard: &mut RingGuard, id: Id, number: u64, result: i32) {
     let at = address.wrapping_add(draw.below(result as u64));
     if user_read::<u8>(at).and_then(|byte| user_write(at, &(byte ^ 0x20))).is_ok() {
         let what = format!("byte {} is wrong", at.wrapping_sub(address));
-        guard.note(Rule::Corrupt, number, About::Request(id), &what);
+        guard.log(Rule::Corrupt, number, About::Request(id), &what);
     }
 }
 
@@ -254,7 +254,7 @@ pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
     chaos.shots += 1;
     let (ends, shots) = (chaos.draw(Rule::Multishot, chaos.shots).is_some(), chaos.shots);
     if ends {
-        guard.note(Rule::Multishot, shots, About::Request(id), "ends");
+        guard.log(Rule::Multishot, shots, About::Request(id), "ends");
     }
     ends
 }
@@ -267,13 +267,13 @@ pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     let Some(chaos) = &guard.chaos else { return };
     let shots = chaos.shots;
     if polls && guard.has_room() && chaos.draw(Rule::Spurious, shots).is_some() {
-        guard.note(Rule::Spurious, shots, About::Request(id), "told twice");
+        guard.log(Rule::Spurious, shots, About::Request(id), "reported twice");
         guard.post(cqe, Poster::Task);
     }
     let Some(chaos) = &guard.chaos else { return };
     // On a polled ring a thread of the engine asks all the time.
     if !guard.is_polled() && chaos.draw(Rule::Overflow, shots).is_some() {
-        guard.note(Rule::Overflow, shots, About::Request(id), "to the backlog");
+        guard.log(Rule::Overflow, shots, About::Request(id), "to the backlog");
         guard.flush_to_backlog();
         // A program that waits has asked, and gets it.
         let ring = guard.ring();
@@ -284,9 +284,9 @@ pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     }
 }
 
-/// Notes that the calling thread enters the ring, or leaves it.
+/// Records that the calling thread enters the ring, or leaves it.
 #[cold]
-pub fn note_caller(guard: &mut RingGuard, caller: Option<Caller>) {
+pub fn record_caller(guard: &mut RingGuard, caller: Option<Caller>) {
     if let Some(chaos) = guard.chaos.as_mut() {
         chaos.caller = caller;
     }
@@ -316,7 +316,7 @@ pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) 
     chaos.enters += 1;
     let number = chaos.enters;
     if asks && has_cqes && chaos.keeps_backlog && chaos.draw(Rule::Busy, number).is_some() {
-        guard.note(Rule::Busy, number, About::Enter, "EBUSY");
+        guard.log(Rule::Busy, number, About::Enter, "EBUSY");
         return Err(Errno::BUSY);
     }
     chaos.keeps_backlog &= !asks;
@@ -327,15 +327,15 @@ pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) 
     let fewer = fewer_sqes(guard, there, draw);
     match (draw.below(3), fewer) {
         (0, _) if there != 0 => {
-            guard.note(Rule::Enter, number, About::Enter, "EAGAIN");
+            guard.log(Rule::Enter, number, About::Enter, "EAGAIN");
             Err(Errno::AGAIN)
         }
         (1, Some(fewer)) => {
-            guard.note(Rule::Enter, number, About::Enter, &format!("{fewer} of {there} SQEs"));
+            guard.log(Rule::Enter, number, About::Enter, &format!("{fewer} of {there} SQEs"));
             Ok(Change::Fewer(fewer))
         }
         _ if waits && !guard.is_asked() => {
-            guard.note(Rule::Enter, number, About::Enter, "the wait is interrupted");
+            guard.log(Rule::Enter, number, About::Enter, "the wait is interrupted");
             Ok(Change::Interrupted)
         }
         _ => Ok(Change::None),

@@ -64,7 +64,7 @@ impl RingGuard {
     }
 
     /// Takes in a request that has to wait its turn: part of a chain, after a drain, or on its way to a worker.
-    pub fn take_in_order(&mut self, mut request: Request, on_its_way: Unanswered) {
+    pub fn queue_in_order(&mut self, mut request: Request, on_its_way: Unanswered) {
         let in_chain = self.chain.is_some();
         self.drain.mark(&mut request);
         let links = request.links();
@@ -76,7 +76,7 @@ impl RingGuard {
             self.record(|it| it.link(last));
         }
         if waits {
-            self.note_submitter(id);
+            self.record_submitter(id);
         }
         let Some(chain) = &mut self.chain else {
             if links {

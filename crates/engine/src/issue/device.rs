@@ -12,17 +12,17 @@ use crate::wq::Approach;
 use crate::{descriptors, Errno};
 use anyring_abi::IoEvent;
 
-/// Stages a transfer that the kernel's AIO is to make, as `takes_directly` decided.
+/// Stages a transfer that the kernel's AIO is to make, as `goes_to_device` decided.
 pub(crate) fn stage(guard: &mut RingGuard, id: Id) {
     if let Err(error) = guard.keep_file(id) {
         return guard.finish(id, -error.raw_os_error(), true);
     }
     guard.slab.stage(id);
     guard.device.staged.push_back(id);
-    guard.note_waiting(id);
+    guard.record_waiting(id);
     point(Point::Stage);
     if let Some(fd) = guard.slab[id].target.number() {
-        descriptors::note_use(fd);
+        descriptors::record_use(fd);
     }
     guard.arm_link_timeout(id);
 }
@@ -47,7 +47,7 @@ fn submit_some(guard: &mut RingGuard) {
     }
     for (detached, error) in refused {
         let id = detached.id();
-        guard.note_refusal(id, error);
+        guard.record_refusal(id, error);
         guard.punt(id, Approach::Plain, Punt::Direct);
     }
     reap(guard);
@@ -101,7 +101,7 @@ impl crate::ring::State {
     /// True if the kernel's AIO takes this transfer on a file opened with O_DIRECT. Makes the context if there is
     /// none.
     #[cold]
-    pub(crate) fn takes_directly(&mut self, rw: &Rw, fd: i32) -> bool {
+    pub(crate) fn goes_to_device(&mut self, rw: &Rw, fd: i32) -> bool {
         let state = self;
         let suits = state.iopoll.is_none() && rw.suits_device() && state.poll_set.medium(fd) == Medium::Device;
         if !suits || !state.device.may_be_had() {
@@ -117,13 +117,13 @@ impl crate::ring::State {
         }
     }
 
-    /// Notes what a refusal means for later transfers.
-    fn note_refusal(&mut self, id: Id, error: Errno) {
+    /// Records what a refusal means for later transfers.
+    fn record_refusal(&mut self, id: Id, error: Errno) {
         match error {
             // The file system does not support RWF_NOWAIT: the call might wait there.
             Errno::OPNOTSUPP => {
                 if let Some(fd) = self.slab.get(id).and_then(|request| request.target.number()) {
-                    self.poll_set.note_no_device(fd);
+                    self.poll_set.mark_no_device(fd);
                 }
             }
             Errno::NOSYS => self.device.refuse(),

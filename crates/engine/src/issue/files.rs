@@ -49,10 +49,10 @@ pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
             return Verdict::error(error);
         }
     };
-    let told = match files.install(ends[1], second) {
+    let written = match files.install(ends[1], second) {
         Ok(found) => {
             let write_slot = slot_of(second, found);
-            match pipe.tell([read_slot, write_slot]) {
+            match pipe.write_back([read_slot, write_slot]) {
                 Ok(()) => return Verdict::Done(0),
                 Err(error) => {
                     // Remove in this order: free slots are searched from the last one on.
@@ -65,7 +65,7 @@ pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
         Err(error) => error,
     };
     let _ = files.remove(read_slot as u32);
-    Verdict::error(told)
+    Verdict::error(written)
 }
 
 /// Registers the file whose number is at `address` in a free slot, whose index replaces the number there.

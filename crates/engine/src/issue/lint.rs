@@ -22,9 +22,9 @@ fn subject(request: &Request) -> Subject {
 }
 
 /// Reports misuse in the log and in the trace.
-fn tell(state: &mut State, id: Option<Id>, position: u64, fd: Option<i32>, what: &str) {
+fn log(state: &mut State, id: Option<Id>, position: u64, fd: Option<i32>, what: &str) {
     let Some(chaos) = &state.chaos else { return };
-    chaos.tell_misuse(position, id.and_then(|id| state.slab.get(id)).map(subject), fd, what);
+    chaos.log_misuse(position, id.and_then(|id| state.slab.get(id)).map(subject), fd, what);
     let name = chaos.name(Rule::Misuse, position);
     match id {
         Some(id) => state.record_of(id, |it| it.chaos(Kind::Finding, true, name)),
@@ -44,7 +44,7 @@ pub fn begins(state: &mut State, id: Id) {
     drop(others);
     if let Some(other) = other {
         let what = format!("its user_data is that of a request in flight, {}", other.name());
-        tell(state, Some(id), position, None, &what);
+        log(state, Some(id), position, None, &what);
     }
 }
 
@@ -57,7 +57,7 @@ pub fn enters(guard: &mut RingGuard) {
     let Some(chaos) = guard.chaos.as_deref_mut().filter(|_| unread < 0) else { return };
     chaos.told_of_head = true;
     let enters = chaos.enters;
-    tell(guard, None, enters, None, &format!("the CQ's head is {} past its tail", -unread));
+    log(guard, None, enters, None, &format!("the CQ's head is {} past its tail", -unread));
 }
 
 /// Checks, when the ring ends, that the program has seen every CQE.
@@ -66,7 +66,7 @@ pub fn ends(guard: &mut RingGuard) {
     let (Some(chaos), Some(unread)) = (asked(guard), unread(guard).filter(|unread| *unread > 0)) else { return };
     let cqes = if unread == 1 { "1 CQE was" } else { &format!("{unread} CQEs were") };
     let enters = chaos.enters;
-    tell(guard, None, enters, None, &format!("{cqes} not seen when the ring was closed"));
+    log(guard, None, enters, None, &format!("{cqes} not seen when the ring was closed"));
 }
 
 /// Number of CQEs that the program has not seen; negative if it has seen more than there were.
@@ -89,7 +89,7 @@ pub fn closes(state: &mut State, fd: i32) {
         let request = &state.slab[id];
         let position = request.number & NUMBER;
         if uses(request) {
-            tell(state, Some(id), position, Some(fd), "its descriptor was closed while it was in flight");
+            log(state, Some(id), position, Some(fd), "its descriptor was closed while it was in flight");
         }
     }
 }

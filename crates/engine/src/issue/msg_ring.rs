@@ -4,7 +4,7 @@
 //! itself. Otherwise it leaves the message for the holder, who posts it before releasing the lock (`ring::arrivals`).
 //! On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) messages are always left.
 //!
-//! For a file it is the same: the request is left as a job, which the holder of the target makes (`ring::notes`). A
+//! For a file it is the same: the request is left as a job, which the holder of the target makes (`ring::holder_work`). A
 //! thread that sees the CQE also sees what the sender stored before it sent. The locks on the way, and the release
 //! store of the CQ tail, order them.
 //!
@@ -125,7 +125,7 @@ fn check_enabled(target: &Ring) -> Result<(), Errno> {
 
 /// Posts a CQE to a ring, now or through the ring's holder.
 fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
-    if target.is_struck_here() {
+    if target.has_panicked_here() {
         return Err(Errno::IO);
     }
     if !target.keeps_messages() {

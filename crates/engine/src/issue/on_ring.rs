@@ -40,9 +40,9 @@ impl OnRing for RingGuard {
         self.poll_set.is_stream(fd)
     }
 
-    fn note_stream(&mut self, fd: i32) {
+    fn mark_stream(&mut self, fd: i32) {
         if descriptors::closes_are_seen() {
-            self.poll_set.note_stream(fd);
+            self.poll_set.mark_stream(fd);
         }
     }
 

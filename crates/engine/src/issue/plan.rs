@@ -120,7 +120,7 @@ impl State {
         }
         if let Some(rw) = op.rw() {
             if (rw.may_be_direct() || rw.selects()) && self.poll_set.is_direct(fd) {
-                if self.takes_directly(rw, fd) {
+                if self.goes_to_device(rw, fd) {
                     return Step::Device;
                 }
                 if !rw.may_not_wait() {
@@ -151,7 +151,7 @@ impl State {
         if !self.may_wait_unattempted(op) {
             return None;
         }
-        self.poll_set.note_unattempted(direction);
+        self.poll_set.mark_unattempted(direction);
         Some(why)
     }
 }

@@ -12,7 +12,7 @@ use crate::ring::helper;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::thread::tables;
-use crate::wq::creds::{CredsPool, Hold};
+use crate::wq::creds::{Claim, CredsPool};
 use crate::wq::hashed::Inode;
 use crate::wq::{self, Approach, Job};
 use crate::wq::{futex, waitid};
@@ -28,7 +28,7 @@ impl RingGuard {
     pub(crate) fn wait_for_child(&mut self, id: Id) {
         let state = &mut **self;
         let Op::Waitid(waitid) = &mut state.slab[id].op else { return };
-        if let Some(new) = waitid.hold_child() {
+        if let Some(new) = waitid.own_child() {
             state.poll_set.forget(new.fd);
         }
         // Try it: perhaps for the first time, and the child may have exited before it was held.
@@ -119,13 +119,13 @@ impl RingGuard {
             (Some(error), _) => Err(error),
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => {
                 // A missing file is found before a buffer is taken.
-                descriptors::check_open(fd).and_then(|()| self.hold_buffer(id, op))
+                descriptors::check_open(fd).and_then(|()| self.keep_buffer(id, op))
             }
             (None, Op::MsgRing(message)) if message.sends_file() => {
                 msg_ring::look_up_sent(self, message, fd).map(|target| receiver = Some(target))
             }
             (None, op) => op.look_up(self, fd).map(|()| {
-                if let Some(new) = op.hold_names() {
+                if let Some(new) = op.own_names() {
                     self.poll_set.forget(new);
                 }
             }),
@@ -145,7 +145,7 @@ impl RingGuard {
             let _ = self.poll_set.make_epoll(engine_end);
         }
         if by_creds_pool {
-            helper::stand_by();
+            helper::ensure_started();
         }
         let approach = match approach {
             // Natively no worker makes it, and it waits for nobody. A program that has both ends of a FIFO opened
@@ -160,7 +160,7 @@ impl RingGuard {
             Job::new((ring, self.cookie, id.to_word()), (self.slab[id].opcode, op), (fd, file), approach, inode);
         self.slab.queue(id, job.clone());
         point(Point::Punt);
-        descriptors::note_use(fd);
+        descriptors::record_use(fd);
         if is_timed {
             self.arm_link_timeout(id);
         }
@@ -169,7 +169,7 @@ impl RingGuard {
             return;
         }
         let queued = match receiver {
-            Some(receiver) => receiver.leave_file(job),
+            Some(receiver) => receiver.leave_file_for_holder(job),
             _ if by_creds_pool => self.queue_to_creds_pool(id, job),
             _ => wq::queue(job),
         };
@@ -237,19 +237,19 @@ impl RingGuard {
         if let Some(mut op) = job.op.lock() {
             request.op = core::mem::take(&mut *op);
         }
-        request.hold = job.take_hold();
+        request.hold = job.take_claim();
         let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
         let plainly = job.is_plain();
         drop(job);
         match verdict {
             Some(Verdict::WouldBlock(direction)) if plainly && !broken => {
-                match self.settle_arrived(id, Verdict::WouldBlock(direction)) {
+                match self.finish_arrived(id, Verdict::WouldBlock(direction)) {
                     Verdict::WouldBlock(direction) => self.wait_for(id, direction, Tried::Plainly, Then::Retry),
                     verdict => self.follow(id, verdict),
                 }
             }
             Some(verdict) if !broken || verdict.is_final() => {
-                let verdict = self.settle_arrived(id, verdict);
+                let verdict = self.finish_arrived(id, verdict);
                 self.follow(id, verdict);
             }
             _ => self.finish(id, -Errno::IO.raw_os_error(), true),
@@ -305,11 +305,11 @@ impl RingGuard {
     /// Decides about a request that a worker issues and that found nothing. True if it ended here, or if the
     /// postponed attempt found something.
     #[cold]
-    pub(crate) fn gives_up_in_worker(&mut self, id: Id, tried: Tried) -> bool {
+    pub(crate) fn ends_in_worker(&mut self, id: Id, tried: Tried) -> bool {
         let request = &self.slab[id];
         let gives_up = request.flags & IOSQE_ASYNC == 0
             && !request.op.is_multishot()
-            && request.op.gives_up_in_worker(request.target.number());
+            && request.op.worker_answers_eagain(request.target.number());
         if !gives_up {
             return false;
         }
@@ -325,7 +325,7 @@ impl RingGuard {
         }
         if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 {
             // A worker takes its buffer before it reads.
-            let _ = self.with_op(id, |guard, op| guard.hold_buffer(id, op)); // the attempt has found one
+            let _ = self.with_op(id, |guard, op| guard.keep_buffer(id, op)); // the attempt has found one
         }
         self.finish(id, -Errno::AGAIN.raw_os_error(), true);
         true
@@ -370,8 +370,8 @@ impl Submission {
 }
 
 impl RingGuard {
-    /// Notes a request that another thread may issue, if that would make a difference.
-    pub fn note_submitter(&mut self, id: Id) {
+    /// Records a request that another thread may issue, if that would make a difference.
+    pub fn record_submitter(&mut self, id: Id) {
         if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
             // Without memory no credentials pool is held for it: the request ends with an error if it has to wait.
             let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
@@ -384,14 +384,14 @@ impl RingGuard {
     pub fn leave_submission(&mut self) {
         let Some(mut submission) = self.submission.take() else { return };
         for id in submission.waiting {
-            self.hold_workers(id, &mut submission.workers);
+            self.claim_workers(id, &mut submission.workers);
         }
     }
 
     /// Makes requests in flight keep the identity that all threads share. The calling thread is about to be the first
     /// to change its own.
     #[cold]
-    pub fn keep_identity(&mut self, claim: Option<&Hold>) {
+    pub fn keep_identity(&mut self, claim: Option<&Claim>) {
         if self.ring().defers() {
             return; // the thread that submitted it completes it
         }
@@ -404,13 +404,13 @@ impl RingGuard {
                 _ => request.depends_on_caller(),
             };
             if acts {
-                self.hold_workers(id, &mut workers);
+                self.claim_workers(id, &mut workers);
             }
         }
     }
 
     /// Makes a waiting request hold `workers`, which is the calling thread's pool, or a new one.
-    fn hold_workers(&mut self, id: Id, workers: &mut Option<Arc<CredsPool>>) {
+    fn claim_workers(&mut self, id: Id, workers: &mut Option<Arc<CredsPool>>) {
         if self.is_polled() {
             return; // the thread that submitted it also continues it
         }
@@ -422,15 +422,15 @@ impl RingGuard {
             waits && request.hold.is_none()
         };
         if let Some(request) = self.slab.get_mut(id).filter(waits) {
-            request.hold = Some(Hold::new(workers.get_or_insert_with(CredsPool::new)));
+            request.hold = Some(Claim::new(workers.get_or_insert_with(CredsPool::new)));
         }
     }
 
-    /// Notes a request that is about to wait until it can act, if another thread might act for it.
+    /// Records a request that is about to wait until it can act, if another thread might act for it.
     #[inline]
-    pub fn note_waiting(&mut self, id: Id) {
+    pub fn record_waiting(&mut self, id: Id) {
         if identity::may_differ() && self.slab[id].acts_when_ready() && !self.ring().defers() {
-            self.note_submitter(id);
+            self.record_submitter(id);
         }
     }
 

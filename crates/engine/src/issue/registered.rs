@@ -52,7 +52,7 @@ impl State {
                 let index = if slot == IORING_FILE_INDEX_ALLOC as u32 { *found as u32 } else { slot - 1 };
                 self.forget_before(index..index + 1);
                 if let (true, Ok(file)) = (is_cached, self.fixed_file(index)) {
-                    self.poll_set.note_cached(file.fd);
+                    self.poll_set.mark_cached(file.fd);
                 }
             }),
             None => {

@@ -29,9 +29,9 @@ impl RingGuard {
             }
             let verdict = op.issue_on(self, fd);
             if op.was_short_receive() {
-                self.poll_set.note_short_receive(fd);
+                self.poll_set.record_short_receive(fd);
             }
-            if let ControlFlow::Break(verdict) = self.settle_buffers(op, fd, verdict, true) {
+            if let ControlFlow::Break(verdict) = self.finish_buffers(op, fd, verdict, true) {
                 if submitted && matches!(verdict, Verdict::Shot { .. }) {
                     op.shoots_once(); // later data does not belong to the submission
                 }
@@ -71,7 +71,7 @@ impl RingGuard {
     }
 
     /// Makes a request that goes to a worker keep its buffer. Its CQE names the buffer whatever the result.
-    pub fn hold_buffer(&mut self, id: Id, op: &mut Op) -> Result<(), Errno> {
+    pub fn keep_buffer(&mut self, id: Id, op: &mut Op) -> Result<(), Errno> {
         self.choose_buffers(op, false)?;
         if let Some(selection) = op.selection() {
             let group = selection.group;
@@ -84,8 +84,8 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Notes for the CQE of a request that waits which buffer it has begun to use, if any.
-    pub fn note_held_buffer(&mut self, id: Id) {
+    /// Records for the CQE of a request that waits which buffer it has begun to use, if any.
+    pub fn record_held_buffer(&mut self, id: Id) {
         let request = &mut self.slab[id];
         if request.flags & IOSQE_BUFFER_SELECT != 0 {
             let held = request.op.selection().and_then(|selection| selection.held);
@@ -95,14 +95,14 @@ impl RingGuard {
 
     /// Settles the buffers after an attempt, and puts their flags into the verdict. Continues if a bundle is to have
     /// what its socket has left, too (with `appends`).
-    fn settle_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
+    fn finish_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
         let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), op.rw().is_some());
         let Some(selection) = op.selection() else { return ControlFlow::Break(verdict) };
         let group = selection.group;
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
         if multishot && reads {
             // Natively it has no worker, and takes its buffer after the read (`io_read_mshot`).
-            self.groups.take_back(group, &mut held);
+            self.groups.uncommit(group, &mut held);
         }
         let nothing = transferred == 0 && !held.committed && (multishot || !reads || !held.listed);
         let attempted = match Attempted::of(verdict) {
@@ -143,16 +143,16 @@ impl RingGuard {
         let bytes = if at_once { held.bytes } else { result.max(0) as usize };
         self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
         let attempted = Attempted { flags: held.cqe_flags() | attempted.flags, ..attempted };
-        op.settle(attempted, held, appends)
+        op.finish_attempt(attempted, held, appends)
     }
 
     /// Settles the buffers of a request that a worker brought back.
-    pub(crate) fn settle_arrived(&mut self, id: Id, verdict: Verdict) -> Verdict {
+    pub(crate) fn finish_arrived(&mut self, id: Id, verdict: Verdict) -> Verdict {
         if self.slab[id].flags & IOSQE_BUFFER_SELECT == 0 {
             return verdict;
         }
         // The worker's buffer is committed, so that the file makes no difference.
-        self.with_op(id, |guard, op| match guard.settle_buffers(op, -1, verdict, false) {
+        self.with_op(id, |guard, op| match guard.finish_buffers(op, -1, verdict, false) {
             ControlFlow::Break(verdict) => verdict,
             ControlFlow::Continue(()) => verdict, // not without `appends`
         })
@@ -237,7 +237,7 @@ impl crate::ring::State {
 
     /// True if a request without an attempt is armed as one whose attempt found nothing. The attempt would not end
     /// for want of a buffer. It would keep none either, as that of a READ keeps a provided buffer (see
-    /// `settle_buffers`).
+    /// `finish_buffers`).
     pub fn may_wait_unattempted(&self, op: &mut Op) -> bool {
         let reads = op.rw().is_some() && !op.is_multishot();
         let keeps = op.selection().is_some_and(|it| reads && it.held.is_none() && self.groups.is_listed(it.group));

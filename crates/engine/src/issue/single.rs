@@ -58,19 +58,19 @@ pub fn wait_singly(
     }
     // A poll is not recorded, as natively.
     let armed = (opcode != Opcode::PollAdd).then_some(events);
-    let told = state.recorder.as_mut().map(|recorder| recorder.waits_singly(armed, skip)).unwrap_or_default();
+    let name = state.recorder.as_mut().map(|recorder| recorder.waits_singly(armed, skip)).unwrap_or_default();
     if let Some(single) = state.single(place) {
-        *single = Some(Single { op: core::mem::take(op), opcode, fd, told });
+        *single = Some(Single { op: core::mem::take(op), opcode, fd, name });
     }
     state.poll_set.begin_single(fd, place);
     on_its_way.answered();
     if postponed {
         state.poll_set.postpone(fd);
     } else if opcode != Opcode::PollAdd {
-        state.poll_set.entry(fd).facts.note_empty(ListKind::Read);
+        state.poll_set.entry(fd).facts.mark_empty(ListKind::Read);
     }
     point(Point::Arm);
-    descriptors::note_use(fd);
+    descriptors::record_use(fd);
     guard.work_appeared(false);
     Ok(())
 }
@@ -124,13 +124,13 @@ pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
         Verdict::Done(result) => {
             point(Point::Finish);
             stats::completed(single.opcode, Path::Poll, result);
-            guard.record(|it| it.single_ends(single.told));
+            guard.record(|it| it.single_ends(single.name));
             guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, Poster::Task);
             on_its_way.answered();
         }
         Verdict::WouldBlock(Direction::Read) => put_back(guard, place, single, on_its_way),
         verdict => {
-            guard.record(|it| it.joins(single.told));
+            guard.record(|it| it.joins(single.name));
             let id = guard.admit(single.into_request(place), on_its_way);
             guard.follow(id, verdict);
         }
@@ -144,7 +144,7 @@ fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Unans
     let Some(place_of) = state.single(place) else { return };
     *place_of = Some(single);
     state.poll_set.begin_single(fd, place);
-    state.poll_set.entry(fd).facts.note_empty(ListKind::Read);
+    state.poll_set.entry(fd).facts.mark_empty(ListKind::Read);
     on_its_way.answered();
 }
 
@@ -179,7 +179,7 @@ pub fn join_list(guard: &mut RingGuard, fd: i32) {
 fn join_list_of_context(guard: &mut RingGuard, fd: i32) {
     let Some((place, single, on_its_way)) = take_single(guard, fd) else { return };
     let list = single.list();
-    guard.record(|it| it.joins(single.told));
+    guard.record(|it| it.joins(single.name));
     let mut request = single.into_request(place);
     request.poll(Polling { fd, list, tried: Tried::Empty, then: Then::Retry });
     let id = guard.admit(request, on_its_way);

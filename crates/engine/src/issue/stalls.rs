@@ -30,7 +30,7 @@ impl Stalls {
         goes
     }
 
-    pub(crate) fn note(&mut self, took_ns: u64) {
+    pub(crate) fn record(&mut self, took_ns: u64) {
         self.long = self.long << 1 | u8::from(took_ns >= LONG_NS);
         if self.long.count_ones() >= SEVERAL {
             *self = Stalls { long: 0, by_worker: BY_WORKER };
@@ -50,7 +50,7 @@ mod tests {
     fn one_long_call_is_chance() {
         let mut stalls = Stalls::default();
         for took_ns in [LONG_NS, 0, 0, 0, 0, 0, 0, 0, 0, LONG_NS, 0] {
-            stalls.note(took_ns);
+            stalls.record(took_ns);
             assert_eq!(calls_by_worker(&mut stalls), 0);
         }
     }
@@ -59,10 +59,10 @@ mod tests {
     fn after_several_workers_make_the_next_and_then_it_is_tried_again() {
         let mut stalls = Stalls::default();
         for _ in 0..3 {
-            stalls.note(LONG_NS);
-            stalls.note(LONG_NS - 1);
+            stalls.record(LONG_NS);
+            stalls.record(LONG_NS - 1);
             assert_eq!(calls_by_worker(&mut stalls), 0);
-            stalls.note(2 * LONG_NS);
+            stalls.record(2 * LONG_NS);
             assert_eq!(calls_by_worker(&mut stalls), usize::from(BY_WORKER));
         }
     }

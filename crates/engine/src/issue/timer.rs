@@ -74,7 +74,7 @@ impl RingGuard {
             match self.slab[id].opcode {
                 Opcode::LinkTimeout => self.fire_link_timeout(id),
                 Opcode::Timeout => self.fire_timeout(id),
-                _ => chaos::let_go(self, id),
+                _ => chaos::release(self, id),
             }
         }
     }

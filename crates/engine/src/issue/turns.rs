@@ -45,17 +45,17 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Serves waiting requests before an operation that was just submitted for the same, and handles notes.
+    /// Serves waiting requests before an operation that was just submitted for the same, and does holder work.
     #[inline]
     pub fn serve_turns(&mut self, op: &Op, target: &Target) {
         let due = self.poll_set.armed() != 0 && (self.poll_set.due.read || self.poll_set.due.write);
-        if due || self.has_notes() {
+        if due || self.has_holder_work() {
             self.serve_those_before(due, op, target);
         }
     }
 
     fn serve_those_before(&mut self, due: bool, op: &Op, target: &Target) {
-        self.heed_notes();
+        self.run_holder_work();
         if !due {
             return;
         }
@@ -99,7 +99,7 @@ impl RingGuard {
 
     /// A cheap first pass of a wait: polls and collects under the lock, without the driver role. False: call
     /// `wait_until`.
-    pub fn look_first(&mut self) -> bool {
+    pub fn poll_once(&mut self) -> bool {
         let handover = &self.ring().driver.handover;
         if !self.poll_set.has_unverified() || handover.is_attached() {
             return false;
@@ -168,7 +168,7 @@ impl RingGuard {
             return single::attempt_single(self, fd);
         }
         if !entry.polls.is_empty() {
-            self.look_for_polls(fd);
+            self.check_deferred_polls(fd);
         }
         let Some(entry) = self.poll_set.existing(fd) else { return };
         let waiting = entry.readers.first();
@@ -186,7 +186,7 @@ impl RingGuard {
     }
 
     /// Makes the postponed poll for Linux AIO's poll requests.
-    fn look_for_polls(&mut self, fd: i32) {
+    fn check_deferred_polls(&mut self, fd: i32) {
         if !self.is_context() {
             return;
         }

@@ -11,7 +11,7 @@ use crate::ring::RingGuard;
 
 /// Polls the files that epoll(7) does not watch, and serves what is ready. True if there was anything.
 #[cold]
-pub fn look(guard: &mut RingGuard) -> bool {
+pub fn check(guard: &mut RingGuard) -> bool {
     let mut served = false;
     for _ in 0..guard.poll_set.unwatched() {
         let Some((fd, generation)) = guard.poll_set.next_unwatched() else { break };

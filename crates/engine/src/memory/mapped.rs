@@ -13,7 +13,7 @@ fn place(page: usize) -> (&'static AtomicU64, u64) {
 }
 
 /// Records that the program has `bytes` bytes of a ring's memory mapped at `address`.
-pub fn note(address: usize, bytes: usize) {
+pub fn record(address: usize, bytes: usize) {
     for page in address / PAGE..address.saturating_add(bytes).div_ceil(PAGE) {
         let (word, bit) = place(page);
         word.fetch_or(bit, Relaxed);
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn every_page_of_a_mapping_is_known_and_few_others() {
         const BASE: usize = 0x7f12_3456_7000;
-        note(BASE, 2 * PAGE + 1);
+        record(BASE, 2 * PAGE + 1);
         assert!((0..3).all(|page| may_be(BASE + page * PAGE) && may_be(BASE + page * PAGE + PAGE - 1)));
         let others = (3..1003).filter(|page| may_be(BASE + page * PAGE)).count();
         assert!(others < 10, "{others}");

@@ -1,6 +1,6 @@
 //! ASYNC_CANCEL: arguments and checks, and the requests that it matches. `issue::cancel` finds them.
 
-use super::{reject_unused, Field, LooksBefore, OnRing, Operation, Verdict};
+use super::{reject_unused, Field, OnRing, Operation, ServedBefore, Verdict};
 use crate::Errno;
 use anyring_abi::{
     Opcode, Sqe, IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD,
@@ -83,8 +83,8 @@ impl Operation for Cancel {
         ring.cancel(self)
     }
 
-    fn looks_before(&self) -> LooksBefore {
-        LooksBefore::Everything
+    fn served_before(&self) -> ServedBefore {
+        ServedBefore::Everything
     }
 
     /// Answers EALREADY to a cancel that means itself: it is among those that workers run. Source:

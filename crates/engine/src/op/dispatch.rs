@@ -1,6 +1,6 @@
 //! The kinds of operations: the one list of them, and the dispatch to each.
 
-use super::operation::{LooksBefore, OnRing, Operation, Turn, Waiter};
+use super::operation::{OnRing, Operation, ServedBefore, Turn, Waiter};
 use super::poll::PollAdd;
 use super::rw::Rw;
 use super::selection::{Attempted, Selection};
@@ -91,10 +91,10 @@ impl Op {
         #[inline(always)] fn issue_on(self, ring: &mut impl OnRing, fd: i32) -> Verdict;
         fn issue_after(self, ring: &mut impl OnRing, first: Result<usize, Errno>, fd: i32) -> Verdict;
         #[inline] fn look_up(self, ring: &mut impl OnRing, fd: i32) -> Result<(), Errno>;
-        fn hold_names(self) -> Option<i32>;
+        fn own_names(self) -> Option<i32>;
         #[inline] fn selection(self) -> Option<&mut Selection>;
         fn use_buffers(self);
-        fn settle(self, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict>;
+        fn finish_attempt(self, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict>;
         #[inline] fn wait_first(self, fd: i32) -> Option<Result<(Direction, Skip), Errno>>;
         #[inline] fn take_submitted(self) -> bool;
         fn shoots_once(self);
@@ -121,15 +121,15 @@ impl Op {
         fn hears_urgent_data(self) -> bool;
         fn end_of_datagrams(self, fd: i32) -> Option<Verdict>;
         fn turn(self) -> Turn;
-        fn looks_before(self) -> LooksBefore;
+        fn served_before(self) -> ServedBefore;
         fn waiter(self) -> Option<Waiter>;
         fn by_task_work(self) -> bool;
-        fn gives_up_in_worker(self, number: Option<i32>) -> bool;
+        fn worker_answers_eagain(self, number: Option<i32>) -> bool;
         fn is_brought(self, result: i32, inline: bool) -> bool;
         fn waits_for_storage(self, fd: i32) -> bool;
         fn answer_in_worker(self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict;
         fn asks_elsewhere(self) -> bool;
-        fn tell_cancelled(self) -> ();
+        fn write_back_cancelled(self) -> ();
         fn extra(self) -> Option<[u64; 2]>;
         fn slot(self) -> u32;
         fn answer_installed(self, installed: Result<i32, Errno>) -> Verdict;

@@ -38,7 +38,7 @@ impl EpollCtl {
         let [a, b, c, d, ..] = self.event;
         let edge_triggered = u32::from_ne_bytes([a, b, c, d]) & libc::EPOLLET as u32 != 0;
         if !edge_triggered {
-            level::note(self.fd);
+            level::record(self.fd);
         }
         Some((self.fd, edge_triggered))
     }
@@ -90,7 +90,7 @@ impl Operation for EpollWait {
         }
     }
 
-    fn gives_up_in_worker(&self, _number: Option<i32>) -> bool {
+    fn worker_answers_eagain(&self, _number: Option<i32>) -> bool {
         true
     }
 

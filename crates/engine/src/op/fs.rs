@@ -160,7 +160,7 @@ impl Operation for Fs {
 
     /// Keeps the directory for a worker that may sleep in the call. SIGSTOP interrupts the call and SIGCONT restarts
     /// it, so the request needs a descriptor of its own. Without room for one it uses the program's number.
-    fn hold_names(&mut self) -> Option<i32> {
+    fn own_names(&mut self) -> Option<i32> {
         if let Fs::Open(open) = self {
             if open.dirfd >= 0 && !open.path.is_absolute() {
                 open.directory = FixedFile::private(open.dirfd).ok();

@@ -22,7 +22,7 @@ pub use transfer::Transfer;
 pub use zero_copy::refused_flags;
 
 use super::{
-    call, reject_unused, Context, Direction, Field, Identity, LooksBefore, OnRing, Operation, Punt, Skip, Turn,
+    call, reject_unused, Context, Direction, Field, Identity, OnRing, Operation, Punt, ServedBefore, Skip, Turn,
     Verdict,
 };
 use crate::op::operation::SHOTS_TOGETHER;
@@ -259,7 +259,7 @@ impl Operation for Net {
         self.transfer().is_some_and(|transfer| transfer.direction() == Direction::Write)
     }
 
-    fn settle(&mut self, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict> {
+    fn finish_attempt(&mut self, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict> {
         match self {
             Net::Transfer(transfer) => settle(transfer, attempted, held, appends),
             _ => ControlFlow::Break(attempted.verdict()),
@@ -305,11 +305,11 @@ impl Operation for Net {
         }
     }
 
-    fn looks_before(&self) -> LooksBefore {
-        LooksBefore::ItsFile
+    fn served_before(&self) -> ServedBefore {
+        ServedBefore::ItsFile
     }
 
-    fn gives_up_in_worker(&self, number: Option<i32>) -> bool {
+    fn worker_answers_eagain(&self, number: Option<i32>) -> bool {
         matches!(self, Net::Accept(_)) && number.is_some_and(|fd| !is_blocking(fd))
     }
 

@@ -61,7 +61,7 @@ impl Operation for Nop {
 }
 
 impl NopWith {
-    /// Notes the result of the lookup, which is not made again.
+    /// Records the result of the lookup, which is not made again.
     pub fn looked_up(&mut self, found: Result<(), Errno>) {
         (self.file, self.buffer) = (None, None);
         if let Err(error) = found {

@@ -57,7 +57,7 @@ pub trait Operation {
 
     /// Makes all that it names, except its file, its own from now on: a thread may sleep in its call. Returns the
     /// number that it has for that, if one was made just now. The number may have been another file's before.
-    fn hold_names(&mut self) -> Option<i32> {
+    fn own_names(&mut self) -> Option<i32> {
         None
     }
 
@@ -125,7 +125,7 @@ pub trait Operation {
     }
 
     /// Settles an attempt that used its buffers. With `appends` it may continue, to have what its socket has left.
-    fn settle(&mut self, attempted: Attempted, _held: Held, _appends: bool) -> ControlFlow<Verdict> {
+    fn finish_attempt(&mut self, attempted: Attempted, _held: Held, _appends: bool) -> ControlFlow<Verdict> {
         let Attempted { result, flags, .. } = attempted;
         ControlFlow::Break(match self.is_multishot() && result > 0 {
             true => Verdict::Shot { result, flags },
@@ -156,7 +156,7 @@ pub trait Operation {
         false
     }
 
-    /// Notes that the attempt of its submission has a result: `take_submitted` says so until that is posted.
+    /// Records that the attempt of its submission has a result: `take_submitted` says so until that is posted.
     fn shoots_once(&mut self) {}
 
     /// Number of bytes transferred by attempts that did not end it.
@@ -221,8 +221,8 @@ pub trait Operation {
     }
 
     /// Returns which waiting requests are served before its turn in a chain, if that may make a difference to it.
-    fn looks_before(&self) -> LooksBefore {
-        LooksBefore::Nothing
+    fn served_before(&self) -> ServedBefore {
+        ServedBefore::Nothing
     }
 
     /// The thread that waits for it, if that is no worker.
@@ -237,7 +237,7 @@ pub trait Operation {
 
     /// True if a worker that finds nothing answers EAGAIN, instead of waiting. `number` is its file's, unless the
     /// file is a registered one.
-    fn gives_up_in_worker(&self, _number: Option<i32>) -> bool {
+    fn worker_answers_eagain(&self, _number: Option<i32>) -> bool {
         false
     }
 
@@ -258,7 +258,7 @@ pub trait Operation {
     }
 
     /// Reports a cancellation to the program.
-    fn tell_cancelled(&self) {}
+    fn write_back_cancelled(&self) {}
 
     /// The second half of a CQE of 32 bytes, for an operation that has one.
     fn extra(&self) -> Option<[u64; 2]> {
@@ -297,7 +297,7 @@ pub enum Turn {
 
 /// The waiting requests that are served before the turn of the next request of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LooksBefore {
+pub enum ServedBefore {
     /// Nothing.
     Nothing,
     /// Those that wait on its file.
@@ -327,8 +327,8 @@ pub trait OnRing {
     fn make_room_for_timer(&mut self, timeout: &Timeout) -> Result<(), Errno>;
     /// True if the file of this number is known to have no position.
     fn is_stream(&self, fd: i32) -> bool;
-    /// Notes that the file of this number has no position.
-    fn note_stream(&mut self, fd: i32);
+    /// Records that the file of this number has no position.
+    fn mark_stream(&mut self, fd: i32);
     /// Returns the registered file with this index.
     fn fixed_file(&self, index: u32) -> Result<Arc<FixedFile>, Errno>;
     /// The registered buffers.

@@ -37,7 +37,7 @@ impl Pipe {
     }
 
     /// Writes the two numbers, or slots, to the program.
-    pub fn tell(&self, ends: [i32; 2]) -> Result<(), Errno> {
+    pub fn write_back(&self, ends: [i32; 2]) -> Result<(), Errno> {
         user_write(self.fds, &ends.map(|end| end as u32))
     }
 
@@ -50,7 +50,7 @@ impl Pipe {
 impl Operation for Pipe {
     fn issue(&mut self, _context: Context) -> Verdict {
         match self.make(self.flags) {
-            Ok(ends) => match self.tell(ends) {
+            Ok(ends) => match self.write_back(ends) {
                 Ok(()) => Verdict::Done(0),
                 Err(error) => {
                     ends.into_iter().for_each(descriptors::close);

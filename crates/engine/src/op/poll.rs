@@ -1,6 +1,6 @@
 //! POLL_ADD and POLL_REMOVE: arguments and checks. `poll` arms them, `issue::cancel` finds them.
 
-use super::{reject_unused, Context, Direction, Field, LooksBefore, OnRing, Operation, Turn, Verdict};
+use super::{reject_unused, Context, Direction, Field, OnRing, Operation, ServedBefore, Turn, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::Errno;
@@ -161,7 +161,7 @@ impl Operation for PollRemove {
         ring.remove_poll(self)
     }
 
-    fn looks_before(&self) -> LooksBefore {
-        LooksBefore::Everything
+    fn served_before(&self) -> ServedBefore {
+        ServedBefore::Everything
     }
 }

@@ -3,7 +3,7 @@
 //! The kernel's io_uring always makes these on a worker and lets it sleep there. Here a worker makes them too: they
 //! may wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread. But it does so only once
 //! poll(2) reports both sides as ready: an empty or full pipe is waited for as by any other request.
-//! `WouldBlock(Read)` is about the input ([`Splice::hold_input`]), `WouldBlock(Write)` about `context.fd`, the
+//! `WouldBlock(Read)` is about the input ([`Splice::own_input`]), `WouldBlock(Write)` about `context.fd`, the
 //! output.
 //!
 //! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK. If another reader empties it between the poll and
@@ -97,7 +97,7 @@ impl Splice {
 
     /// Returns the descriptor to wait on after `WouldBlock(Read)`. It is the request's own: the program may close its
     /// number meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
-    pub fn hold_input(&mut self) -> Result<HeldInput, Errno> {
+    pub fn own_input(&mut self) -> Result<HeldInput, Errno> {
         let number = self.input_number();
         if let Some(fd) = number {
             self.input = Input::File(FixedFile::private(fd)?);
@@ -229,22 +229,22 @@ impl Operation for Splice {
     /// Makes its input its own from now on: the request may wait for its output, or a thread may sleep in the call. A
     /// file with a lock stays the program's, and so does one on a server that may know a lock. A duplicate could not
     /// be closed before the lock is gone.
-    fn hold_names(&mut self) -> Option<i32> {
+    fn own_names(&mut self) -> Option<i32> {
         // A server cannot be asked for its locks under the ring's.
         let may_be_locked = |fd| file_status(fd).is_ok_and(|status| status.is_remote()) || is_locked(fd);
         if self.input_number().is_some_and(may_be_locked) {
             return None;
         }
         // Any other error, such as a closed input, is left to the call.
-        self.hold_input().ok().filter(|input| input.is_new).map(|input| input.fd)
+        self.own_input().ok().filter(|input| input.is_new).map(|input| input.fd)
     }
 
     /// Returns the input, if that is the side that is not ready.
     fn polled_number(&mut self, fd: i32, direction: Direction) -> Result<(i32, Option<i32>), Errno> {
         if direction == Direction::Write {
-            return Ok((fd, self.hold_names()));
+            return Ok((fd, self.own_names()));
         }
-        let input = self.hold_input()?;
+        let input = self.own_input()?;
         Ok((input.fd, input.is_new.then_some(input.fd)))
     }
 
@@ -322,9 +322,9 @@ mod tests {
         let (from, feed) = pipe().unwrap();
         let (_drain, to) = pipe().unwrap();
         let mut op = splice(&from, 1, 0);
-        let held = op.hold_input().unwrap();
+        let held = op.own_input().unwrap();
         assert!(held.is_new && held.fd != from.as_raw_fd());
-        let again = op.hold_input().unwrap();
+        let again = op.own_input().unwrap();
         assert!(!again.is_new && again.fd == held.fd);
         drop(from);
         write(&feed, b"x").unwrap();

@@ -90,7 +90,7 @@ impl Waitid {
 
     /// Makes it wait for this very child from now on. Returns a descriptor that it did not hold before, if one is
     /// available.
-    pub fn hold_child(&mut self) -> Option<Arc<FixedFile>> {
+    pub fn own_child(&mut self) -> Option<Arc<FixedFile>> {
         if self.pidfd.is_some() {
             return None;
         }
@@ -123,7 +123,7 @@ impl Waitid {
         }
     }
 
-    fn tell(&self, info: Info) -> Result<(), Errno> {
+    fn write_back(&self, info: Info) -> Result<(), Errno> {
         if self.info == 0 {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Operation for Waitid {
             Err(Errno::CHILD) => (-Errno::CHILD.raw_os_error(), Info::default()),
             Err(error) => return Verdict::error(error),
         };
-        match self.tell(info) {
+        match self.write_back(info) {
             Ok(()) => Verdict::Done(result),
             Err(error) => Verdict::error(error),
         }
@@ -170,8 +170,8 @@ impl Operation for Waitid {
     }
 
     /// Reports zeroes for a cancelled wait, or nothing if that is not possible.
-    fn tell_cancelled(&self) {
-        let _ = self.tell(Info::default());
+    fn write_back_cancelled(&self) {
+        let _ = self.write_back(Info::default());
     }
 }
 

@@ -12,8 +12,8 @@ const PAGE: usize = 4096;
 /// First address and end of each noted mapping; 0 for none. The end is stored first and removed last.
 static NOTED: [[AtomicUsize; 2]; 4] = [const { [const { AtomicUsize::new(0) }; 2] }; 4];
 
-/// Notes a mapping of whole pages; false if the table is full.
-pub fn note(address: usize, bytes: usize) -> bool {
+/// Records a mapping of whole pages; false if the table is full.
+pub fn record(address: usize, bytes: usize) -> bool {
     let end = address + bytes.next_multiple_of(PAGE);
     NOTED.iter().any(|[first, last]| {
         // Acquire pairs with the Release in `forget`; Release with the Acquire in `replace_page`.
@@ -29,7 +29,7 @@ pub fn note(address: usize, bytes: usize) -> bool {
 pub fn forget(address: usize) {
     for [first, last] in &NOTED {
         if first.compare_exchange(address, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            last.store(0, Ordering::Release); // partner: the Acquire in `note`
+            last.store(0, Ordering::Release); // partner: the Acquire in `record`
             return;
         }
     }
@@ -40,7 +40,7 @@ pub fn forget(address: usize) {
 pub fn replace_page(address: usize) -> bool {
     let page = address & !(PAGE - 1);
     let is_noted = NOTED.iter().any(|[first, last]| {
-        // Acquire pairs with the Release in `note`.
+        // Acquire pairs with the Release in `record`.
         let first = first.load(Ordering::Acquire);
         first != 0 && (first..last.load(Ordering::Relaxed)).contains(&page)
     });
@@ -98,7 +98,7 @@ mod tests {
         let address = mapped as usize;
         word.store(7, Ordering::Relaxed);
         assert!(!replace_page(address));
-        assert!(note(address, 1));
+        assert!(record(address, 1));
         assert!(!replace_page(address + PAGE) && !replace_page(address - 1));
         assert_eq!(word.load(Ordering::Relaxed), 7);
         assert!(replace_page(address + 5));

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 const ABSENT: usize = 1;
 /// How to check a page that may be absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum Access {
     /// By a guarded load: a few nanoseconds, but a fault if the page is absent.
     ByLoad,
     /// By futex(2), so that no signal is raised.
@@ -45,7 +45,7 @@ impl ForkPage {
 
     /// Returns the word, or `None` before [`ForkPage::map`].
     #[inline]
-    pub fn word(&self, look: Look) -> Option<&AtomicU32> {
+    pub fn word(&self, look: Access) -> Option<&AtomicU32> {
         // Acquire pairs with the Release in `replace`.
         let page = self.page.load(Ordering::Acquire);
         if page & ABSENT != 0 {
@@ -56,7 +56,7 @@ impl ForkPage {
     }
 
     /// Returns a word for the process's id, also 0 in a forked child. `None` before [`ForkPage::map`].
-    pub fn child(&self, look: Look) -> Option<&AtomicU32> {
+    pub fn child(&self, look: Access) -> Option<&AtomicU32> {
         let word = core::ptr::from_ref(self.word(look)?);
         // SAFETY: the third word of the same page, which is only touched as an atomic.
         Some(unsafe { &*word.add(2) })
@@ -70,12 +70,12 @@ impl ForkPage {
     }
 
     #[cold]
-    fn perhaps_absent(&self, page: usize, look: Look) -> Option<&AtomicU32> {
+    fn perhaps_absent(&self, page: usize, look: Access) -> Option<&AtomicU32> {
         let address = page & !ABSENT;
         if address == 0 {
             return None;
         }
-        let seen = look == Look::ByLoad && GuardedWords::load(address + 4) == Ok(self.mark());
+        let seen = look == Access::ByLoad && GuardedWords::load(address + 4) == Ok(self.mark());
         if !seen && !self.is_there(address) {
             self.replace(page, self.new_page(0).ok()?);
         }

@@ -35,7 +35,7 @@ pub fn user_copy_fault(address: usize) -> Option<usize> {
 
 /// Records that a handler which calls [`user_copy_fault`] is installed for SIGSEGV and SIGBUS.
 pub fn handler_installed() {
-    super::interrupt::note_handler();
+    super::interrupt::mark_handler_installed();
     HANDLER.store(true, Ordering::Release); // partner: the Acquire load in `copy`
 }
 

@@ -42,7 +42,7 @@ struct Left {
 /// In [`Thread::deferred`]: `left` is not empty. The bit of a signal that cannot have a handler.
 const LEFT: u64 = 1 << (libc::SIGKILL - 1);
 
-/// In [`Thread::holds`]: the hook of [`at_first_hold`] has been called in this thread.
+/// In [`Thread::holds`]: the hook of [`before_first_critical`] has been called in this thread.
 const SEEN: u32 = 1 << 31;
 
 crate::thread_local_memory!("anyring_thread_handlers", size_of::<Thread>());
@@ -55,20 +55,20 @@ fn thread() -> &'static Thread {
     unsafe { &*record }
 }
 
-/// The function given to [`at_first_hold`].
+/// The function given to [`before_first_critical`].
 static FIRST: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Sets a function that each thread runs before it next takes a lock of the engine's, or copies memory of the
 /// program's. Once it returns true, that thread does not run it again.
-pub fn at_first_hold(look: fn() -> bool) {
-    FIRST.store(look as *mut (), Ordering::Release); // partner: the Acquire load in `look_at_thread`
+pub fn before_first_critical(look: fn() -> bool) {
+    FIRST.store(look as *mut (), Ordering::Release); // partner: the Acquire load in `check_thread`
 }
 
-/// Runs the hook of [`at_first_hold`] in the calling thread, if it has not succeeded there yet.
+/// Runs the hook of [`before_first_critical`] in the calling thread, if it has not succeeded there yet.
 #[inline(always)]
 pub fn see() {
     if thread().holds.load(Ordering::Relaxed) & SEEN == 0 {
-        look_at_thread();
+        check_thread();
     }
 }
 
@@ -87,8 +87,8 @@ pub fn set_seen(seen: bool) {
 }
 
 #[cold]
-fn look_at_thread() {
-    let look = FIRST.load(Ordering::Acquire); // partner: the Release store in `at_first_hold`
+fn check_thread() {
+    let look = FIRST.load(Ordering::Acquire); // partner: the Release store in `before_first_critical`
     if look.is_null() {
         return;
     }
@@ -98,16 +98,16 @@ fn look_at_thread() {
     }
 }
 
-/// Defers handlers until [`let_go`] was called as often.
+/// Defers handlers until [`leave_critical`] was called as often.
 #[inline(always)]
-pub fn hold() {
-    arch::count_hold(look_at_thread);
+pub fn enter_critical() {
+    arch::count_enter_critical(check_thread);
 }
 
-/// Counterpart of [`hold`]: after the last one, deferred handlers run.
+/// Counterpart of [`enter_critical`]: after the last one, deferred handlers run.
 #[inline(always)]
-pub fn let_go() {
-    arch::count_let_go::<{ core::mem::offset_of!(Thread, deferred) }>(admit);
+pub fn leave_critical() {
+    arch::count_leave_critical::<{ core::mem::offset_of!(Thread, deferred) }>(admit);
 }
 
 /// Runs an action that may sleep, in this thread: at once, or as soon as it holds no lock.
@@ -180,15 +180,15 @@ fn admit() {
         return;
     }
     if has_left() {
-        // A handler that jumps out would leave the rest undone. The `let_go` below comes here again for the signals.
-        struct LetGo;
-        impl Drop for LetGo {
+        // A handler that jumps out would leave the rest undone. The `leave_critical` below comes here again for the signals.
+        struct LeaveCritical;
+        impl Drop for LeaveCritical {
             fn drop(&mut self) {
-                let_go();
+                leave_critical();
             }
         }
-        hold();
-        let _let_go = LetGo;
+        enter_critical();
+        let _leave_critical = LeaveCritical;
         return do_what_is_left();
     }
     let due = thread.deferred.swap(0, Ordering::Relaxed);
@@ -258,12 +258,12 @@ mod tests {
     #[test]
     fn a_signal_is_deferred_until_the_last_lock_is_free() {
         assert!(!defer(libc::SIGUSR1));
-        hold();
-        hold();
+        enter_critical();
+        enter_critical();
         assert!(defer(libc::SIGUSR1));
-        let_go();
+        leave_critical();
         assert_eq!(deferred(), 1 << (libc::SIGUSR1 - 1));
-        let_go();
+        leave_critical();
         assert_eq!(deferred(), 0);
         assert!(!defer(libc::SIGUSR1));
     }

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 thread_local! {
     /// Not 0 if the calling thread must not wait any more. Only the thread and its handlers touch it.
     static WAITS_END: AtomicU32 = const { AtomicU32::new(0) };
-    /// Not 0 in that case, and also if a handler of the program's has run in the thread since [`heed_handlers`].
+    /// Not 0 in that case, and also if a handler of the program's has run in the thread since [`arm_interruption`].
     static INTERRUPTED: AtomicU32 = const { AtomicU32::new(0) };
 }
 
@@ -38,7 +38,7 @@ fn handler() -> usize {
 }
 
 /// Records that the handler that calls [`interrupted`] is in place.
-pub(super) fn note_handler() {
+pub(super) fn mark_handler_installed() {
     KNOWING.store(handler(), Ordering::Relaxed);
 }
 
@@ -62,12 +62,12 @@ pub fn wait(number: libc::c_long, args: [usize; 6]) -> isize {
 
 /// From now on a handler that runs in the calling thread ends its next [`wait_interruptibly`], even if the handler
 /// ran before the wait. In the kernel, too, a handler ends a call at any time after the call has begun.
-pub fn heed_handlers() {
+pub fn arm_interruption() {
     let ends = WAITS_END.try_with(|word| word.load(Ordering::Relaxed)).unwrap_or(0);
     let _ = INTERRUPTED.try_with(|word| word.store(ends, Ordering::Relaxed));
 }
 
-/// Makes a [`wait`] that also ends with `EINTR` if a handler of the program's has run since [`heed_handlers`].
+/// Makes a [`wait`] that also ends with `EINTR` if a handler of the program's has run since [`arm_interruption`].
 pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
     match INTERRUPTED.try_with(|word| interruptible(word, number, args)) {
         Ok(answer) => answer,

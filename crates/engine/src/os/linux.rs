@@ -58,9 +58,9 @@ fn timespec(timeout_ns: u64) -> [i64; 2] {
 /// 1 once epoll_pwait2 failed with ENOSYS (Linux before 5.11, or a filter).
 static NO_EPOLL_PWAIT2: AtomicU32 = AtomicU32::new(0);
 
-/// Whether preadv2(2) checks its flags: [`LOOKED_AT`], [`IGNORED`], [`REFUSED`], or 0 before the first probe.
+/// Whether preadv2(2) checks its flags: [`CHECKED`], [`IGNORED`], [`REFUSED`], or 0 before the first probe.
 static FLAGS: AtomicU32 = AtomicU32::new(0);
-const LOOKED_AT: u32 = 1;
+const CHECKED: u32 = 1;
 const IGNORED: u32 = 2;
 /// preadv2(2) or pwritev2(2) is refused with any arguments.
 const REFUSED: u32 = 3;
@@ -107,9 +107,9 @@ pub(super) fn ask_for_calls_with_flags() -> isize {
 /// kernel knows is either refused or ignored. Done once per process, before its first ring.
 pub fn probe_flags() {
     if FLAGS.load(Relaxed) == 0 {
-        let found = match TAKES_FLAGS.is_yes().then(flags_are_looked_at) {
+        let found = match TAKES_FLAGS.is_yes().then(flags_are_checked) {
             None => REFUSED,
-            Some(Some(true)) => LOOKED_AT,
+            Some(Some(true)) => CHECKED,
             Some(Some(false)) => IGNORED,
             // No pipe at this moment: the next ring probes again.
             Some(None) => return,
@@ -119,7 +119,7 @@ pub fn probe_flags() {
 }
 
 /// Makes the test of [`probe_flags`] where the calls are permitted; `None` without descriptors for it.
-pub fn flags_are_looked_at() -> Option<bool> {
+pub fn flags_are_checked() -> Option<bool> {
     const UNKNOWN_FLAG: usize = 1 << 31;
     const NO_OFFSET: usize = usize::MAX;
     let (reader, writer) = calls::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;

@@ -16,7 +16,7 @@ pub const END: i32 = 3;
 /// Whether all three are known to be open. Relaxed: a close at the same time is not seen in either order.
 static OPEN: AtomicBool = AtomicBool::new(false);
 /// Set once threads have tables of their own, in which one number names different files.
-static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
+static TABLES_DIFFER: AtomicBool = AtomicBool::new(false);
 /// Number of threads that are making a descriptor (times [`MAKER`]), the numbers held (bit n: number n), and
 /// [`BUSY`].
 static STATE: AtomicU32 = AtomicU32::new(0);
@@ -31,8 +31,8 @@ const HELD: u32 = MAKER - 1;
 /// Those of `make`.
 #[inline]
 pub fn above<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    let left_alone = LEFT_ALONE.load(Ordering::Relaxed) || mutated(Mutation::StandardNumbersAreTaken);
-    if cfg!(feature = "simulated") || left_alone || OPEN.load(Ordering::Relaxed) || are_open() {
+    let tables_differ = TABLES_DIFFER.load(Ordering::Relaxed) || mutated(Mutation::StandardNumbersAreTaken);
+    if cfg!(feature = "simulated") || tables_differ || OPEN.load(Ordering::Relaxed) || are_open() {
         return make();
     }
     let _making = Making::begin();
@@ -53,7 +53,7 @@ struct Making;
 impl Making {
     #[cold]
     fn begin() -> Making {
-        handlers::hold();
+        handlers::enter_critical();
         change(|mut state| loop {
             match open_nothing() {
                 held @ 0..END => state |= 1 << held,
@@ -76,13 +76,13 @@ impl Drop for Making {
             }
             others => others,
         });
-        handlers::let_go();
+        handlers::leave_critical();
     }
 }
 
 /// Changes the state and the descriptors held, one thread at a time.
 fn change(by: impl FnOnce(u32) -> u32) {
-    handlers::hold();
+    handlers::enter_critical();
     let (mut state, mut tries) = (STATE.load(Ordering::Relaxed) & !BUSY, 0);
     // Acquire: partner is the Release store of the thread that was busy before.
     while let Err(now) = STATE.compare_exchange(state, state | BUSY, Ordering::Acquire, Ordering::Relaxed) {
@@ -93,7 +93,7 @@ fn change(by: impl FnOnce(u32) -> u32) {
         }
     }
     STATE.store(by(state), Ordering::Release); // partner: the Acquire exchange above
-    handlers::let_go();
+    handlers::leave_critical();
 }
 
 /// Opens a descriptor that can neither be read nor written; returns its number.
@@ -112,7 +112,7 @@ fn give_back(held: u32) {
     (0..END).filter(|fd| held & (1 << fd) != 0).for_each(close);
 }
 
-/// Notes that the program is about to close number `fd`.
+/// Records that the program is about to close number `fd`.
 #[inline]
 pub fn closing(fd: i32) {
     if (0..END).contains(&fd) {
@@ -132,14 +132,14 @@ pub fn replacing(fd: i32) {
 }
 
 /// Stops the protection: threads of the program's have tables of their own.
-pub fn leave_alone() {
-    LEFT_ALONE.store(true, Ordering::Relaxed);
+pub fn stop_holding() {
+    TABLES_DIFFER.store(true, Ordering::Relaxed);
 }
 
 /// In a forked child: forgets the descriptors that the parent's threads are making. `shared`: the child shares the
 /// parent's table, so the parent closes those held.
 pub fn reset_after_fork(shared: bool) {
-    LEFT_ALONE.store(false, Ordering::Relaxed);
+    TABLES_DIFFER.store(false, Ordering::Relaxed);
     let state = STATE.swap(0, Ordering::Relaxed);
     if !shared {
         give_back(state & HELD);

@@ -13,7 +13,7 @@ const NO_EPOLL_PWAIT2: &[Refusal] = &[(libc::SYS_epoll_pwait2, None, libc::ENOSY
 const FLAGS_IGNORED: &[Refusal] = &[(libc::SYS_preadv2, Some((5, 1 << 31)), 0)];
 
 /// Returns the word as a forked child finds it.
-fn word_in_child(page: &ForkPage, look: Look) -> u32 {
+fn word_in_child(page: &ForkPage, look: Access) -> u32 {
     let child = || {
         let word = page.word(look).map_or(99, |word| word.load(Ordering::Relaxed));
         // A second check finds the same page, and the value stored in it.
@@ -32,8 +32,8 @@ fn word_in_child(page: &ForkPage, look: Look) -> u32 {
 
 fn a_fork_is_noticed(wiped: bool) {
     static EARLY: ForkPage = ForkPage::new();
-    assert!(EARLY.word(Look::ByLoad).is_none());
-    for look in [Look::ByLoad, Look::ByCall] {
+    assert!(EARLY.word(Access::ByLoad).is_none());
+    for look in [Access::ByLoad, Access::ByCall] {
         let page = ForkPage::new();
         page.map(5).expect("room for a page");
         assert_eq!(page.wiped_word().is_some(), wiped);
@@ -63,8 +63,8 @@ fn absent_pages_are_not_taken_for_each_other() {
         pages.iter().for_each(|page| page.map(5).expect("room for a page"));
         for [first, second] in [[0, 1], [1, 0]] {
             let wrong = in_child(|| {
-                let stored = pages[first].word(Look::ByCall).map(|word| word.store(7, Ordering::Relaxed));
-                let found = pages[second].word(Look::ByCall).map(|word| word.load(Ordering::Relaxed));
+                let stored = pages[first].word(Access::ByCall).map(|word| word.store(7, Ordering::Relaxed));
+                let found = pages[second].word(Access::ByCall).map(|word| word.load(Ordering::Relaxed));
                 u8::from((stored, found) != (Some(()), Some(0)))
             });
             assert_eq!(wrong, 0);
@@ -76,7 +76,7 @@ fn absent_pages_are_not_taken_for_each_other() {
 #[test]
 fn an_unreadable_page_is_not_taken_for_an_absent_one() {
     refusing(NO_WIPEONFORK, || {
-        for look in [Look::ByLoad, Look::ByCall] {
+        for look in [Access::ByLoad, Access::ByCall] {
             let page = ForkPage::new();
             page.map(5).expect("room for a page");
             let word = page.word(look).expect("a page");
@@ -117,8 +117,8 @@ fn epoll_waits_by_epoll_pwait2_or_without_it() {
 
 #[test]
 fn ignored_flags_are_found_out() {
-    assert_eq!(linux::flags_are_looked_at(), Some(true));
-    assert_eq!(refusing(FLAGS_IGNORED, linux::flags_are_looked_at), Some(false));
+    assert_eq!(linux::flags_are_checked(), Some(true));
+    assert_eq!(refusing(FLAGS_IGNORED, linux::flags_are_checked), Some(false));
 }
 
 #[test]

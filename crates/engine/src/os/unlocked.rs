@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 static IS_LOCKED: AtomicBool = AtomicBool::new(false);
 
 /// Records that mlockall(2) with these flags succeeded.
-pub fn note_mlockall(flags: usize) {
+pub fn record_mlockall(flags: usize) {
     if flags & libc::MCL_FUTURE as usize != 0 {
         IS_LOCKED.store(true, Relaxed);
     }

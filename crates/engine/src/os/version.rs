@@ -19,8 +19,8 @@ const ANSWERS: u8 = 2;
 static VERSION: AtomicU8 = AtomicU8::new(NAMES);
 
 /// Chooses by the value of `ANYRING_KERNEL`; any value but `6.18` and `7.3` is ignored.
-pub fn choose(wish: Option<&str>) {
-    let chosen = match wish {
+pub fn choose(name: Option<&str>) {
+    let chosen = match name {
         Some("6.18") => 0,
         Some("7.3") => NAMES | ANSWERS,
         _ if running_is_older([7, 3]) => NAMES,

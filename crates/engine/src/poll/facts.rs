@@ -7,7 +7,7 @@
 //! Part of a ring's state, as all of `poll`: accessed under its lock only.
 
 use super::{Entry, PollSet, ENDED, READ, WRITE};
-use crate::descriptors::{closes_are_seen, note_use, status_flags};
+use crate::descriptors::{closes_are_seen, record_use, status_flags};
 use crate::op::net::{has_upper_protocol, socket_option};
 use crate::op::rw::is_file;
 use crate::op::Direction;
@@ -59,13 +59,13 @@ pub enum Medium {
 }
 
 impl Facts {
-    /// Notes whether epoll(7) has refused the file.
-    pub(crate) fn note_unpollable(&mut self, unpollable: bool) {
+    /// Records whether epoll(7) has refused the file.
+    pub(crate) fn set_unpollable(&mut self, unpollable: bool) {
         self.unpollable = unpollable;
     }
 
-    /// Notes that an attempt found nothing: later arrivals make an event. Polls note nothing.
-    pub(crate) fn note_empty(&mut self, list: ListKind) {
+    /// Records that an attempt found nothing: later arrivals make an event. Polls record nothing.
+    pub(crate) fn mark_empty(&mut self, list: ListKind) {
         match list {
             ListKind::Read => self.read_empty = true,
             ListKind::Write => self.write_full = true,
@@ -73,9 +73,9 @@ impl Facts {
         }
     }
 
-    /// Notes events that epoll(7) reported.
+    /// Records events that epoll(7) reported.
     #[inline]
-    pub(crate) fn note_event(&mut self, seen: u32) {
+    pub(crate) fn record_event(&mut self, seen: u32) {
         if seen & (READ | ENDED) != 0 {
             (self.read_empty, self.took_all) = (false, false);
             self.exceptional |= seen & EXCEPTIONAL != 0;
@@ -85,7 +85,7 @@ impl Facts {
         }
     }
 
-    /// Notes that there may be data to read and room to write: an attempt must find out.
+    /// Records that there may be data to read and room to write: an attempt must find out.
     pub(crate) fn may_be_ready(&mut self) {
         (self.read_empty, self.write_full, self.took_all) = (false, false, false);
     }
@@ -100,8 +100,8 @@ impl Facts {
         self.empty_streak = 0;
     }
 
-    /// Notes that the datagram socket was shut down for reading.
-    pub(crate) fn note_shut_down(&mut self) {
+    /// Records that the datagram socket was shut down for reading.
+    pub(crate) fn mark_shut_down(&mut self) {
         self.shut_down = true;
     }
 
@@ -143,11 +143,11 @@ impl PollSet {
         !entry.facts.times_postponed.is_multiple_of(TRIAL)
     }
 
-    /// Notes that a multishot RECV left room in its buffer. On TCP that means that there is no more data. Natively,
+    /// Records that a multishot RECV left room in its buffer. On TCP that means that there is no more data. Natively,
     /// too, its next shot then waits for an event (`msg_inq` in `io_recv_finish`, io_uring/net.c). Urgent data and
     /// the end may also come after a short count, but their event says so.
     #[inline]
-    pub(crate) fn note_short_receive(&mut self, fd: i32) {
+    pub(crate) fn record_short_receive(&mut self, fd: i32) {
         const TELLS: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
         if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
             if entry.registered & TELLS == TELLS && !entry.facts.exceptional {
@@ -162,9 +162,9 @@ impl PollSet {
         self.facts(fd).is_some_and(|facts| facts.took_all)
     }
 
-    /// Notes whether a first attempt to read, or a poll's first check, found nothing.
+    /// Records whether a first attempt to read, or a poll's first check, found nothing.
     #[inline]
-    pub fn note_first_read(&mut self, fd: i32, found_nothing: bool) {
+    pub fn record_first_read(&mut self, fd: i32, found_nothing: bool) {
         if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
             let counts = found_nothing && entry.registered != 0;
             entry.facts.empty_streak = if counts { entry.facts.empty_streak.saturating_add(1) } else { 0 };
@@ -184,9 +184,9 @@ impl PollSet {
         (!waits && is_cached).then_some(facts.stream)
     }
 
-    /// Notes that the file has no position, as a transfer found. Trusted only where every close of the number is
+    /// Records that the file has no position, as a transfer found. Trusted only where every close of the number is
     /// seen.
-    pub fn note_stream(&mut self, fd: i32) {
+    pub fn mark_stream(&mut self, fd: i32) {
         self.remember(fd, |facts| facts.stream = true);
     }
 
@@ -218,13 +218,13 @@ impl PollSet {
     }
 
     /// Remembers the access mode of a registered number's file.
-    pub fn note_access(&mut self, fd: i32, access: i32) {
+    pub fn record_access(&mut self, fd: i32, access: i32) {
         if let Some(entry) = self.existing(fd).filter(|entry| entry.registered != 0) {
             entry.facts.access = Some(access);
         }
     }
 
-    /// Notes a nonblocking description: from now on it is checked each time, and no attempt is postponed.
+    /// Records a nonblocking description: from now on it is checked each time, and no attempt is postponed.
     pub fn forget_access(&mut self, fd: i32) {
         if let Some(Entry { facts, .. }) = self.existing(fd) {
             (facts.access, facts.empty_streak) = (None, 0);
@@ -248,8 +248,8 @@ impl PollSet {
         matches!(self.medium(fd), Medium::Direct | Medium::Device)
     }
 
-    /// Notes that the file was opened without O_DIRECT, so that it need not be asked.
-    pub fn note_cached(&mut self, fd: i32) {
+    /// Records that the file was opened without O_DIRECT, so that it need not be asked.
+    pub fn mark_cached(&mut self, fd: i32) {
         self.remember(fd, |facts| facts.medium = Some(Medium::Cache));
     }
 
@@ -276,18 +276,18 @@ impl PollSet {
         has_blocks
     }
 
-    /// Notes that the kernel's AIO would wait for direct transfers of the file.
-    pub fn note_no_device(&mut self, fd: i32) {
+    /// Records that the kernel's AIO would wait for direct transfers of the file.
+    pub fn mark_no_device(&mut self, fd: i32) {
         if let Some(entry) = self.existing(fd).filter(|entry| entry.facts.medium == Some(Medium::Device)) {
             entry.facts.medium = Some(Medium::Direct);
         }
     }
 
     /// Remembers a fact about a number that may have no entry yet, if there is memory for one.
-    pub(crate) fn remember(&mut self, fd: i32, note: impl FnOnce(&mut Facts)) {
-        note_use(fd);
+    pub(crate) fn remember(&mut self, fd: i32, record: impl FnOnce(&mut Facts)) {
+        record_use(fd);
         if self.make_room(fd).is_ok() {
-            note(&mut self.entry(fd).facts);
+            record(&mut self.entry(fd).facts);
         }
     }
 }
@@ -330,16 +330,16 @@ mod tests {
         let (mut set, epoll) = set_for(fd);
         assert_eq!(set.register(Some(epoll), fd, READ, true), Ok(true));
         for _ in 0..200 {
-            set.note_first_read(fd, true);
+            set.record_first_read(fd, true);
             set.postpones(fd);
         }
-        set.note_stream(fd);
+        set.mark_stream(fd);
         assert!(set.is_stream(fd) && !set.is_direct(fd));
-        set.note_access(fd, libc::O_RDONLY);
+        set.record_access(fd, libc::O_RDONLY);
         let facts = &mut set.entry(fd).facts;
-        facts.note_empty(ListKind::Read);
-        facts.note_empty(ListKind::Write);
-        facts.note_shut_down();
+        facts.mark_empty(ListKind::Read);
+        facts.mark_empty(ListKind::Write);
+        facts.mark_shut_down();
         facts.medium = Some(Medium::Device);
         set.forget(fd);
         assert_eq!(set.entry(fd).facts, Facts::default());

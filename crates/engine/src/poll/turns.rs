@@ -45,9 +45,9 @@ impl PollSet {
         self.due.unattempted || self.has_postponed()
     }
 
-    /// Notes that a request is armed without an attempt.
+    /// Records that a request is armed without an attempt.
     #[inline]
-    pub fn note_unattempted(&mut self, direction: Direction) {
+    pub fn mark_unattempted(&mut self, direction: Direction) {
         self.due.unattempted |= direction == Direction::Read;
     }
 

@@ -5,14 +5,14 @@ use crate::op::Verdict;
 use crate::os::user_read;
 use crate::os::Clock;
 use crate::ring::RingGuard;
-use crate::wait::enter_wait::{wait_until, Wish};
+use crate::wait::enter_wait::{wait_until, WaitOptions};
 use crate::Errno;
 
 /// `struct io_uring_sync_cancel_reg` in words of 8 bytes: addr; fd, flags; the timeout; opcode and padding; padding.
 type Argument = [u64; 8];
 
 /// The interval of checks. A request at a worker may end without a CQE, and then wakes no waiter.
-const LOOK_NS: u64 = 10_000_000;
+const CHECK_NS: u64 = 10_000_000;
 
 /// Ends the requests that the argument describes. A request that cannot be stopped is waited for until the argument's
 /// timeout (`ETIME`); a signal ends the wait (`EINTR`). Source: io_uring_register(2); `io_sync_cancel` in
@@ -36,10 +36,11 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         if now_ns >= deadline_ns {
             return Err(Errno::TIME);
         }
-        let until_ns = deadline_ns.min(now_ns.saturating_add(LOOK_NS));
-        let wish = Wish { min_complete: 1, deadline_ns: Some(until_ns), minimum_ns: None, clock, sigmask: None };
+        let until_ns = deadline_ns.min(now_ns.saturating_add(CHECK_NS));
+        let options =
+            WaitOptions { min_complete: 1, deadline_ns: Some(until_ns), minimum_ns: None, clock, sigmask: None };
         let next = guard.cq_total() + 1;
-        match wait_until(guard, &wish, Some(next)) {
+        match wait_until(guard, &options, Some(next)) {
             Ok(()) | Err(Errno::TIME) => {}
             Err(error) => return Err(error),
         }

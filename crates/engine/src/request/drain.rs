@@ -47,13 +47,13 @@ impl Drain {
         Ok(())
     }
 
-    /// Notes the next request while draining is on; it may still be refused. `in_chain`: others of its chain came
+    /// Records the next request while draining is on; it may still be refused. `in_chain`: others of its chain came
     /// before.
-    pub fn meet(&mut self, in_chain: bool) {
+    pub fn begin_queued(&mut self, in_chain: bool) {
         self.drains_behind_chain = !in_chain && core::mem::take(&mut self.next);
     }
 
-    /// Sends the request last passed to [`meet`](Self::meet) through the queue.
+    /// Sends the request last passed to [`begin_queued`](Self::begin_queued) through the queue.
     pub fn mark(&self, request: &mut Request) {
         if self.active {
             request.send_to_worker();
@@ -63,7 +63,7 @@ impl Drain {
         }
     }
 
-    /// Notes that a request, or a chain, was refused: it ends at once and does not go through the queue.
+    /// Records that a request, or a chain, was refused: it ends at once and does not go through the queue.
     pub fn pass_by(&mut self) {
         self.passed_by = self.active;
     }

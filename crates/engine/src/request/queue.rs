@@ -57,9 +57,9 @@ impl Queue {
         }
     }
 
-    /// Notes that a multishot POLL_ADD was armed. True: its first result is posted in its turn; false: at once.
+    /// Records that a multishot POLL_ADD was armed. True: its first result is posted in its turn; false: at once.
     #[must_use]
-    pub fn note_poll(&mut self, id: Id) -> bool {
+    pub fn record_poll(&mut self, id: Id) -> bool {
         let together = self.is_together();
         if together {
             self.found_polls.push(id);
@@ -214,7 +214,7 @@ mod tests {
         queue.begin_together();
         queue.follow(id(1));
         queue.push(id(2));
-        assert!(queue.note_poll(id(3)) && queue.has_poll(id(3)));
+        assert!(queue.record_poll(id(3)) && queue.has_poll(id(3)));
         assert!(queue.end_together() && !queue.has_poll(id(3)));
         queue.queue_successors();
         queue.follow(id(4));

@@ -76,7 +76,7 @@ impl Slab {
         self.has_room
     }
 
-    fn note_room(&mut self) {
+    fn record_room(&mut self) {
         self.has_room = !self.free.is_empty() || self.slots.len() != self.slots.capacity();
     }
 
@@ -94,7 +94,7 @@ impl Slab {
         self.free.try_reserve_exact(size)?; // it is empty now
                                             // Last: its capacity is what `has_room` reads.
         let grown = self.slots.try_reserve_exact(size - self.slots.len());
-        self.note_room();
+        self.record_room();
         grown
     }
 
@@ -109,7 +109,7 @@ impl Slab {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });
-        self.note_room();
+        self.record_room();
         self.arrivals += 1;
         let slot = &mut self.slots[index as usize];
         (slot.user_data, slot.arrival) = (user_data, self.arrivals);
@@ -172,7 +172,7 @@ impl Slab {
             self.free.clear(); // its capacity is enough for all slots
             let free = (0..).zip(&self.slots).filter(|(_, slot)| slot.request.is_none());
             self.free.extend(free.map(|(index, _)| index));
-            self.note_room();
+            self.record_room();
             if !self.buckets.is_empty() {
                 self.fill_buckets();
             }
@@ -220,7 +220,7 @@ impl Slab {
     }
 
     /// Sets the hint, or clears it after a check of all requests found none.
-    pub fn note_scattered(&mut self, scattered: bool) {
+    pub fn set_scattered(&mut self, scattered: bool) {
         self.scattered = scattered;
     }
 

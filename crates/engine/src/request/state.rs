@@ -5,7 +5,7 @@
 //!
 //! | state | place | entered by | moved on by |
 //! |---|---|---|---|
-//! | `Issuing` | none: the ring's holder works on it | [`Request::new`], [`Request::take_up`], [`Slab::detach`] | the holder, before its release |
+//! | `Issuing` | none: the ring's holder works on it | [`Request::new`], [`Request::begin_turn`], [`Slab::detach`] | the holder, before its release |
 //! | `Chained` | after its predecessor (`next`) | [`Request::chain`] | the predecessor's completion, or the end of its submission |
 //! | `Deferred` | the drain queue | [`Request::defer`] | the completion that empties the ring of earlier requests |
 //! | `Ready` | `queue` | [`Request::make_ready`] | the thread that empties `queue` |
@@ -23,7 +23,7 @@ use super::{ListKind, Target};
 use crate::op::{Identity, Op, Skip};
 use crate::stats::Path;
 use crate::thread;
-use crate::wq::creds::Hold;
+use crate::wq::creds::Claim;
 use crate::wq::Job;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use std::sync::Arc;
@@ -149,7 +149,7 @@ pub struct Request {
     /// The thread that submitted it.
     pub submitter: u32,
     /// Its claim to a worker with its submitter's identity, while it waits its turn.
-    pub hold: Option<Hold>,
+    pub hold: Option<Claim>,
     /// The position of its SQE in the ring's life, counted on a ring with chaos: see `issue/chaos.rs`.
     pub number: u64,
 }
@@ -203,7 +203,7 @@ impl Request {
     }
 
     /// Begins its turn: the holder of the ring issues it.
-    pub fn take_up(&mut self) {
+    pub fn begin_turn(&mut self) {
         self.state = State::Issuing;
     }
 
@@ -212,14 +212,14 @@ impl Request {
         self.state = State::Polling(how);
     }
 
-    /// Notes that an attempt has found nothing; it waits on.
+    /// Records that an attempt has found nothing; it waits on.
     pub fn finds_nothing(&mut self) {
         if let State::Polling(how) = &mut self.state {
             how.tried = Tried::Empty;
         }
     }
 
-    /// Notes that the device has it.
+    /// Records that the device has it.
     pub fn submit_to_device(&mut self) {
         self.state = State::Submitted;
     }
@@ -292,13 +292,13 @@ impl Slab {
     /// Gives a request to a worker, or to a thread that waits for it.
     pub fn queue(&mut self, id: Id, job: Arc<Job>) {
         self[id].state = State::Queued(job);
-        self.note_scattered(true);
+        self.set_scattered(true);
     }
 
     /// Puts a request into the queue for the device.
     pub fn stage(&mut self, id: Id) {
         self[id].state = State::Staged;
-        self.note_scattered(true);
+        self.set_scattered(true);
     }
 
     /// Takes a request out of its wait: of its list or queue, its job, the device or the timers.

@@ -168,7 +168,7 @@ impl Groups {
     }
 
     /// Undoes the [`commit`](Self::commit) of a whole buffer, unless another request has taken one since.
-    pub fn take_back(&mut self, group: u16, held: &mut Held) {
+    pub fn uncommit(&mut self, group: u16, held: &mut Held) {
         if !held.committed || held.listed {
             return;
         }

@@ -39,7 +39,7 @@ impl FixedFile {
 
     /// Takes ownership of `fd`, at the top of the table, for a request in flight: a forked child closes it.
     pub fn in_flight(fd: i32) -> Arc<FixedFile> {
-        descriptors::note_in_flight(fd);
+        descriptors::mark_in_flight(fd);
         FixedFile::new(fd, None)
     }
 
@@ -79,13 +79,13 @@ const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
 const SOME: u8 = 2;
 
-/// Notes whether the entry points see every call that takes a POSIX lock.
+/// Records whether the entry points see every call that takes a POSIX lock.
 pub fn set_locks_are_seen(seen: bool) {
     LOCKS_ARE_SEEN.store(seen, Ordering::Relaxed);
 }
 
-/// Notes that the program is about to take a POSIX lock.
-pub fn note_lock() {
+/// Records that the program is about to take a POSIX lock.
+pub fn mark_posix_lock() {
     MAY_HOLD.store(SOME, Ordering::Relaxed);
 }
 

@@ -18,11 +18,11 @@ impl Left {
     pub const MESSAGES: u32 = 1 << 1;
     /// Tags of resources that are no longer in use.
     pub const TAGS: u32 = 1 << 2;
-    /// Notes of threads that do not wait for the holder.
-    pub const NOTES: u32 = 1 << 3;
-    /// Something still unannounced: results for the owner of a deferred ring, notes, or a panic in a thread that did
+    /// Work of threads that do not wait for the holder.
+    pub const HOLDER_WORK: u32 = 1 << 3;
+    /// Something still unannounced: results for the owner of a deferred ring, holder work, or a panic in a thread that did
     /// not hold the ring.
-    pub const UNTOLD: u32 = 1 << 4;
+    pub const UNANNOUNCED: u32 = 1 << 4;
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub const OWED: u32 = 1 << 5;
 

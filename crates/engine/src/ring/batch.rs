@@ -111,7 +111,7 @@ impl Batch {
         *self = Batch { head_seen: self.head_seen, ..Batch::default() };
     }
 
-    /// Notes that the CQE just added is the last of the request with this shared record.
+    /// Records that the CQE just added is the last of the request with this shared record.
     pub fn ends(&mut self, record: (u8, u8)) {
         self.ended[self.ended_count] = (record, self.count as u8 - 1);
         self.ended_count += 1;

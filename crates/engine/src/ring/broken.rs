@@ -5,10 +5,10 @@
 //! |---|---|---|
 //! | `WHOLE` | no panic has hit this ring in this process | a panic: the guard that it unwinds, or [`contain`] |
 //! | `UNJOINED` | a forked child has not used the ring yet | the first holder of the lock, which becomes a member |
-//! | `STRUCK` | a panic may have left the state half changed | the next holder of the lock, before anything else |
-//! | `ENDED` | its requests have been ended; nothing starts any more | another panic, to `STRUCK`; the next life |
+//! | `PANICKED` | a panic may have left the state half changed | the next holder of the lock, before anything else |
+//! | `ENDED` | its requests have been ended; nothing starts any more | another panic, to `PANICKED`; the next life |
 //!
-//! The guard that a panic unwinds through only sets `STRUCK`. Nothing in a Drop here may panic: a second panic while
+//! The guard that a panic unwinds through only sets `PANICKED`. Nothing in a Drop here may panic: a second panic while
 //! one unwinds aborts the host. The next holder of the lock ends the requests ([`RingGuard::put_in_order`]). The
 //! catching side ([`contain`]) takes the lock itself, so this happens soon. The `broken` word in the control area
 //! informs the other processes on the ring.
@@ -52,11 +52,11 @@ use std::sync::Arc;
 
 const WHOLE: u32 = 0;
 const UNJOINED: u32 = 1;
-const STRUCK: u32 = 2;
+const PANICKED: u32 = 2;
 const ENDED: u32 = 3;
 
 /// The damage that a panic has done to a ring. Relaxed throughout: it changes under the ring's lock, or by
-/// [`Ring::strike`], which says how the holder learns of it.
+/// [`Ring::mark_panicked`], which says how the holder learns of it.
 pub struct Health(AtomicU32);
 
 impl Health {
@@ -65,10 +65,10 @@ impl Health {
         Health(AtomicU32::new(WHOLE))
     }
 
-    /// Notes that a panic unwound through a guard of the ring.
+    /// Records that a panic unwound through a guard of the ring.
     #[cold]
-    pub fn strike(&self) {
-        self.0.store(STRUCK, Ordering::Relaxed);
+    pub fn mark_panicked(&self) {
+        self.0.store(PANICKED, Ordering::Relaxed);
     }
 
     /// Resets the health for the ring's next life.
@@ -79,11 +79,11 @@ impl Health {
     /// Adjusts the health in a forked child. A broken ring counts as ended there: all that the parent had in flight
     /// is forgotten.
     pub fn reset_after_fork(&self) {
-        let broken = matches!(self.0.load(Ordering::Relaxed), STRUCK | ENDED);
+        let broken = matches!(self.0.load(Ordering::Relaxed), PANICKED | ENDED);
         self.0.store(if broken { ENDED } else { UNJOINED }, Ordering::Relaxed);
     }
 
-    /// Notes that the forked child has become a member.
+    /// Records that the forked child has become a member.
     pub fn join(&self) {
         let _ = self.0.compare_exchange(UNJOINED, WHOLE, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -95,8 +95,8 @@ impl Health {
     }
 
     #[inline]
-    fn is_struck(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == STRUCK
+    fn has_panicked(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == PANICKED
     }
 }
 
@@ -107,19 +107,19 @@ impl Default for Health {
 }
 
 /// Guards the drop of a ring's guard: breaks the ring if a panic ends that drop.
-pub struct Strike(pub &'static Ring);
+pub struct PanicMark(pub &'static Ring);
 
-impl Strike {
+impl PanicMark {
     /// Disarms it: there was no panic.
     #[inline]
-    pub fn averted(self) {
+    pub fn disarm(self) {
         core::mem::forget(self);
     }
 }
 
-impl Drop for Strike {
+impl Drop for PanicMark {
     fn drop(&mut self) {
-        self.0.health.strike();
+        self.0.health.mark_panicked();
     }
 }
 
@@ -173,11 +173,11 @@ pub fn contain_any<T>(work: impl FnOnce() -> T) -> Option<T> {
 pub(crate) fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
     let ended = catch_unwind(AssertUnwindSafe(|| {
         if let Some(ring) = named() {
-            ring.strike();
+            ring.mark_panicked();
         }
         for ring in table::rings() {
             // Locking repairs a ring after a panic. If this very thread holds it further out, that guard's drop does.
-            if ring.health.is_struck() && ring.lock_soon().is_ok_and(|guard| guard.is_closed()) {
+            if ring.health.has_panicked() && ring.lock_soon().is_ok_and(|guard| guard.is_closed()) {
                 table::end_if_unused(ring);
             }
         }
@@ -190,15 +190,15 @@ pub(crate) fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
 impl Ring {
     /// True if a panic has hit the ring in this process. For callers without its lock; holders use
     /// [`RingGuard::is_broken`].
-    pub fn is_struck_here(&self) -> bool {
-        matches!(self.health.0.load(Ordering::Relaxed), STRUCK | ENDED)
+    pub fn has_panicked_here(&self) -> bool {
+        matches!(self.health.0.load(Ordering::Relaxed), PANICKED | ENDED)
     }
 
     /// Breaks the ring after a panic in a thread that may not hold it. The ring's holder ends the requests before it
     /// releases the lock.
-    pub fn strike(&'static self) {
-        self.health.strike();
-        self.left.set(Left::UNTOLD); // the holder checks again
+    pub fn mark_panicked(&'static self) {
+        self.health.mark_panicked();
+        self.left.set(Left::UNANNOUNCED); // the holder checks again
         drop(self.try_lock());
     }
 }
@@ -216,7 +216,7 @@ impl RingGuard {
     /// Ends the requests of a ring that a panic has hit. A new holder does this first.
     #[inline]
     pub fn put_in_order(&mut self) {
-        if self.ring.health.is_struck() {
+        if self.ring.health.has_panicked() {
             self.end_requests();
         }
     }

@@ -129,7 +129,7 @@ impl RingGuard {
         self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF }, Poster::Task);
     }
 
-    /// Notes that the CQE just posted is a TIMEOUT's.
+    /// Records that the CQE just posted is a TIMEOUT's.
     pub fn count_timeout(&mut self) {
         self.batch.timeouts += 1;
         self.queue.uncount();
@@ -172,9 +172,9 @@ impl RingGuard {
         let header = control.header();
         let mut post = control.lock_post();
         point(Point::Post);
-        let told = header.waiters.waiting.load(Ordering::Relaxed) | header.watched.load(Ordering::Relaxed);
+        let watched = header.waiters.waiting.load(Ordering::Relaxed) | header.watched.load(Ordering::Relaxed);
         let tail = post.cq_tail();
-        if (told | header.shared.load(Ordering::Relaxed) | post.backlog()) != 0
+        if (watched | header.shared.load(Ordering::Relaxed) | post.backlog()) != 0
             || batch.room(view, tail, false) < batch.count as u32
         {
             return false;
@@ -216,7 +216,7 @@ impl RingGuard {
             control.header().waiters.timeouts.fetch_add(timeouts, Ordering::Relaxed);
         }
         let left = || u64::from(entries_left(ring, view));
-        let wake = post.waiters().are_told(|| post.cq_total() + left(), timeouts);
+        let wake = post.waiters().should_wake(|| post.cq_total() + left(), timeouts);
         if batch.ended_count != 0 {
             batch.free_ended(control, records);
         }
@@ -238,7 +238,7 @@ impl RingGuard {
         if wake {
             self.wake();
         }
-        self.tell_watchers(signals, tail != before);
+        self.wake_watchers(signals, tail != before);
     }
 
     /// Handles the batch of an abandoned ring or of a Linux AIO context.
@@ -292,7 +292,7 @@ impl RingGuard {
             has_posted = true;
         }
         let empty = post.backlog() == 0 && state.spill.is_empty();
-        let wake = post.waiters().are_told(|| post.cq_total(), 0);
+        let wake = post.waiters().should_wake(|| post.cq_total(), 0);
         if empty {
             let _ = view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_CQ_OVERFLOW);
         }
@@ -308,7 +308,7 @@ impl RingGuard {
     /// Signals the registered eventfd if CQEs were added to the CQ (`io_eventfd_signal` in io_uring/eventfd.c), and
     /// wakes threads that poll the ring's descriptor.
     #[inline]
-    fn tell_watchers(&mut self, signals: Signals, has_posted: bool) {
+    fn wake_watchers(&mut self, signals: Signals, has_posted: bool) {
         if has_posted && self.eventfd.is_some() {
             // On a ring with IORING_SETUP_DEFER_TASKRUN the owner posts all completions together.
             let Signals { together, alone, by_worker } = signals;
@@ -322,7 +322,7 @@ impl RingGuard {
 
     /// Notifies the same watchers of work not yet posted. Natively its bringer signals: a worker, or the source of
     /// readiness.
-    fn tell_watchers_of_work(&mut self) {
+    fn wake_watchers_for_work(&mut self) {
         if self.eventfd.is_some() {
             self.signal_eventfd(1, self.ring().left.any(Left::RESULTS).into());
         }
@@ -374,7 +374,7 @@ impl RingGuard {
 
     /// Takes the readiness bytes out of the ring's descriptor if the CQ is empty, so that level-triggered watchers do
     /// not spin.
-    pub fn settle_readability(&mut self) {
+    pub fn update_readability(&mut self) {
         if self.control.header().byte_pending.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -473,7 +473,7 @@ impl RingGuard {
         if wake {
             self.wake();
         }
-        self.tell_watchers_of_work();
+        self.wake_watchers_for_work();
     }
 
     /// Withdraws the announcement once the work is done.
@@ -532,7 +532,7 @@ impl RingGuard {
             }
         }
         post.advance(tail, 0);
-        let wake = post.waiters().are_told(|| post.cq_total(), 0);
+        let wake = post.waiters().should_wake(|| post.cq_total(), 0);
         let count = state.batch.clear(&control, &mut state.records);
         drop(post);
         if let Some(recorder) = &mut state.recorder {

@@ -1,9 +1,9 @@
 //! A held ring: the work of its holder before it releases the ring.
 
 use super::arrivals::{Left, Rest};
-use super::broken::Strike;
-use super::notes::{self, Due, Note};
-use super::wake::DueWake;
+use super::broken::PanicMark;
+use super::holder_work::{self, AfterRelease, HolderWork};
+use super::wake::PendingWake;
 use super::{record, LockFailure, Ring, State};
 use crate::forced::{point, Point};
 use crate::issue::{device, iopoll, msg_ring};
@@ -89,7 +89,7 @@ impl RingGuard {
     /// Processes arrivals that need not wait for another thread. Messages go first: one sent after them is posted
     /// directly, and must come later.
     #[cold]
-    fn settle_arrived_here(&mut self) {
+    fn handle_arrived(&mut self) {
         if !self.ring.keeps_messages() {
             self.post_messages();
         }
@@ -105,11 +105,11 @@ impl RingGuard {
         }
     }
 
-    /// Handles what set [`Left::UNTOLD`]: a panic elsewhere, notes, or results to announce to the owner.
+    /// Handles what set [`Left::UNANNOUNCED`]: a panic elsewhere, holder work, or results to announce to the owner.
     #[cold]
-    fn attend(&mut self) {
+    fn handle_unannounced(&mut self) {
         self.put_in_order();
-        self.heed_notes();
+        self.run_holder_work();
         if !self.is_broken() && !self.is_abandoned() && self.ring.has_arrived() {
             iopoll::keep_transfers(self);
             if self.ring.has_arrived() {
@@ -122,7 +122,7 @@ impl RingGuard {
     #[inline]
     pub fn settle(&mut self) {
         point(Point::Settle);
-        if self.has_to_settle() {
+        if self.has_more_than_batch() {
             return self.settle_all();
         }
         self.flush();
@@ -130,8 +130,8 @@ impl RingGuard {
 
     /// True if there is more to do than to post the batch.
     #[inline(always)] // in each call, twice
-    fn has_to_settle(&self) -> bool {
-        self.ring.left.any(!(Left::NOTES | Left::OWED))
+    fn has_more_than_batch(&self) -> bool {
+        self.ring.left.any(!(Left::HOLDER_WORK | Left::OWED))
             || !self.queue.is_empty()
             || self.device.has_to_submit()
             || self.submission.is_some()
@@ -139,11 +139,11 @@ impl RingGuard {
 
     #[inline(never)] // or a caller with nothing to settle would pay for its registers
     fn settle_all(&mut self) {
-        if self.ring.left.take(Left::UNTOLD) {
-            self.attend();
+        if self.ring.left.take(Left::UNANNOUNCED) {
+            self.handle_unannounced();
         }
         if self.ring.has_arrived() {
-            self.settle_arrived_here();
+            self.handle_arrived();
         }
         if self.ring.left.any(Left::TAGS) {
             self.post_tags();
@@ -185,21 +185,21 @@ impl Drop for RingGuard {
     fn drop(&mut self) {
         // A panic that unwinds through here must not cause another: it only marks the ring for the next holder.
         if std::thread::panicking() {
-            return self.ring.health.strike();
+            return self.ring.health.mark_panicked();
         }
-        // Covers a panic in `let_go`, which does not come through here again.
-        let struck = Strike(self.ring);
-        self.let_go();
-        struck.averted();
+        // Covers a panic in `unlock`, which does not come through here again.
+        let mark = PanicMark(self.ring);
+        self.unlock();
+        mark.disarm();
     }
 }
 
 impl RingGuard {
     /// Starts or stops recording if a tracer has come or gone.
     #[inline]
-    pub fn listen(&mut self) {
-        if stats::stats().tracer.wanted.load(Ordering::Relaxed) != self.heard {
-            record::hear(self);
+    pub fn check_tracer(&mut self) {
+        if stats::stats().tracer.wanted.load(Ordering::Relaxed) != self.tracer_seen {
+            record::follow_tracer(self);
         }
     }
 
@@ -218,41 +218,41 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// True if there are notes.
+    /// True if work was left for the holder.
     #[inline]
-    pub fn has_notes(&self) -> bool {
-        self.ring.left.any(Left::NOTES)
+    pub fn has_holder_work(&self) -> bool {
+        self.ring.left.any(Left::HOLDER_WORK)
     }
 
-    /// Acts on the notes.
+    /// Does the work that was left for the holder.
     #[inline]
-    pub fn heed_notes(&mut self) {
-        if self.has_notes() {
-            self.act_on_notes();
+    pub fn run_holder_work(&mut self) {
+        if self.has_holder_work() {
+            self.run_holder_work_slow();
         }
     }
 
     #[cold]
-    fn act_on_notes(&mut self) {
-        // Dropped last: notes that a panic leaves unhandled are back in the queue by then.
-        let _heeding = notes::Heeding::begin(self.ring);
-        let mut rest = Rest::take(&self.ring.notes, &self.ring.left);
-        while let Some(note) = rest.things.pop_front() {
-            match note {
-                Note::Closed(fd, private) => self.detach_number(fd, Some(private)),
-                Note::LostNumber(others) => self.lose_number(others),
-                Note::End => self.due.add(Due::END),
-                Note::Helper => self.due.add(Due::HELPER),
-                Note::Poller => self.due.add(Due::POLLER),
-                Note::File(job) => self.take_file(job),
-                Note::Identity(claim) => self.keep_identity(Some(&claim)),
+    fn run_holder_work_slow(&mut self) {
+        // Dropped last: work that a panic leaves undone is back in the queue by then.
+        let _running = holder_work::HolderWorkRuns::begin(self.ring);
+        let mut rest = Rest::take(&self.ring.holder_work, &self.ring.left);
+        while let Some(work) = rest.things.pop_front() {
+            match work {
+                HolderWork::Closed(fd, private) => self.detach_number(fd, Some(private)),
+                HolderWork::OwnNumberClosed(others) => self.own_number_closed(others),
+                HolderWork::End => self.after_release.add(AfterRelease::END),
+                HolderWork::Helper => self.after_release.add(AfterRelease::HELPER),
+                HolderWork::Poller => self.after_release.add(AfterRelease::POLLER),
+                HolderWork::File(job) => self.send_file_here(job),
+                HolderWork::Identity(claim) => self.keep_identity(Some(&claim)),
             }
         }
     }
 
     /// Carries out another ring's request that sends a file, unless it was cancelled. That ring gets the result once
     /// this one is released.
-    fn take_file(&mut self, job: Arc<Job>) {
+    fn send_file_here(&mut self, job: Arc<Job>) {
         if !job.begin() {
             return;
         }
@@ -265,12 +265,12 @@ impl RingGuard {
 
     /// Handles the close of one of the ring's numbers. If that was the last copy, the ring ends once it is released;
     /// if not, the helper watches for its end.
-    pub fn lose_number(&mut self, others: bool) {
+    pub fn own_number_closed(&mut self, others: bool) {
         if descriptors::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
-            self.note_closed();
-            self.due.add(Due::END);
+            self.mark_closed();
+            self.after_release.add(AfterRelease::END);
         } else {
-            self.note_orphan();
+            self.mark_orphan();
             self.call_helper_now();
         }
     }
@@ -278,7 +278,7 @@ impl RingGuard {
 
 impl RingGuard {
     /// Releases the ring once nothing is left for its holder.
-    pub fn let_go(&mut self) {
+    pub fn unlock(&mut self) {
         while self.held.is_some() {
             self.settle();
             self.release();
@@ -291,7 +291,7 @@ impl RingGuard {
         // If this panics, the guard's drop breaks the ring.
         self.release();
         if self.held.is_some() {
-            self.let_go();
+            self.unlock();
         }
         core::mem::forget(self); // it holds nothing
     }
@@ -299,13 +299,13 @@ impl RingGuard {
     /// Releases the lock, and takes it again if something was left for the holder meanwhile.
     #[inline(always)] // in each call
     fn release(&mut self) {
-        let due = self.take_due_wake();
-        let later = self.due;
-        if later != Due::NOTHING {
-            self.due = Due::NOTHING;
+        let due = self.take_pending_wake();
+        let later = self.after_release;
+        if later != AfterRelease::NOTHING {
+            self.after_release = AfterRelease::NOTHING;
         }
         let handlers_wait = self.held.take().map(Held::release);
-        if due.is_some() || later != Due::NOTHING {
+        if due.is_some() || later != AfterRelease::NOTHING {
             self.act_released(due, later);
         }
         if let Some(held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) {
@@ -318,11 +318,11 @@ impl RingGuard {
     /// Does what is due after the release of the lock.
     #[cold]
     #[inline(never)]
-    fn act_released(&mut self, due: Option<DueWake>, later: Due) {
+    fn act_released(&mut self, due: Option<PendingWake>, later: AfterRelease) {
         if let Some(due) = due {
             due.wake();
         }
-        if later != Due::NOTHING {
+        if later != AfterRelease::NOTHING {
             later.act(self.ring);
         }
     }
@@ -341,9 +341,9 @@ impl RingGuard {
         }
     }
 
-    /// Takes the ring again after [`let_go`](Self::let_go). The thread is counted as a user of the ring, so it has
+    /// Takes the ring again after [`unlock`](Self::unlock). The thread is counted as a user of the ring, so it has
     /// not ended.
-    pub fn take_again(&mut self) {
+    pub fn relock(&mut self) {
         let mut held = self.ring.state.lock().expect("this thread has let go of it");
         self.state = held.as_deref_mut().map(NonNull::from).expect("a ring that is in use does not end");
         self.held = Some(held);
@@ -351,7 +351,7 @@ impl RingGuard {
     }
 
     /// Brings back a job that this very thread has done.
-    pub fn bring_here(&mut self, job: Arc<Job>) {
+    pub fn return_job(&mut self, job: Arc<Job>) {
         if self.ring.completes_here() {
             return self.receive(job);
         }
@@ -359,6 +359,6 @@ impl RingGuard {
         if let Err(left) = self.ring.arrived.put(&self.ring.left, [job].into_iter()) {
             return left.for_each(|job| self.receive(job));
         }
-        self.ring.left.set(Left::UNTOLD); // for `settle`, which this thread comes to
+        self.ring.left.set(Left::UNANNOUNCED); // for `settle`, which this thread comes to
     }
 }

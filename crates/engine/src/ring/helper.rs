@@ -53,7 +53,7 @@ fn hand_over(ring: &'static Ring, mut mailbox: Held<'static, Mailbox<&'static Ri
 /// Starts the helper's thread, if there is none, before a worker opens files for the program. For a moment the
 /// helper's descriptors take the lowest numbers, which those files would have natively. False if there cannot be a
 /// helper.
-pub fn stand_by() -> bool {
+pub fn ensure_started() -> bool {
     // If the mailbox is held by this very thread, the thread is about to start the helper.
     let Some(mut mailbox) = MAILBOX.lock() else { return true };
     !mailbox.start() || start(&mut mailbox)

@@ -1,6 +1,6 @@
 //! The beginning and end of a ring's life, and the part of it that a forked child takes over.
 
-use super::notes::Due;
+use super::holder_work::AfterRelease;
 use crate::issue::device;
 use crate::mutation::{mutated, Mutation};
 use crate::request::{self, Slab};
@@ -33,9 +33,9 @@ impl Ring {
             self.dropped.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
             // Left by a former life of this ring.
-            let Ring { left, arrived, messages, retired, notes, .. } = self;
-            drop((arrived.take(left), messages.take(left), retired.take(left), notes.take(left)));
-            left.forget(Left::UNTOLD | Left::OWED);
+            let Ring { left, arrived, messages, retired, holder_work, .. } = self;
+            drop((arrived.take(left), messages.take(left), retired.take(left), holder_work.take(left)));
+            left.forget(Left::UNANNOUNCED | Left::OWED);
             self.inherited.store(false, Ordering::Relaxed);
             self.table.store(tables::mine(), Ordering::Relaxed);
             self.kept_from_children.store(false, Ordering::Relaxed);
@@ -62,9 +62,9 @@ impl Ring {
             self.unanswered.reset();
             self.retired.reset(&self.left);
             self.messages.reset(&self.left);
-            self.notes.reset(&self.left);
-            self.heeds.store(false, Ordering::Relaxed);
-            self.left_alone.store(false, Ordering::Relaxed);
+            self.holder_work.reset(&self.left);
+            self.holder_work_runs.store(false, Ordering::Relaxed);
+            self.close_gave_up.store(false, Ordering::Relaxed);
             self.holder.store(0, Ordering::Relaxed);
             self.poller.reset();
             self.health.reset_after_fork();
@@ -78,8 +78,8 @@ impl Ring {
             if let Some(state) = held.as_mut() {
                 state.forget_flight();
                 if self.kept_from_children.load(Ordering::Relaxed) {
-                    state.memory.note_kept();
-                    state.control.note_kept();
+                    state.memory.mark_kept();
+                    state.control.mark_kept();
                 }
             }
         }
@@ -130,8 +130,8 @@ impl RingGuard {
         self.ring.inherited.load(Ordering::Relaxed) && self.slab.is_empty() && self.spill.is_empty()
     }
 
-    /// Notes that the ring's last number is closed. If the ring is still in use, it leaves the program's memory.
-    pub fn note_closed(&mut self) {
+    /// Records that the ring's last number is closed. If the ring is still in use, it leaves the program's memory.
+    pub fn mark_closed(&mut self) {
         self.close();
         // Relaxed: a thread that goes to sleep is counted under the lock.
         if self.ring.sleepers.load(Ordering::Relaxed) != 0 || !self.slab.is_empty() {
@@ -150,7 +150,7 @@ impl RingGuard {
         if !self.is_closed() {
             return;
         }
-        self.note_abandoned();
+        self.mark_abandoned();
         self.queue.clear();
         self.chain = None;
         self.submission = None;
@@ -200,7 +200,7 @@ impl RingGuard {
     pub fn end_ring(mut self) -> Option<Box<State>> {
         self.ring.fd.store(-1, Ordering::Relaxed);
         self.ring.cookie.store(0, Ordering::Relaxed);
-        let due = self.take_due_wake();
+        let due = self.take_pending_wake();
         let state = self.held.as_mut()?.take();
         self.held = None; // nothing is left to settle
         if let Some(due) = due {
@@ -221,7 +221,7 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.spill));
         core::mem::forget(self.submission.take());
         self.calls.abandon();
-        self.due = Due::NOTHING;
+        self.after_release = AfterRelease::NOTHING;
         core::mem::forget(core::mem::take(&mut self.personalities));
         core::mem::forget(core::mem::take(&mut self.records));
         self.recorder = self.recorder.take().and_then(crate::ring::recorder::Recorder::in_child);
@@ -230,8 +230,8 @@ impl State {
             iopoll.forget_flight();
         }
         self.batch.forget();
-        if let Some(bell) = self.bell.take() {
-            crate::descriptors::close(bell); // a thread of the parent's may sleep on it
+        if let Some(poller_eventfd) = self.poller_eventfd.take() {
+            crate::descriptors::close(poller_eventfd); // a thread of the parent's may sleep on it
         }
         self.control.member = control::NO_MEMBER;
     }
@@ -278,13 +278,13 @@ impl RingGuard {
         self.bury(number);
         self.control.member(number).joined.store(1, Ordering::Relaxed);
         // Records left by dead members would count against the ring's limit.
-        self.look_for_the_dead();
+        self.reap_dead_members();
         Ok(())
     }
 
     /// Looks for members that died and takes over what they left.
     #[cold]
-    pub fn look_for_the_dead(&mut self) {
+    pub fn reap_dead_members(&mut self) {
         if mutated(Mutation::TheDeadAreNotBuried) {
             return;
         }

@@ -182,12 +182,12 @@ impl Poller {
 
 impl State {
     /// The eventfd that wakes a thread which waits with a signal mask.
-    pub fn make_bell(&mut self) -> Result<i32, Errno> {
-        if let Some(bell) = self.bell {
-            return Ok(bell);
+    pub fn make_poller_eventfd(&mut self) -> Result<i32, Errno> {
+        if let Some(poller_eventfd) = self.poller_eventfd {
+            return Ok(poller_eventfd);
         }
-        let bell = calls::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(*self.bell.insert(descriptors::to_top(bell)?.into_raw_fd()))
+        let poller_eventfd = calls::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(*self.poller_eventfd.insert(descriptors::to_top(poller_eventfd)?.into_raw_fd()))
     }
 
     /// True if the program has published as many SQEs as the SQ holds (`io_sqring_full` in io_uring/io_uring.c).

@@ -34,7 +34,7 @@ impl State {
 /// helper may use those.
 #[cold]
 #[inline(never)]
-pub(crate) fn hear(guard: &mut RingGuard) {
+pub(crate) fn follow_tracer(guard: &mut RingGuard) {
     let wanted = stats::stats().tracer.wanted.load(Ordering::Relaxed);
     let Ok(room) = follow(wanted) else { return };
     record_into(guard, wanted, room.as_ref());
@@ -48,7 +48,7 @@ pub(crate) fn hear(guard: &mut RingGuard) {
 }
 
 fn record_into(guard: &mut RingGuard, wanted: u64, room: Option<&Arc<Room>>) {
-    guard.heard = wanted;
+    guard.tracer_seen = wanted;
     let is_there = match (&guard.recorder, room) {
         (Some(recorder), Some(room)) => recorder.is_in(room),
         (recorder, room) => recorder.is_none() && room.is_none(),

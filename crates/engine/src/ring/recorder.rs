@@ -174,7 +174,7 @@ impl Recorder {
     /// Records a call of io_uring_enter(2).
     #[cold]
     pub fn enter(&mut self, fd: i32, to_submit: u32, min_complete: u32, flags: u32) {
-        self.writer.look_at_thread();
+        self.writer.check_thread();
         let event = Event { fd, len: to_submit, offset: min_complete.into(), flags, ..Event::new(Kind::Enter) };
         self.writer.put::<{ has::TIME | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS }>(&event);
         self.share_times();
@@ -185,7 +185,7 @@ impl Recorder {
     pub fn register(&mut self, opcode: u32, files: usize, buffers: usize, answer: Result<u32, Errno>) {
         let result = answer.map_or_else(|error| -error.raw_os_error(), |answer| answer as i32);
         let (len, offset) = (files as u32, buffers as u64);
-        self.writer.look_at_thread();
+        self.writer.check_thread();
         let event = Event { opcode: opcode as u8 as u16, len, offset, result, ..Event::new(Kind::Register) };
         self.writer.put::<{ has::TIME | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS }>(&event);
     }
@@ -226,7 +226,7 @@ impl Recorder {
         self.posting = self.at_hand;
     }
 
-    /// Notes that the request at hand got a slot.
+    /// Records that the request at hand got a slot.
     #[cold]
     pub fn admitted(&mut self, id: Id) {
         let place = id.place();
@@ -262,7 +262,7 @@ impl Recorder {
         let Ok(status) = file_status(fd) else { return FileKind::Unknown };
         let kind = FileKind::of_mode(status.kind);
         if descriptors::closes_are_seen() {
-            descriptors::note_use(fd); // so that a close makes the ring forget it
+            descriptors::record_use(fd); // so that a close makes the ring forget it
             if self.files.len() <= place && self.files.try_reserve(place + 1 - self.files.len()).is_ok() {
                 self.files.resize(place + 1, FileKind::Unknown);
             }
@@ -360,26 +360,26 @@ impl Recorder {
         self.sharing = 0;
     }
 
-    /// Notes that the next CQE posted is that of the request at hand, which ends.
+    /// Records that the next CQE posted is that of the request at hand, which ends.
     #[cold]
     pub fn ends(&mut self) {
         self.posting = self.at_hand;
         self.ended = self.at_hand;
     }
 
-    /// Notes that the next CQE posted is one of several of the request at hand.
+    /// Records that the next CQE posted is one of several of the request at hand.
     #[cold]
     pub fn shoots(&mut self) {
         self.posting = self.at_hand;
     }
 
-    /// Notes that the request that ended has no CQE.
+    /// Records that the request that ended has no CQE.
     #[cold]
     pub fn ends_quietly(&mut self) {
         self.posting = Known::default();
     }
 
-    /// Notes that a CQE was put into the batch.
+    /// Records that a CQE was put into the batch.
     #[cold]
     pub fn posted(&mut self, place: usize) {
         self.batch[place] = core::mem::take(&mut self.posting);
@@ -401,7 +401,7 @@ impl Recorder {
         }
     }
 
-    /// Notes that the successors of the request that ended last may end with it. Their own ends come in between.
+    /// Records that the successors of the request that ended last may end with it. Their own ends come in between.
     #[cold]
     pub fn may_fail_links(&mut self) {
         self.failing = self.ended;

@@ -72,7 +72,7 @@ fn replace_areas(guard: &mut RingGuard, layout: Layout, mut params: Params, addr
         return Err(error);
     }
     move_to(guard, new);
-    guard.control.tell_areas(&guard.memory);
+    guard.control.publish_areas(&guard.memory);
     Ok(())
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn follow_areas(guard: &mut RingGuard) -> Result<(), Errno> {
 
 impl Control {
     /// Publishes the place of the ring's areas for processes that join later.
-    fn tell_areas(&self, memory: &Memory) {
+    fn publish_areas(&self, memory: &Memory) {
         let header = self.header();
         let layout = memory.view.layout();
         header.area.store(memory.offset, Ordering::Relaxed);

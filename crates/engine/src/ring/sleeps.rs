@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     Call,
 }
 
-/// The most sleeps that are noted per thread. A signal handler may wait while its thread sleeps, and be interrupted
+/// The most sleeps that are recorded per thread. A signal handler may wait while its thread sleeps, and be interrupted
 /// in turn. A deeper one ends as every other, but a jump out of it leaves it counted.
 const DEEPEST: usize = 8;
 
@@ -61,13 +61,13 @@ struct Place {
 
 const USAGE: u32 = 3;
 const FREE: u32 = 0;
-const BEING_NOTED: u32 = 1;
-const NOTED: u32 = 2;
+const BEING_RECORDED: u32 = 1;
+const RECORDED: u32 = 2;
 /// A handler of the program's has begun since, and may have left by a jump.
 const SUSPENDED: u32 = 3;
 
-/// The place of a noted sleep.
-struct Note {
+/// The place of a recorded sleep.
+struct Entry {
     place: usize,
     usage: u32,
 }
@@ -95,24 +95,25 @@ impl Place {
 }
 
 impl Sleeps {
-    /// Notes `sleep`. Returns its place, if there is room.
-    fn note(&self, sleep: Sleep) -> Option<Note> {
+    /// Records `sleep`. Returns its place, if there is room.
+    fn record(&self, sleep: Sleep) -> Option<Entry> {
         let (place, free) = self.0.iter().enumerate().find_map(|(place, it)| {
             let usage = it.usage.load(Ordering::Relaxed);
-            (usage & USAGE == FREE && it.pass(usage, usage | BEING_NOTED)).then_some((place, usage))
+            (usage & USAGE == FREE && it.pass(usage, usage | BEING_RECORDED)).then_some((place, usage))
         })?;
         self.0[place].sleep.set(Some(sleep));
         self.0[place].held_cqes.set(None);
-        compiler_fence(Ordering::SeqCst); // a handler that sees NOTED finds the sleep
-        self.0[place].usage.store(free | NOTED, Ordering::Relaxed);
-        Some(Note { place, usage: free | NOTED })
+        compiler_fence(Ordering::SeqCst); // a handler that sees RECORDED finds the sleep
+        self.0[place].usage.store(free | RECORDED, Ordering::Relaxed);
+        Some(Entry { place, usage: free | RECORDED })
     }
 
-    /// Notes whether the CQs on which the thread sleeps hold anything.
+    /// Records whether the CQs on which the thread sleeps hold anything.
     fn look(&self) {
         for place in &self.0 {
-            let is_noted = place.usage.load(Ordering::Relaxed) & USAGE == NOTED && place.held_cqes.get().is_none();
-            if let Some(sleep) = place.sleep.get().filter(|_| is_noted) {
+            let is_recorded =
+                place.usage.load(Ordering::Relaxed) & USAGE == RECORDED && place.held_cqes.get().is_none();
+            if let Some(sleep) = place.sleep.get().filter(|_| is_recorded) {
                 place.held_cqes.set(Some(!cq_at_is_empty(sleep.rings)));
             }
         }
@@ -122,7 +123,7 @@ impl Sleeps {
     fn suspend(&self) {
         for place in &self.0 {
             let usage = place.usage.load(Ordering::Relaxed);
-            let waits = place.sleep.get().filter(|sleep| usage & USAGE == NOTED && sleep.kind != Kind::Call);
+            let waits = place.sleep.get().filter(|sleep| usage & USAGE == RECORDED && sleep.kind != Kind::Call);
             if let Some(sleep) = waits.filter(|_| place.pass(usage, usage | SUSPENDED)) {
                 sleep.suspend();
             }
@@ -137,17 +138,20 @@ impl Sleeps {
     }
 
     /// Forgets the sleep; returns its usage. `None` if a jump has forgotten it.
-    fn forget(&self, note: &Note) -> Option<u32> {
-        let place = &self.0[note.place];
-        [note.usage, note.usage | SUSPENDED].into_iter().find(|usage| place.free(*usage)).map(|usage| usage & USAGE)
+    fn forget(&self, entry: &Entry) -> Option<u32> {
+        let place = &self.0[entry.place];
+        [entry.usage, entry.usage | SUSPENDED]
+            .into_iter()
+            .find(|usage| place.free(*usage))
+            .map(|usage| usage & USAGE)
     }
 
-    /// Forgets the innermost noted sleep; returns it with its usage.
+    /// Forgets the innermost recorded sleep; returns it with its usage.
     fn leave(&self) -> Option<(Sleep, u32)> {
         self.0.iter().rev().find_map(|place| {
             let usage = place.usage.load(Ordering::Relaxed);
             let sleep = place.sleep.get();
-            let is_left = [NOTED, SUSPENDED].contains(&(usage & USAGE)) && place.free(usage);
+            let is_left = [RECORDED, SUSPENDED].contains(&(usage & USAGE)) && place.free(usage);
             sleep.filter(|_| is_left).map(|sleep| (sleep, usage & USAGE))
         })
     }
@@ -207,13 +211,13 @@ impl Sleep {
 /// Ends a sleep of the calling thread, unless a jump has; also when a panic unwinds through here.
 pub(crate) struct Awake {
     sleep: Sleep,
-    note: Option<Note>,
+    entry: Option<Entry>,
 }
 
 impl Awake {
     /// Counts the calling thread as asleep from now on.
     pub fn after(sleep: Sleep) -> Awake {
-        Awake { note: ASLEEP.try_with(|asleep| asleep.note(sleep)).ok().flatten(), sleep }
+        Awake { entry: ASLEEP.try_with(|asleep| asleep.record(sleep)).ok().flatten(), sleep }
     }
 
     /// True if no thread drives the ring any more: a handler has interrupted the thread that did.
@@ -227,21 +231,21 @@ impl Awake {
     /// Whether the CQ held anything when a handler of the program's began, if one did. CQEs posted by the handler do
     /// not end the wait: in the kernel the handler would have run after the call.
     pub fn held_cqes(&self) -> Option<bool> {
-        let of = |note: &Note| {
+        let of = |entry: &Entry| {
             ASLEEP.try_with(|asleep| {
-                let place = &asleep.0[note.place];
-                place.held_cqes.get().filter(|_| place.usage.load(Ordering::Relaxed) | USAGE == note.usage | USAGE)
+                let place = &asleep.0[entry.place];
+                place.held_cqes.get().filter(|_| place.usage.load(Ordering::Relaxed) | USAGE == entry.usage | USAGE)
             })
         };
-        self.note.as_ref().and_then(|note| of(note).ok().flatten())
+        self.entry.as_ref().and_then(|entry| of(entry).ok().flatten())
     }
 }
 
 impl Drop for Awake {
     fn drop(&mut self) {
         // A thread that is being torn down may have lost its thread-local table.
-        let forget = |note: &Note| ASLEEP.try_with(|asleep| asleep.forget(note)).unwrap_or(Some(NOTED));
-        if let Some(usage) = self.note.as_ref().map_or(Some(NOTED), forget) {
+        let forget = |entry: &Entry| ASLEEP.try_with(|asleep| asleep.forget(entry)).unwrap_or(Some(RECORDED));
+        if let Some(usage) = self.entry.as_ref().map_or(Some(RECORDED), forget) {
             self.sleep.end(usage);
         }
     }

@@ -14,7 +14,7 @@ use crate::request::drain::Drain;
 use crate::request::{Request, Target};
 use crate::ring::batch::Poster;
 use crate::stats::Path;
-use crate::wq::creds::Hold;
+use crate::wq::creds::Claim;
 use crate::{alloc, stats, Errno};
 use anyring_abi::{
     Cqe, Opcode, Sqe, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC,
@@ -406,7 +406,7 @@ impl RingGuard {
         };
         let verdict = op.issue_after(self, answer, sqe.fd);
         if op.waits_for() == Some(Direction::Read) {
-            self.poll_set.note_first_read(sqe.fd, verdict == Verdict::WouldBlock(Direction::Read));
+            self.poll_set.record_first_read(sqe.fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
         self.conclude(&mut op, opcode, row, &sqe, verdict, on_its_way)
     }
@@ -474,13 +474,13 @@ impl RingGuard {
         request.number = self.chaos.as_ref().map_or(0, |chaos| chaos.sqes);
         if sqe.personality != 0 && request.op.identity(opcode) != Identity::Never {
             // Found by `check`.
-            request.hold = self.personalities.find(sqe.personality).ok().map(Hold::another);
+            request.hold = self.personalities.find(sqe.personality).ok().map(Claim::another);
         }
         if sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle() {
             let id = self.admit(request, on_its_way);
             self.issue(id);
         } else {
-            self.take_in_order(request, on_its_way);
+            self.queue_in_order(request, on_its_way);
         }
     }
 
@@ -502,7 +502,7 @@ impl RingGuard {
         }
         if self.restrictions.is_some() | self.iopoll.is_some() | !self.drain.is_idle() {
             let in_chain = self.chain.is_some();
-            self.drain.meet(in_chain);
+            self.drain.begin_queued(in_chain);
             if self.iopoll.is_some() && !row.iopoll {
                 return Err(Errno::INVAL);
             }
@@ -533,7 +533,7 @@ impl RingGuard {
             request.failed = Some(result);
             request.cqe_flags = cqe_flags;
             let accepted = if request.links() { Accepted::Taken } else { Accepted::Last };
-            self.take_in_order(request, on_its_way);
+            self.queue_in_order(request, on_its_way);
             return accepted;
         }
         match known {

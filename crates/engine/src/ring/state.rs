@@ -27,7 +27,7 @@ use crate::Errno;
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 
 use super::batch::Batch;
-use super::notes::Due;
+use super::holder_work::AfterRelease;
 use super::spill::Spill;
 
 /// The state guarded by the ring's lock.
@@ -57,7 +57,7 @@ pub struct State {
     /// Calls that the present holder of the lock makes when it releases it.
     pub calls: Calls,
     /// Actions due once the ring's lock is released.
-    pub due: Due,
+    pub after_release: AfterRelease,
     /// Requests of the lock's present holder that depend on the submitter's identity, and the worker pool for it.
     pub submission: Option<Box<Submission>>,
     /// Requests held back by IOSQE_IO_DRAIN.
@@ -67,7 +67,7 @@ pub struct State {
     /// The recorder of this ring's events, while a tracer wants them.
     pub recorder: Option<Box<super::recorder::Recorder>>,
     /// The version of the trace request that the recorder follows: what `Tracer::wanted` was.
-    pub heard: u64,
+    pub tracer_seen: u64,
     /// CQEs not yet posted.
     pub batch: Batch,
     /// CQEs that found the shared backlog full.
@@ -83,7 +83,7 @@ pub struct State {
     /// The eventfd was signalled since the poll set last reported an event that polls wait for.
     pub signalled: bool,
     /// On a polled ring: the eventfd that wakes a thread which waits with a signal mask.
-    pub bell: Option<i32>,
+    pub poller_eventfd: Option<i32>,
     /// Id of the thread that may submit (`anyring_abi::IORING_SETUP_SINGLE_ISSUER`); 0 for any thread, or while the
     /// ring is disabled.
     pub issuer: u32,
@@ -145,12 +145,12 @@ impl State {
         self.life == Life::Abandoned
     }
 
-    /// Notes that a number was closed. A ring's life never goes backwards.
-    pub fn note_orphan(&mut self) {
+    /// Records that a number was closed. A ring's life never goes backwards.
+    pub fn mark_orphan(&mut self) {
         self.life = self.life.max(Life::Orphan);
     }
 
-    /// Notes that the last copy is gone.
+    /// Records that the last copy is gone.
     pub fn close(&mut self) {
         self.life = self.life.max(Life::Closed);
     }
@@ -161,8 +161,8 @@ impl State {
         self.life = Life::Open;
     }
 
-    /// Notes that no thread is inside a call on a closed ring.
-    pub fn note_abandoned(&mut self) {
+    /// Records that no thread is inside a call on a closed ring.
+    pub fn mark_abandoned(&mut self) {
         self.life = Life::Abandoned;
     }
 }
@@ -235,12 +235,12 @@ impl State {
             timers: Timers::default(),
             chain: None,
             calls: Calls::default(),
-            due: Due::NOTHING,
+            after_release: AfterRelease::NOTHING,
             submission: None,
             drain: Drain::default(),
             tally: crate::stats::Tally::default(),
             recorder: None,
-            heard: 0,
+            tracer_seen: 0,
             batch: Batch::default(),
             spill: Default::default(),
             files: None,
@@ -248,7 +248,7 @@ impl State {
             groups: crate::resource::buf_ring::Groups::default(),
             eventfd: None,
             signalled: false,
-            bell: None,
+            poller_eventfd: None,
             issuer: if flags & (anyring_abi::IORING_SETUP_SINGLE_ISSUER | anyring_abi::IORING_SETUP_R_DISABLED)
                 == anyring_abi::IORING_SETUP_SINGLE_ISSUER
             {

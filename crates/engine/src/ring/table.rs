@@ -3,7 +3,7 @@
 //! A ring enters the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its end
 //! begins. A thread that looked it up before finds a ring that has ended (`LockFailure::Ended`).
 
-use crate::descriptors::numbers::{forget_use, note_ring, RINGS, RINGS_END};
+use crate::descriptors::numbers::{forget_use, mark_ring, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of};
 use crate::device;
 use crate::forced::{point, Point};
@@ -11,7 +11,7 @@ use crate::issue::lint;
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::ring::helper;
-use crate::ring::notes::{Closing, Note};
+use crate::ring::holder_work::{Closing, HolderWork};
 use crate::ring::{LockFailure, Ring, State};
 use crate::stats;
 use crate::thread;
@@ -72,21 +72,21 @@ pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
 fn add_number(fd: i32, ring: &'static Ring) {
     let known = core::ptr::from_ref(ring).cast_mut().cast();
     // Release: partner of the Acquire load in `ring`.
-    note_ring(fd);
+    mark_ring(fd);
     if RINGS[fd as usize].swap(known, Ordering::Release) != known {
         ring.numbers.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Takes this number from the ring. Calls `let_go` if the ring had it. True if the ring has other numbers.
-fn remove_number(fd: i32, ring: &'static Ring, let_go: impl FnOnce()) -> bool {
+/// Takes this number from the ring. Calls `release` if the ring had it. True if the ring has other numbers.
+fn remove_number(fd: i32, ring: &'static Ring, release: impl FnOnce()) -> bool {
     let _live = LIVE.lock();
     let known = core::ptr::from_ref(ring).cast_mut().cast();
     let was_known =
         RINGS[fd as usize].compare_exchange(known, core::ptr::null_mut(), Ordering::Release, Ordering::Relaxed);
     let before = match was_known {
         Ok(_) => {
-            let_go(); // under the lock, so that nobody adopts the number meanwhile
+            release(); // under the lock, so that nobody adopts the number meanwhile
             ring.numbers.fetch_sub(1, Ordering::Relaxed)
         }
         Err(_) => ring.numbers.load(Ordering::Relaxed) + 1,
@@ -172,9 +172,9 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()
             if !others && guard.chaos.is_some() {
                 lint::ends(&mut guard);
             }
-            guard.lose_number(others);
+            guard.own_number_closed(others);
         }
-        None => ring.leave_note(Note::LostNumber(others)),
+        None => ring.leave_holder_work(HolderWork::OwnNumberClosed(others)),
     }
 }
 
@@ -190,7 +190,7 @@ pub fn end_if_unused(ring: &'static Ring) {
     let mut guard = match ring.lock_soon() {
         Ok(guard) => guard,
         // The holder comes back to this.
-        Err(LockFailure::Busy) => return ring.leave_note(Note::End),
+        Err(LockFailure::Busy) => return ring.leave_holder_work(HolderWork::End),
         Err(_) => return,
     };
     // Acquire: partner of the Release in `sleeps::Sleep::end`.
@@ -233,7 +233,9 @@ impl Drop for Remains {
         });
         state.poll_set.release();
         state.device.release();
-        for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
+        for eventfd in
+            state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.poller_eventfd.take())
+        {
             descriptors::close(eventfd);
         }
         if state.engine_end >= 0 && !mutated(Mutation::RingsLeaveADescriptor) {
@@ -245,7 +247,7 @@ impl Drop for Remains {
         }
         state.memory.release();
         ring.driver.reset();
-        ring.forget_notes_if_ended();
+        ring.drop_holder_work_if_ended();
         if let Some(mut pool) = POOL.lock() {
             pool.push(ring);
         }
@@ -256,7 +258,7 @@ impl Drop for Remains {
             crate::wq::futex::rings_are_gone();
             descriptors::limit::give_back();
             // The helper gives the kernel's contexts back when it ends, unless another ring comes soon.
-            if device::has_spare() && !helper::stand_by() {
+            if device::has_spare() && !helper::ensure_started() {
                 device::destroy_spare();
             }
             helper::nudge();

@@ -12,13 +12,13 @@ use core::sync::atomic::Ordering;
 /// Sleepers to be woken once the ring's lock is free. Each of them takes that lock first: woken earlier, they would
 /// sleep again, on the lock.
 #[must_use]
-pub struct DueWake {
+pub struct PendingWake {
     /// The address of their futex word. By then the ring may have ended and its memory may be gone. The call then
     /// fails with EFAULT or wakes another sleeper for no reason, which every user of futex(2) has to expect.
     word: usize,
 }
 
-impl DueWake {
+impl PendingWake {
     /// Wakes the sleepers. The lock is free.
     #[cold]
     pub fn wake(self) {
@@ -65,12 +65,12 @@ impl RingGuard {
 
     /// Takes the wake that is due after the lock's release.
     #[inline]
-    pub fn take_due_wake(&mut self) -> Option<DueWake> {
+    pub fn take_pending_wake(&mut self) -> Option<PendingWake> {
         if !self.wake_due {
             return None;
         }
         self.wake_due = false;
-        Some(DueWake { word: self.control.header().waiters.sequence.as_ptr() as usize })
+        Some(PendingWake { word: self.control.header().waiters.sequence.as_ptr() as usize })
     }
 
     /// Wakes sleepers that do not yet watch for a poll just armed or a timer just started.
@@ -95,7 +95,7 @@ impl RingGuard {
             control.lock_post().waiters().bump();
             driver.wake(&control);
         } else if driver.handover.is_watching() {
-            self.tell_watching_helper(is_timer);
+            self.wake_watching_helper(is_timer);
         }
     }
 }
@@ -124,7 +124,7 @@ impl RingGuard {
             return; // nobody could be notified
         }
         if let Ok(head) = self.consumed() {
-            handover.note_head(head);
+            handover.record_head(head);
         }
         // A thread in a call does not take over the role.
         let in_calls = ring.callers.load(Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl RingGuard {
 
     /// Informs the helper, which sleeps on the ring's poll set, that a poll was armed or a timer started.
     #[cold]
-    pub fn tell_watching_helper(&mut self, is_timer: bool) {
+    pub fn wake_watching_helper(&mut self, is_timer: bool) {
         let handover = &self.ring().driver.handover;
         if !is_timer && !self.poll_set.has_unwatched() && handover.is_attached() {
             return self.verify();

@@ -197,7 +197,7 @@ impl Control {
 
     /// In a forked child that did not get the area: forgets it, since something else may be there. The caller makes
     /// sure that it is not used.
-    pub fn note_kept(&mut self) {
+    pub fn mark_kept(&mut self) {
         self.base = KEPT;
     }
 

@@ -11,7 +11,7 @@
 //! every thread of the machine, and waits for a submission or post that began before.
 //!
 //! A process that notices a death takes over the dead member's requests in flight and its part of the waiters'
-//! counts. A process that waits on the ring checks every [`LOOK_NS`]; one that joins checks the number that it gets.
+//! counts. A process that waits on the ring checks every [`CHECK_NS`]; one that joins checks the number that it gets.
 //! Requests of a dead member end with -ECANCELED, as the kernel ends those of a task that exits.
 
 use crate::descriptors::LOCKS_FROM;
@@ -22,7 +22,7 @@ use crate::Errno;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The longest sleep, in nanoseconds, of a thread that waits on a shared ring before it checks for dead members.
-pub const LOOK_NS: u64 = 100_000_000;
+pub const CHECK_NS: u64 = 100_000_000;
 
 /// The number of the process that made the ring.
 pub(crate) const MAKER: u32 = 0;

@@ -55,15 +55,15 @@ impl Waiters {
     /// True if a waiter must be woken, because the tail is now `tail()` or `timeouts` TIMEOUTs completed. Then
     /// `sequence` has been changed, and the caller wakes the waiters after unlocking.
     #[inline]
-    pub fn are_told(&self, tail: impl FnOnce() -> u64, timeouts: u32) -> bool {
+    pub fn should_wake(&self, tail: impl FnOnce() -> u64, timeouts: u32) -> bool {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let told = timeouts != 0 || tail() >= self.target.load(Ordering::Relaxed);
-        if told {
+        let is_reached = timeouts != 0 || tail() >= self.target.load(Ordering::Relaxed);
+        if is_reached {
             self.bump();
         }
-        told
+        is_reached
     }
 
     /// True if no waiter waits for more than CQ tail `tail`. Threads that sleep until their messages have all arrived
@@ -92,8 +92,8 @@ mod tests {
             waiters.leave(1, 1);
             assert!(!waiters.are_satisfied_by(start + 9));
             // The target is still the lower one, so this is far past it.
-            assert!(waiters.are_told(|| start + HALF + 14, 0) && waiters.are_satisfied_by(start + HALF + 14));
-            assert!(waiters.are_told(|| start + 3 * HALF, 0));
+            assert!(waiters.should_wake(|| start + HALF + 14, 0) && waiters.are_satisfied_by(start + HALF + 14));
+            assert!(waiters.should_wake(|| start + 3 * HALF, 0));
         }
     }
 }

@@ -233,8 +233,8 @@ mod tests {
         let before = threads().expect("/proc");
         assert!(before >= 1);
         std::thread::scope(|scope| {
-            let (tell, told) = std::sync::mpsc::channel::<()>();
-            scope.spawn(move || told.recv());
+            let (tell, ended) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || ended.recv());
             // Other tests' threads come and go.
             assert!((0..1000).any(|_| threads() > Some(1)));
             drop(tell);

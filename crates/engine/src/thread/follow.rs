@@ -48,7 +48,7 @@ static CALLS: [Call; KEPT] = [const {
     }
 }; KEPT];
 /// Number of calls reported so far. The Release in [`follow`] pairs with the Acquire in [`catch_up`].
-static TOLD: AtomicU32 = AtomicU32::new(0);
+static FOLLOWED: AtomicU32 = AtomicU32::new(0);
 /// Futex word: changes when a thread has made a call.
 static MADE: AtomicU32 = AtomicU32::new(0);
 /// Threads of ours follow in this process.
@@ -104,11 +104,11 @@ pub(super) fn prepare(is_member: bool) -> Option<Birth> {
     if let Some(mut list) = LIST.lock() {
         // SAFETY: it was made above, and no other thread has it yet.
         let it = unsafe { follower.as_ref() };
-        // The new thread must also make the calls that its maker, if it is one of ours, has still to make. `TOLD`
+        // The new thread must also make the calls that its maker, if it is one of ours, has still to make. `FOLLOWED`
         // changes under the lock.
         // SAFETY: a thread's own follower is there until the thread has forgotten it.
         let makers = unsafe { MINE.get().as_ref() }.map(|maker| maker.made.load(Ordering::Relaxed));
-        it.made.store(makers.unwrap_or_else(|| TOLD.load(Ordering::Relaxed)), Ordering::Relaxed);
+        it.made.store(makers.unwrap_or_else(|| FOLLOWED.load(Ordering::Relaxed)), Ordering::Relaxed);
         it.next.set(list.0);
         list.0 = follower.as_ptr();
     }
@@ -193,10 +193,11 @@ pub fn arguments(number: i64, args: [usize; 6]) -> Option<[usize; 3]> {
 /// follow as well. False if a thread has not done so in time; it makes the call before it does anything else.
 pub fn follow(copy: Copy, of_process: bool) -> bool {
     let Some(list) = LIST.lock() else { return false };
-    let told = TOLD.load(Ordering::Relaxed);
-    let call = &CALLS[told as usize % KEPT];
+    let followed = FOLLOWED.load(Ordering::Relaxed);
+    let call = &CALLS[followed as usize % KEPT];
     // Not freed if a thread that sleeps forever, 32 calls late, is about to read it.
-    let is_behind = |follower: &Follower| told.wrapping_sub(follower.made.load(Ordering::Acquire)) >= KEPT as u32;
+    let is_behind =
+        |follower: &Follower| followed.wrapping_sub(follower.made.load(Ordering::Acquire)) >= KEPT as u32;
     let is_read = list.iter().any(is_behind);
     let Copy { number, args, words } = copy;
     let memory = Box::leak(words.into_boxed_slice()); // its capacity is its length already
@@ -211,9 +212,9 @@ pub fn follow(copy: Copy, of_process: bool) -> bool {
         kept.store(arg, Ordering::Relaxed);
     }
     call.of_process.store(of_process, Ordering::Relaxed);
-    TOLD.store(told.wrapping_add(1), Ordering::Release); // partner: the Acquire load in `catch_up`
+    FOLLOWED.store(followed.wrapping_add(1), Ordering::Release); // partner: the Acquire load in `catch_up`
     drop(list);
-    all_made(told.wrapping_add(1))
+    all_made(followed.wrapping_add(1))
 }
 
 /// Words of struct __user_cap_header_struct, and of two __user_cap_data_struct. Source: capset(2).
@@ -280,9 +281,9 @@ fn pointing(number: i64, args: [usize; 3], words: usize) -> [usize; 3] {
     }
 }
 
-/// Waits until all threads have made `told` calls, and nudges those that have not. A thread that ends leaves the
+/// Waits until all threads have made `followed` calls, and nudges those that have not. A thread that ends leaves the
 /// list.
-fn all_made(told: u32) -> bool {
+fn all_made(followed: u32) -> bool {
     let (begun, making) = (Sys::clock_ns(libc::CLOCK_MONOTONIC), MAKING.get());
     let mut asked = None;
     loop {
@@ -292,7 +293,7 @@ fn all_made(told: u32) -> bool {
         let mut late = false;
         let Some(list) = LIST.lock() else { return false };
         // Acquire pairs with the Release in `catch_up`. Another call may have been reported since.
-        let is_late = |it: &&Follower| (told.wrapping_sub(it.made.load(Ordering::Acquire)) as i32) > 0;
+        let is_late = |it: &&Follower| (followed.wrapping_sub(it.made.load(Ordering::Acquire)) as i32) > 0;
         for follower in list.iter().filter(is_late) {
             match follower.thread.load(Ordering::Relaxed) {
                 // A handler interrupted this very thread while it makes that thread.
@@ -320,8 +321,8 @@ pub fn catch_up() {
     // SAFETY: a thread's own follower lives until the thread has forgotten it.
     let Some(mine) = (unsafe { MINE.try_with(Cell::get).unwrap_or(core::ptr::null()).as_ref() }) else { return };
     loop {
-        let (made, told) = (mine.made.load(Ordering::Relaxed), TOLD.load(Ordering::Acquire));
-        if made == told {
+        let (made, followed) = (mine.made.load(Ordering::Relaxed), FOLLOWED.load(Ordering::Acquire));
+        if made == followed {
             break;
         }
         make(&CALLS[made as usize % KEPT], mine.is_member);

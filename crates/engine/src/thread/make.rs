@@ -26,7 +26,7 @@ pub fn spawn(entry: Entry, argument: *mut c_void) -> bool {
 
 /// Starts a detached thread that serves the whole process, for a caller that cannot do without it.
 pub fn spawn_needed(entry: Entry, argument: *mut c_void) -> bool {
-    maker::stand_by_if_unfiltered();
+    maker::keep_maker_if_unfiltered();
     maker::ask(entry, argument).unwrap_or_else(|| make(entry, argument, Like::Process))
 }
 

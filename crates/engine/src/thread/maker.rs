@@ -71,16 +71,16 @@ pub(super) fn is_this_thread() -> bool {
 }
 
 /// Called when a ring was made: makes sure that a process with several threads has a maker.
-pub fn stand_by() {
+pub fn keep_maker() {
     if !exists() && count::program_has_several() && !handlers::is_running() && tables::mine() == tables::FIRST {
         start();
     }
 }
 
-/// Calls [`stand_by`] for a thread that needs another one, unless it has a filter: the maker would inherit that.
-pub(super) fn stand_by_if_unfiltered() {
+/// Calls [`keep_maker`] for a thread that needs another one, unless it has a filter: the maker would inherit that.
+pub(super) fn keep_maker_if_unfiltered() {
     if !exists() && count::program_has_several() && !is_filtered() {
-        stand_by();
+        keep_maker();
     }
 }
 

@@ -94,7 +94,7 @@ pub fn unshared(is_borrowed: bool) {
         return;
     }
     point(Point::Table);
-    standard::leave_alone();
+    standard::stop_holding();
     let Some(mut threads) = THREADS.lock() else { return };
     let process = Sys::process_id() as usize;
     threads.retain(|(_, thread)| syscall(libc::SYS_tgkill, [process, *thread as usize, 0, 0, 0, 0]) == 0);
@@ -128,7 +128,7 @@ pub fn shares_descriptors() -> bool {
 
 /// Records in a forked child whether it shares its descriptor table with its parent, by clone(2) with CLONE_FILES.
 /// Then the child must not close the parent's open files. False if kcmp(2) is refused.
-pub fn note_sharing_with(parent: u32) -> bool {
+pub fn record_sharing_with(parent: u32) -> bool {
     let shared = are_same(parent);
     SHARES_DESCRIPTORS.store(shared.into(), Relaxed);
     shared

@@ -9,7 +9,7 @@ use crate::resource::wait_region;
 use crate::ring::arrivals::Left;
 use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
-use crate::wait::enter_wait::{wait, Wish};
+use crate::wait::enter_wait::{wait, WaitOptions};
 use crate::wait::{iopoll, sqpoll};
 use crate::{descriptors, process, stats, thread, Errno};
 use anyring_abi::*;
@@ -80,7 +80,7 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
         return disturbed(ring, call);
     }
     stats::shard().enters.fetch_add(1, Ordering::Relaxed);
-    guard.listen();
+    guard.check_tracer();
     guard.record(|it| it.enter(call.fd as i32, call.to_submit, call.min_complete, call.flags));
     let mut submitted = 0;
     if call.to_submit != 0 {
@@ -119,7 +119,7 @@ fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     let caller = Caller::here();
     let change = {
         let mut guard = ring.lock()?;
-        chaos::note_caller(&mut guard, caller);
+        chaos::record_caller(&mut guard, caller);
         chaos::at_enter(&mut guard, call.to_submit, asks, asks && call.min_complete != 0)?
     };
     let changed = match change {
@@ -129,7 +129,7 @@ fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     };
     let submitted = serve::<false>(&changed);
     if let Ok(mut guard) = ring.lock() {
-        chaos::note_caller(&mut guard, None);
+        chaos::record_caller(&mut guard, None);
     }
     let submitted = submitted?;
     if change == Change::Interrupted && submitted == 0 && ring.lock()?.cq_is_empty() {
@@ -150,9 +150,9 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
         check_waiter(&guard).inspect_err(|_| guard.call_helper())?;
         return iopoll::ask(guard, call);
     }
-    match check_waiter(&guard).and_then(|()| wish(&guard, call)) {
-        Ok((wish, Ok(sigmask))) => wait(guard, &Wish { sigmask, ..wish }),
-        Ok((wish, Err(error))) => refuse_to_sleep(guard, &wish, error),
+    match check_waiter(&guard).and_then(|()| wait_options(&guard, call)) {
+        Ok((options, Ok(sigmask))) => wait(guard, &WaitOptions { sigmask, ..options }),
+        Ok((options, Err(error))) => refuse_to_sleep(guard, &options, error),
         Err(error) => {
             guard.call_helper();
             Err(error)
@@ -163,10 +163,10 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
 /// Handles an invalid signal mask. Only a call that has to sleep fails, as in `io_cqring_wait` in
 /// io_uring/io_uring.c.
 #[cold]
-fn refuse_to_sleep(guard: RingGuard, wish: &Wish, error: Errno) -> Result<(), Errno> {
+fn refuse_to_sleep(guard: RingGuard, options: &WaitOptions, error: Errno) -> Result<(), Errno> {
     let ring = guard.ring();
-    let wanted = wish.min_complete.min(guard.memory.view.layout().cq_entries);
-    wait(guard, &Wish { min_complete: 0, ..*wish })?;
+    let wanted = options.min_complete.min(guard.memory.view.layout().cq_entries);
+    wait(guard, &WaitOptions { min_complete: 0, ..*options })?;
     let guard = ring.lock()?;
     match guard.cq_ready(guard.cq_tail())? {
         ready if ready >= wanted => Ok(()),
@@ -175,7 +175,7 @@ fn refuse_to_sleep(guard: RingGuard, wish: &Wish, error: Errno) -> Result<(), Er
 }
 
 /// Returns the ring named by a call that panicked, if it can be found.
-pub fn struck_ring(call: &Enter) -> Option<&'static Ring> {
+pub fn panicked_ring(call: &Enter) -> Option<&'static Ring> {
     named_ring(call).ok()
 }
 
@@ -256,10 +256,10 @@ struct Extended {
 
 /// Returns what to wait for, and the signal mask or its error. Reads the extended argument. Source: `io_get_ext_arg`
 /// in io_uring/io_uring.c.
-fn wish(guard: &RingGuard, call: &Enter) -> Result<(Wish, Result<Option<u64>, Errno>), Errno> {
+fn wait_options(guard: &RingGuard, call: &Enter) -> Result<(WaitOptions, Result<Option<u64>, Errno>), Errno> {
     let clock = guard.clock;
     let min_complete = call.min_complete;
-    let mut wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+    let mut options = WaitOptions { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
     let extended = extended_argument(guard, call)?;
     let sigmask = match (extended.mask, extended.mask_size) {
         (0, _) => Ok(None),
@@ -267,19 +267,19 @@ fn wish(guard: &RingGuard, call: &Enter) -> Result<(Wish, Result<Option<u64>, Er
         _ => Err(Errno::INVAL),
     };
     if extended.time.is_none() && extended.minimum_us == 0 {
-        return Ok((wish, sigmask));
+        return Ok((options, sigmask));
     }
     let now_ns = clock.now_ns();
     if let Some(time) = extended.time {
         let span_ns = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
         let span_ns = span_ns.saturating_add(time.tv_nsec.max(0) as u64);
         let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
-        wish.deadline_ns = Some(if absolute { span_ns } else { now_ns.saturating_add(span_ns) });
+        options.deadline_ns = Some(if absolute { span_ns } else { now_ns.saturating_add(span_ns) });
     }
     if extended.minimum_us != 0 {
-        wish.minimum_ns = Some(now_ns + u64::from(extended.minimum_us) * 1_000);
+        options.minimum_ns = Some(now_ns + u64::from(extended.minimum_us) * 1_000);
     }
-    Ok((wish, sigmask))
+    Ok((options, sigmask))
 }
 
 fn extended_argument(guard: &RingGuard, call: &Enter) -> Result<Extended, Errno> {

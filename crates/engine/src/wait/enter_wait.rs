@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering;
 
 /// The completions and times that io_uring_enter(2) was asked to wait for.
 #[derive(Clone, Copy)]
-pub struct Wish {
+pub struct WaitOptions {
     /// Completions that must be there.
     pub min_complete: u32,
     /// The time to give up, by `clock`.
@@ -34,7 +34,7 @@ pub struct Wish {
     pub sigmask: Option<u64>,
 }
 
-impl Wish {
+impl WaitOptions {
     /// The longest time for the next sleep; `None` without a limit.
     pub fn left_ns(&self) -> Option<u64> {
         let until_ns = self.minimum_ns.or(self.deadline_ns);
@@ -59,19 +59,19 @@ fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
 }
 
 /// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.
-pub fn wait(guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
-    wait_until(guard, wish, None)
+pub fn wait(guard: RingGuard, options: &WaitOptions) -> Result<(), Errno> {
+    wait_until(guard, options, None)
 }
 
 /// Waits until the CQ total has reached `target`; without a target, as [`wait`] does.
-pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Result<(), Errno> {
-    let mut wait = Wait::begin(&mut guard, wish, target).inspect_err(|_| guard.call_helper())?;
+pub fn wait_until(mut guard: RingGuard, options: &WaitOptions, target: Option<u64>) -> Result<(), Errno> {
+    let mut wait = Wait::begin(&mut guard, options, target).inspect_err(|_| guard.call_helper())?;
     let result = loop {
         if wait.is_over(&guard) {
             break Ok(());
         }
         wait.take_role(&mut guard);
-        if wait.has_looked(&mut guard) {
+        if wait.had_work(&mut guard) {
             continue;
         }
         wait.record(&mut guard);
@@ -84,7 +84,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
             break Err(guard.refuse_call());
         }
         guard.collect();
-        wait.look_after_role(&guard);
+        wait.check_role(&guard);
         if let Some(result) = slept.err().and_then(|ended| wait.end_early(&guard, &ended)) {
             break result;
         }
@@ -95,7 +95,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
 
 /// One thread's wait. It does not move: its address identifies the frame that has the driver's role.
 pub(super) struct Wait {
-    pub wish: Wish,
+    pub options: WaitOptions,
     /// The CQ total that ends it.
     target: u64,
     /// Number of TIMEOUTs that had fired when it began: one more ends it.
@@ -112,35 +112,35 @@ pub(super) struct Wait {
 
 impl Wait {
     /// Begins a wait: posts the completions that are there, without a sleep.
-    fn begin(guard: &mut RingGuard, wish: &Wish, target: Option<u64>) -> Result<Wait, Errno> {
+    fn begin(guard: &mut RingGuard, options: &WaitOptions, target: Option<u64>) -> Result<Wait, Errno> {
         guard.ring().driver.handover.visit();
-        if wish.min_complete != 0 {
+        if options.min_complete != 0 {
             guard.dismiss_helper();
         }
         guard.clear_announcement();
         guard.collect();
-        let only_asks = target.is_none() && wish.min_complete == 0;
+        let only_asks = target.is_none() && options.min_complete == 0;
         if !only_asks {
-            os::heed_handlers();
+            os::arm_interruption();
         }
-        let target = target.map_or_else(|| wait_target(guard, wish.min_complete), Ok)?;
+        let target = target.map_or_else(|| wait_target(guard, options.min_complete), Ok)?;
         let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
         let (polled, taken) = (guard.is_polled(), Taken::No);
-        let wait = Wait { wish: *wish, target, timeouts, only_asks, polled, taken, is_recorded: false };
+        let wait = Wait { options: *options, target, timeouts, only_asks, polled, taken, is_recorded: false };
         if !polled {
-            wait.look_first(guard);
+            wait.poll_once(guard);
         }
         Ok(wait)
     }
 
     /// Checks the poll set in waits that may end without a sleep, which would check it.
-    fn look_first(&self, guard: &mut RingGuard) {
+    fn poll_once(&self, guard: &mut RingGuard) {
         // A steady supply of completions must not hide later readiness forever.
         let is_due = || guard.ring().driver.handover.visits().is_multiple_of(8) && self.is_satisfied(guard);
-        if self.wish.min_complete == 0 || is_due() {
+        if self.options.min_complete == 0 || is_due() {
             guard.drive();
         }
-        if self.wish.min_complete == 0 && guard.poll_set.has_postponed() {
+        if self.options.min_complete == 0 && guard.poll_set.has_postponed() {
             // The program asks for what is there now, so postponed attempts are due.
             guard.verify();
             guard.collect();
@@ -184,7 +184,7 @@ impl Wait {
 
     /// Takes the driver role, if no other thread has it.
     fn take_role(&mut self, guard: &mut RingGuard) {
-        if self.is_driving() || (self.polled && self.wish.sigmask.is_none()) {
+        if self.is_driving() || (self.polled && self.options.sigmask.is_none()) {
             return;
         }
         let driver = &guard.ring().driver;
@@ -198,12 +198,12 @@ impl Wait {
     }
 
     /// Checks the role after a sleep: a handler of the program's that interrupted it has given the role up.
-    fn look_after_role(&mut self, guard: &RingGuard) {
+    fn check_role(&mut self, guard: &RingGuard) {
         self.taken = guard.ring().driver.handover.still(self.taken, thread::id(), self.frame());
     }
 
     /// Does the work left before a sleep. True if there was some, which may end the wait.
-    fn has_looked(&self, guard: &mut RingGuard) -> bool {
+    fn had_work(&self, guard: &mut RingGuard) -> bool {
         if self.polled {
             return false;
         }
@@ -227,14 +227,14 @@ impl Wait {
     /// Records once, for a tracer, that the call waits.
     fn record(&mut self, guard: &mut RingGuard) {
         if !core::mem::replace(&mut self.is_recorded, true) {
-            guard.record(|it| it.cqring_wait(self.wish.min_complete));
+            guard.record(|it| it.cqring_wait(self.options.min_complete));
         }
     }
 
     /// Returns the result of the wait after a signal or a deadline ended a sleep. `None` if the wait goes on.
     fn end_early(&mut self, guard: &RingGuard, ended: &Ended) -> Option<Result<(), Errno>> {
-        let is_minimum_over = ended.why == Errno::TIME && self.wish.minimum_ns.take().is_some();
-        if is_minimum_over && self.wish.deadline_ns.is_some() && guard.cq_is_empty() {
+        let is_minimum_over = ended.why == Errno::TIME && self.options.minimum_ns.take().is_some();
+        if is_minimum_over && self.options.deadline_ns.is_some() && guard.cq_is_empty() {
             self.target = guard.cq_total() + 1;
             return None;
         }
@@ -248,7 +248,7 @@ impl Wait {
     /// Gives the role back, and releases the ring.
     fn end(self, mut guard: RingGuard) {
         let ring = guard.ring();
-        guard.settle_readability();
+        guard.update_readability();
         if self.taken == Taken::Mine {
             ring.driver.handover.give_back();
             pass_role_on(&guard);

@@ -21,11 +21,11 @@ use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::poll::turns::When;
-use crate::poll::LOOK_NS;
+use crate::poll::CHECK_NS;
 use crate::resource::files::CLOSED_ELSEWHERE;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::helper::{self, MAILBOX, SET, WAKE, WOKEN};
-use crate::ring::notes::Note;
+use crate::ring::holder_work::HolderWork;
 use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::sync::thread_pointer;
@@ -117,8 +117,8 @@ struct Driven {
     /// Closed under one number, with copies left: its engine end is registered, to see the last one go.
     orphan: bool,
     /// A check of it has panicked.
-    struck: bool,
-    /// Another thread holds it, and has a note to wake the helper.
+    panicked: bool,
+    /// Another thread holds it, and will wake the helper.
     busy: bool,
     /// Its poll set, once that has been in the helper's.
     poll_set: i32,
@@ -139,12 +139,12 @@ impl DrivenRings {
             self.0.retain_mut(|driven| driven.tick_contained(now_ns));
             let due_ns = self.0.iter().filter_map(|driven| driven.due_ns).min();
             let idle = self.0.iter().all(|driven| driven.idle);
-            wq::look_again();
+            wq::recheck();
             let timeout_ns = match due_ns {
                 None if idle => Some(if thread::is_needed() { IDLE_NS } else { LINGER_NS }),
                 due_ns => due_ns.map(|due_ns| Sys::sleep_ns(due_ns.saturating_sub(now_ns), true)),
             };
-            let timeout_ns = timeout_ns.into_iter().chain(wq::look_again_ns()).min();
+            let timeout_ns = timeout_ns.into_iter().chain(wq::recheck_ns()).min();
             let count = match Sys::epoll_wait(set, &mut events, timeout_ns, None) {
                 Ok(count) => count,
                 Err(Errno::INTR) => 0,
@@ -154,12 +154,12 @@ impl DrivenRings {
                 return Ok(());
             }
             for event in &events[..count] {
-                self.note(event.data, wake);
+                self.record(event.data, wake);
             }
         }
     }
 
-    fn note(&mut self, data: u64, wake: i32) {
+    fn record(&mut self, data: u64, wake: i32) {
         if data == WOKEN {
             let mut value = 0u64;
             syscall(libc::SYS_read, [wake as usize, &mut value as *mut u64 as usize, 8, 0, 0, 0]);
@@ -180,7 +180,7 @@ impl DrivenRings {
 
     /// Ends the thread unless there is something to do.
     fn leave(&mut self) -> bool {
-        self.0.retain_mut(|driven| !driven.let_go());
+        self.0.retain_mut(|driven| !driven.can_leave());
         if !self.0.is_empty() {
             return false;
         }
@@ -221,7 +221,7 @@ impl Driven {
             event: false,
             idle: false,
             orphan: false,
-            struck: false,
+            panicked: false,
             busy: false,
             poll_set: -1,
             refused: false,
@@ -243,7 +243,7 @@ impl Driven {
         if let Some(stays) = ticked {
             return stays;
         }
-        if core::mem::replace(&mut self.struck, true) {
+        if core::mem::replace(&mut self.panicked, true) {
             ring.driver.handover.forget();
             return false;
         }
@@ -302,9 +302,9 @@ impl Driven {
         }
         let handover = &self.ring.driver.handover;
         // Work that appears from here on, under this hold of the lock, is seen before the helper sleeps.
-        handover.look_later();
+        handover.check_later();
         if let Ok(head) = guard.consumed() {
-            handover.note_head(head);
+            handover.record_head(head);
         }
         self.due_ns = None;
         if !guard.has_pending() || handover.has_thread() {
@@ -315,7 +315,7 @@ impl Driven {
             self.wait_longer(now_ns); // it came while the helper waited for the lock
         } else {
             if duty == Duty::LookWhenDue {
-                handover.note_away();
+                handover.record_away();
                 self.period_ns = PERIOD_NS;
             }
             self.stand_in(&mut guard);
@@ -330,7 +330,7 @@ impl Driven {
         (self.event, self.due_ns) = (true, None);
         // Readiness there would keep the helper awake.
         self.detach_unlocked();
-        self.ring.leave_note(Note::Helper);
+        self.ring.leave_holder_work(HolderWork::Helper);
         true
     }
 
@@ -387,9 +387,9 @@ impl Driven {
         guard.stand_in();
         let tail = guard.cq_tail();
         if tail != before {
-            handover.note_posted(tail);
+            handover.record_posted(tail);
         }
-        if !guard.has_pending() && !handover.only_looks() {
+        if !guard.has_pending() && !handover.only_peeks() {
             return self.rest(guard);
         }
         self.watch(guard);
@@ -418,8 +418,8 @@ impl Driven {
         self.refused = guard.awaits_events() && !self.ring.driver.handover.is_attached();
         self.poll_set = guard.poll_set.epoll().unwrap_or(-1);
         let next_ns = guard.timers.next_ns().filter(|_| !mutated(Mutation::HelperSleepsBeyondTimers));
-        let look_ns = if self.refused { Some(LOOK_NS) } else { guard.poll_set.look_ns() };
-        let next_ns = next_ns.into_iter().chain(look_ns).min();
+        let recheck_ns = if self.refused { Some(CHECK_NS) } else { guard.poll_set.recheck_ns() };
+        let next_ns = next_ns.into_iter().chain(recheck_ns).min();
         self.due_ns = next_ns.map(|next_ns| now_ns().saturating_add(next_ns));
         self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
     }
@@ -431,7 +431,7 @@ impl Driven {
             self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.engine_end, 0, data).is_ok();
         }
         if descriptors::last_copy_gone(guard.engine_end) || guard.is_left_by_child() {
-            guard.note_closed();
+            guard.mark_closed();
             // The last number may have been closed unseen. Relaxed: a worker with one of the ring's jobs ends the
             // ring.
             self.ring.fd.store(-1, Ordering::Relaxed);
@@ -451,7 +451,7 @@ impl Driven {
     }
 
     /// Forgets a ring that needs no helper. False if it does need one.
-    fn let_go(&mut self) -> bool {
+    fn can_leave(&mut self) -> bool {
         let mut guard = match self.ring.lock_soon() {
             Ok(guard) => guard,
             Err(LockFailure::Busy) => return false, // checked again after another idle time

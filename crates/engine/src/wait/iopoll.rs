@@ -17,7 +17,7 @@ use crate::issue::iopoll;
 use crate::os::user_read;
 use crate::ring::RingGuard;
 use crate::wait::enter::Enter;
-use crate::wait::enter_wait::{wait_until, Wish};
+use crate::wait::enter_wait::{wait_until, WaitOptions};
 use crate::Errno;
 use anyring_abi::{GeteventsArg, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG};
 
@@ -59,13 +59,13 @@ pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
         Ok(Some(target)) => target,
         answer => {
             guard.count_asking(-1);
-            guard.settle_readability();
+            guard.update_readability();
             guard.call_helper();
             return answer.map(|_| ());
         }
     };
-    let wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
-    let waited = wait_until(guard, &wish, Some(target));
+    let options = WaitOptions { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+    let waited = wait_until(guard, &options, Some(target));
     if let Ok(mut guard) = ring.lock() {
         // If the ring ended meanwhile, this may be another ring in its place, with threads of its own that ask.
         if guard.cookie == cookie {

@@ -8,7 +8,7 @@ use crate::issue::unwatched;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{self, syscall, EpollEvent, Os, Sys};
 use crate::poll::turns::When;
-use crate::poll::LOOK_NS;
+use crate::poll::CHECK_NS;
 use crate::ring::sleeps::{Awake, Kind, Sleep};
 use crate::ring::{Ring, RingGuard};
 use crate::shared::member;
@@ -43,7 +43,7 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     let (ring, control, cookie) = (guard.ring(), guard.control, guard.cookie);
     // No wait is for this many CQEs: only `announce_room` and a signal end the sleep.
     const NEVER: u64 = u64::MAX;
-    os::heed_handlers();
+    os::arm_interruption();
     while guard.sq_is_full() && !guard.is_broken() {
         control.header().room_waiters.fetch_add(1, Ordering::Relaxed);
         let sequence = {
@@ -99,12 +99,12 @@ enum On {
 impl On {
     /// Chooses the object that the calling thread sleeps on, and makes it if there is none.
     fn choose(guard: &mut RingGuard, wait: &Wait) -> Result<On, Errno> {
-        if !wait.is_driving() || (!guard.awaits_events() && wait.wish.sigmask.is_none()) {
+        if !wait.is_driving() || (!guard.awaits_events() && wait.options.sigmask.is_none()) {
             return Ok(On::Futex);
         }
         let engine_end = guard.engine_end;
         let made = match wait.polled {
-            true => guard.make_bell().map(On::Eventfd),
+            true => guard.make_poller_eventfd().map(On::Eventfd),
             false => guard.poll_set.make_epoll(engine_end).map(On::PollSet),
         };
         match made {
@@ -149,16 +149,16 @@ impl On {
 
 /// The time after which the sleep ends by itself, if ever.
 fn ends_after_ns(guard: &RingGuard, wait: &Wait, on: On, left_ns: Option<u64>) -> Option<u64> {
-    let heeds_timers = wait.is_driving() && !wait.polled && !mutated(Mutation::DriverSleepsBeyondTimers);
-    let timer_ns = if heeds_timers { guard.timers.next_ns() } else { None };
+    let sees_timers = wait.is_driving() && !wait.polled && !mutated(Mutation::DriverSleepsBeyondTimers);
+    let timer_ns = if sees_timers { guard.timers.next_ns() } else { None };
     let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, on.kind() == Kind::Epoll));
     // No wake announces the death of another process, and a post by a thread with another descriptor table may wake
     // nobody.
     let looks = guard.is_shared() || tables::differ() || !wait.is_driving() && may_be_killed();
-    let look_ns = looks.then_some(member::LOOK_NS);
-    let unwatched_ns = guard.poll_set.look_ns().filter(|_| wait.is_driving());
-    let blind_ns = matches!(on, On::NoDescriptor).then_some(LOOK_NS);
-    first_ns([left_ns, timer_ns, look_ns, unwatched_ns, blind_ns])
+    let recheck_ns = looks.then_some(member::CHECK_NS);
+    let unwatched_ns = guard.poll_set.recheck_ns().filter(|_| wait.is_driving());
+    let blind_ns = matches!(on, On::NoDescriptor).then_some(CHECK_NS);
+    first_ns([left_ns, timer_ns, recheck_ns, unwatched_ns, blind_ns])
 }
 
 /// The least, since `Option`'s own order puts `None` first.
@@ -174,7 +174,7 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
     if !wait.polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
         return Some((guard, Ok(())));
     }
-    let left_ns = wait.wish.left_ns();
+    let left_ns = wait.options.left_ns();
     if left_ns == Some(0) {
         return Some((guard, Err(Errno::TIME.into())));
     }
@@ -184,7 +184,7 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
     };
     let Some(sequence) = wait.register(&guard, on.kind() == Kind::Futex) else { return Some((guard, Ok(()))) };
     if driving {
-        note_driver_asleep(&guard, on);
+        publish_driver_asleep(&guard, on);
     }
     let (shared, ends_after_ns) = (guard.is_shared(), ends_after_ns(&guard, wait, on, left_ns));
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
@@ -196,8 +196,8 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
         Ok(0)
     } else {
         let word = (&control.header().waiters.sequence, sequence);
-        let timeout_ns = first_ns([ends_after_ns, wq::look_again_ns()]);
-        on.sleep(word, timeout_ns, wait.wish.sigmask.as_ref(), &mut events)
+        let timeout_ns = first_ns([ends_after_ns, wq::recheck_ns()]);
+        on.sleep(word, timeout_ns, wait.options.sigmask.as_ref(), &mut events)
     };
     // Locked before the sleep is forgotten: until then the ring cannot end.
     let again = lock_again(ring, cookie);
@@ -205,12 +205,12 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
     // A signal handler that jumped (but not out of here) has already ended this sleep in the table.
     drop(awake);
     let mut guard = again?;
-    wq::look_again();
+    wq::recheck();
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
-        guard.look_for_the_dead();
+        guard.reap_dead_members();
     }
     if guard.poll_set.has_unwatched() && driving {
-        unwatched::look(&mut guard);
+        unwatched::check(&mut guard);
     }
     let slept = match slept {
         Ok(count) => {
@@ -225,7 +225,7 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
 }
 
 /// Publishes how the driver sleeps, and what wakes it, for threads that post.
-fn note_driver_asleep(guard: &RingGuard, on: On) {
+fn publish_driver_asleep(guard: &RingGuard, on: On) {
     let (kick, sleeping) = match on {
         On::PollSet(_) => (guard.poll_set.kick(), IN_EPOLL),
         On::Eventfd(eventfd) => (Some(eventfd), IN_EPOLL),

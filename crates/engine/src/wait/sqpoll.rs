@@ -51,7 +51,7 @@ const LIVES: usize = 8;
 const CPUS: usize = 8192;
 
 /// The way in which io_uring_setup(2) was asked to poll.
-pub struct Wish {
+pub struct PollerOptions {
     /// The polling thread to share.
     shared: Option<Arc<Poller>>,
     cpu: Option<u32>,
@@ -59,7 +59,7 @@ pub struct Wish {
 }
 
 /// Reads the polling and attaching parameters of setup. Source: `io_sq_offload_create` in io_uring/sqpoll.c.
-pub fn wish(params: &Params) -> Result<Option<Wish>, Errno> {
+pub fn options(params: &Params) -> Result<Option<PollerOptions>, Errno> {
     let polls = params.flags & IORING_SETUP_SQPOLL != 0;
     let mut shared = None;
     if params.flags & IORING_SETUP_ATTACH_WQ != 0 {
@@ -78,7 +78,7 @@ pub fn wish(params: &Params) -> Result<Option<Wish>, Errno> {
     }
     let idle_ms = if params.sq_thread_idle == 0 { 1000 } else { params.sq_thread_idle };
     let cpu = affine.then_some(params.sq_thread_cpu);
-    Ok(Some(Wish { shared, cpu, idle_ns: u64::from(idle_ms) * 1_000_000 }))
+    Ok(Some(PollerOptions { shared, cpu, idle_ns: u64::from(idle_ms) * 1_000_000 }))
 }
 
 /// The error for a number that names no ring to attach to.
@@ -93,23 +93,23 @@ fn no_ring(fd: i32) -> Errno {
 
 /// Starts polling for a new ring. `EINVAL` for a CPU that the thread may not run on, `EAGAIN` if no thread can be
 /// made.
-pub fn begin(ring: &'static Ring, wish: Wish) -> Result<(), Errno> {
+pub fn begin(ring: &'static Ring, options: PollerOptions) -> Result<(), Errno> {
     let mut guard = ring.lock()?;
     // Not left to the polling thread. For a moment the poll set takes the number that the program's next open
     // expects. And another thread may hold the ring by then, for which the polling thread's other rings must not
     // wait.
     let engine_end = guard.engine_end;
     guard.poll_set.make_epoll(engine_end)?;
-    let (view, control, idle_ns) = (guard.memory.view, guard.control, wish.idle_ns);
+    let (view, control, idle_ns) = (guard.memory.view, guard.control, options.idle_ns);
     let attached = Attached { ring, view, control, idle_ns };
     drop(guard);
-    let poller = match wish.shared {
+    let poller = match options.shared {
         Some(poller) => {
             poller.attach(attached)?;
             poller.nudge();
             poller
         }
-        None => Poller::start(attached, wish.cpu)?,
+        None => Poller::start(attached, options.cpu)?,
     };
     ring.set_poller(&poller);
     Ok(())
@@ -192,7 +192,7 @@ impl Poller {
                 // Partner: the fence in `wake`. What was stored before the nudge is seen from here on.
                 fence(Ordering::SeqCst);
                 self.take_in(served);
-                served.retain_mut(Served::look_again);
+                served.retain_mut(Served::recheck);
                 if served.is_empty() && self.end() {
                     return;
                 }
@@ -248,8 +248,8 @@ impl Poller {
             waiting.ended = true;
         }
         self.take_in(served);
-        served.iter().for_each(|served| served.ring.strike());
-        served.retain_mut(Served::look_again);
+        served.iter().for_each(|served| served.ring.mark_panicked());
+        served.retain_mut(Served::recheck);
     }
 
     /// Ends the thread, unless a ring was attached meanwhile.
@@ -302,7 +302,7 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
         return Err(Errno::BADFD);
     }
     stats::shard().enters.fetch_add(1, Ordering::Relaxed);
-    guard.listen();
+    guard.check_tracer();
     guard.record(|it| it.enter(call.fd as i32, call.to_submit, call.min_complete, call.flags));
     let poller = poller.filter(|poller| poller.lives(&guard)).ok_or(Errno::OWNERDEAD)?;
     if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {

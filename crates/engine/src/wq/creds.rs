@@ -119,7 +119,7 @@ impl CredsPool {
         // A signal handler that interrupted this very function does without the order.
         let Some(mut turns) = TURNS.lock() else { return Ok(Some(job)) };
         if turns.has(inode) {
-            job.set_hold(Hold::new(self));
+            job.set_claim(Claim::new(self));
         }
         turns.admit(job).map_err(|_| Errno::NOMEM)
     }
@@ -197,7 +197,7 @@ impl CredsPool {
                 if start {
                     self.start_member();
                 }
-                match self.credentials.as_ref().map_or(Ok(()), Credentials::take_on) {
+                match self.credentials.as_ref().map_or(Ok(()), Credentials::assume) {
                     Ok(()) => make(job),
                     Err(error) => refuse(job, error),
                 }
@@ -243,7 +243,7 @@ fn refuse(job: Arc<Job>, error: Errno) {
 fn end_turn(inode: Option<Inode>) {
     let next = |inode| TURNS.lock()?.done(inode);
     while let Some(job) = inode.and_then(next) {
-        let (workers, hold) = (job.workers(), job.take_hold());
+        let (workers, hold) = (job.workers(), job.take_claim());
         if workers.is_some_and(|workers| workers.begin_with(job.clone(), false)) {
             return;
         }
@@ -276,11 +276,11 @@ extern "C" fn work(workers: *mut libc::c_void) -> *mut libc::c_void {
 
 /// A request's claim that a thread of its submitter's identity makes it, independent of the thread that issues it.
 #[derive(Debug)]
-pub struct Hold(pub(crate) Arc<CredsPool>);
+pub struct Claim(pub(crate) Arc<CredsPool>);
 
-impl Hold {
+impl Claim {
     /// Makes a claim; `workers` has members, or is the calling thread's own.
-    pub(crate) fn new(workers: &Arc<CredsPool>) -> Hold {
+    pub(crate) fn new(workers: &Arc<CredsPool>) -> Claim {
         let start = workers.queue.lock().is_some_and(|mut queue| {
             queue.holds += 1;
             queue.threads == 0 && queue.admit()
@@ -288,19 +288,19 @@ impl Hold {
         if start {
             workers.start_member();
         }
-        Hold(workers.clone())
+        Claim(workers.clone())
     }
 
     /// Makes a claim to a credentials pool with the calling thread's present identity.
-    pub fn on_caller() -> Hold {
-        Hold::new(&CredsPool::new())
+    pub fn on_caller() -> Claim {
+        Claim::new(&CredsPool::new())
     }
 
     /// Makes a claim to a credentials pool that keeps the calling thread's present credentials. Fails with `EAGAIN`
     /// if no thread can be made.
-    pub fn on_credentials() -> Result<Hold, Errno> {
+    pub fn on_credentials() -> Result<Claim, Errno> {
         let workers = CredsPool::with(0, Some(Credentials::of_caller()?));
-        let hold = Hold::new(&workers);
+        let hold = Claim::new(&workers);
         let manned = workers.queue.lock().is_some_and(|queue| queue.threads != 0);
         if manned {
             Ok(hold)
@@ -310,8 +310,8 @@ impl Hold {
     }
 
     /// Makes another claim to the same credentials pool.
-    pub fn another(&self) -> Hold {
-        Hold::new(&self.0)
+    pub fn another(&self) -> Claim {
+        Claim::new(&self.0)
     }
 
     /// True if the calling thread has the identity with which the request was submitted.
@@ -320,7 +320,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Claim {
     fn drop(&mut self) {
         if let Some(mut queue) = self.0.queue.lock() {
             queue.holds -= 1;

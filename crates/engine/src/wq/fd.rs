@@ -51,7 +51,7 @@ impl Number {
     /// Regular files, directories and block devices keep the program's number. Only a signal that kills interrupts
     /// their calls, and closing a duplicate of a file would give up the process's POSIX locks on it. If the table is
     /// full, the number must do.
-    pub fn hold(&self) {
+    pub fn own_file(&self) {
         if self.kept.get().is_some() || self.get() < 0 || mutated(Mutation::SleepsOnTheNumber) {
             return;
         }
@@ -95,8 +95,8 @@ impl Number {
     /// some instructions, unless the thread was preempted right there.
     fn wait_for(&self, caller: u32) {
         /// Number of checks if the kernel does not say: long enough for a thread that has a CPU.
-        const MOST_LOOKS: u32 = 60;
-        for look in 0..MOST_LOOKS {
+        const MOST_CHECKS: u32 = 60;
+        for look in 0..MOST_CHECKS {
             crate::os::nap(look);
             if self.caller.load(SeqCst) != caller || thread::sleeps(caller) == Some(true) {
                 return;
@@ -144,14 +144,14 @@ mod tests {
     fn what_a_call_may_sleep_on_is_held_but_no_regular_file() {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let number = Number::new(reader.as_raw_fd(), None);
-        number.hold();
+        number.own_file();
         let held = number.call_with(|fd| fd);
         assert!(held != reader.as_raw_fd() && descriptors::same_description(held, reader.as_raw_fd()));
         number.replace(&private_of(reader.as_raw_fd()));
         assert_eq!(number.call_with(|fd| fd), held);
         let file = std::fs::File::open("/proc/self/exe").expect("a file");
         let number = Number::new(file.as_raw_fd(), None);
-        number.hold();
+        number.own_file();
         assert_eq!(number.call_with(|fd| fd), file.as_raw_fd());
     }
 

@@ -13,7 +13,7 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::op::{Context, Identity, Op, Verdict};
 use crate::resource::files::FixedFile;
-use crate::wq::creds::{CredsPool, Hold};
+use crate::wq::creds::{Claim, CredsPool};
 use crate::wq::fd::Number;
 use crate::wq::futex::FutexWaiter;
 use crate::wq::hashed::Inode;
@@ -60,7 +60,7 @@ pub trait Origin: Sync {
     fn deliver(&'static self, jobs: Vec<Arc<Job>>);
 
     /// Breaks the ring: one of its jobs panicked.
-    fn strike(&'static self);
+    fn mark_panicked(&'static self);
 
     /// True if its program submits requests singly, often as soon as it has seen the last one's completion.
     fn submits_singly(&self) -> bool;
@@ -93,7 +93,7 @@ pub struct Job {
     /// The credentials pool that makes it, if the process's pool does not.
     workers: OnceLock<Arc<CredsPool>>,
     /// A claim to that pool, if the job must wait for its turn, or its request continues.
-    hold: Lock<Option<Hold>>,
+    hold: Lock<Option<Claim>>,
 }
 
 impl core::fmt::Debug for Job {
@@ -113,7 +113,7 @@ impl Job {
     ) -> Arc<Job> {
         let number = Number::new(fd, file);
         if approach == Approach::Plain && op.may_sleep_on_file() {
-            number.hold();
+            number.own_file();
         }
         let (op, verdict) = (Lock::new(op), Lock::new(None));
         Arc::new(Job {
@@ -173,14 +173,14 @@ impl Job {
     }
 
     /// Keeps a claim to its credentials pool.
-    pub(crate) fn set_hold(&self, hold: Hold) {
+    pub(crate) fn set_claim(&self, hold: Claim) {
         if let Some(mut kept) = self.hold.lock() {
             *kept = Some(hold);
         }
     }
 
     /// Takes the claim that it keeps.
-    pub(crate) fn take_hold(&self) -> Option<Hold> {
+    pub(crate) fn take_claim(&self) -> Option<Claim> {
         self.hold.lock()?.take()
     }
 
@@ -238,7 +238,7 @@ impl Job {
             (verdict, (op.is_multishot() || !verdict.is_final()) && !made_at_once)
         };
         if let Some(workers) = self.workers().filter(|_| goes_on) {
-            self.set_hold(Hold::new(workers)); // while this member is there
+            self.set_claim(Claim::new(workers)); // while this member is there
         }
         *self.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
         true
@@ -251,7 +251,7 @@ impl Job {
         let attempt = |op: &mut Op| self.number.call_with(|fd| op.issue(Context { fd, nonblock: true }));
         let plain = |op: &mut Op| {
             if op.may_sleep_on_file() {
-                self.number.hold(); // a job with a first attempt holds none yet
+                self.number.own_file(); // a job with a first attempt holds none yet
             }
             self.number.call_with(|fd| op.issue(Context { fd, nonblock: false }))
         };
@@ -301,7 +301,7 @@ pub(crate) struct Nowhere;
 #[cfg(test)]
 impl Origin for Nowhere {
     fn deliver(&'static self, _: Vec<Arc<Job>>) {}
-    fn strike(&'static self) {}
+    fn mark_panicked(&'static self) {}
     fn submits_singly(&self) -> bool {
         false
     }

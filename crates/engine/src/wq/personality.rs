@@ -7,13 +7,13 @@
 
 use crate::alloc;
 use crate::op::call;
-use crate::wq::creds::Hold;
+use crate::wq::creds::Claim;
 use crate::Errno;
 
 /// A ring's registered credentials, by their ids.
 #[derive(Default)]
 pub struct Personalities {
-    held: Vec<(u16, Hold)>,
+    held: Vec<(u16, Claim)>,
     /// The id assigned last.
     last: u16,
 }
@@ -27,7 +27,7 @@ impl Personalities {
             if self.find(id).is_err() {
                 alloc::reserve()?;
                 self.held.try_reserve(1).map_err(alloc::refused)?;
-                self.held.push((id, Hold::on_credentials()?));
+                self.held.push((id, Claim::on_credentials()?));
                 self.last = id;
                 return Ok(id.into());
             }
@@ -43,7 +43,7 @@ impl Personalities {
     }
 
     /// Returns the credentials with this id; fails with `EINVAL` if there are none.
-    pub fn find(&self, id: u16) -> Result<&Hold, Errno> {
+    pub fn find(&self, id: u16) -> Result<&Claim, Errno> {
         self.held.iter().find(|(held, _)| *held == id).map(|(_, hold)| hold).ok_or(Errno::INVAL)
     }
 }
@@ -85,7 +85,7 @@ impl Credentials {
 
     /// Gives the calling thread these credentials, as far as it lacks them. It uses system calls, which change only
     /// this thread. Fails with `EPERM` if the thread may not have them.
-    pub fn take_on(&self) -> Result<(), Errno> {
+    pub fn assume(&self) -> Result<(), Errno> {
         if *self == Credentials::of_caller()? {
             return Ok(());
         }

@@ -70,12 +70,12 @@ impl Quick {
     }
 
     /// Counts that a job of any kind was taken.
-    pub fn note_taken(&mut self) {
+    pub fn record_taken(&mut self) {
         self.taken = self.taken.wrapping_add(1);
     }
 
     /// Records that a read came back.
-    pub fn note_made(&mut self, slept: bool) {
+    pub fn record_made(&mut self, slept: bool) {
         self.unsettled = if slept { CALM } else { self.unsettled.saturating_sub(1) };
     }
 
@@ -148,12 +148,12 @@ pub(super) fn run(first: Arc<Job>) {
 /// Records whether a read slept; returns the next one, if it must be made here.
 fn go_on(done: &Job, slept: bool, more: bool) -> Option<Arc<Job>> {
     let mut pool = POOL.lock()?;
-    pool.quick.note_made(slept);
+    pool.quick.record_made(slept);
     let next = if more { pool.take_another(done) } else { None };
     // Without threads, every job is made by the thread that queues it.
     let need = if next.is_some() && pool.threads != 0 { Need::of(&mut pool) } else { Need::Nothing };
     drop(pool);
-    need.meet();
+    need.satisfy();
     next
 }
 
@@ -209,7 +209,7 @@ mod tests {
                 self.0.lock().unwrap().send((job.request, verdict)).unwrap();
             }
         }
-        fn strike(&'static self) {}
+        fn mark_panicked(&'static self) {}
         fn submits_singly(&self) -> bool {
             false
         }
@@ -259,12 +259,12 @@ mod tests {
     #[test]
     fn after_a_sleep_some_reads_get_a_thread_each() {
         let mut quick = Quick::NONE;
-        quick.note_made(false);
+        quick.record_made(false);
         assert!(!quick.wants_thread(1));
-        quick.note_made(true);
+        quick.record_made(true);
         for _ in 0..CALM {
             assert!(quick.wants_thread(1));
-            quick.note_made(false);
+            quick.record_made(false);
         }
         assert!(!quick.wants_thread(1));
     }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_is_told_from_work() {
+    fn a_sleep_is_distinguished_from_work() {
         let mut sleeps = Sleeps::new();
         let begun_ns = Clock::Monotonic.now_ns();
         std::thread::sleep(Duration::from_millis(10)); // where timers are late, too short a sleep does not count

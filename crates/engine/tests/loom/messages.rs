@@ -78,7 +78,7 @@ impl Ring {
         state.wake_due |= self.waiters.in_futex.load(Ordering::Relaxed) != 0;
     }
 
-    /// `DueWake::wake`: the ring may have ended.
+    /// `PendingWake::wake`: the ring may have ended.
     fn futex_wake(&self) {
         let _held = self.futex.0.lock().unwrap();
         self.futex.1.notify_all();
@@ -101,7 +101,7 @@ impl Ring {
             return state.backlog.push_back(message);
         }
         self.publish(state, message);
-        if self.waiters.are_told(|| u64::from(state.cq_tail) + self.messages.number() as u64, 0) {
+        if self.waiters.should_wake(|| u64::from(state.cq_tail) + self.messages.number() as u64, 0) {
             self.wake(state);
         }
     }
@@ -119,7 +119,7 @@ impl Ring {
             let Some(message) = state.backlog.pop_front() else { break };
             self.publish(state, message);
         }
-        if self.waiters.are_told(|| state.cq_tail.into(), 0) {
+        if self.waiters.should_wake(|| state.cq_tail.into(), 0) {
             self.wake(state);
         }
     }
@@ -133,7 +133,7 @@ impl Ring {
 
     /// `RingGuard::settle`.
     fn settle(&self, state: &mut State) {
-        if self.left.take(Left::UNTOLD) {
+        if self.left.take(Left::UNANNOUNCED) {
             // `announce_work`
             self.assert_mapped();
             if self.waiters.are_satisfied_by(u64::from(state.cq_tail) + self.messages.number() as u64) {
@@ -147,7 +147,7 @@ impl Ring {
     }
 
     /// `RingGuard::drop`.
-    fn let_go<'a>(&'a self, mut held: Held<'a, Option<State>>) {
+    fn unlock<'a>(&'a self, mut held: Held<'a, Option<State>>) {
         loop {
             let Some(state) = held.as_mut() else { return };
             self.settle(state);
@@ -156,7 +156,7 @@ impl Ring {
             if due {
                 self.futex_wake();
             }
-            let left = || (self.left.any(Left::MESSAGES) && !self.deferred) || self.left.any(Left::UNTOLD);
+            let left = || (self.left.any(Left::MESSAGES) && !self.deferred) || self.left.any(Left::UNANNOUNCED);
             match self.state.lock_again_if(left) {
                 Some(again) => held = again,
                 None => return,
@@ -174,15 +174,15 @@ impl Ring {
                 let Some(state) = held.as_mut() else { return };
                 self.post_messages(state);
                 self.post(state, message);
-                return self.let_go(held);
+                return self.unlock(held);
             }
         }
         let _ = self.messages.put(&self.left, [message].into_iter());
         if self.deferred {
-            self.left.set(Left::UNTOLD);
+            self.left.set(Left::UNANNOUNCED);
         }
         if let Some(held) = self.state.try_lock() {
-            self.let_go(held);
+            self.unlock(held);
         }
     }
 
@@ -204,7 +204,7 @@ impl Ring {
             }
             if spins {
                 self.sleepers.fetch_add(1, Ordering::Relaxed);
-                self.let_go(held);
+                self.unlock(held);
                 self.assert_mapped();
                 let _over = self.waiters.sequence.load(Ordering::Relaxed);
                 held = self.state.lock().unwrap();
@@ -220,7 +220,7 @@ impl Ring {
             }
             let sequence = self.waiters.register(target.into(), true);
             self.sleepers.fetch_add(1, Ordering::Relaxed);
-            self.let_go(held);
+            self.unlock(held);
             self.assert_mapped();
             let woken = self.futex_wait(sequence);
             held = self.state.lock().unwrap();
@@ -231,7 +231,7 @@ impl Ring {
             }
         };
         let closed = held.as_ref().is_some_and(|state| state.closed);
-        self.let_go(held);
+        self.unlock(held);
         if closed {
             self.end_if_unused();
         }
@@ -258,7 +258,7 @@ impl Ring {
         if let Some(state) = held.as_mut() {
             state.closed = true;
         }
-        self.let_go(held);
+        self.unlock(held);
         self.end_if_unused();
     }
 
@@ -267,7 +267,7 @@ impl Ring {
         let mut held = self.state.lock().unwrap();
         let Some(state) = held.as_ref() else { return };
         if !state.closed || self.sleepers.load(Ordering::Acquire) != 0 {
-            return self.let_go(held);
+            return self.unlock(held);
         }
         *held = None;
         drop(held);

@@ -206,7 +206,7 @@ impl World {
     /// `Driven::look`.
     fn look(&self, visits: &mut u32, due: bool) {
         let mut state = self.state.lock().unwrap();
-        self.handover.look_later();
+        self.handover.check_later();
         if state.pending == 0 || self.handover.has_thread() {
             self.detach();
             return self.handover.rest();
@@ -215,12 +215,12 @@ impl World {
             return; // it came while the helper waited for the lock
         }
         if due {
-            self.handover.note_away();
+            self.handover.record_away();
         }
         assert!(self.handover.take_for_helper(), "a thread has the role that had it not");
         assert!(!self.kernel.lock().unwrap().driver_sleeps, "the helper drives beside a thread");
         self.serve(&mut state);
-        if state.pending == 0 && !self.handover.only_looks() {
+        if state.pending == 0 && !self.handover.only_peeks() {
             self.detach();
             return self.handover.rest();
         }
@@ -286,7 +286,7 @@ fn a_program_that_only_looks_gets_its_completions() {
 fn a_program_known_to_only_look_gets_its_completions() {
     check(2, || {
         let world = World::new(false);
-        (0..3).for_each(|_| world.handover.note_away());
+        (0..3).for_each(|_| world.handover.record_away());
         for round in 1..=2 {
             World::submit(&world);
             world.event();
@@ -317,7 +317,7 @@ fn a_thread_that_waits_takes_the_role_and_leaves_it_to_the_helper() {
 fn a_thread_that_waits_takes_the_role_from_a_helper_that_watches() {
     check(2, || {
         let world = World::new(false);
-        (0..3).for_each(|_| world.handover.note_away());
+        (0..3).for_each(|_| world.handover.record_away());
         World::submit(&world);
         World::submit(&world);
         let peer = beside(&world, |world| {

@@ -34,9 +34,9 @@ pub fn fence_after_swap() {
 }
 
 /// No signals here.
-pub fn hold() {}
-/// See [`hold`].
-pub fn let_go() {}
+pub fn enter_critical() {}
+/// See [`enter_critical`].
+pub fn leave_critical() {}
 
 loom::lazy_static! {
     /// All sleepers: a thread that is woken for nothing checks again, as with the real futex.

@@ -15,7 +15,7 @@ next! {
 /// True if the liburing that we pre-empt is liburing.so.1.
 #[inline]
 pub fn is_next() -> bool {
-    STATE.load(Ordering::Relaxed) != NEWER && looks_older()
+    STATE.load(Ordering::Relaxed) != NEWER && is_older()
 }
 
 /// Relaxed: every thread finds the same value.
@@ -26,7 +26,7 @@ const NEWER: u8 = 1;
 const OLDER: u8 = 2;
 
 #[cold]
-fn looks_older() -> bool {
+fn is_older() -> bool {
     if STATE.load(Ordering::Relaxed) == UNKNOWN {
         let is_older = QUEUE_INIT.get().is_some() && FREE_PROBE.get().is_none();
         STATE.store(if is_older { OLDER } else { NEWER }, Ordering::Relaxed);

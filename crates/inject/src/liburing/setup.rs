@@ -427,7 +427,7 @@ fn map_both(fd: i32, ring_size: usize, sqes_size: usize) -> Option<(*mut c_void,
         let _ = unsafe { munmap(base, bytes) };
         return None;
     }
-    anyring_engine::memory::mapped::note(rings.0, bytes);
+    anyring_engine::memory::mapped::record(rings.0, bytes);
     Some((base, sqes.0 as *mut c_void))
 }
 
@@ -438,7 +438,7 @@ fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
         Mapping::Another => (fd, u64::from(offset)),
         Mapping::File(file, at) => (file, at),
         Mapping::Made(area) => {
-            anyring_engine::memory::mapped::note(area, size);
+            anyring_engine::memory::mapped::record(area, size);
             return Ok(area as *mut c_void);
         }
     };
@@ -451,7 +451,7 @@ fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
     let area = unsafe {
         mmap(core::ptr::null_mut(), size, READ_WRITE, MapFlags::SHARED | MapFlags::POPULATE, fd, offset)
     }?;
-    anyring_engine::memory::mapped::note(area as usize, size);
+    anyring_engine::memory::mapped::record(area as usize, size);
     Ok(area)
 }
 

@@ -120,7 +120,7 @@ extern "C" fn before_dlmopen(caller: usize) -> Onward {
 fn onward(caller: usize, next: Option<usize>) -> Onward {
     let mut through = just_return as *const () as usize;
     entry::aside(|| {
-        super::loader::listen();
+        super::loader::observe();
         through = return_instruction_near(caller).unwrap_or(through);
     });
     Onward { next: next.unwrap_or(nothing as *const () as usize), through }
@@ -140,7 +140,7 @@ extern "C" fn nothing() -> *mut c_void {
 extern "C" fn opened(handle: *mut c_void) {
     entry::aside(|| {
         point(Point::Dlopen);
-        super::look_again(handle);
+        super::recheck(handle);
     });
 }
 

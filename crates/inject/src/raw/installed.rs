@@ -50,7 +50,7 @@ pub fn next_precision(known: &Known) -> Option<Precision<'_>> {
 }
 
 /// Records a filter that was installed.
-pub fn note(mut filter: Filter) {
+pub fn record(mut filter: Filter) {
     filter.program = Vec::new();
     let filter = Box::into_raw(Box::new(filter));
     if let Some(free) = FILTERS.iter().find(|free| free.load(Ordering::Relaxed).is_null()) {

@@ -1,14 +1,14 @@
 //! Islands, the targets of patched instructions' jumps: code of ours within reach, and the reporting of faults there.
 //!
 //! The moved instructions may read and write the program's memory. If one faults, the program's handler, or a reader of
-//! the core file, sees the instruction at its original place. [`tell_origin`] gets SIGSEGV and SIGBUS first, and sets
+//! the core file, sees the instruction at its original place. [`move_to_origin`] gets SIGSEGV and SIGBUS first, and sets
 //! the instruction pointer back. Nothing else differs there, so a handler may also return to it.
 
 use super::patch::patched;
 use super::scan::SYSCALL;
 use crate::signals;
 use anyring_serve::patch::jump::{make_executable, map_at, unmap, Jump};
-use anyring_serve::patch::origin::{forget, islands, note_origin, origin_of};
+use anyring_serve::patch::origin::{forget, islands, origin_of, record_origin};
 use anyring_serve::patch::run::MOVED_AT_MOST;
 use core::mem::{offset_of, size_of};
 use libc::{siginfo_t, ucontext_t};
@@ -103,7 +103,7 @@ impl Island {
             Self::unmap(address);
             return Err("new code cannot be made executable");
         }
-        if !note_origin(object, address, moved.len(), jump.from) {
+        if !record_origin(object, address, moved.len(), jump.from) {
             Self::unmap(address);
             return Err("too many others are patched");
         }
@@ -147,7 +147,7 @@ impl Island {
 
 /// Has faults on islands reported as those of the program. False if that is not possible.
 pub fn guard_faults() -> bool {
-    let guarded = |signal: &i32| signals::install_guard(*signal, tell_origin).is_ok();
+    let guarded = |signal: &i32| signals::install_guard(*signal, move_to_origin).is_ok();
     !signals::in_borrowed_memory() && [libc::SIGSEGV, libc::SIGBUS].iter().all(guarded)
 }
 
@@ -155,7 +155,7 @@ pub fn guard_faults() -> bool {
 ///
 /// # Safety
 /// As [`crate::signals::Guard`].
-unsafe fn tell_origin(context: &mut ucontext_t, _info: &siginfo_t) -> bool {
+unsafe fn move_to_origin(context: &mut ucontext_t, _info: &siginfo_t) -> bool {
     let instruction = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     if let Some(origin) = origin_of(*instruction as usize) {
         *instruction = origin as i64;

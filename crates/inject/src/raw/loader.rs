@@ -20,19 +20,19 @@ use core::arch::naked_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Relaxed: a thread that comes late finds other code than a `ret`.
-static LISTENS: AtomicBool = AtomicBool::new(false);
+static OBSERVES: AtomicBool = AtomicBool::new(false);
 
 /// Installs the jump: the program is about to load something.
-pub(super) fn listen() {
-    if LISTENS.load(Ordering::Relaxed) || !super::looks_at_what_is_loaded() || LISTENS.swap(true, Ordering::Relaxed)
+pub(super) fn observe() {
+    if OBSERVES.load(Ordering::Relaxed) || !super::scans_loaded_objects() || OBSERVES.swap(true, Ordering::Relaxed)
     {
         return;
     }
-    let told = told as *const () as usize;
-    let Some(function) = symbol::behind(told, c"_dl_debug_state") else { return };
-    let jump = jump_at(function).filter(|jump| jump.leads_from(told));
+    let dl_debug_state = dl_debug_state as *const () as usize;
+    let Some(function) = symbol::behind(dl_debug_state, c"_dl_debug_state") else { return };
+    let jump = jump_at(function).filter(|jump| jump.leads_from(dl_debug_state));
     if let Some(jump) = jump.filter(|_| probe::patching_refusal().is_none()) {
-        let _ = jump.store(told); // a failure has the effect of a refusal
+        let _ = jump.store(dl_debug_state); // a failure has the effect of a refusal
     }
 }
 
@@ -67,7 +67,7 @@ fn fills(code: &[u8]) -> bool {
 /// Replaces ld.so's function, in the middle of dlopen(3) and dlclose(3). Its callers may rely on it to change no
 /// register.
 #[unsafe(naked)]
-unsafe extern "C" fn told() {
+unsafe extern "C" fn dl_debug_state() {
     naked_asm!(
         ".cfi_startproc",
         "endbr64",

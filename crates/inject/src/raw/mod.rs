@@ -1,6 +1,6 @@
 //! Raw `syscall` instructions: found in mapped code, trapped by address, emulated by [`crate::dispatch`].
 //!
-//! A process without such an instruction is not changed at all. Otherwise [`start`] and `look_again` guard SIGSYS, set
+//! A process without such an instruction is not changed at all. Otherwise [`start`] and `recheck` guard SIGSYS, set
 //! no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run under one lock, at
 //! start-up and after dlopen(3). [`ring_made`] adds a second filter with the first ring. From then on poll and select
 //! cost a trap each, since a filter cannot see whether a ring is among their descriptors. The traps of each filter are
@@ -48,7 +48,7 @@ pub(crate) fn resolve() {
 }
 #[cfg(all(feature = "mutations", not(test)))]
 pub(crate) use dlopen::stay;
-pub use stack::{leaving_by_jump, note_alternate};
+pub use stack::{leaving_by_jump, record_alternate};
 
 /// The results of the scan so far. Locked in the constructor, after dlopen and with the first ring, by threads that
 /// hold no other lock of ours. Locking fails in a handler that interrupted the holder. A trapped call that is to be
@@ -85,7 +85,7 @@ pub fn enters_unseen() -> bool {
 }
 
 /// Scans everything mapped at start-up. Also if instructions are left alone, since one may close a descriptor, which
-/// has to be known. From now on `look_again` scans later additions.
+/// has to be known. From now on `recheck` scans later additions.
 pub fn start() {
     if leaves_all_to_the_kernel() || !signals::owns_the_symbols() {
         return;
@@ -110,7 +110,7 @@ pub fn start_late() {
 }
 
 /// Scans the objects that dlopen(3), which returned `handle`, has just mapped.
-fn look_again(handle: *mut c_void) {
+fn recheck(handle: *mut c_void) {
     process::notice_fork();
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
         known.holder = object::Holder::Nobody; // whatever a panic has left
@@ -122,7 +122,7 @@ fn look_again(handle: *mut c_void) {
 }
 
 /// True if loaded code is to be scanned before it runs.
-fn looks_at_what_is_loaded() -> bool {
+fn scans_loaded_objects() -> bool {
     let is_known = || KNOWN.try_lock().is_some_and(|known| known.is_some());
     let declined = DECLINED.load(Ordering::Relaxed) || mutated(Mutation::PluginsAreNotScanned);
     !declined && patch::is_enabled() && backend::serves_instructions() && is_known()
@@ -198,7 +198,7 @@ fn trap(known: &Known, first: usize, calls: Calls) -> bool {
     for filter in filter::filters(calls, precision, &known.objects[first..], are_trapped) {
         if way.install(&filter.program).is_ok() {
             INSTALLED.store(true, Ordering::Relaxed);
-            installed::note(filter);
+            installed::record(filter);
         } else {
             all = false;
         }

@@ -136,7 +136,7 @@ pub fn look(known: &mut Known) -> usize {
             if matches!(kept, Some(None)) {
                 continue;
             }
-            match look_through(known, &segment) {
+            match scan(known, &segment) {
                 Ok(object) => found.extend(object),
                 Err(_) => {
                     (known.may_close, known.may_lend_memory) = (true, true); // not scanned
@@ -156,7 +156,7 @@ pub fn look(known: &mut Known) -> usize {
 }
 
 /// Scans a segment, whose object the caller keeps mapped meanwhile.
-fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
+fn scan(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
     let range = &segment.seen.code;
     if segment.flags & libc::PF_R == 0 {
         (known.may_close, known.may_change_identity, known.may_lend_memory) = (true, true, true); // unreadable
@@ -193,9 +193,9 @@ impl Kept {
     fn take(segment: &Listed) -> Option<Kept> {
         let name = if segment.path.is_empty() { core::ptr::null() } else { segment.path.as_ptr() };
         let kept = Kept(dlopen::object_named(name)?);
-        let told = copy::told_of(segment.seen.code.start as *const c_void)?;
+        let info = copy::loader_info(segment.seen.code.start as *const c_void)?;
         // Another object may be there by now, under the same name at another place.
-        (segment.path.is_empty() || hash(told.dli_fname) == segment.seen.name).then_some(kept)
+        (segment.path.is_empty() || hash(info.dli_fname) == segment.seen.name).then_some(kept)
     }
 }
 
@@ -206,7 +206,7 @@ impl Drop for Kept {
     }
 }
 
-/// Notes that dlopen(3) has returned `handle`. If that is a library that was passed over, its functions can be called
+/// Records that dlopen(3) has returned `handle`. If that is a library that was passed over, its functions can be called
 /// by the handle, without our symbols. The next [`look`] then scans it, though nothing was added.
 pub fn opened(known: &mut Known, handle: *mut c_void) {
     // The beginning of link.h's struct link_map.
@@ -220,8 +220,8 @@ pub fn opened(known: &mut Known, handle: *mut c_void) {
     }
     let mut map: *const LinkMap = core::ptr::null();
     // SAFETY: a handle that the loader has just returned; it fills in the pointer.
-    let told = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) } == 0;
-    if !told || map.is_null() {
+    let is_known = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) } == 0;
+    if !is_known || map.is_null() {
         return;
     }
     // SAFETY: the loader's map lives as long as the handle, which is the caller's; it names objects by C strings.

@@ -139,7 +139,7 @@ pub fn take(trapped_at: usize, flags: u64, alternate: &mut stack_t) -> Option<&'
     // Release orders it after the stores above, for a handler on this thread that calls `is_abandoned`.
     slot.owner.store(me, Ordering::Release);
     if !is_nested {
-        note_alternate(alternate);
+        record_alternate(alternate);
     }
     // Otherwise the hint stays on a stack in use. While that may be an abandoned one, every call has to come here.
     if !is_nested {
@@ -201,8 +201,8 @@ fn hint() -> *mut Hint {
     hint
 }
 
-/// Notes that the calling thread's alternate signal stack is this one from now on.
-pub fn note_alternate(alternate: &stack_t) {
+/// Records that the calling thread's alternate signal stack is this one from now on.
+pub fn record_alternate(alternate: &stack_t) {
     let Range { start, end } = range_of(alternate);
     let hint = hint();
     // SAFETY: thread-local memory, which only this thread and its handlers touch.
@@ -274,8 +274,8 @@ impl Slot {
         self.busy.store(0, Ordering::Release);
     }
 
-    /// Notes that `alternate` is to be disabled while the slot is in use. True if so: the thread trapped on that stack.
-    pub fn note_disabled(&self, trapped_at: usize, alternate: &stack_t) -> bool {
+    /// Records that `alternate` is to be disabled while the slot is in use. True if so: the thread trapped on that stack.
+    pub fn mark_disabled(&self, trapped_at: usize, alternate: &stack_t) -> bool {
         if !range_of(alternate).contains(&trapped_at) || mutated(Mutation::AlternateStackStaysEnabled) {
             return false;
         }

@@ -52,7 +52,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     };
     registers.stack = core::ptr::from_ref(slot) as u64;
     registers.patch = u64::from(meant.is_none() && patch::is_due(number, registers.rip as usize));
-    let is_alternate = slot.note_disabled(trapped_at, alternate);
+    let is_alternate = slot.mark_disabled(trapped_at, alternate);
     let top = match mutated(Mutation::TrampolineOnTheProgramsStack) {
         true => trapped_at & !(align_of::<Registers>() - 1),
         false => slot.top(),

@@ -62,7 +62,7 @@ pub unsafe extern "C" fn getcontext(context: *mut ucontext_t) -> c_int {
 #[cfg(target_arch = "x86_64")]
 extern "C" fn before_getcontext(context: *mut ucontext_t) -> usize {
     // SAFETY: libc is about to fill it.
-    unsafe { mask::note(&raw mut (*context).uc_sigmask) };
+    unsafe { mask::stamp(&raw mut (*context).uc_sigmask) };
     GETCONTEXT.get().map_or(nothing as *const () as usize, |next| next as usize)
 }
 
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn __sigsetjmp(environment: *mut c_void, saves: c_int) -> 
 extern "C" fn before_sigsetjmp(environment: *mut c_void, saves: c_int) -> usize {
     if saves != 0 {
         // SAFETY: libc is about to fill it.
-        unsafe { mask::note_in_environment(environment) };
+        unsafe { mask::save_in_environment(environment) };
     }
     SIGSETJMP.get().map_or(nothing as *const () as usize, |next| next as usize)
 }
@@ -132,7 +132,7 @@ pub unsafe extern "C-unwind" fn swapcontext(left: *mut ucontext_t, context: *con
     let Some(next) = SWAPCONTEXT.get() else { return missing() };
     // SAFETY: the caller's own arguments; libc is about to fill the first.
     unsafe {
-        mask::note(&raw mut (*left).uc_sigmask);
+        mask::stamp(&raw mut (*left).uc_sigmask);
         with(context, |context| next(left, context))
     }
 }

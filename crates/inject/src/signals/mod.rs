@@ -13,7 +13,7 @@ pub use anyring_serve::signals::{action, bit, guarded, in_borrowed_memory, mask,
 /// glibc handles 32 and 33 itself.
 static WAY: Way = Way {
     entry: on_signal,
-    left_alone: bit(32) | bit(33),
+    reserved: bit(32) | bit(33),
     install_first: install_through_libc,
     sees_all: owns_the_symbols,
     adjust: |_, _| {},

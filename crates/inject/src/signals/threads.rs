@@ -31,7 +31,7 @@ pub unsafe extern "C-unwind" fn pthread_attr_setsigmask_np(
     let mut noted = wanted.and_then(mask::stripped);
     entry::aside(|| {
         point(Point::Sigmask);
-        noted = wanted.and_then(mask::with_note);
+        noted = wanted.and_then(mask::with_stamp);
     });
     // SAFETY: the caller's own arguments, or a set of ours.
     unsafe { next(attributes, noted.as_ref().map_or(set, core::ptr::from_ref)) }
@@ -51,7 +51,7 @@ pub unsafe extern "C-unwind" fn pthread_attr_getsigmask_np(
     if answer == 0 {
         // SAFETY: libc has just filled it.
         let set = unsafe { &mut *set };
-        if let Some(believed) = mask::without_note(set) {
+        if let Some(believed) = mask::without_stamp(set) {
             *set = believed;
         }
     }
@@ -62,7 +62,7 @@ pub unsafe extern "C-unwind" fn pthread_attr_getsigmask_np(
 struct Start {
     routine: Routine,
     argument: *mut c_void,
-    wished: u64,
+    blocked_by_program: u64,
 }
 
 /// pthread_create(3).
@@ -78,8 +78,8 @@ pub unsafe extern "C-unwind" fn pthread_create(
 ) -> c_int {
     let Some(next) = CREATE.get() else { return libc::EAGAIN };
     // SAFETY: the caller vouches for `attributes`.
-    let wished = if guarded() == 0 { 0 } else { unsafe { wish_of(attributes) } };
-    if wished == 0 {
+    let blocked_by_program = if guarded() == 0 { 0 } else { unsafe { mask_of(attributes) } };
+    if blocked_by_program == 0 {
         // SAFETY: the caller's own arguments.
         return unsafe { next(thread, attributes, routine, argument) };
     }
@@ -89,7 +89,7 @@ pub unsafe extern "C-unwind" fn pthread_create(
         if start.is_null() {
             return libc::EAGAIN;
         }
-        start.write(Start { routine, argument, wished });
+        start.write(Start { routine, argument, blocked_by_program });
         let answer = next(thread, attributes, begin, start.cast());
         if answer != 0 {
             libc::free(start.cast());
@@ -102,14 +102,14 @@ pub unsafe extern "C-unwind" fn pthread_create(
 ///
 /// # Safety
 /// Null, or attributes.
-unsafe fn wish_of(attributes: *const pthread_attr_t) -> u64 {
+unsafe fn mask_of(attributes: *const pthread_attr_t) -> u64 {
     let mut set = mask::as_set(0);
     match GET.get() {
         // SAFETY: the caller vouches for the attributes; the set is a local.
         Some(get) if !attributes.is_null() && unsafe { get(attributes, &mut set) } == 0 => {
-            mask::without_note(&set).map_or(0, |believed| mask::word(&believed) & guarded())
+            mask::without_stamp(&set).map_or(0, |believed| mask::word(&believed) & guarded())
         }
-        _ => mask::wished(),
+        _ => mask::blocked_by_program(),
     }
 }
 
@@ -121,9 +121,9 @@ unsafe fn wish_of(attributes: *const pthread_attr_t) -> u64 {
 unsafe extern "C-unwind" fn begin(start: *mut c_void) -> *mut c_void {
     // SAFETY: the `Start`, which is this thread's; the program's own routine and argument.
     unsafe {
-        let Start { routine, argument, wished } = start.cast::<Start>().read();
+        let Start { routine, argument, blocked_by_program } = start.cast::<Start>().read();
         libc::free(start);
-        mask::take_over(wished);
+        mask::take_over(blocked_by_program);
         routine(argument)
     }
 }

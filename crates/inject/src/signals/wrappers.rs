@@ -386,7 +386,7 @@ pub unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack
     let answer = SIGALTSTACK.get().map_or_else(missing, |next| unsafe { next(new, old) });
     if answer == 0 && !new.is_null() {
         // SAFETY: the kernel has just read it.
-        raw::note_alternate(unsafe { &*new });
+        raw::record_alternate(unsafe { &*new });
     }
     answer
 }

@@ -125,7 +125,7 @@ impl Environment {
     }
 
     /// Writes into the log, and into the counters, that a child is not served.
-    pub fn note_unserved(&self, path: usize, why: &str) {
+    pub fn record_unserved(&self, path: usize, why: &str) {
         let (mut line, mut name, mut head) = ([0; 512], [0; 300], [0; 32]);
         let Some(_) = text(&mut head, &[b"anyring["], sys::process_id()) else { return };
         let head = head.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -173,20 +173,19 @@ pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
         return;
     }
     match kind::of(call.directory, call.path, call.flags) {
-        Kind::Guest if !environment.has_guest() => environment.note_unserved(
+        Kind::Guest if !environment.has_guest() => environment.record_unserved(
             call.path,
             "no library can be preloaded into it, and the host of guests is not there, or forbidden",
         ),
-        Kind::Guest if !guests_are_possible() => {
-            environment.note_unserved(call.path, "no library can be preloaded into it, and guests cannot run here")
-        }
+        Kind::Guest if !guests_are_possible() => environment
+            .record_unserved(call.path, "no library can be preloaded into it, and guests cannot run here"),
         Kind::Guest => with_host_arguments(call, letters, &mut |list| start(environment.guest, list)),
         Kind::Preloaded { .. } if filters::are_many() && environment.has_guest() && guests_are_possible() => {
             with_host_arguments(call, letters, &mut |list| start(environment.guest, list));
         }
-        Kind::Unserved(why) => environment.note_unserved(call.path, why),
+        Kind::Unserved(why) => environment.record_unserved(call.path, why),
         Kind::Preloaded { .. } if preload::is_absent(environment.preload) => {
-            environment.note_unserved(call.path, "the library's file cannot be loaded where it runs");
+            environment.record_unserved(call.path, "the library's file cannot be loaded where it runs");
         }
         Kind::Preloaded { .. } | Kind::Unknown => {}
     }

@@ -25,9 +25,9 @@ static ORIGINS: [Origin; COUNTED] = [const {
     }
 }; COUNTED];
 
-/// Notes that the island begins with a copy of `length` bytes from `address`, in `object`. `length` is 0 if the jump
+/// Records that the island begins with a copy of `length` bytes from `address`, in `object`. `length` is 0 if the jump
 /// replaces the `syscall` itself. False if there are too many.
-pub fn note_origin(object: u64, island: usize, length: usize, address: usize) -> bool {
+pub fn record_origin(object: u64, island: usize, length: usize, address: usize) -> bool {
     let Some(free) = ORIGINS.iter().find(|origin| origin.island.load(Ordering::Relaxed) == 0) else { return false };
     free.object.store(object, Ordering::Relaxed);
     free.length.store(length, Ordering::Relaxed);
@@ -40,7 +40,7 @@ pub fn note_origin(object: u64, island: usize, length: usize, address: usize) ->
 /// Returns the address of the program's instruction whose copy in an island is at `address`.
 pub fn origin_of(address: usize) -> Option<usize> {
     ORIGINS.iter().find_map(|origin| {
-        // Acquire pairs with the Release in `note_origin`.
+        // Acquire pairs with the Release in `record_origin`.
         let within = address.checked_sub(origin.island.load(Ordering::Acquire))?;
         let is_copy = within < origin.length.load(Ordering::Relaxed);
         is_copy.then(|| origin.address.load(Ordering::Relaxed) + within)
@@ -51,7 +51,7 @@ pub fn origin_of(address: usize) -> Option<usize> {
 /// jumps to islands.
 pub fn restore(code: &mut [u8], base: usize) {
     for origin in &ORIGINS {
-        // Acquire pairs with the Release in `note_origin`.
+        // Acquire pairs with the Release in `record_origin`.
         let island = origin.island.load(Ordering::Acquire);
         let length = origin.length.load(Ordering::Relaxed);
         let offset = origin.address.load(Ordering::Relaxed).wrapping_sub(base);
@@ -75,7 +75,7 @@ pub fn restore(code: &mut [u8], base: usize) {
 
 /// Returns the addresses of all islands, each with the identity of the object that it comes from.
 pub fn islands() -> impl Iterator<Item = (usize, u64)> {
-    // Acquire pairs with the Release in `note_origin`.
+    // Acquire pairs with the Release in `record_origin`.
     let all = ORIGINS.iter().map(|origin| (origin.island.load(Ordering::Acquire), &origin.object));
     all.filter(|(island, _)| *island != 0).map(|(island, object)| (island, object.load(Ordering::Relaxed)))
 }
@@ -84,7 +84,7 @@ pub fn islands() -> impl Iterator<Item = (usize, u64)> {
 /// moved there, and their original address. Async-signal-safe.
 pub fn island_at(address: usize, bytes: usize) -> Option<(usize, usize, usize)> {
     ORIGINS.iter().find_map(|origin| {
-        // Acquire pairs with the Release in `note_origin`.
+        // Acquire pairs with the Release in `record_origin`.
         let island = origin.island.load(Ordering::Acquire);
         let is_there = island != 0 && (island..island + bytes).contains(&address);
         is_there.then(|| (island, origin.length.load(Ordering::Relaxed), origin.address.load(Ordering::Relaxed)))
@@ -121,7 +121,7 @@ mod tests {
         let distance = ((island - from - JUMP) as u32).to_le_bytes();
         let patched = [&[0x90, 0xe9][..], &distance, &moved[JUMP..], &SYSCALL].concat();
         let original = [&[0x90][..], &moved, &SYSCALL].concat();
-        assert!(note_origin(1, island, moved.len(), from));
+        assert!(record_origin(1, island, moved.len(), from));
         let mut code = patched.clone();
         restore(&mut code, from - 1);
         assert_eq!(code, original);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_known_by_its_original() {
-        assert!(note_origin(1, 0x7000, 12, 0x5000));
+        assert!(record_origin(1, 0x7000, 12, 0x5000));
         assert_eq!([0x6fff, 0x7000, 0x700b, 0x700c].map(origin_of), [None, Some(0x5000), Some(0x500b), None]);
     }
 }

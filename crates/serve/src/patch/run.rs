@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_and_written_elsewhere_if_faults_are_told() {
+    fn memory_is_read_and_written_elsewhere_if_faults_are_reported() {
         // mov 0xc4(%rbx),%edi; mov 0x8(%rsp),%r10; movslq 0xc(%r12),%r9; testb $1,0xd0(%rdi); mov %rdx,-0x20(%rsp)
         let (fd, set) = (&[0x8b, 0xbb, 0xc4, 0, 0, 0][..], &[0x4c, 0x8b, 0x54, 0x24, 0x08][..]);
         let (size, test) = (&[0x4d, 0x63, 0x4c, 0x24, 0x0c][..], &[0xf6, 0x87, 0xd0, 0, 0, 0, 0x01][..]);

@@ -144,8 +144,8 @@ impl Kept {
         }
     }
 
-    /// Notes that the kernel has the action of this word; false if that action is no longer current.
-    fn note_installed(&self, word: u64) -> bool {
+    /// Records that the kernel has the action of this word; false if that action is no longer current.
+    fn record_installed(&self, word: u64) -> bool {
         let mut now = word;
         while change_of(now) == change_of(word) {
             match self.current.compare_exchange(now, now | INSTALLED, Ordering::Relaxed, Ordering::Relaxed) {
@@ -159,7 +159,7 @@ impl Kept {
     /// Stores an action as the program's: it is installed already.
     fn set(&self, action: &Action) {
         let [_, (_, word)] = self.exchange(|_| *action);
-        self.note_installed(word);
+        self.record_installed(word);
     }
 }
 
@@ -343,7 +343,7 @@ fn install(signal: c_int) -> bool {
     loop {
         let (program, word) = kept.read();
         let is_told = kernel(signal, Some(&real(signal, &program)), None) == 0;
-        if kept.note_installed(word) {
+        if kept.record_installed(word) {
             return is_told;
         }
     }
@@ -362,10 +362,10 @@ pub fn installed(signal: c_int) -> Result<Action, c_int> {
 }
 
 /// Clears the restorer if its flag is not set: the field is undefined then.
-fn without_rest(told: Action) -> Action {
-    match told.flags & SA_RESTORER {
-        0 => Action { restorer: 0, ..told },
-        _ => told,
+fn without_rest(given: Action) -> Action {
+    match given.flags & SA_RESTORER {
+        0 => Action { restorer: 0, ..given },
+        _ => given,
     }
 }
 
@@ -394,7 +394,7 @@ fn of_programs() -> impl Iterator<Item = c_int> {
 
 /// Returns all others, as a mask.
 fn not_programs() -> u64 {
-    way().left_alone | bit(libc::SIGKILL) | bit(libc::SIGSTOP)
+    way().reserved | bit(libc::SIGKILL) | bit(libc::SIGSTOP)
 }
 
 /// Replaces the program's action by what `change` makes of it, and installs the result. One system call does that,
@@ -409,7 +409,7 @@ fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
     });
     let mut was = Action::default();
     let is_told = kernel(signal, Some(&real(signal, &new)), Some(&mut was)) >= 0;
-    if !kept.note_installed(word) {
+    if !kept.record_installed(word) {
         // Two threads may have called the kernel in the other order.
         install(signal);
     }
@@ -422,8 +422,8 @@ fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
 /// Returns the program's action for a signal that is kept; if it was set unseen, as the kernel has it.
 fn ask_kept(signal: c_int) -> Action {
     let (kept, word) = KEPT[signal as usize].read();
-    let told = installed(signal).ok().filter(|_| word & INSTALLED != 0);
-    told.filter(|now| now.handler != real_handler(signal, &kept)).unwrap_or(kept)
+    let now = installed(signal).ok().filter(|_| word & INSTALLED != 0);
+    now.filter(|now| now.handler != real_handler(signal, &kept)).unwrap_or(kept)
 }
 
 /// True if the action of `signal` is kept here, for this process.

@@ -16,7 +16,7 @@ use libc::{siginfo_t, sigset_t};
 #[repr(C)]
 struct Thread {
     /// Guarded signals that it wishes to block.
-    wished: AtomicU64,
+    blocked_by_program: AtomicU64,
     /// Wished signals that arrived meanwhile and are held.
     held: AtomicU64,
     /// Guarded signals that are really blocked because a handler runs, or was left other than by a return. Those that
@@ -44,7 +44,7 @@ fn thread() -> *mut Thread {
 fn words() -> (&'static AtomicU64, &'static AtomicU64) {
     let thread = thread();
     // SAFETY: thread-local memory lives as long as the thread, which cannot hand these references to another.
-    unsafe { (&(*thread).wished, &(*thread).held) }
+    unsafe { (&(*thread).blocked_by_program, &(*thread).held) }
 }
 
 /// Returns the calling thread's list of signals that wait.
@@ -59,7 +59,7 @@ fn by_handlers() -> &'static AtomicU64 {
 }
 
 /// Returns the guarded signals that the calling thread wishes to block.
-pub fn wished() -> u64 {
+pub fn blocked_by_program() -> u64 {
     words().0.load(Ordering::Relaxed)
 }
 
@@ -97,20 +97,23 @@ pub fn open_here() -> bool {
 
 /// The thread's record when a handler of the program's begins, to be restored when that returns.
 pub struct Interrupted {
-    wished: u64,
+    blocked_by_program: u64,
     by_handlers: u64,
     seen: bool,
 }
 
 impl Interrupted {
-    /// Notes that a handler begins which really blocks these guarded signals. Code that copies from memory that may
+    /// Records that a handler begins which really blocks these guarded signals. Code that copies from memory that may
     /// be a bad pointer must unblock them first. This holds in the handler, and after a jump out of it.
     pub fn by_handler(blocking: u64) -> Interrupted {
-        let (wished, by_handlers) = (wished(), by_handlers());
-        let before =
-            Interrupted { wished, by_handlers: by_handlers.load(Ordering::Relaxed), seen: handlers::is_seen() };
+        let (blocked_by_program, by_handlers) = (blocked_by_program(), by_handlers());
+        let before = Interrupted {
+            blocked_by_program,
+            by_handlers: by_handlers.load(Ordering::Relaxed),
+            seen: handlers::is_seen(),
+        };
         if blocking != 0 && !mutated(Mutation::HandlersLeaveFaultsBlocked) {
-            by_handlers.fetch_or(blocking & !wished, Ordering::Relaxed);
+            by_handlers.fetch_or(blocking & !blocked_by_program, Ordering::Relaxed);
             handlers::set_seen(false);
         }
         before
@@ -118,7 +121,7 @@ impl Interrupted {
 
     /// Restores the record: the handler is about to return, by which the kernel sets the mask.
     pub fn go_on(self) {
-        words().0.store(self.wished, Ordering::Relaxed);
+        words().0.store(self.blocked_by_program, Ordering::Relaxed);
         by_handlers().store(self.by_handlers, Ordering::Relaxed);
         handlers::set_seen(self.seen);
         deliver_held();
@@ -135,9 +138,9 @@ const SAVED_MASK: usize = MASK_WAS_SAVED + size_of::<u64>();
 ///
 /// # Safety
 /// `environment` is a sigjmp_buf.
-pub unsafe fn note_in_environment(environment: *mut c_void) {
+pub unsafe fn save_in_environment(environment: *mut c_void) {
     // SAFETY: the caller vouches for it: libc's set there has two words.
-    unsafe { note(environment.byte_add(SAVED_MASK).cast()) };
+    unsafe { stamp(environment.byte_add(SAVED_MASK).cast()) };
 }
 
 /// Restores the thread's wish before longjmp(3) to the place where `environment` was filled, if the mask was saved
@@ -163,7 +166,7 @@ pub unsafe fn leaving_by_jump(environment: *const c_void) {
 
 /// The mark of a note in the second word of a set, which the kernel does not use. The other bits of the note are the
 /// guarded signals that the thread believed to block, and that the set itself lacks.
-const NOTE: u64 = 0x616e_7972_0000_0000;
+const STAMP: u64 = 0x616e_7972_0000_0000;
 const _: () = assert!(super::ALL & !0xffff_ffff == 0);
 
 /// Returns the first two words of a set: the kernel's, and the place of a note.
@@ -176,17 +179,17 @@ fn words_of(set: &sigset_t) -> [u64; 2] {
 const ALONE: u64 = 1;
 
 /// Returns the note of signals `missing` in a set whose first word is `real`.
-fn note_of(missing: u64, real: u64) -> u64 {
-    NOTE | missing | if real == 0 { ALONE } else { 0 }
+fn stamp_of(missing: u64, real: u64) -> u64 {
+    STAMP | missing | if real == 0 { ALONE } else { 0 }
 }
 
-fn is_note(word: u64) -> bool {
-    word & !(super::ALL | ALONE) == NOTE
+fn is_stamp(word: u64) -> bool {
+    word & !(super::ALL | ALONE) == STAMP
 }
 
 /// Returns the signals in a set's note. `None` if it has no note, or was emptied since.
-fn noted([real, note]: [u64; 2]) -> Option<u64> {
-    (is_note(note) && (real != 0 || note & ALONE != 0)).then_some(note & super::ALL)
+fn stamped([real, stamp]: [u64; 2]) -> Option<u64> {
+    (is_stamp(stamp) && (real != 0 || stamp & ALONE != 0)).then_some(stamp & super::ALL)
 }
 
 /// Returns the signals of a set.
@@ -194,15 +197,15 @@ pub fn word(set: &sigset_t) -> u64 {
     words_of(set)[0]
 }
 
-/// Returns the set that [`with_note`] was given for this set; `None` if it has no note.
-pub fn without_note(set: &sigset_t) -> Option<sigset_t> {
+/// Returns the set that [`with_stamp`] was given for this set; `None` if it has no note.
+pub fn without_stamp(set: &sigset_t) -> Option<sigset_t> {
     let words = words_of(set);
-    noted(words).map(|missing| as_set(words[0] | missing))
+    stamped(words).map(|missing| as_set(words[0] | missing))
 }
 
 /// Returns the set that may really be set, with a note of the missing signals. `None` if none is missing, or masks
 /// are not kept here.
-pub fn with_note(set: &sigset_t) -> Option<sigset_t> {
+pub fn with_stamp(set: &sigset_t) -> Option<sigset_t> {
     let [wanted, _] = words_of(set);
     let missing = wanted & super::ALL;
     if missing == 0 || !are_kept(libc::SIG_SETMASK, Some(wanted)) {
@@ -210,7 +213,7 @@ pub fn with_note(set: &sigset_t) -> Option<sigset_t> {
     }
     let mut really = as_set(wanted & !missing);
     // SAFETY: as in `words_of`.
-    unsafe { (&raw mut really).cast::<u64>().add(1).write(note_of(missing, wanted & !missing)) };
+    unsafe { (&raw mut really).cast::<u64>().add(1).write(stamp_of(missing, wanted & !missing)) };
     Some(really)
 }
 
@@ -223,14 +226,14 @@ pub fn stripped(set: &sigset_t) -> Option<sigset_t> {
 ///
 /// # Safety
 /// The set may be written.
-pub unsafe fn note(set: *mut sigset_t) {
+pub unsafe fn stamp(set: *mut sigset_t) {
     if guarded() != 0 {
-        let note = match wished() {
+        let stamp = match blocked_by_program() {
             0 => 0,
-            wished => note_of(wished, real_now()),
+            blocked_by_program => stamp_of(blocked_by_program, real_now()),
         };
         // SAFETY: the caller vouches for it; the set need not be initialised, nor be longer than two words.
-        unsafe { set.cast::<u64>().add(1).write(note) };
+        unsafe { set.cast::<u64>().add(1).write(stamp) };
     }
 }
 
@@ -242,12 +245,12 @@ pub unsafe fn note(set: *mut sigset_t) {
 pub unsafe fn goes_on_with(set: *const sigset_t) -> Option<sigset_t> {
     // SAFETY: the caller vouches for both words. In a context that a handler was passed, the second is no note.
     let words = unsafe { set.cast::<[u64; 2]>().read() };
-    let [real, note] = words;
-    let (missing, before) = (real & super::ALL, wished());
-    let wanted = match noted(words) {
-        Some(noted) => noted | missing,
+    let [real, stamp] = words;
+    let (missing, before) = (real & super::ALL, blocked_by_program());
+    let wanted = match stamped(words) {
+        Some(stamped) => stamped | missing,
         // Nothing was noted, or the program has emptied or filled the set.
-        None if [0, u64::MAX].contains(&note) || is_note(note) => missing,
+        None if [0, u64::MAX].contains(&stamp) || is_stamp(stamp) => missing,
         None => before & !by_handlers().load(Ordering::Relaxed) | missing,
     };
     if (missing == 0 && wanted == before) || !are_kept(libc::SIG_SETMASK, Some(missing)) {
@@ -273,8 +276,8 @@ pub fn hold(signal: c_int, info: &siginfo_t) {
 
 /// Sends this thread the held signals that it no longer blocks; true if there were any.
 pub fn deliver_held() -> bool {
-    let (wished, held) = words();
-    let mut due = held.load(Ordering::Relaxed) & !wished.load(Ordering::Relaxed);
+    let (blocked_by_program, held) = words();
+    let mut due = held.load(Ordering::Relaxed) & !blocked_by_program.load(Ordering::Relaxed);
     let any = due != 0;
     while due != 0 {
         let signal = due.trailing_zeros() as c_int + 1;
@@ -318,11 +321,11 @@ pub fn are_kept(how: c_int, set: Option<u64>) -> bool {
 /// Returns the signals that the calling thread believes to block and that its real mask lacks: its wish. None in a
 /// child in borrowed memory that has set its mask since.
 fn unseen() -> u64 {
-    match wished() {
+    match blocked_by_program() {
         0 => 0,
         // SAFETY: own thread-local memory.
         _ if unsafe { &(*thread()).settled }.load(Ordering::Relaxed) == sys::process_id() as u64 => 0,
-        wished => wished,
+        blocked_by_program => blocked_by_program,
     }
 }
 
@@ -366,10 +369,10 @@ pub fn real(how: c_int, set: u64) -> u64 {
     }
 }
 
-/// Notes the program's request after the kernel accepted it; returns the wish before.
+/// Records the program's request after the kernel accepted it; returns the wish before.
 pub fn changed(how: c_int, set: Option<u64>) -> u64 {
-    let (wished, _) = words();
-    let before = wished.load(Ordering::Relaxed);
+    let (blocked_by_program, _) = words();
+    let before = blocked_by_program.load(Ordering::Relaxed);
     let Some(set) = set.map(|set| set & guarded()) else {
         return before;
     };
@@ -378,7 +381,7 @@ pub fn changed(how: c_int, set: Option<u64>) -> u64 {
         libc::SIG_UNBLOCK => before & !set,
         _ => set,
     };
-    wished.store(now, Ordering::Relaxed);
+    blocked_by_program.store(now, Ordering::Relaxed);
     let said = if how == libc::SIG_SETMASK { u64::MAX } else { set };
     by_handlers().fetch_and(!said, Ordering::Relaxed);
     deliver_held();
@@ -399,7 +402,7 @@ pub fn system_call(args: [usize; 6]) -> isize {
         let before = settle(wanted.map(|_| how as c_int));
         let answer = kernel(set);
         if answer == 0 && old != 0 && before != 0 {
-            tell(old, before);
+            add_kernel_mask(old, before);
         }
         return answer;
     }
@@ -410,7 +413,7 @@ pub fn system_call(args: [usize; 6]) -> isize {
     }
     let before = changed(how as c_int, wanted);
     if old != 0 && before != 0 {
-        tell(old, before);
+        add_kernel_mask(old, before);
     }
     answer
 }
@@ -435,7 +438,7 @@ pub(super) fn write_program<T: sys::Plain + os::Plain>(to: usize, value: T) -> b
 }
 
 /// Adds the earlier wish to the mask that the kernel has written.
-fn tell(old: usize, before: u64) {
+fn add_kernel_mask(old: usize, before: u64) {
     if let Some(real) = read_program::<u64>(old) {
         write_program(old, real | before);
     }
@@ -474,10 +477,10 @@ pub fn with_temporary_set(mask: *const sigset_t, wait: impl FnOnce(*const sigset
 
 /// Runs `wait` with `wanted` as the thread's wish; `None` if a held signal came first.
 fn temporarily<T>(wanted: u64, wait: impl FnOnce() -> T) -> Option<T> {
-    let (wished, _) = words();
-    let before = wished.swap(wanted & guarded(), Ordering::Relaxed);
+    let (blocked_by_program, _) = words();
+    let before = blocked_by_program.swap(wanted & guarded(), Ordering::Relaxed);
     let answer = if deliver_held() { None } else { Some(wait()) };
-    wished.store(before, Ordering::Relaxed);
+    blocked_by_program.store(before, Ordering::Relaxed);
     answer
 }
 

@@ -31,7 +31,7 @@ use action::{Action, SIG_DFL, SIG_IGN};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os::arch;
 use anyring_engine::os::handlers;
-use anyring_engine::os::{self, ForkPage, Look};
+use anyring_engine::os::{self, Access, ForkPage};
 use anyring_engine::ring::sleeps;
 use anyring_engine::thread;
 use core::ffi::c_int;
@@ -49,7 +49,7 @@ pub struct Way {
     /// The installed handler: [`on_signal`], or code that calls it.
     pub entry: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t),
     /// Signals, as a mask, whose actions are left to the kernel.
-    pub left_alone: u64,
+    pub reserved: u64,
     /// Installs [`Way::entry`] for a signal, and returns the restorer that goes with it.
     pub install_first: fn(c_int) -> Result<u64, c_int>,
     /// True if every action that the program sets is seen. Otherwise only the guarded signals are taken over.
@@ -143,7 +143,7 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
         return Ok(());
     }
     let free = GUARDS[index].iter().find(|slot| slot.load(Ordering::Relaxed).is_null()).ok_or(libc::EAGAIN)?;
-    note_process()?;
+    map_fork_page()?;
     // Release pairs with the Acquire in `on_signal`: whatever the guard's owner prepared is visible to the guard.
     free.store(guard, Ordering::Release);
     let taken = take_over(&mut lock).and_then(|()| action::take_over_others(&lock));
@@ -154,7 +154,7 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
 /// belief. If it blocks none, there is nothing to guard yet.
 pub fn begin() {
     // Without the page nothing could be guarded either.
-    if note_process().is_ok() && mask::real_now() & ALL != 0 {
+    if map_fork_page().is_ok() && mask::real_now() & ALL != 0 {
         believe();
     }
 }
@@ -175,13 +175,13 @@ fn take_over(lock: &mut action::Lock) -> Result<(), c_int> {
     if guarded() == 0 {
         action::take_over_guarded(lock, || GUARDED.store(ALL, Ordering::Relaxed))?;
         mask::take_over(lock.leave_open(ALL));
-        handlers::at_first_hold(mask::open_here);
+        handlers::before_first_critical(mask::open_here);
     }
     Ok(())
 }
 
 /// Maps [`FORK_PAGE`] once.
-fn note_process() -> Result<(), c_int> {
+fn map_fork_page() -> Result<(), c_int> {
     if OWNER.load(Ordering::Relaxed) != 0 {
         return Ok(());
     }
@@ -212,7 +212,7 @@ pub fn in_borrowed_memory() -> bool {
         return false;
     }
     // Read it by a system call: a fault here might be inside a handler of SIGSEGV.
-    let Some(word) = FORK_PAGE.word(Look::ByCall) else { return true };
+    let Some(word) = FORK_PAGE.word(Access::ByCall) else { return true };
     // All threads of a forked child store the same value.
     match word.load(Ordering::Relaxed) {
         0 => word.store(process, Ordering::Relaxed),
@@ -331,7 +331,7 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
     let program = action::of_program(signal);
     // SAFETY: the caller vouches for `info`.
     let forced = index(signal).is_some() && unsafe { (*info).si_code } > 0;
-    let blocked = mask::wished() & bit(signal) != 0;
+    let blocked = mask::blocked_by_program() & bit(signal) != 0;
     match (forced, blocked, program.handler) {
         (false, true, _) => {
             // SAFETY: the caller vouches for `info`.

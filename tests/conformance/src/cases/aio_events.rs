@@ -325,7 +325,7 @@ fn eventfd_counts_events(cx: &Context) {
 }
 
 #[case(own_flags)]
-fn eventfd_is_told_after_the_event_is_there(cx: &Context) {
+fn eventfd_is_signalled_after_the_event_is_there(cx: &Context) {
     let aio = Aio::new(cx.door, 16);
     let (reader, writer) = pipe();
     let counter = eventfd(0, 0);
@@ -359,7 +359,7 @@ fn eventfd_that_is_closed_is_ebadf(cx: &Context) {
 }
 
 #[case(own_flags)]
-fn eventfd_closed_after_submission_is_told(cx: &Context) {
+fn eventfd_closed_after_submission_is_signalled(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
     let counter = eventfd(0, 0);

@@ -177,7 +177,7 @@ fn poll_of_many_descriptors(cx: &Context) {
 }
 
 #[case(own_flags)]
-fn polls_of_one_descriptor_are_all_told(cx: &Context) {
+fn polls_of_one_descriptor_are_all_reported(cx: &Context) {
     let aio = Aio::new(cx.door, 16);
     let (reader, writer) = pipe();
     let mut polls = [poll(&reader, libc::POLLIN); 16];
@@ -308,7 +308,7 @@ fn poll_after_others_survives_the_close_of_its_descriptor(cx: &Context) {
 }
 
 #[case(own_flags)]
-fn polls_after_others_are_all_told(cx: &Context) {
+fn polls_after_others_are_all_reported(cx: &Context) {
     let mut polls = [Iocb::default()];
     let (aio, reader, writer) = poll_after_others(cx, &mut polls);
     let mut more = [poll(&reader, libc::POLLIN), poll(&reader, libc::POLLIN | libc::POLLPRI)];

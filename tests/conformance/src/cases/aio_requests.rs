@@ -303,7 +303,7 @@ fn nowait_flag_on_an_empty_socket_is_eagain(cx: &Context) {
 }
 
 #[case(own_flags)]
-fn nowait_flag_of_a_write_through_the_page_cache_is_told_by_the_event(cx: &Context) {
+fn nowait_flag_of_a_write_through_the_page_cache_is_reported_by_the_event(cx: &Context) {
     const RWF_NOWAIT: u32 = 8;
     // SAFETY: all zeroes is a value, and the call fills it.
     let mut about: libc::statfs = unsafe { core::mem::zeroed() };

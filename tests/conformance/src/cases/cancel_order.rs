@@ -193,7 +193,7 @@ fn tells_at_once(cx: &Context) -> bool {
 }
 
 #[case(undisturbed)]
-fn data_that_came_before_is_told(cx: &Context) {
+fn data_that_came_before_is_reported(cx: &Context) {
     with_each(cx, |name, ring, write| {
         write();
         ring.go(sqe::cancel(1, 0).data(10));
@@ -209,7 +209,7 @@ fn data_that_came_before_is_told(cx: &Context) {
 }
 
 #[case(undisturbed)]
-fn part_of_a_waitall_is_told(cx: &Context) {
+fn part_of_a_waitall_is_reported(cx: &Context) {
     let ((one, other), mut buffer, mut ring) = (UnixStream::pair().expect("a pair"), [0; 8], cx.ring(8));
     let recv = sqe::recv(fd(&one), &mut buffer, libc::MSG_WAITALL);
     ring.go(recv.data(1));

@@ -75,7 +75,7 @@ fn replacing(cx: &Context) {
 }
 
 #[case(since = "6.13")]
-fn tags_are_told_from_the_last_slot(cx: &Context) {
+fn tags_are_posted_from_the_last_slot(cx: &Context) {
     let mut bytes = [[1; 8]; 2];
     let (first, mut ring) = (source(cx, &mut bytes), cx.ring(8));
     let [a, b] = &mut bytes;

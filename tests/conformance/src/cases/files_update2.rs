@@ -121,7 +121,7 @@ fn what_could_be_read_is_done(cx: &Context) {
 }
 
 #[case(since = "5.19")]
-fn tags_are_told_from_the_last_slot(cx: &Context) {
+fn tags_are_posted_from_the_last_slot(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
     assert_eq!(change(&ring, 0, [fd(&reader); 4], [7, 8, 9, 10]), 4);
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0), 0);

@@ -24,7 +24,7 @@ fn call(ring: &Ring, opcode: u32, mut napi: Napi) -> (i32, Napi) {
 }
 
 #[case(since = "6.13")]
-fn settings_are_told_back(cx: &Context) {
+fn settings_are_returned(cx: &Context) {
     let ring = cx.ring(4);
     let settings = Napi { timeout: 60, prefer: 1, ..Napi::default() };
     assert_eq!(call(&ring, IORING_REGISTER_NAPI, settings), (0, INACTIVE));

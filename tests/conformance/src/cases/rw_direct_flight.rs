@@ -363,7 +363,7 @@ fn polling_thread_makes_them(cx: &Context) {
 
 /// IORING_SQ_TASKRUN notifies the ring's owner of them.
 #[case(undisturbed, own_flags, since = "6.1")]
-fn deferred_ring_is_told_of_them(cx: &Context) {
+fn deferred_ring_is_notified_of_them(cx: &Context) {
     const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring_with(8, DEFERRED), pages(1));
     for _ in 0..20 {

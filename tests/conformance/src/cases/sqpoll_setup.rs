@@ -289,7 +289,7 @@ fn child_wakes_the_thread_of_its_parent(cx: &Context) {
 }
 
 #[case(own_flags)]
-fn child_of_a_dead_parent_is_told(cx: &Context) {
+fn child_of_a_dead_parent_is_notified(cx: &Context) {
     let (mut verdict, said) = pipe();
     let status = in_child(|| {
         let ring = polled(cx, 4);

@@ -112,7 +112,7 @@ impl Generator {
         } else {
             self.transfer(&mut request, shape, bytes, true)?;
         }
-        self.note_read(end, opcode, bytes)?;
+        self.record_read(end, opcode, bytes)?;
         Some(request)
     }
 
@@ -132,8 +132,8 @@ impl Generator {
         true
     }
 
-    /// Notes that data is read, or that the request waits. Refuses too many waits.
-    pub(super) fn note_read(&mut self, end: End, opcode: Opcode, bytes: u32) -> Option<()> {
+    /// Records that data is read, or that the request waits. Refuses too many waits.
+    pub(super) fn record_read(&mut self, end: End, opcode: Opcode, bytes: u32) -> Option<()> {
         if matches!(end, End::File(_)) {
             return Some(());
         }
@@ -209,14 +209,14 @@ impl Generator {
             }
             _ => {
                 self.transfer(&mut request, shape, bytes, false)?;
-                self.note_write(end, opcode, bytes);
+                self.record_write(end, opcode, bytes);
             }
         }
         Some(request)
     }
 
-    /// Notes that data is written, or that the request waits.
-    pub(super) fn note_write(&mut self, end: End, opcode: Opcode, bytes: u32) {
+    /// Records that data is written, or that the request waits.
+    pub(super) fn record_write(&mut self, end: End, opcode: Opcode, bytes: u32) {
         if matches!(end, End::File(_)) {
             return;
         }

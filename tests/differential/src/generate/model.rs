@@ -149,7 +149,7 @@ impl Model {
         self.taken.insert(claim);
     }
 
-    /// Notes that request `id` makes a descriptor, for later submissions.
+    /// Records that request `id` makes a descriptor, for later submissions.
     pub fn makes(&mut self, id: u64) {
         self.fresh.push(id);
     }
@@ -190,7 +190,7 @@ impl Model {
         (capacity - inside).max(0) as u32
     }
 
-    /// Notes that `bytes` were written at this end. A request that waits at the other end takes some of it.
+    /// Records that `bytes` were written at this end. A request that waits at the other end takes some of it.
     pub fn wrote(&mut self, end: End, bytes: u32) {
         let Some(other) = Self::other_side(end) else { return };
         *self.bytes.entry(other).or_default() += i64::from(bytes);
@@ -200,13 +200,13 @@ impl Model {
         }
     }
 
-    /// Notes that `bytes` were read at this end.
+    /// Records that `bytes` were read at this end.
     pub fn read(&mut self, end: End, bytes: u32) {
         let inside = self.bytes.entry(end).or_default();
         *inside = (*inside - i64::from(bytes)).max(0);
     }
 
-    /// Notes that a client connected.
+    /// Records that a client connected.
     pub fn connected(&mut self) {
         match self.waiting.iter().position(|waiting| waiting.end == Some(End::Listener)) {
             Some(at) => drop(self.waiting.remove(at)),
@@ -232,7 +232,7 @@ impl Model {
         self.group_users.iter().any(|id| self.waits(*id))
     }
 
-    /// Notes that the request is expected to wait.
+    /// Records that the request is expected to wait.
     pub fn wait(&mut self, id: u64, opcode: u8, end: Option<End>) {
         self.waiting.push(Waiting { id, opcode, end });
     }

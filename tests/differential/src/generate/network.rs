@@ -115,7 +115,7 @@ impl Generator {
         if request.op_flags & libc::MSG_WAITALL as u32 != 0 && self.model.readable(end) < i64::from(bytes) {
             return None;
         }
-        self.note_read(end, opcode, bytes)?;
+        self.record_read(end, opcode, bytes)?;
         Some(request)
     }
 

@@ -8,7 +8,7 @@ use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 const NO_SO_COOKIE: &[Refusal] = &[(libc::SYS_getsockopt, Some((2, libc::SO_COOKIE as u64)), libc::ENOPROTOOPT)];
 const NO_F_DUPFD_QUERY: Refusal = (libc::SYS_fcntl, Some((1, 1027)), libc::EINVAL);
 
-fn sockets_are_told_apart() {
+fn sockets_are_distinguished() {
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let again = a.try_clone().unwrap();
     let of = |file: &dyn AsRawFd| cookie_of(file.as_raw_fd());
@@ -20,13 +20,13 @@ fn sockets_are_told_apart() {
 }
 
 #[test]
-fn sockets_are_told_apart_by_cookie_or_inode() {
-    sockets_are_told_apart();
-    refusing(NO_SO_COOKIE, sockets_are_told_apart);
+fn sockets_are_distinguished_by_cookie_or_inode() {
+    sockets_are_distinguished();
+    refusing(NO_SO_COOKIE, sockets_are_distinguished);
 }
 
 /// Compares pipes and files. `files`: regular files can be compared, too.
-fn descriptions_are_told_apart(files: bool) {
+fn descriptions_are_distinguished(files: bool) {
     let (a, b) = rustix::pipe::pipe().unwrap();
     let again = a.try_clone().unwrap();
     assert!(same_description(a.as_raw_fd(), a.as_raw_fd()));
@@ -44,8 +44,8 @@ fn descriptions_are_told_apart(files: bool) {
 }
 
 #[test]
-fn descriptions_are_told_apart_by_whatever_there_is() {
-    descriptions_are_told_apart(true);
-    refusing(&[NO_F_DUPFD_QUERY], || descriptions_are_told_apart(true));
-    refusing(&[NO_F_DUPFD_QUERY, (libc::SYS_kcmp, None, libc::EPERM)], || descriptions_are_told_apart(false));
+fn descriptions_are_distinguished_by_whatever_there_is() {
+    descriptions_are_distinguished(true);
+    refusing(&[NO_F_DUPFD_QUERY], || descriptions_are_distinguished(true));
+    refusing(&[NO_F_DUPFD_QUERY, (libc::SYS_kcmp, None, libc::EPERM)], || descriptions_are_distinguished(false));
 }

@@ -46,7 +46,7 @@ pub fn outruns_timeout(guard: &mut RingGuard, id: Id) -> bool {
     if !waits || chaos.draw(Rule::Edge, number).is_none_or(|draw| draw.below(2) == 0) {
         return false;
     }
-    guard.note(Rule::Edge, number, About::Request(id), "outruns its LINK_TIMEOUT, which says EALREADY");
+    guard.log(Rule::Edge, number, About::Request(id), "outruns its LINK_TIMEOUT, which says EALREADY");
     let id = guard.stop_timer(id).id();
     guard.slab[id].make_ready();
     guard.issue(id);
@@ -62,7 +62,7 @@ pub fn outlasts_count(guard: &mut RingGuard, id: Id) -> bool {
     let number = request.number & NUMBER;
     let outlasts = left_ns(request).is_some() && chaos.draw(Rule::Edge, number).is_some();
     if outlasts {
-        guard.note(Rule::Edge, number, About::Request(id), "its time passes before its count is reached");
+        guard.log(Rule::Edge, number, About::Request(id), "its time passes before its count is reached");
     }
     outlasts
 }
@@ -73,7 +73,7 @@ pub(super) fn is_too_late(guard: &mut RingGuard, id: Id) -> bool {
         return false;
     };
     let number = guard.slab[id].number & NUMBER;
-    guard.note(Rule::Edge, number, About::Request(id), "its TIMEOUT fires: EALREADY");
+    guard.log(Rule::Edge, number, About::Request(id), "its TIMEOUT fires: EALREADY");
     guard.slab[timeout].number |= FIRES;
     true
 }

@@ -6,7 +6,7 @@
 use super::{edge, is_notification, About, ASIDE_NS, HELD_BACK_NS, NUMBER, OVERTAKEN_BY, UNORDERED, WAS_HELD};
 use crate::chaos::rules::Rule;
 use crate::chaos::HeldBack;
-use crate::descriptors::note_use;
+use crate::descriptors::record_use;
 use crate::op::{row, FileUse};
 use crate::os::{file_status, Clock};
 use crate::request::{self, Id, Request, Target};
@@ -132,7 +132,7 @@ pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> 
     }
     chaos.held.push(HeldBack { turn: (turn, number), id, stream, until_ns });
     if let Some(hold) = drawn {
-        state.note(hold.rule, number, About::Request(id), hold.what);
+        state.log(hold.rule, number, About::Request(id), hold.what);
     }
     if let Err(error) = keep_resources(guard, id) {
         if let Some(chaos) = &mut guard.chaos {
@@ -144,7 +144,7 @@ pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> 
     let state = &mut **guard;
     let request = &mut state.slab[id];
     if let Target::Number(fd) = request.target {
-        note_use(fd); // so that its close is noticed
+        record_use(fd); // so that its close is noticed
     }
     request.number |= WAS_HELD | drawn.map_or(0, |hold| hold.flag);
     wait_for_timer(guard, id, until_ns);
@@ -158,7 +158,7 @@ fn keep_resources(guard: &mut RingGuard, id: Id) -> Result<(), Errno> {
     let fd = guard.number_of(&guard.slab[id].target)?;
     let mut op = core::mem::take(&mut guard.slab[id].op);
     let found = op.look_up(guard, fd);
-    if let Some(new) = op.hold_names() {
+    if let Some(new) = op.own_names() {
         guard.poll_set.forget(new);
     }
     guard.slab[id].op = op;
@@ -171,7 +171,7 @@ pub(super) fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
     let request = &mut state.slab[id];
     request.deadline_ns = until_ns;
     request.time();
-    state.slab.note_scattered(true);
+    state.slab.set_scattered(true);
     state.timers.insert(&mut state.slab, Clock::Monotonic, id);
     guard.work_appeared(true);
 }
@@ -193,13 +193,13 @@ pub fn stop_timer(state: &mut State, id: Id) {
 
 /// Queues a request that was held back, after those that are ready.
 #[cold]
-pub fn let_go(guard: &mut RingGuard, id: Id) {
+pub fn release(guard: &mut RingGuard, id: Id) {
     guard.slab[id].make_ready();
     guard.queue.push(id);
 }
 
 /// True if a request was released and has not begun: natively it would be in progress.
-pub fn was_let_go(request: &Request) -> bool {
+pub fn was_released(request: &Request) -> bool {
     request.number & WAS_HELD != 0 && matches!(request.state(), request::State::Ready)
 }
 
@@ -213,7 +213,7 @@ pub fn let_next_go(guard: &mut RingGuard) -> bool {
         // A forked child has none of the parent's requests.
         if guard.slab.get(next.id).is_some_and(|request| matches!(request.state(), request::State::Timed)) {
             let id = guard.stop_timer(next.id).id();
-            let_go(guard, id);
+            release(guard, id);
             return true;
         }
     }

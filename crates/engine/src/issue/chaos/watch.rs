@@ -11,11 +11,11 @@ use crate::ring::{RingGuard, State};
 use anyring_abi::Opcode;
 use core::mem::ManuallyDrop;
 
-/// Notes the memory that a request fills, to report it with the request's result.
+/// Records the memory that a request fills, to report it with the request's result.
 pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get_mut(id)) else { return };
-    if !chaos.tells_filled(id) {
+    if !chaos.observes_fills(id) {
         return;
     }
     let (direction, data) = request.op.data().unwrap_or((Direction::Read, Vec::new()));

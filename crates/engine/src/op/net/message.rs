@@ -90,16 +90,16 @@ fn fits_before_data(header: &Header) -> bool {
 
 /// The addresses of a receive's results in the program's `struct msghdr`.
 #[derive(Debug)]
-struct Told {
+struct Addresses {
     name_length: u64,
     control_length: u64,
     flags: u64,
 }
 
-impl Told {
-    fn of(header: u64) -> Told {
+impl Addresses {
+    fn of(header: u64) -> Addresses {
         let field = |offset: usize| header.wrapping_add(offset as u64);
-        Told {
+        Addresses {
             name_length: field(core::mem::offset_of!(Header, name_length)),
             control_length: field(core::mem::offset_of!(Header, control_length)),
             flags: field(core::mem::offset_of!(Header, flags)),
@@ -111,7 +111,7 @@ impl Told {
 #[derive(Debug, Default)]
 pub(super) struct Message {
     /// The places of a receive's results in the program's `struct msghdr`, if there is one.
-    told: Option<Told>,
+    addresses: Option<Addresses>,
     /// As the program gave it; `name` and `iovecs` are replaced for each call.
     header: Header,
     /// The ranges that are left to transfer.
@@ -156,7 +156,7 @@ impl Message {
             return Err(Errno::MSGSIZE);
         }
         let iovecs = iovecs::import(header.iovecs as u64, header.iovec_count, iovecs != Iovecs::Registered)?;
-        Ok(Message { told: Some(Told::of(user)), header, iovecs, destination })
+        Ok(Message { addresses: Some(Addresses::of(user)), header, iovecs, destination })
     }
 
     /// Makes a message of several ranges without a header.
@@ -196,7 +196,7 @@ impl Message {
         let (iovecs, iovec_count) = (self.iovecs.as_ptr() as usize, self.iovecs.len());
         let mut header = Header { iovecs, iovec_count, ..self.header };
         let count = header.receive(fd, flags)?;
-        self.tell(&header)?;
+        self.write_back(&header)?;
         Ok((count, header.flags))
     }
 
@@ -206,16 +206,17 @@ impl Message {
         direction: Direction,
         place: &mut dyn FnMut(&'static str, usize, usize) -> usize,
     ) {
-        let Some(told) = &mut self.told else { return };
+        let Some(addresses) = &mut self.addresses else { return };
         let receives = direction == Direction::Read;
         let name_room = self.header.name_length.clamp(0, ADDRESS_BYTES_MAX as i32) as usize;
         if receives && self.header.name != 0 {
             self.header.name = place("msg_name", self.header.name, name_room);
-            told.name_length = place("msg_namelen", told.name_length as usize, size_of::<u32>()) as u64;
+            addresses.name_length = place("msg_namelen", addresses.name_length as usize, size_of::<u32>()) as u64;
         }
         if receives {
-            told.control_length = place("msg_controllen", told.control_length as usize, size_of::<u64>()) as u64;
-            told.flags = place("msg_flags", told.flags as usize, size_of::<u32>()) as u64;
+            addresses.control_length =
+                place("msg_controllen", addresses.control_length as usize, size_of::<u64>()) as u64;
+            addresses.flags = place("msg_flags", addresses.flags as usize, size_of::<u32>()) as u64;
         }
         if self.header.control != 0 {
             self.header.control = place("msg_control", self.header.control, self.header.control_length);
@@ -223,17 +224,17 @@ impl Message {
     }
 
     /// Writes to the program's header the results of a receive that got nothing.
-    pub(super) fn tell_nothing(&self) -> Result<(), Errno> {
-        self.tell(&Header { name: self.header.name, ..Header::default() })
+    pub(super) fn write_back_nothing(&self) -> Result<(), Errno> {
+        self.write_back(&Header { name: self.header.name, ..Header::default() })
     }
 
-    fn tell(&self, header: &Header) -> Result<(), Errno> {
-        let Some(told) = &self.told else { return Ok(()) };
+    fn write_back(&self, header: &Header) -> Result<(), Errno> {
+        let Some(addresses) = &self.addresses else { return Ok(()) };
         if header.name != 0 {
-            user_write(told.name_length, &header.name_length)?;
+            user_write(addresses.name_length, &header.name_length)?;
         }
-        user_write(told.flags, &header.flags)?;
-        user_write(told.control_length, &(header.control_length as u64))
+        user_write(addresses.flags, &header.flags)?;
+        user_write(addresses.control_length, &(header.control_length as u64))
     }
 
     /// Receives a message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload

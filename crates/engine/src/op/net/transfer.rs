@@ -293,12 +293,12 @@ impl Transfer {
         if self.direction == Direction::Write || self.multishot || self.flags & BESIDE_THE_DATA != 0 {
             return None;
         }
-        let told = match &self.data {
+        let reported = match &self.data {
             Data::Message(_) if !is_blocking(fd) => Err(Errno::AGAIN),
-            Data::Message(message) => message.tell_nothing(),
+            Data::Message(message) => message.write_back_nothing(),
             Data::Buffer { .. } => Ok(()),
         };
-        Some(match told {
+        Some(match reported {
             Err(error) => Verdict::error(error),
             Ok(()) if self.flags & MSG_WAITALL != 0 => Verdict::DoneShort(0),
             Ok(()) => Verdict::Done(0),

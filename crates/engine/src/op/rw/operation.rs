@@ -3,7 +3,7 @@
 use super::{is_file, refusal_of_protection, Buffers, Rw, RWF_NOWAIT, RWF_OF_FILES, RWF_SUPPORTED};
 use crate::op::net::is_blocking;
 use crate::op::selection::Selection;
-use crate::op::{Context, Direction, LooksBefore, OnRing, Operation, Skip, Verdict};
+use crate::op::{Context, Direction, OnRing, Operation, ServedBefore, Skip, Verdict};
 use crate::{descriptors, Errno};
 use anyring_abi::MAX_RW_COUNT;
 
@@ -82,7 +82,7 @@ impl Operation for Rw {
         Some(if is_blocking(fd) { self.finish(self.total()) } else { Verdict::error(Errno::AGAIN) })
     }
 
-    /// Attempts it with what is known of the file, and notes what the attempt shows.
+    /// Attempts it with what is known of the file, and records what the attempt shows.
     #[inline]
     fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
         if ring.is_stream(fd) {
@@ -141,11 +141,11 @@ impl Operation for Rw {
         self.write.then(|| self.total())
     }
 
-    fn looks_before(&self) -> LooksBefore {
-        LooksBefore::ItsFile
+    fn served_before(&self) -> ServedBefore {
+        ServedBefore::ItsFile
     }
 
-    fn gives_up_in_worker(&self, number: Option<i32>) -> bool {
+    fn worker_answers_eagain(&self, number: Option<i32>) -> bool {
         number.is_some_and(|fd| !is_blocking(fd))
     }
 
@@ -160,11 +160,11 @@ impl Operation for Rw {
 }
 
 impl Rw {
-    /// Notes what the attempt showed about its file.
+    /// Records what the attempt showed about its file.
     #[inline]
     fn teach(&self, ring: &mut impl OnRing, fd: i32) {
         if self.is_of_stream() && !ring.is_stream(fd) {
-            ring.note_stream(fd);
+            ring.mark_stream(fd);
         }
     }
 

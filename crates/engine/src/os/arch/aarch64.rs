@@ -117,7 +117,7 @@ macro_rules! own_memory {
 /// Increments the count of locks in the record of `os/handlers.rs`, and calls `unseen` unless the count's sign is
 /// set. A handler between the load and the store leaves the count as it was, and finds the lock not taken yet.
 #[inline(always)]
-pub fn count_hold(unseen: impl FnOnce()) {
+pub fn count_enter_critical(unseen: impl FnOnce()) {
     let count: *const AtomicU32 = crate::own_memory!("anyring_thread_handlers");
     // SAFETY: the first word of the thread's own record, which lives as long as the thread.
     let count = unsafe { &*count };
@@ -132,7 +132,7 @@ pub fn count_hold(unseen: impl FnOnce()) {
 /// Decrements the count of locks. Then calls `due`, unless the record's other word, at `DEFERRED`, is zero. A handler
 /// between the load and the store finds the lock still held; a signal that it defers is seen after the store.
 #[inline(always)]
-pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
+pub fn count_leave_critical<const DEFERRED: usize>(due: impl FnOnce()) {
     let record: *const u8 = crate::own_memory!("anyring_thread_handlers");
     // SAFETY: two words of the thread's own record, which lives as long as the thread.
     let (count, deferred) = unsafe { (&*record.cast::<AtomicU32>(), &*record.add(DEFERRED).cast::<AtomicU64>()) };

@@ -128,7 +128,7 @@ fn handlers_offset() -> usize {
 /// Increments the count of locks in the record of `os/handlers.rs`, and calls `unseen` unless the count's sign is
 /// set.
 #[inline(always)]
-pub fn count_hold(unseen: impl FnOnce()) {
+pub fn count_enter_critical(unseen: impl FnOnce()) {
     // SAFETY: counts in the thread's own memory. One instruction, and a fence to the compiler as all such asm: a
     // handler sees the count before any work under the lock.
     unsafe {
@@ -144,8 +144,8 @@ pub fn count_hold(unseen: impl FnOnce()) {
 
 /// Decrements the count of locks, and calls `due` unless the record's other word, at `DEFERRED`, is 0.
 #[inline(always)]
-pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
-    // SAFETY: as in `count_hold`, and reads the record's other word.
+pub fn count_leave_critical<const DEFERRED: usize>(due: impl FnOnce()) {
+    // SAFETY: as in `count_enter_critical`, and reads the record's other word.
     unsafe {
         core::arch::asm!(
             "dec dword ptr fs:[{offset}]",

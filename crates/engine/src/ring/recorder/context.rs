@@ -62,7 +62,7 @@ impl Recorder {
     }
 
     fn call(&mut self, call: Event) {
-        self.writer.look_at_thread();
+        self.writer.check_thread();
         self.writer.put::<{ has::TIME | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS }>(&Event { fd: -1, ..call });
         self.share_times();
     }
@@ -91,7 +91,7 @@ impl Recorder {
         self.writer.put::<{ has::TIME | has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 
-    /// Notes that the iocb at hand completes in this call: the next event posted is its own.
+    /// Records that the iocb at hand completes in this call: the next event posted is its own.
     #[cold]
     pub fn iocb_ends(&mut self) {
         self.ends();
@@ -116,7 +116,7 @@ impl Recorder {
         self.iocb_ends();
     }
 
-    /// Notes that an iocb which waited alone gets a slot in the slab.
+    /// Records that an iocb which waited alone gets a slot in the slab.
     #[cold]
     pub(crate) fn joins(&mut self, known: Known) {
         self.at_hand = known;

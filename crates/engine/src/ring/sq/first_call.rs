@@ -91,7 +91,7 @@ impl State {
         let control = self.control;
         let (first, mut head, most) = (run.head, run.head, run.left);
         let mut stop = Stop::Over;
-        while head.wrapping_sub(first) != most && !ring.left.any(Left::NOTES) {
+        while head.wrapping_sub(first) != most && !ring.left.any(Left::HOLDER_WORK) {
             if self.batch.is_full() {
                 stop = Stop::Full; // checked before an SQE is taken: nothing panics between it and its CQE
                 break;

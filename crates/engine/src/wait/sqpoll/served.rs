@@ -9,7 +9,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::poll::turns::When;
 use crate::ring::broken::{contain, contain_any};
-use crate::ring::notes::Note;
+use crate::ring::holder_work::HolderWork;
 use crate::ring::poller::Attached;
 use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
@@ -41,7 +41,7 @@ pub struct Served {
     unserved: usize,
     /// The time of the next timer, by CLOCK_MONOTONIC.
     due_ns: Option<u64>,
-    /// Another thread holds the ring, and has a note to nudge this one.
+    /// Another thread holds the ring, and will nudge this one.
     busy: bool,
     /// The program has to enter to have its SQEs seen. Ring memory says so as soon as the ring can be locked.
     asleep: bool,
@@ -90,7 +90,7 @@ impl Served {
     /// Leaves a ring that another thread holds, perhaps asleep. The thread serves the others until it is nudged.
     fn retry_later(&mut self) {
         self.busy = true;
-        self.ring.leave_note(Note::Poller);
+        self.ring.leave_holder_work(HolderWork::Poller);
     }
 
     /// True if a panic broke the ring, in any thread or process.
@@ -120,7 +120,7 @@ impl Served {
                 }
                 work(&mut guard);
                 guard.settle();
-                self.note(&guard);
+                self.record(&guard);
                 contended = ring.is_contended();
             },
         );
@@ -129,12 +129,12 @@ impl Served {
         }
     }
 
-    fn note(&mut self, guard: &RingGuard) {
+    fn record(&mut self, guard: &RingGuard) {
         self.disabled = guard.disabled || !guard.has_sqes();
         self.left = !guard.queue.is_empty();
         self.epoll = if guard.awaits_events() { guard.poll_set.epoll() } else { None };
         self.unverified = guard.poll_set.has_unverified();
-        let next_ns = guard.timers.next_ns().into_iter().chain(guard.poll_set.look_ns()).min();
+        let next_ns = guard.timers.next_ns().into_iter().chain(guard.poll_set.recheck_ns()).min();
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
     }
 
@@ -148,7 +148,7 @@ impl Served {
         self.with(|guard| {
             point(Point::PollerRing);
             if !guard.disabled && !is_abandoned(guard) && guard.has_sqes() {
-                guard.listen();
+                guard.check_tracer();
                 // Another error means that ring memory is unmapped: then there is nothing to submit.
                 refused = guard.submit(most) == Err(Errno::AGAIN);
                 announce_room(guard);
@@ -185,7 +185,7 @@ impl Served {
         if due {
             self.with(|guard| {
                 if guard.poll_set.has_unwatched() {
-                    unwatched::look(guard);
+                    unwatched::check(guard);
                 }
                 guard.fire_timers();
             });
@@ -194,7 +194,7 @@ impl Served {
     }
 
     /// Checks the whole ring. False if the thread has given it up, because it was closed or broken.
-    pub fn look_again(&mut self) -> bool {
+    pub fn recheck(&mut self) -> bool {
         let ring = self.ring;
         self.busy = false;
         let guard = match ring.lock_soon() {

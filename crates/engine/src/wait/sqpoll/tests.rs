@@ -111,13 +111,13 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 #[test]
 fn parameters_are_read_as_the_kernel_does() {
     let params = |flags| Params { flags, wq_fd: 60_000, sq_thread_cpu: 1, ..Params::default() };
-    assert!(wish(&params(0)).is_ok_and(|wish| wish.is_none()));
-    assert_eq!(wish(&params(IORING_SETUP_SQ_AFF)).err(), Some(Errno::INVAL));
-    assert_eq!(wish(&params(IORING_SETUP_ATTACH_WQ)).err(), Some(Errno::NXIO));
-    assert_eq!(wish(&params(IORING_SETUP_ATTACH_WQ | IORING_SETUP_SQPOLL)).err(), Some(Errno::NXIO));
-    let asked = wish(&params(IORING_SETUP_SQPOLL)).expect("well-formed").expect("polling");
+    assert!(options(&params(0)).is_ok_and(|options| options.is_none()));
+    assert_eq!(options(&params(IORING_SETUP_SQ_AFF)).err(), Some(Errno::INVAL));
+    assert_eq!(options(&params(IORING_SETUP_ATTACH_WQ)).err(), Some(Errno::NXIO));
+    assert_eq!(options(&params(IORING_SETUP_ATTACH_WQ | IORING_SETUP_SQPOLL)).err(), Some(Errno::NXIO));
+    let asked = options(&params(IORING_SETUP_SQPOLL)).expect("well-formed").expect("polling");
     assert_eq!((asked.cpu, asked.idle_ns), (None, 1_000_000_000));
-    let asked = wish(&params(IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF)).expect("well-formed").expect("polling");
+    let asked = options(&params(IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF)).expect("well-formed").expect("polling");
     assert_eq!(asked.cpu, Some(1));
 }
 

@@ -130,7 +130,7 @@ impl Aio {
         if answer <= 0 {
             return Err(Stop::Failed(format!("waiting for an event answered {answer}")));
         }
-        Ok(self.note(&events[..answer as usize]))
+        Ok(self.record(&events[..answer as usize]))
     }
 
     /// Reads the events in the completion ring, without a system call. Waits only if there are none.
@@ -161,11 +161,11 @@ impl Aio {
             return self.get_events(events);
         }
         head.store(next, Ordering::Release); // pairs with the server's load before it reuses the places
-        Ok(self.note(&events[..count]))
+        Ok(self.record(&events[..count]))
     }
 
     #[inline]
-    fn note(&mut self, events: &[IoEvent]) -> usize {
+    fn record(&mut self, events: &[IoEvent]) -> usize {
         self.completions += events.len() as u64;
         self.in_flight -= events.len() as u64;
         self.negative += events.iter().filter(|event| event.res < 0).count() as u64;

@@ -111,7 +111,7 @@ impl Run<'_> {
             (Some(cqe), _) => (cqe, Duration::ZERO),
             (None, Subject::Stream(stream)) if stream.waits() => {
                 // Until the request waits: a worker has armed it by then.
-                self.observer.settle();
+                self.observer.wait_until_idle();
                 let start = Instant::now();
                 stream.release()?;
                 (self.ring.wait_cqe()?, start.elapsed())

@@ -123,7 +123,7 @@ fn receive_all(ring: &mut Ring, connection: &TcpStream, number: usize) -> Outcom
     ring.push(Sqe { ioprio: IORING_RECV_MULTISHOT as u16, flags: IOSQE_BUFFER_SELECT, ..sqe })
 }
 
-/// Notes that `count` bytes of the first piece were sent. Returns its buffer once all of it is.
+/// Records that `count` bytes of the first piece were sent. Returns its buffer once all of it is.
 fn sent(queue: &mut VecDeque<Piece>, buffers: &mut Buffers, count: usize) {
     let Some((id, rest)) = queue.front_mut() else { return };
     rest.start += count;

@@ -40,9 +40,9 @@ impl Observer {
         Ok(Observer::Engine { counters: counters.into(), opcode, before: [0; PATHS] })
     }
 
-    /// Notes the state before the request.
+    /// Records the state before the request.
     pub fn begin(&mut self) -> Outcome<()> {
-        self.settle();
+        self.wait_until_idle();
         match self {
             Observer::Engine { counters, opcode, before } => *before = counted(counters, *opcode)?,
             Observer::Kernel { before } => {
@@ -53,7 +53,7 @@ impl Observer {
     }
 
     /// Waits until no thread of io-wq is at work. The engine's threads show by their counters when they are done.
-    pub fn settle(&self) {
+    pub fn wait_until_idle(&self) {
         let Observer::Kernel { .. } = self else { return std::thread::sleep(Duration::from_micros(50)) };
         let end = Instant::now() + BEDTIME;
         while threads().iter().any(|(_, _, sleeps)| !sleeps) && Instant::now() < end {
