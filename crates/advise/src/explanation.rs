@@ -53,8 +53,8 @@ fn never(situation: Situation, ours: bool) -> Vec<String> {
 fn of_engine(situation: Situation) -> Vec<String> {
     let because = match situation {
         Situation::Direct => {
-            "anyring's engine gives O_DIRECT transfers to a worker: RWF_NOWAIT does not keep a system call from waiting for \
-             the device"
+            "anyring's engine gives O_DIRECT transfers that the kernel's AIO does not take to a worker: RWF_NOWAIT does not \
+             keep a system call from waiting for the device"
         }
         Situation::Uncached => {
             "anyring's engine gives what is not in the page cache to a worker: a system call would wait for the device"

@@ -217,9 +217,11 @@ fn fill() -> Room {
     /// The least that a ring is charged: its SQEs and its queues.
     const BYTES_EACH: u64 = 8192;
     const MOST: u64 = 1280;
+    /// Rings that are made where no limit is set.
+    const WITHOUT_LIMIT: u64 = 64;
     // One more than the limit has room for. Without a limit, a few show that rings fit.
     let limit = soft_limit(libc::RLIMIT_MEMLOCK);
-    let most = limit.map_or(ENTRIES_EACH as u64, |bytes| (bytes / BYTES_EACH + 1).min(MOST)) as u32;
+    let most = limit.map_or(WITHOUT_LIMIT, |bytes| (bytes / BYTES_EACH + 1).min(MOST)) as u32;
     // The limit of open files is not the question here, so it is raised.
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills in, and reads, a local.

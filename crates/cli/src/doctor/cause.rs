@@ -22,7 +22,7 @@ pub enum Cause {
     Sysctl,
     /// The kernel was built without io_uring, or is older than it.
     KernelLacksIt,
-    /// RLIMIT_MEMLOCK (kernels before 5.12 charge ring memory to it).
+    /// RLIMIT_MEMLOCK (kernels before 7.2.11 charge ring memory to it).
     Memlock,
     /// RLIMIT_NOFILE, or the system's limit of open files.
     DescriptorLimit,
