@@ -365,8 +365,8 @@ pub struct CheckOptions {
     /// Expect that no CQE finds the CQ full
     #[arg(long)]
     pub no_overflow: bool,
-    /// Expect that 99 of 100 requests of each kind complete within TIME: 250us, 2ms, 1s. Leaves out requests that
-    /// wait by nature (timeouts, polls, futexes, waitid)
+    /// Expect that 99 of 100 requests of each kind complete within TIME: 250us, 2ms, 1s. Requests whose
+    /// purpose is to wait do not count (timeouts, polls, futexes, waitid)
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub max_p99: Option<Bound>,
     /// Report silent misuse: CQEs never seen, user_data twice in flight, files closed while in use. Nothing else is

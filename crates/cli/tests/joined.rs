@@ -110,7 +110,8 @@ fn wait_for_ring(process: &Ended) {
     wait_until("a ring", || is_served(process.0.id()));
 }
 
-/// True if there is a ring, and its counters are open: these are open for a moment before the first ring as well.
+/// True if the process has a ring (a socket) and its counters. The counters alone prove nothing: they are open for a
+/// moment before the first ring.
 fn is_served(process: u32) -> bool {
     let links = links_of(process);
     let has = |name: &str| links.iter().any(|link| link.starts_with(name));

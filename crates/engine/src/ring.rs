@@ -2,15 +2,15 @@
 //!
 //! | part | guarded by |
 //! |---|---|
-//! | [`State`]: requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
+//! | [`State`]: requests, poll set, timers, registered files and buffers | `state`, the lock that the kernel calls uring_lock |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`](crate::shared::control), shared by processes |
-//! | `arrived`: results of workers; `messages`; `holder_work` | each its own lock; drained by the holder of `state` |
+//! | `arrived` (results of workers), `messages`, `retired` (tags), `holder_work` | a lock each; the holder of `state` empties them |
 //! | `driver`, `sleeping` | atomics, see `wait::enter_wait` |
 //!
 //! A panic breaks a ring: [`broken`] describes what follows.
 //!
-//! `Ring`s are never freed. An ended ring goes back to a pool, so a thread with a stale reference finds a dead ring
-//! and not freed memory.
+//! `Ring`s are never freed: an ended ring goes back to a pool. So a stale reference points to an ended ring, never to
+//! freed memory.
 
 pub mod arrivals;
 pub mod batch;

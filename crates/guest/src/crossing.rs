@@ -308,10 +308,10 @@ pub unsafe extern "C-unwind" fn on_signal(signal: i32, info: *mut libc::siginfo_
     )
 }
 
-/// Calls a handler of the guest's from the host's world.
+/// Calls a signal handler of the guest program from host code, with the guest's FS base set during the call.
 ///
 /// # Safety
-/// `handler` is a handler of the guest's, the arguments are those of its signal, and `block` is the calling thread's.
+/// `handler` belongs to the guest, the arguments are those of its signal, and `block` is the calling thread's.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn call_handler(

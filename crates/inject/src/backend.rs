@@ -77,8 +77,8 @@ impl Choice {
         decided
     }
 
-    /// Records that the kernel has refused one, so that our engine serves some from now on. False if that needs something
-    /// unavailable.
+    /// Records that the kernel has refused a ring or context. From now on the engine serves those that the kernel refuses.
+    /// False if the engine's memory cannot be reserved, or in a signal handler that interrupted the lock's holder.
     fn share(&self) -> bool {
         // None: this is a signal handler that interrupted the holder in its own thread.
         let Some(_held) = SHARING.lock() else { return false };

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The limit of a case. No case takes a second unless an event never comes, and then it fails by itself earlier
-/// ([`PATIENCE`](crate::ring::PATIENCE)).
+/// The time after which the runner kills a case. Most cases take less than a second. A case that waits in vain for an
+/// event fails by itself before that, after [`PATIENCE`](crate::ring::PATIENCE).
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A case that is to run.

@@ -1,7 +1,7 @@
-//! io_submit(2): each iocb is copied once, checked, and either finished on the spot or made a request.
+//! io_submit(2): each iocb is copied once, checked, and completed at once or queued as a request.
 //!
-//! The checks have the order of `io_submit_one` in fs/aio.c. As there, some errors fail the call and others are
-//! reported by an event: an error of the transfer itself is an event.
+//! The checks have the order of `io_submit_one` in fs/aio.c. As in the kernel, an iocb that fails a check ends the call
+//! with an error. A failed transfer is reported by an event.
 
 use super::{find, lock, Pending};
 use crate::issue::single;

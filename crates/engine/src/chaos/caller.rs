@@ -64,7 +64,8 @@ struct Module {
 }
 
 impl Modules {
-    /// Returns the program's frames in a call as a field of JSON, or an empty string if none is known.
+    /// Returns the program's return addresses in `caller` as a JSON field with a leading comma (`,"at":["FILE+0x1f"]`).
+    /// The library's own frames are left out. Empty if no address is in a mapped file.
     pub fn describe(&mut self, caller: &Caller) -> String {
         let ours = self.find(found_by as *const () as usize).map(|module| module.name.clone());
         let mut names = Vec::new();

@@ -25,8 +25,9 @@ pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     answer
 }
 
-/// A question that is asked once: in a child if a filter might kill for it. Filters of an older systemd kill for
-/// calls that a newer kernel has and their lists lack.
+/// A yes-or-no question to the kernel. The first answer is kept. If a seccomp filter is in force, a child process asks,
+/// since the filter may kill the process that asks. An older systemd's filters kill for system calls newer than their
+/// lists.
 pub struct Question {
     ask: fn() -> isize,
     /// 0 before the first answer. Relaxed: every thread stores the same answer.

@@ -261,9 +261,9 @@ pub fn handler_begins() {
     }
 }
 
-/// Gives up the calling thread's waits: it is about to leave by longjmp(3) or the like, perhaps out of several. If
-/// the jump stays inside a signal handler, or the thread comes back by swapcontext(3), the waits go on. They notice
-/// that they have lost their place in the table.
+/// Removes all sleeps of the calling thread from its rings: the thread is about to leave them by longjmp(3) or the
+/// like. A sleep may go on after all: the jump stays inside a signal handler, or the thread comes back by
+/// swapcontext(3). The end of that sleep finds its entry gone.
 pub fn leaving_by_jump() {
     if mutated(Mutation::JumpLeavesTheSleeper) {
         return;

@@ -82,8 +82,9 @@ pub fn forget_unmapped(objects: &[Object]) {
     );
 }
 
-/// Patches the instruction before `behind`, at which this thread has trapped with a call of `number`. If that is not
-/// possible, it keeps trapping, and the log says why.
+/// Replaces the system call instruction before the address `behind` by a jump. This thread has trapped there, with a call
+/// of `number`. If the instruction cannot be patched, it keeps trapping, and the log says why. If another thread holds the
+/// lock, its traps are counted from zero again.
 pub fn apply(behind: usize, number: u32) {
     let faults_are_told = island::guard_faults(); // before the mask changes, which a guard checks
     let mask = set_mask(u64::MAX);

@@ -274,7 +274,8 @@ impl Slot {
         self.busy.store(0, Ordering::Release);
     }
 
-    /// Records that `alternate` is to be disabled while the slot is in use. True if so: the thread trapped on that stack.
+    /// If the thread trapped on its alternate signal stack `alternate`, records that this stack is disabled while the slot
+    /// is in use. Returns whether the thread did.
     pub fn mark_disabled(&self, trapped_at: usize, alternate: &stack_t) -> bool {
         if !range_of(alternate).contains(&trapped_at) || mutated(Mutation::AlternateStackStaysEnabled) {
             return false;
