@@ -136,6 +136,17 @@ pub struct Run {
     pub rings: usize,
 }
 
+/// Makes a file without a name.
+pub fn memory_file(name: &str) -> Result<File, Failure> {
+    let made = memfd_create(name, MemfdFlags::CLOEXEC);
+    made.map(File::from).map_err(|error| Failure::own(format!("memfd_create: {error}")))
+}
+
+/// Returns the path by which other processes open a file of this process.
+pub fn path_of(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
 /// Runs the program repeatedly.
 pub struct Runner<'a> {
     options: &'a ChaosOptions,
@@ -155,10 +166,6 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     pub fn new(options: &'a ChaosOptions, rules: String, many: bool) -> Result<Runner<'a>, Failure> {
-        let file = |name: &str| -> Result<File, Failure> {
-            let made = memfd_create(name, MemfdFlags::CLOEXEC);
-            made.map(File::from).map_err(|error| Failure::own(format!("memfd_create: {error}")))
-        };
         let log = options.log.as_ref().map(|path| {
             let opened = File::options().write(true).create(true).truncate(true).mode(0o644).open(path);
             opened.map_err(|error| {
@@ -171,9 +178,9 @@ impl<'a> Runner<'a> {
             rules,
             apart: many || options.fail_output.is_some(),
             timeout: timeout.or(many.then_some(PATIENCE)),
-            printed: file("anyring-chaos-output")?,
-            injected: file("anyring-chaos-log")?,
-            only: file("anyring-chaos-only")?,
+            printed: memory_file("anyring-chaos-output")?,
+            injected: memory_file("anyring-chaos-log")?,
+            only: memory_file("anyring-chaos-only")?,
             log: log.transpose()?,
             signals: block_signals(),
         })
@@ -261,13 +268,12 @@ impl<'a> Runner<'a> {
         for file in [&self.injected, &self.printed, &self.only] {
             empty(file)?;
         }
-        let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         command.env("ANYRING_CHAOS", seed.to_string());
-        command.env("ANYRING_CHAOS_RULES", &self.rules).env("ANYRING_CHAOS_LOG", path(&self.injected));
+        command.env("ANYRING_CHAOS_RULES", &self.rules).env("ANYRING_CHAOS_LOG", path_of(&self.injected));
         command.env_remove("ANYRING_CHAOS_ONLY");
         if let Some(names) = only {
             (&self.only).write_all(names.join("\n").as_bytes()).map_err(|error| Failure::own(error.to_string()))?;
-            command.env("ANYRING_CHAOS_ONLY", path(&self.only));
+            command.env("ANYRING_CHAOS_ONLY", path_of(&self.only));
         }
         if self.apart {
             let copy = || self.printed.try_clone().map_err(|error| Failure::own(error.to_string()));

@@ -9,7 +9,7 @@ mod mapped;
 mod tracer;
 mod tree;
 
-use super::one::{Ending, Runner};
+use super::one::{memory_file, path_of, Ending, Runner};
 use super::{quoted, random_seed, rules, say, FAILED};
 use crate::cli::ChaosOptions;
 use crate::errno;
@@ -18,7 +18,6 @@ use change::{Born, Change};
 use disk::{mix, Fate};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -81,15 +80,6 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
 
 fn unusable(error: io::Error) -> Failure {
     Failure::own(format!("--crash: {}", errno::of(&error)))
-}
-
-fn memory_file(name: &str) -> Result<File, Failure> {
-    let made = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC);
-    made.map(File::from).map_err(|error| Failure::own(format!("memfd_create: {error}")))
-}
-
-fn path_of(file: &File) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
 impl<'a> Crash<'a> {
