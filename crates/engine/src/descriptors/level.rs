@@ -5,7 +5,7 @@ use super::RING_NUMBERS;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One bit for each ring number that was added level-triggered to an epoll set and not closed since. Bits are only
-/// hints: `settle` verifies the number itself. So Relaxed is enough.
+/// hints: `door::update_readability` verifies the number itself. So Relaxed is enough.
 static LEVEL: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Whether a bit of [`LEVEL`] was ever set; otherwise the walk is skipped.
 static ANY: AtomicBool = AtomicBool::new(false);

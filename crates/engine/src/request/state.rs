@@ -130,7 +130,7 @@ pub struct Request {
     pub cqe_flags: u32,
     /// The next request of its chain.
     pub next: Option<Id>,
-    /// Natively a worker issues it: see `gives_up_in_worker` in issue/punt.rs.
+    /// Natively a worker issues it: see `ends_in_worker` in issue/punt.rs.
     pub in_worker: bool,
     /// A chain member that already failed at submission: the result it will complete with.
     pub failed: Option<i32>,

@@ -230,7 +230,7 @@ impl World {
         self.handover.watch(u64::MAX);
     }
 
-    /// `DrivenRings::leave` with `Driven::let_go`.
+    /// `DrivenRings::leave` with `Driven::can_leave`.
     fn try_to_end(&self, known: &mut bool) -> bool {
         if *known {
             let state = self.state.lock().unwrap();
