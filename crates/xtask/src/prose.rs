@@ -44,12 +44,16 @@ const BANNED: &[(&str, &str)] = &[
     ("is had", "is available"),
     ("let go", "release"),
     ("lets go", "releases"),
+    ("natively", "the kernel's io_uring ..."),
     ("not had", "unavailable"),
+    ("of ours", "of anyring"),
     ("of which", "whose"),
+    ("on the spot", "at once"),
     ("struck", "hit"),
     ("tells", "reports"),
     ("to be had", "available"),
     ("told", "reported"),
+    ("true if so", "True if, and the condition"),
     ("untold", "pending"),
     ("whoever", "any thread that"),
 ];
@@ -289,7 +293,22 @@ fn banned(words: &[Word]) -> Vec<Finding> {
             said: format!("\"{phrase}\": write \"{instead}\", or turn the sentence round"),
         }));
     }
+    for pair in words.windows(3) {
+        findings.extend(calls_a_thing_an_error(pair));
+    }
     findings
+}
+
+/// A call or a request fails with an error; it is none.
+fn calls_a_thing_an_error(words: &[Word]) -> Option<Finding> {
+    let [subject, verb, error] = words else { return None };
+    let (name, verb) = (error.bare(), verb.bare());
+    let is_error = error.text.starts_with('E')
+        && name.len() > 3
+        && name.to_uppercase() == error.text.trim_end_matches(|c: char| !c.is_alphanumeric());
+    let names_errors = ["error", "errno", "answer", "result"].contains(&subject.bare().as_str());
+    (is_error && ["is", "are"].contains(&verb.as_str()) && !names_errors)
+        .then(|| Finding { line: error.line, said: format!("\"{verb} {}\": write \"fails with\"", error.text) })
 }
 
 /// Whether the words begin with those of `phrase`.
@@ -333,6 +352,8 @@ mod tests {
     fn some_words_have_a_plainer_one() {
         assert_eq!(said(&of_document("Nobody is\nTold, but\nfor one.\n")), [(2, "\"told\""), (2, "\"but for\"")]);
         assert_eq!(of_document("`told`, and ``told ` told``, and toldness.\n"), []);
+        assert_eq!(said(&of_document("The call is\nEINVAL.\n")), [(2, "\"is EINVAL.\"")]);
+        assert_eq!(of_document("The error is EINVAL, which fails with EIO.\n"), []);
         assert_eq!(said(&of_manual(".SH TOLD\nis \\fBtold\\fR\n")), [(2, "\"told\"")]);
     }
 
