@@ -1,4 +1,5 @@
-//! Routing: follows a verdict. The only place that picks a path, finishes a request and continues its chain.
+//! Routing: follows the verdict on each attempt. Only this module picks a path, finishes a request and continues its
+//! chain.
 
 pub mod arm;
 pub mod calls;
@@ -45,7 +46,7 @@ impl RingGuard {
         if let Some((chunk, index)) = record {
             let shared = control.record(chunk.into(), index.into());
             shared.user_data.store(request.user_data, Ordering::Relaxed);
-            // Release: partner is the Acquire load of a waiter that finds this process dead.
+            // Release: its partner is the Acquire load of a waiter that finds this process dead.
             shared.state.store(RECORD_IN_FLIGHT, Ordering::Release);
         }
         request.record = record;
@@ -65,7 +66,7 @@ impl RingGuard {
             _ => request.begin_turn(),
         }
         if let Some(result) = request.failed {
-            // A chain in which an SQE was refused ends as a whole, hard links too: `io_queue_sqe_fallback`.
+            // If an SQE of a chain was refused, the whole chain ends, also after hard links: `io_queue_sqe_fallback`.
             request.flags = request.flags & !IOSQE_IO_HARDLINK | IOSQE_IO_LINK;
             self.finish(id, result, true);
             return;
@@ -95,7 +96,7 @@ impl RingGuard {
         self.follow(id, verdict);
     }
 
-    /// Makes the next attempt of a multishot request.
+    /// Makes the next attempt at a multishot request.
     pub fn attempt_again(&mut self, id: Id) -> Verdict {
         match self.keep_file(id) {
             Ok(()) => self.attempt_request(id, false),
@@ -121,29 +122,30 @@ impl RingGuard {
         })
     }
 
-    /// Runs `work` with a request's operation taken out of the ring.
+    /// Runs `work` on a request's operation, which is moved out of the slab meanwhile.
     #[inline]
     pub(crate) fn with_op<R>(&mut self, id: Id, work: impl FnOnce(&mut RingGuard, &mut Op) -> R) -> R {
         let mut op = core::mem::take(&mut self.slab[id].op);
         let result = work(self, &mut op);
-        self.slab[id].op = op; // its slot is kept: only the code that works on a request ends it
+        self.slab[id].op = op; // the slot is still there: only the code that works on a request ends it
         result
     }
 
-    /// Makes one nonblocking attempt, or returns what is done instead (`plan` in issue/plan.rs).
-    #[inline(never)] // the intake has a copy of its own
+    /// Makes one nonblocking attempt, or returns the verdict of the plan that replaces it (`plan` in issue/plan.rs).
+    #[inline(never)] // the intake uses the inlined copy below
     pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
         self.attempt_inline(op, target, first)
     }
 
-    /// [`attempt`](Self::attempt), inlined for the intake.
+    /// Does the same as [`attempt`](Self::attempt), inlined for the intake.
     #[inline(always)] // else each SQE costs some 40 instructions more
     pub(crate) fn attempt_inline(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
         let fd = match self.number_of(target) {
             Ok(fd) => fd,
             Err(error) => return Verdict::error(error),
         };
-        // Before anything is postponed: a refusal comes at submission, and a registered buffer is kept from then on.
+        // This check comes before anything is postponed. A refusal comes at submission, and a registered buffer is kept
+        // from then on.
         if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
             return Verdict::error(error);
         }
@@ -166,7 +168,7 @@ impl RingGuard {
         verdict
     }
 
-    /// Makes the attempt itself.
+    /// Makes the attempt without consulting the plan.
     #[inline]
     fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
         match op.selects() {
@@ -206,8 +208,9 @@ impl RingGuard {
         }
     }
 
-    /// True if a transfer that only a plain call can make goes to a worker now. Its file is ready, or others at a
-    /// worker come before it. The worker's queue keeps their order; of requests that wait, the last is served first.
+    /// True if a transfer that only a plain call can make goes to a worker now. Either its file is ready, or transfers
+    /// at a worker come before it. The worker's queue keeps the order of transfers. Among requests that wait for
+    /// readiness, the last would be served first.
     fn is_ready(&mut self, id: Id, direction: Direction) -> bool {
         let request = &self.slab[id];
         let number = request.target.number().filter(|_| request.op.rw().is_some() && !request.op.is_multishot());
@@ -217,7 +220,7 @@ impl RingGuard {
         self.is_behind_others(id, fd) || Sys::poll_now(fd, events).is_ok_and(|seen| seen & events != 0)
     }
 
-    /// Records a transfer that ended short. The kernel does so for writes to files with blocks.
+    /// Records a transfer that ended short. The kernel ends writes short on file systems with blocks.
     fn record_short(&mut self, id: Id, result: i32) {
         let Some(request) = self.slab.get(id).filter(|_| self.recorder.is_some()) else { return };
         let Some(fd) = request.target.number() else { return };
@@ -226,15 +229,15 @@ impl RingGuard {
         }
     }
 
-    /// Makes a new descriptor the result, or a registered file.
+    /// Makes a new descriptor the request's result, or installs it as a registered file.
     pub(crate) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
         let slot = self.slab[id].op.slot();
         let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(id, fd, slot) };
         self.slab[id].op.answer_installed(installed)
     }
 
-    /// Arms a request for readiness. If the file cannot be polled, a worker takes the request, unless one has already
-    /// made the plain call.
+    /// Arms a request for readiness. If the file cannot be polled, a worker takes the request, unless a worker has
+    /// already made the plain call.
     pub(crate) fn wait_for(&mut self, id: Id, direction: Direction, tried: Tried, then: Then) {
         let list = ListKind::of(&self.slab[id].op, direction);
         if self.slab[id].in_worker && self.ends_in_worker(id, tried) {
@@ -247,8 +250,8 @@ impl RingGuard {
         match armed {
             Ok(Arming::Waits) => {
                 self.arm_link_timeout(id);
-                // It may have completed while it was armed: if a thread sleeps already, a postponed attempt is made
-                // at once.
+                // The request may have completed while it was armed. If a thread sleeps already, a postponed attempt is
+                // made at once.
                 if self.slab.get(id).is_some_and(|it| it.op.poll().is_some_and(|poll| poll.multishot)) {
                     // The registration's event reports what is ready already.
                     if !self.queue.record_poll(id) {
@@ -264,13 +267,13 @@ impl RingGuard {
         }
     }
 
-    /// Continues a request that would wait for a file that cannot be polled.
+    /// Continues a request whose file cannot be polled, although its attempt found the file not ready.
     fn go_on_unpolled(&mut self, id: Id, tried: Tried, then: Then) {
         let request = &mut self.slab[id];
         let fd = request.target.number().unwrap_or(-1);
         let verdict = match request.op.answer_unpolled(fd) {
             Some(verdict) => verdict,
-            // A worker's plain call has found nothing, and another would not either (`io_wq_submit_work`).
+            // A worker's plain call has found nothing, and another call would not either (`io_wq_submit_work`).
             None if tried == Tried::Plainly => Verdict::error(Errno::AGAIN),
             None if then == Then::PlainCall => return self.punt(id, Approach::Plain, Punt::NoForm),
             None => {
@@ -281,8 +284,8 @@ impl RingGuard {
         self.follow(id, verdict);
     }
 
-    /// Lets a multishot POLL_ADD report what was ready when it was armed. In a submission its turn comes after the
-    /// rest, natively by task work (`__io_arm_poll_handler` in io_uring/poll.c).
+    /// Lets a multishot POLL_ADD report that its file was ready when it was armed. In a submission this comes after all
+    /// other SQEs. The kernel leaves it to task work (`__io_arm_poll_handler` in io_uring/poll.c).
     fn answer_found_polls(&mut self) {
         self.signalled = false;
         self.poll_now();

@@ -1,8 +1,9 @@
-//! Operations: the SQE fields that each opcode reads, and the system call that answers it.
+//! Operations: the SQE fields that each opcode reads, and the system call that carries it out.
 //!
-//! One file a family. An operation owns its arguments, `prep` and `issue`. `prep` reads each SQE field once and
-//! rejects values that it does not know. `issue` attempts the operation and returns a [`Verdict`]. An operation never
-//! posts a CQE, picks a path or takes a ring's lock. The module `issue` alone decides what follows from a verdict.
+//! Each family of operations has one file. An operation owns its arguments and has the methods `prep` and `issue`.
+//! `prep` reads each SQE field once and rejects values that it does not know. `issue` attempts the operation and
+//! returns a [`Verdict`]. An operation never posts a CQE, picks a path or takes a ring's lock. The module `issue` alone
+//! decides what follows from a verdict.
 
 pub mod buffers;
 pub mod cancel;
@@ -41,32 +42,32 @@ use anyring_abi::{Sqe, IOSQE_FIXED_FILE};
 /// The readiness that a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// `EPOLLIN` and what implies it.
+    /// `EPOLLIN` and the events that imply it.
     Read,
-    /// `EPOLLOUT` and what implies it.
+    /// `EPOLLOUT` and the events that imply it.
     Write,
 }
 
 /// The reason for giving a request to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Punt {
-    /// IOSQE_ASYNC.
+    /// The program set IOSQE_ASYNC.
     AskedFor,
-    /// The request would have to wait here, most often for a device: the data of a read is not in the page cache.
+    /// The call would sleep in this thread, most often for a device: the data of a read is not in the page cache.
     WouldWait,
     /// The file or the operation has no nonblocking form.
     NoForm,
-    /// O_DIRECT, if the kernel's AIO does not take it.
+    /// The transfer uses O_DIRECT, and the kernel's AIO does not take it.
     Direct,
     /// Only a thread with the submitter's identity may make the request.
     Identity,
 }
 
 impl Punt {
-    /// Every reason.
+    /// All reasons, in the order of the variants.
     pub const ALL: [Punt; 5] = [Punt::AskedFor, Punt::WouldWait, Punt::NoForm, Punt::Direct, Punt::Identity];
 
-    /// The name in a trace.
+    /// The name of the reason in a trace.
     pub fn name(self) -> &'static str {
         match self {
             Punt::AskedFor => "asked_for",
@@ -78,27 +79,28 @@ impl Punt {
     }
 }
 
-/// The reason for skipping an attempt, and what makes up for it.
+/// The reason for skipping an attempt, and how a file that is ready already is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
-    /// The last attempt found nothing, and no event has come since. The next event leads to one.
+    /// The last attempt found nothing, and no event has come since. The next event leads to an attempt.
     KnownEmpty,
-    /// The last few attempts found nothing. The attempt is made before any thread sleeps.
+    /// The last few attempts found nothing. The attempt is made later, but before any thread sleeps.
     Postponed,
-    /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`). Arming makes an
-    /// event of what is there.
+    /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`). Arming raises an
+    /// event if the file is ready already.
     PollFirst,
-    /// The attempt is made once the request is armed, which shows whether the file can be polled. Arming makes an
-    /// event of what is there.
+    /// The attempt is made once the request is armed, which shows whether the file can be polled. Arming raises an
+    /// event if the file is ready already.
     LookOnceArmed,
-    /// Only a thread with the submitter's identity may make the attempt. Arming makes an event of what is there.
+    /// Only a thread with the submitter's identity may make the attempt. Arming raises an event if the file is ready
+    /// already.
     OthersIdentity,
-    /// There is no nonblocking form. Arming makes an event of what is there.
+    /// The operation has no nonblocking form. Arming raises an event if the file is ready already.
     NoForm,
 }
 
 impl Skip {
-    /// Every reason.
+    /// All reasons, in the order of the variants.
     pub const ALL: [Skip; 6] = [
         Skip::KnownEmpty,
         Skip::Postponed,
@@ -108,7 +110,7 @@ impl Skip {
         Skip::NoForm,
     ];
 
-    /// The name in a trace.
+    /// The name of the reason in a trace.
     pub fn name(self) -> &'static str {
         match self {
             Skip::KnownEmpty => "known_empty",
@@ -120,12 +122,12 @@ impl Skip {
         }
     }
 
-    /// True if arming makes an event of what is there already.
+    /// True if arming raises an event for a file that is ready already.
     pub fn reports_present(self) -> bool {
         matches!(self, Skip::PollFirst | Skip::LookOnceArmed | Skip::OthersIdentity | Skip::NoForm)
     }
 
-    /// True if the attempt is yet to be made, with or without an event.
+    /// True if the attempt will be made before any thread sleeps, even without an event.
     pub fn is_postponed(self) -> bool {
         matches!(self, Skip::Postponed | Skip::LookOnceArmed)
     }
@@ -135,48 +137,49 @@ impl Skip {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// Finished with this result: a value, or `-errno`. A negative one breaks links.
+    /// The request is finished with this result: a value, or `-errno`. A negative result breaks links.
     Done(i32),
-    /// Finished with this result, which the kernel counts as a failure although it is no error (a short transfer).
-    /// Links break.
+    /// The request is finished with this result, which the kernel counts as a failure although it is no error (a short
+    /// transfer). Links break.
     DoneShort(i32),
-    /// There is nothing in this direction, for this request or any other: wait for readiness and try again. If the
+    /// The file is not ready in this direction, for this request or any other: wait for readiness and try again. If the
     /// file cannot be polled, a worker makes the request.
     WouldBlock(Direction),
-    /// No attempt was made: wait for readiness. [`Skip`] says how what is there already is found.
+    /// No attempt was made: wait for readiness. [`Skip`] says how a file that is ready already is noticed.
     Skipped(Direction, Skip),
-    /// This call has no nonblocking form here (RWF_NOWAIT is not supported, for example). If the file can be polled,
-    /// the request waits for readiness first. Then a worker makes the plain call, since another reader may win.
+    /// This call has no nonblocking form on this file (for example, RWF_NOWAIT is not supported). If the file can be
+    /// polled, the request waits for readiness first. Then a worker makes the plain call, which may sleep if another
+    /// reader wins.
     NeedsWorkerWhenReady(Direction),
-    /// Only a thread that may sleep can do this, for this reason.
+    /// Only a thread that may sleep can make the call, for this reason.
     NeedsWorker(Punt),
-    /// The submitting thread can do this once it has released the ring; any other thread must be a worker.
+    /// The submitting thread can make the call once it has released the ring. Any other thread must be a worker.
     NeedsCaller,
-    /// The kernel's AIO is to make the transfer.
+    /// The kernel's AIO shall make the transfer.
     NeedsDevice,
-    /// Finished, with flags for the CQE (for a buffer that was chosen). `failed` breaks links. `IORING_CQE_F_32`
-    /// means that the operation has the second half of its CQE ([`Op::extra`]).
+    /// The request is finished, and its CQE has flags (for a buffer that was chosen). `failed` breaks links.
+    /// `IORING_CQE_F_32` means that the operation's [`Op::extra`] returns the second half of its CQE.
     DoneWith {
         /// The CQE's result.
         result: i32,
         /// `IORING_CQE_F_*`.
         flags: u32,
-        /// The kernel counts it as a failure.
+        /// The kernel counts the result as a failure.
         failed: bool,
     },
-    /// A multishot request's result, after which it goes on.
+    /// One result of a multishot request, which then continues.
     Shot {
         /// The CQE's result.
         result: i32,
         /// `IORING_CQE_F_*` without F_MORE.
         flags: u32,
     },
-    /// A new descriptor, to be returned as a number or installed in the registered files.
+    /// The call made this descriptor. The program gets its number, or it is installed in the registered files.
     Descriptor(i32),
 }
 
 impl Verdict {
-    /// Makes `Done` of a system call's result.
+    /// Returns `Done` with the result of a system call.
     pub fn of(result: Result<usize, Errno>) -> Verdict {
         match result {
             Ok(value) => Verdict::Done(value as i32),
@@ -184,9 +187,9 @@ impl Verdict {
         }
     }
 
-    /// Makes `Done` of a call's result whose error the kernel does not count as a failure. Links go on after such an
-    /// error, and with IOSQE_CQE_SKIP_SUCCESS it has no CQE. Source: the operations in io_uring/ that answer without
-    /// `req_set_fail`.
+    /// Returns `Done` with the result of a call whose error the kernel does not count as a failure. Links continue
+    /// after such an error, and with IOSQE_CQE_SKIP_SUCCESS it has no CQE. Source: the operations in io_uring/ that
+    /// answer without `req_set_fail`.
     pub fn uncounted(result: Result<usize, Errno>) -> Verdict {
         match result {
             Ok(value) => Verdict::Done(value as i32),
@@ -194,8 +197,8 @@ impl Verdict {
         }
     }
 
-    /// [`uncounted`](Self::uncounted) for a call on `fd`. A missing file is a failure, since the kernel finds it
-    /// before the operation begins.
+    /// Does the same as [`uncounted`](Self::uncounted) for a call on `fd`. A missing file is a failure, since the
+    /// kernel finds it before the operation begins.
     pub fn uncounted_on(fd: i32, result: Result<usize, Errno>) -> Verdict {
         if result == Err(Errno::BADF) {
             let flags = crate::descriptors::status_flags(fd);
@@ -206,7 +209,7 @@ impl Verdict {
         Verdict::uncounted(result)
     }
 
-    /// The readiness to wait for, if an attempt found nothing or none was made.
+    /// The readiness to wait for, if the attempt found the file not ready or was skipped.
     pub fn waits(self) -> Option<Direction> {
         match self {
             Verdict::WouldBlock(direction) | Verdict::Skipped(direction, _) => Some(direction),
@@ -214,13 +217,13 @@ impl Verdict {
         }
     }
 
-    /// True if nothing has to be waited for any more.
+    /// True if the request does not have to wait any more.
     pub fn is_final(self) -> bool {
         let done = matches!(self, Verdict::Done(_) | Verdict::DoneShort(_) | Verdict::DoneWith { .. });
         done || matches!(self, Verdict::Descriptor(_))
     }
 
-    /// Makes `Done` of an error.
+    /// Returns `Done` with `-error`.
     pub fn error(error: Errno) -> Verdict {
         Verdict::Done(-error.raw_os_error())
     }
@@ -231,22 +234,22 @@ impl Verdict {
 pub struct Context {
     /// The descriptor, with registered files resolved; -1 for operations without one.
     pub fd: i32,
-    /// The caller must not sleep: return `WouldBlock` or `NeedsWorker` instead. False on a worker.
+    /// The calling thread must not sleep: return `WouldBlock` or `NeedsWorker` instead. False on a worker.
     pub nonblock: bool,
 }
 
-/// NOP: the operation of a request whose own was taken away (to a worker, for example), and of an SQE that was
-/// refused.
+/// NOP stands in for the operation of a request whose own was moved away (to a worker, for example). It also stands in
+/// for the operation of a refused SQE.
 impl Default for Op {
     fn default() -> Op {
         Op::Nop(nop::Nop::default())
     }
 }
 
-// A request holds its operation, and both are moved when it is made: rare parts belong in a box.
+// A request contains its operation, and both are moved when the request is made: rare parts belong in a box.
 const _: () = assert!(size_of::<Op>() <= 80 && size_of::<Verdict>() <= 12);
 
-/// SQE fields that an operation may have to find zero.
+/// The SQE fields that an operation may require to be zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // fields of Sqe
 pub enum Field {
@@ -283,8 +286,7 @@ pub fn reject_unused(sqe: &Sqe, fields: &[Field]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns `EBADF` for `IOSQE_FIXED_FILE` on an operation whose `fd` names no file to work on (a directory, or
-/// nothing).
+/// Returns `EBADF` if `IOSQE_FIXED_FILE` is set. For operations whose `fd` names a directory or nothing.
 pub fn reject_fixed_file(sqe: &Sqe) -> Result<(), Errno> {
     if sqe.flags & IOSQE_FIXED_FILE != 0 {
         return Err(Errno::BADF);
@@ -292,7 +294,7 @@ pub fn reject_fixed_file(sqe: &Sqe) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes a system call whose arguments are the program's own.
+/// Makes a system call with the program's own arguments.
 #[inline]
 pub fn call(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     check(crate::os::syscall(number, args))

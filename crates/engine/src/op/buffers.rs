@@ -1,4 +1,4 @@
-//! PROVIDE_BUFFERS and REMOVE_BUFFERS: arguments and checks. The groups are the ring's, so `issue` makes the change.
+//! PROVIDE_BUFFERS and REMOVE_BUFFERS: arguments and checks. The ring owns the groups, so `issue` makes the change.
 
 use super::{reject_unused, Field, OnRing, Operation, Verdict};
 use crate::resource::buf_ring::{Groups, Listed, MAX_BUFFERS};
@@ -10,12 +10,12 @@ use anyring_abi::{Opcode, Sqe};
 pub struct BuffersChange {
     group: u16,
     count: u32,
-    /// The first buffer to add; `None` to remove.
+    /// The first buffer to add; `None` for REMOVE_BUFFERS.
     first: Option<Listed>,
 }
 
 impl BuffersChange {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<BuffersChange, Errno> {
         reject_unused(sqe, &[Field::OpFlags, Field::FileIndex])?;
         let count = u32::try_from(sqe.fd).ok().filter(|count| (1..=MAX_BUFFERS).contains(count));
@@ -39,7 +39,7 @@ impl BuffersChange {
         Ok(BuffersChange { group, count, first: Some(Listed { address: sqe.addr, bytes: sqe.len, id }) })
     }
 
-    /// Makes the change. Returns 0, or the number of buffers that were removed.
+    /// Changes the groups. Returns 0, or the number of buffers that were removed.
     pub fn apply(&self, groups: &mut Groups) -> Result<usize, Errno> {
         let done = match self.first {
             Some(first) => groups.provide(self.group, first, self.count),
@@ -55,5 +55,5 @@ impl Operation for BuffersChange {
     }
 }
 
-/// The first of the kernel's addresses (`access_ok`).
+/// The first kernel address: the program's addresses are below it (`access_ok`).
 const PROGRAM_END: u64 = 1 << 63;

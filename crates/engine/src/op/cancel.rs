@@ -1,4 +1,4 @@
-//! ASYNC_CANCEL: arguments and checks, and the requests that it matches. `issue::cancel` finds them.
+//! ASYNC_CANCEL: its arguments and checks, and the test whether a request matches. `issue::cancel` finds the requests.
 
 use super::{reject_unused, Field, OnRing, Operation, ServedBefore, Verdict};
 use crate::Errno;
@@ -8,26 +8,26 @@ use anyring_abi::{
     IOSQE_FIXED_FILE,
 };
 
-/// The requests to end. Source: io_uring_enter(2), IORING_OP_ASYNC_CANCEL; `io_cancel_req_match` in
+/// The description of the requests to end. Source: io_uring_enter(2), IORING_OP_ASYNC_CANCEL; `io_cancel_req_match` in
 /// io_uring/cancel.c.
 #[derive(Debug, Clone, Copy)]
 pub struct Cancel {
-    /// `user_data` that must match, unless only other keys were asked for.
+    /// `user_data` that must match; `None` if the program asked for other keys only.
     pub user_data: Option<u64>,
-    /// Descriptor (or index of a registered file) that must match.
+    /// Descriptor that must match; true if it is an index into the registered files.
     pub fd: Option<(i32, bool)>,
     /// Opcode that must match.
     pub opcode: Option<u32>,
     /// Every request matches.
     pub any: bool,
-    /// End all that match, and return their number.
+    /// All matching requests end, and their number is the result.
     pub all: bool,
     /// IORING_ASYNC_CANCEL_ALL was given; ANY implies `all` without it.
     pub by_list: bool,
 }
 
 impl Cancel {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(sqe: &Sqe) -> Result<Cancel, Errno> {
         if sqe.flags & IOSQE_BUFFER_SELECT != 0 {
             return Err(Errno::INVAL);
@@ -44,8 +44,8 @@ impl Cancel {
         Cancel::with_flags(flags, sqe.addr, sqe.fd, sqe.len)
     }
 
-    /// Reads the `IORING_ASYNC_CANCEL_*` flags and the keys they select. With ANY no key is used; only
-    /// IORING_REGISTER_SYNC_CANCEL lets a program combine it with others.
+    /// Reads the `IORING_ASYNC_CANCEL_*` flags and the keys that they select. With IORING_ASYNC_CANCEL_ANY no key is
+    /// used. Only IORING_REGISTER_SYNC_CANCEL lets a program combine it with others.
     pub fn with_flags(flags: u32, user_data: u64, fd: i32, opcode: u32) -> Result<Cancel, Errno> {
         let known = IORING_ASYNC_CANCEL_ALL
             | IORING_ASYNC_CANCEL_FD
@@ -70,7 +70,8 @@ impl Cancel {
         })
     }
 
-    /// True if a request with these keys matches; `same_file` says that it works on the descriptor's file.
+    /// True if a request with these keys matches. `same_file` says whether the request works on the file of the
+    /// descriptor.
     pub fn matches(&self, user_data: u64, opcode: Opcode, same_file: bool) -> bool {
         self.user_data.is_none_or(|wanted| wanted == user_data)
             && self.opcode.is_none_or(|wanted| wanted == opcode as u32)
@@ -87,7 +88,7 @@ impl Operation for Cancel {
         ServedBefore::Everything
     }
 
-    /// Answers EALREADY to a cancel that means itself: it is among those that workers run. Source:
+    /// Answers EALREADY to a cancel request that matches itself: it is among the requests that workers run. Source:
     /// `__io_async_cancel` in io_uring/cancel.c.
     fn answer_in_worker(&self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict {
         let means_itself = !self.all && self.matches(user_data, opcode, false);

@@ -1,6 +1,6 @@
 //! Transfers that chaos makes shorter than asked, or makes to other memory.
 //!
-//! The remaining bytes are transferred as if the program had asked for no more, so the data stays right.
+//! The program's data stays right: a shortened transfer behaves as if the program had asked for the first bytes only.
 
 use super::fs::Fs;
 use super::net::{socket_option, Net};
@@ -14,8 +14,8 @@ const STATX_BYTES: usize = 256;
 const AT_ONCE_BYTES: usize = 4096;
 
 impl Op {
-    /// Number of bytes that it asks for, if fewer may be transferred without an error. `None` for a message, for data
-    /// of a fixed size, and if all of it is asked for. 1 if the size is left to the buffer that it chooses.
+    /// Number of bytes that the operation asks for, if fewer may be transferred without an error. `None` for a message,
+    /// for data of a fixed size, and if the program asked for all bytes. 1 if the chosen buffer sets the size.
     pub fn divisible_bytes(&self, fd: i32) -> Option<usize> {
         let (bytes, writes) = match self {
             Op::Rw(rw) => rw.divisible_bytes()?,
@@ -25,8 +25,8 @@ impl Op {
         is_divisible(fd, writes, bytes).then_some(bytes)
     }
 
-    /// The direction of its data, and the addresses and lengths in program memory. `None` if it chooses its buffers,
-    /// and for zero-copy sends, which use the memory beyond their CQE.
+    /// The direction of the operation's data, and the addresses and lengths in program memory. `None` if the operation
+    /// chooses its buffers. `None` also for zero-copy sends, which use the memory even after their CQE.
     pub fn data(&self) -> Option<(Direction, Vec<[usize; 2]>)> {
         match self {
             Op::Rw(op) if !op.selects() => Some((op.direction(), op.ranges().to_vec())),
@@ -35,7 +35,7 @@ impl Op {
         }
     }
 
-    /// Moves its data to memory from `to` on, one range after the other.
+    /// Moves the operation's data to memory from `to` on, one range after the other.
     pub fn redirect(&mut self, to: usize) {
         match self {
             Op::Rw(op) => redirect_ranges(op.ranges_mut(), to),
@@ -44,10 +44,10 @@ impl Op {
         }
     }
 
-    /// Calls `place` for each part of program memory, except its data, that it fills or that a send reads. `place`
-    /// gets the name of the part in the manual, its address and its bytes, and returns the address from now on. The
-    /// parts and their order never change. Multishot requests have none, nor do those that are made within
-    /// io_uring_enter(2): GETSOCKOPT, PIPE.
+    /// Calls `place` for each part of program memory, except the data, that the operation fills or that a send reads.
+    /// `place` gets the part's name in the manual, its address and its bytes. It returns the address to use from now
+    /// on. The parts and their order never change. Multishot requests have no such parts. Requests that are made within
+    /// io_uring_enter(2) have none either: GETSOCKOPT, PIPE.
     pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
         match self {
             Op::Net(Net::Accept(op)) => op.each_part(place),
@@ -62,12 +62,12 @@ impl Op {
         }
     }
 
-    /// True if some errors, too, fill some of these parts.
+    /// True if the operation fills some of these parts even when it fails.
     pub fn answers_errors(&self) -> bool {
         matches!(self, Op::Waitid(_))
     }
 
-    /// Makes it ask for so many bytes only.
+    /// Limits the operation to its first `bytes` bytes.
     pub fn cut(&mut self, bytes: usize) {
         match self {
             Op::Rw(rw) => rw.cut(bytes),
@@ -94,7 +94,7 @@ pub fn is_direct(fd: i32) -> bool {
     status_flags(fd).is_ok_and(|flags| flags & libc::O_DIRECT != 0)
 }
 
-/// Cuts ranges of memory to their first `bytes`.
+/// Cuts ranges of memory so that the first `bytes` bytes remain.
 pub(super) fn cut_ranges(ranges: &mut [[usize; 2]], bytes: usize) {
     let mut left = bytes;
     for [_, length] in ranges {
@@ -103,7 +103,7 @@ pub(super) fn cut_ranges(ranges: &mut [[usize; 2]], bytes: usize) {
     }
 }
 
-/// Puts ranges one after the other, from `to` on.
+/// Moves the ranges to memory from `to` on, one after the other.
 pub(super) fn redirect_ranges(ranges: &mut [[usize; 2]], to: usize) {
     let mut next = to;
     for [address, length] in ranges {

@@ -1,4 +1,4 @@
-//! The kinds of operations: the one list of them, and the dispatch to each.
+//! The kinds of operations: their only list, and the dispatch to each kind.
 
 use super::operation::{OnRing, Operation, ServedBefore, Turn, Waiter};
 use super::poll::PollAdd;
@@ -11,7 +11,7 @@ use crate::{identity, Errno};
 use anyring_abi::Opcode;
 use core::ops::ControlFlow;
 
-/// Defines the kinds, and `each!`, which dispatches to each of them. `$d` stands for the dollar of that macro.
+/// Defines the kinds, and `each!`, which dispatches to each of them. In that macro `$d` stands for a dollar sign.
 macro_rules! kinds {
     (($d:tt) $($kind:ident($type:ty),)*) => {
         /// A prepared operation.
@@ -72,7 +72,7 @@ macro_rules! asks {
     };
 }
 
-/// Defines such methods that may change the operation.
+/// Defines methods of this sort that may change the operation.
 macro_rules! has {
     ($($(#[$attribute:meta])* fn $name:ident(self $(, $arg:ident: $type:ty)*) $(-> $answer:ty)?;)*) => {
         $(
@@ -136,8 +136,8 @@ impl Op {
         fn opens_through_cache(self) -> bool;
     }
 
-    /// Returns when the issuing thread's identity counts (`wq::creds`): as the opcode's row says, except for what the
-    /// ring makes.
+    /// Returns when the issuing thread's identity matters (`wq::creds`). The opcode's row says so, except for
+    /// operations that the ring itself makes.
     pub fn identity(&self, opcode: Opcode) -> Identity {
         let row = row(opcode).map_or(Identity::Never, |row| row.identity);
         each!(self, it => it.identity(row))
@@ -152,7 +152,7 @@ impl Op {
         }
     }
 
-    /// True if natively a worker makes it from the start (`REQ_F_FORCE_ASYNC`).
+    /// True if the kernel always gives the operation to a worker (`REQ_F_FORCE_ASYNC`).
     pub fn is_forced(&self, opcode: Opcode) -> bool {
         row(opcode).is_some_and(|row| row.forced) || each!(self, it => it.is_forced())
     }
@@ -162,7 +162,7 @@ impl Op {
         self.is_bundle() && self.sends()
     }
 
-    /// Returns a READ or WRITE of any form.
+    /// Returns the operation if it is a READ or WRITE of any form.
     #[inline]
     pub fn rw(&self) -> Option<&Rw> {
         if let Op::Rw(rw) = self {
@@ -172,7 +172,7 @@ impl Op {
         }
     }
 
-    /// Returns a READ or WRITE of any form, to be changed.
+    /// Returns the operation, for changes, if it is a READ or WRITE of any form.
     #[inline]
     pub fn rw_mut(&mut self) -> Option<&mut Rw> {
         if let Op::Rw(rw) = self {
@@ -182,7 +182,7 @@ impl Op {
         }
     }
 
-    /// Returns a POLL_ADD.
+    /// Returns the operation if it is a POLL_ADD.
     #[inline]
     pub fn poll(&self) -> Option<&PollAdd> {
         if let Op::Poll(poll) = self {
@@ -192,7 +192,7 @@ impl Op {
         }
     }
 
-    /// Returns a POLL_ADD, to be changed.
+    /// Returns the operation, for changes, if it is a POLL_ADD.
     #[inline]
     pub fn poll_mut(&mut self) -> Option<&mut PollAdd> {
         if let Op::Poll(poll) = self {
@@ -202,7 +202,7 @@ impl Op {
         }
     }
 
-    /// Returns a TIMEOUT or LINK_TIMEOUT, which only a timer completes.
+    /// Returns the operation if it is a TIMEOUT or LINK_TIMEOUT, which only a timer completes.
     #[inline]
     pub fn timeout(&self) -> Option<&Timeout> {
         if let Op::Timeout(timeout) = self {
@@ -212,7 +212,7 @@ impl Op {
         }
     }
 
-    /// Returns a TIMEOUT or LINK_TIMEOUT, to be changed.
+    /// Returns the operation, for changes, if it is a TIMEOUT or LINK_TIMEOUT.
     #[inline]
     pub fn timeout_mut(&mut self) -> Option<&mut Timeout> {
         if let Op::Timeout(timeout) = self {

@@ -1,4 +1,4 @@
-//! EPOLL_CTL and EPOLL_WAIT: epoll_ctl(2) and epoll_wait(2) on an epoll instance of the program's.
+//! EPOLL_CTL and EPOLL_WAIT: epoll_ctl(2) and epoll_wait(2) on one of the program's epoll instances.
 
 use super::{call, reject_unused, Context, Direction, Field, OnRing, Operation, Verdict};
 use crate::descriptors::{is_ring, level};
@@ -12,13 +12,13 @@ pub struct EpollCtl {
     epoll: i32,
     operation: i32,
     fd: i32,
-    /// The program's `struct epoll_event`, as bytes. The engine reads it only to see if a ring is watched
+    /// The program's `struct epoll_event`, as bytes. The engine reads it only to find out whether a ring is watched
     /// edge-triggered.
     event: [u8; size_of::<EpollEvent>()],
 }
 
 impl EpollCtl {
-    /// Reads the SQE. The event is copied now, for every operation except `EPOLL_CTL_DEL`, as the kernel does.
+    /// Reads the SQE. Like the kernel, it copies the event now, for every operation except `EPOLL_CTL_DEL`.
     pub fn prep(sqe: &Sqe) -> Result<EpollCtl, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::FileIndex])?;
         let operation = sqe.len as i32;
@@ -29,7 +29,8 @@ impl EpollCtl {
         Ok(EpollCtl { epoll: sqe.fd, operation, fd: sqe.off as i32, event })
     }
 
-    /// Returns the ring that is watched from now on; true if edge-triggered. A level-triggered watcher is noted.
+    /// Returns the ring that the operation adds or changes, and true if the program watches it edge-triggered. A
+    /// level-triggered watcher is recorded.
     pub fn watches_ring(&self) -> Option<(i32, bool)> {
         let adds = matches!(self.operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD);
         if !adds || !is_ring(self.fd) {
@@ -51,7 +52,7 @@ impl Operation for EpollCtl {
         Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))
     }
 
-    /// Watches a ring, if the operation adds or changes one.
+    /// Makes a ring's CQEs turn it readable from now on, if the operation adds or changes a ring.
     fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
         if let Some((fd, edge_triggered)) = self.watches_ring() {
             ring.watch_ring(fd, edge_triggered);
@@ -60,7 +61,7 @@ impl Operation for EpollCtl {
     }
 }
 
-/// Takes events of an epoll instance. Source: io_uring_enter(2), IORING_OP_EPOLL_WAIT; io_uring/epoll.c.
+/// Reports events of an epoll instance. Source: io_uring_enter(2), IORING_OP_EPOLL_WAIT; io_uring/epoll.c.
 #[derive(Debug, Clone, Copy)]
 pub struct EpollWait {
     events: u64,
@@ -68,7 +69,7 @@ pub struct EpollWait {
 }
 
 impl EpollWait {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(sqe: &Sqe) -> Result<EpollWait, Errno> {
         reject_unused(sqe, &[Field::Off, Field::OpFlags, Field::BufIndex, Field::FileIndex])?;
         Ok(EpollWait { events: sqe.addr, count: sqe.len })

@@ -1,14 +1,14 @@
-//! FILES_UPDATE and FIXED_FD_INSTALL: moves files between the program's descriptors and the registered files.
+//! FILES_UPDATE and FIXED_FD_INSTALL: they move files between the program's descriptors and the registered files.
 
 use super::{call, reject_unused, Context, Field, OnRing, Operation, Verdict};
 use crate::Errno;
 use anyring_abi::{Sqe, IORING_FIXED_FD_NO_CLOEXEC, IOSQE_FIXED_FILE};
 
-/// Replaces registered files. `issue`, which owns them, makes it. Source: io_uring_enter(2), IORING_OP_FILES_UPDATE;
-/// `io_files_update` in io_uring/rsrc.c.
+/// Replaces registered files. `issue`, which owns them, makes the change. Source: io_uring_enter(2),
+/// IORING_OP_FILES_UPDATE; `io_files_update` in io_uring/rsrc.c.
 #[derive(Debug, Clone, Copy)]
 pub struct FilesUpdate {
-    /// The first slot, or `IORING_FILE_INDEX_ALLOC` for any free ones.
+    /// The first slot, or `IORING_FILE_INDEX_ALLOC` for any free slots.
     pub first: u32,
     /// Address of the descriptors.
     pub fds: u64,
@@ -17,7 +17,7 @@ pub struct FilesUpdate {
 }
 
 impl FilesUpdate {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(sqe: &Sqe) -> Result<FilesUpdate, Errno> {
         reject_unused(sqe, &[Field::OpFlags, Field::FileIndex])?;
         if sqe.flags & IOSQE_FIXED_FILE != 0 || sqe.len == 0 {
@@ -33,7 +33,7 @@ impl Operation for FilesUpdate {
     }
 }
 
-/// Makes an ordinary descriptor of a registered file. Source: io_uring_enter(2), IORING_OP_FIXED_FD_INSTALL;
+/// Makes an ordinary descriptor for a registered file. Source: io_uring_enter(2), IORING_OP_FIXED_FD_INSTALL;
 /// io_uring/openclose.c.
 #[derive(Debug, Clone, Copy)]
 pub struct FixedFdInstall {
@@ -41,7 +41,7 @@ pub struct FixedFdInstall {
 }
 
 impl FixedFdInstall {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(sqe: &Sqe) -> Result<FixedFdInstall, Errno> {
         let unused = [Field::Off, Field::Addr, Field::Len, Field::BufIndex, Field::FileIndex, Field::Addr3];
         reject_unused(sqe, &unused)?;

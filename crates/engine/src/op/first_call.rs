@@ -1,4 +1,4 @@
-//! The first call of a READ, WRITE, RECV or SEND without options, made from its SQE.
+//! The first call of a READ, WRITE, RECV or SEND without options, made directly from its SQE.
 
 use super::net::transfer;
 use super::rw::{self, CURRENT_POSITION};
@@ -7,7 +7,7 @@ use crate::memory::view::SqeRef;
 use crate::Errno;
 use anyring_abi::{Sqe, MAX_RW_COUNT};
 
-/// A transfer without flags, attributes or address, of at least one byte, on a file that is named by its number.
+/// A transfer of at least one byte, without flags, attributes or address, on a file that the SQE names by its number.
 #[derive(Clone, Copy)]
 pub struct FirstCall {
     /// The file's number.
@@ -20,8 +20,8 @@ pub struct FirstCall {
 }
 
 impl FirstCall {
-    /// Reads a READ or WRITE from an SQE whose flags, `ioprio` and `op_flags` are zero. `None` if `Rw` has to read
-    /// more.
+    /// Reads a READ or WRITE from an SQE whose flags, `ioprio` and `op_flags` are zero. `None` if the SQE has fields
+    /// that only `Rw` reads.
     #[inline(always)] // in the loop over SQEs
     pub fn of_file(sqe: &SqeRef, direction: Direction) -> Option<FirstCall> {
         let (fd, bytes) = (sqe.fd(), sqe.len() as usize);
@@ -30,7 +30,7 @@ impl FirstCall {
         is_simple.then_some(FirstCall { fd, direction, buffer, offset })
     }
 
-    /// Reads a RECV or SEND from such an SQE. `None` if `Transfer` has to read more.
+    /// Reads a RECV or SEND from such an SQE. `None` if the SQE has fields that only `Transfer` reads.
     #[inline(always)] // in the loop over SQEs
     pub fn of_socket(sqe: &SqeRef, direction: Direction) -> Option<FirstCall> {
         let (fd, bytes) = (sqe.fd(), sqe.len() as usize);
@@ -39,21 +39,21 @@ impl FirstCall {
         is_simple.then_some(FirstCall { fd, direction, buffer: [sqe.addr() as usize, bytes], offset: None })
     }
 
-    /// Returns an SQE that asks for the same.
+    /// Returns an SQE that asks for the same transfer.
     pub fn sqe(&self, opcode: u8, user_data: u64) -> Sqe {
         let [addr, len] = self.buffer.map(|word| word as u64);
         let (fd, off) = (self.fd, self.offset.unwrap_or(0));
         Sqe { opcode, fd, off, addr, len: len as u32, user_data, ..Sqe::default() }
     }
 
-    /// True if it may be a transfer of whole sectors: see `Rw::may_be_direct`.
+    /// True if the transfer may be one of whole sectors: see `Rw::may_be_direct`.
     #[inline]
     pub fn may_be_direct(&self) -> bool {
         let [address, bytes] = self.buffer;
         self.offset.is_some_and(|offset| (address | bytes | offset as usize).is_multiple_of(512))
     }
 
-    /// Makes the call without waiting. A file without a position gets the call that `Rw::assume_stream` makes.
+    /// Makes the call without waiting. On a file without a position it makes the same call as `Rw::assume_stream`.
     #[inline]
     pub fn make(&self, is_stream: bool) -> Result<usize, Errno> {
         let write = self.direction == Direction::Write;
@@ -67,8 +67,8 @@ impl FirstCall {
         }
     }
 
-    /// True if `count` is the result. A regular file may still give the rest after a short count. A socket that
-    /// filled the buffer may have more data to report.
+    /// True if `count` is the request's result. A regular file may still give the rest after a short count. A socket
+    /// that filled the buffer may have more data to report.
     #[inline]
     pub fn is_result(&self, count: usize, is_stream: bool) -> bool {
         match (self.offset, self.direction) {

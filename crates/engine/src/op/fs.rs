@@ -1,13 +1,13 @@
 //! OPENAT, OPENAT2, CLOSE, STATX, RENAMEAT, UNLINKAT, MKDIRAT, SYMLINKAT, LINKAT.
 //!
-//! The submitting thread makes the calls (`issue::calls`), with its credentials and working directory. The kernel
-//! sends most of them to a worker with the same identity; so does the engine while they take long (`issue::stalls`).
-//! Paths are copied when the SQE is read, as in the kernel, so the program may reuse that memory.
+//! The submitting thread makes the calls (`issue::calls`), with its credentials and working directory. The kernel sends
+//! most of them to a worker with the same identity. The engine does so only while these calls take long
+//! (`issue::stalls`). Paths are copied when the SQE is read, as in the kernel, so the program may reuse that memory.
 //!
-//! Only opening may wait for somebody else (the other end of a FIFO, a lease, a modem line). The kernel attempts it
-//! with O_NONBLOCK in the submitting thread and clears that flag on the new file. So a FIFO opens at once for
-//! reading, and for writing without a reader it is ENXIO. With O_CREAT or O_TRUNC, or with IOSQE_ASYNC, the kernel
-//! makes the plain call on a worker, which then waits. [`Open`] leads to the same results.
+//! Of these calls only an open may wait for something else: the other end of a FIFO, a lease, a modem line. The kernel
+//! attempts the open with O_NONBLOCK in the submitting thread and clears that flag on the new file. So a FIFO opens at
+//! once for reading. For writing without a reader the open fails with ENXIO. With O_CREAT or O_TRUNC, or with
+//! IOSQE_ASYNC, the kernel makes the plain call on a worker, which then waits. [`Open`] leads to the same results.
 
 use super::{call, reject_fixed_file, reject_unused, Context, Field, Identity, OnRing, Operation, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
@@ -18,27 +18,27 @@ use anyring_abi::{Opcode, Sqe};
 use core::ffi::CStr;
 use std::sync::Arc;
 
-/// `PATH_MAX` of limits.h: the longest path the kernel takes, with its terminating zero.
+/// `PATH_MAX` of limits.h: the longest path that the kernel takes, with its terminating zero.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
-/// The smallest page: a read within one cannot touch memory that the path does not reach.
+/// The smallest page size. A read within one page cannot touch memory that the path does not reach.
 const PAGE_BYTES: usize = 4096;
 /// `struct open_how` as Linux 5.6 introduced it (`OPEN_HOW_SIZE_VER0`).
 const OPEN_HOW_BYTES: u32 = 24;
 /// `RESOLVE_CACHED` of openat2(2).
 const RESOLVE_CACHED: u64 = 0x20;
-/// The open flags of 64-bit Linux: openat2(2) refuses others.
+/// The open flags of 64-bit Linux: openat2(2) refuses all others.
 const OPEN_FLAGS: u64 = 0x7f_ffc3;
 
-/// One of the family, with its arguments.
+/// An operation of this family, with its arguments.
 #[derive(Debug)]
 pub enum Fs {
     /// An open: openat(2) and openat2(2).
     Open(Open),
-    /// A close(2), or the emptying of a slot of the registered files. `issue` makes it: see [`Fs::close_now`].
+    /// A close(2), or the emptying of a slot of the registered files. `issue` carries it out: see [`Fs::close_now`].
     Close {
         /// The descriptor; 0 if `slot` is not 0.
         fd: i32,
-        /// Registered file slot plus one, 0 for an ordinary descriptor.
+        /// Slot of the registered files plus one; 0 for an ordinary descriptor.
         slot: u32,
     },
     /// statx(2).
@@ -115,7 +115,7 @@ impl Operation for Fs {
         let at = |dirfd: i32| dirfd as usize;
         let (number, args) = match self {
             Fs::Open(open) => return open.issue(context),
-            // Closing concerns the ring's registered files and remembered readiness: `issue` makes it.
+            // A close concerns the ring's registered files and remembered readiness: `issue` carries it out.
             Fs::Close { fd, .. } => {
                 crate::descriptors::CLOSING.call(*fd);
                 return Fs::close_now(*fd);
@@ -158,15 +158,16 @@ impl Operation for Fs {
         }
     }
 
-    /// Keeps the directory for a worker that may sleep in the call. SIGSTOP interrupts the call and SIGCONT restarts
-    /// it, so the request needs a descriptor of its own. Without room for one it uses the program's number.
+    /// Duplicates the directory's descriptor for a worker that may sleep in the call. SIGSTOP interrupts the call and
+    /// SIGCONT restarts it, so the request needs a descriptor of its own. If the duplicate cannot be made, the request
+    /// uses the program's number.
     fn own_names(&mut self) -> Option<i32> {
         if let Fs::Open(open) = self {
             if open.dirfd >= 0 && !open.path.is_absolute() {
                 open.directory = FixedFile::private(open.dirfd).ok();
             }
         }
-        None // nothing is remembered of a directory
+        None // readiness is remembered for files only
     }
 
     fn asks_elsewhere(&self) -> bool {
@@ -182,7 +183,7 @@ impl Operation for Fs {
         }
     }
 
-    /// True if it opens a file that it may create or truncate.
+    /// True if the operation opens a file that it may create or truncate.
     fn is_forced(&self) -> bool {
         matches!(self, Fs::Open(open) if open.how.is_forced_to_worker())
     }
@@ -205,8 +206,8 @@ fn unused_fields(opcode: Opcode) -> &'static [Field] {
 pub struct Path(Box<[u8]>);
 
 impl Path {
-    /// Copies the program's string at `address`: `EFAULT`, `ENAMETOOLONG`, and `ENOENT` for an empty one unless that
-    /// is allowed. Source: `getname_flags` in fs/namei.c.
+    /// Copies the program's string at `address`. It fails with `EFAULT` or `ENAMETOOLONG`, and with `ENOENT` for an
+    /// empty string unless that is allowed. Source: `getname_flags` in fs/namei.c.
     pub(super) fn import(address: u64, may_be_empty: bool) -> Result<Path, Errno> {
         let path = Path::import_bounded(address, PATH_BYTES_MAX)?;
         if path.0.len() == 1 && !may_be_empty {
@@ -215,7 +216,8 @@ impl Path {
         Ok(path)
     }
 
-    /// Copies a string of up to `bytes_max` bytes, its terminating zero included: `EFAULT`, `ENAMETOOLONG`.
+    /// Copies a string of up to `bytes_max` bytes, its terminating zero included. It fails with `EFAULT` or
+    /// `ENAMETOOLONG`.
     pub(super) fn import_bounded(address: u64, bytes_max: usize) -> Result<Path, Errno> {
         let mut path = Vec::new();
         let mut chunk = [0u8; 256];
@@ -234,7 +236,7 @@ impl Path {
         Err(Errno::NAMETOOLONG)
     }
 
-    /// True if there is nothing before the terminating zero.
+    /// True if the path is the empty string.
     pub(super) fn is_empty(&self) -> bool {
         self.0.len() == 1
     }
@@ -263,9 +265,9 @@ struct OpenHow {
 }
 
 impl OpenHow {
-    /// Copies the program's structure of `bytes` bytes. All beyond the fields known here must be zero (`E2BIG`), as
-    /// in `copy_struct_from_user`. A structure of more than a page is `E2BIG`, too; the kernel's io_uring would read
-    /// all of it.
+    /// Copies the program's structure of `bytes` bytes. It fails with `E2BIG` if a byte beyond the known fields is not
+    /// zero, as in `copy_struct_from_user`. It also fails with `E2BIG` for a structure of more than a page; the
+    /// kernel's io_uring would read all of it.
     fn import(address: u64, bytes: u32) -> Result<OpenHow, Errno> {
         if bytes < OPEN_HOW_BYTES {
             return Err(Errno::INVAL);
@@ -286,8 +288,8 @@ impl OpenHow {
         self.flags & flag as u64 == flag as u64
     }
 
-    /// True if opening may wait for somebody. Not so for directories (O_TMPFILE contains O_DIRECTORY), bare paths,
-    /// files that are created, and programs that asked not to wait.
+    /// True if the open may wait for another process. False for directories (O_TMPFILE contains O_DIRECTORY), bare
+    /// paths, files that are created, and programs that asked not to wait.
     fn may_wait(&self) -> bool {
         let created = self.has(libc::O_CREAT) && self.has(libc::O_EXCL);
         !(created || self.has(libc::O_PATH) || self.has(libc::O_DIRECTORY) || self.has(libc::O_NONBLOCK))
@@ -310,11 +312,11 @@ impl OpenHow {
 #[derive(Debug)]
 pub struct Open {
     dirfd: i32,
-    /// The descriptor used in place of `dirfd`, once a worker is to make the call.
+    /// The descriptor that replaces `dirfd` in the call of a worker.
     directory: Option<Arc<FixedFile>>,
     path: Path,
     how: OpenHow,
-    /// openat2(2), which refuses flags that openat(2) ignores.
+    /// The program asked for openat2(2), which refuses flags that openat(2) ignores.
     strict: bool,
     slot: u32,
 }
@@ -339,18 +341,18 @@ impl Open {
                 if attempt {
                     let off = 0i32;
                     let args = [fd, libc::FIONBIO as usize, &off as *const i32 as usize, 0, 0, 0];
-                    // The descriptor is new, and no other thread knows it; FIONBIO fails on no file that was just
-                    // opened.
+                    // The descriptor is new, and no other thread knows it. FIONBIO does not fail on a file that was
+                    // just opened.
                     let _ = call(libc::SYS_ioctl, args);
                 }
                 Verdict::Descriptor(fd as i32)
             }
-            // For example, a lease is being broken. With RESOLVE_CACHED this is the answer that the program asked
+            // EAGAIN can mean that a lease is being broken. With RESOLVE_CACHED it is the answer that the program asked
             // for.
             Err(Errno::AGAIN) if attempt && self.how.resolve & RESOLVE_CACHED == 0 => {
                 Verdict::NeedsWorker(Punt::WouldWait)
             }
-            // A FIFO without a reader.
+            // The path is a FIFO without a reader.
             Err(Errno::NXIO) if waits_on_worker => Verdict::NeedsWorker(Punt::WouldWait),
             Err(error) => Verdict::error(error),
         }
@@ -360,7 +362,7 @@ impl Open {
         self.directory.as_ref().map_or(self.dirfd, |directory| directory.fd) as usize
     }
 
-    /// Checks for a FIFO before it is opened for reading: an attempt would wake a writer that waits for a reader to
+    /// True if the path names a FIFO. An attempt to open one for reading would wake a writer that waits for a reader to
     /// stay.
     fn names_a_fifo(&self) -> bool {
         // SAFETY: an all-zero `stat` is a value: it has only integers.
@@ -369,7 +371,7 @@ impl Open {
         call(libc::SYS_newfstatat, args).is_ok() && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
     }
 
-    /// Makes one call, with `extra` flags. A descriptor for a slot is close-on-exec until it is there.
+    /// Makes one call, with `extra` flags. A descriptor for a slot is close-on-exec until it is installed.
     fn open(&self, extra: i32) -> Result<usize, Errno> {
         let slot_flags = if self.slot != 0 { libc::O_CLOEXEC } else { 0 };
         let how = OpenHow { flags: self.how.flags | (extra | slot_flags) as u64, ..self.how };
@@ -379,14 +381,14 @@ impl Open {
             let plain = [dirfd, path, how.flags as usize, how.mode as usize, 0, 0];
             let answer = match self.strict {
                 true => match call(libc::SYS_openat2, strict) {
-                    // Linux before 5.6, or a filter that does not know the call.
+                    // The call is missing before Linux 5.6, or a filter does not know it.
                     Err(Errno::NOSYS) if self.how.is_plain() => call(libc::SYS_openat, plain),
                     Err(Errno::NOSYS) => Err(Errno::INVAL),
                     answer => answer,
                 },
                 false => call(libc::SYS_openat, plain),
             };
-            // A signal of the program's does not interrupt the kernel's workers.
+            // The program's signals do not interrupt the kernel's workers.
             if answer != Err(Errno::INTR) {
                 return answer;
             }
@@ -439,7 +441,7 @@ mod tests {
         Fs::prep(Opcode::Openat, &sqe).unwrap().issue(context)
     }
 
-    /// Returns the file's flags from fcntl(2), and closes the file.
+    /// Returns the flags of the opened file from fcntl(2), and closes it.
     fn flags_of(verdict: Verdict) -> i32 {
         let Verdict::Descriptor(fd) = verdict else { panic!("{verdict:?}") };
         let flags = crate::descriptors::status_flags(fd).unwrap();
@@ -452,7 +454,8 @@ mod tests {
         let directory = Directory::new("fifo");
         let fifo = directory.fifo("fifo");
         assert_eq!(flags_of(open(&fifo, libc::O_RDONLY, INLINE)) & (libc::O_NONBLOCK | libc::O_ACCMODE), 0);
-        // A child that another test has just forked may briefly hold a copy of a descriptor closed above.
+        // A child that another test has just forked may briefly hold a copy of a descriptor that this test closed
+        // above.
         let mut to_write = open(&fifo, libc::O_WRONLY, INLINE);
         for _ in 0..200 {
             let Verdict::Descriptor(fd) = to_write else { break };
@@ -498,7 +501,7 @@ mod tests {
         assert_eq!(prep(&how, 24).unwrap().issue(INLINE), Verdict::error(Errno::INVAL));
         how[1] = 0;
         how[2] = RESOLVE_CACHED;
-        // A name that procfs makes afresh is not cached: natively EAGAIN too.
+        // procfs makes this name afresh, so it is not cached. The kernel's io_uring answers EAGAIN too.
         let uncached = c"/proc/self/task/../attr/../limits";
         let sqe = Sqe { addr: uncached.as_ptr() as u64, ..sqe(&how, 24) };
         match Fs::prep(Opcode::Openat2, &sqe).unwrap().issue(INLINE) {

@@ -10,16 +10,16 @@ const SIZE_MASK: u32 = 3;
 const SIZE_U32: u32 = 2;
 const NUMA: u32 = 4;
 const MPOL: u32 = 8;
-/// Only threads of one process use the futex.
+/// FUTEX2_PRIVATE: only threads of one process use the futex.
 const PRIVATE: u32 = 128;
-/// The plain futex of one process.
+/// The flags of a private 32-bit futex.
 pub const PRIVATE_U32: u32 = SIZE_U32 | PRIVATE;
 
-/// Calls of Linux 6.7, on every architecture.
+/// The calls of Linux 6.7 have these numbers on every architecture.
 const SYS_FUTEX_WAKE: libc::c_long = 454;
-/// As old as `SYS_FUTEX_WAKE`.
+/// Came with `SYS_FUTEX_WAKE`.
 pub const SYS_FUTEX_WAIT: libc::c_long = 455;
-/// As old as `SYS_FUTEX_WAKE`.
+/// Came with `SYS_FUTEX_WAKE`.
 pub const SYS_FUTEX_REQUEUE: libc::c_long = 456;
 
 /// `FUTEX_BITSET_MATCH_ANY`.
@@ -30,9 +30,9 @@ pub const WORDS_MAX: usize = 128;
 /// A futex, and the value that it must have for a thread to wait on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Word {
-    /// The address in program memory; not trusted.
+    /// The address in program memory, which may be invalid.
     pub address: u64,
-    /// The value that is expected there.
+    /// The value that the program expects there.
     pub value: u32,
     /// `FUTEX2_*`.
     pub flags: u32,
@@ -47,7 +47,7 @@ impl Word {
         Ok(Word { address, value: u32::try_from(value).map_err(|_| Errno::INVAL)?, flags })
     }
 
-    /// Checks the address, as `get_futex_key` in kernel/futex/core.c does first.
+    /// Checks the address first, like `get_futex_key` in kernel/futex/core.c.
     fn check_place(&self) -> Result<(), Errno> {
         let bytes = if self.flags & NUMA != 0 { 8 } else { 4 };
         if !self.address.is_multiple_of(bytes) {
@@ -77,7 +77,7 @@ impl Word {
         }
     }
 
-    /// True if only the calls of Linux 6.7 know such a futex: it is on a memory node of its choice.
+    /// True if only the calls of Linux 6.7 know such a futex: the program chose its memory node.
     pub fn has_node(&self) -> bool {
         self.flags & (NUMA | MPOL) != 0
     }
@@ -94,7 +94,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Reads the SQE: the flags are in `fd`, the value in `off` (`addr2`), the mask in `addr3`.
+    /// Reads the SQE: `fd` has the flags, `off` (`addr2`) the value, `addr3` the mask.
     pub fn prep(sqe: &Sqe) -> Result<Wait, Errno> {
         let (first, mask) = read(sqe)?;
         Ok(Wait { first, others: Box::default(), mask })
@@ -124,7 +124,7 @@ impl Wait {
         core::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Checks that all hold their values now.
+    /// Checks that all futexes still hold their values.
     pub fn check(&self) -> Result<(), Errno> {
         if self.mask == 0 {
             return Err(Errno::INVAL);
@@ -153,13 +153,13 @@ impl Operation for Wait {
 /// Wakes waiters on a futex. Source: io_uring_enter(2), IORING_OP_FUTEX_WAKE; io_uring/futex.c.
 #[derive(Debug, Clone, Copy)]
 pub struct Wake {
-    /// The futex. Its value is the number of waiters to wake.
+    /// The futex. Its `value` is the number of waiters to wake.
     word: Word,
     mask: u32,
 }
 
 impl Wake {
-    /// Reads the SQE, which has the shape of a wait's.
+    /// Reads the SQE, whose fields are those of FUTEX_WAIT.
     pub fn prep(sqe: &Sqe) -> Result<Wake, Errno> {
         let (word, mask) = read(sqe)?;
         Ok(Wake { word, mask })
@@ -170,7 +170,7 @@ impl Operation for Wake {
     fn issue(&mut self, _context: Context) -> Verdict {
         let Word { address, value: count, flags } = self.word;
         let (address, count) = (address as usize, count as usize);
-        // futex(2) treats a count of 0 as 1.
+        // futex(2) treats a count of 0 as 1, so only a count above 0 goes to it.
         if count != 0 && !self.word.has_node() {
             let operation = libc::FUTEX_WAKE_BITSET | self.word.private_flag();
             return Verdict::of(call(
@@ -179,7 +179,7 @@ impl Operation for Wake {
             ));
         }
         match call(SYS_FUTEX_WAKE, [address, self.mask as usize, count, flags as usize, 0, 0]) {
-            // Before Linux 6.7, or below a filter that does not know the call.
+            // The call is missing before Linux 6.7, or a filter does not know it.
             Err(Errno::NOSYS | Errno::PERM) if self.word.has_node() || self.mask == 0 => {
                 Verdict::error(Errno::INVAL)
             }
@@ -196,7 +196,7 @@ fn read(sqe: &Sqe) -> Result<(Word, u32), Errno> {
     Ok((word, u32::try_from(sqe.addr3).map_err(|_| Errno::INVAL)?))
 }
 
-/// `Opcode::FutexWait` or `Opcode::FutexWaitv` as an operation.
+/// Reads the SQE of an `Opcode::FutexWait` or `Opcode::FutexWaitv`.
 pub fn prep_wait(opcode: Opcode, sqe: &Sqe) -> Result<Wait, Errno> {
     match opcode {
         Opcode::FutexWaitv => Wait::prep_vector(sqe),

@@ -4,7 +4,7 @@ use crate::os::user_read_slice;
 use crate::Errno;
 use anyring_abi::MAX_RW_COUNT;
 
-/// Copies `count` iovecs with the kernel's checks. With `cut` they are limited to what one call transfers.
+/// Copies `count` iovecs and checks them as the kernel does. With `cut` they are limited to what one call transfers.
 pub(crate) fn import(address: u64, count: usize, cut: bool) -> Result<Vec<[usize; 2]>, Errno> {
     let mut iovecs = crate::alloc::filled([0usize; 2], count)?;
     user_read_slice(address, &mut iovecs)?;

@@ -1,4 +1,5 @@
-//! MSG_RING: a CQE, and perhaps a registered file, for another ring. `issue/msg_ring.rs` sends it.
+//! MSG_RING: posts a CQE, and perhaps installs a registered file, in another ring. `issue/msg_ring.rs` sends the
+//! message.
 
 use super::{OnRing, Operation, Verdict};
 use crate::resource::files::FixedFile;
@@ -15,18 +16,18 @@ pub struct MsgRing {
     pub user_data: u64,
     /// The CQE's result.
     pub len: u32,
-    /// Slot of the file to send.
+    /// Slot of the file to send in the sender's registered files.
     pub source: u32,
-    /// For a file: the target's slot plus one, or `IORING_FILE_INDEX_ALLOC`. For data: the CQE's flags.
+    /// For a file: the receiving ring's slot plus one, or `IORING_FILE_INDEX_ALLOC`. For data: the CQE's flags.
     pub target: u32,
     /// `IORING_MSG_RING_*`.
     pub flags: u32,
-    /// The file to send, once looked up.
+    /// The file to send, once the engine has looked it up.
     pub file: Option<Arc<FixedFile>>,
 }
 
 impl MsgRing {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(sqe: &Sqe) -> Result<MsgRing, Errno> {
         let known = IORING_MSG_RING_CQE_SKIP | IORING_MSG_RING_FLAGS_PASS;
         if sqe.buf_index != 0 || sqe.personality != 0 || sqe.op_flags & !known != 0 {
@@ -43,12 +44,13 @@ impl MsgRing {
         })
     }
 
-    /// True if it sends a registered file, which must be looked up first.
+    /// True if the message carries a registered file, which must be looked up first.
     pub fn sends_file(&self) -> bool {
         self.command == IORING_MSG_SEND_FD
     }
 
-    /// Checks a message of `IORING_REGISTER_SEND_MSG_RING`, which has no ring to take a file from.
+    /// Checks a message of `IORING_REGISTER_SEND_MSG_RING`. It can carry data only, since there is no ring to take a
+    /// file from.
     pub fn check_is_data(&self) -> Result<(), Errno> {
         if self.command != IORING_MSG_DATA {
             return Err(Errno::INVAL);

@@ -1,11 +1,12 @@
 //! ACCEPT, CONNECT, SOCKET, SHUTDOWN, BIND, LISTEN. Sends and receives are in `net/transfer.rs`.
 //!
-//! Transfers take MSG_DONTWAIT, so any thread attempts them, and they wait for readiness; no thread ever sleeps in
-//! one. accept4(2) and connect(2) have no such flag. Whether they sleep depends only on the O_NONBLOCK of the
-//! program's own file description. That flag, like SO_RCVTIMEO, is the program's to set. So on a blocking description
+//! Transfers take MSG_DONTWAIT, so any thread may attempt them. They wait for readiness, and no thread ever sleeps in
+//! them. accept4(2) and connect(2) have no such flag. Whether they sleep depends only on the O_NONBLOCK of the
+//! program's own file description. Only the program may set that flag, and likewise SO_RCVTIMEO. So on a blocking
+//! description:
 //!
-//! - ACCEPT waits for readiness and then lets a worker make the call. If another acceptor wins, the worker sleeps
-//!   until the next connection, and not the program's thread in enter.
+//! - ACCEPT waits for readiness and then lets a worker make the call. If another thread accepts the connection first,
+//!   the worker sleeps until the next connection. The program's thread does not sleep in io_uring_enter(2).
 //! - CONNECT of a stream socket is made by a worker from the start. (MSG_FASTOPEN would start it without waiting, but
 //!   sends a different SYN.) Datagram sockets connect without waiting.
 //!
@@ -36,12 +37,12 @@ use anyring_abi::{
 };
 use core::ops::ControlFlow;
 
-/// `SOCK_TYPE_MASK` of the kernel: the bits of socket(2)'s type that are not flags.
+/// `SOCK_TYPE_MASK` of the kernel: the bits of the `type` argument of socket(2) that are not flags.
 const SOCKET_TYPE_MASK: u32 = 0xf;
 /// `sizeof(struct sockaddr_storage)`: the longest address.
 const ADDRESS_BYTES_MAX: usize = 128;
 
-/// One of the family, with its arguments.
+/// An operation of this family, with its arguments.
 #[derive(Debug)]
 pub enum Net {
     /// accept4(2).
@@ -55,7 +56,7 @@ pub enum Net {
         /// `SHUT_*`.
         how: u32,
     },
-    /// bind(2), to a copy of the address.
+    /// bind(2), which gets a copy of the program's address.
     Bind(Address),
     /// listen(2).
     Listen {
@@ -67,7 +68,7 @@ pub enum Net {
 }
 
 impl Net {
-    /// Returns the direction to wait for before the first attempt, or why it cannot wait.
+    /// Returns the direction to wait for before the first attempt, or the error if the file cannot be waited for.
     #[cold]
     fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
         match self {
@@ -100,7 +101,7 @@ impl Net {
         }
     }
 
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Net, Errno> {
         Ok(match opcode {
             Opcode::Accept => Net::Accept(Accept::prep(sqe)?),
@@ -196,7 +197,7 @@ impl Operation for Net {
             }
             Net::Shutdown { how } => {
                 match call(libc::SYS_shutdown, [context.fd as usize, *how as usize, 0, 0, 0, 0]) {
-                    // The kernel finds it before the call.
+                    // The kernel makes this check before the call.
                     Err(Errno::NOTSOCK) => Verdict::error(Errno::NOTSOCK),
                     answer => Verdict::uncounted_on(context.fd, answer),
                 }
@@ -266,7 +267,7 @@ impl Operation for Net {
         }
     }
 
-    /// A bundle is sent until there is nothing left (`io_poll_multishot_retry`).
+    /// A bundle is sent until nothing is left to send (`io_poll_multishot_retry`).
     fn shots_together(&self) -> u32 {
         if self.is_bundle() && self.sends() {
             u32::MAX
@@ -289,7 +290,7 @@ impl Operation for Net {
         true
     }
 
-    /// Only POLL_FIRST makes a request wait on anything but a socket.
+    /// A request waits on a file that is no socket only with POLL_FIRST.
     fn answer_unpolled(&mut self, _fd: i32) -> Option<Verdict> {
         Some(Verdict::error(if self.is_multishot() { Errno::BADFD } else { Errno::AGAIN }))
     }
@@ -321,7 +322,7 @@ impl Operation for Net {
         match installed {
             Ok(result) if self.is_multishot() => Verdict::Shot { result, flags },
             Ok(result) => Verdict::DoneWith { result, flags, failed: false },
-            // SOCKET answers it without `req_set_fail`.
+            // SOCKET reports its errors without `req_set_fail`.
             Err(error) if matches!(self, Net::Socket(_)) => Verdict::uncounted(Err(error)),
             Err(error) => Verdict::error(error),
         }
@@ -335,13 +336,13 @@ pub struct Accept {
     address_length: u64,
     /// `SOCK_CLOEXEC`, `SOCK_NONBLOCK`.
     flags: u32,
-    /// `IORING_ACCEPT_DONTWAIT`: nothing to accept is the result EAGAIN.
+    /// `IORING_ACCEPT_DONTWAIT`: if no connection waits, the result is EAGAIN.
     dont_wait: bool,
     /// `IORING_ACCEPT_MULTISHOT`.
     multishot: bool,
     /// `IORING_ACCEPT_POLL_FIRST`, until the request has waited once.
     poll_first: bool,
-    /// More connections wait after the one that was accepted.
+    /// More connections wait to be accepted after this one.
     more_wait: bool,
     slot: u32,
 }
@@ -375,7 +376,7 @@ impl Accept {
         if self.multishot || self.address == 0 {
             return;
         }
-        // The call reads the room for the address only if there is an address.
+        // The call reads the length at `address_length` only if there is an address.
         let room = user_read::<i32>(self.address_length).unwrap_or(0).clamp(0, ADDRESS_BYTES_MAX as i32);
         self.address = place("addr", self.address as usize, room as usize) as u64;
         self.address_length = place("addrlen", self.address_length as usize, size_of::<u32>()) as u64;
@@ -399,7 +400,7 @@ impl Accept {
                     return Verdict::Descriptor(fd as i32);
                 }
                 Err(Errno::AGAIN) => return self.nothing(),
-                // A signal interrupted a worker's sleep: check again what it waits for.
+                // A signal interrupted a worker's sleep: check again whether a connection waits.
                 Err(Errno::INTR) => {}
                 Err(error) => return Verdict::error(error),
             }
@@ -415,13 +416,13 @@ impl Accept {
     }
 }
 
-/// True if connections wait on `fd`; only TCP's listeners report this to the kernel's io_uring.
+/// True if connections wait on `fd`. Only listening TCP sockets report this to the kernel's io_uring.
 fn has_more_connections(fd: i32) -> bool {
     matches!(Sys::poll_now(fd, libc::POLLIN as u16), Ok(1..))
         && matches!(socket_option(fd, libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
 }
 
-/// True if accept4(2) may sleep on `fd`; on anything but a listening socket it fails at once.
+/// True if accept4(2) may sleep on `fd`. On a file that is no listening socket it fails at once.
 fn waits_for_connections(fd: i32) -> bool {
     is_blocking(fd) && socket_option(fd, libc::SO_ACCEPTCONN) == Ok(1)
 }
@@ -430,9 +431,9 @@ fn waits_for_connections(fd: i32) -> bool {
 #[derive(Debug)]
 pub struct Connect {
     address: Address,
-    /// This request began the connection: the next call reports how it ended.
+    /// This request began the connection: the next call reports its outcome.
     in_progress: bool,
-    /// ECONNABORTED was seen once and tried again, as the kernel does.
+    /// The call failed once with ECONNABORTED and was tried again, as the kernel does.
     aborted: bool,
 }
 
@@ -447,13 +448,13 @@ impl Connect {
         if context.nonblock && waits_for_peer(context.fd) {
             return Verdict::NeedsWorker(Punt::NoForm);
         }
-        // Poll instead of calling again: after that call the socket would be as if it had never begun to connect.
+        // Poll instead of calling again: that call would make the socket look as if it had never begun to connect.
         if self.in_progress && Sys::poll_now(context.fd, 0).is_ok_and(|seen| seen & libc::POLLERR as u16 != 0) {
             return Self::ended(context.fd);
         }
         let args = [context.fd as usize, self.address.pointer(), self.address.bytes(), 0, 0, 0];
         match call(libc::SYS_connect, args) {
-            // An interrupted connect goes on in the kernel.
+            // If a signal interrupts the call, the kernel continues to connect.
             Err(Errno::INPROGRESS | Errno::INTR) => self.in_progress = true,
             Err(Errno::ALREADY) if self.in_progress => {}
             Err(Errno::CONNABORTED) if !self.aborted => self.aborted = true,
@@ -465,7 +466,7 @@ impl Connect {
         Verdict::WouldBlock(Direction::Write)
     }
 
-    /// Returns the outcome of the connection from the socket.
+    /// Asks the socket how the attempt to connect ended.
     fn ended(fd: i32) -> Verdict {
         match socket_option(fd, libc::SO_ERROR) {
             Ok(error) => Verdict::Done(-error),
@@ -506,7 +507,7 @@ impl Socket {
     }
 }
 
-/// Checks a new socket's flags: only the two known ones, and no close-on-exec for a slot.
+/// Checks a new socket's flags: only the two known flags, and no close-on-exec for a slot.
 fn check_new_file(flags: u32, slot: u32) -> Result<(), Errno> {
     let (cloexec, nonblock) = (libc::SOCK_CLOEXEC as u32, libc::SOCK_NONBLOCK as u32);
     if flags & !(cloexec | nonblock) != 0 || (slot != 0 && flags & cloexec != 0) {
@@ -515,7 +516,7 @@ fn check_new_file(flags: u32, slot: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns `flags` for the call: a descriptor for a slot is close-on-exec until it is there.
+/// Returns `flags` for the call: a descriptor for a slot is close-on-exec until it is installed.
 fn new_file_flags(flags: u32, slot: u32) -> usize {
     let slot_flags = if slot != 0 { libc::SOCK_CLOEXEC as u32 } else { 0 };
     (flags | slot_flags) as usize
@@ -546,12 +547,12 @@ impl Address {
     }
 }
 
-/// True if calls on `fd` may sleep according to its own flags.
+/// True if the file has no O_NONBLOCK, so that calls on `fd` may sleep.
 pub(crate) fn is_blocking(fd: i32) -> bool {
     descriptors::status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
 }
 
-/// Returns an integer option of level SOL_SOCKET; `ENOTSOCK` if `fd` is something else. Source: socket(7).
+/// Returns an integer option of level SOL_SOCKET; `ENOTSOCK` if `fd` is no socket. Source: socket(7).
 pub fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
     let mut value = 0i32;
     let mut length = size_of::<i32>() as u32;
@@ -560,7 +561,7 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
     Ok(value)
 }
 
-/// True if another protocol is on top of a TCP socket's (TCP_ULP).
+/// True if the TCP socket has an upper layer protocol (TCP_ULP).
 pub fn has_upper_protocol(fd: i32) -> bool {
     let (mut name, mut bytes) = ([0u8; 16], 16u32);
     let (to, room) = (name.as_mut_ptr() as usize, &raw mut bytes as usize);

@@ -13,21 +13,22 @@ pub struct Nop {
     result: i32,
 }
 
-/// A NOP that looks something up first, completes by task work, or has a CQE of 32 bytes. Source: io_uring/nop.c.
+/// A NOP that looks up a file or buffer first, completes by task work, or has a CQE of 32 bytes. Source:
+/// io_uring/nop.c.
 #[derive(Debug)]
 pub struct NopWith {
-    /// The result, unless a lookup fails.
+    /// The result, unless the lookup fails.
     result: i32,
-    /// The file that must be there; true if it is an index into the registered files.
+    /// The file that must be open; true if it is an index into the registered files.
     pub file: Option<(i32, bool)>,
     /// The slot that must hold a registered buffer.
     pub buffer: Option<u16>,
     by_task_work: bool,
-    /// The second half of its CQE (`IORING_NOP_CQE32`).
+    /// The second half of the CQE (`IORING_NOP_CQE32`).
     pub extra: Option<[u64; 2]>,
 }
 
-/// Reads the SQE.
+/// Reads the SQE and checks its fields.
 #[inline]
 pub fn prep(sqe: &Sqe) -> Result<Op, Errno> {
     if sqe.op_flags == 0 {
@@ -61,7 +62,7 @@ impl Operation for Nop {
 }
 
 impl NopWith {
-    /// Records the result of the lookup, which is not made again.
+    /// Records the result of the lookup, which is made only once.
     pub fn looked_up(&mut self, found: Result<(), Errno>) {
         (self.file, self.buffer) = (None, None);
         if let Err(error) = found {
