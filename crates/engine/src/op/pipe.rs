@@ -13,12 +13,12 @@ const O_NOTIFICATION_PIPE: i32 = libc::O_EXCL;
 pub struct Pipe {
     fds: u64,
     flags: u32,
-    /// The SQE's `file_index`: the slot plus one for the read end; the write end goes to the next slot.
+    /// The SQE's `file_index`: the read end's slot plus one. The write end goes to the next slot.
     pub slot: u32,
 }
 
 impl Pipe {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(sqe: &Sqe) -> Result<Pipe, Errno> {
         const KNOWN: i32 = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_DIRECT | O_NOTIFICATION_PIPE;
         reject_unused(sqe, &[Field::Off, Field::Addr3])?;
@@ -28,7 +28,7 @@ impl Pipe {
         Ok(Pipe { fds: sqe.addr, flags: sqe.op_flags, slot: sqe.file_index })
     }
 
-    /// Makes a pipe for two slots. Its ends are close-on-exec until they are there.
+    /// Makes a pipe for two slots. Its ends are close-on-exec until they are installed.
     pub fn make_for_slots(&self) -> Result<[i32; 2], Errno> {
         if self.flags & libc::O_CLOEXEC as u32 != 0 {
             return Err(Errno::INVAL);
@@ -36,7 +36,7 @@ impl Pipe {
         self.make(self.flags | libc::O_CLOEXEC as u32)
     }
 
-    /// Writes the two numbers, or slots, to the program.
+    /// Writes the numbers or slots of the two ends to the program's memory.
     pub fn write_back(&self, ends: [i32; 2]) -> Result<(), Errno> {
         user_write(self.fds, &ends.map(|end| end as u32))
     }

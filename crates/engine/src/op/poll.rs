@@ -1,4 +1,4 @@
-//! POLL_ADD and POLL_REMOVE: arguments and checks. `poll` arms them, `issue::cancel` finds them.
+//! POLL_ADD and POLL_REMOVE: arguments and checks. `poll` arms the requests, `issue::cancel` finds them.
 
 use super::{reject_unused, Context, Direction, Field, OnRing, Operation, ServedBefore, Turn, Verdict};
 use crate::mutation::{mutated, Mutation};
@@ -11,24 +11,24 @@ use anyring_abi::{
 /// Waits for readiness. Source: io_uring_enter(2), IORING_OP_POLL_ADD.
 #[derive(Debug)]
 pub struct PollAdd {
-    /// `POLL*` bits asked for. Errors and hang-ups, also of the peer alone, are always reported (`IO_POLL_UNMASK` in
-    /// io_uring/poll.c).
+    /// `POLL*` bits that the program asked for. Errors and hang-ups, also of the peer alone, are always reported
+    /// (`IO_POLL_UNMASK` in io_uring/poll.c).
     pub events: u16,
     /// The request stays armed and posts CQE after CQE.
     pub multishot: bool,
-    /// Events that are reported whether asked for or not.
+    /// Events that are reported even if the program did not ask for them.
     always: u16,
     /// A multishot request found its file ready when it was armed. It reports the present readiness, not the wake-up.
     found: bool,
 }
 
-/// Events that poll(2) reports whether asked for or not.
+/// Events that poll(2) reports even if the program did not ask for them.
 const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP) as u16;
-/// The key with which a socket wakes its waiters when data came (`sock_def_readable` in net/core/sock.c).
+/// The key with which a socket wakes its waiters when data has arrived (`sock_def_readable` in net/core/sock.c).
 const DATA: u16 = (libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND) as u16;
 
 impl PollAdd {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(sqe: &Sqe) -> Result<PollAdd, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::Off, Field::Addr])?;
         if sqe.len & !IORING_POLL_ADD_MULTI != 0 {
@@ -46,31 +46,32 @@ impl PollAdd {
         })
     }
 
-    /// Makes an IOCB_CMD_POLL. Source: `aio_poll` in fs/aio.c.
+    /// Makes the request of an IOCB_CMD_POLL. Source: `aio_poll` in fs/aio.c.
     pub fn of_aio(events: u16) -> PollAdd {
         PollAdd { events, multishot: false, always: ALWAYS, found: false }
     }
 
-    /// True if it waits, once, only for something to read.
+    /// True if the request waits only for readability, and only once.
     pub fn waits_to_read(&self) -> bool {
         const READ: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLRDHUP;
         let rest = self.events & !(READ as u16 | self.always);
         !self.multishot && self.events & libc::POLLIN as u16 != 0 && rest == 0
     }
 
-    /// Returns the events of `seen` that this request reports, 0 for none.
+    /// Returns those events of `seen` that this request reports, 0 if there are none.
     pub fn matching(&self, seen: u16) -> u16 {
         seen & (self.events | self.always)
     }
 
-    /// Returns an event of its file as this request sees it. An armed request reports the key with which the socket
-    /// woke it (`io_poll_wake` in io_uring/poll.c stashes it). That key has bits that poll(2) would not find.
+    /// Returns the events that this request reports when its file raised `seen`. An armed request reports the key with
+    /// which the socket woke it (`io_poll_wake` in io_uring/poll.c stashes it). That key has bits that poll(2) would
+    /// not return.
     pub fn woken(&mut self, seen: u16, is_socket: impl FnOnce() -> bool) -> u16 {
         const ENDS: u16 = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u16;
         const BESIDES: u16 = (libc::POLLPRI | libc::POLLRDBAND) as u16;
         let found = core::mem::take(&mut self.found);
         let by_data = seen & libc::POLLIN as u16 != 0 && seen & ENDS == 0;
-        // Without POLLIN the event may be one of data that was there before.
+        // Without POLLIN in the request, the event may stem from data that was there before.
         let tells = self.events & libc::POLLIN as u16 != 0 && self.events & BESIDES != 0;
         if !found && by_data && tells && is_socket() {
             return seen | DATA;
@@ -78,7 +79,7 @@ impl PollAdd {
         seen
     }
 
-    /// True if it was armed while its file was ready, and has not reported that yet.
+    /// True if the file was ready when the request was armed, and the request has not reported that yet.
     pub fn found_at_once(&self) -> bool {
         self.found
     }
@@ -91,7 +92,7 @@ impl Operation for PollAdd {
         }
         match Sys::poll_now(context.fd, self.events | self.always) {
             Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
-            // Arming a multishot request reports what is there already.
+            // Arming a multishot request reports a file that is ready already.
             Ok(seen) if self.multishot => {
                 self.found = seen != 0;
                 Verdict::WouldBlock(Direction::Read)
@@ -108,8 +109,8 @@ impl Operation for PollAdd {
         self.issue(Context { fd, nonblock: true })
     }
 
-    /// epoll(7) refuses the file, which natively has no wait queue either. Source: `__io_arm_poll_handler` in
-    /// io_uring/poll.c, without entries.
+    /// Handles a file that epoll(7) refuses. In the kernel such a file has no wait queue either. Source:
+    /// `__io_arm_poll_handler` in io_uring/poll.c, without entries.
     fn answer_unpolled(&mut self, fd: i32) -> Option<Verdict> {
         self.multishot = false;
         Some(match self.issue(Context { fd, nonblock: true }) {
@@ -128,14 +129,14 @@ impl Operation for PollAdd {
 pub struct PollRemove {
     /// The request's `user_data`.
     pub target: u64,
-    /// New events.
+    /// New events; `None` to keep the old ones.
     pub events: Option<u16>,
-    /// New `user_data`.
+    /// New `user_data`; `None` to keep the old one.
     pub user_data: Option<u64>,
 }
 
 impl PollRemove {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(sqe: &Sqe) -> Result<PollRemove, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::FileIndex])?;
         let flags = sqe.len;

@@ -1,9 +1,9 @@
 //! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED, READV_FIXED, WRITEV_FIXED: preadv2(2) and pwritev2(2) with
 //! RWF_NOWAIT first, or a substitute for it (`rw/substitute.rs`).
 //!
-//! A pipe, socket or tty has no file position. The kernel ignores the SQE's offset there, and so does the engine: if
-//! the positioned call fails with ESPIPE, the positionless one is made. On files with a position a transfer that came
-//! out short in the middle continues where it stopped, as in io_uring/rw.c. On streams a short transfer is the
+//! A pipe, socket or tty has no file position. For such files the kernel ignores the SQE's offset. So does the engine:
+//! if the positioned call fails with ESPIPE, it makes the positionless call. On files with a position, a transfer that
+//! came out short in the middle continues where it stopped, as in io_uring/rw.c. On streams a short transfer is the
 //! result.
 
 mod direct;
@@ -22,34 +22,34 @@ use anyring_abi::{Opcode, Sqe, IORING_RW_ATTR_FLAG_PI, IOSQE_ASYNC, IOSQE_BUFFER
 use std::sync::Arc;
 use substitute::Substitute;
 
-/// Polls a device for the transfer (preadv2(2)).
+/// Makes the transfer by polling the device (preadv2(2)).
 pub const RWF_HIPRI: u32 = libc::RWF_HIPRI as u32;
 const RWF_NOWAIT: u32 = libc::RWF_NOWAIT as u32;
-/// For files and block devices only (`kiocb_set_rw_flags` in include/linux/fs.h).
+/// Flags for files and block devices only (`kiocb_set_rw_flags` in include/linux/fs.h).
 const RWF_OF_FILES: u32 = (libc::RWF_ATOMIC | libc::RWF_DONTCACHE) as u32;
 /// Flags about the data written to files.
 const RWF_OF_WRITES: u32 = (libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOAPPEND) as u32;
 /// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
 pub const RWF_SUPPORTED: u32 = 0x1ff;
-/// The most iovecs a call takes.
+/// The most iovecs that a call takes.
 const MAX_IOVECS: u32 = libc::UIO_MAXIOV as u32;
-/// The position that means "the file's own" (pread2(2), io_uring_enter(2)).
+/// The offset that means "the file's own position" (pread2(2), io_uring_enter(2)).
 pub(super) const CURRENT_POSITION: u64 = u64::MAX;
 
 /// A read or a write.
 #[derive(Debug)]
 pub struct Rw {
     write: bool,
-    /// RWF_* as the program gave them.
+    /// RWF_* from the program.
     flags: u32,
     /// Position of the next byte to transfer, or [`CURRENT_POSITION`].
     offset: u64,
     buffers: Buffers,
-    /// Index of the registered buffer that the data must lie in (READ_FIXED, WRITE_FIXED).
+    /// Index of the registered buffer that must contain the data (READ_FIXED, WRITE_FIXED).
     registered: Option<u16>,
-    /// READV_FIXED or WRITEV_FIXED.
+    /// The operation is READV_FIXED or WRITEV_FIXED.
     vectored: bool,
-    /// The registered buffer, once found; it stays registered for as long as the request needs it.
+    /// The registered buffer, once the engine has found it. It stays registered for as long as the request needs it.
     buffer: Option<Arc<Buffer>>,
     /// The chosen buffer, with IOSQE_BUFFER_SELECT.
     selection: Option<Box<Selection>>,
@@ -60,20 +60,20 @@ pub struct Rw {
     submitted: bool,
     /// The file is known to have no position.
     stream: bool,
-    /// The request has protection information, which no file that is reached here takes.
+    /// The request has protection information. No file that the engine can reach takes it.
     protected: bool,
-    /// A worker is to make it (IOSQE_ASYNC). RWF_NOWAIT then only asks whether the file knows that flag: `io_read`
-    /// and `io_write` in io_uring/rw.c take IOCB_NOWAIT back.
+    /// A worker shall make the transfer (IOSQE_ASYNC). RWF_NOWAIT then only asks whether the file knows that flag:
+    /// `io_read` and `io_write` in io_uring/rw.c take IOCB_NOWAIT back.
     by_worker: bool,
-    /// RWF_NOWAIT was refused since the file's writes through the page cache do not know it.
+    /// The file refused RWF_NOWAIT, since its writes through the page cache do not know that flag.
     unknown_nowait: bool,
-    /// Address, length and offset are those of whole sectors: it can be a direct transfer to or from a device.
+    /// Address, length and offset are multiples of a sector: the request can be a direct transfer to or from a device.
     aligned: bool,
-    /// I/O priority, 0 for the thread's own.
+    /// The I/O priority; 0 for the thread's own.
     priority: u16,
     /// The request asks for less than the program did: see [`cut`](Self::cut).
     is_cut: bool,
-    /// Number of bytes transferred by earlier attempts.
+    /// Number of bytes that earlier attempts transferred.
     done: u64,
 }
 
@@ -87,7 +87,7 @@ enum Buffers {
 }
 
 impl Rw {
-    /// Reads the SQE. Iovecs are copied now, since the program may reuse them once it has submitted.
+    /// Reads the SQE. Copies iovecs now, since the program may reuse their memory once it has submitted the SQE.
     #[inline]
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Rw, Errno> {
         let write = matches!(opcode, Opcode::Write | Opcode::Writev | Opcode::WriteFixed | Opcode::WritevFixed);
@@ -140,18 +140,18 @@ impl Rw {
         })
     }
 
-    /// Takes the registered buffer's index of a *_FIXED request, once.
+    /// Takes the registered buffer's index out of a *_FIXED request, so that it is looked up once.
     #[inline]
     pub fn take_registered(&mut self) -> Option<u16> {
         self.registered.take()
     }
 
-    /// True for READV_FIXED or WRITEV_FIXED, which have a registered buffer.
+    /// True for READV_FIXED or WRITEV_FIXED, whose data is in a registered buffer.
     pub fn is_vectored(&self) -> bool {
         self.vectored
     }
 
-    /// The addresses and lengths that must be in the registered buffer.
+    /// The addresses and lengths that must be within the registered buffer.
     pub fn ranges(&self) -> &[[usize; 2]] {
         match &self.buffers {
             Buffers::One(iovec) => core::slice::from_ref(iovec),
@@ -159,7 +159,7 @@ impl Rw {
         }
     }
 
-    /// The addresses and lengths, to be changed.
+    /// The addresses and lengths, for changes.
     #[inline]
     pub(super) fn ranges_mut(&mut self) -> &mut [[usize; 2]] {
         match &mut self.buffers {
@@ -173,7 +173,7 @@ impl Rw {
         self.buffer = buffer;
     }
 
-    /// See [`crate::op::Op::divisible_bytes`]: returns the bytes, and true if they are written.
+    /// See [`crate::op::Op::divisible_bytes`]: returns the number of bytes, and true for a write.
     pub(super) fn divisible_bytes(&self) -> Option<(usize, bool)> {
         let bytes = match &self.selection {
             Some(selection) => selection.wanted.max(1),
@@ -182,7 +182,7 @@ impl Rw {
         (self.flags & libc::RWF_ATOMIC as u32 == 0).then_some((bytes, self.write))
     }
 
-    /// See [`crate::op::Op::cut`]. The request then ends short, which breaks its chain.
+    /// See [`crate::op::Op::cut`]. The shortened request ends short, which breaks its chain.
     pub(super) fn cut(&mut self, bytes: usize) {
         self.is_cut = true;
         if let Some(selection) = &mut self.selection {
@@ -194,8 +194,8 @@ impl Rw {
         }
     }
 
-    /// Takes the file as one without a position, but only where that makes no difference: an offset of 0 means
-    /// nothing to any stream.
+    /// Treats the file as one without a position. Does so only for an offset of 0, which makes no difference to any
+    /// stream.
     #[inline]
     pub fn assume_stream(&mut self) {
         if self.offset == 0 {
@@ -209,29 +209,29 @@ impl Rw {
         self.stream
     }
 
-    /// The offset at which a read begins, `u64::MAX` for the file's own position.
+    /// The offset at which a read begins; `u64::MAX` for the file's own position; `None` for a write.
     pub fn reads_at(&self) -> Option<u64> {
         (!self.write).then_some(self.offset)
     }
 
-    /// True if the device's queue is to be polled for it (RWF_HIPRI).
+    /// True if the transfer is made by polling the device's queue (RWF_HIPRI).
     #[inline]
     pub fn is_polled(&self) -> bool {
         self.flags & RWF_HIPRI != 0
     }
 
-    /// True if a worker is to make it, which does not answer EAGAIN.
+    /// True if a worker shall make the transfer. A worker does not answer EAGAIN.
     pub fn is_by_worker(&self) -> bool {
         self.by_worker
     }
 
-    /// True for a transfer of no bytes, which waits for nothing.
+    /// True for a transfer of no bytes, which does not wait.
     #[inline]
     fn is_of_nothing(&self) -> bool {
         matches!(self.buffers, Buffers::One([_, 0])) && self.selection.is_none()
     }
 
-    /// Continues from a call that returned `first`.
+    /// Continues after a call that returned `first`.
     #[inline]
     fn follow_call(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
         let total = self.total();
@@ -257,7 +257,7 @@ impl Rw {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if self.flags & RWF_NOWAIT != 0 => return self.finish_error(Errno::AGAIN, total),
                 Err(Errno::AGAIN) if context.nonblock => return Verdict::WouldBlock(self.direction()),
-                // A worker's call found an O_NONBLOCK description empty: it is pollable.
+                // A worker's call found a file with O_NONBLOCK not ready: the file can be polled.
                 Err(Errno::AGAIN) => return Verdict::WouldBlock(self.direction()),
                 Err(error) => return self.finish_error(error, total),
             }
@@ -265,8 +265,8 @@ impl Rw {
         }
     }
 
-    /// Returns why no transfer on this file may have these flags, if so. The system call reports it only if there is
-    /// data to transfer.
+    /// Returns the error if no transfer on this file may have these flags. The system call reports such an error only
+    /// if there is data to transfer.
     #[cold]
     fn refused_flags(&self, fd: i32) -> Option<Errno> {
         if self.flags > RWF_SUPPORTED {
@@ -276,22 +276,22 @@ impl Rw {
         refused.or_else(|| (!is_file(fd)).then_some(Errno::OPNOTSUPP))
     }
 
-    /// Makes the attempt for a file that does not know RWF_NOWAIT; else returns the verdict that says who can make
-    /// the transfer.
+    /// Attempts the transfer on a file that does not know RWF_NOWAIT. If no substitute exists, returns the verdict that
+    /// says which thread can make the transfer.
     #[cold]
     fn without_nowait(&mut self, fd: i32, total: u64) -> Result<Result<usize, Errno>, Verdict> {
         if self.flags & RWF_OF_WRITES != 0 && self.flags & !(RWF_OF_WRITES | RWF_NOWAIT) == 0 && !is_file(fd) {
-            // preadv2(2) accepts no flags on a file without read_iter, where `loop_rw_iter` in io_uring/rw.c ignores
-            // these.
+            // On a file without read_iter, preadv2(2) accepts no flags. `loop_rw_iter` in io_uring/rw.c ignores these
+            // flags there.
             self.flags &= !RWF_OF_WRITES;
             return self.without_nowait(fd, total);
         }
         if self.flags & !RWF_NOWAIT != 0 {
-            // The unsupported flag may be another one: the worker's call shows.
+            // The unsupported flag may be another flag: the worker's call will show.
             return Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction())));
         }
         if total == 0 {
-            // The call does not reach the file, and so does not wait either.
+            // The call does not reach the file, so it does not wait either.
             let plain = Context { fd, nonblock: false };
             let answer = self.transfer(plain, self.offset);
             return Ok(self.without_position(answer, plain).and_then(|_| self.transfer_nothing(fd)));
@@ -307,7 +307,7 @@ impl Rw {
         }
     }
 
-    /// Answers a write with RWF_NOWAIT through the page cache of a file whose writes there may always wait. Source:
+    /// Answers a write with RWF_NOWAIT through the page cache, on a file where such writes may always wait. Source:
     /// `io_write` in io_uring/rw.c, FOP_BUFFER_WASYNC.
     #[cold]
     fn without_asked_nowait(&mut self) -> Verdict {
@@ -319,12 +319,12 @@ impl Rw {
         self.finish_error(Errno::AGAIN, self.total())
     }
 
-    /// True if it ended with `EAGAIN` since no write to the file can be made without waiting.
+    /// True if the transfer ended with `EAGAIN` because every write to this file may wait.
     pub fn knows_no_nowait(&self) -> bool {
         self.unknown_nowait
     }
 
-    /// Returns `verdict`, unless the program asked not to wait.
+    /// Returns `verdict`, or ends the transfer with EOPNOTSUPP if the program asked not to wait.
     fn to_worker(&self, verdict: Verdict) -> Verdict {
         if self.flags & RWF_NOWAIT != 0 {
             return self.finish_error(Errno::OPNOTSUPP, self.total());
@@ -332,13 +332,13 @@ impl Rw {
         verdict
     }
 
-    /// Follows up a call with a position: makes one without it, if the file has none.
+    /// Handles the answer of a positioned call: makes the positionless call if the file has no position.
     #[inline(always)] // in the attempt of each read and write
     fn without_position(&mut self, answer: Result<usize, Errno>, context: Context) -> Result<usize, Errno> {
         match answer.map_err(|error| self.as_without_position(error, context.fd)) {
-            // `rw_verify_area` in fs/read_write.c checks the offset, whatever the file makes of it.
+            // `rw_verify_area` in fs/read_write.c checks the offset, even if the file then ignores it.
             Err(Errno::SPIPE) if self.offset != CURRENT_POSITION && self.ends_beyond_all() => Err(Errno::INVAL),
-            // A socket takes no offset but 0 (`sock_read_iter` in net/socket.c), a pipe ignores it.
+            // A socket takes no offset except 0 (`sock_read_iter` in net/socket.c). A pipe ignores the offset.
             Err(Errno::SPIPE)
                 if self.offset != CURRENT_POSITION && (self.offset == 0 || !is_socket(context.fd)) =>
             {
@@ -353,7 +353,7 @@ impl Rw {
         }
     }
 
-    /// Turns the EINVAL that gVisor's terminals answer to each position into ESPIPE.
+    /// Turns EINVAL, which gVisor's terminals answer to every position, into ESPIPE.
     #[inline]
     fn as_without_position(&self, error: Errno, fd: i32) -> Errno {
         if error == Errno::INVAL && self.offset != CURRENT_POSITION && !has_position(fd) {
@@ -362,13 +362,14 @@ impl Rw {
         error
     }
 
-    /// True if offset and length add up to more than an offset can be.
+    /// True if offset plus length exceed the largest file offset.
     #[cold]
     fn ends_beyond_all(&self) -> bool {
         self.offset.checked_add(self.total() - self.done).is_none_or(|end| i64::try_from(end).is_err())
     }
 
-    /// Transfers nothing. preadv2(2) and pwritev2(2) do not reach the file then, but `io_read` and `io_write` do.
+    /// Makes a transfer of no bytes. For those, preadv2(2) and pwritev2(2) do not reach the file, but `io_read` and
+    /// `io_write` do.
     #[cold]
     fn transfer_nothing(&self, fd: i32) -> Result<usize, Errno> {
         match self.write {
@@ -380,7 +381,7 @@ impl Rw {
 
     #[inline]
     fn transfer(&self, context: Context, offset: u64) -> Result<usize, Errno> {
-        // A synchronous call polls no device.
+        // A synchronous call does not poll the device.
         transfer(self.write, context, self.iovecs(), offset, self.flags & !RWF_HIPRI)
     }
 
@@ -425,7 +426,7 @@ impl Rw {
         }
     }
 
-    /// Ends the transfer with the bytes transferred; fewer than asked for break a chain of links.
+    /// Ends the transfer with the number of bytes transferred. If these are fewer than asked for, links break.
     #[inline]
     fn finish(&self, total: u64) -> Verdict {
         let keeps_chain = mutated(Mutation::ShortReadKeepsChain) && !self.write;
@@ -436,7 +437,7 @@ impl Rw {
         }
     }
 
-    /// Reports an error. If part of the data was transferred before, that part is the result.
+    /// Ends the transfer with an error. If part of the data was transferred before, that part is the result.
     fn finish_error(&self, error: Errno, total: u64) -> Verdict {
         if self.done > 0 {
             return self.finish(total);
@@ -445,7 +446,7 @@ impl Rw {
     }
 }
 
-/// Makes one call of preadv2(2) or pwritev2(2), with these RWF_* and the one that keeps it from waiting.
+/// Makes one call of preadv2(2) or pwritev2(2), with these RWF_* flags. Adds RWF_NOWAIT if the call must not wait.
 #[inline]
 pub(super) fn transfer(
     write: bool,
@@ -458,9 +459,9 @@ pub(super) fn transfer(
     let nonblock = context.nonblock && !mutated(Mutation::PlainAttempts);
     let flags = if nonblock { flags | RWF_NOWAIT } else { flags };
     if flags & RWF_NOWAIT != 0 && flags_are_ignored() {
-        return Err(Errno::OPNOTSUPP); // it would wait
+        return Err(Errno::OPNOTSUPP); // the call would wait
     }
-    // The high half of the position is zero: on 64-bit machines the first argument holds all of it.
+    // The high half of the position is zero: on 64-bit machines one argument holds the whole position.
     let args = [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize];
     if flags & RWF_NOWAIT == 0 && calls_with_flags_are_refused() {
         return without_flags(write, args);
@@ -468,7 +469,7 @@ pub(super) fn transfer(
     call(number, args)
 }
 
-/// Makes the call by its older relatives, if a filter refuses it, or kills for it.
+/// Makes the transfer by older calls, if a filter refuses preadv2(2) and pwritev2(2), or kills the process for them.
 #[cold]
 fn without_flags(write: bool, args: [usize; 6]) -> Result<usize, Errno> {
     let [fd, iovecs, count, offset, _, flags] = args;
@@ -494,21 +495,22 @@ pub(super) fn offset_of(off: u64, flags: u8) -> u64 {
     }
 }
 
-/// True if a short count may end in the middle of the data; only asked after one. Source: `need_complete_io` in
-/// io_uring/rw.c.
+/// True if a short count may end in the middle of the data. Only asked after a short count. Source: `need_complete_io`
+/// in io_uring/rw.c.
 pub fn is_file(fd: i32) -> bool {
     file_status(fd).is_ok_and(|status| status.has_blocks())
 }
 
-/// True for an eventfd, timerfd or signalfd, for which a read of nothing is too short. False without /proc.
+/// True for an eventfd, timerfd or signalfd, which refuse a read of no bytes as too short. False without /proc.
 fn reads_whole_records(fd: i32) -> bool {
     const KINDS: [&str; 3] = ["anon_inode:[eventfd]", "anon_inode:[timerfd]", "anon_inode:[signalfd]"];
     let link = crate::os::calls::read_link(&format!("/proc/self/fd/{fd}"));
     link.is_ok_and(|link| KINDS.iter().any(|kind| link.as_os_str() == *kind))
 }
 
-/// True if RWF_NOWAIT means something to a file that refused it for a write (FMODE_NOWAIT): then a read takes it. Of
-/// files that cannot be read only ext4's are known: their writes through the page cache do not take it.
+/// True if the file knows RWF_NOWAIT although it refused the flag for a write (FMODE_NOWAIT): a read with the flag is
+/// accepted. Among files that cannot be read, only those of ext4 are known to: their writes through the page cache
+/// refuse it.
 #[cold]
 fn takes_nowait(fd: i32) -> bool {
     if calls_with_flags_are_refused() {
@@ -530,14 +532,14 @@ fn is_socket(fd: i32) -> bool {
     crate::descriptors::cookie_of(fd).is_some()
 }
 
-/// Returns the error of a well-formed transfer with protection information.
+/// Returns the error for a well-formed transfer with protection information.
 #[cold]
 fn refusal_of_protection(fd: i32) -> Errno {
     descriptors::check_open(fd).err().unwrap_or(Errno::INVAL)
 }
 
-/// Checks the attributes of a transfer, `sqe->attr_type_mask` and the structure at `sqe->attr_ptr`
-/// (`struct io_uring_attr_pi`), as `io_prep_rw_pi` in io_uring/rw.c does.
+/// Checks the attributes of a transfer: `sqe->attr_type_mask` and the structure at `sqe->attr_ptr` (`struct
+/// io_uring_attr_pi`). Makes the same checks as `io_prep_rw_pi` in io_uring/rw.c.
 #[cold]
 fn check_attributes(kinds: u64, at: u64) -> Result<(), Errno> {
     if kinds != u64::from(IORING_RW_ATTR_FLAG_PI) {
@@ -560,7 +562,7 @@ pub fn check_priority(ioprio: u16) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reads the length in the one iovec of a READV that chooses its buffer. Source: `io_iov_buffer_select_prep` in
+/// Reads the length in the single iovec of a READV that chooses its buffer. Source: `io_iov_buffer_select_prep` in
 /// io_uring/rw.c.
 fn import_length(address: u64, count: u32) -> Result<[usize; 2], Errno> {
     if count != 1 {

@@ -1,5 +1,5 @@
-//! The buffers of a request with IOSQE_BUFFER_SELECT: what it asks for, what it got, and what its CQE reports of
-//! them. Source: io_uring/kbuf.c, net.c and rw.c.
+//! The buffers of a request with IOSQE_BUFFER_SELECT: those that it asks for, those that it has, and what its CQE
+//! reports about them. Source: io_uring/kbuf.c, net.c and rw.c.
 //!
 //! The ring decides which buffer a request gets (`resource::buf_ring`).
 
@@ -15,15 +15,15 @@ use core::num::NonZeroU32;
 pub struct Selection {
     /// The group to choose from.
     pub group: u16,
-    /// The most bytes to use, 0 for as many as the buffer has.
+    /// The most bytes to use; 0 for as many as the buffer has.
     pub wanted: usize,
-    /// The buffer that it has (several for a bundle). Only during an attempt, unless it is `committed`.
+    /// The buffer that the request has (several for a bundle). Only set during an attempt, unless it is `committed`.
     pub held: Option<Held>,
-    /// The memory to transfer from or to: the held buffers, as far as they are used.
+    /// The memory to transfer from or to: the used part of the held buffers.
     pub ranges: Vec<[usize; 2]>,
-    /// The most ranges that it had.
+    /// The most ranges that the request has had.
     pub most_ranges: u16,
-    /// Number of bytes that the socket still had after the last receive, 0 if unknown.
+    /// Number of bytes that the socket still had after the last receive; 0 if unknown.
     pub unread: usize,
     /// For a bundle: the bytes received so far for one result, and the flags that name its first buffer.
     pub gathered: Option<(usize, u32)>,
@@ -31,12 +31,12 @@ pub struct Selection {
     pub limit: Option<NonZeroU32>,
     /// The message just received is the last of a multishot request.
     pub ended: bool,
-    /// A multishot receive has had a result since it chose a buffer.
+    /// A multishot receive has posted a result since it chose a buffer.
     pub follows_shot: bool,
 }
 
 impl Selection {
-    /// Makes a selection with nothing chosen.
+    /// Makes a selection without a chosen buffer.
     pub fn new(group: u16, wanted: usize) -> Box<Selection> {
         Box::new(Selection {
             group,
@@ -52,7 +52,7 @@ impl Selection {
         })
     }
 
-    /// True if the `bytes` just received are the last of a multishot request.
+    /// Counts `bytes` against the limit of a multishot receive. True if they are the last that it receives.
     pub fn ends_with(&mut self, bytes: usize) -> bool {
         let Some(limit) = self.limit else { return self.ended };
         self.limit = NonZeroU32::new(limit.get().saturating_sub(bytes as u32));
@@ -60,19 +60,19 @@ impl Selection {
     }
 }
 
-/// The verdict on an attempt that chose its buffer, before the buffer is settled.
+/// The verdict on an attempt that chose its buffer, before the buffer is consumed or given back.
 #[derive(Clone, Copy)]
 pub struct Attempted {
     /// The CQE's result.
     pub result: i32,
-    /// The kernel counts it as a failure.
+    /// The kernel counts the result as a failure.
     pub failed: bool,
-    /// `IORING_CQE_F_*` without the buffer's.
+    /// `IORING_CQE_F_*` without those that name the buffer.
     pub flags: u32,
 }
 
 impl Attempted {
-    /// Makes it of a verdict; `None` if the request is not at its end.
+    /// Converts a verdict; `None` if the verdict does not end the request.
     pub fn of(verdict: Verdict) -> Option<Attempted> {
         let (result, failed, flags) = match verdict {
             Verdict::Done(result) => (result, result < 0, 0),
@@ -83,13 +83,13 @@ impl Attempted {
         Some(Attempted { result, failed, flags })
     }
 
-    /// Returns the verdict, with the flags that are set by now.
+    /// Converts back to a verdict, with the flags that are set by now.
     pub fn verdict(self) -> Verdict {
         Verdict::DoneWith { result: self.result, flags: self.flags, failed: self.failed }
     }
 }
 
-/// Number of buffers that `bytes` reach into (`io_bundle_nbufs`).
+/// Number of buffers that the first `bytes` bytes touch (`io_bundle_nbufs`).
 pub fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
     let (mut left, mut count) = (bytes, 1);
     for [_, room] in ranges {
@@ -102,8 +102,8 @@ pub fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
     count.min(ranges.len().max(1)) as u16
 }
 
-/// Returns the verdict on a request that found no buffer. It is `error`, unless the request has a result to post
-/// first, or need not choose a buffer yet.
+/// Returns the verdict on a request that found no buffer. It is `error`, unless the request first has a result to post
+/// or does not yet need a buffer.
 #[cold]
 pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Verdict {
     let Some(selection) = op.selection() else { return Verdict::error(error) };
@@ -112,9 +112,9 @@ pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Ve
     }
     let follows_shot = core::mem::take(&mut selection.follows_shot);
     let looks_when_ready = match op {
-        // After its submission it polls before each attempt (`io_poll_check_events`).
+        // After its submission, a READ_MULTISHOT polls before each attempt (`io_poll_check_events`).
         Op::Rw(rw) => rw.is_multishot() && !submitted,
-        // After a shot, the socket reports that it has nothing left (`io_recv_finish`).
+        // After a result, the socket reports that it has no more data (`io_recv_finish`).
         _ => follows_shot && socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM),
     };
     if looks_when_ready && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
@@ -124,7 +124,7 @@ pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Ve
     Verdict::error(refusal_before_buffers(op, fd).unwrap_or(error))
 }
 
-/// Returns why a request that found no buffer would have failed before it looked for one, if so.
+/// Returns the error with which the request would have failed before it looked for a buffer, if there is one.
 fn refusal_before_buffers(op: &Op, fd: i32) -> Option<Errno> {
     let open = descriptors::check_open(fd);
     let socket = match op {

@@ -1,13 +1,12 @@
 //! SPLICE and TEE: splice(2) and tee(2) between a pipe and something else.
 //!
-//! The kernel's io_uring always makes these on a worker and lets it sleep there. Here a worker makes them too: they
-//! may wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread. But it does so only once
-//! poll(2) reports both sides as ready: an empty or full pipe is waited for as by any other request.
-//! `WouldBlock(Read)` is about the input ([`Splice::own_input`]), `WouldBlock(Write)` about `context.fd`, the
-//! output.
+//! The kernel's io_uring always gives these to a worker, which may sleep. The engine uses a worker too: the calls may
+//! wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread. But the worker makes the call only
+//! once poll(2) reports both sides as ready. For an empty or full pipe the request waits like any other.
+//! `WouldBlock(Read)` is about the input ([`Splice::own_input`]), `WouldBlock(Write)` about the output, `context.fd`.
 //!
-//! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK. If another reader empties it between the poll and
-//! the call, the worker sleeps until more data arrives, as the kernel's would.
+//! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK. If another reader empties it between the poll and the
+//! call, the worker sleeps until more data arrives, as the kernel's would.
 
 use super::{call, Context, Direction, OnRing, Operation, Punt, Verdict};
 use crate::descriptors::{check_open, is_nonblocking, status_flags};
@@ -20,10 +19,10 @@ use std::sync::Arc;
 
 /// All flags of splice(2).
 const KNOWN_FLAGS: u32 = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-/// The offset that means "none given".
+/// The offset that means "no offset given".
 const NO_OFFSET: u64 = u64::MAX;
 
-/// Moves (or duplicates) data through a pipe. Source: io_uring_enter(2), IORING_OP_SPLICE and IORING_OP_TEE.
+/// Moves or duplicates data through a pipe. Source: io_uring_enter(2), IORING_OP_SPLICE and IORING_OP_TEE.
 #[derive(Debug)]
 pub struct Splice {
     tee: bool,
@@ -37,7 +36,7 @@ pub struct Splice {
 /// The source of the data.
 #[derive(Debug)]
 enum Input {
-    /// A descriptor of the program's.
+    /// One of the program's descriptors.
     Number(i32),
     /// An index into the registered files that has not been looked up yet.
     Index(u32),
@@ -49,7 +48,7 @@ enum Input {
 pub struct HeldInput {
     /// The descriptor's number.
     pub fd: i32,
-    /// The descriptor was made just now, so that its number may have been another file's before.
+    /// The descriptor was made just now. Its number may have been another file's before.
     pub is_new: bool,
 }
 
@@ -82,12 +81,12 @@ impl Splice {
         }
     }
 
-    /// Sets the file of the index that [`Splice::input_index`] returned.
+    /// Sets the file that belongs to the index from [`Splice::input_index`].
     pub fn set_input(&mut self, file: Arc<FixedFile>) {
         self.input = Input::File(file);
     }
 
-    /// Returns the program's descriptor of the input, unless the request holds its own.
+    /// Returns the input's number among the program's descriptors; `None` if the request holds its own descriptor.
     pub fn input_number(&self) -> Option<i32> {
         match self.input {
             Input::Number(fd) => Some(fd),
@@ -95,7 +94,7 @@ impl Splice {
         }
     }
 
-    /// Returns the descriptor to wait on after `WouldBlock(Read)`. It is the request's own: the program may close its
+    /// Returns the descriptor to wait on after `WouldBlock(Read)`. It belongs to the request: the program may close its
     /// number meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
     pub fn own_input(&mut self) -> Result<HeldInput, Errno> {
         let number = self.input_number();
@@ -105,7 +104,7 @@ impl Splice {
         Ok(HeldInput { fd: self.input_fd(), is_new: number.is_some() })
     }
 
-    /// Returns the input's descriptor; -1, which no call takes for a file, for an index that was not looked up.
+    /// Returns the input's descriptor. For an index that was not looked up it is -1, which no call takes for a file.
     fn input_fd(&self) -> i32 {
         match &self.input {
             Input::Number(fd) => *fd,
@@ -134,9 +133,9 @@ impl Splice {
         call(libc::SYS_splice, [input, from, output, to, bytes, flags])
     }
 
-    /// Returns the side that poll(2) does not report as ready. Errors and hang-ups count as ready, since the call
-    /// will report them. `None` if either is no descriptor at all, which the call reports, too (poll(2) ignores
-    /// negative ones).
+    /// Returns the side that poll(2) does not report as ready. Errors and hang-ups count as ready, since the call will
+    /// report them. `None` if either side is no descriptor, which the call reports, too (poll(2) ignores negative
+    /// numbers).
     fn unready(&self, output: i32) -> Option<Direction> {
         let mut sides = [
             libc::pollfd { fd: self.input_fd(), events: libc::POLLIN, revents: 0 },
@@ -178,8 +177,8 @@ impl Splice {
         Ok(())
     }
 
-    /// True if the plain call answers EAGAIN, instead of sleeping, when `side` is not ready. The side's own
-    /// O_NONBLOCK has that effect. On a pipe (and a Unix socket that is read), so have SPLICE_F_NONBLOCK and the
+    /// True if the plain call answers EAGAIN, instead of sleeping, when `side` is not ready. The side's own O_NONBLOCK
+    /// has that effect. On a pipe, and on a Unix socket as the input, two more flags do: SPLICE_F_NONBLOCK and the
     /// O_NONBLOCK of a pipe on the other side. Source: `do_splice` in fs/splice.c.
     fn gives_up(&self, side: Direction, output: i32) -> bool {
         let (own, other) = match side {
@@ -218,7 +217,7 @@ impl Operation for Splice {
         }
     }
 
-    /// Finds its second file, if that is a registered one.
+    /// Finds the input, if it is a registered file.
     fn look_up(&mut self, ring: &mut impl OnRing, _fd: i32) -> Result<(), Errno> {
         if let Some(index) = self.input_index() {
             self.set_input(ring.fixed_file(index)?);
@@ -226,11 +225,11 @@ impl Operation for Splice {
         Ok(())
     }
 
-    /// Makes its input its own from now on: the request may wait for its output, or a thread may sleep in the call. A
-    /// file with a lock stays the program's, and so does one on a server that may know a lock. A duplicate could not
-    /// be closed before the lock is gone.
+    /// Duplicates the input's descriptor: the request may wait for its output, or a thread may sleep in the call. A
+    /// file with a lock is not duplicated, nor a file on a server that may know a lock. The duplicate could not be
+    /// closed while the lock exists.
     fn own_names(&mut self) -> Option<i32> {
-        // A server cannot be asked for its locks under the ring's.
+        // A server cannot be asked for its locks while the ring's lock is held.
         let may_be_locked = |fd| file_status(fd).is_ok_and(|status| status.is_remote()) || is_locked(fd);
         if self.input_number().is_some_and(may_be_locked) {
             return None;
@@ -239,7 +238,7 @@ impl Operation for Splice {
         self.own_input().ok().filter(|input| input.is_new).map(|input| input.fd)
     }
 
-    /// Returns the input, if that is the side that is not ready.
+    /// Returns the input, if that side is not ready.
     fn polled_number(&mut self, fd: i32, direction: Direction) -> Result<(i32, Option<i32>), Errno> {
         if direction == Direction::Write {
             return Ok((fd, self.own_names()));
@@ -253,7 +252,7 @@ impl Operation for Splice {
     }
 }
 
-/// True if there is a position, in or beside the file (lseek(2)).
+/// True if the file has a position (lseek(2)).
 pub(super) fn has_position(fd: i32) -> bool {
     call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]).is_ok()
 }

@@ -5,21 +5,21 @@ use crate::mutation::{mutated, Mutation};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, IORING_FSYNC_DATASYNC};
 
-/// One of the family, with its arguments.
+/// An operation of this family, with its arguments.
 #[derive(Debug)]
 pub enum Sync {
     /// fsync(2), or fdatasync(2). Source: io_uring_enter(2), IORING_OP_FSYNC.
     Fsync {
-        /// Syncs only the data (`IORING_FSYNC_DATASYNC`).
+        /// Syncs the data only (`IORING_FSYNC_DATASYNC`).
         data_only: bool,
-        /// First byte. Everything is synced whatever it is, but a negative one is refused.
+        /// First byte. The whole file is synced for any offset, but a negative offset is refused.
         offset: u64,
     },
     /// sync_file_range(2).
     Range {
         /// First byte.
         offset: u64,
-        /// Bytes, 0 for up to the end.
+        /// Bytes; 0 for all up to the end.
         bytes: u32,
         /// `SYNC_FILE_RANGE_*`.
         flags: u32,
@@ -28,7 +28,7 @@ pub enum Sync {
     Fallocate {
         /// First byte.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         bytes: u64,
         /// `FALLOC_FL_*`.
         mode: u32,
@@ -42,7 +42,7 @@ pub enum Sync {
     Fadvise {
         /// First byte.
         offset: u64,
-        /// Bytes, 0 for up to the end.
+        /// Bytes; 0 for all up to the end.
         bytes: u64,
         /// `POSIX_FADV_*`.
         advice: u32,
@@ -51,7 +51,7 @@ pub enum Sync {
     Madvise {
         /// Start of the range.
         address: u64,
-        /// Bytes.
+        /// Number of bytes.
         bytes: u64,
         /// `MADV_*`.
         advice: u32,
@@ -59,7 +59,7 @@ pub enum Sync {
 }
 
 impl Sync {
-    /// Reads the SQE.
+    /// Reads the SQE and checks its fields.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Sync, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::FileIndex])?;
         Ok(match opcode {
@@ -95,8 +95,8 @@ impl Sync {
     }
 
     /// True for advice that never sleeps: file advice that only sets a flag (io_uring/advise.c,
-    /// io_fadvise_force_async), and memory advice that reads nothing in. The submitting thread gives it: the new
-    /// stack of a worker could take the place of memory that the program has just unmapped.
+    /// io_fadvise_force_async), and memory advice that reads nothing in. The submitting thread makes these calls. A
+    /// worker's new stack could take the place of memory that the program has just unmapped.
     fn cheap_advice(&self) -> bool {
         match *self {
             Sync::Fadvise { advice, .. } => {

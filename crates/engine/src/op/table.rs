@@ -1,4 +1,4 @@
-//! The one opcode table: how each opcode is prepared, and all that is known of it without its operation.
+//! The only opcode table: how each opcode is prepared, and what is known of it without its operation.
 
 use super::*;
 use crate::os::{can_wait_for_several, version};
@@ -8,33 +8,33 @@ use anyring_abi::{Opcode, Sqe};
 /// The meaning of an SQE's `fd` for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileUse {
-    /// Nothing, or a directory that the system call itself resolves.
+    /// No file, or a directory that the system call itself resolves.
     None,
     /// A file: a number, or an index into the registered files with `IOSQE_FIXED_FILE`.
     File,
 }
 
-/// The times at which the identity of the thread that makes an operation matters: its credentials, directory and
-/// umask.
+/// The times at which the identity of the issuing thread matters: its credentials, directory and umask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// Never.
+    /// The identity never matters.
     Never,
-    /// At submission: once the request waits for readiness, nothing that it does depends on the identity.
+    /// The identity matters at submission. Once the request waits for readiness, nothing that it does depends on the
+    /// identity.
     Submitted,
-    /// Also after it has waited: it sends, writes, or makes a file.
+    /// The identity also matters after the request has waited: it sends, writes, or makes a file.
     Ready,
-    /// Always: it looks up a name, makes a socket, or reports who is at its end.
+    /// The identity always matters: the request looks up a name, makes a socket, or reports its peer.
     Names,
 }
 
 /// The shortcut for an SQE that asks for nothing except its operation (no flag, priority or credentials). It is taken
-/// on a ring that checks nothing else about each request: see `ring/sq/first_call.rs`.
+/// on rings that check nothing else about each request: see `ring/sq/first_call.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtOnce {
-    /// None: it is prepared and attempted as all are.
+    /// No shortcut: the operation is prepared and attempted like most.
     Nothing,
-    /// The answer is 0.
+    /// The result is 0, without any call.
     Nop,
     /// READ or WRITE.
     File(Direction),
@@ -42,32 +42,34 @@ pub enum AtOnce {
     Socket(Direction),
 }
 
-/// One opcode's row.
+/// The table's row for one opcode.
 #[derive(Clone, Copy)]
 pub struct Definition {
     /// Reads the SQE, or returns the error with which it is refused.
     pub prep: fn(Opcode, &Sqe) -> Result<Op, Errno>,
     /// The meaning of `fd`.
     pub file: FileUse,
-    /// A non-zero `ioprio` means something.
+    /// The operation reads `ioprio`; otherwise `ioprio` must be zero.
     pub ioprio: bool,
-    /// `IOSQE_BUFFER_SELECT` means something.
+    /// The operation may have `IOSQE_BUFFER_SELECT`.
     pub selects: bool,
-    /// The operation gets a slot before it is attempted: a timer, or an operation with two CQEs.
+    /// The operation gets a slot before it is attempted: it is a timer, or has two CQEs.
     pub own_place: bool,
-    /// `IOSQE_ASYNC` sends it to a worker. False for operations on the ring itself, which never leave the submitter.
+    /// `IOSQE_ASYNC` sends the operation to a worker. False for operations on the ring itself, which never leave the
+    /// submitter.
     pub on_worker: bool,
-    /// Natively a worker always makes it: its `prep` in io_uring/ sets `REQ_F_FORCE_ASYNC`. Of OPENAT and OPENAT2
-    /// this holds only for some ([`super::Operation::is_forced`]).
+    /// The kernel always gives the operation to a worker: its `prep` in io_uring/ sets `REQ_F_FORCE_ASYNC`. For OPENAT
+    /// and OPENAT2 this holds in some cases only ([`super::Operation::is_forced`]).
     pub forced: bool,
-    /// Workers make it in order with others on the same regular file. Source: `hash_reg_file` in io_uring/opdef.c. A
-    /// request that goes to a worker without an attempt has no file yet by which the kernel could order it.
+    /// Workers make the operation in order with others on the same regular file. Source: `hash_reg_file` in
+    /// io_uring/opdef.c. A request that goes to a worker without an attempt has no file yet by which the kernel could
+    /// order it.
     pub hashed: bool,
-    /// A ring of polled devices (`IORING_SETUP_IOPOLL`) takes it. Source: `iopoll` in io_uring/opdef.c.
+    /// A ring of polled devices (`IORING_SETUP_IOPOLL`) takes the operation. Source: `iopoll` in io_uring/opdef.c.
     pub iopoll: bool,
     /// The operation may end other requests.
     pub ends_others: bool,
-    /// The shortcut that needs nothing except its SQE.
+    /// The shortcut for an SQE that asks for nothing else.
     pub at_once: AtOnce,
     /// The times at which the issuing thread's identity matters. [`super::Operation::identity`] has the exceptions.
     pub identity: Identity,
@@ -187,7 +189,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::Socket => Definition { file: FileUse::None, ..net }.by(Names),
         O::Listen => net,
         O::Shutdown => net.forced(),
-        // Closing concerns the ring's registered files and the requests that wait on the number: it never leaves the
+        // A close concerns the ring's registered files and the requests that wait on the number. So it never leaves the
         // submitter.
         O::Close => fs.of_ring(),
         O::Openat | O::Openat2 => fs.by(Names),
@@ -200,7 +202,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::EpollWait => Definition::on_file(|_, sqe| epoll::EpollWait::prep(sqe).map(Op::EpollWait)),
         O::Fsetxattr | O::Fgetxattr => xattr,
         O::Setxattr | O::Getxattr => Definition { file: FileUse::None, ..xattr },
-        // A message waits for nobody: the submitter sends it.
+        // A message does not wait: the submitter sends it.
         O::MsgRing => {
             Definition::on_file(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing)).of_ring().iopoll()
         }
@@ -215,7 +217,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
                 .iopoll()
         }
         O::Waitid => Definition::without_file(|_, sqe| waitid::Waitid::prep(sqe).map(Op::Waitid)),
-        // Pipes may go to the registered files: they never leave the submitter.
+        // The ends of a pipe may go to the registered files: a PIPE never leaves the submitter.
         O::Pipe => Definition::without_file(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe)).by(Submitted).of_ring(),
         O::ProvideBuffers | O::RemoveBuffers => {
             Definition::without_file(|opcode, sqe| buffers::BuffersChange::prep(opcode, sqe).map(Op::Buffers))
@@ -234,7 +236,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
     })
 }
 
-/// Every opcode of the header; `None` where this engine answers as a kernel without that opcode.
+/// All opcodes of the header; `None` where the engine answers like a kernel without that opcode.
 static TABLE: [Option<Definition>; Opcode::COUNT] = {
     let mut table = [const { None }; Opcode::COUNT];
     let mut number = 0;
@@ -245,7 +247,7 @@ static TABLE: [Option<Definition>; Opcode::COUNT] = {
     table
 };
 
-/// Number of opcodes that exist here. Those that came after Linux 6.18 are the last.
+/// Number of opcodes that exist at this kernel version. Those newer than Linux 6.18 are the last.
 pub fn count() -> usize {
     if version::has_later_names() {
         Opcode::COUNT
@@ -254,12 +256,12 @@ pub fn count() -> usize {
     }
 }
 
-/// True if an opcode can succeed here. FUTEX_WAITV needs a system call of the kernel's (`wq::futex`).
+/// True if an opcode can succeed on this machine. FUTEX_WAITV needs one of the kernel's system calls (`wq::futex`).
 pub fn is_served(opcode: u8) -> bool {
     definition(opcode).is_some() && (opcode != Opcode::FutexWaitv as u8 || can_wait_for_several())
 }
 
-/// Returns the row of an opcode that a request has.
+/// Returns the row of a request's opcode.
 #[inline]
 pub fn row(opcode: Opcode) -> Option<&'static Definition> {
     TABLE[opcode as usize].as_ref()

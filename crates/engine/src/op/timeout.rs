@@ -11,10 +11,10 @@ use anyring_abi::{
 };
 use core::num::NonZeroU32;
 
-/// A point in time, or a span from when the request is issued.
+/// A point in time, or a time span that begins when the request is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct When {
-    /// Nanoseconds.
+    /// The time in nanoseconds.
     pub time_ns: u64,
     /// `time_ns` is a reading of the clock, not a span.
     pub absolute: bool,
@@ -42,27 +42,26 @@ impl When {
 pub struct Timeout {
     /// The time at which it fires.
     pub when: When,
-    /// The clock of that time.
+    /// The clock that measures that time.
     pub clock: Clock,
-    /// Number of other completions after which it also completes, with 0; 0 for none. With `multishot` the number of
-    /// times that it fires, 0 for no limit.
+    /// Number of other completions after which the timeout also completes, with result 0. 0 if it counts none. With
+    /// `multishot`, the number of times that it fires; 0 for no limit.
     pub count: u32,
     /// Expiry is no failure: links continue (`IORING_TIMEOUT_ETIME_SUCCESS`).
     pub expiry_is_success: bool,
-    /// Fires again and again.
+    /// The timeout fires again and again.
     pub multishot: bool,
-    /// LINK_TIMEOUT: it guards the request linked before it.
+    /// The operation is a LINK_TIMEOUT: it guards the request linked before it.
     pub linked: bool,
 }
 
 impl Timeout {
-    /// Number of completions that end it, if it counts them.
+    /// Number of completions that end the timeout, if it counts completions.
     pub fn counts(&self) -> Option<NonZeroU32> {
         NonZeroU32::new(self.count).filter(|_| !self.multishot)
     }
 
-    /// Reads the SQE and the timespec it points to. The check that a LINK_TIMEOUT has something to guard is made
-    /// where links are.
+    /// Reads the SQE and the timespec that it points to. `check_on` checks that a LINK_TIMEOUT has a request to guard.
     pub fn prep(sqe: &Sqe, linked: bool) -> Result<Timeout, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Addr3, Field::Pad2])?;
         let flags = sqe.op_flags;
@@ -99,13 +98,13 @@ impl Operation for Timeout {
         }
     }
 
-    /// Its result always goes to the submitter.
+    /// A timeout's result always goes to the submitter.
     fn is_brought(&self, _result: i32, _inline: bool) -> bool {
         true
     }
 }
 
-/// The flags that came after Linux 6.18.
+/// The flags that are newer than Linux 6.18.
 fn later_flags() -> u32 {
     if version::has_later_names() {
         IORING_TIMEOUT_IMMEDIATE_ARG
@@ -128,12 +127,12 @@ fn clock(flags: u32) -> Result<Clock, Errno> {
 pub struct TimeoutRemove {
     /// The request's `user_data`.
     pub target: u64,
-    /// The new time; true if the target is a LINK_TIMEOUT.
+    /// The new time; true if the target is a LINK_TIMEOUT. `None` to end the timeout.
     pub update: Option<(When, bool)>,
 }
 
 impl TimeoutRemove {
-    /// Reads the SQE and, for an update, the timespec it points to.
+    /// Reads the SQE and, for an update, the timespec that it points to.
     pub fn prep(sqe: &Sqe) -> Result<TimeoutRemove, Errno> {
         if sqe.flags & (IOSQE_FIXED_FILE | IOSQE_BUFFER_SELECT) != 0 {
             return Err(Errno::INVAL);

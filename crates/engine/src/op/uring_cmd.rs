@@ -1,5 +1,5 @@
-//! URING_CMD: commands of the file that the SQE names. Sockets have some, block devices one. Commands that only
-//! drivers have fail as on a kernel without these drivers.
+//! URING_CMD: commands to the file that the SQE names. Sockets have several commands, block devices one. Commands that
+//! only drivers have fail as on a kernel without these drivers.
 
 use super::{call, Context, Operation, Punt, Verdict};
 use crate::os::{file_status, version};
@@ -18,20 +18,20 @@ const BLKDISCARD: usize = 0x1277;
 /// A command with the fields that it may need. Source: io_uring_enter(2), IORING_OP_URING_CMD; io_uring/uring_cmd.c.
 #[derive(Debug, Clone, Copy)]
 pub struct UringCmd {
-    /// `cmd_op`; the file defines its meaning.
+    /// `cmd_op`, whose meaning depends on the file.
     command: u32,
-    /// `level` and `optname` of a socket option; the address for a name; the first byte to discard.
+    /// `level` and `optname` of a socket option, the address of a buffer for a name, or the first byte to discard.
     addr: u64,
-    /// `optval`; the address of a name's length; the number of bytes to discard.
+    /// `optval`, the address of a name's length, or the number of bytes to discard.
     addr3: u64,
-    /// `optlen`; 1 if the name is the other end's.
+    /// `optlen`, or 1 to ask for the peer's name.
     file_index: u32,
-    /// The fields that must be zero for a discard and for a name are: `len` and the flags.
+    /// `len` and the flags are zero, as they must be for a discard and for a name.
     rest_is_zero: bool,
 }
 
 impl UringCmd {
-    /// Reads the SQE. Multishot commands are refused: only drivers have them, and a socket's would never complete.
+    /// Reads the SQE. Refuses multishot commands: only drivers have them, and a socket's would never complete.
     pub fn prep(sqe: &Sqe) -> Result<UringCmd, Errno> {
         let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
         let known = sqe.op_flags & !(IORING_URING_CMD_FIXED | IORING_URING_CMD_MULTISHOT) == 0;
@@ -47,7 +47,7 @@ impl UringCmd {
         })
     }
 
-    /// Makes a socket's command. Source: `io_uring_cmd_sock` in io_uring/cmd_net.c.
+    /// Carries out a command to a socket. Source: `io_uring_cmd_sock` in io_uring/cmd_net.c.
     fn of_socket(&self, fd: i32) -> Result<usize, Errno> {
         let (level, name) = (self.addr as u32 as i32, (self.addr >> 32) as usize);
         let (socket, value, bytes) = (fd as usize, self.addr3 as usize, self.file_index);
@@ -75,7 +75,8 @@ impl UringCmd {
                 };
                 call(number, [socket, self.addr as usize, value, 0, 0, 0])
             }
-            // Timestamps come only in CQEs of 32 bytes. They are unavailable here, and the refusal is the kernel's.
+            // Timestamps come only in CQEs of 32 bytes. The engine does not support them, and refuses the command as
+            // the kernel does without such CQEs.
             SOCKET_URING_OP_TX_TIMESTAMP if is_internet(domain(fd)?) => Err(Errno::INVAL),
             _ => domain(fd).and(Err(Errno::OPNOTSUPP)),
         }
@@ -118,7 +119,7 @@ impl Operation for UringCmd {
     }
 }
 
-/// True if sockets of this domain have the ioctls of their protocol.
+/// True if sockets of this domain forward ioctls to their protocol.
 fn is_internet(domain: i32) -> bool {
     matches!(domain, libc::AF_INET | libc::AF_INET6)
 }

@@ -1,4 +1,4 @@
-//! WAITID: waitid(2). An attempt never sleeps; `wq::waitid` waits for a child that has no state to report yet.
+//! WAITID: waitid(2). An attempt never sleeps. `wq::waitid` waits for a child that has no state to report yet.
 
 use super::{reject_unused, Context, Field, Operation, Punt, Verdict, Waiter};
 use crate::os::{check, syscall, user_write_slice};
@@ -15,9 +15,9 @@ pub struct Waitid {
     id: i32,
     /// `WEXITED` and its like.
     options: i32,
-    /// The address at which the program wants the result, or 0.
+    /// The address at which the program wants the result; 0 for none.
     info: u64,
-    /// The child that it waits for, once it has begun to: a process id may be reused, a descriptor be closed.
+    /// A pidfd of the child, once the request waits: meanwhile a process id may be reused, or a descriptor closed.
     pidfd: Option<Arc<FixedFile>>,
 }
 
@@ -32,19 +32,20 @@ struct Info {
     status: i32,
 }
 
-/// Bytes of `struct siginfo`.
+/// Number of 32-bit words in `struct siginfo`.
 const INFO_WORDS: usize = 32;
-/// The word of `si_pid`: the fields after the first three words are aligned to eight bytes.
+/// The index of the word `si_pid`: the fields after the first three words are aligned to eight bytes.
 const PID_WORD: usize = 4;
 
 impl Waitid {
-    /// Reads the SQE: the kind in `len`, the id in `fd`, the options in `file_index`, the siginfo's address in `off`.
+    /// Reads the SQE: the kind is in `len`, the id in `fd`, the options in `file_index`, the siginfo's address in
+    /// `off`.
     pub fn prep(sqe: &Sqe) -> Result<Waitid, Errno> {
         reject_unused(sqe, &[Field::Addr, Field::BufIndex, Field::Addr3, Field::OpFlags])?;
         Ok(Waitid { kind: sqe.len, id: sqe.fd, options: sqe.file_index as i32, info: sqe.off, pidfd: None })
     }
 
-    /// True if the arguments pass the checks that the kernel makes first. waitid(2) makes them too, but would write
+    /// True if the arguments pass the kernel's first checks. waitid(2) makes these checks too, but would then write
     /// zeroes.
     fn is_sound(&self) -> bool {
         let events = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED;
@@ -58,7 +59,7 @@ impl Waitid {
         self.options & !known == 0 && self.options & events != 0 && named
     }
 
-    /// Calls waitid(2) on the child, by its descriptor if there is one.
+    /// Calls waitid(2) on the child, by its pidfd if there is one.
     fn call(&self, options: i32, info: &mut [i32; INFO_WORDS]) -> Result<(), Errno> {
         let args = self.arguments(info.as_mut_ptr() as usize, options);
         check(syscall(libc::SYS_waitid, args)).map(|_| ())
@@ -72,30 +73,32 @@ impl Waitid {
         [kind as usize, id as usize, info, options as usize, 0, 0]
     }
 
-    /// Returns the arguments of a waitid(2) that sleeps until there is a state to report, and leaves it there.
+    /// Returns the arguments of a waitid(2) that sleeps until there is a state to report, and does not consume that
+    /// state.
     pub fn sleeping(&self) -> [usize; 6] {
         self.arguments(0, self.options | libc::WNOWAIT)
     }
 
-    /// True if a pidfd has O_NONBLOCK, which stands for WNOHANG.
+    /// True if the program's pidfd has O_NONBLOCK, which stands for WNOHANG.
     fn is_nonblocking(&self) -> bool {
         let number = self.pidfd.as_ref().map_or(self.id, |pidfd| pidfd.fd);
         self.kind == libc::P_PIDFD && descriptors::is_nonblocking(number)
     }
 
-    /// True if only the thread that forked could wait for such children: here a thread of the engine would wait.
+    /// True if only the thread that forked could wait for such children. The engine could not, since its own thread
+    /// would wait.
     fn cannot_wait(&self) -> bool {
         self.options & libc::__WNOTHREAD != 0 && !matches!(self.kind, libc::P_PID | libc::P_PIDFD)
     }
 
-    /// Makes it wait for this very child from now on. Returns a descriptor that it did not hold before, if one is
-    /// available.
+    /// Makes the request wait for this very child from now on. Returns a descriptor of the child, if one was made just
+    /// now.
     pub fn own_child(&mut self) -> Option<Arc<FixedFile>> {
         if self.pidfd.is_some() {
             return None;
         }
         if !self.cannot_wait() {
-            // The first attempt has found a child of this thread.
+            // The first attempt has found a child of this thread, so the flag has had its effect.
             self.options &= !libc::__WNOTHREAD;
         }
         let number = match self.kind {
@@ -110,7 +113,7 @@ impl Waitid {
         self.pidfd.clone()
     }
 
-    /// Returns the descriptor that becomes readable when the awaited event may have happened.
+    /// Returns the pidfd, if it becomes readable when the awaited event may have happened.
     pub fn to_poll(&self) -> Option<&Arc<FixedFile>> {
         let only_exit = self.options & (libc::WSTOPPED | libc::WCONTINUED) == 0;
         self.pidfd.as_ref().filter(|_| only_exit)
@@ -139,8 +142,8 @@ impl Operation for Waitid {
             return Verdict::error(Errno::INVAL);
         }
         if self.kind == libc::P_PGID && self.id == 0 {
-            // waitid(2) itself takes 0 for the caller's group only since Linux 5.4. From now on it waits for this
-            // group.
+            // waitid(2) itself takes 0 for the caller's group only since Linux 5.4. From now on the request waits for
+            // this group.
             self.id = own_group();
         }
         let mut raw = [0i32; INFO_WORDS];
@@ -169,13 +172,13 @@ impl Operation for Waitid {
         !inline
     }
 
-    /// Reports zeroes for a cancelled wait, or nothing if that is not possible.
+    /// Reports zeroes for a cancelled wait. Ignores the error if the program's memory cannot be written.
     fn write_back_cancelled(&self) {
         let _ = self.write_back(Info::default());
     }
 }
 
-/// Calls getpgid(2): 0 if the group is of another namespace.
+/// Calls getpgid(2). Returns 0 if the group belongs to another namespace.
 fn own_group() -> i32 {
     syscall(libc::SYS_getpgid, [0; 6]) as i32
 }

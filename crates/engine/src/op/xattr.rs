@@ -1,7 +1,7 @@
 //! FSETXATTR, SETXATTR, FGETXATTR, GETXATTR: extended attributes of a file.
 //!
 //! The submitting thread makes the calls, with its credentials and working directory, as for path operations (see
-//! `op/fs.rs`). Names, values to set and paths are copied when the SQE is read.
+//! `op/fs.rs`). Names, paths and values to set are copied when the SQE is read.
 
 use super::fs::Path;
 use super::{call, reject_fixed_file, Context, OnRing, Operation, Verdict};
@@ -14,7 +14,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// `XATTR_SIZE_MAX` of limits.h.
 const VALUE_BYTES_MAX: usize = 65_536;
 
-/// One of the family, with its arguments.
+/// An operation of this family, with its arguments.
 #[derive(Debug)]
 pub struct Xattr {
     /// The path; `None` for the file that the SQE names.
@@ -25,15 +25,15 @@ pub struct Xattr {
 
 #[derive(Debug)]
 enum Access {
-    /// Copy the value to the program: address and room in bytes.
+    /// Copies the value to the program: address and room in bytes.
     Get(u64, u32),
-    /// Set it to this copy, with `XATTR_CREATE` or `XATTR_REPLACE`.
+    /// Sets the attribute to this copy, with `XATTR_CREATE` or `XATTR_REPLACE`.
     Set(Box<[u8]>, u32),
 }
 
 impl Xattr {
-    /// Reads the SQE: the name in `addr`, the value in `off` (`addr2`), its size in `len`, the path in `addr3`. Source:
-    /// io_uring_enter(2), IORING_OP_SETXATTR; the order of the checks is that of io_uring/xattr.c.
+    /// Reads the SQE: `addr` has the name, `off` (`addr2`) the value, `len` its size, `addr3` the path. Source:
+    /// io_uring_enter(2), IORING_OP_SETXATTR. The order of the checks is that of io_uring/xattr.c.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Xattr, Errno> {
         let by_path = matches!(opcode, Opcode::Setxattr | Opcode::Getxattr);
         if by_path {
@@ -89,7 +89,7 @@ impl Operation for Xattr {
     }
 }
 
-/// Copies an attribute's name: ERANGE if it is empty or too long.
+/// Copies an attribute's name. Fails with ERANGE if the name is empty or too long.
 fn import_name(address: u64) -> Result<Path, Errno> {
     match Path::import_bounded(address, NAME_BYTES_MAX + 1) {
         Ok(name) if !name.is_empty() => Ok(name),

@@ -1,6 +1,7 @@
-//! The structures of SENDMSG and RECVMSG, copied at prep: the header, the name and the iovecs.
+//! The structures of SENDMSG and RECVMSG, copied when the SQE is read: the header, the name and the iovecs.
 //!
-//! The results of recvmsg(2) in the header are written back to the program's header after success.
+//! After a successful receive, the results that recvmsg(2) stored in the copied header are written to the program's
+//! header.
 
 use super::{rights, Address, ADDRESS_BYTES_MAX};
 use crate::op::iovecs;
@@ -11,10 +12,10 @@ use crate::Errno;
 const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
 const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
-/// The most iovecs a message has.
+/// The most iovecs that a message may have.
 const IOVECS_MAX: usize = libc::UIO_MAXIOV as usize;
 
-/// `struct msghdr` of sendmsg(2), with addresses as numbers: only the kernel follows them.
+/// `struct msghdr` of sendmsg(2). Addresses are numbers, since only the kernel follows them.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Header {
@@ -36,13 +37,13 @@ const _: () = {
 };
 
 impl Header {
-    /// Copies the header. A length without a name is dropped, except that a multishot request leaves room for it
-    /// (`keeps_length`).
+    /// Copies the header. A name's length without a name is dropped, unless `keeps_length` is set: a multishot request
+    /// leaves room for that length.
     fn import(address: u64, keeps_length: bool) -> Result<Header, Errno> {
         let [name, name_length, iovecs, iovec_count, control, control_length, _] = user_read::<[u64; 7]>(address)?;
         Ok(Header {
             name: name as usize,
-            // The low half of its word: both machines are little endian.
+            // The length is the low half of its word: both supported machines are little endian.
             name_length: if name == 0 && !keeps_length { 0 } else { name_length as i32 },
             iovecs: iovecs as usize,
             iovec_count: iovec_count as usize,
@@ -52,7 +53,7 @@ impl Header {
         })
     }
 
-    /// Calls recvmsg(2) into ranges of program memory. Returns the count and the `MSG_*` flags.
+    /// Calls recvmsg(2) with ranges of program memory. Returns the count and the `MSG_*` flags.
     pub(super) fn receive_into(fd: i32, iovecs: &[[usize; 2]], flags: u32) -> Result<(usize, u32), Errno> {
         let (address, iovec_count) = (iovecs.as_ptr() as usize, iovecs.len());
         let mut header = Header { iovecs: address, iovec_count, ..Header::default() };
@@ -67,8 +68,8 @@ impl Header {
     }
 }
 
-/// Drops `MSG_CMSG_COMPAT` if there is no control data to which it could apply: the system calls refuse it, io_uring
-/// does not.
+/// Drops `MSG_CMSG_COMPAT` if there is no control data to which it could apply: sendmsg(2) and recvmsg(2) refuse the
+/// flag, io_uring does not.
 fn known_flags(flags: u32, header: &Header) -> u32 {
     const MSG_CMSG_COMPAT: u32 = 0x8000_0000;
     if header.control_length == 0 {
@@ -78,17 +79,17 @@ fn known_flags(flags: u32, header: &Header) -> u32 {
     }
 }
 
-/// True if the part before the data in the multishot form has a valid size. Source: `io_recvmsg_mshot_prep` in
+/// True if the multishot form's part before the data has a valid size. Source: `io_recvmsg_mshot_prep` in
 /// io_uring/net.c.
 fn fits_before_data(header: &Header) -> bool {
-    /// `struct io_uring_recvmsg_out`.
+    /// The size of `struct io_uring_recvmsg_out`.
     const OUT_BYTES: u64 = 16;
     let name = u64::try_from(header.name_length).ok();
     let bytes = name.and_then(|name| (header.control_length as u64).checked_add(OUT_BYTES + name));
     bytes.is_some_and(|bytes| bytes <= i32::MAX as u64)
 }
 
-/// The addresses of a receive's results in the program's `struct msghdr`.
+/// The addresses in the program's `struct msghdr` to which a receive writes its results.
 #[derive(Debug)]
 struct Addresses {
     name_length: u64,
@@ -107,12 +108,12 @@ impl Addresses {
     }
 }
 
-/// The copied structures of a SENDMSG or RECVMSG; or several ranges of a SEND or RECV.
+/// The copied structures of a SENDMSG or RECVMSG, or several ranges of a SEND or RECV.
 #[derive(Debug, Default)]
 pub(super) struct Message {
-    /// The places of a receive's results in the program's `struct msghdr`, if there is one.
+    /// The addresses for a receive's results, if the program gave a `struct msghdr`.
     addresses: Option<Addresses>,
-    /// As the program gave it; `name` and `iovecs` are replaced for each call.
+    /// The program's header. `name` and `iovecs` are replaced for each call.
     header: Header,
     /// The ranges that are left to transfer.
     pub(super) iovecs: Vec<[usize; 2]>,
@@ -120,21 +121,21 @@ pub(super) struct Message {
     pub(super) destination: Option<Address>,
 }
 
-/// The way in which a message's iovecs are read.
+/// The way to read a message's iovecs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Iovecs {
     /// Ranges of program memory.
     Plain,
-    /// At most one; only its length counts, since the request chooses its buffer.
+    /// At most one iovec. Only its length counts, since the request chooses its buffer.
     Selecting,
-    /// Parts of a registered buffer, which is checked when the request is issued.
+    /// Parts of a registered buffer, which the engine checks when it issues the request.
     Registered,
 }
 
 impl Message {
     /// Copies the program's structures with the kernel's checks. Source: `__copy_msghdr` in net/socket.c.
     ///
-    /// The multishot form puts the results of recvmsg(2) before the data.
+    /// The multishot form stores the results of recvmsg(2) before the data.
     pub(super) fn import(user: u64, sends: bool, iovecs: Iovecs, multishot: bool) -> Result<Message, Errno> {
         let header = Header::import(user, multishot)?;
         if iovecs == Iovecs::Selecting && header.iovec_count > 1 {
@@ -185,13 +186,13 @@ impl Message {
             call(libc::SYS_sendmsg, [fd as usize, &raw const header as usize, flags as usize, 0, 0, 0])
         };
         match with(flags) {
-            // For a send the flag asks for nothing that is not done here, but gVisor refuses it.
+            // The engine does for a send what this flag asks for, so it can drop the flag, which gVisor refuses.
             Err(Errno::INVAL) if flags & MSG_WAITALL != 0 => with(flags & !MSG_WAITALL),
             answer => answer,
         }
     }
 
-    /// Receives, writes the resulting lengths and flags to the program's header, and also returns the flags.
+    /// Receives, and writes the resulting lengths and flags to the program's header. Returns the count and the flags.
     pub(super) fn receive(&mut self, fd: i32, flags: u32) -> Result<(usize, u32), Errno> {
         let (iovecs, iovec_count) = (self.iovecs.as_ptr() as usize, self.iovecs.len());
         let mut header = Header { iovecs, iovec_count, ..self.header };
@@ -223,7 +224,7 @@ impl Message {
         }
     }
 
-    /// Writes to the program's header the results of a receive that got nothing.
+    /// Writes the results of a receive without data to the program's header.
     pub(super) fn write_back_nothing(&self) -> Result<(), Errno> {
         self.write_back(&Header { name: self.header.name, ..Header::default() })
     }
@@ -237,9 +238,9 @@ impl Message {
         user_write(addresses.control_length, &(header.control_length as u64))
     }
 
-    /// Receives a message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload
-    /// follow each other in the buffer. Returns the bytes up to the payload's end, and true if it was the last: an
-    /// empty one is.
+    /// Receives a message of a multishot request. The buffer gets `struct io_uring_recvmsg_out`, the name, the control
+    /// data and the payload, one after the other. Returns the bytes up to the payload's end, and true if the message
+    /// was the last, which an empty message is.
     pub(super) fn receive_into_buffer(&mut self, fd: i32, flags: u32) -> Result<(usize, bool), Errno> {
         const OUT_BYTES: usize = size_of::<[u32; 4]>();
         let [[address, bytes]] = self.iovecs[..] else { return Err(Errno::FAULT) };
@@ -265,8 +266,8 @@ impl Message {
         Ok((payload + count.min(room), count == 0))
     }
 
-    /// With MSG_WAITALL: the count below which the kernel continues. A receive that has room for control data never
-    /// continues.
+    /// The count below which the kernel continues a transfer with MSG_WAITALL. 0 for a receive that has room for
+    /// control data: the kernel never continues it.
     pub(super) fn wanted(&self, direction: Direction) -> usize {
         if direction == Direction::Read && self.header.control_length != 0 {
             return 0;

@@ -1,18 +1,18 @@
-//! SCM_RIGHTS: a ring's descriptor is not sent over a socket. The kernel refuses it, since a socket in flight and a
-//! ring that holds it could keep each other forever.
+//! SCM_RIGHTS: a ring's descriptor must not be sent over a socket. The kernel refuses to send it. A socket in flight
+//! and a ring that holds it could keep each other forever.
 
 use crate::os::user_read;
 use crate::{descriptors, Errno};
 
-/// `sizeof(struct cmsghdr)`, in front of each control message. Source: cmsg(3).
+/// `sizeof(struct cmsghdr)`: each control message begins with that header. Source: cmsg(3).
 const HEADER_BYTES: u64 = 16;
-/// The level and the type of a control message with descriptors, in the order in which they follow its length.
+/// The level and type of a control message with descriptors, as the word that follows the message's length.
 const RIGHTS: u64 = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
 /// The most descriptors that one message carries (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: u64 = 253;
 
-/// Refuses a `struct msghdr` of the program's that passes a ring: EINVAL, as `scm_fp_copy` in net/core/scm.c. Any
-/// other error in it is left to the kernel.
+/// Fails with EINVAL if one of the program's `struct msghdr` passes a ring, like `scm_fp_copy` in net/core/scm.c. All
+/// other errors in the structure are left to the kernel.
 pub fn check_message(header: u64) -> Result<(), Errno> {
     match user_read::<[u64; 7]>(header) {
         Ok([.., control, bytes, _]) => check(control, bytes),
@@ -36,7 +36,7 @@ pub fn check(control: u64, bytes: u64) -> Result<(), Errno> {
                     return Ok(());
                 };
                 if descriptors::is_own(fd) {
-                    return Err(Errno::BADF); // for the program the number is not open
+                    return Err(Errno::BADF); // to the program this number is not open
                 }
                 if descriptors::is_ring(fd) {
                     return Err(Errno::INVAL);
@@ -56,7 +56,7 @@ mod tests {
     fn only_rings_and_the_engines_own_are_refused() {
         let own = descriptors::duplicate(2).expect("stderr is open");
         for (fd, answer) in [(1, Ok(())), (own, Err(Errno::BADF))] {
-            // Two messages: a credential-like one of 20 bytes first.
+            // Two messages: the first has 20 bytes, like one with credentials.
             let control = [20u64, libc::SOL_SOCKET as u64, 0, 24, RIGHTS, 1 | (fd as u64) << 32];
             assert_eq!(check(control.as_ptr() as u64, 48), answer);
             assert_eq!(check(control.as_ptr() as u64, 47), Ok(()), "cut: the kernel's to refuse");

@@ -1,4 +1,4 @@
-//! Settles a send or receive that used provided buffers.
+//! Ends or continues a send or receive that used provided buffers.
 
 use super::transfer::Transfer;
 use crate::op::selection::Attempted;
@@ -7,7 +7,8 @@ use crate::resource::buf_ring::Held;
 use anyring_abi::{IORING_CQE_F_BUF_MORE, IORING_CQE_F_SOCK_NONEMPTY};
 use core::ops::ControlFlow;
 
-/// Settles a transfer that used its buffers. Source: `io_send_finish` and `io_recv_finish` in io_uring/net.c.
+/// Decides what follows from an attempt that used its buffers: end, post a result and continue, or append (`Continue`).
+/// Source: `io_send_finish` and `io_recv_finish` in io_uring/net.c.
 pub fn settle(transfer: &mut Transfer, attempted: Attempted, held: Held, appends: bool) -> ControlFlow<Verdict> {
     let (multishot, bundle) = (transfer.is_multishot(), transfer.is_bundle());
     let goes_on = transfer.sends_on();
@@ -16,7 +17,7 @@ pub fn settle(transfer: &mut Transfer, attempted: Attempted, held: Held, appends
     if transfer.direction() == Direction::Write {
         if result > 0 && goes_on && !held.last {
             if let Some(selection) = transfer.selection() {
-                selection.wanted = 0; // it was for the first result
+                selection.wanted = 0; // it limits the first result only
             }
             return shot(result as usize, flags);
         }
@@ -35,7 +36,7 @@ pub fn settle(transfer: &mut Transfer, attempted: Attempted, held: Held, appends
     }
     let again = selection.gathered.is_some();
     let (before, first) = selection.gathered.take().unwrap_or((0, flags));
-    // The CQE names the first buffer. The use of the last buffer, and what the socket has left, are those of now.
+    // The CQE names the first buffer. Its other flags describe the last buffer and the socket as they are now.
     let flags = first | flags & (IORING_CQE_F_BUF_MORE | IORING_CQE_F_SOCK_NONEMPTY);
     let total = before + received;
     let capped = multishot && selection.wanted != 0 && total >= selection.wanted;

@@ -155,7 +155,7 @@ fn a_send_to_nobody_is_epipe_without_a_signal() {
         let args = [how as usize, mask as *const u64 as usize, 0, size_of::<u64>(), 0, 0];
         call(libc::SYS_rt_sigprocmask, args).unwrap();
     };
-    // While it is blocked, a signal that was raised stays pending even if it is ignored.
+    // While a signal is blocked it stays pending, even if it is ignored.
     set_mask(libc::SIG_BLOCK, &sigpipe);
     let result = send(b"x", 0).issue(inline(&near));
     let mut pending = 0u64;
@@ -375,7 +375,7 @@ fn connect_of_a_blocking_stream_is_a_workers_and_of_a_nonblocking_one_goes_on_by
     assert_eq!(connect(&address).issue(inline(&socket(libc::SOCK_DGRAM))), Verdict::Done(0));
 }
 
-/// Issues until the socket was writable often enough for a result.
+/// Issues the operation until it has a result, and waits before each further attempt until the socket is writable.
 fn through_readiness(mut op: Net, socket: &OwnedFd) -> Verdict {
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
     assert_eq!(op.issue(inline(socket)), WOULD_WRITE);
@@ -440,7 +440,7 @@ fn sockets_shutdown_and_their_checks() {
     assert_eq!(refused(Opcode::Connect, Sqe { len: 1, ..Sqe::default() }), Some(Errno::INVAL));
 }
 
-/// Simulates gVisor, which accepts the flag for sendto(2) only.
+/// Simulates gVisor, which accepts MSG_WAITALL for sendto(2) only.
 #[test]
 fn waitall_of_a_sent_message_is_ours() {
     const REFUSED: u64 = (libc::MSG_WAITALL | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;

@@ -1,7 +1,7 @@
 //! SEND, RECV, SENDMSG, RECVMSG, SEND_ZC, SENDMSG_ZC: always with MSG_DONTWAIT, and sends always with MSG_NOSIGNAL.
 //!
-//! With MSG_WAITALL a stream goes on after a short count, as in io_uring/net.c. The bytes transferred so far are kept
-//! here while the request waits for readiness.
+//! With MSG_WAITALL a stream continues after a short count, as in io_uring/net.c. While the request waits for
+//! readiness, it keeps the count of bytes transferred so far.
 
 use super::message::{Header, Iovecs, Message};
 use super::zero_copy::{self, ZeroCopy};
@@ -24,9 +24,9 @@ const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
 const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
 const MSG_ERRQUEUE: u32 = libc::MSG_ERRQUEUE as u32;
 const MSG_ZEROCOPY: u32 = libc::MSG_ZEROCOPY as u32;
-/// Flags of a receive that does not take what waits in the socket's queue.
+/// The flags of a receive that leaves the data in the socket's queue alone.
 const BESIDE_THE_DATA: u32 = libc::MSG_OOB as u32 | MSG_ERRQUEUE;
-/// The received message or its control data did not fit.
+/// The received message or its control data was longer than the room for it.
 const MSG_CUT: u32 = (libc::MSG_TRUNC | libc::MSG_CTRUNC) as u32;
 
 /// A send or receive. Source: io_uring_enter(2), IORING_OP_SEND, _RECV, _SENDMSG, _RECVMSG, _SEND_ZC, _SENDMSG_ZC.
@@ -39,13 +39,13 @@ pub struct Transfer {
     multishot: bool,
     /// `IORING_RECVSEND_BUNDLE`.
     bundle: bool,
-    /// The request has waited for readiness.
+    /// The request has waited for readiness at least once.
     polled: bool,
-    /// The last shot of a RECV left room in its buffer.
+    /// The last result of a multishot RECV left room in its buffer.
     was_short: bool,
-    /// `MSG_*` as the program gave them; a bundle that is sent also has MSG_WAITALL.
+    /// `MSG_*` flags from the program. A bundle that is sent also has MSG_WAITALL.
     flags: u32,
-    /// Bytes transferred by earlier attempts; less than [`MAX_RW_COUNT`].
+    /// Bytes that earlier attempts transferred; less than [`MAX_RW_COUNT`].
     done: u32,
     /// The chosen buffers, with IOSQE_BUFFER_SELECT.
     selection: Option<Box<Selection>>,
@@ -56,9 +56,9 @@ pub struct Transfer {
 
 #[derive(Debug)]
 enum Data {
-    /// One range of program memory, and the destination if it is not the peer.
+    /// One range of program memory, and the destination unless the data goes to the connected peer.
     Buffer { address: usize, bytes: usize, destination: Option<Address> },
-    /// A message with a header, or several ranges.
+    /// A message with a header, or several ranges without one.
     Message(Box<Message>),
 }
 
@@ -78,7 +78,7 @@ impl Transfer {
         if options & !known != 0 || (!selects && sqe.len > i32::MAX as u32) {
             return Err(Errno::INVAL);
         }
-        // The field `file_index` is `optlen` here: the number of bytes after which a multishot receive ends.
+        // For a RECV the field `file_index` is `optlen`: the number of bytes after which a multishot receive ends.
         let limited = multishot && opcode == Opcode::Recv;
         if sqe.off != 0 || (sqe.file_index != 0 && !limited) {
             return Err(Errno::INVAL);
@@ -169,7 +169,8 @@ impl Transfer {
         self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.cqe_flags())
     }
 
-    /// Checks the socket of a SEND_ZC or SENDMSG_ZC and finds its registered buffer, in the order of io_uring/net.c.
+    /// Checks the socket of a SEND_ZC or SENDMSG_ZC and finds its registered buffer. The order of the checks is that of
+    /// io_uring/net.c.
     pub(crate) fn find_buffer(&mut self, fd: i32, buffers: Option<&Buffers>) -> Result<(), Errno> {
         let Some(zero_copy) = &mut self.zero_copy else { return Ok(()) };
         if version::answers_as_7_3() {
@@ -187,7 +188,7 @@ impl Transfer {
         }
     }
 
-    /// See [`crate::op::Op::divisible_bytes`]: returns the bytes, and true if they are sent.
+    /// See [`crate::op::Op::divisible_bytes`]: returns the number of bytes, and true for a send.
     pub(crate) fn divisible_bytes(&self) -> Option<(usize, bool)> {
         const WHOLE: u32 = MSG_WAITALL | BESIDE_THE_DATA | (libc::MSG_PEEK | libc::MSG_TRUNC) as u32;
         let with_header = self.multishot && matches!(self.data, Data::Message(_));
@@ -239,7 +240,7 @@ impl Transfer {
         }
     }
 
-    /// True if it chooses its buffer.
+    /// True if the request has IOSQE_BUFFER_SELECT.
     #[inline]
     pub(crate) fn selects(&self) -> bool {
         self.selection.is_some()
@@ -267,17 +268,17 @@ impl Transfer {
         }
     }
 
-    /// True if it posts several CQEs: `IORING_RECV_MULTISHOT`, or a bundle that is sent.
+    /// True if the request posts several CQEs: `IORING_RECV_MULTISHOT`, or a bundle that is sent.
     pub(crate) fn is_multishot(&self) -> bool {
         self.multishot || (self.bundle && self.direction == Direction::Write)
     }
 
-    /// `IORING_RECVSEND_BUNDLE`.
+    /// True if the request has `IORING_RECVSEND_BUNDLE`.
     pub(crate) fn is_bundle(&self) -> bool {
         self.bundle
     }
 
-    /// True for a bundle that is sent: it goes on after a result, unless it had to wait. Source: `io_send_finish` in
+    /// True for a bundle that is sent and has not waited: it continues after a result. Source: `io_send_finish` in
     /// io_uring/net.c.
     pub(crate) fn sends_on(&self) -> bool {
         self.bundle && !self.polled && self.direction == Direction::Write
@@ -288,7 +289,7 @@ impl Transfer {
         self.done as usize
     }
 
-    /// See [`crate::op::Op::end_of_datagrams`]. RECVMSG respects O_NONBLOCK (`____sys_recvmsg`), RECV does not.
+    /// See [`crate::op::Op::end_of_datagrams`]. RECVMSG respects O_NONBLOCK (`____sys_recvmsg`); RECV ignores it.
     pub(crate) fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
         if self.direction == Direction::Write || self.multishot || self.flags & BESIDE_THE_DATA != 0 {
             return None;
@@ -310,7 +311,8 @@ impl Transfer {
         self.done = 0;
     }
 
-    /// See [`Net::polls_first`](super::Net::polls_first). On a file that is no socket only RECV waits so.
+    /// See [`Net::polls_first`](super::Net::polls_first). Of these operations only RECV waits on a file that is no
+    /// socket.
     pub(super) fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
         self.poll_first = false;
         if self.direction == Direction::Write || matches!(self.data, Data::Message(_)) {
@@ -324,12 +326,12 @@ impl Transfer {
         }
     }
 
-    /// True if [`polls_first`](Self::polls_first) is yet to come.
+    /// True if the request shall wait before its first attempt: see [`polls_first`](Self::polls_first).
     pub(super) fn will_poll_first(&self) -> bool {
         self.poll_first
     }
 
-    /// True if the last shot of a RECV left room in its buffer.
+    /// True if the last result of a multishot RECV left room in its buffer.
     #[inline]
     pub(super) fn was_short(&self) -> bool {
         self.was_short
@@ -341,8 +343,8 @@ impl Transfer {
     }
 
     /// The readiness to wait for. `None` if the program asked not to wait, or asks for data that readiness does not
-    /// report. Also `None` for sends that choose their buffer before they wait. And `None` before a first poll, which
-    /// the attempt after an event would otherwise use up.
+    /// report. `None` also for sends that choose their buffer before they wait. `None` also before a first poll:
+    /// otherwise the attempt after an event would use it up.
     #[inline]
     pub(super) fn waits_for(&self) -> Option<Direction> {
         const OTHERWISE: u32 = MSG_DONTWAIT | BESIDE_THE_DATA;
@@ -350,7 +352,7 @@ impl Transfer {
         (self.flags & OTHERWISE == 0 && !chooses_first && !self.poll_first).then_some(self.direction)
     }
 
-    /// Transfers what can be transferred now.
+    /// Transfers as much as it can without waiting.
     #[inline]
     pub(super) fn issue(&mut self, context: Context) -> Verdict {
         loop {
@@ -362,21 +364,21 @@ impl Transfer {
         }
     }
 
-    /// Continues as [`issue`](Self::issue) does after its first call, which returned `first`.
+    /// Continues like [`issue`](Self::issue) after a first call that returned `first`.
     pub(crate) fn issue_after(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
         let sizes = self.sizes();
         let verdict = self.follow(first.map(|count| (count, false)), sizes, context.fd);
         verdict.unwrap_or_else(|| self.issue(context))
     }
 
-    /// Returns the bytes that there is room for, and those that the next call has to transfer.
+    /// Returns how many bytes there is room for, and how many the next call has to transfer.
     #[inline]
     fn sizes(&self) -> [usize; 2] {
         let wanted = if self.flags & MSG_WAITALL != 0 { self.data.wanted(self.direction) } else { 0 };
         [self.data.bytes(), wanted]
     }
 
-    /// Returns the verdict that follows from a call's answer; `None` to call again.
+    /// Returns the verdict that follows from a call's answer; `None` if another call must be made.
     #[inline]
     fn follow(
         &mut self,
@@ -407,8 +409,8 @@ impl Transfer {
         }
     }
 
-    /// Handles an empty error queue. The request waits, unless there is something else to receive: that keeps the
-    /// kernel from sleeping (`io_arm_poll_handler` leaves EPOLLRDNORM to MSG_ERRQUEUE).
+    /// Handles an empty error queue. The request waits, unless the socket has something else to receive. In the kernel
+    /// such data keeps the request from sleeping (`io_arm_poll_handler` leaves EPOLLRDNORM to MSG_ERRQUEUE).
     #[cold]
     fn nothing_queued(&mut self, fd: i32) -> Verdict {
         match Sys::poll_now(fd, libc::POLLIN as u16) {
@@ -417,8 +419,8 @@ impl Transfer {
         }
     }
 
-    /// Ends a receive that has its result; `cut` is a failure. If it `filled` its buffer the socket may have more,
-    /// which its CQE reports (IORING_CQE_F_SOCK_NONEMPTY).
+    /// Ends a receive that has its result. With `cut` the result counts as a failure. If the data `filled` the buffer,
+    /// the socket may have more, which the CQE reports (IORING_CQE_F_SOCK_NONEMPTY).
     #[inline]
     fn received(&mut self, fd: i32, filled: bool, cut: bool) -> Verdict {
         const STAYS: u32 = libc::MSG_PEEK as u32;
@@ -437,8 +439,8 @@ impl Transfer {
         }
     }
 
-    /// Ends a send that is complete. A bundle without buffers to choose from then sends the rest of its own, which is
-    /// nothing, as in io_uring/net.c.
+    /// Ends a send that is complete. A bundle that has its own buffer then sends the rest of it, as in io_uring/net.c.
+    /// That rest is empty.
     #[inline]
     fn sent(&mut self, count: usize) -> Verdict {
         let result = self.done as i32;
@@ -450,8 +452,8 @@ impl Transfer {
         Verdict::Done(result)
     }
 
-    /// Handles a socket that is not ready: an error only if the program itself gave MSG_DONTWAIT. O_NONBLOCK does not
-    /// count.
+    /// Handles a socket that is not ready. The request fails only if the program itself gave MSG_DONTWAIT; O_NONBLOCK
+    /// does not matter.
     fn nothing(&mut self) -> Verdict {
         if self.flags & MSG_DONTWAIT != 0 {
             return self.failed(Errno::AGAIN);
@@ -472,12 +474,12 @@ impl Transfer {
         }
     }
 
-    /// Makes one system call. Returns the bytes it transferred, and true if a receive with MSG_WAITALL lost the rest
-    /// of a message. The kernel counts that as a failure.
+    /// Makes one system call. Returns the bytes that it transferred. Also returns true if a receive with MSG_WAITALL
+    /// lost the rest of a message, which the kernel counts as a failure.
     #[inline]
     fn attempt(&mut self, fd: i32) -> Result<(usize, bool), Errno> {
         let waits_for_all = self.flags & MSG_WAITALL != 0;
-        // Data that the kernel would send from program memory is copied: see `zero_copy`.
+        // With MSG_ZEROCOPY the kernel would send from program memory. This data is copied: see `zero_copy`.
         let flags = if self.zero_copy.is_some() { self.flags & !MSG_ZEROCOPY } else { self.flags };
         match (&mut self.data, self.direction) {
             (Data::Message(message), Direction::Write) => Ok((message.send(fd, flags)?, false)),
@@ -507,8 +509,8 @@ impl Transfer {
     }
 }
 
-/// Makes one call of sendto(2) or recvfrom(2) that does not wait. A send goes to the address and length in `to`, if
-/// not 0.
+/// Makes one call of sendto(2) or recvfrom(2) that does not wait. A send goes to the address and length in `to`, unless
+/// they are 0.
 #[inline]
 pub(crate) fn call_once(
     fd: i32,
@@ -522,8 +524,8 @@ pub(crate) fn call_once(
     call(number, [fd as usize, address, bytes, (flags | always) as usize, to[0], to[1]])
 }
 
-/// Returns the destination address of a SEND or SEND_ZC: `addr2`, with its length in the low half of the word that
-/// holds `file_index`.
+/// Returns the destination address of a SEND or SEND_ZC. `addr2` has the address, and the low half of the word of
+/// `file_index` its length.
 fn destination(sqe: &Sqe) -> Result<Option<Address>, Errno> {
     if sqe.file_index > u16::MAX.into() {
         return Err(Errno::INVAL);
@@ -534,26 +536,27 @@ fn destination(sqe: &Sqe) -> Result<Option<Address>, Errno> {
     Address::import(sqe.off, sqe.file_index as i32).map(Some)
 }
 
-/// True if a short count is not yet the whole result (`io_net_retry`).
+/// True if the socket is a stream, where a transfer may continue after a short count (`io_net_retry`).
 fn is_stream(fd: i32) -> bool {
     socket_option(fd, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_STREAM || kind == libc::SOCK_SEQPACKET)
 }
 
-/// Number of bytes that a stream socket has left to receive, 0 if unknown. Source: tcp(7), unix(7), FIONREAD.
+/// Number of bytes that a stream socket still has to receive, 0 if unknown. Source: tcp(7), unix(7), FIONREAD.
 fn unread_bytes(fd: i32) -> usize {
     let mut count = 0i32;
     let answer =
         call(libc::SYS_ioctl, [fd as usize, libc::FIONREAD as usize, &mut count as *mut i32 as usize, 0, 0, 0]);
     match answer.map_or(0, |_| count.max(0) as usize) {
         0 => 0,
-        // For other sockets it is the next datagram's length, which the kernel does not report.
+        // For other sockets FIONREAD returns the length of the next datagram, which the kernel's io_uring does not
+        // report.
         _ if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) => 0,
         count => count,
     }
 }
 
 impl Data {
-    /// Makes the data of the SQE's buffer.
+    /// Takes the SQE's buffer as the data.
     fn of(sqe: &Sqe, bytes: usize, destination: Option<Address>) -> Data {
         Data::Buffer { address: sqe.addr as usize, bytes, destination }
     }
@@ -566,7 +569,7 @@ impl Data {
         }
     }
 
-    /// Number of bytes of the first range.
+    /// Number of bytes in the first range.
     fn first_bytes(&self) -> usize {
         match self {
             Data::Buffer { bytes, .. } => *bytes,
@@ -574,7 +577,7 @@ impl Data {
         }
     }
 
-    /// With MSG_WAITALL: the count below which the kernel continues, or fails the links.
+    /// The count below which the kernel continues a transfer with MSG_WAITALL, or fails its links.
     fn wanted(&self, direction: Direction) -> usize {
         match self {
             Data::Buffer { bytes, .. } => (*bytes).min(MAX_RW_COUNT),

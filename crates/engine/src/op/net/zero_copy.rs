@@ -1,9 +1,10 @@
-//! SEND_ZC and SENDMSG_ZC in addition to SEND and SENDMSG: a second CQE, and registered buffers.
+//! The additions of SEND_ZC and SENDMSG_ZC to SEND and SENDMSG: a second CQE, and registered buffers.
 //!
-//! The data is copied. The kernel itself does so if a device cannot send from program memory, or between sockets of
-//! one machine. Sending from program memory would need SO_ZEROCOPY on the program's socket, and reads of its error
-//! queue; the program would see both. So the buffer is free again when the request completes, and the notification
-//! follows its CQE at once. With IORING_SEND_ZC_REPORT_USAGE it says that the data was copied.
+//! The engine copies the data. The kernel does so, too, if a device cannot send from program memory, or between sockets
+//! of one machine. To send from program memory, the engine would need SO_ZEROCOPY on the program's socket, and would
+//! have to read the socket's error queue. The program would notice both. So the buffer is free again when the request
+//! completes, and the notification follows its CQE at once. With IORING_SEND_ZC_REPORT_USAGE the notification says that
+//! the data was copied.
 
 use super::{socket_option, Opcode, Sqe};
 use crate::resource::buffers::{Buffer, Buffers};
@@ -22,13 +23,13 @@ pub(super) const OPTIONS: u32 =
 /// The additional state of a SEND_ZC or SENDMSG_ZC.
 #[derive(Debug)]
 pub(super) struct ZeroCopy {
-    /// The notification reports how the data was sent.
+    /// The notification reports whether the data was copied.
     reports: bool,
-    /// Index of the registered buffer that must contain the data, until it was found.
+    /// Index of the registered buffer that must contain the data; `None` once that buffer was found.
     registered: Option<u16>,
     /// The registered buffer, which stays registered for as long as the request needs it.
     buffer: Option<Arc<Buffer>>,
-    /// The kernel is known to send from program memory through this socket.
+    /// The check that the kernel can send from program memory through this socket has passed.
     checked: bool,
 }
 
@@ -43,17 +44,17 @@ impl ZeroCopy {
         })
     }
 
-    /// `IORING_CQE_F_*` of its CQE, and the result of its notification.
+    /// `IORING_CQE_F_*` of the request's CQE, and the result of its notification.
     pub(super) fn cqe_flags(&self) -> u32 {
         flags(self.reports)
     }
 
-    /// [`cqe_flags`](Self::cqe_flags) if the data could not be read: the kernel has copied nothing then.
+    /// The [`cqe_flags`](Self::cqe_flags) of a send whose data could not be read. The kernel has copied nothing then.
     pub(super) fn flags_of_bad_data(&self) -> u32 {
         flags(false)
     }
 
-    /// Checks the socket once: `EOPNOTSUPP` if the kernel does not send from program memory through it.
+    /// Checks the socket once. Fails with `EOPNOTSUPP` if the kernel cannot send from program memory through it.
     pub(super) fn check_socket(&mut self, fd: i32) -> Result<(), Errno> {
         const IPPROTO_UDPLITE: i32 = 136;
         if self.checked {
@@ -75,8 +76,8 @@ impl ZeroCopy {
         }
     }
 
-    /// Finds the registered buffer, if the data must be in one. Source: `io_import_reg_vec` in io_uring/rsrc.c, which
-    /// refuses empty ranges of a `vector`.
+    /// Finds the registered buffer, if the data must be in a registered buffer. Source: `io_import_reg_vec` in
+    /// io_uring/rsrc.c, which refuses empty ranges of a `vector`.
     pub(super) fn find_buffer(
         &mut self,
         buffers: Option<&Buffers>,
@@ -103,8 +104,8 @@ impl ZeroCopy {
     }
 }
 
-/// Returns the `IORING_CQE_F_*` of an SQE whose prep failed. The kernel has made the notification by then and posts
-/// it all the same, unless its first check failed. Source: `io_send_zc_prep` in io_uring/net.c.
+/// Returns the `IORING_CQE_F_*` of an SQE whose prep failed. By then the kernel has made the notification, and posts it
+/// in spite of the failure, unless its first check failed. Source: `io_send_zc_prep` in io_uring/net.c.
 pub fn refused_flags(opcode: Opcode, sqe: &Sqe) -> u32 {
     let notifies = matches!(opcode, Opcode::SendZc | Opcode::SendmsgZc);
     if !notifies || sqe.addr3 != 0 || sqe.pad2 != 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {

@@ -1,16 +1,16 @@
-//! Transfers between the program's memory and a device, of files opened with O_DIRECT, by the kernel's AIO.
+//! Transfers of files opened with O_DIRECT, between program memory and a device, by the kernel's AIO.
 
 use super::{Buffers, Rw, CURRENT_POSITION, RWF_NOWAIT};
 use crate::op::{Operation, Verdict};
 use crate::Errno;
 use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PREADV, IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO};
 
-/// The flags that mean the same to io_submit(2).
+/// The RWF_* flags that mean the same to io_submit(2).
 const RWF_OF_AIO: u32 = (libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOWAIT) as u32;
 
 impl Rw {
-    /// True if it would wait for a device inside the system call on a file opened with O_DIRECT. RWF_NOWAIT does not
-    /// keep a synchronous call from waiting for the transfer that it has started.
+    /// True if the system call would wait for a device, should the file be open with O_DIRECT. RWF_NOWAIT does not
+    /// help: a synchronous call still waits for a transfer that it has started.
     #[inline]
     pub fn may_be_direct(&self) -> bool {
         self.aligned
@@ -22,12 +22,12 @@ impl Rw {
         self.flags & RWF_NOWAIT != 0
     }
 
-    /// True if address, length and offset are those of whole sectors.
+    /// True if address, length and offset are multiples of a sector.
     pub fn is_aligned(&self) -> bool {
         self.aligned
     }
 
-    /// True if io_submit(2) can make it: it has a position of its own, and something to transfer.
+    /// True if io_submit(2) can make the transfer: it has its own position, and something to transfer.
     pub fn suits_device(&self) -> bool {
         let positioned = i64::try_from(self.offset).is_ok();
         debug_assert!(!positioned || self.offset != CURRENT_POSITION);
@@ -38,8 +38,8 @@ impl Rw {
             && self.total() != self.done
     }
 
-    /// Returns the rest of it for io_submit(2), which must not wait. Natively io_uring asks for the same before one
-    /// of its workers makes the transfer (`io_rw_init_file` and `io_iter_do_read` in io_uring/rw.c).
+    /// Returns the rest of the transfer for io_submit(2), which must not wait. The kernel's io_uring makes the same
+    /// attempt before its worker makes the transfer (`io_rw_init_file` and `io_iter_do_read` in io_uring/rw.c).
     pub fn iocb(&self, fd: i32) -> Iocb {
         let (opcode, buf, bytes) = match (&self.buffers, self.write) {
             (Buffers::One([address, bytes]), false) => (IOCB_CMD_PREAD, *address, *bytes),
@@ -60,9 +60,9 @@ impl Rw {
         }
     }
 
-    /// Returns the verdict on its event; `None` if a call that may wait has to make the transfer, or the rest of it.
-    /// RWF_NOWAIT can end one in the middle, for example where part of the file is cached (`need_complete_io` in
-    /// io_uring/rw.c).
+    /// Returns the verdict on an event of the AIO. `None` if a call that may wait has to make the transfer, or the rest
+    /// of it. RWF_NOWAIT can end a transfer in the middle, for example where part of the file is cached
+    /// (`need_complete_io` in io_uring/rw.c).
     pub fn followed(&mut self, result: i64) -> Option<Verdict> {
         match result {
             0.. => {
@@ -72,7 +72,7 @@ impl Rw {
                 (!goes_on || self.may_not_wait()).then(|| self.finish(total))
             }
             error => match Errno::from_raw_os_error(-error as i32) {
-                // OPNOTSUPP: the file system has no such write (ext4, after O_DIRECT was cleared).
+                // OPNOTSUPP: the file system has no such write (ext4, after the program cleared O_DIRECT).
                 Errno::AGAIN | Errno::OPNOTSUPP if !self.may_not_wait() => None,
                 error => Some(self.finish_error(error, self.total())),
             },

@@ -82,7 +82,7 @@ impl Operation for Rw {
         Some(if is_blocking(fd) { self.finish(self.total()) } else { Verdict::error(Errno::AGAIN) })
     }
 
-    /// Attempts it with what is known of the file, and records what the attempt shows.
+    /// Attempts the transfer with what the ring knows of the file, and records what the attempt shows.
     #[inline]
     fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
         if ring.is_stream(fd) {
@@ -103,7 +103,7 @@ impl Operation for Rw {
         verdict
     }
 
-    /// Refuses RWF_HIPRI, except on rings of polled devices.
+    /// Refuses RWF_HIPRI with EINVAL, except on rings of polled devices.
     #[inline]
     fn check_on(&self, ring: &mut impl OnRing) -> Result<(), Errno> {
         match self.is_polled() && !ring.polls_devices() {
@@ -112,8 +112,8 @@ impl Operation for Rw {
         }
     }
 
-    /// Finds the registered buffer of a *_FIXED request, which keeps it; done once. A file that is not open is
-    /// reported first.
+    /// Finds and keeps the registered buffer of a *_FIXED request; done once. A file that is not open is reported
+    /// first.
     #[inline]
     fn look_up(&mut self, ring: &mut impl OnRing, fd: i32) -> Result<(), Errno> {
         match self.take_registered() {
@@ -132,7 +132,7 @@ impl Operation for Rw {
         true
     }
 
-    /// A READ_MULTISHOT continues until there is nothing left (`io_poll_multishot_retry`).
+    /// A READ_MULTISHOT continues until the file has no more data (`io_poll_multishot_retry`).
     fn shots_together(&self) -> u32 {
         u32::MAX
     }
@@ -153,14 +153,14 @@ impl Operation for Rw {
         result < 0
     }
 
-    /// Storage is waited for by a read that missed the page cache, and by a write that has blocks to allocate.
+    /// A read that missed the page cache waits for storage, and so does a write that has to allocate blocks.
     fn waits_for_storage(&self, fd: i32) -> bool {
         is_file(fd)
     }
 }
 
 impl Rw {
-    /// Records what the attempt showed about its file.
+    /// Records in the ring that the file has no position, if the attempt showed that.
     #[inline]
     fn teach(&self, ring: &mut impl OnRing, fd: i32) {
         if self.is_of_stream() && !ring.is_stream(fd) {

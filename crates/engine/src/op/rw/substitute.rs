@@ -1,15 +1,16 @@
-//! Nonblocking transfers without RWF_NOWAIT, for files that do not know it: pipes before Linux 6.4, named FIFOs,
-//! sockets on old kernels, everything in gVisor.
+//! Nonblocking transfers without RWF_NOWAIT, for files that do not know that flag. These are pipes before Linux 6.4,
+//! named FIFOs, sockets on old kernels, and all files in gVisor.
 //!
 //! | file | read | write |
 //! |---|---|---|
 //! | socket | recvmsg(2), MSG_DONTWAIT | sendmsg(2), MSG_DONTWAIT |
 //! | opened with O_NONBLOCK | readv(2) | writev(2) |
-//! | pipe | vmsplice(2), which copies out of a read end, else splice(2) to a pipe of ours | splice(2) from a pipe of ours |
+//! | pipe | vmsplice(2), which copies out of a read end, else splice(2) to an engine pipe | splice(2) from an engine
+//! pipe |
 //! | other | none: a worker | none: a worker |
 //!
-//! No substitute changes the program's description, waits, or takes data that does not arrive. A write to a pipe
-//! without readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
+//! No substitute changes the program's file description, waits, or takes data that does not arrive. A write to a pipe
+//! without readers raises SIGPIPE as write(2) does. A write of PIPE_BUF bytes or fewer is atomic.
 
 use crate::descriptors::status_flags;
 use crate::mutation::{mutated, Mutation};
@@ -26,9 +27,9 @@ use rustix::pipe::{pipe_with, PipeFlags, SpliceFlags};
 pub enum Substitute {
     /// The substitute's answer, as from preadv2(2) or pwritev2(2).
     Answer(Result<usize, Errno>),
-    /// No substitute; the file can be waited for.
+    /// No substitute exists, but the file can be polled.
     NoneYetReady,
-    /// No substitute, and waiting makes no difference: it is a regular file or a block device.
+    /// No substitute exists, and waiting makes no difference: the file is a regular file or a block device.
     None,
 }
 
@@ -53,7 +54,7 @@ pub fn transfer(
     answer.map_or(Substitute::NoneYetReady, Substitute::Answer)
 }
 
-/// Transfers as the status flags of the description allow; `None` if a worker must do it.
+/// Transfers in the way that the file's status flags allow; `None` if a worker must make the transfer.
 fn by_status(
     fd: i32,
     pipe: bool,
@@ -73,7 +74,7 @@ fn by_status(
     pipe.then(|| through_pipe(fd, flags, write, iovecs, count, bytes)).flatten()
 }
 
-/// Transfers by a message, which to the kernel is a socket's own read and write.
+/// Transfers by a message. A socket's own read and write are the same to the kernel.
 pub fn by_message(
     fd: i32,
     write: bool,
@@ -82,20 +83,20 @@ pub fn by_message(
     count: usize,
     bytes: u64,
 ) -> Result<usize, Errno> {
-    // `sock_read_iter` in net/socket.c: no position, and a read of nothing is answered at once.
+    // As in `sock_read_iter` in net/socket.c: a socket has no position, and a read of no bytes returns at once.
     if offset != 0 && offset != super::CURRENT_POSITION {
         return Err(Errno::SPIPE);
     }
     if bytes == 0 && !write {
         return Ok(0);
     }
-    // `struct msghdr`: name and its length, iovecs and their count, control and its length, flags.
+    // `struct msghdr`: the name and its length, the iovecs and their count, the control data and its length, the flags.
     let message = [0usize, 0, iovecs as usize, count, 0, 0, 0];
     let number = if write { libc::SYS_sendmsg } else { libc::SYS_recvmsg };
     call(number, [fd as usize, message.as_ptr() as usize, libc::MSG_DONTWAIT as usize, 0, 0, 0])
 }
 
-/// Transfers on a pipe with these status flags, whose own calls would wait.
+/// Transfers on a pipe with these status flags, where read(2) or write(2) would wait.
 fn through_pipe(
     fd: i32,
     flags: i32,
@@ -112,12 +113,12 @@ fn through_pipe(
         return Some(Ok(0));
     }
     if flags & libc::O_DIRECT != 0 {
-        return None; // packets, which none of the calls below keeps apart
+        return None; // a pipe of packets: the calls below do not keep packets apart
     }
     if write {
         return into_pipe(fd, iovecs, count);
     }
-    // On a description that is open for both, vmsplice would write.
+    // On a description that is open for reading and writing, vmsplice would write.
     if access == libc::O_RDONLY {
         let args = [fd as usize, iovecs as usize, count, libc::SPLICE_F_NONBLOCK as usize, 0, 0];
         if let Some(answer) = had(check(syscall(libc::SYS_vmsplice, args))) {
@@ -127,7 +128,7 @@ fn through_pipe(
     out_of_pipe(fd, iovecs, count, bytes)
 }
 
-/// Makes a nonblocking pipe for one call. One that was kept would be shared with forked children.
+/// Makes a nonblocking pipe for one call. A pipe that was kept would be shared with forked children.
 fn own_pipe() -> Option<(ForNow, ForNow)> {
     let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
     Some((for_now(output), crate::os::for_now(input)))
@@ -159,7 +160,7 @@ fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> 
         Err(error) => return Some(Err(error)),
     };
     if fits != seen {
-        (output, input) = own_pipe()?; // without what did not fit
+        (output, input) = own_pipe()?; // drops the bytes that did not fit
     }
     Some(match move_over(pipe, input.as_fd(), fits)? {
         Ok(1..) => copy(&output),
@@ -167,8 +168,8 @@ fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> 
     })
 }
 
-/// Corrects an answer of 0. tee(2) returns 0 at the end of the file. It also returns 0 if another reader was faster
-/// than the second half of the call. It is the end if no writer is left, and no data.
+/// Corrects an answer of 0. tee(2) returns 0 at the end of the file, but also if another reader was faster than the
+/// second half of the call. The end of the file is reached if the pipe has neither a writer nor data left.
 fn end_or_later(fd: i32, answer: Result<usize, Errno>) -> Result<usize, Errno> {
     let asked = libc::POLLIN as u16;
     match answer {
@@ -186,7 +187,7 @@ fn move_over(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes: usize) -> Option<R
     had(calls::splice(from, None, to, None, bytes, SpliceFlags::NONBLOCK))
 }
 
-/// Returns `None` if the system call is unavailable.
+/// Returns the answer, or `None` if the system call is unavailable.
 fn had(answer: Result<usize, Errno>) -> Option<Result<usize, Errno>> {
     match answer {
         Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(transfer(-1, false, 0, &iovec, 1, 8), answer(Err(Errno::BADF)));
     }
 
-    /// Simulates gVisor's terminals, which answer EINVAL to a position where there is none.
+    /// Simulates gVisor's terminals, which answer EINVAL to a positioned call because they have no position.
     #[test]
     fn einval_to_a_position_is_answered_without_one() {
         use crate::op::{rw::Rw, Context, Verdict};
