@@ -1,4 +1,5 @@
-//! Requests that wait for readiness: arming, serving the poll set's events, and taking a number away from under them.
+//! Requests that wait for readiness. They are armed, the poll set's events serve them, and a close of their descriptor
+//! detaches them.
 
 use crate::descriptors::{self, limit};
 use crate::forced::{point, Point};
@@ -20,7 +21,7 @@ use crate::Errno;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 
-/// The most events taken at a time.
+/// The most events that one call takes.
 const EVENTS: usize = 128;
 
 /// The outcome of arming a request.
@@ -29,11 +30,11 @@ const EVENTS: usize = 128;
 pub enum Arming {
     /// The request waits for readiness.
     Waits,
-    /// The request does not wait: its file cannot be polled, or it has none.
+    /// The request does not wait: its file cannot be polled, or it has no file.
     CannotPoll,
 }
 
-/// Returns the events to register on a descriptor for an operation that waits there.
+/// Returns the epoll events to register on the descriptor on which an operation waits.
 pub(crate) fn events_for(op: &Op, list: ListKind) -> u32 {
     match (op.poll(), list) {
         (Some(poll), _) => events_of(poll),
@@ -43,12 +44,12 @@ pub(crate) fn events_for(op: &Op, list: ListKind) -> u32 {
     }
 }
 
-/// Returns the events to register on a descriptor for a poll.
+/// Returns the epoll events to register on a descriptor for a poll request.
 pub(crate) fn events_of(poll: &PollAdd) -> u32 {
     u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32
 }
 
-/// Does, under two mutations, what arming never does to the program's file (decision 13 in docs/decisions).
+/// Breaks decision 13 of docs/decisions under two mutations: arming must never change the program's file.
 #[inline]
 fn spoil_file(fd: i32) {
     if mutated(Mutation::DescriptionsMadeNonblocking) {
@@ -62,7 +63,7 @@ fn spoil_file(fd: i32) {
 }
 
 impl RingGuard {
-    /// Makes a request wait for readiness.
+    /// Makes a request wait for readiness. `tried` says what the last attempt found, `then` what follows an event.
     pub fn arm(&mut self, id: Id, list: ListKind, tried: Tried, then: Then) -> Result<Arming, Errno> {
         let Some(fd) = self.polled_number(id, list)? else { return Ok(Arming::CannotPoll) };
         let events = events_for(&self.slab[id].op, list);
@@ -83,7 +84,7 @@ impl RingGuard {
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
         let anew = skip.is_some_and(Skip::reports_present) || shut_down;
         let registered = if anew || state.slab[id].op.poll().is_some_and(|poll| poll.multishot) {
-            // No attempt could be made: renew the registration, so that what is there already makes an event.
+            // No attempt could be made. Renew the registration, so that a file that is ready already raises an event.
             let wanted = state.poll_set.entry(fd).registered | events | EDGE;
             state.poll_set.control_registration(epoll, fd, wanted)?
         } else {
@@ -99,24 +100,25 @@ impl RingGuard {
         }
         let entry = state.poll_set.entry(fd);
         if !postponed && !fresh && !anew {
-            // The attempt came after the registration: what arrives from now on makes an event.
+            // The attempt came after the registration: whatever arrives from now on raises an event.
             entry.facts.mark_empty(list);
         }
         let request = &state.slab[id];
         let keeps_its_place =
             request.path != Path::Inline && request.flags & IOSQE_ASYNC == 0 && request.op.is_multishot();
         match request.opcode {
-            // Waiters for a connection are served in order, as exclusive entries of a wait queue; a multishot one
-            // keeps its place.
+            // Requests that wait for a connection are served in order, as exclusive entries of a wait queue. A
+            // multishot request keeps its place.
             Opcode::Accept if !keeps_its_place => entry.list(list).push(&mut state.slab, id),
-            // The kernel's wait queues take io_uring's entries at their head: the last to arrive is served first.
+            // The kernel's wait queues take io_uring's entries at their head: the request that arrived last is served
+            // first.
             _ => entry.list(list).push_front(&mut state.slab, id),
         }
         if state.slab[id].target.number().is_some_and(|number| number != fd) {
             state.slab.set_scattered(true);
         }
         point(Point::Arm);
-        // A multishot request stays armed natively, and the kernel traces no POLL_ADD.
+        // In the kernel a multishot request stays armed, and the kernel traces no POLL_ADD for it.
         let again = state.slab[id].path == Path::Poll && state.slab[id].op.is_multishot();
         if list != ListKind::Poll && !again {
             state.record_of(id, |it| it.poll_arm(events, skip));
@@ -130,7 +132,7 @@ impl RingGuard {
         Ok(Arming::Waits)
     }
 
-    /// Returns the descriptor on which a request would wait, if it has one.
+    /// Returns the descriptor on which a request would wait; `None` if the request has none.
     #[inline]
     fn polled_number(&mut self, id: Id, list: ListKind) -> Result<Option<i32>, Errno> {
         let Some(fd) = self.slab[id].target.number() else { return Ok(None) };
@@ -142,7 +144,7 @@ impl RingGuard {
         Ok(Some(polled))
     }
 
-    /// Takes an armed request off its list; the request itself remains.
+    /// Takes an armed request off its list. The request itself remains.
     pub fn disarm(&mut self, id: Id) -> Detached {
         let state = &mut **self;
         if let State::Polling(Polling { fd, list, .. }) = *state.slab[id].state() {
@@ -154,12 +156,12 @@ impl RingGuard {
         state.slab.detach(id)
     }
 
-    /// Polls without waiting and serves what is ready. True if there was anything.
+    /// Polls without waiting and serves what is ready. True if any event was served.
     pub fn poll_now(&mut self) -> bool {
         self.poll_when(When::Later)
     }
 
-    /// [`poll_now`](Self::poll_now), with the point in time as an argument.
+    /// Does the same as [`poll_now`](Self::poll_now); `when` says at which point of the ring's work it is called.
     pub(crate) fn poll_when(&mut self, when: When) -> bool {
         let reaped = device::reap(self);
         if self.poll_set.armed() == 0 && !self.device.has_unreported() {
@@ -173,12 +175,12 @@ impl RingGuard {
         served
     }
 
-    /// Takes the events of the poll set, even if nothing is armed, and serves them. True if there was anything.
+    /// Takes the poll set's events, even if no request is armed, and serves them. True if any event was served.
     pub fn take_events(&mut self, when: When) -> bool {
         let looked = self.poll_set.has_unwatched() && unwatched::check(self);
         let Some(epoll) = self.poll_set.epoll() else { return looked };
         self.poll_set.due.unattempted = false;
-        // Kept between calls: clearing it costs more than using it.
+        // The buffer is kept between calls: clearing it would cost more than the call itself.
         let mut events = core::mem::take(&mut self.poll_set.seen);
         events.resize(EVENTS, EpollEvent::default());
         let served = match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
@@ -190,8 +192,8 @@ impl RingGuard {
         served | looked
     }
 
-    /// Serves earlier events before `id` is issued, if they may make a difference to it. The kernel queues the next
-    /// request of a chain after the requests that the previous one has made ready.
+    /// Serves earlier events before `id` is issued, if they may make a difference to `id`. In the kernel, the next
+    /// request of a chain is queued after the requests that the previous one has made ready.
     #[cold]
     pub fn serve_before(&mut self, id: Id) {
         let Some(request) = self.slab.get(id) else { return };
@@ -199,7 +201,7 @@ impl RingGuard {
             return;
         }
         let fd = match (request.op.served_before(), &request.target) {
-            // Other requests may choose from the same group.
+            // Other requests may choose a buffer from the same group.
             _ if request.flags & IOSQE_BUFFER_SELECT != 0 => None,
             (ServedBefore::Everything, _) => None,
             (ServedBefore::ItsFile, Target::Number(fd)) => Some(*fd),
@@ -211,7 +213,7 @@ impl RingGuard {
         }
     }
 
-    /// Serves events of the poll set.
+    /// Serves events that the poll set reported. True if a request was served.
     pub fn serve(&mut self, events: &[EpollEvent], when: When) -> bool {
         let mut served = false;
         self.record(|it| it.awoke());
@@ -227,10 +229,10 @@ impl RingGuard {
                 }
             }
             if data == KICK || data == FOREIGN_KICK {
-                // A thread that still sleeps there has not seen it: an event that another thread takes first wakes
-                // nobody.
+                // A thread that still sleeps in epoll_wait(2) has not received the event: an event that another thread
+                // takes first wakes nobody else.
                 self.ring().driver.wake_from_epoll();
-                continue; // the bytes of a foreign kick stay: see `Control::kick_others`
+                continue; // bytes of a foreign kick stay: see `Control::kick_others`
             }
             if data == DEVICE {
                 served |= device::reap(self);
@@ -273,8 +275,9 @@ impl RingGuard {
         true
     }
 
-    /// Ends the receives that wait on a datagram socket that was shut down for reading. Natively a worker's call ends
-    /// then (`__skb_wait_for_more_packets` in net/core/datagram.c); with MSG_DONTWAIT it would return EAGAIN forever.
+    /// Ends the receives that wait on a datagram socket that was shut down for reading. In the kernel a worker's call
+    /// ends then (`__skb_wait_for_more_packets` in net/core/datagram.c). With MSG_DONTWAIT the call would return EAGAIN
+    /// forever.
     #[cold]
     fn end_receives(&mut self, fd: i32) {
         let Some(entry) = self.poll_set.existing(fd).filter(|entry| !entry.readers.is_empty()) else { return };
@@ -296,7 +299,7 @@ impl RingGuard {
         }
     }
 
-    /// Attempts the requests on one list, in order, until an attempt finds nothing.
+    /// Attempts the requests on one list, in order, until an attempt finds the file not ready.
     pub(super) fn retry(&mut self, fd: i32, list: ListKind) {
         self.run_holder_work();
         while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
@@ -330,9 +333,9 @@ impl RingGuard {
         }
     }
 
-    /// True if the request waits there again. It found nothing more, and the others on the list would not either.
-    /// Examples are a multishot request that has just taken everything, and a WAITID whose child has no state to
-    /// report.
+    /// True if the request waits on that list again. Its last attempt found the file not ready, so the other requests
+    /// on the list would find the same. Examples are a multishot request that has just taken everything, and a WAITID
+    /// whose child has no state to report.
     fn is_armed_again(&self, id: Id, fd: i32, list: ListKind) -> bool {
         self.slab.get(id).is_some_and(|request| match *request.state() {
             State::Polling(it) => (it.fd, it.list, it.then) == (fd, list, Then::Retry),
@@ -347,8 +350,9 @@ impl RingGuard {
         }
     }
 
-    /// Makes the first attempt of a READ_MULTISHOT that was armed without one. A worker of io-wq only arms it
-    /// (`io_wq_submit_work`). Task work then reads what is there already; an error of that read is not found before.
+    /// Makes the first attempt of a READ_MULTISHOT that was armed without one. The kernel's worker only arms such a
+    /// request (`io_wq_submit_work`). Task work then reads the data that is there already. An error of that read is not
+    /// found earlier.
     pub fn retry_first(&mut self, id: Id) {
         let Some((fd, by_worker)) = self.slab.get(id).and_then(|request| match *request.state() {
             State::Polling(it) => Some((it.fd, request.flags & IOSQE_ASYNC != 0)),
@@ -368,15 +372,15 @@ impl RingGuard {
         }
     }
 
-    /// Completes the poll requests of a descriptor that an event concerns.
+    /// Completes the poll requests on a descriptor for which `seen` has arrived as an event.
     fn wake_polls(&mut self, fd: i32, seen: u16) {
         let by_itself = self.signalled && self.signals(fd);
         self.signalled &= !by_itself;
         let reported = self.poll_set.existing(fd).map_or(0, |entry| entry.found);
         self.answer(fd, |poll| {
             let seen = if poll.multishot { seen & !reported } else { seen };
-            // A CQE's wake-up is the last (EPOLL_URING_WAKE in `io_poll_wake`): a poll woken by its own CQEs would
-            // loop forever.
+            // A poll that a CQE's wake-up has completed ends (EPOLL_URING_WAKE in `io_poll_wake`). A poll woken by its
+            // own CQEs would loop forever.
             let is_ring = descriptors::is_ring(fd);
             let last = poll.multishot && (by_itself || is_ring) && !poll.found_at_once();
             let is_socket = || !is_ring && socket_option(fd, libc::SO_TYPE).is_ok();
@@ -393,12 +397,12 @@ impl RingGuard {
         multishot && state.eventfd.is_some_and(|(eventfd, _)| descriptors::same_description(eventfd, fd))
     }
 
-    /// Completes the poll requests of a descriptor that `seen`, the result of a poll, concerns.
+    /// Completes the poll requests on a descriptor for which a poll returned `seen`.
     pub(crate) fn answer_polls(&mut self, fd: i32, seen: u16) {
         self.answer(fd, |_| (seen, false));
     }
 
-    /// Completes each poll with the events that `judge` returns; the flag ends a multishot poll.
+    /// Completes each poll request with the events that `judge` returns. The flag from `judge` ends a multishot poll.
     fn answer(&mut self, fd: i32, mut judge: impl FnMut(&mut PollAdd) -> (u16, bool)) {
         let mut next = self.poll_set.existing(fd).and_then(|entry| entry.polls.first());
         while let Some(id) = next {
@@ -431,8 +435,8 @@ impl RingGuard {
         }
     }
 
-    /// Prepares for the program's close of `fd`. Requests in flight on it keep a private duplicate, and all that was
-    /// remembered of the number is dropped. If it is closed already, `private` is the duplicate that the closer left.
+    /// Prepares for the program's close of `fd`. Requests in flight on `fd` keep a private duplicate, and all knowledge
+    /// about the number is dropped. If `fd` is closed already, `private` is the duplicate that the closing thread left.
     pub fn detach_number(&mut self, fd: i32, private: Option<Option<Arc<FixedFile>>>) {
         self.forget_eventfd(fd);
         single::join_list(self, fd);
@@ -456,7 +460,7 @@ impl RingGuard {
         self.poll_set.forget(fd);
     }
 
-    /// Goes through all requests, also those that are on no list of an entry.
+    /// Gives the duplicate to all requests on `fd`, also those that are on no list of an entry.
     fn move_all_of(&mut self, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
         let (mut place, mut scattered) = (0, false);
         while let Some(id) = self.slab.next_from(place) {
@@ -473,7 +477,8 @@ impl RingGuard {
         self.slab.set_scattered(scattered);
     }
 
-    /// Goes through the requests that are armed on `fd`, in the order of their arming: see [`arm`](Self::arm).
+    /// Gives the duplicate to the requests that are armed on `fd`, in the order of their arming: see
+    /// [`arm`](Self::arm).
     fn move_armed_of(&mut self, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
         for kind in [ListKind::Read, ListKind::Write, ListKind::Poll] {
             let Some(list) = self.poll_set.existing(fd).map(|entry| *entry.list(kind)) else { return };
@@ -487,15 +492,15 @@ impl RingGuard {
         }
     }
 
-    /// Gives a request that has begun on `fd` the private duplicate, which is made on demand unless the number is
-    /// `closed`.
+    /// Gives a request that has begun on `fd` the private duplicate. The duplicate is made on demand, unless the number
+    /// is `closed`.
     fn keep_from_close(&mut self, id: Id, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
         if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {
             return;
         }
         let armed = matches!(self.slab[id].state(), State::Polling(_));
         let queued = matches!(self.slab[id].state(), State::Queued(_) | State::Staged | State::Submitted);
-        // A timer has no file: this is a request that chaos holds back.
+        // A TIMEOUT has no file, so a request in this state is one that chaos holds back.
         let held_back = matches!(self.slab[id].state(), State::Timed);
         if !(armed || queued || held_back) || mutated(Mutation::NoPrivateDuplicate) {
             return;
@@ -525,7 +530,7 @@ impl RingGuard {
             return;
         }
         if let State::Queued(job) = self.slab[id].state() {
-            job.move_to(&private); // it keeps its turn
+            job.move_to(&private); // the job keeps its turn
         }
         self.slab[id].target = Target::Private(private); // for a worker that has to continue the request
     }

@@ -1,16 +1,17 @@
-//! Calls that may sleep and that the submitting thread makes: OPENAT, STATX, UNLINKAT, CLOSE and others. Natively a
-//! worker of io-wq makes most of them. Here they need none, since waking a worker costs ten times as much as a call.
+//! Calls that may sleep and that the submitting thread makes: OPENAT, STATX, UNLINKAT, CLOSE and others. In the kernel
+//! an io-wq worker makes most of them. The engine uses no worker for them, since waking a worker costs ten times as
+//! much as a call.
 //!
-//! A call may sleep forever, for example on a server that is gone, so no thread holds the ring during one. The
-//! request is put in flight, like one at a worker, and the submission goes on. When the ring's lock is released
-//! anyway, the calls are made in order, and each result is brought back.
+//! A call may sleep forever, for example on a server that is gone, so no thread holds the ring during a call. The
+//! request is put in flight, like a request at a worker, and the submission continues. When the ring's lock is released
+//! anyway, the thread makes the calls in order, and brings back each result.
 //!
-//! Natively an OPENAT of a cached path is done before the next SQE is read, and so is a CLOSE without data to write
-//! back. For them the submission is interrupted ([`RingGuard::stops_for_calls`]). Another thread that enters
-//! meanwhile takes the next SQEs.
+//! The kernel opens a cached path before it reads the next SQE. It also closes a file without data to write back before
+//! then. For these two the engine interrupts the submission ([`RingGuard::stops_for_calls`]). Meanwhile another thread
+//! in io_uring_enter(2) may take the next SQEs.
 //!
-//! Only a thread inside io_uring_enter(2) makes such calls. A call that becomes due elsewhere (in a chain, on a
-//! polled ring) goes to a worker, or to a credentials pool of the submitter.
+//! Only a thread inside io_uring_enter(2) makes such calls. A call may also become due elsewhere, in a chain or on a
+//! polled ring. Such a call goes to a worker, or to a credentials pool of the submitter.
 
 use crate::descriptors;
 use crate::forced::{point, Point};
@@ -31,7 +32,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Call {
     job: Arc<Job>,
-    /// The call is timed, to decide whether the next ones go to a worker.
+    /// The call's duration is measured, to decide whether the next calls go to a worker.
     is_measured: bool,
 }
 
@@ -39,9 +40,9 @@ pub struct Call {
 #[derive(Default)]
 pub struct Calls {
     left: Vec<Call>,
-    /// One of them must be made before the next SQE.
+    /// One of the calls must be made before the next SQE is taken.
     at_once: bool,
-    /// The holder is in a submission of its own, and makes calls itself.
+    /// The holder is inside its own submission, and makes calls itself.
     are_made: bool,
 }
 
@@ -64,7 +65,7 @@ impl Calls {
         self.left.is_empty()
     }
 
-    /// True if a call must be made before the next SQE.
+    /// True if a call must be made before the next SQE is taken.
     #[inline]
     pub fn is_urgent(&self) -> bool {
         self.at_once
@@ -88,8 +89,9 @@ impl Calls {
 }
 
 impl RingGuard {
-    /// Puts a request in flight whose call this thread makes. A worker gets it instead if this thread may not make
-    /// calls. A worker also gets a call that may wait for a server or a disk, and calls after others that took long.
+    /// Puts a request in flight whose call this thread makes. A worker gets the request instead if this thread may not
+    /// make calls. A worker also gets a call that may wait for a server or a disk, and calls after others that took
+    /// long.
     pub(crate) fn leave_to_caller(&mut self, id: Id) {
         let request = &self.slab[id];
         let is_forced = request.op.is_forced(request.opcode);
@@ -120,7 +122,7 @@ impl RingGuard {
         self.calls.at_once |= at_once;
     }
 
-    /// True if the next SQE has to wait for a call.
+    /// True if no SQE may be taken before a call is made.
     #[cold]
     pub fn stops_for_calls(&self) -> bool {
         self.calls.is_urgent() && self.chain.is_none() && self.drain.is_idle()
@@ -133,7 +135,7 @@ impl RingGuard {
         let mut own = self.keep_own_chains();
         let mut calls = VecDeque::new();
         loop {
-            // None stays in the state: another thread that submits would take it for its own.
+            // No call stays in the state: another thread that submits would take it for its own.
             calls.extend(self.calls.take());
             let Some(Call { job, is_measured }) = calls.pop_front() else { break };
             point(Point::Calls);
@@ -154,8 +156,8 @@ impl RingGuard {
         self.queue.resume(together);
     }
 
-    /// Takes what this thread submitted, has yet to issue, and comes after one of its calls in a chain. No other
-    /// thread issues it meanwhile. Other threads may issue the rest, which gets a credentials pool.
+    /// Takes the requests of this thread that are not issued yet and that follow one of its calls in a chain. No other
+    /// thread issues these meanwhile. Other threads may issue the rest, which gets a credentials pool.
     fn keep_own_chains(&mut self) -> Option<Box<Submission>> {
         let mut submission = self.submission.take()?;
         let mut behind = BTreeSet::new();
@@ -170,7 +172,7 @@ impl RingGuard {
         Some(submission)
     }
 
-    /// Makes a call without holding the ring. The ring does not end meanwhile.
+    /// Makes a call without holding the ring's lock. The ring does not end meanwhile.
     fn without_ring<T>(&mut self, call: impl FnOnce() -> T) -> T {
         if mutated(Mutation::CallsUnderTheLock) {
             return call();
@@ -191,7 +193,7 @@ impl RingGuard {
         self.relock();
         self.calls.begin();
         drop(awake);
-        // A thread that closed the ring meanwhile left its end to this thread.
+        // A thread that closed the ring meanwhile left it to this thread to end the ring.
         if self.is_closed() {
             self.after_release.add(AfterRelease::END);
         }

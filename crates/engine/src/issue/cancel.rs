@@ -1,4 +1,4 @@
-//! Ending requests that are in flight: ASYNC_CANCEL, POLL_REMOVE, and what a firing LINK_TIMEOUT does.
+//! Ending requests that are in flight: by ASYNC_CANCEL, by POLL_REMOVE, and by a LINK_TIMEOUT that fires.
 
 use crate::alloc;
 use crate::forced::{point, Point};
@@ -12,8 +12,8 @@ use crate::ring::RingGuard;
 use crate::Errno;
 use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN};
 
-/// The list of its own on which the kernel keeps such a request, if any (`futex_list` and `waitid_list` of
-/// io_ring_ctx).
+/// Returns the opcode for whose requests the kernel keeps a separate list, if there is one (`futex_list` and
+/// `waitid_list` of io_ring_ctx).
 fn list_of(opcode: Opcode) -> Option<Opcode> {
     match opcode {
         Opcode::FutexWait | Opcode::FutexWaitv => Some(Opcode::FutexWait),
@@ -22,7 +22,7 @@ fn list_of(opcode: Opcode) -> Option<Opcode> {
     }
 }
 
-/// True if a cancel may find the request: it waits for something.
+/// True if a cancel may find the request because the request waits for something.
 fn is_reachable(request: &Request) -> bool {
     match request.state() {
         State::Polling(_) | State::Queued(_) => true,
@@ -32,8 +32,8 @@ fn is_reachable(request: &Request) -> bool {
     }
 }
 
-/// True if the timeout's time has passed. A cancel no longer finds it: natively its interrupt has taken it off the
-/// list.
+/// True if the timeout's time has passed. A cancel no longer finds such a timeout: in the kernel its interrupt has
+/// taken it off the list.
 pub(super) fn is_due(request: &Request) -> bool {
     match request.op.timeout() {
         Some(timeout) if matches!(request.state(), State::Timed) => {
@@ -43,12 +43,12 @@ pub(super) fn is_due(request: &Request) -> bool {
     }
 }
 
-/// The order in which a cancel visits requests: the kind of a request's place, then its position there.
+/// The order in which a cancel visits requests: first the kind of place, then the position there.
 type Turn = (u8, u64);
 
 impl RingGuard {
-    /// Completes what has become ready or due, before a call that ends requests. Natively task work has done so when
-    /// the call begins, except with `IORING_SETUP_DEFER_TASKRUN`.
+    /// Completes what has become ready or due, before a call that ends requests. In the kernel, task work has done so
+    /// when the call begins, except with `IORING_SETUP_DEFER_TASKRUN`.
     #[cold]
     pub fn catch_up(&mut self) {
         if self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
@@ -62,9 +62,9 @@ impl RingGuard {
         self.issue_ready();
     }
 
-    /// Ends one request with -ECANCELED; its CQE is posted in its turn among the ready requests. Returns the count
-    /// for the canceller: 0, but 1 for requests that the kernel keeps on lists of their own and counts
-    /// (io_cancel_remove). `EALREADY` if the request can no longer be stopped, `ENOENT` if a cancel does not find it.
+    /// Ends one request with -ECANCELED. Its CQE is posted in its turn among the ready requests. Returns the count for
+    /// the canceller: 0, or 1 for requests that the kernel keeps on separate lists and counts (io_cancel_remove). Fails
+    /// with `EALREADY` if the request can no longer be stopped, and with `ENOENT` if a cancel does not find it.
     pub fn cancel_one(&mut self, id: Id) -> Result<i32, Errno> {
         let mut result = -Errno::CANCELED.raw_os_error();
         let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());
@@ -73,7 +73,8 @@ impl RingGuard {
             State::Polling(_) => {
                 let _cancelled_below = self.disarm(id);
                 found = !listed;
-                // Bytes that a MSG_WAITALL has transferred become the result (`io_sendrecv_fail` in io_uring/net.c).
+                // The bytes that a MSG_WAITALL has transferred become the result (`io_sendrecv_fail` in
+                // io_uring/net.c).
                 let done = self.slab[id].op.transferred();
                 if done != 0 {
                     result = done as i32;
@@ -84,8 +85,8 @@ impl RingGuard {
             }
             State::Queued(job) => {
                 let job = job.clone();
-                // A connect that sleeps touches none of the program's memory. It may be left alone: its late result
-                // finds no request.
+                // A connect that sleeps does not touch the program's memory. The worker may be left alone: its late
+                // result will find no request.
                 let sleeps_single = self.slab[id].opcode == Opcode::Connect;
                 job.withdraw();
                 if !job.cancel() && !sleeps_single {
@@ -94,7 +95,7 @@ impl RingGuard {
             }
             State::Cancelled(Cancelled { found: true, .. }) => return Ok(0),
             State::Cancelled(_) => return Err(Errno::NOENT),
-            // The kernel's io_uring has no list on which such a transfer could be found, either.
+            // The kernel's io_uring has no list on which it could find such a transfer, either.
             State::Staged | State::Submitted => return Err(Errno::NOENT),
             State::Ready if chaos::was_released(&self.slab[id]) => is_in_turn = true,
             State::Deferred | State::Chained | State::Ready | State::Issuing => return Err(Errno::NOENT),
@@ -103,7 +104,8 @@ impl RingGuard {
             self.write_back_cancelled(id);
         }
         point(Point::Cancel);
-        // A futex wait's chain goes on (`__io_futex_cancel` in io_uring/futex.c does not mark it as failed).
+        // The chain of a futex wait continues (`__io_futex_cancel` in io_uring/futex.c does not mark the wait as
+        // failed).
         let failed = list_of(self.slab[id].opcode) != Some(Opcode::FutexWait);
         self.slab[id].cancel(Cancelled { result, failed, found });
         if !is_in_turn {
@@ -112,8 +114,8 @@ impl RingGuard {
         Ok(listed.into())
     }
 
-    /// Lets a cancelled WAITID report so to the program, also while a thread waits for it. Other operations do not: a
-    /// worker holds the lock of its operation for as long as its call takes.
+    /// Lets a cancelled WAITID report zeroes to the program, even while a thread waits for the child. Other operations
+    /// report nothing: a worker holds the lock of its operation for as long as its call takes.
     #[cold]
     fn write_back_cancelled(&self, id: Id) {
         let request = &self.slab[id];
@@ -125,7 +127,7 @@ impl RingGuard {
         }
     }
 
-    /// ASYNC_CANCEL. Source: io_uring_enter(2); io_uring/cancel.c.
+    /// Carries out an ASYNC_CANCEL. Source: io_uring_enter(2); io_uring/cancel.c.
     pub fn cancel_requests(&mut self, cancel: &Cancel) -> Verdict {
         self.attempt_unattempted();
         let file = match self.cancelled_file(cancel) {
@@ -149,7 +151,7 @@ impl RingGuard {
             if !is_reachable(request) || guard || timer_by_file || is_due(request) {
                 continue;
             }
-            // A WAITID's descriptor is the engine's own.
+            // The descriptor of a WAITID belongs to the engine.
             let has_file = request.opcode != Opcode::Waitid;
             let same_file = file.is_some_and(|file| has_file && self.same_file(id, file));
             if !cancel.matches(request.user_data, request.opcode, same_file) {
@@ -181,7 +183,7 @@ impl RingGuard {
         let mut candidates = Vec::new();
         let mut add = |id| alloc::push(&mut candidates, (self.turn(id), id));
         match cancel.user_data {
-            // Requests held back by an IOSQE_IO_DRAIN are left out: there may be thousands.
+            // Requests that an IOSQE_IO_DRAIN holds back are left out: there may be thousands.
             Some(user_data) => {
                 self.slab.with_user_data(user_data, is_reachable)?.into_iter().try_for_each(&mut add)?
             }
@@ -190,9 +192,9 @@ impl RingGuard {
         Ok(candidates)
     }
 
-    /// Returns a request's turn in a cancel. The kernel searches its workers first, then its lists. New requests
-    /// enter these at the head, but the list of timeouts at the tail, after those that count (`io_timeout` in
-    /// io_uring/timeout.c). Source: `io_try_cancel` in io_uring/cancel.c.
+    /// Returns a request's turn in a cancel. The kernel first searches its workers, then its lists. It adds new
+    /// requests at the head of a list. It adds timeouts at the tail of theirs, after those that count completions
+    /// (`io_timeout` in io_uring/timeout.c). Source: `io_try_cancel` in io_uring/cancel.c.
     pub(super) fn turn(&self, id: Id) -> Turn {
         let age = self.slab.age(id);
         match (self.slab[id].state(), list_of(self.slab[id].opcode)) {
@@ -234,7 +236,7 @@ impl RingGuard {
         }
     }
 
-    /// POLL_REMOVE: ends a poll request, or changes its events or user_data. Source: io_uring_enter(2);
+    /// Carries out a POLL_REMOVE: ends a poll request, or changes its events or user_data. Source: io_uring_enter(2);
     /// `io_poll_remove` in io_uring/poll.c.
     pub fn end_poll(&mut self, remove: &PollRemove) -> Verdict {
         let wanted = |request: &Request| {
@@ -251,7 +253,7 @@ impl RingGuard {
         let found = self.slab[id].op.poll().is_some_and(PollAdd::found_at_once);
         let answers = found && self.queue.has_poll(id);
         if answers || matches!(self.slab[id].state(), State::Cancelled(_)) {
-            return Verdict::error(Errno::ALREADY); // its task work has it (`io_poll_disarm`)
+            return Verdict::error(Errno::ALREADY); // task work has it (`io_poll_disarm`)
         }
         if remove.events.is_none() && remove.user_data.is_none() {
             return match self.cancel_one(id) {
@@ -269,7 +271,7 @@ impl RingGuard {
         if let (Some(events), Some(poll)) = (remove.events, self.slab[id].op.poll_mut()) {
             poll.events = events;
         }
-        // Arm it anew: task work reports what is ready for the new events already, after the rest of the submission.
+        // Arm the poll again. Task work reports events that are ready already, after the rest of the submission.
         match self.attempt_again(id) {
             Verdict::Done(result) => self.end_in_turn(id, result, result < 0),
             verdict => self.follow(id, verdict),

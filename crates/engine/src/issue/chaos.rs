@@ -1,9 +1,8 @@
-//! Disturbs a ring: carries out what `chaos` draws. It is called at a few points of a request's life, only on a ring
-//! that has a [`Chaos`](crate::chaos::Chaos), and always with the ring's lock.
-//!
-//! Every request of such a ring gets a slot, even one that would complete inline. So it can be held back, and every
-//! way to a result passes through `finish`. `hold` holds requests back, `edge` races with timeouts, `watch` watches
-//! memory.
+//! Carries out the disturbances that `chaos` draws. Its functions are called at a few points of a request's life,
+//! always with the ring's lock held. Only a ring that has a [`Chaos`](crate::chaos::Chaos) calls them.
+//! Every request of such a ring gets a slot, even a request that would complete inline. So each request can be held
+//! back, and every way to a result passes through `finish`. `hold` holds requests back, `edge` races with timeouts,
+//! `watch` watches memory.
 
 mod edge;
 mod hold;
@@ -29,21 +28,20 @@ use core::sync::atomic::Ordering;
 
 /// The longest time for which a request is held back while the program does not wait for it.
 const HELD_BACK_NS: u64 = 20_000_000;
-/// The time for which a request is held back so that a thread of the engine makes it while the program does something
-/// else.
+/// The time for which a request is held back so that an engine thread makes it while the program does something else.
 const ASIDE_NS: u64 = 1_000;
-/// The most requests that may overtake one that is held back.
+/// The most requests that may overtake a request that is held back.
 const OVERTAKEN_BY: u64 = 8;
-/// In a request's `number`: it was held back already.
+/// Bit of a request's `number`: the request was held back already.
 const WAS_HELD: u64 = 1 << 63;
-/// In a request's `number`: its file keeps no order (a position is named for each transfer).
+/// Bit of a request's `number`: its file keeps no order, since each transfer names its position.
 const UNORDERED: u64 = 1 << 62;
-/// In a request's `number`: it stands for the notification of a zero-copy send.
+/// Bit of a request's `number`: the request stands for the notification of a zero-copy send.
 const NOTIFICATION: u64 = 1 << 61;
-/// The rest of a request's `number`: the number of its SQE.
+/// The remaining bits of a request's `number`: the number of its SQE.
 pub(super) const NUMBER: u64 = edge::FIRES - 1;
 
-/// The most bytes for a request that chooses its buffer, where only the buffer's size limits it.
+/// The most bytes for a request that chooses its buffer, if the buffer's size is the only limit.
 const SOME_BYTES: usize = 64;
 
 /// The subject of an injection.
@@ -53,12 +51,13 @@ enum About {
     Enter,
     /// A request in the slab.
     Request(Id),
-    /// A request that is being taken in, or has just ended.
+    /// A request that is being taken in, or that has just ended.
     AtHand(Subject),
 }
 
 impl State {
-    /// Disturbs an SQE that is taken in: it may ask for less from now on. Its request gets `sqes` as its number.
+    /// Disturbs an SQE that is taken in: the operation may ask for fewer bytes from now on. Sets `sqes`, which becomes
+    /// the request's `number`.
     pub(crate) fn disturb(&mut self, op: &mut Op, opcode: Opcode, sqe: &Sqe, target: &Target) {
         let Some(number) = self.chaos.as_mut().map(|chaos| {
             chaos.sqes = (chaos.sqes & NUMBER) + 1;
@@ -111,7 +110,7 @@ impl State {
         }
     }
 
-    /// Returns the name of a request, for the log.
+    /// Returns the opcode and `user_data` of a request, for the log.
     fn subject(&self, id: Id) -> Option<Subject> {
         let request = self.slab.get(id)?;
         Some(Subject { opcode: request.opcode.name(), user_data: request.user_data })
@@ -122,7 +121,7 @@ fn is_socket_or_pipe(fd: i32) -> bool {
     file_status(fd).is_ok_and(|status| matches!(status.kind, libc::S_IFSOCK | libc::S_IFIFO))
 }
 
-/// Disturbs a request whose turn has come. True if it does not begin now, or never: it fails, or is held back.
+/// Disturbs a request whose turn has come. True if the request must not be issued now: it has failed, or is held back.
 #[cold]
 pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
     if guard.slab.get(id).is_some_and(is_notification) {
@@ -146,12 +145,12 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
     hold::holds_back(guard, id, drawn)
 }
 
-/// Returns the error with which a request fails without being made.
+/// Returns the error with which a request fails without being attempted.
 fn failure(state: &mut State, id: Id) -> Option<Errno> {
     let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
     let number = request.number & NUMBER;
     if request.number & WAS_HELD != 0 {
-        return None; // drawn before
+        return None; // this was drawn before
     }
     let is = |opcodes: &[Opcode]| opcodes.contains(&request.opcode);
     let writes = is(&[Opcode::Write, Opcode::Writev, Opcode::WriteFixed, Opcode::WritevFixed]);
@@ -172,7 +171,8 @@ fn is_notification(request: &Request) -> bool {
     request.number & NOTIFICATION != 0
 }
 
-/// True if the notification of a zero-copy send that has ended comes later. Another request then stands for it.
+/// True if the notification of a zero-copy send that has ended comes later. Another request then stands for the
+/// notification.
 #[cold]
 pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
     let state = &mut **guard;
@@ -198,7 +198,7 @@ pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
     true
 }
 
-/// Posts the notification.
+/// Posts the notification that the request stands for.
 fn notify(guard: &mut RingGuard, id: Id) {
     if let Some(request) = guard.slab.remove(id) {
         guard.post_notification(request.user_data, request.cqe_flags);
@@ -206,7 +206,7 @@ fn notify(guard: &mut RingGuard, id: Id) {
     guard.release_held();
 }
 
-/// Returns a request's result and failure: its own, or others that are as legal.
+/// Returns a request's result and whether it failed: unchanged, or replaced by another legal outcome.
 #[cold]
 pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32, bool) {
     let subject = guard.subject(id);
@@ -234,7 +234,7 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
     (result, failed)
 }
 
-/// Changes a byte of the data that was read.
+/// Changes one byte of the data that a request read.
 fn spoil(guard: &mut RingGuard, id: Id, number: u64, result: i32) {
     let Some(chaos) = &mut guard.chaos else { return };
     let Some(place) = chaos.spoiled.iter().position(|(of, _)| *of == number) else { return };
@@ -247,7 +247,7 @@ fn spoil(guard: &mut RingGuard, id: Id, number: u64, result: i32) {
     }
 }
 
-/// True if a multishot request ends with the result that it has now.
+/// True if a multishot request ends with its present result.
 #[cold]
 pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
     let Some(chaos) = &mut guard.chaos else { return false };
@@ -260,7 +260,7 @@ pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
 }
 
 /// Disturbs a ring after the CQE of a multishot request was posted. A poll may report its events once more. Or the CQ
-/// may count as full, so that the CQE and those posted with it go to the backlog.
+/// may count as full: then this CQE and those posted with it go to the backlog.
 #[cold]
 pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     let polls = guard.slab.get(id).is_some_and(|request| request.op.poll().is_some());
@@ -271,11 +271,11 @@ pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
         guard.post(cqe, Poster::Task);
     }
     let Some(chaos) = &guard.chaos else { return };
-    // On a polled ring a thread of the engine asks all the time.
+    // On a polled ring an engine thread asks for completions all the time.
     if !guard.is_polled() && chaos.draw(Rule::Overflow, shots).is_some() {
         guard.log(Rule::Overflow, shots, About::Request(id), "to the backlog");
         guard.flush_to_backlog();
-        // A program that waits has asked, and gets it.
+        // A program that waits has asked for completions, and gets them.
         let ring = guard.ring();
         let waits = ring.driver.handover.has_thread() || ring.sleepers.load(Ordering::Relaxed) != 0;
         if let Some(chaos) = &mut guard.chaos {
@@ -284,7 +284,7 @@ pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     }
 }
 
-/// Records that the calling thread enters the ring, or leaves it.
+/// Records which call the calling thread is in, or `None` when it leaves the ring.
 #[cold]
 pub fn record_caller(guard: &mut RingGuard, caller: Option<Caller>) {
     if let Some(chaos) = guard.chaos.as_mut() {
@@ -292,19 +292,19 @@ pub fn record_caller(guard: &mut RingGuard, caller: Option<Caller>) {
     }
 }
 
-/// The change made to an io_uring_enter(2).
+/// The change that is made to an io_uring_enter(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Nothing is changed.
     None,
-    /// Only this many SQEs are taken, and the call does not wait then (`io_uring_enter` in io_uring/io_uring.c).
+    /// The call takes only this many SQEs, and then does not wait (`io_uring_enter` in io_uring/io_uring.c).
     Fewer(u32),
-    /// Its wait is interrupted, as by a signal.
+    /// The call's wait is interrupted, as if by a signal.
     Interrupted,
 }
 
-/// Draws the change for an io_uring_enter(2) that submits `to_submit` SQEs, perhaps asks for events, and perhaps
-/// waits.
+/// Draws the change for an io_uring_enter(2) that submits `to_submit` SQEs. The call may ask for events (`asks`), and
+/// may wait (`waits`).
 ///
 /// # Errors
 /// EAGAIN, as if there were no memory for a request. EBUSY, as if the CQ had no room for the backlog. In both cases
@@ -342,7 +342,7 @@ pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) 
     }
 }
 
-/// Number of SQEs that an enter finds, at most `to_submit`.
+/// Number of SQEs that an io_uring_enter(2) finds, at most `to_submit`.
 fn waiting_sqes(guard: &RingGuard, to_submit: u32) -> u32 {
     let view = guard.memory.view;
     let head = guard.control.header().sq_head.load(Ordering::Relaxed);
@@ -350,8 +350,8 @@ fn waiting_sqes(guard: &RingGuard, to_submit: u32) -> u32 {
     there.min(view.layout().sq_entries).min(to_submit)
 }
 
-/// Number of SQEs, fewer than `there`, that an enter may take without breaking a chain. `None` if there is no such
-/// number.
+/// Number of SQEs, fewer than `there`, that an io_uring_enter(2) may take without breaking a chain. `None` if there is
+/// no such number.
 fn fewer_sqes(guard: &RingGuard, there: u32, draw: Draw) -> Option<u32> {
     let view = guard.memory.view;
     let head = guard.control.header().sq_head.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! The end of a request: its result, its CQE, and the effect on its chain (IOSQE_IO_LINK, IOSQE_IO_HARDLINK, and
 //! LINK_TIMEOUT on the request before it).
 //!
-//! A chain is built while its SQEs are consumed, and issued whole at its end. From then on each request knows its
-//! successor, and `finish` issues or cancels it.
+//! A chain is built while its SQEs are consumed, and issued as a whole at its end. From then on each request knows its
+//! successor, and `finish` issues or cancels that successor.
 
 use crate::forced::{point, Point};
 use crate::issue::chaos;
@@ -22,8 +22,8 @@ use anyring_abi::{
 };
 use core::sync::atomic::Ordering;
 
-/// The context in which the kernel posts a request's CQE. Task work completes a request that waits for readiness or a
-/// device. It also completes a read that needs a worker here because the data is not cached.
+/// Returns the context in which the kernel posts a request's CQE. Task work completes a request that waits for
+/// readiness or a device. It also completes a read that goes to an engine worker because its data is not cached.
 fn natively_posted_by(request: &Request) -> Poster {
     let Some(row) = row(request.opcode) else { return Poster::Task };
     let from_start = request.flags & IOSQE_ASYNC != 0 || request.op.is_forced(request.opcode);
@@ -41,8 +41,8 @@ fn natively_posted_by(request: &Request) -> Poster {
 }
 
 impl RingGuard {
-    /// Raises SIGPIPE in the submitter if a thread of the engine found that nobody reads any more. Natively the
-    /// submitter writes and gets the signal; a native worker raises it in no thread of the program.
+    /// Raises SIGPIPE in the submitter if an engine thread found that the pipe or socket has no reader any more. In the
+    /// kernel the submitter itself writes and gets the signal. A kernel worker raises it in no thread of the program.
     #[cold]
     fn raise_broken_pipe(&self, id: Id) {
         let request = &self.slab[id];
@@ -63,7 +63,8 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Takes in a request that has to wait its turn: part of a chain, after a drain, or on its way to a worker.
+    /// Takes in a request that has to wait its turn: it is part of a chain, follows a drain, or is on its way to a
+    /// worker.
     pub fn queue_in_order(&mut self, mut request: Request, on_its_way: Unanswered) {
         let in_chain = self.chain.is_some();
         self.drain.mark(&mut request);
@@ -99,7 +100,7 @@ impl RingGuard {
         }
     }
 
-    /// Ends a chain that the submission leaves open: natively it goes to a worker (`io_submit_state_end`).
+    /// Ends a chain that the submission leaves open. The kernel gives such a chain to a worker (`io_submit_state_end`).
     pub fn end_open_chain(&mut self) {
         if let Some(chain) = &self.chain {
             let head = chain.head;
@@ -108,15 +109,15 @@ impl RingGuard {
         }
     }
 
-    /// Ends the chain: its last SQE, or the last of the whole submission, was consumed.
+    /// Ends the chain under construction: its last SQE, or the last SQE of the submission, was consumed.
     pub fn end_chain(&mut self) {
         if let Some(chain) = self.chain.take() {
             self.queue_head(chain.head);
         }
     }
 
-    /// Issues a request (the head of its chain), unless it goes through the drain queue. Source:
-    /// `io_queue_sqe_fallback` in io_uring/io_uring.c.
+    /// Issues the head of a chain, or puts the chain into the drain queue. Source: `io_queue_sqe_fallback` in
+    /// io_uring/io_uring.c.
     fn queue_head(&mut self, id: Id) {
         if self.slab[id].failed.is_some() {
             self.drain.pass_by();
@@ -131,9 +132,9 @@ impl RingGuard {
         self.chain.as_ref().map(|chain| chain.head)
     }
 
-    /// Fails the requests that are linked after a failed one. Their CQEs come in turn, natively by task work: after
-    /// the rest of the submission under way. With `quietly` there are none. Source: `io_fail_links` in
-    /// io_uring/timeout.c.
+    /// Fails the requests that are linked after a failed request. Their CQEs come in turn. In the kernel task work
+    /// posts them, after the rest of the present submission. With `quietly` they have no CQEs. Source: `io_fail_links`
+    /// in io_uring/timeout.c.
     pub fn fail_links(&mut self, first: Option<Id>, quietly: bool) {
         let state = &mut **self;
         if let Some(recorder) = &mut state.recorder {
@@ -145,7 +146,7 @@ impl RingGuard {
             let request = &mut self.slab[id];
             next = request.next.take();
             let result = request.failed.unwrap_or(-Errno::CANCELED.raw_os_error());
-            // The CQE does not announce the notification, which comes all the same.
+            // The CQE does not announce the notification, which comes nevertheless.
             request.cqe_flags &= !IORING_CQE_F_MORE;
             match quietly {
                 true => self.end(id, result, true, true),
@@ -154,13 +155,13 @@ impl RingGuard {
         }
     }
 
-    /// Ends a request without successors, in its turn among the ready requests.
+    /// Ends a request without successors. Its CQE comes in its turn among the ready requests.
     pub fn end_in_turn(&mut self, id: Id, result: i32, failed: bool) {
         self.slab[id].cancel(Cancelled { result, failed, found: false });
         self.queue.follow(id);
     }
 
-    /// Queues a detached request after those that are ready.
+    /// Queues a detached request after those that are ready already.
     pub fn make_ready(&mut self, detached: Detached) {
         let id = detached.id();
         self.slab[id].make_ready();
@@ -178,12 +179,12 @@ impl RingGuard {
     #[cold]
     fn queue_successors(&mut self) {
         if self.queue.is_counted() {
-            self.flush(); // TIMEOUTs whose count this reaches come first
+            self.flush(); // TIMEOUTs that count these completions come first
         }
         self.queue.queue_successors();
     }
 
-    /// Arms the LINK_TIMEOUT that follows `id`, if there is one, now that `id` has been issued and is still in
+    /// Arms the LINK_TIMEOUT that follows `id`, if there is one. Called when `id` has been issued and is still in
     /// flight.
     #[inline]
     pub fn arm_link_timeout(&mut self, id: Id) {
@@ -212,7 +213,8 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Begins a drain: an SQE with IOSQE_IO_DRAIN was read, and may still be refused. It stands for its chain.
+    /// Begins a drain: an SQE with IOSQE_IO_DRAIN was read, and may still be refused. The drain applies to its whole
+    /// chain.
     pub fn begin_drain(&mut self) {
         self.drain.active = true;
         if let Some(head) = self.chain_head() {
@@ -222,7 +224,7 @@ impl RingGuard {
         }
     }
 
-    /// Puts the chain that starts with `id` into the drain queue, which it may leave at once.
+    /// Puts the chain that starts with `id` into the drain queue. The chain may leave the queue at once.
     pub fn hold_back(&mut self, id: Id) {
         self.record_of(id, |it| it.defer());
         self.slab[id].defer();
@@ -234,15 +236,16 @@ impl RingGuard {
         }
     }
 
-    /// Releases what the drain queue need no longer hold, at the end of a submission.
+    /// Releases, at the end of a submission, the requests that the drain queue need no longer hold.
     pub fn release_submitted(&mut self) {
         self.drain.passed_by = false;
         self.release_held();
     }
 
-    /// Releases, after a completion, the requests that no longer have to wait.
+    /// Releases, after a completion, the requests that no longer have to wait for a drain.
     pub fn release_held(&mut self) {
-        // The first waits for all that were released before it. Those after it go along, up to the next that drains.
+        // The first request in the queue waits for all that were released before it. Those after it leave with it, up
+        // to the next request that drains.
         let mut waits = true;
         while let Some(id) = self.drain.queue.front().copied() {
             waits |= self.slab[id].flags & IOSQE_IO_DRAIN != 0;
@@ -288,7 +291,7 @@ impl RingGuard {
             self.disarm_guard(guard);
         }
         if let Some(next) = next {
-            // A LINK_TIMEOUT that was never armed ends with the request it would have guarded.
+            // A LINK_TIMEOUT that was never armed ends with the request that it would have guarded.
             let guards =
                 self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
             let next = if guards {
@@ -300,7 +303,7 @@ impl RingGuard {
             };
             if failed && links && !hard {
                 if self.recorder.is_some() {
-                    self.flush(); // the failures that it causes are recorded after its own end, as natively
+                    self.flush(); // failures that it causes are recorded after its own end
                 }
                 self.fail_links(next, quiet);
             } else if let Some(next) = next {
@@ -314,10 +317,10 @@ impl RingGuard {
         }
     }
 
-    /// Returns the result of a LINK_TIMEOUT whose request completed at once, with `result`. Natively its timer has
-    /// started by then, unless there was no such file. A timer that is due as it starts has expired.
+    /// Returns the result of a LINK_TIMEOUT whose request completed at once, with `result`. In the kernel the timer has
+    /// started by then, unless the request's file does not exist. A timer that is due as it starts has expired.
     fn answer_of_unarmed(&self, id: Id, result: i32) -> i32 {
-        /// A native request takes longer than this.
+        /// A request of the kernel's io_uring takes longer than this.
         const AT_ONCE_NS: u64 = 1_000;
         let expires = |timeout: &Timeout| match timeout.when.absolute {
             true => timeout.when.time_ns <= timeout.clock.now_ns(),
@@ -329,8 +332,8 @@ impl RingGuard {
         -error.raw_os_error()
     }
 
-    /// Posts a request's CQE and frees its slot. No CQE is posted if `quiet`, or if the request succeeded and asked
-    /// for none.
+    /// Posts a request's CQE and frees its slot. No CQE is posted if `quiet`, or if the request succeeded and asked for
+    /// none (IOSQE_CQE_SKIP_SUCCESS).
     pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
         self.record_of(id, |it| it.ends());
         let Some(request) = self.slab.remove(id) else { return };
@@ -353,13 +356,13 @@ impl RingGuard {
             if let Some(record) = request.record {
                 self.batch.ends(record);
             }
-            // A TIMEOUT that is removed counts as any other request (`io_timeout_extract` in io_uring/timeout.c).
+            // A TIMEOUT that is removed counts like any other request (`io_timeout_extract` in io_uring/timeout.c).
             if request.opcode == Opcode::Timeout && result != -Errno::CANCELED.raw_os_error() {
                 self.count_timeout();
             }
         } else if let Some((chunk, index)) = request.record {
             let control = self.control;
-            // Release: partner as in `admit`.
+            // Release: its partner is the same as in `admit`.
             control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
             self.records.give((chunk, index));
         }

@@ -12,7 +12,7 @@ use crate::wq::Approach;
 use crate::{descriptors, Errno};
 use anyring_abi::IoEvent;
 
-/// Stages a transfer that the kernel's AIO is to make, as `goes_to_device` decided.
+/// Stages a transfer for the kernel's AIO, as `goes_to_device` decided.
 pub(crate) fn stage(guard: &mut RingGuard, id: Id) {
     if let Err(error) = guard.keep_file(id) {
         return guard.finish(id, -error.raw_os_error(), true);
@@ -27,7 +27,7 @@ pub(crate) fn stage(guard: &mut RingGuard, id: Id) {
     guard.arm_link_timeout(id);
 }
 
-/// Submits staged transfers, as far as there is room. False if there was nothing to submit.
+/// Submits staged transfers, as far as the AIO context has room. False if there was nothing to submit.
 #[inline]
 pub fn submit_staged(guard: &mut RingGuard) -> bool {
     let some = guard.device.has_to_submit();
@@ -53,7 +53,7 @@ fn submit_some(guard: &mut RingGuard) {
     reap(guard);
 }
 
-/// Completes the transfers that have ended. True if there were any.
+/// Completes the transfers that have ended. True if any transfer had ended.
 #[inline]
 pub fn reap(guard: &mut RingGuard) -> bool {
     let some = guard.device.has_events();
@@ -98,7 +98,7 @@ fn complete_transfer(guard: &mut RingGuard, event: &IoEvent) {
 }
 
 impl crate::ring::State {
-    /// True if the kernel's AIO takes this transfer on a file opened with O_DIRECT. Makes the context if there is
+    /// True if the kernel's AIO takes this transfer on a file opened with O_DIRECT. Makes the AIO context if there is
     /// none.
     #[cold]
     pub(crate) fn goes_to_device(&mut self, rw: &Rw, fd: i32) -> bool {
@@ -117,10 +117,10 @@ impl crate::ring::State {
         }
     }
 
-    /// Records what a refusal means for later transfers.
+    /// Records the consequence of a refusal for later transfers.
     fn record_refusal(&mut self, id: Id, error: Errno) {
         match error {
-            // The file system does not support RWF_NOWAIT: the call might wait there.
+            // The file system does not support RWF_NOWAIT: the call might wait.
             Errno::OPNOTSUPP => {
                 if let Some(fd) = self.slab.get(id).and_then(|request| request.target.number()) {
                     self.poll_set.mark_no_device(fd);

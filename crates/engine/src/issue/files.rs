@@ -1,5 +1,5 @@
-//! Requests that change the registered files: FILES_UPDATE, and PIPE into two slots. Made by `issue`, which holds the
-//! ring; they never leave the submitter.
+//! Requests that change the registered files: FILES_UPDATE, and PIPE into two slots. `issue`, which holds the ring,
+//! carries them out; they never leave the submitter.
 
 use crate::op::file_table::FilesUpdate;
 use crate::op::pipe::Pipe;
@@ -11,7 +11,7 @@ use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::IORING_FILE_INDEX_ALLOC;
 
-/// FILES_UPDATE: returns the number of files that were replaced, or that took a free slot each.
+/// Carries out a FILES_UPDATE. Returns the number of files that were replaced, or that were put into free slots.
 pub fn issue_files_update(guard: &mut RingGuard, update: FilesUpdate) -> Result<usize, Errno> {
     let table = Table { address: update.fds, count: update.count, tags: 0 };
     if update.first != IORING_FILE_INDEX_ALLOC as u32 {
@@ -28,7 +28,8 @@ pub fn issue_files_update(guard: &mut RingGuard, update: FilesUpdate) -> Result<
     Ok(update.count as usize)
 }
 
-/// PIPE with a slot: two registered files. Source: `io_pipe_fixed` in io_uring/openclose.c.
+/// Carries out a PIPE with a slot: its ends become two registered files. Source: `io_pipe_fixed` in
+/// io_uring/openclose.c.
 pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
     let ends = match pipe.make_for_slots() {
         Ok(ends) => ends,
@@ -39,7 +40,7 @@ pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
         ends.into_iter().for_each(descriptors::close);
         return Verdict::error(if anywhere { Errno::NFILE } else { Errno::NXIO });
     };
-    // A slot that was given is also answered by its number.
+    // If the program named a slot, the answer is that slot's number.
     let second = if anywhere { pipe.slot } else { pipe.slot.wrapping_add(1) };
     let slot_of = |index: u32, found: i32| if anywhere { found } else { index as i32 - 1 };
     let read_slot = match files.install(ends[0], pipe.slot) {
@@ -55,7 +56,7 @@ pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
             match pipe.write_back([read_slot, write_slot]) {
                 Ok(()) => return Verdict::Done(0),
                 Err(error) => {
-                    // Remove in this order: free slots are searched from the last one on.
+                    // Remove the files in this order: the search for free slots begins at the slot that was freed last.
                     let _ = files.remove(read_slot as u32);
                     let _ = files.remove(write_slot as u32);
                     return Verdict::error(error);
@@ -68,7 +69,7 @@ pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
     Verdict::error(written)
 }
 
-/// Registers the file whose number is at `address` in a free slot, whose index replaces the number there.
+/// Registers the file whose number is at `address` in a free slot. The slot's index replaces the number at `address`.
 fn install_anywhere(files: &mut Files, address: u64) -> Result<(), Errno> {
     let fd: i32 = user_read(address)?;
     if descriptors::is_ring(fd) {
@@ -80,7 +81,7 @@ fn install_anywhere(files: &mut Files, address: u64) -> Result<(), Errno> {
     })
 }
 
-/// IORING_REGISTER_FILES_UPDATE: returns the number of files that were replaced.
+/// Carries out an IORING_REGISTER_FILES_UPDATE. Returns the number of files that were replaced.
 pub(crate) fn update_files(guard: &mut RingGuard, update: Update) -> Result<u32, Errno> {
     let end = update.end()?;
     let ring = guard.ring();

@@ -1,16 +1,17 @@
-//! Rings of polled devices (IORING_SETUP_IOPOLL, and HYBRID_IOPOLL). They take O_DIRECT transfers and little else,
-//! and a thread must ask for completions.
+//! Rings of polled devices (IORING_SETUP_IOPOLL, and HYBRID_IOPOLL). They take O_DIRECT transfers and little else, and
+//! a thread must ask for completions.
 //!
-//! Outside the kernel nobody can poll a device's queue: a worker waits for the transfer. Its completion is kept, as
-//! in the kernel, until a thread asks in enter. While a thread asks, it comes to the CQ at once. With
-//! IORING_SETUP_SQPOLL the polling thread always asks. Errors from before the transfer, and other operations,
-//! complete without being asked for.
+//! Only the kernel can poll a device's queue, so a worker waits for the transfer. Its completion is kept, as in the
+//! kernel, until a thread asks for it in io_uring_enter(2). While a thread asks, completions go to the CQ at once. With
+//! IORING_SETUP_SQPOLL the polling thread always asks. Other operations complete without being asked for, and so do
+//! errors from before a transfer.
 //!
-//! The same files can be polled as in the kernel: those opened with O_DIRECT on file systems that have the operation.
-//! A read also needs a device with queues for it (`queue/io_poll` in sysfs), and is EOPNOTSUPP elsewhere. A write
-//! does more than its transfer; it is not polled, and succeeds (`iomap_dio_bio_iter` in fs/iomap/direct-io.c).
+//! The engine polls the same files as the kernel: those opened with O_DIRECT on file systems that have the operation
+//! `iopoll`. A read also needs a device with queues for polling (`queue/io_poll` in sysfs), and otherwise fails with
+//! EOPNOTSUPP. A write does more than its transfer, so it is not polled, and succeeds (`iomap_dio_bio_iter` in
+//! fs/iomap/direct-io.c).
 //!
-//! All of this is part of a ring's state and is accessed under the ring's lock only.
+//! All of this belongs to a ring's state, and is accessed only with the ring's lock held.
 
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
@@ -28,18 +29,18 @@ use std::sync::Arc;
 /// The state that only a ring of polled devices has.
 #[derive(Default)]
 pub struct IoPoll {
-    /// A thread polls the ring: it finds all completions itself.
+    /// The ring has a polling thread, which finds all completions itself.
     by_thread: bool,
-    /// Transfers that have ended and that no thread has asked for.
+    /// Transfers that have ended, and whose completions no thread has asked for.
     found: Vec<Arc<Job>>,
-    /// Number of threads in enter that wait for more.
+    /// Number of threads in io_uring_enter(2) that wait for more completions.
     asking: u32,
-    /// Devices by number; true if they have queues to poll.
+    /// The devices that were looked up, by number; true if a device has queues to poll.
     devices: Vec<(u64, bool)>,
 }
 
-/// The file systems whose files have the operation `iopoll`, by statfs(2)'s magic numbers: ext4, XFS, btrfs, f2fs, GFS2,
-/// zonefs.
+/// The file systems whose files have the operation `iopoll`, by statfs(2)'s magic numbers: ext4, XFS, btrfs, f2fs,
+/// GFS2, zonefs.
 const FILE_SYSTEMS: [i64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0116_1970, 0x5a4f_4653];
 
 impl IoPoll {
@@ -48,12 +49,12 @@ impl IoPoll {
         IoPoll { by_thread, ..IoPoll::default() }
     }
 
-    /// Takes the completions that were kept, for a ring that ends.
+    /// Takes the completions that were kept. Called when the ring ends.
     pub fn take_found(&mut self) -> Vec<Arc<Job>> {
         core::mem::take(&mut self.found)
     }
 
-    /// Forgets transfers in flight, in a forked child: the parent waits for them.
+    /// Forgets transfers in flight, in a forked child: only the parent waits for them.
     pub fn forget_flight(&mut self) {
         core::mem::forget(self.take_found());
         self.asking = 0;
@@ -84,20 +85,20 @@ fn has_poll_queues(device: u64) -> bool {
     })
 }
 
-/// True if a worker made a transfer for which the device would have to be polled.
+/// True if a worker made a transfer that the kernel would have polled for.
 fn is_transfer_done(job: &Job) -> bool {
     let transfers = job.op.lock().is_some_and(|op| op.rw().is_some());
     let verdict = job.verdict.lock().and_then(|verdict| *verdict);
     transfers && matches!(verdict, Some(Verdict::Done(0..) | Verdict::DoneShort(0..)))
 }
 
-/// Takes in a worker's result on a ring of polled devices.
+/// Takes a worker's result into a ring of polled devices.
 #[cold]
 pub fn receive_polled(guard: &mut RingGuard, job: Arc<Job>) {
     let keeps = guard.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0);
     let keeps = keeps && !mutated(Mutation::PostsWhatNobodyAskedFor);
     if keeps && !guard.is_broken() && is_transfer_done(&job) {
-        // Without memory to keep it, it is posted now.
+        // If there is no memory to keep the completion, it is posted now.
         if let Some(iopoll) = &mut guard.iopoll {
             if iopoll.found.try_reserve(1).is_ok() {
                 return iopoll.found.push(job);
@@ -107,7 +108,8 @@ pub fn receive_polled(guard: &mut RingGuard, job: Arc<Job>) {
     guard.bring_back(job);
 }
 
-/// Takes in finished transfers that no thread asks for, on a deferred ring. The owner needs no notice of them.
+/// Takes in finished transfers that no thread asks for, on a ring with deferred completions. The owner needs no notice
+/// of them.
 #[cold]
 pub(crate) fn keep_transfers(guard: &mut RingGuard) {
     if !guard.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0) {
@@ -118,7 +120,7 @@ pub(crate) fn keep_transfers(guard: &mut RingGuard) {
         let Some(job) = rest.things.pop_front() else { break };
         match is_transfer_done(&job) {
             true => receive_polled(guard, job),
-            false => rest.things.push_back(job), // arrives again when `rest` is dropped
+            false => rest.things.push_back(job), // the job arrives again when `rest` is dropped
         }
     }
 }
@@ -132,12 +134,12 @@ pub(crate) fn post_found(guard: &mut RingGuard) {
 }
 
 impl State {
-    /// True if completions of transfers wait until a thread asks for them.
+    /// True if completions of transfers are kept until a thread asks for them.
     pub fn is_asked(&self) -> bool {
         self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread)
     }
 
-    /// Returns why a transfer cannot be made on this ring of polled devices, if so. Source: `io_rw_init_file` in
+    /// Returns the error if a transfer cannot be made on this ring of polled devices. Source: `io_rw_init_file` in
     /// io_uring/rw.c.
     #[cold]
     pub fn refused_transfer(&mut self, rw: &Rw, fd: i32) -> Option<Errno> {
@@ -165,14 +167,14 @@ impl State {
             }
             position => position,
         };
-        // Nothing is transferred, or the call refuses it before it reaches the device.
+        // Nothing is transferred, or the call refuses the transfer before it reaches the device.
         if position >= end || rw.total() == 0 || !rw.is_aligned() || self.iopoll.as_mut()?.polls(device) {
             return None;
         }
         Some(if rw.waits_for().is_none() && !rw.is_by_worker() { Errno::AGAIN } else { Errno::OPNOTSUPP })
     }
 
-    /// Counts a thread that asks for completions, or asks no more.
+    /// Adds `change` to the number of threads that ask for completions: 1 or -1.
     pub(crate) fn count_asking(&mut self, change: i32) {
         if let Some(iopoll) = &mut self.iopoll {
             iopoll.asking = iopoll.asking.saturating_add_signed(change);
@@ -180,7 +182,7 @@ impl State {
     }
 }
 
-/// Number of CQEs to come for transfers under way.
+/// Number of CQEs that transfers under way will post.
 pub(crate) fn transfers(state: &State) -> u32 {
     let under_way = state.slab.ids().filter(|id| {
         let request = &state.slab[*id];

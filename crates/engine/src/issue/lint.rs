@@ -1,5 +1,5 @@
-//! Rule `misuse` of chaos: reports misuse of the interface that the kernel accepts without a word. It is called only
-//! on a ring that has a [`Chaos`](crate::chaos::Chaos), with the ring's lock, and changes nothing.
+//! The rule `misuse` of chaos: it reports misuse of the interface that the kernel accepts silently. It is called only
+//! on a ring that has a [`Chaos`](crate::chaos::Chaos), with the ring's lock held, and changes nothing.
 
 use crate::chaos::rules::Rule;
 use crate::chaos::{Chaos, Subject};
@@ -9,8 +9,8 @@ use crate::op::{row, FileUse};
 use crate::request::{Id, Request, Target};
 use crate::ring::{RingGuard, State};
 
-/// The `user_data` of requests whose CQEs the program need not identify: the default, and that of liburing's own
-/// timeouts.
+/// `user_data` values of requests whose CQEs the program need not identify: the default, and the value that liburing
+/// gives its own timeouts.
 const SAYS_NOTHING: [u64; 2] = [0, u64::MAX];
 
 fn asked(state: &State) -> Option<&Chaos> {
@@ -21,7 +21,7 @@ fn subject(request: &Request) -> Subject {
     Subject { opcode: request.opcode.name(), user_data: request.user_data }
 }
 
-/// Reports misuse in the log and in the trace.
+/// Writes a finding to the log and to the trace.
 fn log(state: &mut State, id: Option<Id>, position: u64, fd: Option<i32>, what: &str) {
     let Some(chaos) = &state.chaos else { return };
     chaos.log_misuse(position, id.and_then(|id| state.slab.get(id)).map(subject), fd, what);
@@ -32,7 +32,7 @@ fn log(state: &mut State, id: Option<Id>, position: u64, fd: Option<i32>, what: 
     }
 }
 
-/// Checks, when a request's turn comes, that no other in flight has its `user_data`.
+/// Checks, when a request's turn comes, that no other request in flight has the same `user_data`.
 pub fn begins(state: &mut State, id: Id) {
     let (Some(_), Some(request)) = (asked(state), state.slab.get(id)) else { return };
     if SAYS_NOTHING.contains(&request.user_data) {
@@ -48,7 +48,7 @@ pub fn begins(state: &mut State, id: Id) {
     }
 }
 
-/// Checks, when the program enters the ring, that the CQ's head is not past the tail.
+/// Checks, when the program calls io_uring_enter(2), that the CQ's head is not past the tail.
 pub fn enters(guard: &mut RingGuard) {
     if asked(guard).is_none_or(|chaos| chaos.told_of_head) {
         return;
@@ -60,7 +60,7 @@ pub fn enters(guard: &mut RingGuard) {
     log(guard, None, enters, None, &format!("the CQ's head is {} past its tail", -unread));
 }
 
-/// Checks, when the ring ends, that the program has seen every CQE.
+/// Checks, when the ring ends, that the program has read every CQE.
 pub fn ends(guard: &mut RingGuard) {
     enters(guard);
     let (Some(chaos), Some(unread)) = (asked(guard), unread(guard).filter(|unread| *unread > 0)) else { return };
@@ -69,12 +69,12 @@ pub fn ends(guard: &mut RingGuard) {
     log(guard, None, enters, None, &format!("{cqes} not seen when the ring was closed"));
 }
 
-/// Number of CQEs that the program has not seen; negative if it has seen more than there were.
+/// Number of CQEs that the program has not read. Negative if the program's CQ head is past the tail.
 fn unread(guard: &RingGuard) -> Option<i32> {
     guard.cq_ready(guard.cq_tail()).ok().map(|unread| unread as i32)
 }
 
-/// Checks, when the program closes a descriptor, that no request uses it.
+/// Checks, when the program closes a descriptor, that no request uses that descriptor.
 pub fn closes(state: &mut State, fd: i32) {
     if asked(state).is_none() {
         return;

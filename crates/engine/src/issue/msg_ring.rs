@@ -1,14 +1,15 @@
-//! MSG_RING on its way: a CQE, and perhaps a registered file, for another ring.
+//! The sending of a MSG_RING: a CQE, and perhaps a registered file, for another ring.
 //!
-//! The sender never waits for the target's lock while it holds its own. If nobody holds the target, it posts the CQE
-//! itself. Otherwise it leaves the message for the holder, who posts it before releasing the lock (`ring::arrivals`).
-//! On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) messages are always left.
+//! The sender never waits for the target's lock while it holds its own. If no thread holds the target, the sender posts
+//! the CQE itself. Otherwise it leaves the message for the thread that holds the target. That thread posts it before it
+//! releases the lock (`ring::arrivals`). On a ring with `IORING_SETUP_DEFER_TASKRUN`, whose completions wait for its
+//! owner, messages are always left.
 //!
-//! For a file it is the same: the request is left as a job, which the holder of the target makes (`ring::holder_work`). A
-//! thread that sees the CQE also sees what the sender stored before it sent. The locks on the way, and the release
-//! store of the CQ tail, order them.
+//! Files are sent in the same way: the request is left as a job, which the holder of the target makes
+//! (`ring::holder_work`). A thread that reads the CQE also finds what the sender stored before it sent. The locks on
+//! the way, and the release store of the CQ tail, order these accesses.
 //!
-//! Called with the sender's ring locked, or, for `IORING_REGISTER_SEND_MSG_RING`, with none.
+//! Called with the sender's ring locked, or, for `IORING_REGISTER_SEND_MSG_RING`, with no ring locked.
 
 use crate::op::msg_ring::MsgRing;
 use crate::op::{Punt, Verdict};
@@ -20,8 +21,8 @@ use crate::{descriptors, Errno};
 use anyring_abi::*;
 use std::sync::Arc;
 
-/// MSG_RING: sends a message. One to the sending ring is posted at once, as in the kernel, unless it waits for the
-/// owner.
+/// Sends a MSG_RING. A message to the sending ring itself is posted at once, as in the kernel, unless that ring defers
+/// completions to its owner.
 pub(super) fn send_message(guard: &mut RingGuard, message: &MsgRing, fd: i32) -> Verdict {
     let to_itself = table::ring(fd).is_some_and(|target| core::ptr::eq(target, guard.ring()));
     let verdict = send(message, fd);
@@ -31,7 +32,7 @@ pub(super) fn send_message(guard: &mut RingGuard, message: &MsgRing, fd: i32) ->
     verdict
 }
 
-/// Looks up the file that a MSG_RING on `fd` sends, if there is one, and returns the target ring.
+/// Looks up the file that a MSG_RING on `fd` sends, if it sends one, and returns the target ring.
 pub(crate) fn look_up_sent(guard: &RingGuard, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
     let target = target(fd)?;
     if core::ptr::eq(target, guard.ring()) {
@@ -69,18 +70,18 @@ fn send_data(message: &MsgRing, target: &'static Ring) -> Result<(), Errno> {
     leave(target, Cqe { user_data: message.user_data, res: message.len as i32, flags })
 }
 
-/// Installs the file in the target's table, if nobody holds the target's lock.
+/// Installs the file in the target's table, if no thread holds the target's lock.
 fn send_file(message: &MsgRing, target: &'static Ring) -> Verdict {
     if let Err(error) = check_file(message, target) {
         return Verdict::error(error);
     }
     match target.try_lock() {
         Some(mut guard) => Verdict::of(hand_over(message, &mut guard)),
-        None => Verdict::NeedsWorker(Punt::WouldWait), // that is, its holder
+        None => Verdict::NeedsWorker(Punt::WouldWait), // the target's holder is the worker
     }
 }
 
-/// Returns the file to send, if it may be sent.
+/// Returns the file to send, after checking that it may be sent.
 fn check_file<'a>(message: &'a MsgRing, target: &Ring) -> Result<&'a Arc<FixedFile>, Errno> {
     if message.len != 0 {
         return Err(Errno::INVAL);
@@ -107,7 +108,7 @@ pub fn hand_over(message: &MsgRing, to: &mut RingGuard) -> Result<usize, Errno> 
     Ok(slot as usize)
 }
 
-/// Returns the ring that the program's descriptor `fd` names. EBADFD for another file.
+/// Returns the ring that the program's descriptor `fd` names. Fails with EBADFD for another file.
 pub fn target(fd: i32) -> Result<&'static Ring, Errno> {
     if let Some(ring) = table::ring(fd).or_else(|| table::adopt(fd)) {
         return Ok(ring);
@@ -123,7 +124,7 @@ fn check_enabled(target: &Ring) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Posts a CQE to a ring, now or through the ring's holder.
+/// Posts a CQE to a ring at once, or leaves it for the thread that holds the ring.
 fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
     if target.has_panicked_here() {
         return Err(Errno::IO);
@@ -134,13 +135,13 @@ fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
                 return Err(Errno::IO);
             }
             guard.expect_post();
-            guard.post_messages(); // earlier ones
+            guard.post_messages(); // these were left earlier
             guard.post_message(cqe);
             return Ok(());
         }
     }
     match target.leave_message(cqe) {
         true => Ok(()),
-        false => Err(Errno::AGAIN), // from a signal handler that interrupted another sender in this very thread
+        false => Err(Errno::AGAIN), // a signal handler interrupted a sender in this very thread
     }
 }

@@ -1,4 +1,4 @@
-//! The ring's part in the operations that concern it.
+//! The services of the ring for the operations that change the ring itself.
 
 use crate::issue::{files, msg_ring};
 use crate::op::cancel::Cancel;
@@ -85,7 +85,7 @@ impl OnRing for RingGuard {
         self.cancel_requests(cancel)
     }
 
-    /// Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.
+    /// Source: io_uring_enter(2), IORING_OP_CLOSE. A ring's own descriptor is refused as in io_uring/openclose.c.
     fn close_file(&mut self, fd: i32, slot: u32) -> Verdict {
         if slot != 0 {
             let files = self.files.as_mut().ok_or(Errno::NXIO);
@@ -94,7 +94,7 @@ impl OnRing for RingGuard {
         if descriptors::is_ring(fd) || descriptors::is_own(fd) {
             return Verdict::error(Errno::BADF);
         }
-        Verdict::NeedsCaller // it may have to write back, or to linger
+        Verdict::NeedsCaller // close(2) may have to write back, or to linger
     }
 
     fn send_message(&mut self, message: &MsgRing, fd: i32) -> Verdict {

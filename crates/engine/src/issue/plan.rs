@@ -1,8 +1,8 @@
-//! The next step of a request, planned from its arguments and from known facts before anything is tried. The decision
-//! to skip an attempt is made here, with its reason ([`Skip`]). Only the one for Linux AIO's polls is in
+//! The next step of a request, planned from its arguments and from known facts before any attempt. This module decides
+//! whether to skip an attempt, and gives the reason ([`Skip`]). Only the decision about Linux AIO's polls is in
 //! `aio/submit.rs`.
 //!
-//! Called with the ring's lock, as is everything that issues requests.
+//! Called with the ring's lock held, like everything that issues requests.
 
 use crate::op::{row, Direction, FileUse, Op, Operation, Punt, Skip, Verdict};
 use crate::poll::Medium;
@@ -29,7 +29,7 @@ pub enum Step {
 }
 
 impl State {
-    /// Decides who takes up a request whose turn has come: the holder of the ring by an attempt, or a worker.
+    /// Decides whether a request whose turn has come is attempted by the holder of the ring, or given to a worker.
     pub(super) fn plan_turn(&mut self, id: Id) -> Step {
         let request = &self.slab[id];
         let polls_first = request.op.will_poll_first();
@@ -39,25 +39,25 @@ impl State {
         let Some(row) = row(request.opcode).filter(|row| row.on_worker) else { return Step::Attempt };
         let is_async = request.flags & IOSQE_ASYNC != 0;
         if (is_async || request.in_worker) && request.op.sends_bundle() {
-            // A worker of io-wq makes no request that posts several CQEs (`io_wq_submit_work`).
+            // The kernel's workers make no request that posts several CQEs (`io_wq_submit_work`).
             return Step::Refuse(Errno::CANCELED);
         }
-        // The worker only arms multishot and POLL_FIRST requests.
+        // The kernel's worker only arms multishot and POLL_FIRST requests.
         let makes = !request.op.is_multishot() && !polls_first;
         match is_async && request.path == Path::Inline && makes {
             false => Step::Attempt,
             true if self.needs_no_worker(id) => Step::Attempt,
-            // Without a file there is nothing to poll: opening a FIFO, for example, waits on the worker.
+            // Without a file there is nothing to poll. For example, the open of a FIFO waits on the worker.
             true if row.file == FileUse::None => Step::Worker(Approach::Plain, Punt::AskedFor),
             true => Step::Worker(Approach::AttemptFirst, Punt::AskedFor),
         }
     }
 
-    /// True if a request with IOSQE_ASYNC is made without a worker: it waits for nobody, and takes less time than
-    /// waking a worker. Writes through the page cache are not among these: they keep their order among those that
-    /// workers make.
+    /// True if a request with IOSQE_ASYNC is made without a worker, since it does not wait and takes less time than
+    /// waking a worker. Writes through the page cache do need a worker: they keep their order among those that workers
+    /// make.
     fn needs_no_worker(&mut self, id: Id) -> bool {
-        /// The most bytes that are copied in a tenth of the time that a worker takes to wake.
+        /// The most bytes that can be copied in a tenth of the time that a worker takes to wake.
         const SMALL_BYTES: u64 = 16 << 10;
         let request = &self.slab[id];
         let rw = match &request.op {
@@ -77,7 +77,7 @@ impl State {
 
     /// Returns how a worker makes a request that cannot be attempted without waiting.
     pub(crate) fn plain_approach(&mut self, id: Id) -> Approach {
-        /// About the most bytes that are copied in the time that a worker takes to wake.
+        /// About the most bytes that can be copied in the time that a worker takes to wake.
         const SMALL_BYTES: u64 = 64 << 10;
         let request = &self.slab[id];
         let Some(rw) = request.op.rw() else { return Approach::Plain };
@@ -89,8 +89,9 @@ impl State {
         }
     }
 
-    /// Leaves an attempt to another identity: the calling thread may not make it. The request is armed, and its event
-    /// has a member of the credentials pool make the attempt. The event also comes for what is there already.
+    /// Leaves an attempt to a thread with another identity, since the calling thread may not make it. The request is
+    /// armed. Its event makes a member of the credentials pool attempt it. A file that is ready already raises the
+    /// event, too.
     #[cold]
     pub(super) fn leave_to_creds_pool(&mut self, id: Id) -> Verdict {
         match self.slab[id].op.waits_for() {
@@ -99,9 +100,9 @@ impl State {
         }
     }
 
-    /// Decides whether an operation on `fd` is attempted. The `first` attempt of a request is skipped if it is known,
-    /// or very likely, to find nothing.
-    #[inline(always)] // as `attempt_inline`
+    /// Decides whether an operation on `fd` is attempted. The `first` attempt of a request is skipped if the file is
+    /// known, or very likely, not to be ready.
+    #[inline(always)] // for the same reason as `attempt_inline`
     pub(super) fn plan(&mut self, op: &mut Op, fd: i32, first: bool) -> Step {
         if self.iopoll.is_some() {
             if let Some(error) = op.rw().and_then(|rw| self.refused_transfer(rw, fd)) {
@@ -131,14 +132,14 @@ impl State {
         Step::Attempt
     }
 
-    /// True if a first attempt to read is postponed. Not while nothing else waits on the ring: a poll would report
-    /// this request alone, and the sleep's own poll does so as well. On a context io_getevents(2) polls.
+    /// True if a first attempt to read is postponed. It is not if no other request waits on the ring: a poll would
+    /// report this request alone, as the sleep's own poll does. On a context io_getevents(2) polls.
     #[inline]
     fn is_put_off(&mut self, fd: i32) -> bool {
         (self.poll_set.armed() != 0 || self.is_context()) && self.poll_set.postpones(fd)
     }
 
-    /// Returns why a first attempt is better skipped, if so.
+    /// Returns the reason for skipping a first attempt, if there is one.
     #[inline]
     fn leaves_out(&mut self, op: &mut Op, fd: i32, direction: Direction) -> Option<Skip> {
         let why = if self.poll_set.known_not_ready(fd, direction) {

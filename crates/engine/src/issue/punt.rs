@@ -1,4 +1,4 @@
-//! Requests that a worker makes, or that a thread of the engine waits for: their way there and back.
+//! Requests that a worker makes, or that an engine thread waits for: their way to that thread and back.
 
 use crate::forced::{point, Point};
 use crate::issue::{iopoll, msg_ring};
@@ -22,8 +22,8 @@ use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IOSQE
 use std::sync::Arc;
 
 impl RingGuard {
-    /// Waits for a WAITID whose child has no state to report yet, or that came here untried. It waits on the child's
-    /// descriptor if there is one that reports, else a thread waits for the child.
+    /// Waits for a WAITID whose child has no state to report yet, or that was not attempted. It waits on the child's
+    /// pidfd, if that reports the event. Otherwise a thread waits for the child.
     #[cold]
     pub(crate) fn wait_for_child(&mut self, id: Id) {
         let state = &mut **self;
@@ -31,7 +31,7 @@ impl RingGuard {
         if let Some(new) = waitid.own_child() {
             state.poll_set.forget(new.fd);
         }
-        // Try it: perhaps for the first time, and the child may have exited before it was held.
+        // Attempt it: this may be the first attempt, and the child may have exited before its pidfd was opened.
         let verdict = waitid.issue(Context { fd: -1, nonblock: true });
         let to_poll = waitid.to_poll().cloned();
         match (verdict, to_poll) {
@@ -44,7 +44,7 @@ impl RingGuard {
         }
     }
 
-    /// Makes a separate thread wait for the request.
+    /// Makes a separate thread wait on behalf of the request.
     fn punt_to_waiter(&mut self, id: Id, waiter: Waiter) {
         let op = core::mem::take(&mut self.slab[id].op);
         let job = Job::new(
@@ -78,12 +78,12 @@ impl RingGuard {
         self.punt(id, approach, why);
     }
 
-    /// Queues a request to a worker before anything was tried.
+    /// Queues a request to a worker before any attempt.
     pub(super) fn punt_unattempted(&mut self, id: Id, approach: Approach, why: Punt) {
         self.queue_to_worker(id, approach, why, true);
     }
 
-    /// True if io-wq makes a request from the start. Its operation is `op`.
+    /// True if the kernel gives a request to a worker from the start. `op` is its operation.
     fn is_natively_by_worker(&self, id: Id, op: &Op) -> bool {
         let request = &self.slab[id];
         request.in_worker || request.flags & IOSQE_ASYNC != 0 || op.is_forced(request.opcode)
@@ -108,7 +108,7 @@ impl RingGuard {
             self.record_of(id, |it| it.queue_async_work(flags, why));
         }
         if is_first && flags & IOSQE_ASYNC != 0 {
-            self.record_of(id, |it| it.file_get(&target)); // natively by the worker
+            self.record_of(id, |it| it.file_get(&target)); // in the kernel the worker does this
         }
         let by_number = matches!(self.slab[id].target, Target::Number(_));
         let refused = if by_number { refused_number(fd, &op) } else { None };
@@ -118,7 +118,7 @@ impl RingGuard {
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => {
-                // A missing file is found before a buffer is taken.
+                // A missing file is reported before a buffer is taken.
                 descriptors::check_open(fd).and_then(|()| self.keep_buffer(id, op))
             }
             (None, Op::MsgRing(message)) if message.sends_file() => {
@@ -136,11 +136,11 @@ impl RingGuard {
         let ring = self.ring();
         let by_task_work = approach == Approach::Plain && op.by_task_work();
         let as_caller = op.depends_on_caller(self.slab[id].opcode) || self.slab[id].hold.is_some();
-        let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // workers have the first
+        let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // workers have the first table
         if by_creds_pool || approach == Approach::AttemptFirst {
-            // It may come back to be armed, or open a file beside what is armed next. So the poll set is made before:
-            // for a moment it takes the number that the program's next open expects. If there is no room for it,
-            // arming says so.
+            // The request may come back to be armed, or may open a file beside what is armed next. The poll set is made
+            // before: while it is made, it takes the number that the program's next open expects. If there is no room
+            // for it, arming will report that.
             let engine_end = self.engine_end;
             let _ = self.poll_set.make_epoll(engine_end);
         }
@@ -148,8 +148,8 @@ impl RingGuard {
             helper::ensure_started();
         }
         let approach = match approach {
-            // Natively no worker makes it, and it waits for nobody. A program that has both ends of a FIFO opened
-            // waits for the first.
+            // In the kernel no worker makes this call, so it must not wait. A program may have both ends of a FIFO
+            // opened; then the open of the second end waits for the first.
             _ if matches!(op, Op::Fs(_)) && !self.is_natively_by_worker(id, &op) => Approach::AttemptFirst,
             Approach::AttemptFirst if op.identity(self.slab[id].opcode) != Identity::Names => approach,
             _ if by_creds_pool => Approach::Plain,
@@ -178,7 +178,7 @@ impl RingGuard {
         }
     }
 
-    /// Completes what workers brought back, and posts messages.
+    /// Completes the jobs that workers brought back, and posts messages.
     pub fn complete_arrived(&mut self) {
         self.post_messages();
         let mut rest = Rest::take(&self.ring().arrived, &self.ring().left);
@@ -190,13 +190,14 @@ impl RingGuard {
             self.receive(job);
         }
         if !self.ring().driver.handover.has_thread() {
-            // A worker may have sent a request back to be armed, or released one, while no enter is on its way.
+            // A worker may have returned a request to be armed, or released one, while no thread is in
+            // io_uring_enter(2).
             self.issue_ready();
             self.call_helper();
         }
     }
 
-    /// Posts messages that were left for the holder of the ring, in the order in which they were left.
+    /// Posts the messages that were left for the holder of the ring, in order.
     #[inline]
     pub fn post_messages(&mut self) {
         let ring = self.ring();
@@ -217,9 +218,9 @@ impl RingGuard {
         }
     }
 
-    /// Follows a job's verdict, if its request still exists.
+    /// Follows a job's verdict, if the job's request still exists.
     pub(crate) fn bring_back(&mut self, job: Arc<Job>) {
-        // A result that arrives after its ring ended must not reach a request of the ring's next life.
+        // A result that arrives after its ring has ended must not reach a request of the ring's next life.
         if job.cookie != self.cookie {
             return;
         }
@@ -257,11 +258,11 @@ impl RingGuard {
     }
 }
 
-/// Returns why an operation may not use this descriptor of the program's, if so.
+/// Returns the error if an operation may not use this number among the program's descriptors.
 #[inline]
 pub(crate) fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
     if descriptors::is_own(fd) {
-        return Some(Errno::BADF); // for the program the number is not open
+        return Some(Errno::BADF); // to the program this number is not open
     }
     if !descriptors::is_ring(fd) {
         return None;
@@ -270,7 +271,8 @@ pub(crate) fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
 }
 
 impl RingGuard {
-    /// Returns the inode at which a request, which a worker is to make on `fd`, has to wait its turn.
+    /// Returns the inode whose queue a request joins when a worker makes it on `fd`. `None` if the request need not
+    /// wait its turn.
     pub fn inode_of(&mut self, id: Id, fd: i32, approach: Approach) -> Option<Inode> {
         let opcode = self.slab[id].opcode;
         if fd < 0 || approach != Approach::Plain || !row(opcode).is_some_and(|row| row.hashed) {
@@ -280,14 +282,14 @@ impl RingGuard {
         let in_turn = match status.kind {
             // File systems make direct writes to one file in parallel (`FOP_DIO_PARALLEL_WRITE`).
             libc::S_IFREG => !self.poll_set.is_direct(fd),
-            // Natively one worker makes all that are queued, and need not wait for others.
+            // In the kernel one worker makes all queued requests of these, which need not wait for others.
             libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
             _ => false,
         };
         in_turn.then_some((status.device, status.inode))
     }
 
-    /// True if a request would wait for others at a worker.
+    /// True if a request would have to wait for others at a worker.
     pub fn is_behind_others(&mut self, id: Id, fd: i32) -> bool {
         let inode = self.inode_of(id, fd, Approach::Plain);
         inode.is_some_and(wq::is_busy)
@@ -295,15 +297,15 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// True if the worker that completes this request also issues the next of its chain. With these setup flags
-    /// results go to the submitter first (`io_req_complete_post`).
+    /// True if the worker that completes this request also issues the next request of its chain. With the setup flags
+    /// tested here, results go to the submitter first (`io_req_complete_post`).
     pub(crate) fn hands_chain_to_worker(&self, id: Id, result: i32) -> bool {
         let deferred = self.ring().has(IORING_SETUP_DEFER_TASKRUN) || self.ring().has(IORING_SETUP_IOPOLL);
         !deferred && ends_in_worker(&self.slab[id], result)
     }
 
-    /// Decides about a request that a worker issues and that found nothing. True if it ended here, or if the
-    /// postponed attempt found something.
+    /// Ends a request that a worker issued and whose file was not ready. True if it ended, or if the postponed attempt
+    /// had a result.
     #[cold]
     pub(crate) fn ends_in_worker(&mut self, id: Id, tried: Tried) -> bool {
         let request = &self.slab[id];
@@ -313,8 +315,8 @@ impl RingGuard {
         if !gives_up {
             return false;
         }
-        // A worker's plain call is final: another attempt would be made with the identity of the ring's present
-        // holder.
+        // A worker's plain call is final. Another attempt would be made with the identity of the thread that now holds
+        // the ring.
         let verdict = (tried != Tried::Plainly).then(|| self.attempt_again(id));
         match verdict {
             None | Some(Verdict::WouldBlock(_) | Verdict::Skipped(..) | Verdict::NeedsWorkerWhenReady(_)) => {}
@@ -325,22 +327,22 @@ impl RingGuard {
         }
         if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 {
             // A worker takes its buffer before it reads.
-            let _ = self.with_op(id, |guard, op| guard.keep_buffer(id, op)); // the attempt has found one
+            let _ = self.with_op(id, |guard, op| guard.keep_buffer(id, op)); // the attempt has found a buffer
         }
         self.finish(id, -Errno::AGAIN.raw_os_error(), true);
         true
     }
 }
 
-/// True if a worker completes the request natively.
+/// True if a worker completes the request in the kernel.
 fn ends_in_worker(request: &Request, result: i32) -> bool {
     if request.failed.is_some() {
         return false;
     }
     if request.op.is_forced(request.opcode) {
-        return result != -Errno::BADF.raw_os_error(); // without a file it fails before the call
+        return result != -Errno::BADF.raw_os_error(); // a missing file fails before the call
     }
-    // Errors of such requests, and those that somebody else ends, go to the submitter.
+    // Errors of such requests go to the submitter, and so do requests that another request ends.
     let brought = request.op.is_brought(result, request.path == Path::Inline);
     let sent = request.in_worker || request.flags & IOSQE_ASYNC != 0;
     let by_worker = match request.path {
@@ -351,7 +353,7 @@ fn ends_in_worker(request: &Request, result: i32) -> bool {
     by_worker && !brought
 }
 
-/// The requests of a ring's present holder that depend on the holder's identity.
+/// The requests of the ring's present holder that depend on the holder's identity.
 #[derive(Default)]
 pub struct Submission {
     pub(crate) workers: Option<Arc<CredsPool>>,
@@ -370,16 +372,16 @@ impl Submission {
 }
 
 impl RingGuard {
-    /// Records a request that another thread may issue, if that would make a difference.
+    /// Records a request that another thread may issue, if the identity of that thread would make a difference.
     pub fn record_submitter(&mut self, id: Id) {
         if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
-            // Without memory no credentials pool is held for it: the request ends with an error if it has to wait.
+            // Without memory, no credentials pool is held for the request. It ends with an error if it has to wait.
             let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
         }
     }
 
-    /// Makes requests that the calling thread submitted and that were not issued hold a credentials pool, before the
-    /// ring's lock is released.
+    /// Makes requests that the calling thread submitted, and that were not issued, hold a credentials pool. Called
+    /// before the ring's lock is released.
     #[cold]
     pub fn leave_submission(&mut self) {
         let Some(mut submission) = self.submission.take() else { return };
@@ -388,12 +390,12 @@ impl RingGuard {
         }
     }
 
-    /// Makes requests in flight keep the identity that all threads share. The calling thread is about to be the first
-    /// to change its own.
+    /// Makes requests in flight keep the identity that all threads have had in common. The calling thread is about to
+    /// be the first to change its own identity.
     #[cold]
     pub fn keep_identity(&mut self, claim: Option<&Claim>) {
         if self.ring().defers() {
-            return; // the thread that submitted it completes it
+            return; // the thread that submitted a request completes it
         }
         let (mut place, mut workers) = (0, claim.map(|claim| claim.0.clone()));
         while let Some(id) = self.slab.next_from(place) {
@@ -409,10 +411,10 @@ impl RingGuard {
         }
     }
 
-    /// Makes a waiting request hold `workers`, which is the calling thread's pool, or a new one.
+    /// Makes a waiting request hold `workers`, which is the calling thread's pool. If there is no pool yet, makes one.
     fn claim_workers(&mut self, id: Id, workers: &mut Option<Arc<CredsPool>>) {
         if self.is_polled() {
-            return; // the thread that submitted it also continues it
+            return; // the thread that submitted the request also continues it
         }
         let waits = |request: &&mut Request| {
             let waits = match request.state() {
@@ -426,7 +428,7 @@ impl RingGuard {
         }
     }
 
-    /// Records a request that is about to wait until it can act, if another thread might act for it.
+    /// Records a request that is about to wait for readiness, if another thread might then act for it.
     #[inline]
     pub fn record_waiting(&mut self, id: Id) {
         if identity::may_differ() && self.slab[id].acts_when_ready() && !self.ring().defers() {
@@ -434,7 +436,7 @@ impl RingGuard {
         }
     }
 
-    /// Queues a request to a credentials pool of its submitter. False if there can be none any more.
+    /// Queues a request to a credentials pool of its submitter. False if no such pool can exist any more.
     pub fn queue_to_creds_pool(&mut self, id: Id, job: Arc<Job>) -> bool {
         match self.slab[id].hold.take().filter(|hold| !hold.is_mine()) {
             Some(hold) => hold.0.queue(job, false),
@@ -447,7 +449,7 @@ impl RingGuard {
 }
 
 impl crate::ring::State {
-    /// True if a credentials pool must make a request, since another thread than its submitter issues it.
+    /// True if a credentials pool must make a request, since the calling thread is not its submitter.
     pub fn is_others(&self, id: Id) -> bool {
         self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
     }

@@ -8,7 +8,7 @@ use anyring_abi::IORING_FILE_INDEX_ALLOC;
 use std::sync::Arc;
 
 impl State {
-    /// Returns the descriptor of the file that a target names, -1 for none.
+    /// Returns the descriptor of the file that a target names; -1 if it names none.
     #[inline]
     pub(crate) fn number_of(&self, target: &Target) -> Result<i32, Errno> {
         match target {
@@ -30,7 +30,7 @@ impl State {
         Ok(())
     }
 
-    /// Forgets what is remembered of the descriptors in these slots, which have new files.
+    /// Forgets all that is known about the descriptors in these slots, which have new files.
     pub fn forget_before(&mut self, slots: core::ops::Range<u32>) {
         let state = self;
         for file in state.files.iter().flat_map(|files| files.in_slots(slots.clone())) {
@@ -43,8 +43,7 @@ impl State {
         self.files.as_ref().ok_or(Errno::BADF)?.get(index).cloned()
     }
 
-    /// Puts a new descriptor that a request has made into the table of registered files. Returns the request's
-    /// result.
+    /// Puts a new descriptor that a request has made into the table of registered files. Returns the request's result.
     pub(crate) fn install_in_slot(&mut self, id: Id, fd: i32, slot: u32) -> Result<i32, Errno> {
         let is_cached = self.slab[id].op.opens_through_cache();
         let installed = match self.files.as_mut() {

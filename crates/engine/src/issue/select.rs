@@ -2,8 +2,8 @@
 //! rw.c.
 //!
 //! A buffer is chosen for each attempt, and given back if the attempt found nothing: a waiting request ties up no
-//! buffer. It is consumed (committed) when it was used, when a transfer that goes on has begun to fill it, or when a
-//! worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many buffers as it has data for.
+//! buffer. The buffer is consumed (committed) when it was used, when a transfer that continues has begun to fill it, or
+//! when a worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many buffers as it has data for.
 
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
@@ -19,8 +19,8 @@ use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::ops::ControlFlow;
 
 impl RingGuard {
-    /// Makes one nonblocking attempt of a request that chooses a buffer. A bundle makes a second one for what the
-    /// first has left.
+    /// Makes one nonblocking attempt of a request that chooses a buffer. A bundle makes a second attempt for the data
+    /// that the first has left.
     pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
         let submitted = op.take_submitted();
         loop {
@@ -33,7 +33,7 @@ impl RingGuard {
             }
             if let ControlFlow::Break(verdict) = self.finish_buffers(op, fd, verdict, true) {
                 if submitted && matches!(verdict, Verdict::Shot { .. }) {
-                    op.shoots_once(); // later data does not belong to the submission
+                    op.shoots_once(); // data that comes later does not belong to the submission
                 }
                 return verdict;
             }
@@ -61,7 +61,7 @@ impl RingGuard {
         selection.follows_shot = false;
         selection.most_ranges = selection.most_ranges.max(selection.ranges.len() as u16);
         if sends {
-            // It is not given back: data that waits to be sent is tied up anyway.
+            // The buffer is not given back: data that waits to be sent is tied up anyway.
             let (bytes, count) = (held.bytes, selection.ranges.len() as u16);
             self.groups.commit(selection.group, &mut held, bytes, count);
         }
@@ -70,7 +70,7 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Makes a request that goes to a worker keep its buffer. Its CQE names the buffer whatever the result.
+    /// Makes a request that goes to a worker keep its buffer. Its CQE names the buffer even if the request fails.
     pub fn keep_buffer(&mut self, id: Id, op: &mut Op) -> Result<(), Errno> {
         self.choose_buffers(op, false)?;
         if let Some(selection) = op.selection() {
@@ -84,7 +84,7 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Records for the CQE of a request that waits which buffer it has begun to use, if any.
+    /// Records the buffer that a waiting request has begun to use, if any, for its CQE.
     pub fn record_held_buffer(&mut self, id: Id) {
         let request = &mut self.slab[id];
         if request.flags & IOSQE_BUFFER_SELECT != 0 {
@@ -93,28 +93,29 @@ impl RingGuard {
         }
     }
 
-    /// Settles the buffers after an attempt, and puts their flags into the verdict. Continues if a bundle is to have
-    /// what its socket has left, too (with `appends`).
+    /// Consumes the buffers or gives them back after an attempt, and puts their flags into the verdict. With `appends`,
+    /// a bundle continues to receive what its socket has left.
     fn finish_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
         let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), op.rw().is_some());
         let Some(selection) = op.selection() else { return ControlFlow::Break(verdict) };
         let group = selection.group;
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
         if multishot && reads {
-            // Natively it has no worker, and takes its buffer after the read (`io_read_mshot`).
+            // In the kernel a READ_MULTISHOT has no worker, and takes its buffer after the read (`io_read_mshot`).
             self.groups.uncommit(group, &mut held);
         }
         let nothing = transferred == 0 && !held.committed && (multishot || !reads || !held.listed);
         let attempted = match Attempted::of(verdict) {
             Some(attempted) => attempted,
-            // Another reader took what was left for the second attempt.
+            // Another reader took the data that was left for the second attempt.
             None if nothing && selection.gathered.is_some() => Attempted { result: 0, failed: false, flags: 0 },
             None if nothing && !matches!(verdict, Verdict::NeedsWorker(_)) => {
                 self.groups.give_back(group, held);
                 return ControlFlow::Break(verdict);
             }
             None => {
-                // A READ keeps a provided buffer, too, while it waits (io_uring/rw.c gives back only those of rings).
+                // A READ keeps a buffer from PROVIDE_BUFFERS while it waits. io_uring/rw.c gives back only the buffers
+                // of buffer rings.
                 if transferred != 0 || held.listed {
                     let bytes = if reads { held.bytes } else { transferred };
                     self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
@@ -124,7 +125,7 @@ impl RingGuard {
             }
         };
         let result = attempted.result;
-        // A file that cannot be polled takes its buffer before it is read.
+        // A read from a file that cannot be polled takes its buffer before it reads.
         let matters = reads && !multishot && (result < 0 || self.groups.is_incremental(group));
         let at_once = matters && crate::op::rw::is_file(fd);
         let used = match reads && !multishot {
@@ -146,19 +147,19 @@ impl RingGuard {
         op.finish_attempt(attempted, held, appends)
     }
 
-    /// Settles the buffers of a request that a worker brought back.
+    /// Consumes the buffers of a request that a worker brought back, or gives them back.
     pub(crate) fn finish_arrived(&mut self, id: Id, verdict: Verdict) -> Verdict {
         if self.slab[id].flags & IOSQE_BUFFER_SELECT == 0 {
             return verdict;
         }
-        // The worker's buffer is committed, so that the file makes no difference.
+        // The worker's buffer is committed, so the file makes no difference.
         self.with_op(id, |guard, op| match guard.finish_buffers(op, -1, verdict, false) {
             ControlFlow::Break(verdict) => verdict,
-            ControlFlow::Continue(()) => verdict, // not without `appends`
+            ControlFlow::Continue(()) => verdict, // happens with `appends` only
         })
     }
 
-    /// Posts a result of a multishot request that goes on. False if the CQ is full or the ring broken: then the
+    /// Posts a result of a multishot request that continues. False if the CQ is full or the ring broken: then the
     /// request ends with this result.
     #[must_use]
     pub fn shot(&mut self, id: Id, result: i32, flags: u32) -> bool {
@@ -178,12 +179,12 @@ impl RingGuard {
         true
     }
 
-    /// Posts a multishot request's result and attempts the next one, until there is nothing or the request ends.
+    /// Posts a multishot request's result and attempts the next, until the file is not ready or the request ends.
     pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
         let request = &mut self.slab[id];
         let submitted = request.op.take_submitted();
         let rounds = if submitted { 0 } else { request.op.shots_together() };
-        // From its first result on no worker arms it: see `arm_link_timeout`.
+        // From its first result on, no worker arms the request: see `arm_link_timeout`.
         request.flags &= !IOSQE_ASYNC;
         for _ in 0..rounds {
             if !self.shot(id, result, flags) {
@@ -209,9 +210,9 @@ impl RingGuard {
             return self.finish(id, result, false);
         }
         if submitted && self.slab[id].op.rw().is_some_and(Rw::may_not_wait) {
-            return self.follow(id, Verdict::error(Errno::AGAIN)); // nor is it armed (`io_queue_async`)
+            return self.follow(id, Verdict::error(Errno::AGAIN)); // it is not armed either (`io_queue_async`)
         }
-        // There may be more: an event will report it.
+        // The file may have more data: an event will report it.
         self.slab[id].op.forget_transferred(); // its CQE is posted
         self.follow(id, Verdict::WouldBlock(Direction::Read));
         if let Some(State::Polling(Polling { fd, .. })) = self.slab.get(id).map(|request| request.state()) {
@@ -223,20 +224,20 @@ impl RingGuard {
 }
 
 impl crate::ring::State {
-    /// True if the last attempt took all that there was, and the request waits for more.
+    /// True if the last attempt took all the data that there was, and the request waits for more.
     fn has_taken_all(&self, id: Id) -> bool {
         let request = &self.slab[id];
         let fd = request.target.number().filter(|_| request.op.waits_for() == Some(Direction::Read));
         fd.is_some_and(|fd| self.poll_set.took_all(fd))
     }
 
-    /// True if an attempt would not end for want of a buffer.
+    /// True if an attempt would find a buffer, or needs none.
     pub fn finds_buffer(&self, op: &mut Op) -> bool {
         op.selection().is_none_or(|selection| selection.held.is_some() || self.groups.has_buffers(selection.group))
     }
 
-    /// True if a request without an attempt is armed as one whose attempt found nothing. The attempt would not end
-    /// for want of a buffer. It would keep none either, as that of a READ keeps a provided buffer (see
+    /// True if a request may be armed without an attempt, as if an attempt had found nothing. The attempt must not end
+    /// for want of a buffer. Nor must it keep a buffer, as the attempt of a READ keeps a provided buffer (see
     /// `finish_buffers`).
     pub fn may_wait_unattempted(&self, op: &mut Op) -> bool {
         let reads = op.rw().is_some() && !op.is_multishot();

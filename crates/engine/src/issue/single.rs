@@ -1,14 +1,14 @@
 //! Requests of Linux AIO that wait alone on their descriptor.
 //!
-//! Such a request uses only its operation of what a [`Request`] has. It has no neighbours, no chain and no shared
-//! record (a context belongs to one process). It stays in its place in the context. The descriptor's entry names that
-//! place, and readiness ends the request there.
+//! Such a request has no neighbours, no chain and no shared record (a context belongs to one process). Of a [`Request`]
+//! it needs only the operation. It stays in its place in the context. The descriptor's entry names that place, and
+//! readiness ends the request there.
 //!
-//! Anything else first makes it a request on the entry's list ([`join_list`]). Examples are a cancellation, a close,
-//! a second request on the descriptor, and a verdict that leads elsewhere.
+//! For any other purpose the request first joins the entry's list ([`join_list`]). Examples are a cancellation, a
+//! close, a second request on the descriptor, and a verdict that leads elsewhere.
 //!
-//! Part of a ring's state, as all of `poll`. While a request is in neither place, an [`Unanswered`] stands for it in
-//! case of a panic.
+//! These requests are part of a ring's state, like everything in `poll`. While a request is in neither place, an
+//! [`Unanswered`] stands for it in case of a panic.
 
 use crate::aio_ring::Single;
 use crate::forced::{point, Point};
@@ -36,8 +36,8 @@ impl Single {
     }
 }
 
-/// Leaves a request in its place after its first attempt to read, or its poll, found nothing or was postponed. `Err`
-/// if it has to join a list; then `op` is unchanged.
+/// Leaves a request in its place after its first attempt to read, or its poll, found nothing or was postponed. `Err` if
+/// the request has to join a list; then `op` is unchanged.
 pub fn wait_singly(
     guard: &mut RingGuard,
     place: u32,
@@ -56,7 +56,7 @@ pub fn wait_singly(
     if state.single(place).is_none() {
         return Err(on_its_way);
     }
-    // A poll is not recorded, as natively.
+    // The kernel does not record the arming of a poll, nor does this.
     let armed = (opcode != Opcode::PollAdd).then_some(events);
     let name = state.recorder.as_mut().map(|recorder| recorder.waits_singly(armed, skip)).unwrap_or_default();
     if let Some(single) = state.single(place) {
@@ -75,14 +75,14 @@ pub fn wait_singly(
     Ok(())
 }
 
-/// Returns the request that waits alone on `fd`, and its place.
+/// Returns the request that waits alone on `fd`, and its place in the context.
 fn single(guard: &mut RingGuard, fd: i32) -> Option<(u32, &mut Option<Single>)> {
     let state = &mut **guard;
     let place = state.poll_set.existing(fd)?.single?;
     Some((place, state.single(place)?))
 }
 
-/// Takes out the request that waits alone on `fd`.
+/// Takes the request that waits alone on `fd` out of its place.
 fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Unanswered)> {
     let ring = guard.ring();
     let (place, single) = single(guard, fd)?;
@@ -137,7 +137,7 @@ pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
     }
 }
 
-/// Puts a request back that goes on waiting: the attempt found nothing.
+/// Puts a request back that continues to wait, since the attempt found nothing.
 fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Unanswered) {
     let state = &mut **guard;
     let fd = single.fd;
@@ -162,13 +162,13 @@ pub(crate) fn attempt_single(guard: &mut RingGuard, fd: i32) {
         false => {}
     }
     match guard.poll_set.existing(fd) {
-        Some(entry) if entry.single != Some(place) => entry.facts.end_streak(), // attempt at once again
+        Some(entry) if entry.single != Some(place) => entry.facts.end_streak(), // attempt at once from now on
         _ if looks => {}
         _ => guard.end_nonblocking_reads(fd),
     }
 }
 
-/// Makes the request that waits alone on `fd` one on the entry's list.
+/// Moves the request that waits alone on `fd` to the entry's list.
 #[inline]
 pub fn join_list(guard: &mut RingGuard, fd: i32) {
     if guard.is_context() {
@@ -188,7 +188,7 @@ fn join_list_of_context(guard: &mut RingGuard, fd: i32) {
     state.poll_set.entry(fd).list(list).push_front(&mut state.slab, id);
 }
 
-/// Makes every request that waits alone in the context one of the slab's.
+/// Moves every request that waits alone in the context to the slab.
 pub fn join_lists(guard: &mut RingGuard) {
     let mut from = 0;
     while let Some((place, fd)) = guard.aio.as_deref().and_then(|context| context.waiting_singly(from)) {

@@ -1,25 +1,25 @@
 //! Calls on names (STATX, UNLINKAT, OPENAT with O_CREAT ...) that go to a worker while the disk is busy.
 //!
-//! Natively a worker makes them. Here the submitting thread does (`issue::calls`), since each takes a tenth of what
-//! it costs to wake a worker. But while the disk is busy, a call that waits for the file system's journal holds up
-//! everything else that the thread has to submit. So the calls are timed, and after long ones the next go to a
-//! worker.
+//! In the kernel a worker makes these calls. In the engine the submitting thread makes them (`issue::calls`), since
+//! each call takes a tenth of the time that it takes to wake a worker. But while the disk is busy, a call that waits
+//! for the file system's journal delays everything else that the thread has to submit. So the calls are timed, and
+//! after long calls the next ones go to a worker.
 //!
-//! Part of a ring's state.
+//! Belongs to a ring's state.
 
-/// The duration of a call that waited for something: ten times what a worker takes to wake.
+/// The duration from which a call counts as long: ten times the time that a worker takes to wake.
 const LONG_NS: u64 = 500_000;
-/// The number of long calls among the last eight that is not chance (a thread is also preempted now and then).
+/// The number of long calls among the last eight that is no accident. A thread may also be preempted now and then.
 const SEVERAL: u32 = 2;
-/// The number of calls that workers then make, before the submitting thread tries again.
+/// The number of calls that workers then make before the submitting thread tries again.
 const BY_WORKER: u8 = 64;
 
 /// The durations of the last calls.
 #[derive(Debug, Default)]
 pub struct Stalls {
-    /// A bit for each of the last eight calls: set if it was long.
+    /// One bit for each of the last eight calls, set if the call was long.
     long: u8,
-    /// Number of calls that are yet to go to a worker.
+    /// Number of calls that have yet to go to a worker.
     by_worker: u8,
 }
 

@@ -15,10 +15,10 @@ use crate::Errno;
 use anyring_abi::Opcode;
 
 impl RingGuard {
-    /// Makes room for the timer of an operation that has one, before it is taken in.
+    /// Makes room for the timer of an operation that has a timer, before the operation is taken in.
     ///
     /// # Errors
-    /// NOMEM, as natively without memory for the timer's data (`__io_timeout_prep` in io_uring/timeout.c).
+    /// NOMEM, as in the kernel without memory for the timer's data (`__io_timeout_prep` in io_uring/timeout.c).
     pub fn reserve_timer(&mut self, timeout: &Timeout) -> Result<(), Errno> {
         let requests = self.slab.len();
         if timeout.counts().is_some() {
@@ -44,7 +44,7 @@ impl RingGuard {
         self.work_appeared(true);
     }
 
-    /// Takes a request's timer off; the request remains.
+    /// Stops a request's timer. The request remains.
     pub fn stop_timer(&mut self, id: Id) -> Detached {
         let state = &mut **self;
         if let Some(timeout) = state.slab[id].op.timeout() {
@@ -59,7 +59,7 @@ impl RingGuard {
         state.slab.detach(id)
     }
 
-    /// Completes every timer whose deadline has passed. True if there was one.
+    /// Completes every timer whose deadline has passed. True if any timer was due.
     pub fn fire_timers(&mut self) -> bool {
         let mut fired = false;
         if self.poll_set.has_unattempted() && self.timers.next_ns() == Some(0) {
@@ -115,7 +115,7 @@ impl RingGuard {
             Ok(_) => -Errno::TIME.raw_os_error(),
             Err(error) => -error.raw_os_error(),
         };
-        // No failure for the kernel: IOSQE_CQE_SKIP_SUCCESS suppresses its CQE.
+        // The kernel does not count this as a failure: IOSQE_CQE_SKIP_SUCCESS suppresses the CQE.
         self.finish(id, result, false);
     }
 
@@ -128,7 +128,7 @@ impl RingGuard {
         self.end(guard, -Errno::CANCELED.raw_os_error(), false, false);
     }
 
-    /// Completes the TIMEOUTs whose count of completions has been reached.
+    /// Completes the TIMEOUTs that have counted all their completions.
     #[cold]
     pub fn fire_counting(&mut self) {
         let completions = self.queue.completions();
@@ -153,11 +153,11 @@ impl RingGuard {
             request.opcode == kind && matches!(request.state(), State::Timed) && !is_due(request)
         };
         let found = self.slab.with_user_data(remove.target, wanted)?;
-        // The first on the kernel's list: see `turn`.
+        // This is the first on the kernel's list: see `turn`.
         found.into_iter().min_by_key(|id| self.turn(*id)).ok_or(Errno::NOENT)
     }
 
-    /// TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.
+    /// Carries out a TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.
     pub fn end_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
         let id = match self.timeout_to_remove(remove) {
             Ok(id) => id,
@@ -172,7 +172,7 @@ impl RingGuard {
         let id = self.stop_timer(id).id();
         if let Some(timeout) = self.slab[id].op.timeout_mut() {
             timeout.when = when;
-            timeout.count = 0; // a multishot one goes on forever (`io_timeout_update`)
+            timeout.count = 0; // a multishot timeout then has no limit (`io_timeout_update`)
         }
         self.start_timer(id);
         Verdict::Done(0)

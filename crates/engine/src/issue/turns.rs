@@ -1,8 +1,8 @@
-//! Turns: a waiting request is served before one that is submitted after its event came. It is also served before a
-//! call that does not wait returns, before a request is cancelled, and before a timer fires.
+//! Turns: a waiting request is served before a request that is submitted after its event came. It is also served before
+//! a call that does not wait returns, before a request is cancelled, and before a timer fires.
 //!
-//! Natively nothing else runs between two SQEs of one submission (`io_async_wake` in io_uring/poll.c queues). So what
-//! an SQE may have made ready is left for later.
+//! In the kernel nothing else runs between two SQEs of one submission (`io_async_wake` in io_uring/poll.c queues). So
+//! the requests that an SQE may have made ready are served later.
 
 use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};
@@ -15,7 +15,7 @@ use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 
 impl RingGuard {
-    /// Serves requests that were armed without an attempt and are ready, if there are any such.
+    /// Polls for requests that were armed without an attempt, and serves those that are ready.
     #[inline]
     pub fn poll_for_unattempted(&mut self) {
         if core::mem::take(&mut self.poll_set.due.unattempted) {
@@ -23,8 +23,8 @@ impl RingGuard {
         }
     }
 
-    /// Serves requests that were armed without an attempt, before something ends requests. Also makes postponed first
-    /// attempts.
+    /// Serves requests that were armed without an attempt, and makes postponed first attempts. Called before anything
+    /// ends requests.
     #[inline]
     pub fn attempt_unattempted(&mut self) {
         if self.poll_set.has_unattempted() {
@@ -33,7 +33,8 @@ impl RingGuard {
         }
     }
 
-    /// Serves, at the end of a submission, what became ready before it, and what its READ_MULTISHOTs have left.
+    /// Serves, at the end of a submission, what became ready before it. Continues READ_MULTISHOTs whose files have more
+    /// data.
     #[inline(always)] // in each enter
     pub fn go_on(&mut self) {
         if self.poll_set.due.multishot {
@@ -45,7 +46,8 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Serves waiting requests before an operation that was just submitted for the same, and does holder work.
+    /// Serves requests that have waited for the same file and direction as an operation that was just submitted. Also
+    /// does holder work.
     #[inline]
     pub fn serve_turns(&mut self, op: &Op, target: &Target) {
         let due = self.poll_set.armed() != 0 && (self.poll_set.due.read || self.poll_set.due.write);
@@ -91,7 +93,7 @@ impl RingGuard {
         self.flush_overflow();
     }
 
-    /// Runs what is due.
+    /// Serves all events that are ready and completes everything that is due.
     pub(crate) fn drive(&mut self) {
         self.poll_now();
         self.collect();
@@ -110,10 +112,11 @@ impl RingGuard {
         served
     }
 
-    /// Runs what is due in the helper's turn. Leaves nothing that a sleep on the poll set would not see.
+    /// Runs what is due in the helper's turn. Afterwards no event is left that a sleep on the poll set would miss.
     pub fn stand_in(&mut self) {
         loop {
-            // Also with nothing armed: an event that stays in the poll set keeps the helper's own from sleeping.
+            // Take events even if no request is armed: an event that stays in the poll set keeps the helper's own epoll
+            // set awake.
             self.take_events(When::Later);
             self.collect();
             if !self.poll_set.has_unverified() {
@@ -125,10 +128,10 @@ impl RingGuard {
     }
 }
 
-/// Requests that were armed without an attempt, or without a check of their number.
+/// Requests that were armed without an attempt, or without checking their number.
 impl RingGuard {
-    /// Makes sure, before a sleep, that every entry armed since its last check still names the file that its requests
-    /// wait for. Also makes the postponed first attempts that no event has made yet.
+    /// Makes sure, before a sleep, that the number of each newly armed entry still names the file that its requests
+    /// wait for. Also makes postponed first attempts that no event has led to yet.
     pub fn verify(&mut self) {
         self.attempt_all_postponed();
         for _ in 0..self.poll_set.unverified.len() {
@@ -155,7 +158,7 @@ impl RingGuard {
         }
         let wanted = entry.registered;
         if self.poll_set.control_registration(epoll, fd, wanted) != Ok(true) {
-            // The number names another file now, or none: attempt the requests, and they will find out.
+            // The number now names another file, or none. Attempt the requests, which will find out.
             self.reissue_all(fd);
         }
     }
@@ -175,7 +178,7 @@ impl RingGuard {
         let Some(first) = waiting else { return };
         if !entry.facts.is_empty() {
             if self.wants_buffer(first) && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
-                return; // the attempt after its event will find that there is no buffer
+                return; // the attempt after its event will find no buffer
             }
             self.retry(fd, ListKind::Read);
         }
@@ -198,8 +201,8 @@ impl RingGuard {
         }
     }
 
-    /// Ends reads of Linux AIO that found nothing, if their file description has become nonblocking. io_submit(2)
-    /// would have answered so, had it not postponed the attempt.
+    /// Ends reads of Linux AIO that found nothing, if their file description has become nonblocking. Had it not
+    /// postponed the attempt, io_submit(2) would have answered so.
     pub(crate) fn end_nonblocking_reads(&mut self, fd: i32) {
         if !self.is_context() || !descriptors::is_nonblocking(fd) {
             return;

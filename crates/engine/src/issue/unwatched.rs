@@ -1,5 +1,5 @@
-//! Requests that wait for files that epoll(7) does not watch. The thread that drives the ring polls these from time
-//! to time.
+//! Requests that wait for files that epoll(7) does not watch. The thread that drives the ring polls these files from
+//! time to time.
 
 use crate::issue::arm::events_for;
 use crate::os::{EpollEvent, Os, Sys};
@@ -9,7 +9,7 @@ use crate::request::slab::List;
 use crate::request::ListKind;
 use crate::ring::RingGuard;
 
-/// Polls the files that epoll(7) does not watch, and serves what is ready. True if there was anything.
+/// Polls the files that epoll(7) does not watch, and serves what is ready. True if anything was ready.
 #[cold]
 pub fn check(guard: &mut RingGuard) -> bool {
     let mut served = false;
@@ -17,7 +17,7 @@ pub fn check(guard: &mut RingGuard) -> bool {
         let Some((fd, generation)) = guard.poll_set.next_unwatched() else { break };
         let seen = Sys::poll_now(fd, awaited_events(guard, fd)).unwrap_or(libc::POLLNVAL as u16);
         if seen & libc::POLLNVAL as u16 != 0 {
-            guard.reissue_all(fd); // the number names nothing any more: the requests will find out
+            guard.reissue_all(fd); // the number names no file any more: the requests will find out
         } else if seen != 0 {
             let event = EpollEvent { events: seen.into(), data: u64::from(generation) << 32 | fd as u64 };
             served |= guard.serve(&[event], When::Later);

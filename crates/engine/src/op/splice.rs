@@ -178,8 +178,8 @@ impl Splice {
     }
 
     /// True if the plain call answers EAGAIN, instead of sleeping, when `side` is not ready. The side's own O_NONBLOCK
-    /// has that effect. On a pipe, and on a Unix socket as the input, two more flags do: SPLICE_F_NONBLOCK and the
-    /// O_NONBLOCK of a pipe on the other side. Source: `do_splice` in fs/splice.c.
+    /// has that effect. Two more flags have it on a pipe, and on a Unix socket as the input. These are
+    /// SPLICE_F_NONBLOCK and the O_NONBLOCK of a pipe on the other side. Source: `do_splice` in fs/splice.c.
     fn gives_up(&self, side: Direction, output: i32) -> bool {
         let (own, other) = match side {
             Direction::Read => (self.input_fd(), output),

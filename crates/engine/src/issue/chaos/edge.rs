@@ -1,4 +1,5 @@
-//! Rule `edge` of chaos: timeouts that fire just as their request ends, their count is reached, or they are removed.
+//! The rule `edge` of chaos: timeouts that fire just as their request ends, their count is reached, or they are
+//! removed.
 
 use super::hold::{may_be_held, Hold};
 use super::{About, ASIDE_NS, HELD_BACK_NS, NUMBER, WAS_HELD};
@@ -10,9 +11,9 @@ use crate::ring::{RingGuard, State};
 
 /// The most time that a TIMEOUT or LINK_TIMEOUT may have left for the rule to apply.
 const EDGE_NS: u64 = 100_000_000;
-/// In a request's `number`: it waits for its LINK_TIMEOUT.
+/// Bit of a request's `number`: the request waits for its LINK_TIMEOUT.
 const AT_EDGE: u64 = 1 << 60;
-/// In a TIMEOUT's `number`: it counts as expired.
+/// Bit of a TIMEOUT's `number`: the TIMEOUT counts as expired.
 pub(super) const FIRES: u64 = 1 << 59;
 
 /// Returns how to hold a request back so that it races with a timeout, if the rule is drawn.
@@ -28,7 +29,7 @@ pub(super) fn hold(guard: &RingGuard, id: Id) -> Option<Hold> {
     hold(ns + HELD_BACK_NS, AT_EDGE, "held back until its LINK_TIMEOUT")
 }
 
-/// Time until the LINK_TIMEOUT that follows a request ends it, if that is soon.
+/// Time until the LINK_TIMEOUT that follows a request would end it. `None` if that time is long.
 fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
     let behind = state.slab.get(request.next?).filter(|behind| behind.failed.is_none())?;
     let timeout = behind.op.timeout().filter(|timeout| timeout.linked)?;
@@ -37,7 +38,7 @@ fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
 }
 
 /// True if a LINK_TIMEOUT fires too late for a request that was held back for it. The request then ends at once, with
-/// its own result or as cancelled: natively a worker would be making it and would be interrupted.
+/// its own result or as cancelled. In the kernel a worker would be making the request and would be interrupted.
 #[cold]
 pub fn outruns_timeout(guard: &mut RingGuard, id: Id) -> bool {
     let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return false };
@@ -54,8 +55,8 @@ pub fn outruns_timeout(guard: &mut RingGuard, id: Id) -> bool {
     true
 }
 
-/// True if a TIMEOUT that has counted its completions expires first all the same. Natively its interrupt may come
-/// just before the last completion (`io_timeout_fn` in io_uring/timeout.c).
+/// True if a TIMEOUT expires although it has just counted its completions. In the kernel its interrupt may come just
+/// before the last completion (`io_timeout_fn` in io_uring/timeout.c).
 #[cold]
 pub fn outlasts_count(guard: &mut RingGuard, id: Id) -> bool {
     let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return false };
@@ -88,7 +89,7 @@ fn timeout_removed(guard: &RingGuard, id: Id) -> Option<(Id, Draw)> {
     Some((timeout, draw))
 }
 
-/// Time that the timer of a TIMEOUT has left, if it is short.
+/// Time that the timer of a TIMEOUT has left. `None` if that time is long.
 fn left_ns(request: &Request) -> Option<u64> {
     let timeout = request.op.timeout().filter(|timeout| !timeout.linked && !timeout.multishot)?;
     Some(request.deadline_ns.saturating_sub(timeout.clock.now_ns())).filter(|left_ns| *left_ns <= EDGE_NS)

@@ -1,6 +1,6 @@
 //! Requests that the rules `late`, `lifetimes` and `edge` hold back, and their release.
 //!
-//! A request that is held back waits for a timer, as a TIMEOUT does. It keeps the resources that it names: its file,
+//! A request that is held back waits for a timer, like a TIMEOUT. It keeps the resources that it names: its file and
 //! its registered buffer.
 
 use super::{edge, is_notification, About, ASIDE_NS, HELD_BACK_NS, NUMBER, OVERTAKEN_BY, UNORDERED, WAS_HELD};
@@ -14,9 +14,9 @@ use crate::ring::{RingGuard, State};
 use crate::Errno;
 use anyring_abi::Opcode;
 
-/// True if a request may be held back. On a ring that defers completions only the owner releases requests, and may
-/// wait elsewhere for the effect of a send or a write. So there only a request that takes data in is held back, and
-/// only if nothing else depends on its order.
+/// True if a request may be held back. If a ring defers completions, only its owner releases requests, and the owner
+/// may wait elsewhere for the effect of a send or a write. On such a ring only requests that take data in are held
+/// back, and only if nothing else depends on their order.
 pub(super) fn may_be_held(guard: &RingGuard, request: &Request) -> bool {
     use Opcode::*;
     let takes = matches!(
@@ -30,7 +30,7 @@ pub(super) fn may_be_held(guard: &RingGuard, request: &Request) -> bool {
     may_take_long(request.opcode) && (!guard.ring().defers() || (takes && !keeps_order()))
 }
 
-/// True if natively such a request may have to wait, for a device, a server or memory at least.
+/// True if the kernel may let such a request wait, at least for a device, a server or memory.
 fn may_take_long(opcode: Opcode) -> bool {
     use Opcode::*;
     let transfers = matches!(
@@ -77,7 +77,7 @@ fn may_take_long(opcode: Opcode) -> bool {
     transfers || calls
 }
 
-/// How a request is held back.
+/// The way in which a request is held back.
 #[derive(Clone, Copy)]
 pub(super) struct Hold {
     pub(super) rule: Rule,
@@ -87,7 +87,7 @@ pub(super) struct Hold {
     pub(super) what: &'static str,
 }
 
-/// Returns how a rule holds a request back, if one does.
+/// Returns how a rule holds a request back; `None` if no rule does.
 pub(super) fn drawn_hold(state: &RingGuard, id: Id) -> Option<Hold> {
     let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
     let number = request.number & NUMBER;
@@ -104,8 +104,8 @@ pub(super) fn drawn_hold(state: &RingGuard, id: Id) -> Option<Hold> {
     Some(Hold { rule, turn: number + draw.below(OVERTAKEN_BY), ns, flag: 0, what: "held back" })
 }
 
-/// Holds a request back, until the program waits for it or some time has passed. Later requests on the same stream
-/// are held back after it. True if the request does not begin now.
+/// Holds a request back until the program waits for it or some time has passed. Later requests on the same stream are
+/// held back after it. True if the request must not begin now.
 pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> bool {
     let joins = guard.slab.get(id).is_some_and(|request| !guard.ring().defers() || may_be_held(guard, request));
     let state = &mut **guard;
@@ -124,9 +124,9 @@ pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> 
     }
     let (after, not_before_ns) = before.unwrap_or((0, 0));
     let turn = drawn.map_or(0, |hold| hold.turn).max(after);
-    // A request that follows another on a stream keeps its order by the timers, too.
+    // A request that follows another on a stream also keeps its order in the timers.
     let until_ns = Clock::Monotonic.now_ns().saturating_add(drawn.map_or(0, |hold| hold.ns)).max(not_before_ns);
-    // Without memory for the timer the request is not held back.
+    // Without memory for the timer, the request is not held back.
     if chaos.held.try_reserve(1).is_err() || state.timers.make_room(Clock::Monotonic, state.slab.len()).is_err() {
         return false;
     }
@@ -165,7 +165,7 @@ fn keep_resources(guard: &mut RingGuard, id: Id) -> Result<(), Errno> {
     found
 }
 
-/// Makes a request wait for a timer, for which there is room.
+/// Makes a request wait for a timer. The caller has made room for the timer.
 pub(super) fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
     let state = &mut **guard;
     let request = &mut state.slab[id];
@@ -176,13 +176,13 @@ pub(super) fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
     guard.work_appeared(true);
 }
 
-/// True if no cancel finds the waiting request: it stands for the notification of a zero-copy send, or natively does
-/// not wait.
+/// True if a cancel must not find the waiting request. It stands for the notification of a zero-copy send, or would not
+/// wait in the kernel.
 pub fn is_out_of_reach(request: &Request) -> bool {
     is_notification(request) || request.opcode == Opcode::TimeoutRemove
 }
 
-/// Takes the timer off a request that is held back: it goes on, or ends.
+/// Takes the timer off a request that is held back, since the request continues or ends.
 #[cold]
 pub fn stop_timer(state: &mut State, id: Id) {
     if let Some(chaos) = &mut state.chaos {
@@ -198,7 +198,7 @@ pub fn release(guard: &mut RingGuard, id: Id) {
     guard.queue.push(id);
 }
 
-/// True if a request was released and has not begun: natively it would be in progress.
+/// True if a request was released and has not begun. In the kernel it would be in progress.
 pub fn was_released(request: &Request) -> bool {
     request.number & WAS_HELD != 0 && matches!(request.state(), request::State::Ready)
 }

@@ -1,4 +1,4 @@
-//! Watches the memory of requests from their turn on: rule `lifetimes`, and the reports to sanitizers.
+//! Watches the memory of requests from their turn on, for the rule `lifetimes` and for the reports to sanitizers.
 
 use super::NUMBER;
 use crate::chaos::watch::{Memory, Watch};
@@ -25,7 +25,8 @@ pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
     }
 }
 
-/// Returns the metadata of a request: names, addresses and lengths. `None` without memory for them.
+/// Returns the parts of memory that a request uses besides its data: names, addresses and lengths. `None` without
+/// memory for them.
 fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
     let (mut names, mut ranges, mut all) = (Vec::new(), Vec::new(), true);
     op.each_part(&mut |name, address, bytes| {
@@ -39,7 +40,7 @@ fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
     all.then_some((names, ranges))
 }
 
-/// Watches a request's memory from its turn on. Before that, another request of its chain may write to it.
+/// Watches a request's memory from its turn on. Before that, another request of its chain may write to the memory.
 pub(super) fn begin_watch(state: &mut State, id: Id) {
     let fd = state.slab.get(id).and_then(|request| state.number_of(&request.target).ok());
     let copies = state.iopoll.is_none() && fd.is_some_and(|fd| !is_direct(fd));
@@ -50,7 +51,7 @@ pub(super) fn begin_watch(state: &mut State, id: Id) {
         return;
     }
     if let Some(place) = known {
-        chaos.watched.swap_remove(place); // a forked child's request has got an id of the parent's
+        chaos.watched.swap_remove(place); // the child of a fork has reused an id of the parent's
     }
     if chaos.watched.try_reserve(1).is_err() {
         return;

@@ -5,8 +5,7 @@
 //! |---|---|---|
 //! | socket | recvmsg(2), MSG_DONTWAIT | sendmsg(2), MSG_DONTWAIT |
 //! | opened with O_NONBLOCK | readv(2) | writev(2) |
-//! | pipe | vmsplice(2), which copies out of a read end, else splice(2) to an engine pipe | splice(2) from an engine
-//! pipe |
+//! | pipe | vmsplice(2), which copies out of a read end, else splice(2) to an engine pipe | splice(2) from an engine pipe |
 //! | other | none: a worker | none: a worker |
 //!
 //! No substitute changes the program's file description, waits, or takes data that does not arrive. A write to a pipe
@@ -168,8 +167,8 @@ fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> 
     })
 }
 
-/// Corrects an answer of 0. tee(2) returns 0 at the end of the file, but also if another reader was faster than the
-/// second half of the call. The end of the file is reached if the pipe has neither a writer nor data left.
+/// Corrects an answer of 0. tee(2) returns 0 at the end of the file. It also returns 0 if another reader was faster
+/// than the second half of the call. At the end of the file the pipe has neither a writer nor data left.
 fn end_or_later(fd: i32, answer: Result<usize, Errno>) -> Result<usize, Errno> {
     let asked = libc::POLLIN as u16;
     match answer {
