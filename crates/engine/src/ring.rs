@@ -2,14 +2,14 @@
 //!
 //! | part | guarded by |
 //! |---|---|
-//! | [`State`]: requests, poll set, timers, registered files and buffers | `state`, the lock that the kernel calls uring_lock |
+//! | [`State`]: requests, poll set, timers, registered files and buffers | the lock `state` (in the kernel, uring_lock) |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`](crate::shared::control), shared by processes |
-//! | `arrived` (results of workers), `messages`, `retired` (tags), `holder_work` | a lock each; the holder of `state` empties them |
+//! | `arrived` (worker results), `messages`, `retired` (tags), `holder_work` | own locks; emptied by the holder of `state` |
 //! | `driver`, `sleeping` | atomics, see `wait::enter_wait` |
 //!
 //! A panic breaks a ring: [`broken`] describes what follows.
 //!
-//! `Ring`s are never freed: an ended ring goes back to a pool. So a stale reference points to an ended ring, never to
+//! A `Ring` is never freed: an ended ring goes back to a pool. So a stale reference points to an ended ring, never to
 //! freed memory.
 
 pub mod arrivals;
@@ -58,39 +58,41 @@ use std::sync::Arc;
 pub struct Ring {
     /// The ring's descriptor number in the program; -1 once the ring has ended. Changes under `state` only.
     pub fd: AtomicI32,
-    /// Number of entries in the process's table of descriptors that are this ring's.
+    /// Number of entries in the process's table of descriptors that belong to this ring.
     pub numbers: AtomicU32,
-    /// `SO_COOKIE` of the program's end. Recognises the ring under a duplicate's number, or under one that may have
-    /// been reused.
+    /// `SO_COOKIE` of the program's end. It identifies the ring under a duplicate's number, or under a number that may
+    /// have been reused.
     pub cookie: AtomicU64,
-    /// `IORING_SETUP_*`. R_DISABLED is cleared when the ring is enabled; DEFER_TASKRUN when a panic broke it.
+    /// `IORING_SETUP_*`. R_DISABLED is cleared when the ring is enabled, DEFER_TASKRUN when a panic has broken the
+    /// ring.
     pub flags: AtomicU32,
     state: Lock<Option<Box<State>>>,
     /// The kinds of work left for the holder of `state`.
     pub left: Left,
     /// Jobs that workers have finished.
     pub arrived: Arrivals<Arc<Job>>,
-    /// CQEs sent by other rings (`IORING_OP_MSG_RING`) while this one was held, or kept for its owner.
+    /// CQEs that other rings sent (`IORING_OP_MSG_RING`) while this ring was held, or that are kept for its owner.
     pub messages: Arrivals<Cqe>,
     /// Tags of resources that are no longer in use. The next holder of `state` posts them.
     retired: Arrivals<u64>,
-    /// Requests from threads that do not wait for the ring's holder.
+    /// Work left by threads that do not wait for the ring's holder.
     holder_work: Arrivals<HolderWork>,
-    /// True while the holder does holder work that it has taken.
+    /// True while the holder does the holder work that it has taken.
     holder_work_runs: AtomicBool,
-    /// A thread whose work was not done yet found the holder asleep: other threads need not wait for it, either.
+    /// A thread has found the holder asleep before its work was done: other threads need not wait for the holder,
+    /// either.
     close_gave_up: AtomicBool,
-    /// The last holder's thread pointer and thread id. Both change under `state`.
+    /// The last holder's thread pointer and thread id. Both change only under `state`.
     holder: AtomicUsize,
     holder_id: AtomicU32,
-    /// The engine's end of the descriptor, as in the state.
+    /// The engine's end of the descriptor, a copy of the field in the state.
     pub engine_end: AtomicI32,
-    /// The address at which the ring's memory is mapped, as in the state; 0 if it is not mapped.
+    /// The address at which the ring's memory is mapped, a copy of that in the state. 0 if it is not mapped.
     pub mapped: AtomicUsize,
-    /// The thread that polls and fires timers, and how waiters sleep.
+    /// The thread that polls and fires timers, and the way in which waiters sleep.
     pub driver: Driver,
-    /// There was no memory to queue a tag's CQE: the next enter that waits fails with EBADR. Relaxed: it orders no
-    /// other memory.
+    /// There was no memory to queue a tag's CQE: the next io_uring_enter(2) that waits fails with EBADR. Relaxed, since
+    /// it orders no other memory.
     pub dropped: AtomicBool,
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub owed: AtomicU32,
@@ -98,37 +100,39 @@ pub struct Ring {
     pub poller: Lock<Option<Arc<Poller>>>,
     /// The polling thread's id; 0 for a ring without one.
     pub polled_by: AtomicU32,
-    /// A signal handler asked for that thread to be woken while the interrupted code was looking it up.
+    /// A signal handler wanted to wake that thread while the interrupted code was looking it up.
     pub wake_owed: AtomicBool,
-    /// The process inherited the ring by a fork.
+    /// The process has inherited the ring by a fork.
     inherited: AtomicBool,
-    /// The table of descriptors that holds the ring's: [`thread::tables`](crate::thread::tables).
+    /// The table of descriptors that has the ring's number: [`thread::tables`](crate::thread::tables).
     pub table: AtomicU32,
-    /// The program keeps the ring's memory from forked children, and the engine does so with its own memory of the
-    /// ring.
+    /// The program keeps the ring's memory from forked children. The engine then does the same with its own memory for
+    /// the ring.
     pub kept_from_children: AtomicBool,
-    /// A request of another ring polls this one's descriptor. Set without this ring's lock; its next post sees it.
+    /// A request of another ring polls this ring's descriptor. Set without this ring's lock; this ring's next post
+    /// checks it.
     pub polled_by_ring: AtomicBool,
     /// Requests that a panic interrupted before they got a slot or a CQE.
     unanswered: Lock<Vec<LeftOver>>,
-    /// Whether a panic broke the ring, and whether its requests have been ended: [`broken`].
+    /// The damage by a panic, and whether the ring's requests have been ended since: see [`broken`].
     health: Health,
-    /// Threads asleep on something of this ring, or in a call for it, outside the lock. Incremented under the lock.
+    /// Threads that sleep on something of this ring, or are in a call for it, without the lock. Incremented under the
+    /// lock.
     pub sleepers: AtomicU32,
-    /// Those of the `sleepers` that are in a call: none of them takes over a role.
+    /// Those of the `sleepers` that are in a call: they take over no role.
     pub callers: AtomicU32,
 }
 
-/// Why a ring could not be locked.
+/// The reason why a ring could not be locked.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LockFailure {
-    /// The calling thread already holds it: a signal handler interrupted the engine.
+    /// The calling thread already holds the ring: a signal handler interrupted the engine.
     Reentry,
-    /// Another thread keeps it, and the caller does not wait.
+    /// Another thread holds the ring, and the caller does not wait.
     Busy,
     /// The ring has ended.
     Ended,
-    /// The process inherited the ring, and the ring has no room for another member.
+    /// The process inherited the ring, which has no room for another member.
     Crowded,
 }
 
@@ -144,10 +148,10 @@ impl From<LockFailure> for Errno {
 }
 
 impl Ring {
-    /// The value of [`fd`](Self::fd) for a ring that has no descriptor. No number is this high.
+    /// The value of [`fd`](Self::fd) for a ring that has no descriptor. No descriptor has this number.
     pub const NO_NUMBER: i32 = i32::MAX;
 
-    /// Makes a ring without state, for the pool.
+    /// Makes a ring without a state, for the pool.
     pub fn unborn() -> Ring {
         Ring {
             fd: AtomicI32::new(-1),
@@ -183,14 +187,14 @@ impl Ring {
         }
     }
 
-    /// True if the calling thread uses the table of descriptors that holds the ring's.
+    /// True if the calling thread uses the table of descriptors that has the ring's number.
     #[inline]
     pub fn is_of_my_table(&self) -> bool {
         self.table.load(Ordering::Relaxed) == tables::mine()
     }
 
     /// Waits for the ring's lock and returns its state.
-    #[inline(always)] // it is in every call's way
+    #[inline(always)] // each call goes through it
     pub fn lock(&'static self) -> Result<RingGuard, LockFailure> {
         self.guard(self.state.lock().ok_or(LockFailure::Reentry)?)
     }
@@ -208,7 +212,7 @@ impl Ring {
         Ok(guard)
     }
 
-    /// The ring's state if its lock is free now.
+    /// Returns the ring's state if its lock is free now.
     #[inline]
     pub fn try_lock(&'static self) -> Option<RingGuard> {
         self.guard(self.state.try_lock()?).ok()
@@ -224,17 +228,17 @@ impl Ring {
         self.state.held_by_me()
     }
 
-    /// True if this `IORING_SETUP_*` flag was given.
+    /// True if the ring has this `IORING_SETUP_*` flag.
     #[inline]
     pub fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Relaxed) & flag != 0
     }
 
     /// Brings finished jobs back. The worker completes them itself, with two exceptions. If another thread holds the
-    /// ring, that thread finds them after it releases the lock. With `IORING_SETUP_DEFER_TASKRUN` the program must
-    /// ask for them.
+    /// ring, that thread finds them after it releases the lock. With `IORING_SETUP_DEFER_TASKRUN` the program must ask
+    /// for them.
     fn receive_all(&'static self, jobs: Vec<Arc<Job>>) {
-        // A worker does not interrupt itself: if memory is short, the holder of the ring frees some.
+        // This worker must not give up: if memory is short, it waits until the holder of the ring frees some.
         let mut jobs = jobs.into_iter();
         while let Err(left) = self.arrived.put(&self.left, jobs) {
             jobs = left;
@@ -247,14 +251,14 @@ impl Ring {
         } else {
             drop(self.try_lock());
         }
-        // Relaxed: the thread that closed the ring sees the -1 at the latest, after the job is back.
+        // Relaxed: the thread that closed the ring reads the -1, at the latest after the job is back.
         if self.fd.load(Ordering::Relaxed) < 0 {
             table::end_if_unused(self);
         }
     }
 
     /// Leaves a message for the ring's holder, or for its owner. False if there is no memory, or in a signal handler
-    /// that interrupted another call of this function in the same thread.
+    /// that interrupted this function in the same thread.
     #[must_use]
     pub fn leave_message(&'static self, cqe: Cqe) -> bool {
         if self.messages.put(&self.left, [cqe].into_iter()).is_err() {
@@ -267,7 +271,7 @@ impl Ring {
         true
     }
 
-    /// True if messages wait until the ring's owner asks for them. On an IOPOLL ring anybody may post to the CQ
+    /// True if messages wait until the ring's owner asks for them. On an IOPOLL ring any thread may post to the CQ
     /// (`io_msg_need_remote` in io_uring/msg_ring.c).
     #[inline]
     pub fn keeps_messages(&self) -> bool {
@@ -275,7 +279,7 @@ impl Ring {
     }
 
     /// Announces work that the ring's owner must collect: sets the flag and wakes the owner. If another thread holds
-    /// the ring, that thread does it before it releases the lock. Two rings are never locked in turn.
+    /// the ring, that thread announces the work before it releases the lock. Two rings are never locked in turn.
     #[cold]
     fn signal_deferred(&'static self) {
         self.left.set(Left::UNANNOUNCED);
@@ -290,8 +294,7 @@ impl Ring {
 
     #[inline(never)] // rare, and inlined it would cost every call registers
     fn has_left_overs_for_holder(&self) -> bool {
-        // A signal handler that submitted while this thread held the ring owes SQEs, perhaps since just before the
-        // release.
+        // SQEs are owed if a signal handler submitted while this thread held the ring, perhaps just before the release.
         let for_anybody = self.left.any(Left::TAGS | Left::UNANNOUNCED | Left::OWED);
         let results = self.left.any(Left::RESULTS) && self.completes_here();
         for_anybody || results || (self.left.any(Left::MESSAGES) && !self.keeps_messages())
@@ -302,18 +305,18 @@ impl Ring {
     pub fn completes_here(&self) -> bool {
         let polled_by = self.polled_by.load(Ordering::Relaxed);
         let polled_elsewhere = polled_by != 0 && polled_by != crate::thread::id();
-        // An inherited ring's polling thread belongs to the parent: it does not see what arrives in the child.
+        // An inherited ring's polling thread belongs to the parent: it does not notice what arrives in the child.
         !self.defers() && (!polled_elsewhere || self.inherited.load(Ordering::Relaxed))
     }
 
     /// True if completions wait until the ring's owner asks for them. The owner is a thread of the process that made
-    /// the ring. In a forked child, a message that reaches the ring is posted at once.
+    /// the ring. In a forked child, a message to the ring is posted at once.
     #[inline]
     pub fn defers(&self) -> bool {
         self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) && !self.inherited.load(Ordering::Relaxed)
     }
 
-    /// True if results wait to be completed, or messages to be posted.
+    /// True if results wait to be completed, or messages wait to be posted.
     #[inline]
     pub fn has_arrived(&self) -> bool {
         self.left.any(Left::RESULTS | Left::MESSAGES)
@@ -321,12 +324,12 @@ impl Ring {
 }
 
 impl Tagged for Ring {
-    /// Posts the tag now, or leaves it to the holder of the ring, which posts it before it releases the lock.
+    /// Posts the tag at once, or leaves it to the holder of the ring, which posts it before it releases the lock.
     fn retire(&'static self, tag: u64) {
         if self.retired.put(&self.left, [tag].into_iter()).is_err() {
             self.dropped.store(true, Ordering::Relaxed);
         }
-        // No guard is made while a panic unwinds: its drop would take that panic for one of its own ring.
+        // No guard is made while a panic unwinds: the guard's drop would take that panic for one that hit its own ring.
         if !std::thread::panicking() {
             drop(self.try_lock());
         }

@@ -1,6 +1,6 @@
-//! Completions on their way to the CQ. [`RingGuard::flush`](super::RingGuard::flush) says where they go.
+//! Completions before they are copied to the CQ. [`RingGuard::flush`](super::RingGuard::flush) copies them.
 //!
-//! A batch is part of a ring's state, under its lock.
+//! A batch is part of a ring's state, and guarded by the ring's lock.
 
 use super::Records;
 use crate::forced::{point, Point};
@@ -13,19 +13,19 @@ use crate::shared::control::{Control, PostLock, RECORD_FREE, RECORD_IN_BACKLOG, 
 use anyring_abi::Cqe;
 use core::sync::atomic::Ordering;
 
-/// The native poster of a CQE, which decides how often the registered eventfd is signalled. Source:
+/// The context in which the kernel posts a CQE. It decides how often the registered eventfd is signalled. Source:
 /// io_uring/eventfd.c.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poster {
-    /// The submitting call or task work, which signals once for all that it posts.
+    /// The submitting call or task work, which signals once for all CQEs that it posts.
     Task,
     /// The submitting call or task work, with a signal for each CQE (`io_post_aux_cqe` in io_uring/io_uring.c).
     Each,
-    /// A worker of io-wq: a signal for each CQE. `IORING_REGISTER_EVENTFD_ASYNC` counts only these.
+    /// A worker of io-wq, with a signal for each CQE. `IORING_REGISTER_EVENTFD_ASYNC` counts only these.
     Worker,
 }
 
-/// Number of CQEs of each poster.
+/// The number of CQEs of each [`Poster`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Signals {
     /// CQEs of [`Poster::Task`], known when the batch ends.
@@ -52,33 +52,34 @@ impl Signals {
 pub struct Batch {
     pub(super) cqes: [Cqe; BATCH],
     pub(super) count: usize,
-    /// The capacity: 1 for a CQE of 32 bytes, else `BATCH`.
+    /// The capacity: 1 for a CQE of 32 bytes, otherwise `BATCH`.
     pub(super) limit: usize,
     /// The second half of a CQE of 32 bytes.
     pub(super) extra: [u64; 2],
-    /// The cached CQ head. The program's core owns that cache line, so the head is read again only when there may be
-    /// no room. The head only moves forward, so entries that seem free are.
+    /// The cached CQ head. The program's core owns that cache line, so the head is read again only if the CQ may have
+    /// no room. The head only moves forward, so entries that seem free really are free.
     pub(super) head_seen: u32,
-    /// Number of CQEs already in the CQ or the backlog. After a panic the rest is posted from there on.
+    /// Number of CQEs already in the CQ or the backlog. After a panic, posting continues from there.
     pub(super) posted: usize,
-    /// Number of TIMEOUTs' own CQEs in the batch: each ends every wait.
+    /// Number of CQEs of TIMEOUTs in the batch: each ends every wait.
     pub(super) timeouts: u32,
-    /// Number of CQEs by how they natively signal the registered eventfd: each for itself, or all together.
+    /// Number of CQEs by the way in which the kernel signals the registered eventfd for them: once for each, or once
+    /// for all.
     pub(super) signals: Signals,
-    /// Shared records that end with a CQE of the batch, and that CQE's place in it, in the order of places.
+    /// Shared records that end with a CQE of the batch, and the place of that CQE. In the order of places.
     pub(super) ended: [((u8, u8), u8); BATCH],
     pub(super) ended_count: usize,
 }
 
 impl Batch {
-    /// Returns the number of free CQ entries: at least as many as the batch needs, or all there are.
+    /// Returns the number of free CQ entries: at least as many as the batch needs, or all free entries.
     #[inline(always)] // each flush
     pub(super) fn room(&mut self, view: &View, tail: u32, shared: bool) -> u32 {
         let entries = view.layout().cq_entries;
         let free = |head| entries.saturating_sub(tail.wrapping_sub(head));
-        // A large CQE takes two entries, and may have to leave one free.
+        // A CQE of 32 bytes takes two entries, and may have to leave one free.
         let needed = if self.limit == 1 { 3 } else { (self.count - self.posted) as u32 };
-        // Other processes may post any number between two reads of the head by this one, and `tail` may wrap.
+        // Other processes may post any number of CQEs between two reads of the head, and `tail` may wrap.
         if free(self.head_seen) >= needed && !shared {
             return free(self.head_seen);
         }
@@ -97,7 +98,7 @@ impl Batch {
         self.count >= self.limit
     }
 
-    /// Adds a CQE to a batch that is not full; returns its place.
+    /// Adds a CQE to a batch that is not full. Returns the CQE's place.
     #[inline(always)] // in the loop over SQEs
     pub fn add(&mut self, cqe: Cqe) -> usize {
         let place = self.count;
@@ -124,19 +125,20 @@ impl Batch {
         next
     }
 
-    /// CQEs that were not posted.
+    /// The CQEs that are not posted yet.
     #[inline]
     pub(super) fn waiting(&self) -> &[Cqe] {
         self.cqes[..self.count].get(self.posted..).unwrap_or_default()
     }
 
-    /// True if the batch holds CQEs of 16 bytes only, none is posted yet, and none is a TIMEOUT's.
+    /// True if the batch holds CQEs of 16 bytes only, none is posted yet, and none belongs to a TIMEOUT.
     #[inline(always)] // each flush
     pub(super) fn is_plain(&self) -> bool {
         (self.posted == 0) & (self.limit == BATCH) & (self.timeouts == 0)
     }
 
-    /// Writes a plain batch to the CQ from `tail` on, where all of it fits. Returns the next tail.
+    /// Writes a plain batch to the CQ from `tail` on. The caller has checked that all of it fits. Returns the next
+    /// tail.
     #[inline(always)] // each flush
     pub(super) fn write_run(&mut self, control: &Control, view: &View, tail: u32) -> u32 {
         let count = self.count as u32;
@@ -148,8 +150,8 @@ impl Batch {
         tail.wrapping_add(count)
     }
 
-    /// Writes the batch to the CQ from `tail` on, as far as `room` entries go. Returns the next tail, and the number
-    /// of CQEs left.
+    /// Writes the batch to the CQ from `tail` on, into at most `room` entries. Returns the next tail, and the number of
+    /// CQEs left.
     pub(super) fn place(
         &mut self,
         post: &mut PostLock,
@@ -177,8 +179,8 @@ impl Batch {
         (tail, self.count - self.posted)
     }
 
-    /// Moves CQEs that found no room to the backlog, while it has room and if `may` is true (nothing was spilled
-    /// before).
+    /// Moves CQEs that found no room in the CQ to the backlog, while the backlog has room. `may` is false if CQEs were
+    /// spilled before.
     #[cold]
     #[inline(never)]
     pub(super) fn push_to_backlog(&mut self, post: &mut PostLock, may: bool) {
@@ -195,7 +197,7 @@ impl Batch {
         }
     }
 
-    /// Forgets the CQEs. Returns how they signal the registered eventfd.
+    /// Empties the batch. Returns how its CQEs signal the registered eventfd.
     #[inline(always)] // each flush
     pub(super) fn begin_anew(&mut self) -> Signals {
         let together = self.count as u32;
@@ -207,7 +209,7 @@ impl Batch {
         Signals { together: together.saturating_sub(alone + by_worker), alone, by_worker }
     }
 
-    /// Empties the batch after posting; returns how many CQEs it held.
+    /// Empties the batch after posting. Returns how many CQEs it held.
     pub fn clear(&mut self, control: &Control, records: &mut Records) -> usize {
         self.free_ended(control, records);
         let count = self.count;
@@ -216,14 +218,14 @@ impl Batch {
         count
     }
 
-    /// The CQEs of the batch last cleared.
+    /// The first `count` CQEs of the batch that was just cleared.
     pub fn cleared(&self, count: usize) -> &[Cqe] {
         self.cqes.get(..count).unwrap_or_default()
     }
 
-    /// Writes the positions of their coming CQEs into the records that end. Of the CQEs not posted yet, `room` go
-    /// into the CQ from `tail` on, the others into the backlog. If this process dies before these are published, the
-    /// requests are still in flight.
+    /// Writes the positions of their coming CQEs into the records that end. Of the CQEs not posted yet, the first
+    /// `room` go into the CQ from `tail` on, the others into the backlog. If this process dies before these are
+    /// published, the requests count as still in flight.
     pub(super) fn locate_ended(&self, control: &Control, tail: u32, room: u32, backlog_tail: u32) {
         for ((chunk, index), place) in self.ended[..self.ended_count].iter().copied() {
             let Some(place) = usize::from(place).checked_sub(self.posted) else { continue };
@@ -240,7 +242,7 @@ impl Batch {
     /// Gives the records back once the CQEs are published.
     pub(super) fn free_ended(&mut self, control: &Control, records: &mut Records) {
         for ((chunk, index), _) in &self.ended[..core::mem::take(&mut self.ended_count)] {
-            // Release: partner as in `admit`.
+            // Release: its partner is the same as in `admit`.
             control.record((*chunk).into(), (*index).into()).state.store(RECORD_FREE, Ordering::Release);
             records.give((*chunk, *index));
         }

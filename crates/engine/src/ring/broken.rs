@@ -1,36 +1,36 @@
-//! A ring after a panic: its requests end with -EIO, a CQE each, and later calls on it answer EIO. Its sleepers are
-//! woken for that, and closing it gives back everything (decision 14 in docs/decisions).
+//! A ring after a panic: each of its requests ends with a CQE of -EIO, and later calls on the ring answer EIO. Its
+//! sleepers are woken to learn this, and closing the ring gives back everything (decision 14 in docs/decisions).
 //!
-//! | `health` | meaning | left by |
+//! | `health` | meaning | ended by |
 //! |---|---|---|
 //! | `WHOLE` | no panic has hit this ring in this process | a panic: the guard that it unwinds, or [`contain`] |
 //! | `UNJOINED` | a forked child has not used the ring yet | the first holder of the lock, which becomes a member |
 //! | `PANICKED` | a panic may have left the state half changed | the next holder of the lock, before anything else |
-//! | `ENDED` | its requests have been ended; nothing starts any more | another panic, to `PANICKED`; the next life |
+//! | `ENDED` | its requests have been ended; nothing starts any more | another panic (to `PANICKED`), or the next life |
 //!
-//! The guard that a panic unwinds through only sets `PANICKED`. Nothing in a Drop here may panic: a second panic while
+//! The guard through which a panic unwinds only sets `PANICKED`. No Drop in this file may panic: a second panic while
 //! one unwinds aborts the host. The next holder of the lock ends the requests ([`RingGuard::put_in_order`]). The
-//! catching side ([`contain`]) takes the lock itself, so this happens soon. The `broken` word in the control area
-//! informs the other processes on the ring.
+//! function that catches the panic ([`contain`]) takes the lock itself, so this happens soon. The `broken` word in the
+//! control area informs the other processes on the ring.
 //!
-//! **Why ending is safe.** Half changed means: between two steps of safe code. So every field of `State` is a sound
-//! value, but lists, heaps, counts and the poll set may contradict each other and the slab. None of them is followed:
-//! they are emptied, and the slab is walked by index. A request has its CQE from the moment in which `post` counts it
-//! in the batch. Between the slab (or the SQE) and that moment an [`Unanswered`] stands for it. The number of CQEs
-//! already posted from the batch is counted too (`ring::cq`). So each request gets exactly one last CQE, wherever the
-//! panic came.
+//! **Why ending is safe.** A panic leaves the state between two steps of safe code. So every field of `State` is a
+//! sound value, but lists, heaps, counts and the poll set may contradict each other and the slab. The ending follows
+//! none of them: it empties them, and walks the slab by index. A request has its CQE from the moment in which `post`
+//! counts that CQE in the batch. Between the slab (or the SQE) and that moment an [`Unanswered`] stands for the
+//! request. The number of CQEs already posted from the batch is counted too (`ring::cq`). So each request gets exactly
+//! one last CQE, wherever the panic came.
 //!
 //! A request keeps its slot if a worker has begun its call, or if the kernel's AIO has it: its memory is in use. It
-//! ends when the result arrives: with that result, or with -EIO if the result is not final. A connect touches no
-//! memory of the program's and ends at once.
+//! ends when the result arrives: with that result, or with -EIO if the result is not final. A connect does not touch
+//! the program's memory and ends at once.
 //!
-//! **The small locks** (`lock.rs`) are released by unwinding. No panic can come from code that runs under one, so
-//! their values are never half changed:
+//! **The small locks** (`lock.rs`) are released by unwinding. Code that runs under one of them cannot panic, so their
+//! values are never half changed:
 //!
-//! - LIVE, both POOLs and RINGS are lists that are pushed to and taken from. Guards change the counts beside them.
-//! - `arrived`, `messages` and `retired` are pushed to or taken whole.
-//! - Only a job's operation is worked on under its lock. A job that panicked answers -EIO, and its operation is
-//!   dropped unread.
+//! - LIVE, both POOLs and RINGS are lists that change by whole elements. Guards change the counts beside them.
+//! - `arrived`, `messages` and `retired` only receive whole elements, and are emptied as a whole.
+//! - Only a job's operation is worked on under its lock. A job that panicked answers -EIO, and its operation is dropped
+//!   unread.
 //! - The post lock is released by its guard, and every store under it leaves a whole state (`shared::control`).
 
 use super::{Ring, RingGuard};
@@ -55,8 +55,8 @@ const UNJOINED: u32 = 1;
 const PANICKED: u32 = 2;
 const ENDED: u32 = 3;
 
-/// The damage that a panic has done to a ring. Relaxed throughout: it changes under the ring's lock, or by
-/// [`Ring::mark_panicked`], which says how the holder learns of it.
+/// The damage that a panic has done to a ring. All accesses are Relaxed. It changes under the ring's lock, or by
+/// [`Ring::mark_panicked`], which says how the holder learns of the panic.
 pub struct Health(AtomicU32);
 
 impl Health {
@@ -76,8 +76,8 @@ impl Health {
         self.0.store(WHOLE, Ordering::Relaxed);
     }
 
-    /// Adjusts the health in a forked child. A broken ring counts as ended there: all that the parent had in flight
-    /// is forgotten.
+    /// Adjusts the health in a forked child. There a broken ring counts as ended: all that the parent had in flight is
+    /// forgotten.
     pub fn reset_after_fork(&self) {
         let broken = matches!(self.0.load(Ordering::Relaxed), PANICKED | ENDED);
         self.0.store(if broken { ENDED } else { UNJOINED }, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Health {
         let _ = self.0.compare_exchange(UNJOINED, WHOLE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// True if a new lock holder has no repair to do.
+    /// True if a new lock holder has nothing to repair.
     #[inline]
     pub fn is_whole(&self) -> bool {
         self.0.load(Ordering::Relaxed) == WHOLE
@@ -106,11 +106,11 @@ impl Default for Health {
     }
 }
 
-/// Guards the drop of a ring's guard: breaks the ring if a panic ends that drop.
+/// Watches the drop of a ring's guard: breaks the ring if a panic ends that drop.
 pub struct PanicMark(pub &'static Ring);
 
 impl PanicMark {
-    /// Disarms it: there was no panic.
+    /// Disarms the mark, since the drop did not panic.
     #[inline]
     pub fn disarm(self) {
         core::mem::forget(self);
@@ -123,8 +123,8 @@ impl Drop for PanicMark {
     }
 }
 
-/// Stands for a request that is in no slab and has no CQE yet. If a panic unwinds through it, the ending answers the
-/// request.
+/// Stands for a request that is in no slab and has no CQE yet. If a panic unwinds through the value, the ending of the
+/// ring answers the request.
 #[must_use]
 pub struct Unanswered {
     ring: &'static Ring,
@@ -135,13 +135,13 @@ pub struct Unanswered {
 pub type LeftOver = (u64, Option<(u8, u8)>);
 
 impl Unanswered {
-    /// Stands for the request with this `user_data` and shared record.
+    /// Makes a value that stands for the request with this `user_data` and shared record.
     #[inline]
     pub fn new(ring: &'static Ring, user_data: u64, record: Option<(u8, u8)>) -> Unanswered {
         Unanswered { ring, left: (user_data, record) }
     }
 
-    /// Disarms it: the request got its CQE, or a place in the slab.
+    /// Disarms the value, since the request got its CQE or a place in the slab.
     #[inline]
     pub fn answered(self) {
         core::mem::forget(self);
@@ -156,14 +156,14 @@ impl Drop for Unanswered {
     }
 }
 
-/// Runs the work of an entry point or of a thread of ours, and stops a panic in it: `None`. The panic breaks the
-/// rings whose locks it held, and the ring that `named` returns.
+/// Runs the work of an entry point or of an engine thread, and stops a panic in it: then returns `None`. The panic
+/// breaks the rings whose locks it held, and the ring that `named` returns.
 #[inline]
 pub fn contain<T>(named: impl FnOnce() -> Option<&'static Ring>, work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| after_panic(named)).ok()
 }
 
-/// Runs [`contain`] without naming a ring.
+/// Does the same as [`contain`] without naming a ring.
 #[inline]
 pub fn contain_any<T>(work: impl FnOnce() -> T) -> Option<T> {
     contain(|| None, work)
@@ -176,7 +176,8 @@ pub(crate) fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
             ring.mark_panicked();
         }
         for ring in table::rings() {
-            // Locking repairs a ring after a panic. If this very thread holds it further out, that guard's drop does.
+            // Locking repairs a ring after a panic. If this very thread holds the ring further out, the drop of that
+            // guard repairs it.
             if ring.health.has_panicked() && ring.lock_soon().is_ok_and(|guard| guard.is_closed()) {
                 table::end_if_unused(ring);
             }
@@ -188,7 +189,7 @@ pub(crate) fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
 }
 
 impl Ring {
-    /// True if a panic has hit the ring in this process. For callers without its lock; holders use
+    /// True if a panic has hit the ring in this process. For callers without the ring's lock; holders use
     /// [`RingGuard::is_broken`].
     pub fn has_panicked_here(&self) -> bool {
         matches!(self.health.0.load(Ordering::Relaxed), PANICKED | ENDED)
@@ -204,7 +205,7 @@ impl Ring {
 }
 
 impl RingGuard {
-    /// True if a panic has hit the ring, in this process or another.
+    /// True if a panic has hit the ring, in this process or in another.
     #[inline]
     pub fn is_broken(&self) -> bool {
         if mutated(Mutation::OthersAreNotToldOfPanics) {
@@ -213,7 +214,7 @@ impl RingGuard {
         self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the requests of a ring that a panic has hit. A new holder does this first.
+    /// Ends the requests of a ring that a panic has hit. A new holder calls this first.
     #[inline]
     pub fn put_in_order(&mut self) {
         if self.ring.health.has_panicked() {
@@ -222,7 +223,7 @@ impl RingGuard {
     }
 
     /// Returns EIO for a call on a broken ring. CQEs that wait for room in the CQ move there first, since the program
-    /// has nothing else left to ask for.
+    /// has no other call left to ask for them.
     #[cold]
     pub fn refuse_call(&mut self) -> Errno {
         if self.ring.health.0.load(Ordering::Relaxed) == WHOLE {
@@ -237,10 +238,11 @@ impl RingGuard {
     fn end_requests(&mut self) {
         let control = self.control;
         control.header().broken.store(1, Ordering::Relaxed);
-        // An interrupted submission, if there is one, is no longer waited for. Release: as after every submission.
+        // If this process was interrupted in a submission, other processes stop waiting for it. Release: as after every
+        // submission.
         let mine = control.member + 1;
         let _ = control.header().submitter.compare_exchange(mine, 0, Ordering::Release, Ordering::Relaxed);
-        // If the first sweep panics, a second one goes on from there.
+        // If the first sweep panics, a second sweep continues from there.
         let ended = (0..2).any(|_| catch_unwind(AssertUnwindSafe(|| self.sweep())).is_ok());
         self.ring.health.0.store(ENDED, Ordering::Relaxed);
         if !ended {
@@ -278,7 +280,7 @@ impl RingGuard {
         {
             place = next;
             let left = (request.user_data, request.record);
-            let unanswered = Unanswered::new(ring, left.0, left.1); // in case dropping the request panics
+            let unanswered = Unanswered::new(ring, left.0, left.1); // dropping the request may panic
             stats::completed(request.opcode, request.path, -Errno::IO.raw_os_error());
             drop(request);
             unanswered.answered();
@@ -289,14 +291,14 @@ impl RingGuard {
         while let Some(left) = ring.unanswered.lock().and_then(|mut unanswered| unanswered.pop()) {
             self.answer_left(left);
         }
-        // Nobody collects any more, so completions no longer wait for the owner.
+        // No thread collects completions any more, so they no longer wait for the owner.
         ring.flags.fetch_and(!IORING_SETUP_DEFER_TASKRUN, Ordering::Relaxed);
         self.clear_announcement();
         self.post_messages();
         let arrived = ring.arrived.take(&ring.left);
         arrived.into_iter().chain(finished).for_each(|job| self.receive(job));
         let control = self.control;
-        // Under the post lock, as after a submission.
+        // The post lock must be held, as after a submission.
         let post = control.lock_post();
         let _ = self.memory.view.store(word::SQ_HEAD, control.header().sq_head.load(Ordering::Relaxed));
         drop(post);
@@ -334,8 +336,8 @@ impl RingGuard {
     }
 }
 
-/// Decides whether a request of a broken ring stays for now: the kernel's AIO has it, or a worker has begun its call.
-/// A job whose call has returned already is added to `finished`.
+/// True if a request of a broken ring stays for now, since the kernel's AIO has it, or a worker has begun its call. A
+/// job whose call has returned already is added to `finished`.
 fn stays(request: &mut Request, finished: &mut LinkedList<Arc<Job>>) -> bool {
     (request.next, request.guard, request.guarded) = (None, None, None);
     let State::Queued(job) = request.state() else { return matches!(request.state(), State::Submitted) };

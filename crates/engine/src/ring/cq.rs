@@ -1,8 +1,9 @@
-//! Posting: the one way in which a CQE of any kind reaches the program.
+//! Posting: the only way in which a CQE of any kind reaches the program.
 //!
-//! Completions gather in a batch of the ring's state and are copied to the CQ together, under the post lock. A CQE
-//! goes to the shared backlog (`IORING_FEAT_NODROP`) if the CQ is full or others already wait. From there CQEs move
-//! to the CQ in order when the program asks for events. Waiters and watchers are notified after the lock is released.
+//! Completions gather in a batch in the ring's state and are copied to the CQ together, under the post lock. A CQE goes
+//! to the shared backlog (`IORING_FEAT_NODROP`) if the CQ is full or other CQEs wait in the backlog. From there CQEs
+//! move to the CQ in order when the program asks for events. Waiters and watchers are notified after the lock is
+//! released.
 
 use super::batch::{Poster, Signals};
 use super::state::Life;
@@ -49,28 +50,28 @@ fn move_backlog(post: &mut PostLock, view: &View) -> bool {
     tail != before
 }
 
-/// Adds `count` to an eventfd of the program's, unless the write would block. A blocking eventfd near its maximum
-/// would block the write, where the kernel's own signal saturates.
+/// Adds `count` to one of the program's eventfds, unless the write would block. A blocking eventfd near its maximum
+/// would block the write, whereas the kernel's own signal saturates.
 pub fn signal(eventfd: i32, count: u64) {
     if Sys::poll_now(eventfd, libc::POLLOUT as u16) != Ok(0) {
         syscall(libc::SYS_write, [eventfd as usize, &raw const count as usize, 8, 0, 0, 0]);
     }
 }
 
-/// CQ entries that messages kept for the ring's owner may need.
+/// The number of CQ entries that messages kept for the ring's owner may need.
 #[inline]
 fn entries_left(ring: &Ring, view: &View) -> u32 {
     if !ring.left.any(Left::MESSAGES) {
         return 0;
     }
-    // A large CQE takes two entries, and may leave one free.
+    // A CQE of 32 bytes takes two entries, and may leave one free.
     let most = if view.layout().mixed { 3 } else { 1 };
     most * ring.messages.number() as u32
 }
 
 impl Ring {
     /// Makes CQEs set this ring's descriptor readable from now on, for a request of another ring that watches it. If
-    /// another thread holds the ring, its next post sees the flag: two rings are never locked in turn.
+    /// another thread holds this ring, its next post finds the flag: two rings are never locked in turn.
     pub fn watch_from_elsewhere(&'static self, edge_triggered: bool) {
         self.polled_by_ring.store(true, Ordering::Relaxed);
         if let Some(mut guard) = self.try_lock() {
@@ -92,8 +93,8 @@ impl RingGuard {
         self.record(|it| it.posted(place));
     }
 
-    /// Posts a CQE of 32 bytes, on a ring that has them, as a batch of its own. `IORING_CQE_F_32` marks it only on
-    /// rings that mix sizes (`IORING_SETUP_CQE_MIXED`). Source: `io_req_set_res32` in io_uring/io_uring.h.
+    /// Posts a CQE of 32 bytes, on a ring that has such CQEs, as a batch of its own. `IORING_CQE_F_32` marks the CQE
+    /// only on rings that mix sizes (`IORING_SETUP_CQE_MIXED`). Source: `io_req_set_res32` in io_uring/io_uring.h.
     #[cold]
     pub fn post_large(&mut self, mut cqe: Cqe, extra: [u64; 2], poster: Poster) {
         self.flush();
@@ -107,13 +108,13 @@ impl RingGuard {
         }
     }
 
-    /// Prepares for a CQE from another core than the program's: see [`View::expect_write`].
+    /// Prepares for a CQE that a core other than the program's writes: see [`View::expect_write`].
     #[inline]
     pub fn expect_post(&self) {
         self.memory.view.expect_write(self.control.posted());
     }
 
-    /// Posts a CQE that another ring sent. With `IORING_CQE_F_32` it is a large one on a ring that mixes sizes.
+    /// Posts a CQE that another ring sent. `IORING_CQE_F_32` asks for a CQE of 32 bytes on a ring that mixes sizes.
     #[inline]
     pub fn post_message(&mut self, cqe: Cqe) {
         match self.memory.view.is_double(&cqe) {
@@ -122,14 +123,14 @@ impl RingGuard {
         }
     }
 
-    /// Posts the notification of a request with these flags: see [`crate::op::Op::cqe_flags`].
+    /// Posts the notification of a request. `flags` are those of [`crate::op::Op::cqe_flags`].
     #[cold]
     pub fn post_notification(&mut self, user_data: u64, flags: u32) {
         let res = (flags & IORING_NOTIF_USAGE_ZC_COPIED) as i32;
         self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF }, Poster::Task);
     }
 
-    /// Records that the CQE just posted is a TIMEOUT's.
+    /// Records that the CQE just posted belongs to a TIMEOUT.
     pub fn count_timeout(&mut self) {
         self.batch.timeouts += 1;
         self.queue.uncount();
@@ -148,8 +149,8 @@ impl RingGuard {
         }
     }
 
-    /// Flushes the batch to the backlog, as if the CQ were `FULL`, and wakes all waiters so that one moves it to the
-    /// CQ.
+    /// Flushes the batch to the backlog, as if the CQ were `FULL`. Wakes all waiters, so that one of them moves it to
+    /// the CQ.
     #[cold]
     pub fn flush_to_backlog(&mut self) {
         self.flush_batch::<true>();
@@ -157,9 +158,9 @@ impl RingGuard {
         self.wake();
     }
 
-    /// Copies the batch to the CQ in the common case: all of it fits, and nobody has to be notified. False if that is
-    /// not the case; then nothing was done.
-    #[inline(never)] // or each place that posts would pay for its registers
+    /// Copies the batch to the CQ in the common case: the whole batch fits, and no thread has to be notified. Returns
+    /// false in all other cases, without having done anything.
+    #[inline(never)] // each place that posts would pay for its registers
     fn flush_plain(&mut self) -> bool {
         let is_polled_by_ring = self.ring.polled_by_ring.load(Ordering::Relaxed);
         let State { batch, control, memory, spill, records, recorder, eventfd, aio, life, .. } = &mut **self;
@@ -221,7 +222,8 @@ impl RingGuard {
             batch.free_ended(control, records);
         }
         if overflowed != 0 {
-            // Under the lock, as in `flush_overflow`: another process must not clear what this one has just set.
+            // Under the post lock, as in `flush_overflow`: another process must not clear the bit that this process has
+            // just set.
             let _ = view.change_bits(word::SQ_FLAGS, IORING_SQ_CQ_OVERFLOW, 0);
         }
         drop(post);
@@ -250,8 +252,7 @@ impl RingGuard {
         }
     }
 
-    /// Drops the CQEs: nobody can see them, and the program's memory for the ring may be used for something else by
-    /// now.
+    /// Drops the CQEs: no thread can read them, and the program may by now use the ring's memory for something else.
     #[cold]
     fn discard_batch(&mut self) {
         let state = &mut **self;
@@ -262,7 +263,7 @@ impl RingGuard {
     /// asks for events.
     #[inline]
     pub fn flush_overflow(&mut self) {
-        // If no other process shares the ring, no other process adds to the backlog meanwhile.
+        // If no other process shares the ring, no other process can add to the backlog meanwhile.
         if self.is_shared() || self.has_own_backlog() {
             self.move_overflow();
         }
@@ -305,12 +306,12 @@ impl RingGuard {
         }
     }
 
-    /// Signals the registered eventfd if CQEs were added to the CQ (`io_eventfd_signal` in io_uring/eventfd.c), and
+    /// Signals the registered eventfd if CQEs were added to the CQ (`io_eventfd_signal` in io_uring/eventfd.c). Also
     /// wakes threads that poll the ring's descriptor.
     #[inline]
     fn wake_watchers(&mut self, signals: Signals, has_posted: bool) {
         if has_posted && self.eventfd.is_some() {
-            // On a ring with IORING_SETUP_DEFER_TASKRUN the owner posts all completions together.
+            // With IORING_SETUP_DEFER_TASKRUN the owner posts all completions together.
             let Signals { together, alone, by_worker } = signals;
             match self.ring().defers() {
                 true => self.signal_eventfd(1, 0),
@@ -320,8 +321,8 @@ impl RingGuard {
         self.make_readable_if_watched();
     }
 
-    /// Notifies the same watchers of work not yet posted. Natively its bringer signals: a worker, or the source of
-    /// readiness.
+    /// Notifies the same watchers of work that is not posted yet. In the kernel a worker or the source of readiness
+    /// signals when it brings such work.
     fn wake_watchers_for_work(&mut self) {
         if self.eventfd.is_some() {
             self.signal_eventfd(1, self.ring().left.any(Left::RESULTS).into());
@@ -339,8 +340,8 @@ impl RingGuard {
         }
     }
 
-    /// Signals the registered eventfd `count` times, or `by_worker` times if only workers' completions count
-    /// (`IORING_REGISTER_EVENTFD_ASYNC`).
+    /// Signals the registered eventfd `count` times. If only workers' completions count
+    /// (`IORING_REGISTER_EVENTFD_ASYNC`), signals it `by_worker` times.
     #[cold]
     fn signal_eventfd(&mut self, count: u32, by_worker: u32) {
         let Some((eventfd, only_by_workers)) = self.eventfd else { return };
@@ -352,8 +353,8 @@ impl RingGuard {
         }
     }
 
-    /// Makes the ring's descriptor readable: a fresh edge for edge-triggered watchers, a byte that stays for
-    /// level-triggered ones.
+    /// Makes the ring's descriptor readable. Edge-triggered watchers get a fresh edge, level-triggered watchers a byte
+    /// that stays.
     #[cold]
     pub fn make_readable(&mut self) {
         let header = self.control.header();
@@ -361,7 +362,8 @@ impl RingGuard {
         if pending && header.watched.load(Ordering::Relaxed) & WATCHED_EDGE == 0 {
             return;
         }
-        // Sent to the engine's end, so it arrives at the program's. MSG_DONTWAIT: a full buffer is readable anyway.
+        // The byte is sent to the engine's end, so it arrives at the program's end. MSG_DONTWAIT: a full buffer is
+        // readable anyway.
         let byte = 1u8;
         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
         let args = [self.engine_end as usize, &byte as *const u8 as usize, 1, flags, 0, 0];
@@ -382,7 +384,7 @@ impl RingGuard {
         let waiting = self.ring().driver.is_announced() || self.ring().has_arrived();
         if self.cq_ready(tail) == Ok(0) && backlog == 0 && !waiting {
             self.drain_descriptor();
-            // Another process may have posted meanwhile, and the byte taken may have been its own.
+            // Another process may have posted meanwhile, and this call may have taken that process's byte.
             if self.is_shared() && self.cq_ready(self.posted().0) != Ok(0) {
                 self.make_readable();
             }
@@ -397,7 +399,7 @@ impl RingGuard {
         backlog == 0 && self.spill.is_empty() && self.cq_ready(tail).is_ok_and(has_place)
     }
 
-    /// True if CQEs wait for room in the CQ, on a ring that no other process shares.
+    /// True if CQEs wait for room in the CQ. Only valid on a ring that no other process shares.
     #[inline]
     pub fn has_own_backlog(&self) -> bool {
         !self.spill.is_empty() || self.control.backlog() != 0
@@ -412,7 +414,7 @@ impl RingGuard {
 
     fn drain_descriptor(&mut self) {
         let fd = self.ring().fd.load(Ordering::Relaxed);
-        // The number may have been reused: only receive from our own socket.
+        // The number may have been reused: only receive from the ring's own socket.
         if descriptors::cookie_of(fd) != Some(self.cookie) {
             return;
         }
@@ -423,13 +425,14 @@ impl RingGuard {
         while syscall(libc::SYS_recvfrom, args) == bytes.len() as isize {}
     }
 
-    /// Starts to signal the descriptor's watchers. The descriptor is readable at once if the CQ is not empty, or if
-    /// there is unannounced work for the ring's owner (`io_uring_poll` in io_uring/io_uring.c).
+    /// Starts to signal the descriptor's watchers. The descriptor is readable at once if the CQ is not empty. It is
+    /// also readable at once if there is unannounced work for the ring's owner (`io_uring_poll` in
+    /// io_uring/io_uring.c).
     pub fn watch(&mut self, edge_triggered: bool) {
         let bit = if edge_triggered { WATCHED_EDGE } else { WATCHED_LEVEL };
         self.control.header().watched.fetch_or(bit, Ordering::Relaxed);
         let (tail, backlog) = self.posted();
-        // On other rings the holder posts what has arrived, if it has a CQE at all.
+        // On other rings the holder posts arrivals, and only then is it known whether they have a CQE.
         let announced = self.ring().driver.is_announced() || (self.ring().defers() && self.ring().has_arrived());
         if announced || backlog != 0 || self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
             self.make_readable();
@@ -439,8 +442,8 @@ impl RingGuard {
         self.call_helper();
     }
 
-    /// True if a deferred ring's requests can go on: their events have arrived or their time has come. The result of
-    /// a postponed attempt is unknown: the owner has to make the attempt.
+    /// True if requests of a deferred ring can continue: their events have arrived or their time has come. False if an
+    /// attempt is postponed, since its result is unknown until the owner makes it.
     pub fn has_work_for_owner(&mut self) -> bool {
         if self.poll_set.has_postponed() {
             return false;
@@ -450,7 +453,7 @@ impl RingGuard {
         ready || self.timers.next_ns() == Some(0) || unwatched::is_ready(self)
     }
 
-    /// Announces that there is work to ask for, on a ring whose completions wait until the program asks
+    /// Announces that there is work, on a ring whose completions wait until the program asks for them
     /// (`IORING_SETUP_DEFER_TASKRUN`).
     pub fn announce_work(&mut self) {
         self.ring().driver.set_announced(true);
@@ -458,8 +461,8 @@ impl RingGuard {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, IORING_SQ_TASKRUN, 0);
         }
         // Messages alone wake the owner only once there are as many as it waits for (`IOU_F_TWQ_LAZY_WAKE` in the
-        // kernel). A worker's results may be any number of CQEs, and a post by another process does not count what is
-        // left here.
+        // kernel). A worker's results may be any number of CQEs. Another process that posts does not count the messages
+        // that are left here.
         let left = entries_left(self.ring(), &self.memory.view);
         let only_messages = left != 0 && !self.ring().left.any(Left::RESULTS) && !self.is_shared();
         let control = self.control;
@@ -476,9 +479,9 @@ impl RingGuard {
         self.wake_watchers_for_work();
     }
 
-    /// Withdraws the announcement once the work is done.
+    /// Withdraws the announcement, once the work is done.
     pub fn clear_announcement(&mut self) {
-        self.ring().driver.set_announced(false); // the helper is called again when this enter leaves something pending
+        self.ring().driver.set_announced(false); // the helper is called again if this call leaves something pending
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_TASKRUN);
         }
@@ -491,7 +494,7 @@ impl RingGuard {
         self.control.lock_post().cq_tail()
     }
 
-    /// The CQ's tail as a count that does not wrap at 32 bits: the target of a wait is in these terms.
+    /// The CQ's tail as a count that does not wrap at 32 bits. The targets of waits are such counts.
     pub fn cq_total(&self) -> u64 {
         self.control.lock_post().cq_total()
     }
@@ -502,7 +505,7 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// The number of entries that the program has consumed: the CQ's head, or that of the completion ring.
+    /// The number of entries that the program has consumed: the head of the CQ, or of the completion ring.
     pub fn consumed(&self) -> Result<u32, Errno> {
         match &self.aio {
             Some(context) => context.completions.head(),
@@ -510,9 +513,9 @@ impl RingGuard {
         }
     }
 
-    /// Copies the batch to the completion ring of a Linux AIO context and wakes its waiters, as `flush` does for a
-    /// CQ. There is room: a request is accepted only if its event has a place.
-    #[inline(never)] // for the sake of rings, for which this would be part of `flush`
+    /// Copies the batch to the completion ring of a Linux AIO context and wakes its waiters, as `flush` does for a CQ.
+    /// There is always room: a request is accepted only if there is a place for its event.
+    #[inline(never)] // otherwise it would become part of `flush`, and burden rings
     pub fn flush_events(&mut self) {
         let control = self.control;
         let state = &mut **self;

@@ -1,4 +1,4 @@
-//! A held ring: the work of its holder before it releases the ring.
+//! A held ring: what its holder does before it releases the ring.
 
 use super::arrivals::{Left, Rest};
 use super::broken::PanicMark;
@@ -20,27 +20,27 @@ use core::sync::atomic::Ordering;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// The most ready requests that a polling thread issues per turn (`IORING_TW_CAP_ENTRIES_VALUE` in
+/// The most ready requests that a polling thread issues in one turn (`IORING_TW_CAP_ENTRIES_VALUE` in
 /// io_uring/sqpoll.c).
 const POLLER_SHARE: usize = 32;
 
-/// Exclusive access to a ring's state. Dropping it issues ready requests, posts the batch, and checks again for
-/// results that arrived meanwhile.
+/// Exclusive access to a ring's state. Dropping the guard issues ready requests, posts the batch, and checks again for
+/// results that have arrived meanwhile.
 pub struct RingGuard {
     pub(super) ring: &'static Ring,
-    /// The state inside `held`, so that the hot path does not check two options.
+    /// A pointer to the state inside `held`, so that the hot path does not check two options.
     pub(super) state: NonNull<State>,
     pub(super) held: Option<Held<'static, Option<Box<State>>>>,
 }
 
 impl RingGuard {
-    /// Repairs a ring that is not whole, for a new holder. A forked child becomes a member of a ring that it
-    /// inherited. The requests of a ring that a panic has hit are ended.
+    /// Repairs a ring that is not whole, for a new holder. In a forked child, the process becomes a member of the
+    /// inherited ring. If a panic has hit the ring, its requests are ended.
     #[cold]
     pub(super) fn in_order(mut self) -> Result<RingGuard, LockFailure> {
         if self.control.member == control::NO_MEMBER {
             if self.join().is_err() {
-                self.held = None; // nothing was done that must be settled
+                self.held = None; // the guard has done nothing that must be settled
                 return Err(LockFailure::Crowded);
             }
             self.ring.health.join();
@@ -60,12 +60,12 @@ impl RingGuard {
         if !self.serves_here() {
             return self.ring.nudge_poller();
         }
-        // A polling thread goes on after it has released the lock to others.
+        // A polling thread continues after it has released the lock to others.
         let mut left = if self.is_polled() { POLLER_SHARE } else { usize::MAX };
-        // Issues the current queue as one group, as one run of task work. Requests that become ready meanwhile form
-        // the next one.
+        // Issues the present queue as one group, like one run of task work. Requests that become ready meanwhile form
+        // the next group.
         let mut together = 0;
-        let in_submission = self.queue.is_together(); // restored below: `catch_up` may come here in a submission
+        let in_submission = self.queue.is_together(); // restored below: `catch_up` may call this in a submission
         while left != 0 {
             if together == 0 {
                 self.end_together();
@@ -86,7 +86,7 @@ impl RingGuard {
         }
     }
 
-    /// Processes arrivals that need not wait for another thread. Messages go first: one sent after them is posted
+    /// Processes arrivals that need not wait for another thread. Messages go first: a message sent after them is posted
     /// directly, and must come later.
     #[cold]
     fn handle_arrived(&mut self) {
@@ -105,7 +105,8 @@ impl RingGuard {
         }
     }
 
-    /// Handles what set [`Left::UNANNOUNCED`]: a panic elsewhere, holder work, or results to announce to the owner.
+    /// Handles the events that set [`Left::UNANNOUNCED`]: a panic elsewhere, holder work, or results to announce to the
+    /// owner.
     #[cold]
     fn handle_unannounced(&mut self) {
         self.put_in_order();
@@ -128,7 +129,7 @@ impl RingGuard {
         self.flush();
     }
 
-    /// True if there is more to do than to post the batch.
+    /// True if there is more to do before the release than to post the batch.
     #[inline(always)] // in each call, twice
     fn has_more_than_batch(&self) -> bool {
         self.ring.left.any(!(Left::HOLDER_WORK | Left::OWED))
@@ -175,7 +176,7 @@ impl Deref for RingGuard {
 impl DerefMut for RingGuard {
     #[inline]
     fn deref_mut(&mut self) -> &mut State {
-        // SAFETY: as in `deref`, and `&mut self` makes this the only reference made from the pointer.
+        // SAFETY: as in `deref`. `&mut self` makes this the only reference from the pointer.
         unsafe { self.state.as_mut() }
     }
 }
@@ -183,11 +184,12 @@ impl DerefMut for RingGuard {
 impl Drop for RingGuard {
     #[inline]
     fn drop(&mut self) {
-        // A panic that unwinds through here must not cause another: it only marks the ring for the next holder.
+        // A panic that unwinds through this drop must not cause another: the drop only marks the ring for the next
+        // holder.
         if std::thread::panicking() {
             return self.ring.health.mark_panicked();
         }
-        // Covers a panic in `unlock`, which does not come through here again.
+        // The mark covers a panic in `unlock`, which does not come through this drop again.
         let mark = PanicMark(self.ring);
         self.unlock();
         mark.disarm();
@@ -203,7 +205,7 @@ impl RingGuard {
         }
     }
 
-    /// True if a thread polls the ring: then no other thread issues or completes its requests.
+    /// True if a thread polls the ring. No other thread then issues or completes its requests.
     #[inline]
     pub fn is_polled(&self) -> bool {
         self.ring().polled_by.load(Ordering::Relaxed) != 0
@@ -234,7 +236,7 @@ impl RingGuard {
 
     #[cold]
     fn run_holder_work_slow(&mut self) {
-        // Dropped last: work that a panic leaves undone is back in the queue by then.
+        // Dropped last. By then, work that a panic leaves undone is back in the queue.
         let _running = holder_work::HolderWorkRuns::begin(self.ring);
         let mut rest = Rest::take(&self.ring.holder_work, &self.ring.left);
         while let Some(work) = rest.things.pop_front() {
@@ -250,8 +252,8 @@ impl RingGuard {
         }
     }
 
-    /// Carries out another ring's request that sends a file, unless it was cancelled. That ring gets the result once
-    /// this one is released.
+    /// Carries out another ring's request that sends a file to this ring, unless the request was cancelled. The other
+    /// ring gets the result once this ring is released.
     fn send_file_here(&mut self, job: Arc<Job>) {
         if !job.begin() {
             return;
@@ -263,8 +265,8 @@ impl RingGuard {
         handlers::without_locks(move || wq::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));
     }
 
-    /// Handles the close of one of the ring's numbers. If that was the last copy, the ring ends once it is released;
-    /// if not, the helper watches for its end.
+    /// Handles the close of one of the ring's numbers. If that was the last copy, the ring ends once it is released.
+    /// Otherwise the helper watches for its end.
     pub fn own_number_closed(&mut self, others: bool) {
         if descriptors::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
             self.mark_closed();
@@ -277,7 +279,7 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Releases the ring once nothing is left for its holder.
+    /// Releases the ring once no work is left for its holder.
     pub fn unlock(&mut self) {
         while self.held.is_some() {
             self.settle();
@@ -293,10 +295,10 @@ impl RingGuard {
         if self.held.is_some() {
             self.unlock();
         }
-        core::mem::forget(self); // it holds nothing
+        core::mem::forget(self); // the guard holds nothing any more
     }
 
-    /// Releases the lock, and takes it again if something was left for the holder meanwhile.
+    /// Releases the lock. Takes it again if work was left for the holder meanwhile.
     #[inline(always)] // in each call
     fn release(&mut self) {
         let due = self.take_pending_wake();
@@ -311,11 +313,11 @@ impl RingGuard {
         if let Some(held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) {
             self.go_on_holding(held);
         }
-        // Handlers run from here on: one that jumps away leaves nothing undone.
+        // Signal handlers run from now on: a handler that jumps away leaves nothing undone.
         drop(handlers_wait);
     }
 
-    /// Does what is due after the release of the lock.
+    /// Does the work that is due after the release of the lock.
     #[cold]
     #[inline(never)]
     fn act_released(&mut self, due: Option<PendingWake>, later: AfterRelease) {
@@ -327,7 +329,7 @@ impl RingGuard {
         }
     }
 
-    /// Goes on with the lock, which was taken again for work left meanwhile.
+    /// Continues with the lock, which was taken again for work left meanwhile.
     #[cold]
     #[inline(never)]
     fn go_on_holding(&mut self, mut held: Held<'static, Option<Box<State>>>) {
@@ -341,8 +343,8 @@ impl RingGuard {
         }
     }
 
-    /// Takes the ring again after [`unlock`](Self::unlock). The thread is counted as a user of the ring, so it has
-    /// not ended.
+    /// Takes the ring again after [`unlock`](Self::unlock). The thread still counts as a user of the ring, so the ring
+    /// has not ended.
     pub fn relock(&mut self) {
         let mut held = self.ring.state.lock().expect("this thread has let go of it");
         self.state = held.as_deref_mut().map(NonNull::from).expect("a ring that is in use does not end");
@@ -359,6 +361,6 @@ impl RingGuard {
         if let Err(left) = self.ring.arrived.put(&self.ring.left, [job].into_iter()) {
             return left.for_each(|job| self.receive(job));
         }
-        self.ring.left.set(Left::UNANNOUNCED); // for `settle`, which this thread comes to
+        self.ring.left.set(Left::UNANNOUNCED); // for `settle`, which this thread calls later
     }
 }

@@ -12,21 +12,21 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{epoll, EventfdFlags};
 use rustix::fd::IntoRawFd;
 
-/// The data of the helper's eventfd in its poll set. Other data are a ring's address, odd for its engine end.
+/// The data of the helper's eventfd in the helper's poll set. Other data are a ring's address, odd for its engine end.
 pub(crate) const WOKEN: u64 = 0;
 
-/// Starts the helper's thread. True if there is one.
+/// Starts the helper's thread. True if the thread exists.
 pub static START: Hook<(), bool> = Hook::new();
 /// The mailbox at which rings are handed over.
 pub(crate) static MAILBOX: Lock<Mailbox<&'static Ring>> = Lock::new(Mailbox::NEW);
 
-/// The eventfd that wakes the helper; -1 if there is none. `WAKE` and `SET`, the helper's poll set, are opened and
+/// The eventfd that wakes the helper; -1 if there is no helper. `WAKE`, and the helper's poll set `SET`, are opened and
 /// closed under `MAILBOX`.
 pub(crate) static WAKE: AtomicI32 = AtomicI32::new(-1);
 
 pub(crate) static SET: AtomicI32 = AtomicI32::new(-1);
 
-/// Carries out the result of a call for the helper. The caller holds the ring.
+/// Does what the ring's `handover` has decided in `call`. The caller holds the ring.
 pub(crate) fn answer(ring: &'static Ring, call: Call) {
     match call {
         // The helper uses the first table of descriptors.
@@ -35,7 +35,7 @@ pub(crate) fn answer(ring: &'static Ring, call: Call) {
         Call::Wake => nudge(),
         Call::HandOver => match MAILBOX.lock() {
             Some(mailbox) => hand_over(ring, mailbox),
-            // A signal handler interrupted a hand-over in its own thread: the next call tries again.
+            // A signal handler has interrupted a hand-over in its own thread: the next call tries again.
             None => ring.driver.handover.forget(),
         },
     }
@@ -50,17 +50,17 @@ fn hand_over(ring: &'static Ring, mut mailbox: Held<'static, Mailbox<&'static Ri
     }
 }
 
-/// Starts the helper's thread, if there is none, before a worker opens files for the program. For a moment the
-/// helper's descriptors take the lowest numbers, which those files would have natively. False if there cannot be a
-/// helper.
+/// Starts the helper's thread, if there is none, before a worker opens files for the program. While the helper's
+/// descriptors are made, they take the lowest numbers, which those files would have in the kernel. False if the helper
+/// cannot exist.
 pub fn ensure_started() -> bool {
-    // If the mailbox is held by this very thread, the thread is about to start the helper.
+    // If this very thread holds the mailbox, it is about to start the helper.
     let Some(mut mailbox) = MAILBOX.lock() else { return true };
     !mailbox.start() || start(&mut mailbox)
 }
 
 fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
-    // The helper would inherit its maker's table.
+    // The helper would inherit the table of the thread that makes it.
     let started = tables::mine() == tables::FIRST && open().is_ok() && START.call(()) == Some(true);
     if !started {
         close();
@@ -69,10 +69,10 @@ fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
     started
 }
 
-/// Makes the helper, if there is one, check its mailbox and rings.
+/// Makes the helper, if it exists, check its mailbox and its rings.
 pub fn nudge() {
-    // Held, so that the number is not closed, and perhaps reused for another file, before the write. If the lock
-    // fails, this very thread already holds it.
+    // The lock is held so that the number is not closed, and perhaps reused for another file, before the write. If the
+    // lock fails, this very thread already holds it.
     let _desk = MAILBOX.lock();
     wake();
 }
@@ -109,10 +109,10 @@ pub(crate) fn close() {
 /// # Safety
 /// Only the forking thread may exist in the process.
 pub unsafe fn reset_after_fork() {
-    // SAFETY: no other thread exists, and the value is put in order right away.
+    // SAFETY: no other thread exists, and the value is replaced at once.
     unsafe { MAILBOX.reset() };
     if let Some(mut mailbox) = MAILBOX.lock() {
         mailbox.close();
-        close(); // the child's copies; the parent's helper has its own
+        close(); // these are the child's copies; the parent's helper has its own
     }
 }

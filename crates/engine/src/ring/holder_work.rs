@@ -1,10 +1,10 @@
-//! Work for the holder of a busy ring. The holder may sleep: in a page fault of the program's memory
-//! (userfaultfd(2), a file on a server that is gone), or in the device. A thread that closes a descriptor, serves
-//! several rings or works for all of them waits for no ring ([`Ring::lock_soon`]). It leaves the work, and the ring's
-//! holder acts on it.
+//! Work for the holder of a busy ring. The holder may sleep: in a page fault on the program's memory (userfaultfd(2), a
+//! file on a server that is gone), or in the device. A thread that closes a descriptor must not wait for a ring
+//! ([`Ring::lock_soon`]), nor must a thread that serves several rings or works for all. Such a thread leaves the work,
+//! and the ring's holder does it.
 //!
-//! The work is done before the ring is released, and before each SQE, event and request is taken up. So nothing goes
-//! on with a number that has been closed meanwhile.
+//! The holder does the work before it releases the ring, and before it takes up each SQE, event and request. So no
+//! operation continues on a number that has been closed meanwhile.
 
 use super::{LockFailure, Ring, RingGuard};
 use crate::issue::lint;
@@ -23,23 +23,24 @@ use std::sync::Arc;
 
 /// A request to the holder of a busy ring.
 pub enum HolderWork {
-    /// The program closed this number. Requests in flight on it go on with the duplicate, if one could be made.
+    /// The program closed this number. Requests in flight on it continue with the duplicate, if a duplicate could be
+    /// made.
     Closed(i32, Option<Arc<FixedFile>>),
-    /// A number of the ring's own was closed; true if the process has others.
+    /// One of the ring's own numbers was closed; true if the process has other numbers of the ring.
     OwnNumberClosed(bool),
-    /// The last user of the ring has left it: it may be possible to end it.
+    /// The last user of the ring has left it, so the ring may have to end.
     End,
-    /// The helper wants the ring.
+    /// The helper wants to lock the ring.
     Helper,
-    /// The thread that polls the ring wants it.
+    /// The ring's polling thread wants to lock the ring.
     Poller,
-    /// Another ring sends a file: its MSG_RING, which the holder of this one carries out.
+    /// Another ring sends a file: the job is its MSG_RING, which the holder of this ring carries out.
     File(Arc<Job>),
-    /// A thread has changed its identity. Requests in flight keep the old one, which this is a claim to.
+    /// A thread has changed its identity. Requests in flight keep the old identity, to which this is a claim.
     Identity(Claim),
 }
 
-/// A number that is being closed, and its one duplicate, shared by all rings that are busy.
+/// A number that is being closed, and its one duplicate, which all busy rings share.
 pub struct Closing {
     fd: i32,
     private: Option<Option<Arc<FixedFile>>>,
@@ -62,13 +63,13 @@ impl Closing {
 pub struct AfterRelease(u8);
 
 impl AfterRelease {
-    /// Nothing.
+    /// No action.
     pub const NOTHING: AfterRelease = AfterRelease(0);
-    /// End the ring if nobody uses it any more.
+    /// End the ring if no thread uses it any more.
     pub const END: AfterRelease = AfterRelease(1);
-    /// Wake the helper, which wants the ring.
+    /// Wake the helper, which wants to lock the ring.
     pub(crate) const HELPER: AfterRelease = AfterRelease(2);
-    /// Wake the thread that polls the ring, which wants it.
+    /// Wake the ring's polling thread, which wants to lock the ring.
     pub(crate) const POLLER: AfterRelease = AfterRelease(4);
 
     /// Adds `other`.
@@ -92,8 +93,8 @@ impl AfterRelease {
 }
 
 impl Ring {
-    /// The ring's state unless another thread keeps it, for callers that must not wait for one ring. `Busy` then,
-    /// also in a signal handler that interrupted the holder.
+    /// Returns the ring's state unless another thread holds the ring. For callers that must not wait for one ring.
+    /// `Busy` in that case, also in a signal handler that interrupted the holder.
     pub fn lock_soon(&'static self) -> Result<RingGuard, LockFailure> {
         if mutated(Mutation::WaitsForBusyRings) {
             return self.lock();
@@ -101,12 +102,12 @@ impl Ring {
         self.guard(self.state.lock_soon().ok_or(LockFailure::Busy)?)
     }
 
-    /// Leaves work for the holder. If nobody holds the ring, it is done now.
+    /// Leaves work for the holder. If no thread holds the ring, the work is done at once.
     pub fn leave_holder_work(&'static self, work: HolderWork) {
         let mut left = [work].into_iter();
         while let Err(work) = self.holder_work.put(&self.left, left) {
             if self.holder_work.held_by_me() {
-                return; // a handler installed unseen by us interrupted this very function
+                return; // a handler unknown to the engine interrupted this function
             }
             left = work;
             alloc::wait();
@@ -114,8 +115,8 @@ impl Ring {
         self.run_or_leave_holder_work();
     }
 
-    /// Leaves another ring's request that sends a file. False if there is no memory, or in a signal handler that
-    /// interrupted this very function.
+    /// Leaves another ring's request that sends a file to this ring. False if there is no memory, or in a signal
+    /// handler that interrupted this very function.
     #[must_use]
     pub fn leave_file_for_holder(&'static self, job: Arc<Job>) -> bool {
         let left = self.holder_work.put(&self.left, [HolderWork::File(job)].into_iter()).is_ok();
@@ -125,7 +126,7 @@ impl Ring {
         left
     }
 
-    /// Does the work now, or leaves it to the holder, which does it before it releases the ring.
+    /// Does the work at once, or leaves it to the holder, which does it before it releases the ring.
     fn run_or_leave_holder_work(&'static self) {
         self.left.set(Left::UNANNOUNCED);
         match self.try_lock() {
@@ -134,8 +135,8 @@ impl Ring {
         }
     }
 
-    /// Drops the work for a ring that has ended: it must not reach the ring's next life. The thread that ends a ring calls
-    /// this, too, after its release. So one of the two threads finds the lock free and the work there.
+    /// Drops the work for a ring that has ended: it must not reach the ring's next life. The thread that ends a ring
+    /// calls this, too, after its release. So one of the two threads finds the lock free and the work there.
     pub fn drop_holder_work_if_ended(&self) {
         fence_after_swap();
         let items = match self.state.try_lock() {
@@ -150,7 +151,7 @@ impl Ring {
         }
     }
 
-    /// Handles the close by the program of a number that is none of the ring's.
+    /// Handles the program's close of a number that does not belong to this ring.
     pub fn close_number(&'static self, closing: &mut Closing) {
         match self.lock_soon() {
             Ok(mut guard) => {
@@ -172,8 +173,8 @@ impl Ring {
         }
     }
 
-    /// The ring's state unless its holder sleeps, perhaps for long: `Busy` then. For callers that need the present
-    /// state and must not wait for a ring that another thread keeps.
+    /// Returns the ring's state unless its holder sleeps, perhaps for long: then fails with `Busy`. For callers that
+    /// need the present state and must not wait for a ring that another thread keeps.
     pub fn lock_unless_asleep(&'static self) -> Result<RingGuard, LockFailure> {
         let begin_ns = Clock::Monotonic.now_ns();
         let mut tries = 0;
@@ -188,13 +189,13 @@ impl Ring {
         }
     }
 
-    /// Waits until the holder has done the work, or sleeps. The holder may be about to use the number that is
-    /// being closed, some instructions before the system call. Natively it already has the file at that point.
+    /// Waits until the holder has done the work, or sleeps. Some instructions before its system call, the holder may be
+    /// about to use the number that is being closed. The kernel already has the file at that point.
     fn wait_for_holder(&'static self) {
         let begin_ns = Clock::Monotonic.now_ns();
         let mut tries = 0;
         while self.has_unfinished_holder_work() && !self.close_gave_up.load(Ordering::Relaxed) {
-            // Its calls for the work are short, and need the number as it is.
+            // The holder's calls for this work are short, and need the number to stay open.
             let at_it = self.holder_work_runs.load(Ordering::Relaxed) && !is_long_since(begin_ns);
             if !at_it && self.holder_sleeps(begin_ns) {
                 return self.close_gave_up.store(true, Ordering::Relaxed);
@@ -205,10 +206,10 @@ impl Ring {
         }
     }
 
-    /// True if some work is not done.
+    /// True if some holder work is not done yet.
     fn has_unfinished_holder_work(&self) -> bool {
-        // In this order: a holder sets `holder_work_runs` before it takes the work. The fence's partner is in `HolderWorkRuns::begin`,
-        // the Acquire's in its drop.
+        // The order matters: a holder sets `holder_work_runs` before it takes the work. The partner of the fence is in
+        // `HolderWorkRuns::begin`. The partner of the Acquire is in the drop of that value.
         self.left.any(Left::HOLDER_WORK) || {
             fence(Ordering::Acquire);
             self.holder_work_runs.load(Ordering::Acquire)
@@ -221,12 +222,12 @@ impl Ring {
         match thread::sleeps(self.holder_id.load(Ordering::Relaxed)) {
             // A holder that has not stored its id yet is awake.
             Some(sleeps) => sleeps && recorded == self.state.holder(),
-            None => is_long_since(begin_ns), // the kernel does not say
+            None => is_long_since(begin_ns), // the kernel does not report it
         }
     }
 
-    /// Stores the id of a holder that is not the previous one. (A new thread at an ended one's thread pointer is
-    /// taken for that one: it is not found asleep, then.)
+    /// Stores the id of a holder that is not the previous holder. (A new thread may have an ended thread's thread
+    /// pointer and is then taken for that thread. It is not found asleep in that case.)
     #[cold]
     pub(crate) fn record_holder(&self) {
         self.holder_id.store(thread::id(), Ordering::Relaxed);
@@ -234,19 +235,19 @@ impl Ring {
     }
 }
 
-/// True if the time since `begin_ns` is enough for a thread to have got a core and made some short calls.
+/// True if the time since `begin_ns` suffices for a thread to get a core and make some short calls.
 fn is_long_since(begin_ns: u64) -> bool {
     const LONG_NS: u64 = 10_000_000;
     Clock::Monotonic.now_ns().saturating_sub(begin_ns) >= LONG_NS
 }
 
-/// Marks that the holder does this work, for as long as the value lives.
+/// Marks, for as long as the value lives, that the holder does holder work.
 pub(crate) struct HolderWorkRuns(&'static Ring);
 
 impl HolderWorkRuns {
     pub(crate) fn begin(ring: &'static Ring) -> HolderWorkRuns {
         ring.holder_work_runs.store(true, Ordering::Relaxed);
-        // A thread that finds no work left sees this. Partner: the fence in `has_unfinished_holder_work`.
+        // A thread that finds no work left finds this flag set. Partner: the fence in `has_unfinished_holder_work`.
         fence(Ordering::Release);
         HolderWorkRuns(ring)
     }
@@ -282,7 +283,7 @@ mod tests {
             }
             let running = HolderWorkRuns::begin(ring);
             assert_eq!(ring.holder_work.take(&ring.left).len(), 1);
-            // Runs, so that it does not look asleep.
+            // This thread runs meanwhile, so that it does not look asleep.
             let until = Instant::now() + Duration::from_millis(2);
             while Instant::now() < until {
                 assert!(!closed.load(Ordering::Acquire), "the number is still in use");

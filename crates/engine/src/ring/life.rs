@@ -17,7 +17,7 @@ use anyring_abi::Cqe;
 use core::sync::atomic::Ordering;
 
 impl Ring {
-    /// Gives a pooled ring its state. The ring is not visible to anybody yet.
+    /// Gives a pooled ring its state. No other thread can find the ring yet.
     pub fn bring_to_life(&'static self, fd: i32, flags: u32, state: Box<State>) {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl Ring {
             self.numbers.store(0, Ordering::Relaxed);
             self.dropped.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
-            // Left by a former life of this ring.
+            // These may be left from a former life of this ring.
             let Ring { left, arrived, messages, retired, holder_work, .. } = self;
             drop((arrived.take(left), messages.take(left), retired.take(left), holder_work.take(left)));
             left.forget(Left::UNANNOUNCED | Left::OWED);
@@ -46,14 +46,14 @@ impl Ring {
         }
     }
 
-    /// Makes the locks usable in a forked child and forgets what the parent has in flight; the parent's threads
-    /// complete that.
+    /// Makes the locks usable in a forked child and forgets the parent's requests in flight. The parent's threads
+    /// complete those.
     ///
     /// # Safety
     /// Only the forking thread may exist in the process.
     pub unsafe fn reset_after_fork(&'static self) {
         // SAFETY: no other thread exists. The state may be in the middle of a change by a thread that the child does
-        // not have. All that is kept of it are plain numbers and mappings; the rest is forgotten, not dropped.
+        // not have. Only plain numbers and mappings of it are kept. The rest is forgotten, not dropped.
         unsafe {
             if !mutated(Mutation::LocksStayHeldAfterFork) {
                 self.state.reset();
@@ -87,8 +87,8 @@ impl Ring {
 }
 
 impl Ring {
-    /// True if the process, a forked child, inherited the ring and has not used it. Taking the lock makes it a
-    /// member.
+    /// True if the process is a forked child that inherited the ring and has not used it. Taking the ring's lock would
+    /// make the process a member.
     pub fn is_unused_inheritance(&'static self) -> bool {
         let unused = |state: &State| state.control.member == control::NO_MEMBER;
         // Relaxed: set before the child can have a second thread.
@@ -97,7 +97,7 @@ impl Ring {
             && self.state.lock_soon().is_some_and(|held| held.as_deref().is_some_and(unused))
     }
 
-    /// Takes the state of such a ring, which ends for this process only. The parent's side stays.
+    /// Takes the state of such a ring, which ends for this process only. The parent's ring continues.
     pub fn leave_unused(&'static self) -> Option<Box<State>> {
         if !self.is_unused_inheritance() {
             return None;
@@ -111,26 +111,27 @@ impl Ring {
 }
 
 impl RingGuard {
-    /// Keeps the ring's memory, and so the ring, from children forked from now on.
+    /// Keeps the ring's memory, and so the ring, from children that are forked from now on.
     ///
     /// # Errors
     /// Returns the error of madvise(2).
     pub fn keep_from_children(&self) -> Result<(), crate::Errno> {
         self.memory.keep_from_children()?;
         self.control.keep_from_children()?;
-        // Relaxed: read by a child that this process forks later.
+        // Relaxed: a child that this process forks later reads it.
         self.ring.kept_from_children.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// True if this process, a forked child, is done with the ring. It has no request in flight, and none of its CQEs
-    /// waits for room in the CQ.
+    /// True if this process, a forked child, no longer needs the ring. It then has no request in flight, and none of
+    /// its CQEs waits for room in the CQ.
     pub fn is_left_by_child(&self) -> bool {
         // Relaxed: as in `is_unused_inheritance`.
         self.ring.inherited.load(Ordering::Relaxed) && self.slab.is_empty() && self.spill.is_empty()
     }
 
-    /// Records that the ring's last number is closed. If the ring is still in use, it leaves the program's memory.
+    /// Records that the ring's last number is closed. From then on a ring that is still in use does not touch the
+    /// program's memory.
     pub fn mark_closed(&mut self) {
         self.close();
         // Relaxed: a thread that goes to sleep is counted under the lock.
@@ -139,13 +140,13 @@ impl RingGuard {
         }
     }
 
-    /// True if SQEs may be taken. They may not come from memory that the program may have given back.
+    /// True if SQEs may be taken. They must not come from memory that the program may have given back.
     pub fn has_sqes(&self) -> bool {
         !(self.is_closed() && self.memory.view.is_of_program())
     }
 
-    /// Ends every request of a closed ring that neither a worker nor the kernel has, without a visible CQE. Nothing
-    /// new is issued.
+    /// Ends every request of a closed ring that neither a worker nor the kernel has, without a visible CQE. No new
+    /// request is issued.
     pub fn abandon_requests(&mut self) {
         if !self.is_closed() {
             return;
@@ -191,7 +192,7 @@ impl RingGuard {
         }
     }
 
-    /// Forgets a request's successors, which end now: it must not look for them later.
+    /// Makes a request forget its successors, which end now: it must not look for them later.
     fn forget_chain(&mut self, id: request::Id) {
         (self.slab[id].next, self.slab[id].guard) = (None, None);
     }
@@ -202,7 +203,7 @@ impl RingGuard {
         self.ring.cookie.store(0, Ordering::Relaxed);
         let due = self.take_pending_wake();
         let state = self.held.as_mut()?.take();
-        self.held = None; // nothing is left to settle
+        self.held = None; // no work is left to settle
         if let Some(due) = due {
             due.wake();
         }
@@ -231,12 +232,12 @@ impl State {
         }
         self.batch.forget();
         if let Some(poller_eventfd) = self.poller_eventfd.take() {
-            crate::descriptors::close(poller_eventfd); // a thread of the parent's may sleep on it
+            crate::descriptors::close(poller_eventfd); // a thread of the parent may sleep on it
         }
         self.control.member = control::NO_MEMBER;
     }
 
-    /// Drops what may still refer to the control area: requests that a worker left, registered resources.
+    /// Drops all that may still refer to the control area: requests that a worker left, registered resources.
     pub fn release_resources(&mut self) {
         self.slab = Slab::default();
         self.files = None;
@@ -245,7 +246,7 @@ impl State {
 }
 
 impl RingGuard {
-    /// True if another process uses this ring, or did.
+    /// True if another process uses this ring, or has used it.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.control.header().shared.load(Ordering::Relaxed) != 0
@@ -261,13 +262,13 @@ impl RingGuard {
     /// Makes the process, a forked child, a member of the ring.
     pub(crate) fn join(&mut self) -> Result<(), Errno> {
         if crate::thread::tables::shares_descriptors() {
-            // Relaxed: a process that does not see it yet has checked the lock before this process is a member.
+            // Relaxed: a process that does not read the 1 yet has checked the lock before this process is a member.
             self.control.header().locks_are_blind.store(1, Ordering::Relaxed);
         }
         let number = self.control.take_number()?;
         self.control.member = number;
         if self.control.begin_sharing() {
-            // Threads already asleep on the ring do not look for dead members.
+            // Threads that already sleep on the ring do not look for dead members.
             self.control.lock_post().waiters().bump();
             self.wake();
         }
@@ -277,7 +278,7 @@ impl RingGuard {
         }
         self.bury(number);
         self.control.member(number).joined.store(1, Ordering::Relaxed);
-        // Records left by dead members would count against the ring's limit.
+        // The records that dead members left would count against the ring's limit.
         self.reap_dead_members();
         Ok(())
     }
@@ -294,7 +295,7 @@ impl RingGuard {
             if number == control.member || !joined || control.lives(number) {
                 continue;
             }
-            // The member's lock makes sure that only this process buries it.
+            // The member's lock makes sure that only this process takes over from it.
             if record_lock(control.lock_file, libc::F_SETLK, libc::F_WRLCK, number).is_err() {
                 continue;
             }
@@ -304,16 +305,17 @@ impl RingGuard {
         }
     }
 
-    /// Takes over from dead member `dead`, whose lock this process holds: its waiters are gone, its requests end.
+    /// Takes over from the dead member `dead`, whose lock this process holds: its waiters are gone, its requests end.
     fn bury(&mut self, dead: u32) {
         let control = self.control;
         let (header, member) = (control.header(), control.member(dead));
         if dead == MAKER && member.joined.load(Ordering::Relaxed) != 0 {
-            header.maker_died.store(1, Ordering::Relaxed); // from now on the number may be another's
+            header.maker_died.store(1, Ordering::Relaxed); // from now on the number may be another process's
         }
         header.waiters.leave(member.waiting.swap(0, Ordering::Relaxed), member.in_futex.swap(0, Ordering::Relaxed));
         for chunk in control.chunks_of(dead).collect::<Vec<_>>() {
-            // From here on the records belong to this process: should it die now, its own heir goes on.
+            // From now on the records belong to this process. If it dies now, the process that takes over from it
+            // continues.
             header.chunk_owner[chunk].store(control.member + 1, Ordering::Relaxed);
             for record in crate::ring::records_of(chunk) {
                 let shared = control.record(record.0.into(), record.1.into());

@@ -1,4 +1,4 @@
-//! The thread that polls a ring (IORING_SETUP_SQPOLL), as others see it; `wait/sqpoll.rs` is its own code.
+//! The thread that polls a ring (IORING_SETUP_SQPOLL), as other threads know it. Its own code is in `wait/sqpoll.rs`.
 
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
@@ -21,18 +21,18 @@ pub(crate) const STARTING: u32 = 0;
 /// The value of `Poller::thread` once the thread is gone.
 pub(crate) const ENDED: u32 = u32::MAX;
 
-/// A polling thread, as other threads see it.
+/// A polling thread, as other threads know it.
 pub struct Poller {
     pub(crate) waiting: Lock<Waiting>,
     /// The eventfd that ends the thread's sleep.
     pub(crate) wake: Own,
-    /// Its thread id, [`STARTING`] or [`ENDED`]; a futex word while it starts.
+    /// The thread's id, [`STARTING`] or [`ENDED`]. A futex word while the thread starts.
     pub(crate) thread: AtomicU32,
-    /// Something changed that the thread does not see by itself: it must check all its rings.
+    /// A change that the thread does not notice by itself: it must check all its rings.
     pub(crate) again: AtomicBool,
-    /// The thread sleeps or is about to.
+    /// The thread sleeps or is about to sleep.
     pub(crate) sleeping: AtomicBool,
-    /// The thread is that of the process from which this one was forked.
+    /// The thread belongs to the process from which this process was forked.
     pub(crate) inherited: bool,
 }
 
@@ -40,18 +40,18 @@ pub struct Poller {
 pub struct Attached {
     /// The ring.
     pub ring: &'static Ring,
-    /// Its memory.
+    /// The ring's memory.
     pub view: View,
     /// The control area that its processes share.
     pub control: Control,
-    /// The time that its program wants the thread to spin without work, in nanoseconds.
+    /// The time for which the program wants the thread to spin without work, in nanoseconds.
     pub idle_ns: u64,
 }
 
-/// Rings that the thread has not taken in yet.
+/// The rings that the thread has not taken in yet.
 pub(crate) struct Waiting {
     pub(crate) rings: Vec<Attached>,
-    /// The thread is on its way out and takes none.
+    /// The thread is about to end and takes no more rings.
     pub(crate) ended: bool,
 }
 
@@ -88,7 +88,7 @@ impl Ring {
         }
     }
 
-    /// Prepares a closed ring for its end. False if its thread still serves it: that thread then ends it.
+    /// Prepares a closed ring for its end. False if its polling thread still serves it: then that thread ends the ring.
     pub fn leave_poller(&self) -> bool {
         match self.poller() {
             Some(poller) if !poller.inherited => {
@@ -104,8 +104,8 @@ impl Ring {
     }
 }
 
-/// Adjusts polling threads in a forked child: they are the parent's. The child can wake them and wait for their
-/// posts.
+/// Adjusts the polling threads in a forked child: the threads belong to the parent. The child can wake them and wait
+/// for their posts.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process, and the locks of `rings` must be free.
@@ -120,20 +120,20 @@ pub unsafe fn after_fork(rings: &[&'static Ring]) {
             known.push((old.clone(), new.clone()));
             new
         });
-        // No thread of the child's has this number, whatever its pid namespace.
+        // No thread of the child has this number in any pid namespace.
         ring.polled_by.store(ENDED, Ordering::Relaxed);
         *held = new;
         core::mem::forget(old);
     }
     for (old, _) in known {
-        // The parent's thread never drops its share here: the descriptor is closed by hand.
+        // The parent's thread never drops its share in the child: this code closes the descriptor itself.
         descriptors::close(old.wake.as_raw_fd());
         core::mem::forget(old);
     }
 }
 
 impl Poller {
-    /// Gives the thread another ring; `ENXIO` if it is ending.
+    /// Gives the thread another ring. Fails with `ENXIO` if the thread is ending.
     pub(crate) fn attach(&self, ring: Attached) -> Result<(), Errno> {
         let mut waiting = self.waiting.lock().ok_or(Errno::NXIO)?;
         if waiting.ended {
@@ -143,7 +143,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Makes the thread check its rings again, whatever it is doing.
+    /// Makes the thread check its rings again, whether it sleeps or works.
     pub fn nudge(&self) {
         self.again.store(true, Ordering::Relaxed); // ordered by the fence in `wake`
         self.wake();
@@ -151,8 +151,8 @@ impl Poller {
 
     /// Ends the thread's sleep, as IORING_ENTER_SQ_WAKEUP asks.
     pub(crate) fn wake(&self) {
-        // Partner: the fence in `sleep`. Either the thread sees what was stored before (`again`, an SQ tail), or it
-        // is seen asleep here.
+        // Partner: the fence in `sleep`. Either the thread reads what was stored before (`again`, an SQ tail), or this
+        // code finds it asleep.
         fence(Ordering::SeqCst);
         if self.inherited || self.sleeping.load(Ordering::Relaxed) {
             let one = 1u64;
@@ -167,7 +167,7 @@ impl Poller {
 
     /// Makes a forked child's view of another process's thread.
     pub(crate) fn inherited(&self) -> Result<Arc<Poller>, Errno> {
-        // SAFETY: the number is the eventfd's for as long as `self` lives; it is only borrowed to be duplicated.
+        // SAFETY: the number is the eventfd's for as long as `self` lives. It is only borrowed, to be duplicated.
         let wake = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.wake.as_raw_fd()) };
         Ok(Arc::new(Poller {
             waiting: Lock::new(Waiting { rings: Vec::new(), ended: true }),
@@ -181,7 +181,7 @@ impl Poller {
 }
 
 impl State {
-    /// The eventfd that wakes a thread which waits with a signal mask.
+    /// Returns the eventfd that wakes a thread which waits with a signal mask, and makes it if there is none.
     pub fn make_poller_eventfd(&mut self) -> Result<i32, Errno> {
         if let Some(poller_eventfd) = self.poller_eventfd {
             return Ok(poller_eventfd);

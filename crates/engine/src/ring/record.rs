@@ -1,6 +1,6 @@
-//! Records the events of the ring for a tracer, if there is one; `event` has the format.
+//! Records the events of the ring for a tracer, if a tracer wants them. `event` has the format.
 //!
-//! Part of a ring's state, under its lock.
+//! This belongs to a ring's state, and is guarded by the ring's lock.
 
 use super::{Ring, RingGuard, State};
 use crate::event::{follow, Room};
@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 impl State {
-    /// Lets `say` record an event, if there is a recorder.
+    /// Calls `say` to record an event, if the ring has a recorder.
     #[inline]
     pub fn record(&mut self, say: impl FnOnce(&mut Recorder)) {
         if let Some(recorder) = &mut self.recorder {
@@ -20,7 +20,7 @@ impl State {
         }
     }
 
-    /// Lets `say` record an event of a request in the slab, if there is a recorder.
+    /// Calls `say` to record an event of a request in the slab, if the ring has a recorder.
     #[inline]
     pub fn record_of(&mut self, id: Id, say: impl FnOnce(&mut Recorder)) {
         let Some(recorder) = &mut self.recorder else { return };
@@ -30,8 +30,8 @@ impl State {
     }
 }
 
-/// Starts or stops recording on this ring and on the process's other rings. For a long time only workers and the
-/// helper may use those.
+/// Starts or stops recording on this ring and on the process's other rings. Those may be used by workers and the helper
+/// only for a long time, and would not notice the tracer.
 #[cold]
 #[inline(never)]
 pub(crate) fn follow_tracer(guard: &mut RingGuard) {
@@ -40,7 +40,7 @@ pub(crate) fn follow_tracer(guard: &mut RingGuard) {
     record_into(guard, wanted, room.as_ref());
     let me = guard.ring();
     for ring in table::rings().into_iter().filter(|ring| !core::ptr::eq(*ring, me)) {
-        // A held ring follows at its own next call: two rings are never waited for in turn.
+        // A ring that is held starts or stops at its own next call: two rings are never waited for in turn.
         if let Some(mut other) = ring.try_lock() {
             record_into(&mut other, wanted, room.as_ref());
         }
@@ -59,7 +59,7 @@ fn record_into(guard: &mut RingGuard, wanted: u64, room: Option<&Arc<Room>>) {
     guard.recorder = room.map(|room| new_recorder(guard, room.clone()));
 }
 
-/// Makes the recorder of a ring that existed before, which it records first.
+/// Makes the recorder of a ring that existed before the tracer came. First records the ring itself.
 fn new_recorder(guard: &RingGuard, room: Arc<Room>) -> Box<Recorder> {
     let ring: &Ring = guard.ring();
     if let Some(context) = &guard.aio {

@@ -1,6 +1,6 @@
-//! The recorder: writes the events of a ring for a tracer. It is part of the ring's state and used under the ring's
-//! lock. Each method is one tracepoint, called where the kernel has it, through `State::record`. Without a tracer
-//! that costs one branch.
+//! The recorder: writes the events of a ring for a tracer. It is part of the ring's state and guarded by the ring's
+//! lock. Each method is one tracepoint, called where the kernel has that tracepoint, through `State::record`. Without a
+//! tracer a tracepoint costs one branch.
 
 use crate::chaos::Name;
 use crate::event::chunks::{has, Writer};
@@ -16,15 +16,15 @@ use std::sync::Arc;
 
 mod context;
 
-/// Number of request numbers that a process takes from the file at a time.
+/// Number of request numbers that a process reserves in the file at a time.
 const NUMBERS: u32 = 4096;
 
 /// One ring's source of events in this process.
 pub struct Recorder {
     pub(super) writer: Writer,
-    /// Number of events that may still share the last one's time.
+    /// Number of following events that may still share the time of the last event.
     sharing: u32,
-    /// The most that may share one: none if submissions come at any time (IORING_SETUP_SQPOLL).
+    /// The most events that may share a time. 0 if submissions come at any time (IORING_SETUP_SQPOLL).
     most_sharing: u32,
     /// Request numbers reserved for this process.
     numbers: core::ops::Range<u32>,
@@ -38,7 +38,7 @@ pub struct Recorder {
     failing: Known,
     /// The numbers of requests in the slab, by slot.
     placed: Vec<u32>,
-    /// The identities of an AIO context's requests, by slot. For other rings the ring itself has them.
+    /// The identities of an AIO context's requests, by slot. `None` for other rings, which know these themselves.
     pub(super) iocbs: Option<Vec<Known>>,
     /// The requests of the CQEs in the batch.
     batch: [Known; BATCH],
@@ -46,18 +46,18 @@ pub struct Recorder {
     files: Vec<FileKind>,
 }
 
-/// The most events that share a time with the one before them.
+/// The most events that share a time with the event before them.
 pub(super) const SHARING: u32 = 3;
 
 /// The fields of an event for an SQE, without the time.
 pub(super) const OF_SQE: u8 = has::USER_DATA | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS;
-/// The fields of an event for a CQE, without the time: that is the batch's.
+/// The fields of an event for a CQE, without the time: the whole batch has one time.
 const OF_CQE: u8 = has::USER_DATA | has::RESULT_FLAGS;
 
-/// Descriptors from this number on are not cached: each use asks the kernel.
+/// The kinds of descriptors from this number on are not cached: each use asks the kernel.
 const FILES: usize = 65_536;
 
-/// True if the request takes about a microsecond if it completes in this call, and then posts a CQE.
+/// True if the request, should it complete in this call, takes about a microsecond and then posts a CQE.
 fn is_short(sqe: &Sqe) -> bool {
     use Opcode::*;
     let counts_bytes =
@@ -66,12 +66,12 @@ fn is_short(sqe: &Sqe) -> bool {
 }
 
 impl Recorder {
-    /// Makes the recorder of a new ring, if events are wanted, and records that the ring was made.
+    /// Makes the recorder of a new ring, if a tracer wants events. Records that the ring was made.
     pub fn of_new_ring(fd: i32, [sq_entries, cq_entries]: [u32; 2], flags: u32) -> Option<Box<Recorder>> {
         Some(Recorder::of_ring(session::room()?, fd, [sq_entries, cq_entries], flags))
     }
 
-    /// Makes the recorder of an existing ring whose events go into this room from now on, and records that the ring
+    /// Makes the recorder of an existing ring, whose events go into this room from now on. Records that the ring
     /// exists.
     pub(crate) fn of_ring(
         room: Arc<Room>,
@@ -108,15 +108,15 @@ impl Recorder {
         self.writer.is_in(room)
     }
 
-    /// Returns the recorder's replacement in a forked child, if any. The original may be in the middle of a change
-    /// there.
+    /// Returns the recorder that replaces this one in a forked child, if any. In the child, the original may be in the
+    /// middle of a change.
     pub fn in_child(self: Box<Self>) -> Option<Box<Recorder>> {
         let child = self.writer.in_child().map(|writer| Recorder::by_writer(writer, self.most_sharing));
         core::mem::forget(self);
         child
     }
 
-    /// Writes an event that may share the time of a short request just before it: reading the clock costs as much as
+    /// Writes an event that may share the time of a short request just before it. Reading the clock costs as much as
     /// all the rest.
     #[inline(always)]
     pub(super) fn put_sharing<const HAS: u8, const HAS_TIME: u8>(&mut self, event: &Event) {
@@ -132,12 +132,12 @@ impl Recorder {
         }
     }
 
-    /// Lets the next events share a time: a call begins.
+    /// Lets the next events share a time, since a call begins.
     pub(super) fn share_times(&mut self) {
         self.sharing = self.most_sharing;
     }
 
-    /// Gives the next event a time of its own: a thread slept.
+    /// Gives the next event its own time, since a thread slept.
     #[cold]
     pub fn awoke(&mut self) {
         self.sharing = 0;
@@ -155,10 +155,10 @@ impl Recorder {
             self.numbers = first.wrapping_add(1)..first.wrapping_add(NUMBERS);
             first
         });
-        number.max(1) // 0 means none; it comes up after four billion
+        number.max(1) // 0 means no request; the count wraps after four billion
     }
 
-    /// Lets `say` record an event of a request in a slot, with the identity that the ring knows.
+    /// Calls `say` to record an event of a request in a slot, with the identity that the ring knows.
     pub fn of_placed(&mut self, id: Id, user_data: u64, opcode: Opcode, say: impl FnOnce(&mut Recorder)) {
         let by_ring = Known { request: self.number_of(id), user_data, opcode: opcode as u8 };
         let known = self.iocb_of(id).unwrap_or(by_ring);
@@ -233,17 +233,17 @@ impl Recorder {
         if self.placed.len() <= place && self.placed.try_reserve(place + 1 - self.placed.len()).is_ok() {
             self.placed.resize(place + 1, 0);
         }
-        // Without memory, the events of this slot do not identify their request.
+        // Without memory for the number, the events of this slot do not identify their request.
         if let Some(placed) = self.placed.get_mut(place) {
             *placed = self.at_hand.request;
         }
-        self.posting = Known::default(); // a refused request has no CQE here: it ends as a part of its chain
+        self.posting = Known::default(); // a refused request has no CQE here: it ends with its chain
         if let Some(iocbs) = &mut self.iocbs {
             context::keep(iocbs, place, &mut self.at_hand);
         }
     }
 
-    /// Records that the number, if `target` is one, was looked up for the request at hand.
+    /// Records that the descriptor of `target` was looked up for the request at hand, if `target` is a number.
     #[cold]
     pub fn file_get(&mut self, target: &Target) {
         if let Target::Number(fd) = *target {
@@ -273,7 +273,7 @@ impl Recorder {
         kind
     }
 
-    /// Forgets the file kind of a number that is about to name something else.
+    /// Forgets the kind of the file that a number names, since the number is about to name another file.
     #[cold]
     pub fn forget_file(&mut self, fd: i32) {
         if let Some(kind) = usize::try_from(fd).ok().and_then(|fd| self.files.get_mut(fd)) {
@@ -281,7 +281,7 @@ impl Recorder {
         }
     }
 
-    /// Records that the request at hand follows the one in slot `before`.
+    /// Records that the request at hand follows, in its chain, the request in slot `before`.
     #[cold]
     pub fn link(&mut self, before: Id) {
         let offset = self.number_of(before).into();
@@ -289,7 +289,7 @@ impl Recorder {
         self.writer.put::<{ has::USER_DATA | has::OFFSET }>(&event);
     }
 
-    /// Records that the request at hand waits for all before it.
+    /// Records that the request at hand waits for all requests before it (IOSQE_IO_DRAIN).
     #[cold]
     pub fn defer(&mut self) {
         let event = self.of_request(Kind::Defer);
@@ -303,14 +303,15 @@ impl Recorder {
         self.writer.put::<{ has::TIME | has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 
-    /// Records that the request at hand waits for `events` of poll(2): an attempt found nothing, or none was made.
+    /// Records that the request at hand waits for `events` of poll(2), after an attempt that found nothing or without
+    /// one.
     #[cold]
     pub fn poll_arm(&mut self, events: u32, skip: Option<Skip>) {
         let event = Event { flags: events, ..self.of_request(Kind::PollArm) }.with_skip(skip);
         self.writer.put::<{ has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 
-    /// Records an action or finding of chaos; `of_request`: it concerns the request at hand.
+    /// Records an action or finding of chaos. `of_request` says that it concerns the request at hand.
     #[cold]
     pub fn chaos(&mut self, kind: Kind, of_request: bool, name: Name) {
         let event = if of_request { self.of_request(kind) } else { Event::new(kind) };
@@ -334,7 +335,7 @@ impl Recorder {
         self.sharing = 0;
     }
 
-    /// Records that results of workers and messages of other rings are taken in. `deferred`: they waited for the
+    /// Records that workers' results and other rings' messages are taken in. `deferred` says that they waited for the
     /// owner.
     #[cold]
     pub fn work_run(&mut self, count: usize, deferred: bool) {
@@ -343,7 +344,7 @@ impl Recorder {
         self.writer.put::<{ has::TIME | has::FD_LEN }>(&event);
     }
 
-    /// Records that the request at hand, a write to `fd` by now, wrote less than it was to.
+    /// Records that the request at hand, a write that now goes to `fd`, wrote less than it should.
     #[cold]
     pub fn short_write_to(&mut self, fd: i32, wanted: u64, result: i32) {
         if matches!(self.file_kind(fd), FileKind::Regular | FileKind::Block) {
@@ -360,20 +361,20 @@ impl Recorder {
         self.sharing = 0;
     }
 
-    /// Records that the next CQE posted is that of the request at hand, which ends.
+    /// Records that the request at hand ends, and that the next CQE posted is its last.
     #[cold]
     pub fn ends(&mut self) {
         self.posting = self.at_hand;
         self.ended = self.at_hand;
     }
 
-    /// Records that the next CQE posted is one of several of the request at hand.
+    /// Records that the next CQE posted is one of several that the request at hand posts.
     #[cold]
     pub fn shoots(&mut self) {
         self.posting = self.at_hand;
     }
 
-    /// Records that the request that ended has no CQE.
+    /// Records that the request that ended last has no CQE.
     #[cold]
     pub fn ends_quietly(&mut self) {
         self.posting = Known::default();
@@ -385,12 +386,12 @@ impl Recorder {
         self.batch[place] = core::mem::take(&mut self.posting);
     }
 
-    /// Records that the batch was published: the first `written` CQEs in the CQ, the others after it.
+    /// Records that the batch was published: the first `written` CQEs in the CQ, the others in the backlog.
     #[cold]
     pub fn complete(&mut self, cqes: &[Cqe], written: usize) {
         for (place, (cqe, known)) in cqes.iter().zip(self.batch).enumerate() {
             let kind = if place < written { Kind::Complete } else { Kind::CqeOverflow };
-            // The user_data of an AIO context's CQE is internal to the ring.
+            // In an AIO context, the `user_data` of a CQE is internal to the ring.
             let user_data = if self.iocbs.is_some() { known.user_data } else { cqe.user_data };
             let (request, result, flags) = (known.request, cqe.res, cqe.flags);
             let event = Event { request, user_data, result, flags, ..Event::new(kind) };
@@ -401,13 +402,13 @@ impl Recorder {
         }
     }
 
-    /// Records that the successors of the request that ended last may end with it. Their own ends come in between.
+    /// Records that the successors of the request that ended last may end with it. Other requests may end in between.
     #[cold]
     pub fn may_fail_links(&mut self) {
         self.failing = self.ended;
     }
 
-    /// Records that the request of the last [`may_fail_links`](Self::may_fail_links) fails the one in slot `id`.
+    /// Records that the request of the last [`may_fail_links`](Self::may_fail_links) fails the request in slot `id`.
     #[cold]
     pub fn fail_link(&mut self, id: Id) {
         let Known { request, user_data, opcode } = self.failing;

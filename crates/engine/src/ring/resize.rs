@@ -1,9 +1,9 @@
 //! IORING_REGISTER_RESIZE_RINGS: gives a ring areas of another size, and moves their contents.
 //!
-//! The new areas follow the old ones in the same memfd, so that a child forked before can map them, too. It finds
-//! their place in the control area when it joins. The old areas keep their contents while the program has them
-//! mapped, until the next resize. Only the single submitter of a ring can resize it. So no thread that sleeps in
-//! enter or submits holds a position in the old areas.
+//! The new areas follow the old areas in the same memfd, so that a child forked before can map them, too. The child
+//! finds their place in the control area when it joins. The old areas keep their contents until the next resize, since
+//! the program may still have them mapped. Only the single submitter of a ring can resize it. So no thread that sleeps
+//! in io_uring_enter(2) or submits holds a position in the old areas.
 
 use super::RingGuard;
 use crate::memory::layout::{word, Layout};
@@ -15,7 +15,7 @@ use crate::Errno;
 use anyring_abi::*;
 use core::sync::atomic::{compiler_fence, Ordering};
 
-/// The flags that the program may choose.
+/// The setup flags that the program may choose for a resize.
 const CHOSEN: u32 = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
 
 /// The setup flags that the ring keeps and reports.
@@ -27,9 +27,9 @@ const KEPT: u32 = IORING_SETUP_NO_SQARRAY
     | IORING_SETUP_NO_MMAP
     | IORING_SETUP_CQE_MIXED;
 
-/// Resizes the ring as `struct io_uring_params` at `address` asks, and stores the outcome there. `EOVERFLOW` if the
-/// entries in the queues would not fit; `EINVAL` without `IORING_SETUP_DEFER_TASKRUN`, and for a ring that another
-/// process uses. Source: io_uring_register(2); `io_register_resize_rings` in io_uring/register.c.
+/// Resizes the ring as `struct io_uring_params` at `address` asks, and stores the outcome there. Fails with `EOVERFLOW`
+/// if the entries in the queues would not fit. Fails with `EINVAL` without `IORING_SETUP_DEFER_TASKRUN`, and for a ring
+/// that another process uses. Source: io_uring_register(2); `io_register_resize_rings` in io_uring/register.c.
 pub fn resize(guard: &mut RingGuard, address: u64) -> Result<u32, Errno> {
     if !guard.ring().has(IORING_SETUP_DEFER_TASKRUN) {
         return Err(Errno::INVAL);
@@ -42,7 +42,7 @@ pub fn resize(guard: &mut RingGuard, address: u64) -> Result<u32, Errno> {
     let layout = Layout::new(params.sq_entries, &params)?;
     let control = guard.control;
     let header = control.header();
-    // As in `submit`: a process that joins waits until this is over, and finds the new areas.
+    // As in `submit`: a process that joins waits until the resize is over, and then finds the new areas.
     header.submitter.store(control.member + 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     let resized = match header.shared.load(Ordering::Relaxed) {
@@ -60,7 +60,7 @@ fn replace_areas(guard: &mut RingGuard, layout: Layout, mut params: Params, addr
     };
     let addresses = (params.sq_off.user_addr, params.cq_off.user_addr);
     (params.sq_entries, params.cq_entries) = (layout.sq_entries, layout.cq_entries);
-    // Linux 6.18 leaves the array's offset 0. The head is there, so a program would overwrite it.
+    // Linux 6.18 leaves the offset of the SQ array 0. The SQ head is at that offset, so a program would overwrite it.
     (params.sq_off, params.cq_off) = (layout.sq_offsets(), layout.cq_offsets());
     if params.flags & IORING_SETUP_NO_MMAP != 0 {
         (params.sq_off.user_addr, params.cq_off.user_addr) = addresses;
@@ -81,7 +81,7 @@ fn move_to(guard: &mut RingGuard, new: Memory) {
     guard.ring.mapped.store(guard.memory.address(), Ordering::Relaxed);
 }
 
-/// Copies the entries in the queues, and the words beside them.
+/// Copies the entries in the queues, and the other words of the areas.
 fn copy_to(guard: &mut RingGuard, new: &View) -> Result<(), Errno> {
     let old = guard.memory.view;
     let sq_head = guard.control.header().sq_head.load(Ordering::Relaxed);
@@ -104,8 +104,8 @@ fn copy_to(guard: &mut RingGuard, new: &View) -> Result<(), Errno> {
     for offset in [word::SQ_DROPPED, word::CQ_FLAGS, word::CQ_OVERFLOW] {
         new.store(offset, old.load(offset)?)?;
     }
-    // Set in any case, so that no reason to enter is lost with the old areas: `io_register_resize_rings` in
-    // io_uring/register.c.
+    // These flags are set in any case, so that no reason for io_uring_enter(2) is lost with the old areas:
+    // `io_register_resize_rings` in io_uring/register.c.
     new.store(word::SQ_FLAGS, old.load(word::SQ_FLAGS)? | IORING_SQ_NEED_WAKEUP | IORING_SQ_TASKRUN)?;
     new.store(word::SQ_HEAD, sq_head)?;
     new.store(word::SQ_TAIL, sq_tail)?;
@@ -131,7 +131,7 @@ pub(crate) fn follow_areas(guard: &mut RingGuard) -> Result<(), Errno> {
 }
 
 impl Control {
-    /// Publishes the place of the ring's areas for processes that join later.
+    /// Publishes the place of the ring's areas in the memfd, for processes that join later.
     fn publish_areas(&self, memory: &Memory) {
         let header = self.header();
         let layout = memory.view.layout();

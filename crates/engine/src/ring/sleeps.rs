@@ -1,13 +1,13 @@
 //! The sleeps of a thread, including those of its signal handlers.
 //!
-//! A signal handler that interrupts a sleep may wait itself, on the same ring or another. So a thread can be in
-//! several sleeps at once, and each of them has to be undone. The frame that sleeps does so. If a jump leaves that
-//! frame forever, [`leaving_by_jump`] does.
+//! A signal handler that interrupts a sleep may itself wait, on the same ring or on another. So a thread can be in
+//! several sleeps at once, and each of them has to be undone. The frame that sleeps undoes its own sleep. If a jump
+//! leaves that frame forever, [`leaving_by_jump`] does.
 //!
-//! Not every way out of a frame is seen (a compiler's own longjmp, exit(2) by an instruction). So for other threads a
-//! thread in a handler of the program's does not sleep. It gives up its part when the handler begins
-//! ([`handler_begins`]), and takes it again if the handler returns. The ring stays in use for it until the thread, in
-//! no handler, waits again.
+//! The engine cannot notice every way out of a frame (a compiler's own longjmp, exit(2) by an instruction). So, for
+//! other threads, a thread in one of the program's handlers does not sleep. It gives up its part when the handler
+//! begins ([`handler_begins`]), and takes it again if the handler returns. The ring stays in use for that thread until
+//! the thread waits again outside any handler.
 
 use crate::driver::AWAKE;
 use crate::memory::view::cq_at_is_empty;
@@ -20,42 +20,44 @@ use crate::thread;
 use core::cell::Cell;
 use core::sync::atomic::{compiler_fence, fence, AtomicU32, Ordering};
 
-/// A thread's sleep, as other threads see it.
+/// A thread's sleep, as other threads know it.
 #[derive(Clone, Copy)]
 pub(crate) struct Sleep {
     pub ring: &'static Ring,
     pub control: Control,
     pub kind: Kind,
     pub driving: bool,
-    /// The address of the ring's memory. Nothing else of it: the table is on each thread's stack, and has to be
-    /// small.
+    /// The address of the ring's memory. The entry has no other part of the memory: the table is on each thread's
+    /// stack, and has to be small.
     pub rings: usize,
 }
 
 /// The way in which a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// On the futex word.
+    /// The thread sleeps on the futex word.
     Futex,
-    /// In an epoll wait, or in poll.
+    /// The thread sleeps in an epoll wait, or in poll(2).
     Epoll,
-    /// In a call for one of the ring's requests (`issue::calls`): no other thread can wake it.
+    /// The thread is in a call for one of the ring's requests (`issue::calls`): no other thread can wake it.
     Call,
 }
 
 /// The most sleeps that are recorded per thread. A signal handler may wait while its thread sleeps, and be interrupted
-/// in turn. A deeper one ends as every other, but a jump out of it leaves it counted.
+/// in turn. A deeper sleep ends like every other, but a jump out of it leaves it counted.
 const DEEPEST: usize = 8;
 
-/// The sleeps that a thread is in. They need not end in reverse order: a handler may switch to another user thread by
-/// swapcontext(3), which sleeps itself and is switched from. A handler may come between any two instructions.
+/// The sleeps that a thread is in. They need not end in reverse order. By swapcontext(3) a handler may switch to
+/// another user thread, which may sleep and switch back. A handler may come between any two instructions.
 struct Sleeps([Place; DEEPEST]);
 
 struct Place {
-    /// State in the low two bits, number of uses above. Relaxed throughout: only this thread and its handlers use it.
+    /// The state is in the low two bits, the number of uses above. Always Relaxed: only this thread and its handlers
+    /// use it.
     usage: AtomicU32,
     sleep: Cell<Option<Sleep>>,
-    /// Whether the CQ held anything when the first handler that interrupted the sleep began.
+    /// True if the CQ was not empty when the first handler that interrupted the sleep began. `None` if no handler has
+    /// begun.
     held_cqes: Cell<Option<bool>>,
 }
 
@@ -63,7 +65,7 @@ const USAGE: u32 = 3;
 const FREE: u32 = 0;
 const BEING_RECORDED: u32 = 1;
 const RECORDED: u32 = 2;
-/// A handler of the program's has begun since, and may have left by a jump.
+/// One of the program's handlers has begun since, and may have left by a jump.
 const SUSPENDED: u32 = 3;
 
 /// The place of a recorded sleep.
@@ -72,7 +74,7 @@ struct Entry {
     usage: u32,
 }
 
-/// The memory of a thread is on its stack, which may be 16 KiB.
+/// A thread's thread-local memory is on its stack, which may be as small as 16 KiB.
 const _: () = assert!(size_of::<Sleeps>() <= 512);
 
 thread_local! {
@@ -83,19 +85,19 @@ thread_local! {
 }
 
 impl Place {
-    /// Changes the usage, unless something has come between.
+    /// Changes the usage from `from` to `to`. False if a handler has changed it in between.
     fn pass(&self, from: u32, to: u32) -> bool {
         self.usage.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Frees the place for the next sleep, if it is still used by this one.
+    /// Frees the place for the next sleep, if the sleep with this `usage` still has it.
     fn free(&self, usage: u32) -> bool {
         self.pass(usage, (usage & !USAGE).wrapping_add(USAGE + 1))
     }
 }
 
 impl Sleeps {
-    /// Records `sleep`. Returns its place, if there is room.
+    /// Records `sleep`. Returns its place, or `None` if there is no room.
     fn record(&self, sleep: Sleep) -> Option<Entry> {
         let (place, free) = self.0.iter().enumerate().find_map(|(place, it)| {
             let usage = it.usage.load(Ordering::Relaxed);
@@ -103,12 +105,12 @@ impl Sleeps {
         })?;
         self.0[place].sleep.set(Some(sleep));
         self.0[place].held_cqes.set(None);
-        compiler_fence(Ordering::SeqCst); // a handler that sees RECORDED finds the sleep
+        compiler_fence(Ordering::SeqCst); // a handler that reads RECORDED finds the sleep
         self.0[place].usage.store(free | RECORDED, Ordering::Relaxed);
         Some(Entry { place, usage: free | RECORDED })
     }
 
-    /// Records whether the CQs on which the thread sleeps hold anything.
+    /// Records whether the CQs of the rings on which the thread sleeps are empty.
     fn look(&self) {
         for place in &self.0 {
             let is_recorded =
@@ -119,7 +121,7 @@ impl Sleeps {
         }
     }
 
-    /// Ends the waits of the thread for others to see: a handler begins.
+    /// Makes other threads regard the thread as awake, since a handler begins.
     fn suspend(&self) {
         for place in &self.0 {
             let usage = place.usage.load(Ordering::Relaxed);
@@ -130,14 +132,14 @@ impl Sleeps {
         }
     }
 
-    /// True if a handler that interrupted one of the sleeps seems to have left by a jump: the thread is in no
-    /// handler.
+    /// True if a handler that interrupted one of the sleeps seems to have left by a jump: the thread is in no handler
+    /// now.
     fn were_left(&self) -> bool {
         let is_suspended = |place: &Place| place.usage.load(Ordering::Relaxed) & USAGE == SUSPENDED;
         self.0.iter().any(is_suspended) && !handlers::is_running()
     }
 
-    /// Forgets the sleep; returns its usage. `None` if a jump has forgotten it.
+    /// Forgets the sleep and returns its usage. `None` if a jump has forgotten the sleep before.
     fn forget(&self, entry: &Entry) -> Option<u32> {
         let place = &self.0[entry.place];
         [entry.usage, entry.usage | SUSPENDED]
@@ -146,7 +148,7 @@ impl Sleeps {
             .map(|usage| usage & USAGE)
     }
 
-    /// Forgets the innermost recorded sleep; returns it with its usage.
+    /// Forgets the innermost recorded sleep. Returns the sleep and its usage.
     fn leave(&self) -> Option<(Sleep, u32)> {
         self.0.iter().rev().find_map(|place| {
             let usage = place.usage.load(Ordering::Relaxed);
@@ -158,18 +160,18 @@ impl Sleeps {
 }
 
 impl Sleep {
-    /// Takes the sleeper out of the ring's counts. `usage` is that of its place.
+    /// Takes the sleeping thread out of the ring's counts. `usage` is the state of its place.
     fn end(self, usage: u32) {
         match (usage, self.kind) {
             (SUSPENDED, _) | (_, Kind::Call) => drop(self.ring.callers.fetch_sub(1, Ordering::Relaxed)),
             (_, Kind::Futex | Kind::Epoll) => self.wake_up(),
         }
-        // Release: a thread that ended by a jump, without the lock, touches nothing of the ring after this. Partner:
-        // the load in `end_if_unused`.
+        // Release: after this, a thread that ended its sleep by a jump, without the lock, touches nothing of the ring.
+        // Partner: the load in `end_if_unused`.
         self.ring.sleepers.fetch_sub(1, Ordering::Release);
     }
 
-    /// Ends the sleep for others to see.
+    /// Makes other threads regard the thread as awake.
     fn wake_up(self) {
         if self.driving {
             self.ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
@@ -177,8 +179,9 @@ impl Sleep {
         self.control.leave(self.kind == Kind::Futex);
     }
 
-    /// Ends the sleep for others to see, and gives the driver role away. The frame that sleeps may never come back.
-    /// It counts as one in a call, on which no other thread relies. No lock is taken: its holder may sleep.
+    /// Makes other threads regard the thread as awake, and gives the driver role away. The frame that sleeps may never
+    /// come back. The thread counts as if in a call, on which no other thread relies. No lock is taken, since its
+    /// holder may sleep.
     fn suspend(self) {
         self.ring.callers.fetch_add(1, Ordering::Relaxed);
         self.wake_up();
@@ -195,7 +198,7 @@ impl Sleep {
         }
     }
 
-    /// Ends a sleep whose frames are gone, and does what they would have done next.
+    /// Ends a sleep whose frames are gone, and does what those frames would have done next.
     fn end_by_jump(self, usage: u32) {
         self.end(usage);
         if self.driving {
@@ -208,7 +211,7 @@ impl Sleep {
     }
 }
 
-/// Ends a sleep of the calling thread, unless a jump has; also when a panic unwinds through here.
+/// Ends a sleep of the calling thread when dropped, unless a jump has ended it. Does so also when a panic unwinds.
 pub(crate) struct Awake {
     sleep: Sleep,
     entry: Option<Entry>,
@@ -220,16 +223,16 @@ impl Awake {
         Awake { entry: ASLEEP.try_with(|asleep| asleep.record(sleep)).ok().flatten(), sleep }
     }
 
-    /// True if no thread drives the ring any more: a handler has interrupted the thread that did.
+    /// True if no thread drives the ring any more, since a handler has interrupted the thread that did.
     pub fn is_needed(&self) -> bool {
-        // Partner: the fence in `Sleep::suspend`. Either that thread sees this one wait, or this one sees that the
-        // role is free.
+        // Partner: the fence in `Sleep::suspend`. Either that thread finds this thread waiting, or this thread finds
+        // the role free.
         fence(Ordering::SeqCst);
         self.sleep.ring.driver.handover.is_free()
     }
 
-    /// Whether the CQ held anything when a handler of the program's began, if one did. CQEs posted by the handler do
-    /// not end the wait: in the kernel the handler would have run after the call.
+    /// True if the CQ was not empty when one of the program's handlers began; `None` if no handler has begun. CQEs
+    /// posted by the handler do not end the wait: in the kernel the handler would have run after the call.
     pub fn held_cqes(&self) -> Option<bool> {
         let of = |entry: &Entry| {
             ASLEEP.try_with(|asleep| {
@@ -251,7 +254,7 @@ impl Drop for Awake {
     }
 }
 
-/// Called when a handler of the program's is about to run in the calling thread, which holds no lock.
+/// Called when one of the program's handlers is about to run in the calling thread, which holds no lock.
 pub fn handler_begins() {
     if !mutated(Mutation::HandlersAnswerTheirWaits) {
         let _ = ASLEEP.try_with(Sleeps::look);
@@ -261,8 +264,8 @@ pub fn handler_begins() {
     }
 }
 
-/// Removes all sleeps of the calling thread from its rings: the thread is about to leave them by longjmp(3) or the
-/// like. A sleep may go on after all: the jump stays inside a signal handler, or the thread comes back by
+/// Removes all sleeps of the calling thread from its rings. The thread is about to leave them by longjmp(3) or the
+/// like. A sleep may continue nevertheless: the jump may stay inside a signal handler, or the thread may come back by
 /// swapcontext(3). The end of that sleep finds its entry gone.
 pub fn leaving_by_jump() {
     if mutated(Mutation::JumpLeavesTheSleeper) {
@@ -273,7 +276,7 @@ pub fn leaving_by_jump() {
     }
 }
 
-/// True if the calling thread, which is about to wait, has left a wait that still counts. It then calls
+/// True if the calling thread, which is about to wait, has left a wait that still counts. The thread then calls
 /// [`leaving_by_jump`] without any lock.
 pub(crate) fn were_left() -> bool {
     ASLEEP.try_with(Sleeps::were_left).unwrap_or(false)

@@ -1,13 +1,13 @@
 //! CQEs that found the shared backlog full, in order.
 //!
-//! Memory for them never runs out, even if the kernel gives none. A block is as large as a request's slot, and holds
-//! the CQEs of several requests that have ended.
+//! Memory for these CQEs never runs out, even if the kernel gives no more. A block is as large as a request's slot, and
+//! holds the CQEs of several requests that have ended.
 
 use crate::request::Request;
 use anyring_abi::Cqe;
 use std::collections::LinkedList;
 
-/// A CQE with the second half of a large one.
+/// A CQE, with the second half if it has 32 bytes.
 type Spilled = (Cqe, [u64; 2]);
 
 /// The size of a list node without its block, and of a block without its CQEs.
@@ -17,7 +17,7 @@ const _: () = assert!(BLOCK > 1);
 
 struct Block {
     cqes: [Spilled; BLOCK],
-    /// The CQEs left in it are `first..end`.
+    /// The CQEs that are left in the block are `first..end`.
     first: usize,
     end: usize,
 }
@@ -27,7 +27,7 @@ struct Block {
 pub struct Spill(LinkedList<Block>);
 
 impl Spill {
-    /// True if there are none.
+    /// True if no CQE is spilled.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

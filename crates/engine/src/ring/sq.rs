@@ -1,4 +1,4 @@
-//! Intake: each SQE is copied once, checked, and either finished on the spot or made a request.
+//! Intake: each SQE is copied once, checked, and either finished at once or made a request.
 
 mod first_call;
 #[cfg(test)]
@@ -34,21 +34,21 @@ pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
     | IOSQE_BUFFER_SELECT
     | IOSQE_CQE_SKIP_SUCCESS;
 
-/// The first opcode for SQEs of 128 bytes; from here on opcodes are large or unknown.
+/// The first opcode of SQEs of 128 bytes. Opcodes from here on are such opcodes or unknown.
 const FIRST_LARGE: u8 = Opcode::Nop128 as u8;
 
-/// Flags that keep a request from being finished on the spot.
+/// The flags that keep a request from being finished at once.
 const NOT_ALONE: u8 = IOSQE_IO_DRAIN | IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_ASYNC;
 
 impl RingGuard {
-    /// Consumes up to `to_submit` SQEs; returns their number. Source: `io_submit_sqes` in io_uring/io_uring.c.
+    /// Consumes up to `to_submit` SQEs. Returns their number. Source: `io_submit_sqes` in io_uring/io_uring.c.
     pub fn submit(&mut self, to_submit: u32) -> Result<u32, Errno> {
         self.poll_set.begin_turns();
         self.queue.begin_together();
         let control = self.control;
         let header = control.header();
-        // Stored before `shared` is read. No barrier is in between: a process that sets `shared` forces one
-        // (`Control::begin_sharing`).
+        // Stored before `shared` is read. No barrier is needed in between: a process that sets `shared` forces a
+        // barrier (`Control::begin_sharing`).
         header.submitter.store(control.member + 1, Ordering::Relaxed);
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         if header.shared.load(Ordering::Relaxed) == 0 && self.takes_runs() {
@@ -58,7 +58,7 @@ impl RingGuard {
                 return self.submit_rest(to_submit, Some(run));
             }
             self.tally.flush();
-            let _ = self.memory.view.store(word::SQ_HEAD, run.head); // mapped: `takes_runs` checked it
+            let _ = self.memory.view.store(word::SQ_HEAD, run.head); // the memory is mapped: `takes_runs` checked it
             header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
             self.end_together();
             return Ok(run.taken);
@@ -66,14 +66,14 @@ impl RingGuard {
         self.submit_rest(to_submit, None)
     }
 
-    /// True if calls may answer the next SQEs: requests need no individual checks, one more request would have
-    /// memory, and the engine maps ring memory.
+    /// True if the next SQEs may be taken as a run, each answered by its call. Requests then need no individual checks,
+    /// one more request has memory, and the engine maps ring memory.
     #[inline]
     fn takes_runs(&self) -> bool {
         self.is_ordinary() && self.has_room_for_one() && self.memory.view.goes_by_tail()
     }
 
-    /// The run of a submission whose SQEs are all still to be taken.
+    /// Makes the run of a submission that has taken no SQE yet.
     #[inline]
     fn begin_run(&self, to_submit: u32, tail: u32) -> Run {
         let head = self.control.header().sq_head.load(Ordering::Relaxed);
@@ -82,11 +82,11 @@ impl RingGuard {
     }
 
     /// Consumes the SQEs that a run left.
-    #[inline(never)] // or each run would pay for its registers
+    #[inline(never)] // otherwise each run would pay for its registers
     fn submit_rest(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
         let control = self.control;
         let header = control.header();
-        // A process that joins while a run is at work waits until `submitter` is 0.
+        // A process that joins during a run waits until `submitter` is 0.
         let rewinds = self.memory.view.layout().rewinds;
         let submitted = if run.is_some() || rewinds || header.shared.load(Ordering::Relaxed) == 0 {
             self.submit_alone(to_submit, run)
@@ -94,7 +94,7 @@ impl RingGuard {
             header.submitter.store(0, Ordering::Relaxed);
             self.submit_among_others(to_submit)
         };
-        header.submitter.store(0, Ordering::Release); // partner as in `submit`
+        header.submitter.store(0, Ordering::Release); // its partner is the same as in `submit`
         if self.calls.is_urgent() {
             return self.submit_behind_calls(to_submit, submitted);
         }
@@ -102,7 +102,7 @@ impl RingGuard {
         submitted
     }
 
-    /// Continues a submission that stops for calls.
+    /// Makes the calls for which a submission has stopped, and continues the submission.
     #[cold]
     fn submit_behind_calls(&mut self, to_submit: u32, mut submitted: Result<u32, Errno>) -> Result<u32, Errno> {
         // Limited to the SQ's size: with a nonsensical tail the SQ would never be empty.
@@ -115,14 +115,14 @@ impl RingGuard {
             if self.is_closed() || self.is_broken() {
                 break;
             }
-            // As if other processes submitted, too: other threads may have submitted meanwhile.
+            // Other threads may have submitted meanwhile, so this works like a submission among other processes.
             submitted = self.submit_among_others(to_submit - count).map(|more| count + more).or(Ok(count));
         }
         self.end_together();
         submitted
     }
 
-    /// Does what follows every submission.
+    /// Does what must follow every submission.
     #[inline(always)] // each submission
     fn end_submission(&mut self) {
         self.end_open_chain();
@@ -132,8 +132,8 @@ impl RingGuard {
         self.tally.flush();
     }
 
-    /// Reserves the memory for one more request before its SQE is taken: see the head of `alloc.rs`. Without memory
-    /// the SQE stays where it is, as natively (`io_alloc_req` in io_uring/io_uring.c).
+    /// Reserves the memory for one more request before its SQE is taken: see the head of `alloc.rs`. Without memory the
+    /// SQE stays in the SQ, as in the kernel (`io_alloc_req` in io_uring/io_uring.c).
     #[inline]
     pub fn make_room(&mut self) -> Result<(), Errno> {
         point(Point::Room);
@@ -158,7 +158,7 @@ impl RingGuard {
     }
 
     /// Grows the slots, and with them every queue that holds each request at most once. Slots have room only if all
-    /// of these do.
+    /// these queues have.
     #[cold]
     fn grow(&mut self) -> Result<(), Errno> {
         let state = &mut **self;
@@ -171,7 +171,7 @@ impl RingGuard {
         state.slab.grow(size).map_err(alloc::refused)
     }
 
-    /// Consumes SQEs on a ring that no other process submits to: those that `run` left, if there was one.
+    /// Consumes SQEs on a ring to which no other process submits. `run`, if given, says which SQEs are left.
     fn submit_alone(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
         let mut run = match run {
             Some(run) => run,
@@ -199,7 +199,7 @@ impl RingGuard {
         count_or_refusal(run.taken, room)
     }
 
-    /// A run from the first SQE on, independent of the tail.
+    /// Makes a run from the first entry on, independent of the tail.
     #[cold]
     fn begin_again(&self, to_submit: u32) -> Run {
         Run { head: 0, taken: 0, left: to_submit.min(self.memory.view.layout().sq_entries), accepted: None }
@@ -216,9 +216,9 @@ impl RingGuard {
         run.accepted = Some(self.accept_apart(&sqe));
     }
 
-    /// True if the SQE at `index`, whose opcode is large or unknown, also takes the next entry. `left` more entries
-    /// are to be submitted. An SQE without its second half gets an unknown opcode. Source: `io_init_req` in
-    /// io_uring/io_uring.c.
+    /// True if the SQE at `index` also takes the next entry. Its opcode is one of SQEs of 128 bytes, or unknown. `left`
+    /// more entries are to be submitted. An SQE without its second half gets an unknown opcode. Source: `io_init_req`
+    /// in io_uring/io_uring.c.
     #[cold]
     fn has_second_half(&self, sqe: &mut Sqe, index: u32, left: u32) -> bool {
         let layout = self.memory.view.layout();
@@ -233,14 +233,15 @@ impl RingGuard {
         is_whole
     }
 
-    /// Takes the next SQE in. False if the SQ array names none.
-    #[inline(always)] // as `accept`
+    /// Takes the next SQE in. False if the SQ array's entry names no SQE.
+    #[inline(always)] // for the same reason as `accept`
     fn take_next(&mut self, run: &mut Run) -> Result<bool, Errno> {
         let view = self.memory.view;
         point(Point::Intake);
         let position = run.head;
         run.head = position.wrapping_add(1);
-        // Before the SQE is taken in: a signal handler's submission then follows this one and does not repeat it.
+        // Stored before the SQE is taken in. A signal handler that submits then continues after this SQE, and does not
+        // repeat it.
         self.control.header().sq_head.store(run.head, Ordering::Relaxed);
         let index = view.sq_index(position)?;
         if index >= view.layout().sq_entries {
@@ -248,7 +249,7 @@ impl RingGuard {
             view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
             return Ok(false);
         }
-        // Used in place, not moved out of its result: see `accept`.
+        // The copy is used in place, not moved out of its result: see `accept`.
         let copied = view.sqe(index);
         let sqe = copied.as_ref().map_err(|error| *error)?;
         if run.taken == 0 && ends_others(sqe) {
@@ -263,7 +264,7 @@ impl RingGuard {
         Ok(true)
     }
 
-    /// Consumes SQEs as [`submit`](Self::submit) does, on a ring where other processes may submit at the same time.
+    /// Consumes SQEs like [`submit`](Self::submit), on a ring to which other processes may submit at the same time.
     #[cold]
     fn submit_among_others(&mut self, to_submit: u32) -> Result<u32, Errno> {
         let view = self.memory.view;
@@ -298,14 +299,14 @@ impl RingGuard {
             }
         }
         self.end_submission();
-        // Under the post lock, so that the word in ring memory never goes back.
+        // The post lock is held, so that the word in ring memory never goes back.
         let post = control.lock_post();
         let stored = view.store(word::SQ_HEAD, control.header().sq_head.load(Ordering::Relaxed));
         drop(post);
         stored.and_then(|()| count_or_refusal(submitted, refused))
     }
 
-    /// Takes the next SQE. It is read before the head passes it: from then on the program may reuse it.
+    /// Takes the next SQE. It is read before the head passes it: after that the program may reuse it.
     pub(crate) fn take_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
         let view = self.memory.view;
         let control = self.control;
@@ -313,7 +314,7 @@ impl RingGuard {
         loop {
             // Partner: the exchange below, in another process.
             let head = shared_head.load(Ordering::Acquire);
-            // A tail lower than the head counts as one far ahead of it, as natively.
+            // A tail lower than the head counts as a tail far ahead of it, as in the kernel.
             if view.load(word::SQ_TAIL)? == head {
                 return Ok(None);
             }
@@ -329,20 +330,20 @@ impl RingGuard {
         }
     }
 
-    /// True if an SQE that was refused, or leads to a call, is the last for now.
+    /// True if no further SQE may be taken after one that was refused or leads to a call.
     #[cold]
     fn stops_here(&self) -> bool {
         self.stops_for_calls() || !self.ring().has(IORING_SETUP_SUBMIT_ALL)
     }
 
-    /// Takes one SQE in, out of line: the main loop inlines `accept`.
+    /// Takes one SQE in. Not inlined, unlike `accept` in the main loop.
     #[inline(never)]
     fn accept_apart(&mut self, sqe: &Sqe) -> Accepted {
         self.accept(sqe)
     }
 
     /// Takes one SQE in.
-    #[inline(always)] // where most SQEs are taken
+    #[inline(always)] // most SQEs are taken here
     fn accept(&mut self, sqe: &Sqe) -> Accepted {
         let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
         point(Point::Prep);
@@ -360,7 +361,7 @@ impl RingGuard {
             }
         };
         let target = row.target(sqe);
-        // A NOP concerns neither the ring nor a number, and waits for no turn.
+        // A NOP concerns neither the ring nor a number, and no waiting request is served before it.
         if !matches!(op, Op::Nop(_)) {
             if let Err(error) = op.check_on(self) {
                 return self.refuse(sqe, error, 0, on_its_way);
@@ -382,8 +383,9 @@ impl RingGuard {
         self.conclude(op, opcode, row, sqe, verdict, on_its_way)
     }
 
-    /// Takes SQEs for as long as a call answers each. Continues from the answer of one whose call did not.
-    #[inline(never)] // or the loop has fewer registers
+    /// Takes SQEs for as long as a call answers each. If a call does not, continues that SQE's operation from the
+    /// call's answer.
+    #[inline(never)] // otherwise the loop has fewer registers
     fn answer_run(&mut self, run: &mut Run) {
         let ring = self.ring();
         let mut unfinished = None;
@@ -395,7 +397,7 @@ impl RingGuard {
         }
     }
 
-    /// Makes an operation of an SQE whose first call did not give the result.
+    /// Makes the operation of an SQE whose first call did not give the result, and continues it.
     #[cold]
     #[inline(never)]
     fn go_on_after(&mut self, unfinished: Unfinished) -> Accepted {
@@ -411,7 +413,7 @@ impl RingGuard {
         self.conclude(&mut op, opcode, row, &sqe, verdict, on_its_way)
     }
 
-    /// Follows the verdict on a request without a slot. It gets one unless it is done.
+    /// Follows the verdict on a request without a slot. The request gets a slot unless it is done.
     #[inline]
     fn conclude(
         &mut self,
@@ -455,8 +457,8 @@ impl RingGuard {
         }
     }
 
-    /// Takes in a request that needs a slot first: for links or draining, IOSQE_ASYNC, its opcode, a personality or
-    /// chaos.
+    /// Takes in a request that needs a slot first: because of links, draining, IOSQE_ASYNC, its opcode, a personality,
+    /// or chaos.
     #[cold]
     fn accept_in_order(
         &mut self,
@@ -473,7 +475,7 @@ impl RingGuard {
         let mut request = take_request(op, opcode, row, sqe);
         request.number = self.chaos.as_ref().map_or(0, |chaos| chaos.sqes);
         if sqe.personality != 0 && request.op.identity(opcode) != Identity::Never {
-            // Found by `check`.
+            // `check` has made sure that the personality exists.
             request.hold = self.personalities.find(sqe.personality).ok().map(Claim::another);
         }
         if sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle() {
@@ -519,15 +521,15 @@ impl RingGuard {
         Ok((opcode, row))
     }
 
-    /// Posts the error of an SQE that was refused. In a chain the SQE breaks the chain instead. `cqe_flags` as in
-    /// [`Op::cqe_flags`].
+    /// Posts the error of an SQE that was refused. In a chain the SQE breaks the chain instead. `cqe_flags` are those
+    /// of [`Op::cqe_flags`].
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> Accepted {
         let result = -error.raw_os_error();
         self.record(|it| it.req_failed(sqe, result));
         let known = Opcode::from_u8(sqe.opcode);
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
-            // An unknown opcode has no row of its own in the counters.
+            // The counters have no row for an unknown opcode.
             let opcode = known.unwrap_or(Opcode::Nop);
             let mut request = Request::new(Op::default(), opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
@@ -554,7 +556,8 @@ impl RingGuard {
 }
 
 impl State {
-    /// Counts a completion in the submitting call. Runs of one opcode reach the shared counters together.
+    /// Counts a completion in the submitting call. The completions of consecutive SQEs with one opcode reach the shared
+    /// counters together.
     #[inline]
     fn tally(&mut self, opcode: Opcode, result: i32) {
         if opcode != self.tally.opcode || result < 0 {
@@ -572,19 +575,20 @@ impl State {
 /// The outcome of an SQE.
 #[derive(PartialEq, Eq)]
 enum Accepted {
-    /// Answered, or became a request.
+    /// The SQE was answered, or became a request.
     Taken,
-    /// Refused (its CQE says why, and the kernel stops consuming there), or leads to a call before the next SQE.
+    /// The SQE was refused (its CQE says why, and the kernel stops consuming there), or leads to a call that comes
+    /// before the next SQE.
     Last,
 }
 
-/// True if the request may end others.
+/// True if the request may end other requests.
 #[inline]
 fn ends_others(sqe: &Sqe) -> bool {
     definition(sqe.opcode).is_some_and(|(_, row)| row.ends_others)
 }
 
-/// Returns the number of SQEs taken in, or EAGAIN if there was no memory for the first: `io_submit_sqes` in
+/// Returns the number of SQEs taken in. Fails with EAGAIN if there was no memory for the first: `io_submit_sqes` in
 /// io_uring/io_uring.c.
 fn count_or_refusal(submitted: u32, refused: Result<(), Errno>) -> Result<u32, Errno> {
     match refused {
@@ -593,7 +597,7 @@ fn count_or_refusal(submitted: u32, refused: Result<(), Errno>) -> Result<u32, E
     }
 }
 
-/// Makes the request of an SQE from its operation, which is left empty.
+/// Makes the request of an SQE. Takes the operation out of `op`, where it leaves the default.
 fn take_request(op: &mut Op, opcode: Opcode, row: &Definition, sqe: &Sqe) -> Request {
     let op = core::mem::take(op);
     Request::new(op, opcode, sqe.flags, sqe.user_data, row.target(sqe))

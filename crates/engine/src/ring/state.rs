@@ -44,31 +44,31 @@ pub struct State {
     pub slab: Slab,
     /// Requests whose turn has come, and TIMEOUTs that count completions.
     pub queue: Queue,
-    /// Poll set, and the known facts of descriptors.
+    /// The poll set, and what is known of descriptors.
     pub poll_set: PollSet,
-    /// Durations of recent calls on paths, which decide whether the next ones go to a worker.
+    /// Durations of recent calls on paths, which decide whether the next calls go to a worker.
     pub stalls: Stalls,
     /// Transfers that the kernel's AIO makes.
     pub device: Device,
-    /// Deadlines.
+    /// The deadlines of TIMEOUTs and of requests that chaos holds back.
     pub timers: Timers,
     /// The chain under construction.
     pub chain: Option<Chain>,
     /// Calls that the present holder of the lock makes when it releases it.
     pub calls: Calls,
-    /// Actions due once the ring's lock is released.
+    /// Actions that are due once the ring's lock is released.
     pub after_release: AfterRelease,
-    /// Requests of the lock's present holder that depend on the submitter's identity, and the worker pool for it.
+    /// Requests of the lock's present holder that depend on the submitter's identity, and the credentials pool for it.
     pub submission: Option<Box<Submission>>,
     /// Requests held back by IOSQE_IO_DRAIN.
     pub drain: Drain,
-    /// Completions not yet in the shared counters; empty between two submissions.
+    /// Completions that are not yet in the shared counters. Empty between two submissions.
     pub tally: crate::stats::Tally,
     /// The recorder of this ring's events, while a tracer wants them.
     pub recorder: Option<Box<super::recorder::Recorder>>,
-    /// The version of the trace request that the recorder follows: what `Tracer::wanted` was.
+    /// The version of the trace request that the recorder follows: the value that `Tracer::wanted` had.
     pub tracer_seen: u64,
-    /// CQEs not yet posted.
+    /// CQEs that are not posted yet.
     pub batch: Batch,
     /// CQEs that found the shared backlog full.
     pub spill: Spill,
@@ -76,11 +76,11 @@ pub struct State {
     pub files: Option<Files>,
     /// Registered buffers.
     pub buffers: Option<Buffers>,
-    /// Buffers to choose from (IOSQE_BUFFER_SELECT).
+    /// Groups of buffers to choose from (IOSQE_BUFFER_SELECT).
     pub groups: Groups,
-    /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
+    /// The registered eventfd (a private duplicate). True if only asynchronous completions signal it.
     pub eventfd: Option<(i32, bool)>,
-    /// The eventfd was signalled since the poll set last reported an event that polls wait for.
+    /// The eventfd was signalled after the poll set last reported an event for which polls wait.
     pub signalled: bool,
     /// On a polled ring: the eventfd that wakes a thread which waits with a signal mask.
     pub poller_eventfd: Option<i32>,
@@ -91,11 +91,11 @@ pub struct State {
     pub records: Records,
     /// The ring's stage of life.
     pub(super) life: Life,
-    /// Made with `anyring_abi::IORING_SETUP_R_DISABLED` and not enabled yet.
+    /// The ring was made with `anyring_abi::IORING_SETUP_R_DISABLED` and is not enabled yet.
     pub disabled: bool,
     /// The state of a ring of polled devices (`anyring_abi::IORING_SETUP_IOPOLL`).
     pub iopoll: Option<Box<IoPoll>>,
-    /// The operations that the program allowed on the ring; enforced once the ring is enabled.
+    /// The operations that the program allowed on the ring, enforced once the ring is enabled.
     pub restrictions: Option<Box<Restrictions>>,
     /// The program's settings for busy polling.
     pub napi: Napi,
@@ -109,25 +109,25 @@ pub struct State {
     pub wait_region: Option<Region>,
     /// The fault injection of `anyring chaos`, if it is on.
     pub chaos: Option<Box<crate::chaos::Chaos>>,
-    /// The state of a context of Linux AIO, if the ring is one.
+    /// The state of a Linux AIO context, if the ring is one.
     pub aio: Option<Box<Context>>,
 }
 
 /// A ring's stage of life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Life {
-    /// Open.
+    /// The ring is open.
     Open,
-    /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
+    /// A number of the descriptor was closed, but copies are left: the helper watches for the close of the last copy.
     Orphan,
-    /// The last copy of the descriptor is gone. Nothing new starts; the memory goes once it is out of use.
+    /// The last copy of the descriptor is gone. No new request starts. The memory is freed once it is out of use.
     Closed,
-    /// Closed, and no thread is inside a call on it. From now on its memory may belong to something else.
+    /// The ring is closed, and no thread is inside a call on it. From now on its memory may belong to something else.
     Abandoned,
 }
 
 impl State {
-    /// True if a number of the descriptor was closed and copies are left.
+    /// True if a number of the descriptor was closed, but copies are left.
     #[inline]
     pub fn is_orphan(&self) -> bool {
         self.life == Life::Orphan
@@ -150,7 +150,7 @@ impl State {
         self.life = self.life.max(Life::Orphan);
     }
 
-    /// Records that the last copy is gone.
+    /// Records that the last copy of the descriptor is gone.
     pub fn close(&mut self) {
         self.life = self.life.max(Life::Closed);
     }
@@ -167,15 +167,15 @@ impl State {
     }
 }
 
-/// Free records of the chunks that this process claimed in the shared control area.
+/// The free records of the chunks that this process claimed in the shared control area.
 #[derive(Default)]
 pub struct Records {
     free: Vec<(u8, u8)>,
 }
 
 impl Records {
-    /// Takes a free record, if there is one. Waiters of other processes miss a request without a record; nothing else
-    /// does.
+    /// Takes a free record, if there is one. A request without a record is invisible only to waiters in other
+    /// processes.
     pub fn take(&mut self, control: &Control) -> Option<(u8, u8)> {
         if self.free.is_empty() {
             self.free.try_reserve(control::CHUNK_RECORDS).ok()?;
@@ -185,7 +185,7 @@ impl Records {
         self.free.pop()
     }
 
-    /// Forgets the records of a chunk that is given up; all of them are free.
+    /// Forgets the records of a chunk that is given up. All of them are free.
     pub(crate) fn lose(&mut self, chunk: usize) {
         self.free.retain(|(of, _)| usize::from(*of) != chunk);
     }
@@ -203,14 +203,14 @@ pub(crate) fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u
 
 const _: () = assert!(control::CHUNK_RECORDS == 256, "a record's index is a u8");
 
-/// Makes a boxed struct by writing each field to its final place.
+/// Makes a boxed struct by writing each field directly to its place in the box.
 macro_rules! in_place {
     ($type:ident { $($field:ident: $value:expr,)* }) => {{
         let mut place = Box::<$type>::new_uninit();
         let at = place.as_mut_ptr();
-        // Never called: it does not compile where a field is missing.
+        // This closure is never called. It does not compile if a field is missing.
         let _ = |$type { $($field: _),* }: &$type| {};
-        // SAFETY: each field is written, to memory that was allocated for all of them.
+        // SAFETY: each field is written, to memory that was allocated for the whole struct.
         unsafe {
             $((&raw mut (*at).$field).write($value);)*
             place.assume_init()
@@ -219,7 +219,7 @@ macro_rules! in_place {
 }
 
 impl State {
-    /// Makes the state of a new ring, in place: it is too large for a stack of the program's.
+    /// Makes the state of a new ring, in place: it is too large for one of the program's stacks.
     #[inline(never)]
     pub fn new(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> Box<State> {
         in_place!(State {
@@ -272,7 +272,7 @@ impl State {
         })
     }
 
-    /// The memory for mmap(2) offset `offset`.
+    /// The memory that mmap(2) maps at `offset`.
     pub fn mapping(&self, offset: u64) -> Option<Area> {
         if offset == MAP_OFFSET {
             return Some(Area::File(self.wait_region.as_ref()?.memfd()?, 0));
@@ -291,28 +291,28 @@ impl State {
     }
 
     /// Number of CQEs that the program has not consumed.
-    #[inline(always)] // for an enter that only checks
+    #[inline(always)] // for an io_uring_enter(2) that only checks
     pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
         Ok(tail.wrapping_sub(self.memory.view.load(word::CQ_HEAD)?))
     }
 }
 
-/// The parts of a Linux AIO context that the rest of the engine uses; everything else is in `aio/` and `aio_ring/`.
+/// The parts of a Linux AIO context that the rest of the engine uses. All other parts are in `aio/` and `aio_ring/`.
 impl State {
-    /// True if the ring is a context of Linux AIO.
+    /// True if the ring belongs to a Linux AIO context.
     #[inline]
     pub fn is_context(&self) -> bool {
         self.aio.is_some()
     }
 
-    /// The slot for a request that waits alone at this place; `None` unless the ring is a context and the place is
-    /// taken.
+    /// The slot for a request that waits alone at this place. `None` unless the ring is a context and a request has
+    /// that place.
     #[inline]
     pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
         self.aio.as_deref_mut()?.single(place)
     }
 
-    /// Called when the program closes `fd`, which requests may have named as their eventfd.
+    /// Forgets `fd` as an eventfd of requests. Called when the program closes `fd`.
     pub fn forget_eventfd(&mut self, fd: i32) {
         if let Some(context) = &mut self.aio {
             context.forget(fd);
@@ -321,7 +321,7 @@ impl State {
 }
 
 impl State {
-    /// True if a thread of this process must watch the poll set: requests are armed, or the kernel has transfers.
+    /// True if a thread of this process must watch the poll set: requests are armed, or the kernel makes transfers.
     #[inline]
     pub fn awaits_events(&self) -> bool {
         self.poll_set.armed() != 0 || self.device.any()

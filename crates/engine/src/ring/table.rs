@@ -1,7 +1,7 @@
 //! The rings of the process, by the numbers of their descriptors.
 //!
-//! A ring enters the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its end
-//! begins. A thread that looked it up before finds a ring that has ended (`LockFailure::Ended`).
+//! A ring enters the table of numbers (`descriptors::numbers`) when it is complete, and leaves it before its end
+//! begins. A thread that looked the ring up before finds a ring that has ended (`LockFailure::Ended`).
 
 use crate::descriptors::numbers::{forget_use, mark_ring, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of};
@@ -19,7 +19,7 @@ use crate::thread::tables;
 use crate::Errno;
 use core::sync::atomic::Ordering;
 
-/// Live rings, with or without a known number. Its lock also guards changes of a ring's numbers.
+/// Live rings, with or without a known number. Its lock also guards changes to a ring's numbers.
 static LIVE: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
 
 /// Rings that have ended.
@@ -35,13 +35,13 @@ pub fn ring(fd: i32) -> Option<&'static Ring> {
     unsafe { ring.as_ref() }
 }
 
-/// Returns a ring without state, from the pool or new.
+/// Returns a ring without a state, from the pool or a new one.
 pub fn unborn_ring() -> &'static Ring {
     let pooled = POOL.lock().and_then(|mut pool| pool.pop());
     pooled.unwrap_or_else(|| Box::leak(Box::new(Ring::unborn())))
 }
 
-/// True if a ring may have number `fd`.
+/// True if the table has a place for number `fd`.
 pub fn fits(fd: i32) -> bool {
     (0..RINGS_END as i32).contains(&fd)
 }
@@ -63,12 +63,12 @@ pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
     });
     drop(live);
     if is_new {
-        stats::ring_made(); // without the lock, which `rings_are_gone` takes under its own
+        stats::ring_made(); // without the lock: `rings_are_gone` takes it under its own
     }
     Ok(())
 }
 
-/// Gives the ring this number. Under the lock of [`LIVE`], unless the caller has interrupted its holder.
+/// Gives the ring this number. The caller holds the lock of [`LIVE`], or has interrupted its holder.
 fn add_number(fd: i32, ring: &'static Ring) {
     let known = core::ptr::from_ref(ring).cast_mut().cast();
     // Release: partner of the Acquire load in `ring`.
@@ -78,7 +78,7 @@ fn add_number(fd: i32, ring: &'static Ring) {
     }
 }
 
-/// Takes this number from the ring. Calls `release` if the ring had it. True if the ring has other numbers.
+/// Takes this number from the ring. Calls `release` if the ring had the number. True if the ring has other numbers.
 fn remove_number(fd: i32, ring: &'static Ring, release: impl FnOnce()) -> bool {
     let _live = LIVE.lock();
     let known = core::ptr::from_ref(ring).cast_mut().cast();
@@ -86,13 +86,13 @@ fn remove_number(fd: i32, ring: &'static Ring, release: impl FnOnce()) -> bool {
         RINGS[fd as usize].compare_exchange(known, core::ptr::null_mut(), Ordering::Release, Ordering::Relaxed);
     let before = match was_known {
         Ok(_) => {
-            release(); // under the lock, so that nobody adopts the number meanwhile
+            release(); // under the lock, so that no thread adopts the number meanwhile
             ring.numbers.fetch_sub(1, Ordering::Relaxed)
         }
         Err(_) => ring.numbers.load(Ordering::Relaxed) + 1,
     };
     let others = before > 1;
-    // The ring's readiness bytes are received through another of its numbers, if one is known.
+    // The ring's readiness bytes are now received through another of its numbers, if a number is known.
     let is_other = |slot: &usize| core::ptr::eq(RINGS[*slot].load(Ordering::Relaxed), known);
     let other = others.then(|| (0..RINGS_END).find(is_other)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
@@ -113,23 +113,24 @@ pub fn rings() -> Vec<&'static Ring> {
     LIVE.lock().map(|live| live.clone()).unwrap_or_default()
 }
 
-/// Finds the ring that an unknown number names as a duplicate (dup(2), or inherited), and makes the number known.
+/// Finds the ring whose descriptor the unknown number `fd` duplicates (dup(2), or inherited), and makes the number
+/// known.
 #[cold]
 pub fn adopt(fd: i32) -> Option<&'static Ring> {
     if !fits(fd) || cookie_of(fd).is_none() {
         return None;
     }
     let live = LIVE.lock()?;
-    // Read under the lock: a close makes the number name another file before it takes the lock to forget the number.
+    // Read under the lock. A close makes the number name another file before it takes the lock to forget the number.
     let cookie = cookie_of(fd)?;
     let found = live.iter().copied().find(|ring| ring.cookie.load(Ordering::Relaxed) == cookie)?;
     add_number(fd, found);
-    // Relaxed: `fd` names the ring for its own receive, under the ring's lock.
+    // Relaxed: the ring itself receives from `fd`, under the ring's lock.
     let _ = found.fd.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed);
     Some(found)
 }
 
-/// Notifies every ring that the program closes `fd`, which is no ring's number.
+/// Notifies every ring that the program closes `fd`, which is not the number of a ring.
 pub(crate) fn closing_file(fd: i32) {
     let mut closing = Closing::new(fd);
     for ring in rings().into_iter().filter(|ring| ring.is_of_my_table() && !ring.is_unused_inheritance()) {
@@ -140,8 +141,8 @@ pub(crate) fn closing_file(fd: i32) {
     }
 }
 
-/// Handles the program's close of a ring's number. `close` makes the system call; without it the program makes the
-/// call later. If that was the last copy the ring ends; if not, the helper watches for its end.
+/// Handles the program's close of a ring's number. `close` makes the system call; without `close` the program makes the
+/// call later. If that was the last copy, the ring ends. Otherwise the helper watches for its end.
 ///
 /// A forked child with nothing in flight on the ring gives it up with the last number that it knows. Nothing of the
 /// ring stays open or mapped in the child.
@@ -158,12 +159,12 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()
         Err(_) => return,
     };
     point(Point::CloseRing);
-    // If the number was closed unseen, it names another file by now. Then it is only forgotten.
+    // If the number was closed without the engine's knowledge, it names another file by now. Then it is only forgotten.
     let is_rings = is_still_number_of(fd, ring);
     let others = remove_number(fd, ring, || match close {
         Some(close) if is_rings => close(),
-        // Replaces the ring's file at once, so that a hang-up shows whether another copy is left. The engine's end
-        // may stand in. Relaxed: the ring has it for as long as it has this number.
+        // Replaces the ring's file at once, so that a hang-up shows whether another copy is left. The engine's end may
+        // take the file's place. Relaxed: the ring has that end for as long as it has this number.
         None if is_rings => descriptors::put_nothing(fd, ring.engine_end.load(Ordering::Relaxed)),
         _ => {}
     });
@@ -178,18 +179,20 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()
     }
 }
 
-/// True if `fd`, once a number of the ring's, still names it. An unseen close may have freed it for another file.
+/// True if `fd`, once a number of the ring, still names it. A close that the engine did not notice may have freed it
+/// for another file.
 pub(crate) fn is_still_number_of(fd: i32, ring: &'static Ring) -> bool {
-    // Not read from the state, whose lock another thread may keep. Relaxed: 0 at the latest when the ring has ended.
+    // Not read from the state, whose lock another thread may keep. Relaxed: it is 0 at the latest when the ring has
+    // ended.
     descriptors::closes_are_seen() || cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed))
 }
 
-/// Releases everything of a closed ring. While a thread sleeps on it or a worker has one of its requests, that is
-/// left to the last of them.
+/// Releases everything that belongs to a closed ring. While threads sleep on the ring or workers have its requests, the
+/// last of them releases it.
 pub fn end_if_unused(ring: &'static Ring) {
     let mut guard = match ring.lock_soon() {
         Ok(guard) => guard,
-        // The holder comes back to this.
+        // The holder does this work later.
         Err(LockFailure::Busy) => return ring.leave_holder_work(HolderWork::End),
         Err(_) => return,
     };
@@ -198,12 +201,12 @@ pub fn end_if_unused(ring: &'static Ring) {
         return;
     }
     if guard.is_polled() && !ring.leave_poller() {
-        return; // its thread gives it up first
+        return; // the polling thread gives up the ring first
     }
     guard.abandon_requests();
     if !guard.slab.is_empty() {
         if guard.device.in_flight() != 0 {
-            guard.call_helper_now(); // no worker will come back for it
+            guard.call_helper_now(); // no worker will return to this ring
         }
         return;
     }
@@ -216,8 +219,8 @@ pub fn end_if_unused(ring: &'static Ring) {
     drop(remains);
 }
 
-/// The remains of a ring that has ended. Dropping it gives everything back, also during a panic. Nothing in it can
-/// panic: it makes system calls, and changes lists under leaf locks.
+/// The remains of a ring that has ended. Dropping them gives everything back, also during a panic. The drop cannot
+/// panic: it only makes system calls, and changes lists under leaf locks.
 struct Remains {
     ring: &'static Ring,
     state: Box<State>,
@@ -257,7 +260,7 @@ impl Drop for Remains {
             thread::rings_are_gone();
             crate::wq::futex::rings_are_gone();
             descriptors::limit::give_back();
-            // The helper gives the kernel's contexts back when it ends, unless another ring comes soon.
+            // The helper gives the kernel's AIO contexts back when it ends, unless another ring comes soon.
             if device::has_spare() && !helper::ensure_started() {
                 device::destroy_spare();
             }
@@ -280,14 +283,14 @@ pub(crate) fn forget_ring(ring: &'static Ring) {
 /// # Safety
 /// Only the forking thread may exist in the process.
 pub unsafe fn reset_after_fork() {
-    // SAFETY: no other thread exists; both are lists of references that only change by whole elements.
+    // SAFETY: no other thread exists. Both are lists of references that only change by whole elements.
     unsafe {
         POOL.reset();
         LIVE.reset();
     }
 }
 
-/// Keeps only those live rings for which `keeps` is true.
+/// Keeps only those live rings for which `keeps` returns true.
 pub fn retain(keeps: impl FnMut(&&'static Ring) -> bool) {
     if let Some(mut live) = LIVE.lock() {
         live.retain(keeps);

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 const ENTRIES: u32 = 8;
 
-/// Zeroed memory of a ring of [`ENTRIES`], page-aligned, never freed.
+/// Zeroed, page-aligned memory for a ring of [`ENTRIES`] entries, which is never freed.
 #[repr(align(4096))]
 struct Areas([AtomicU32; 2048]);
 
@@ -32,7 +32,7 @@ struct Program {
 }
 
 impl Program {
-    /// A ring with CQ positions from `start` on.
+    /// Makes a ring with CQ positions from `start` on.
     fn starting_at(start: u32) -> Program {
         let areas: &'static Areas = Box::leak(Box::new(Areas([const { AtomicU32::new(0) }; 2048])));
         let base = areas.0.as_ptr() as u64;
@@ -103,10 +103,10 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Positions near a wrap at 32 bits, or of the sign of their difference.
+/// Positions near a wrap at 32 bits, or near a change of sign of their difference.
 const STARTS: [u32; 4] = [0, (1 << 31) - 2, 1 << 31, u32::MAX - 1];
 
-/// Not a scope's thread: if the wait does not end, the test does.
+/// Starts a thread that waits. The thread is not scoped, so that the test ends even if the wait does not.
 fn spawn_wait(program: &'static Program, count: u32) -> JoinHandle<()> {
     std::thread::spawn(move || program.wait_for(count))
 }
@@ -141,7 +141,7 @@ fn a_wait_ends_though_2_to_the_31_completions_went_by() {
     }
 }
 
-/// IOSQE_ASYNC is a hint: CQEs in the CQ when the call returns were made in it.
+/// IOSQE_ASYNC is only a hint: such a request may complete inside the call, which returns with its CQE in the CQ.
 #[test]
 fn what_takes_less_than_waking_a_worker_is_made_at_once() {
     let file = std::fs::File::open("/proc/self/exe").expect("this program, which the page cache has");
@@ -162,7 +162,7 @@ fn what_takes_less_than_waking_a_worker_is_made_at_once() {
     program.close();
 }
 
-/// A sleeping connect is cancelled without its worker, which brings its result before the cancelled request has
+/// A sleeping connect is cancelled without its worker. The worker brings its result before the cancelled request has
 /// ended.
 #[test]
 fn a_result_that_comes_late_is_no_answer() {
@@ -184,7 +184,8 @@ fn a_result_that_comes_late_is_no_answer() {
     program.close();
 }
 
-/// Looking up an unknown number finds out that it duplicates a ring's. A number that is being closed is no duplicate.
+/// Looking up an unknown number shows that it duplicates a ring's number. A number that is being closed is no
+/// duplicate.
 #[test]
 fn a_number_that_is_being_closed_is_not_taken_for_a_duplicate() {
     static LOOKS: AtomicBool = AtomicBool::new(false);
@@ -204,14 +205,14 @@ fn a_number_that_is_being_closed_is_not_taken_for_a_duplicate() {
         program.close();
         IS_CLOSED.store(true, Ordering::Relaxed);
         other.join().expect("a thread that looks");
-        // Another test may have made it a ring in its next life by now.
+        // By now another test may have made the same ring in its next life.
         let is_named = table::ring(fd).is_some_and(|named| core::ptr::eq(named, ring));
         assert!(!is_named || ring.cookie.load(Ordering::Relaxed) != 0, "number {fd} names a ring that has ended");
     }
 }
 
-/// Small reads that the page cache may hold are not worth a thread each. Reads that certainly wait for a device, and
-/// long ones, are.
+/// Small reads that the page cache may hold are not worth a thread each. Reads that certainly wait for a device are,
+/// and so are long reads.
 #[test]
 fn small_reads_that_cannot_be_attempted_are_made_by_one_worker() {
     let program = Program::starting_at(0);
@@ -239,8 +240,8 @@ fn small_reads_that_cannot_be_attempted_are_made_by_one_worker() {
     program.close();
 }
 
-/// A ring is closed while a worker has a request with a successor. The successor ends, and the worker's result does
-/// not look for it.
+/// A ring is closed while a worker has a request with a successor. The successor ends, and the worker's result does not
+/// look for it.
 #[test]
 fn what_is_linked_behind_a_workers_request_ends_with_its_ring() {
     let program = Program::starting_at(0);

@@ -9,17 +9,17 @@ use crate::ring::RingGuard;
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
 use core::sync::atomic::Ordering;
 
-/// Sleepers to be woken once the ring's lock is free. Each of them takes that lock first: woken earlier, they would
-/// sleep again, on the lock.
+/// Sleepers to be woken once the ring's lock is free. Each of them takes that lock first. If they were woken earlier,
+/// they would sleep again, on the lock.
 #[must_use]
 pub struct PendingWake {
-    /// The address of their futex word. By then the ring may have ended and its memory may be gone. The call then
-    /// fails with EFAULT or wakes another sleeper for no reason, which every user of futex(2) has to expect.
+    /// The address of the sleepers' futex word. By then the ring may have ended and its memory may be gone. The call
+    /// then fails with EFAULT or wakes another sleeper for no reason, which every user of futex(2) has to expect.
     word: usize,
 }
 
 impl PendingWake {
-    /// Wakes the sleepers. The lock is free.
+    /// Wakes the sleepers. The caller has released the lock.
     #[cold]
     pub fn wake(self) {
         syscall(libc::SYS_futex, [self.word, libc::FUTEX_WAKE as usize, i32::MAX as usize, 0, 0, 0]);
@@ -36,8 +36,8 @@ pub(crate) fn pass_role_on(guard: &RingGuard) {
 }
 
 impl RingGuard {
-    /// Wakes the ring's sleepers, in this process and in others. The futex word has been changed under the post lock.
-    /// If no other process shares the ring, sleepers on that word are woken when the lock is released.
+    /// Wakes the ring's sleepers, in this process and in others. The caller has changed the futex word under the post
+    /// lock. If no other process shares the ring, sleepers on that word are woken when the ring's lock is released.
     pub fn wake(&mut self) {
         let control = self.control;
         let header = control.header();
@@ -56,14 +56,14 @@ impl RingGuard {
             return;
         }
         let program_end = self.ring().fd.load(Ordering::Relaxed);
-        // The number may have been closed and reused unseen. Without a number, the others notice when they next
-        // check.
+        // The number may have been closed and reused without the engine's knowledge. Without a number, other processes
+        // notice the change at their next check.
         if crate::descriptors::cookie_of(program_end) == Some(self.cookie) {
             control.kick_others(program_end, self.engine_end);
         }
     }
 
-    /// Takes the wake that is due after the lock's release.
+    /// Takes the wake that is due after the release of the lock.
     #[inline]
     pub fn take_pending_wake(&mut self) -> Option<PendingWake> {
         if !self.wake_due {
@@ -73,10 +73,10 @@ impl RingGuard {
         Some(PendingWake { word: self.control.header().waiters.sequence.as_ptr() as usize })
     }
 
-    /// Wakes sleepers that do not yet watch for a poll just armed or a timer just started.
+    /// Wakes sleepers that do not yet watch for a poll that was just armed or a timer that was just started.
     pub fn work_appeared(&mut self, is_timer: bool) {
         if self.is_polled() {
-            // The polling thread checks the effects of its own work before it goes on.
+            // The polling thread checks the effects of its own work before it continues.
             if !self.serves_here() {
                 self.ring().nudge_poller();
             }
@@ -87,7 +87,7 @@ impl RingGuard {
         let is_watched = !is_timer && !self.poll_set.has_unwatched();
         if sleeping == IN_EPOLL && is_watched {
             // The sleeper verified before it slept. An arrival between this request's attempt and its arming has
-            // already made its event.
+            // already raised its event.
             return self.verify();
         }
         if sleeping != AWAKE {
@@ -101,7 +101,7 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Leaves the ring to the helper if something is pending that the program may never come back for.
+    /// Leaves the ring to the helper if requests or timers are pending for which the program may never call again.
     #[inline]
     pub fn call_helper(&mut self) {
         let always = mutated(Mutation::EachEnterCallsTheHelper) && !self.is_polled();
@@ -110,7 +110,7 @@ impl RingGuard {
         }
     }
 
-    /// True if requests are armed, or timers run, and a thread of this process has to watch for them.
+    /// True if requests are armed or timers run, and a thread of this process has to watch for them.
     #[inline(always)] // in each call
     pub fn has_pending(&self) -> bool {
         (self.awaits_events() || !self.timers.is_empty()) && !self.is_polled()
@@ -121,7 +121,7 @@ impl RingGuard {
         let ring = self.ring();
         let handover = &ring.driver.handover;
         if ring.has(IORING_SETUP_DEFER_TASKRUN) && !self.is_watched() && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
-            return; // nobody could be notified
+            return; // no thread could be notified
         }
         if let Ok(head) = self.consumed() {
             handover.record_head(head);
@@ -131,8 +131,8 @@ impl RingGuard {
         answer(ring, handover.leave(ring.sleepers.load(Ordering::Relaxed).saturating_sub(in_calls)));
     }
 
-    /// True if completions are signalled through another file: the registered eventfd, or watchers of the ring's
-    /// descriptor.
+    /// True if completions are signalled through another file: the registered eventfd, or the ring's descriptor, which
+    /// has watchers.
     fn is_watched(&self) -> bool {
         self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0
     }
@@ -147,7 +147,7 @@ impl RingGuard {
         }
     }
 
-    /// Makes the helper check the ring now, to watch for its end.
+    /// Makes the helper check the ring at once, to watch for its end.
     pub fn call_helper_now(&mut self) {
         answer(self.ring(), self.ring().driver.handover.call(true));
     }
@@ -167,7 +167,7 @@ impl RingGuard {
         }
     }
 
-    /// Takes the ring's events away from the helper: the calling thread drives from now on.
+    /// Takes the ring's events away from the helper: the calling thread drives the ring from now on.
     #[inline]
     pub fn leave_helper(&mut self) {
         if self.ring().driver.handover.is_attached() && self.ring().driver.handover.has_thread() {

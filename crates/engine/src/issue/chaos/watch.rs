@@ -25,7 +25,8 @@ pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
     }
 }
 
-/// Returns the parts of memory that a request uses besides its data: names, addresses and lengths. `None` without
+/// Returns the parts of memory that a request uses in addition to its data: names, addresses and lengths. `None`
+/// without memory for them.
 /// memory for them.
 fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
     let (mut names, mut ranges, mut all) = (Vec::new(), Vec::new(), true);

@@ -1,5 +1,5 @@
-//! Events that only a Linux AIO context has: calls and iocbs in place of enter calls and SQEs. Used under the lock of
-//! the context's ring.
+//! Events that only a Linux AIO context has: its system calls and iocbs, in place of io_uring_enter(2) and SQEs.
+//! Guarded by the lock of the context's ring.
 
 use super::{Recorder, OF_SQE, SHARING};
 use crate::event::chunks::{has, Writer};
@@ -12,7 +12,7 @@ use crate::Errno;
 use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS};
 use std::sync::Arc;
 
-/// Stores the identity of the request at hand for this slot, and clears it.
+/// Stores the identity of the request at hand under its slot, and clears `at_hand`.
 #[cold]
 pub(super) fn keep(iocbs: &mut Vec<Known>, place: usize, at_hand: &mut Known) {
     if iocbs.len() <= place && iocbs.try_reserve(place + 1 - iocbs.len()).is_ok() {
@@ -25,13 +25,13 @@ pub(super) fn keep(iocbs: &mut Vec<Known>, place: usize, at_hand: &mut Known) {
 }
 
 impl Recorder {
-    /// Makes the recorder of a new context at `address`, if events are wanted. Records that the context was made for
-    /// this number of `requests`, with this number of `places` for events.
+    /// Makes the recorder of a new context at `address`, if a tracer wants events. Records that the context was made
+    /// for `requests` requests, with `places` places for events.
     pub fn of_new_context(address: u64, requests: u32, places: u32) -> Option<Box<Recorder>> {
         Some(Recorder::of_context(session::room()?, address, requests, places))
     }
 
-    /// Makes the recorder of an existing context whose events go into this room from now on, and records that it
+    /// Makes the recorder of an existing context, whose events go into this room from now on. Records that the context
     /// exists.
     pub(crate) fn of_context(room: Arc<Room>, address: u64, requests: u32, places: u32) -> Box<Recorder> {
         let mut recorder = Recorder::by_writer(Writer::in_room(room, AIO), SHARING);
@@ -42,7 +42,8 @@ impl Recorder {
         recorder
     }
 
-    /// The identity of an AIO context's request in this slot. The default if it was submitted before recording began.
+    /// The identity of an AIO context's request in this slot. The default if the request was submitted before recording
+    /// began.
     pub(super) fn iocb_of(&self, id: Id) -> Option<Known> {
         Some(self.iocbs.as_ref()?.get(id.place()).copied().unwrap_or_default())
     }
@@ -79,7 +80,7 @@ impl Recorder {
         let event = Event { fd, len, offset: iocb.offset as u64, file, ..self.of_request(Kind::SubmitReq) };
         self.put_sharing::<{ OF_SQE | has::FILE }, { OF_SQE | has::FILE | has::TIME }>(&event);
         if !matches!(iocb.opcode, IOCB_CMD_PREAD | IOCB_CMD_PWRITE) || iocb.bytes > 4096 {
-            self.awoke(); // it may take long
+            self.awoke(); // such a request may take long
         }
     }
 
@@ -91,15 +92,15 @@ impl Recorder {
         self.writer.put::<{ has::TIME | has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 
-    /// Records that the iocb at hand completes in this call: the next event posted is its own.
+    /// Records that the iocb at hand completes in this call: the next event posted belongs to it.
     #[cold]
     pub fn iocb_ends(&mut self) {
         self.ends();
         self.at_hand = Known::default();
     }
 
-    /// Records that the iocb at hand waits alone, for `events` of poll(2), without a slot in the slab. Returns its
-    /// identity.
+    /// Records that the iocb at hand waits alone, for `events` of poll(2), without a slot in the slab. Returns the
+    /// iocb's identity.
     #[cold]
     pub(crate) fn waits_singly(&mut self, events: Option<u32>, skip: Option<Skip>) -> Known {
         if let Some(events) = events {
@@ -108,7 +109,7 @@ impl Recorder {
         core::mem::take(&mut self.at_hand)
     }
 
-    /// Records that what a lone iocb waited for has arrived: it ends with the next event posted.
+    /// Records that the readiness for which a lone iocb waited has arrived: the next event posted ends it.
     #[cold]
     pub(crate) fn single_ends(&mut self, known: Known) {
         self.at_hand = known;

@@ -1,9 +1,9 @@
-//! Fast intake for NOP, and for READ, WRITE, RECV and SEND on a file named by its number, without flags. The ring
-//! must not need a check of each request. The call is made from the SQE. Its answer is mostly the result: then
+//! Fast intake for NOP, and for READ, WRITE, RECV and SEND without flags on a file named by its number. The ring must
+//! not need a check of each request. The call is made directly from the SQE. Its answer is mostly the result, and then
 //! neither an operation nor a request is made.
 //!
-//! [`RingGuard::accept`](super::RingGuard::accept) reaches the same answers in more steps. It takes every SQE that
-//! this file cannot.
+//! [`RingGuard::accept`](super::RingGuard::accept) reaches the same answers in more steps. It takes every SQE that this
+//! file cannot take.
 
 use crate::descriptors;
 use crate::forced::{point, Point};
@@ -20,31 +20,31 @@ use super::Accepted;
 
 /// The SQEs of a submission.
 pub(super) struct Run {
-    /// Position of the next SQE.
+    /// Position of the next SQE in the SQ.
     pub head: u32,
     /// Number of SQEs taken.
     pub taken: u32,
     /// Number of SQEs still to be taken.
     pub left: u32,
-    /// The outcome of the last SQE, unless its call answered it.
+    /// The outcome of the last SQE; `None` if its call answered it.
     pub accepted: Option<Accepted>,
 }
 
 /// The reason why no more SQEs of a run are taken.
 pub(super) enum Stop {
-    /// All are taken, or the next one cannot be answered by a call alone.
+    /// All SQEs are taken, or a call alone cannot answer the next one.
     Over,
-    /// The batch takes no more.
+    /// The batch takes no more CQEs.
     Full,
-    /// The call of the last SQE did not answer it.
+    /// The call for the last SQE did not give its result.
     Unfinished,
 }
 
-/// An SQE whose operation has to go on from its call's answer.
+/// An SQE whose operation has to continue from its call's answer.
 pub(super) struct Unfinished {
     pub opcode: Opcode,
     pub row: &'static Definition,
-    /// The fields that matter. The others were checked to be zero, or mean nothing to the opcode.
+    /// The fields that matter. The other fields were checked to be zero, or have no meaning for the opcode.
     pub sqe: Sqe,
     /// The call's answer.
     pub answer: Result<usize, Errno>,
@@ -52,8 +52,8 @@ pub(super) struct Unfinished {
 }
 
 impl State {
-    /// True if requests need no individual checks: no chain is open, nothing drains, and the ring has no
-    /// restrictions, IOPOLL, chaos or recorder.
+    /// True if requests need no individual checks: no chain is open, nothing drains, and the ring has no restrictions,
+    /// IOPOLL, chaos or recorder.
     #[inline]
     pub(super) fn is_ordinary(&self) -> bool {
         self.chain.is_none()
@@ -64,7 +64,8 @@ impl State {
             && self.recorder.is_none()
     }
 
-    /// The first call of a transfer; true if its file is known to have no position. `None` if more has to be checked.
+    /// Returns the first call of a transfer; true if its file is known to have no position. `None` if the SQE needs
+    /// more checks.
     #[inline(always)] // in the loop over SQEs
     fn first_call(&mut self, call: Option<FirstCall>) -> Option<(FirstCall, bool)> {
         let call = call?;
@@ -78,10 +79,10 @@ impl State {
         Some((call, is_stream))
     }
 
-    /// Takes SQEs for as long as a call answers each. Stops before an SQE that needs more. Stops also after one whose
-    /// call did not answer it, which goes to `unfinished`: it is large, and returning it would copy it. The caller
-    /// has checked [`takes_runs`](crate::ring::RingGuard::takes_runs).
-    #[inline(always)] // called once; rare cases are out of line, or each SQE would pay for their registers
+    /// Takes SQEs for as long as a call answers each. Stops before an SQE that needs more. Stops also after an SQE
+    /// whose call did not answer it. That SQE goes to `unfinished`, which is large: returning it would copy it. The
+    /// caller has checked [`takes_runs`](crate::ring::RingGuard::takes_runs).
+    #[inline(always)] // called once; rare cases are out of line, since each SQE would pay for their registers
     pub(super) fn answer_run(
         &mut self,
         ring: &'static Ring,
@@ -93,7 +94,7 @@ impl State {
         let mut stop = Stop::Over;
         while head.wrapping_sub(first) != most && !ring.left.any(Left::HOLDER_WORK) {
             if self.batch.is_full() {
-                stop = Stop::Full; // checked before an SQE is taken: nothing panics between it and its CQE
+                stop = Stop::Full; // checked before an SQE is taken: nothing may panic before its CQE
                 break;
             }
             let Some(sqe) = self.memory.view.sqe_at(head) else { break };
@@ -118,7 +119,8 @@ impl State {
             let user_data = sqe.user_data();
             point(Point::Intake);
             head = head.wrapping_add(1);
-            // Before the call: a signal handler's submission then follows this one and does not repeat it.
+            // Stored before the call. A signal handler that submits then continues after this SQE, and does not repeat
+            // it.
             control.header().sq_head.store(head, Ordering::Relaxed);
             let on_its_way = Unanswered::new(ring, user_data, None);
             point(Point::Prep);
