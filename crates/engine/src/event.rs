@@ -1,11 +1,12 @@
 //! Events: what happened on each ring, under the names of the kernel's tracepoints, in shared memory.
 //!
-//! `anyring trace` makes a file with [`Reader::create`]. Every process that finds it in `ANYRING_TRACE` maps it
-//! before its first ring ([`open`]) and puts events into it. A tracer can also join a running process (`session`).
+//! `anyring trace` makes a file with [`Reader::create`]. Every process that finds the file's name in `ANYRING_TRACE`
+//! maps the file before its first ring ([`open`]) and writes events to it. A tracer can also join a running process
+//! (`session`).
 //!
-//! `recorder` makes a ring's events, under the ring's lock. `chunks` is the file: who may write where, and how a
-//! record is encoded in words. `worked` holds the times that workers record. `context` makes the events of Linux AIO,
-//! for which the kernel has no tracepoints: its contexts are rings with the same events ([`AIO`]).
+//! `recorder` makes a ring's events, under the ring's lock. `chunks` has the file's layout: who may write where, and
+//! how a record is encoded in words. `worked` has the times that workers record. `context` makes the events of Linux
+//! AIO. The kernel has no tracepoints for Linux AIO: its contexts appear as rings with the same events ([`AIO`]).
 
 pub(crate) mod chunks;
 pub(crate) mod session;
@@ -18,7 +19,7 @@ pub use worked::{WorkTimes, Worked};
 
 use crate::op::{Punt, Skip};
 
-/// The fields that most events of a request share.
+/// The fields that most events of a request have in common.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     pub request: u32,
@@ -26,11 +27,11 @@ pub(crate) struct Known {
     pub opcode: u8,
 }
 
-/// The kind of an event. All but the last three are the kernel's io_uring tracepoints, see
+/// The kind of an event. All kinds but the last three are io_uring tracepoints of the kernel: see
 /// include/trace/events/io_uring.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-#[allow(missing_docs)] // each is named as its tracepoint
+#[allow(missing_docs)] // each has the name of its tracepoint
 pub enum Kind {
     Create = 1,
     Register,
@@ -49,11 +50,11 @@ pub enum Kind {
     Complete,
     ShortWrite,
     ReqFailed,
-    /// A call of io_uring_enter(2): the kernel's tracepoint of the group syscalls.
+    /// A call of io_uring_enter(2). The kernel has it as a tracepoint of the group syscalls.
     Enter,
     /// Chaos changed the request or the call.
     Injection,
-    /// Chaos found a defect of the program.
+    /// Chaos found a defect in the program.
     Finding,
 }
 
@@ -82,7 +83,7 @@ impl Kind {
         Kind::Finding,
     ];
 
-    /// The tracepoint's name, or the kind's own where there is no tracepoint.
+    /// The tracepoint's name, or a name of its own for a kind without a tracepoint.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Create => "io_uring_create",
@@ -114,7 +115,7 @@ impl Kind {
     }
 }
 
-/// Added to the opcode in every event of an AIO context: the rest is the iocb's command (`IOCB_CMD_*`).
+/// Added to the opcode in every event of an AIO context. The rest of that opcode is the iocb's command (`IOCB_CMD_*`).
 pub const AIO: u16 = 0x100;
 
 /// The kind of file that a descriptor names.
@@ -122,7 +123,7 @@ pub const AIO: u16 = 0x100;
 #[repr(u8)]
 #[allow(missing_docs)] // as in inode(7)
 pub enum FileKind {
-    /// Not asked for, or not known.
+    /// The kind was not asked for, or is not known.
     Unknown = 0,
     Regular,
     Directory,
@@ -130,7 +131,7 @@ pub enum FileKind {
     Character,
     Fifo,
     Socket,
-    /// An eventfd, a timerfd, a pidfd ...
+    /// Any other file: an eventfd, a timerfd, a pidfd ...
     Other,
 }
 
@@ -156,7 +157,7 @@ impl FileKind {
             .unwrap_or(Unknown)
     }
 
-    /// The name for people, and for keys in JSON.
+    /// The name for output, also as a key in JSON.
     pub fn name(self) -> &'static str {
         match self {
             FileKind::Unknown => "-",
@@ -171,21 +172,21 @@ impl FileKind {
     }
 }
 
-/// One event. Its kind decides which fields have a meaning; the others are 0.
+/// An event. Its kind decides which fields have a meaning; the other fields are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// CLOCK_MONOTONIC, in nanoseconds. Events that follow from one another in one step share a time.
+    /// CLOCK_MONOTONIC, in nanoseconds. Events that follow from each other in one step share a time.
     pub time_ns: u64,
-    /// The request's `user_data`. Linux AIO: the iocb's `aio_data`; CREATE: the context's address.
+    /// The request's `user_data`. Linux AIO: the iocb's `aio_data`. CREATE: the context's address.
     pub user_data: u64,
-    /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring.
-    /// REGISTER: registered buffers. ENTER: `min_complete`. LINK: the request that this one follows. FAIL_LINK: the
-    /// request that fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`. INJECTION,
-    /// FINDING: see [`Name::of`](crate::chaos::Name::of), also for `len` and `result`.
+    /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring. REGISTER:
+    /// registered buffers. ENTER: `min_complete`. LINK: the request that this request follows. FAIL_LINK: the request
+    /// that fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`. INJECTION, FINDING:
+    /// see [`Name::of`](crate::chaos::Name::of), also for `len` and `result`.
     pub offset: u64,
     /// The ring's number, unique in this file.
     pub ring: u32,
-    /// The request's number, unique among requests in flight; 0 for none.
+    /// The request's number, unique among requests in flight; 0 for no request.
     pub request: u32,
     /// The thread that caused the event.
     pub thread: u32,
@@ -193,25 +194,25 @@ pub struct Event {
     pub fd: i32,
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `len`. CREATE: entries of the SQ, or the count passed to io_setup(2).
     /// REGISTER: registered files. ENTER: `to_submit`. CQRING_WAIT: number of CQEs. Work runs: number of items.
-    /// SHORT_WRITE: bytes wanted. FILE_GET, COMPLETE, CQE_OVERFLOW of the kernel: 1 if a thread of io-wq did it.
+    /// SHORT_WRITE: bytes wanted. The kernel's FILE_GET, COMPLETE, CQE_OVERFLOW: 1 if an io-wq thread caused the event.
     pub len: u32,
-    /// COMPLETE, CQE_OVERFLOW: the CQE's. REGISTER: the result. REQ_FAILED: the error. SHORT_WRITE: bytes written.
-    /// POLL_ARM: see [`skip`](Event::skip). QUEUE_ASYNC_WORK: see [`punt`](Event::punt).
+    /// COMPLETE, CQE_OVERFLOW: the CQE's result. REGISTER: the call's result. REQ_FAILED: the error. SHORT_WRITE: bytes
+    /// written. POLL_ARM: see [`skip`](Event::skip). QUEUE_ASYNC_WORK: see [`punt`](Event::punt).
     pub result: i32,
-    /// SUBMIT_REQ, REQ_FAILED: `IOSQE_*`. COMPLETE, CQE_OVERFLOW: `IORING_CQE_F_*`. CREATE: `IORING_SETUP_*`. ENTER:
-    /// `IORING_ENTER_*` (Linux AIO: IORING_ENTER_GETEVENTS for io_getevents(2), with IORING_ENTER_EXT_ARG for
-    /// io_pgetevents(2), 0 for io_submit(2)). POLL_ARM: the events of poll(2).
+    /// SUBMIT_REQ, REQ_FAILED: `IOSQE_*`. COMPLETE, CQE_OVERFLOW: `IORING_CQE_F_*`. CREATE: `IORING_SETUP_*`. POLL_ARM:
+    /// the events of poll(2). ENTER: `IORING_ENTER_*`. ENTER of Linux AIO: IORING_ENTER_GETEVENTS for io_getevents(2),
+    /// with IORING_ENTER_EXT_ARG for io_pgetevents(2), and 0 for io_submit(2).
     pub flags: u32,
     /// The kind of event.
     pub kind: Kind,
-    /// The request's opcode as a number, which may be unknown; REGISTER: that call's. See [`AIO`].
+    /// The request's opcode as a number, which may be unknown. REGISTER: the opcode of the call. See also [`AIO`].
     pub opcode: u16,
-    /// FILE_GET: the kind of file the descriptor names.
+    /// FILE_GET: the kind of file that the descriptor names.
     pub file: FileKind,
 }
 
 impl Event {
-    /// Makes an event with nothing but its kind.
+    /// Makes an event whose fields, except its kind, are all 0.
     pub fn new(kind: Kind) -> Event {
         Event {
             time_ns: 0,
@@ -230,17 +231,19 @@ impl Event {
         }
     }
 
-    /// POLL_ARM: why no attempt was made before the wait; `None` if one was made. The kernel always makes one.
+    /// POLL_ARM: the reason why no attempt was made before the wait; `None` if an attempt was made. The kernel always
+    /// makes one.
     pub fn skip(&self) -> Option<Skip> {
         Skip::ALL.get(self.reason(Kind::PollArm)?).copied()
     }
 
-    /// QUEUE_ASYNC_WORK: why a worker gets the request; `None` for the kernel's own events, which do not say.
+    /// QUEUE_ASYNC_WORK: the reason why a worker gets the request; `None` for the kernel's own events, which have no
+    /// reason.
     pub fn punt(&self) -> Option<Punt> {
         Punt::ALL.get(self.reason(Kind::QueueAsyncWork)?).copied()
     }
 
-    /// The index of the reason in an event of this kind. It is stored counting from 1.
+    /// The index of the reason in an event of this kind. The stored index counts from 1.
     fn reason(&self, kind: Kind) -> Option<usize> {
         usize::try_from(self.result).ok()?.checked_sub(1).filter(|_| self.kind == kind)
     }
@@ -256,7 +259,7 @@ impl Event {
         Event { result: place.map_or(0, |place| place as i32 + 1), ..self }
     }
 
-    /// True if the event is an AIO context's.
+    /// True if the event belongs to an AIO context.
     pub fn is_aio(&self) -> bool {
         self.opcode & AIO != 0
     }

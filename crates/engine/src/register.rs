@@ -1,4 +1,4 @@
-//! io_uring_register(2).
+//! Serves io_uring_register(2).
 
 mod clone_buffers;
 mod query;
@@ -26,7 +26,7 @@ use crate::{descriptors, event, process, thread, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
-/// Serves io_uring_register(2). `fd` is the ring's number, or the calling thread's registered index with
+/// Serves a call of io_uring_register(2). `fd` is the ring's number, or the calling thread's registered index with
 /// `IORING_REGISTER_USE_REGISTERED_RING`.
 pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     process::notice_fork();
@@ -42,7 +42,7 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     answer
 }
 
-/// Records the result for a tracer.
+/// Records the call and its result for a tracer.
 #[cold]
 fn record(ring: &'static Ring, opcode: u32, answer: Result<u32, Errno>) {
     let Ok(mut guard) = ring.lock() else { return };
@@ -53,7 +53,7 @@ fn record(ring: &'static Ring, opcode: u32, answer: Result<u32, Errno>) {
 
 fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     let mut guard = ring.lock()?;
-    // A thread may give back its number of a broken ring, as it may close one.
+    // A thread may give back its registered index of a broken ring, as it may close the ring.
     if guard.is_broken() && opcode != IORING_UNREGISTER_RING_FDS {
         return Err(guard.refuse_call());
     }
@@ -138,7 +138,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         }
         IORING_REGISTER_NAPI => {
             one_argument(arg, count)?;
-            // `io_register_napi` in io_uring/napi.c, before the argument is read.
+            // `io_register_napi` in io_uring/napi.c makes this check before it reads the argument.
             if guard.ring().has(IORING_SETUP_IOPOLL) {
                 return Err(Errno::INVAL);
             }
@@ -163,9 +163,9 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         }
         IORING_REGISTER_ZCRX_IFQ => {
             one_argument(arg, count)?;
-            Err(Errno::OPNOTSUPP) // as built without CONFIG_IO_URING_ZCRX
+            Err(Errno::OPNOTSUPP) // as in a kernel built without CONFIG_IO_URING_ZCRX
         }
-        // As if there were no network card queue. Filters fail as on a kernel without them.
+        // The answer of a kernel whose ring has no network card queue. Filters fail as in a kernel without them.
         IORING_REGISTER_ZCRX_CTRL if version::has_later_names() => Err(Errno::NXIO),
         _ => Err(Errno::INVAL),
     }
@@ -185,10 +185,10 @@ pub fn registering(fd: u32, opcode: u32) -> Result<&'static Ring, Errno> {
     known.ok_or_else(|| crate::wait::enter::not_a_ring(number))
 }
 
-/// The most bytes of a CPU mask that are read.
+/// The most bytes of a CPU mask that the engine reads.
 const MAX_CPU_BYTES: usize = 128;
 
-/// Serves IORING_REGISTER_IOWQ_MAX_WORKERS: sets two limits and stores the previous ones.
+/// Serves IORING_REGISTER_IOWQ_MAX_WORKERS: sets the two limits and returns the previous limits in their place.
 fn limit_workers(arg: u64, count: u32) -> Result<u32, Errno> {
     if arg == 0 || count != 2 {
         return Err(Errno::INVAL);
@@ -200,7 +200,7 @@ fn limit_workers(arg: u64, count: u32) -> Result<u32, Errno> {
     user_write(arg, &wq::limit(limits)).map(|()| 0)
 }
 
-/// IORING_REGISTER_IOWQ_AFF: a CPU mask of `bytes`.
+/// Serves IORING_REGISTER_IOWQ_AFF. `arg` is the address of a CPU mask of `bytes` bytes.
 fn pin_workers(arg: u64, bytes: u32) -> Result<u32, Errno> {
     if arg == 0 || bytes == 0 {
         return Err(Errno::INVAL);
@@ -324,12 +324,13 @@ fn set_alloc_range(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, E
     }
     match (guard.files.as_mut(), range) {
         (Some(files), _) => files.set_range(range as u32, (range >> 32) as u32).map(|()| 0),
-        (None, 0) => Ok(0), // a range of nothing fits into nothing
+        (None, 0) => Ok(0), // an empty range fits even without registered files
         (None, _) => Err(Errno::INVAL),
     }
 }
 
-/// `IORING_REGISTER_ENABLE_RINGS`: the thread that enables a ring for a single issuer is that issuer.
+/// Serves `IORING_REGISTER_ENABLE_RINGS`. On a ring for a single issuer, the thread that enables the ring becomes the
+/// issuer.
 fn enable(guard: &mut RingGuard) -> Result<u32, Errno> {
     if !core::mem::take(&mut guard.disabled) {
         return Err(Errno::BADFD);
@@ -344,7 +345,7 @@ fn enable(guard: &mut RingGuard) -> Result<u32, Errno> {
     Ok(0)
 }
 
-/// `IORING_REGISTER_RESTRICTIONS`.
+/// Serves `IORING_REGISTER_RESTRICTIONS`.
 fn restrict(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
     if !guard.disabled {
         return Err(Errno::BADFD);
@@ -356,7 +357,7 @@ fn restrict(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
     Ok(0)
 }
 
-/// `IORING_REGISTER_CLOCK`: `struct io_uring_clock_register`, the clock's id and padding.
+/// Serves `IORING_REGISTER_CLOCK`. The argument is a `struct io_uring_clock_register`: the clock's id and padding.
 fn choose_clock(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
     if arg == 0 || count != 0 {
         return Err(Errno::INVAL);
@@ -387,13 +388,13 @@ fn register_eventfd(guard: &mut RingGuard, arg: u64, count: u32, only_asynchrono
     Ok(0)
 }
 
-/// RLIMIT_NOFILE, which also bounds the registered files.
+/// Returns RLIMIT_NOFILE, which also bounds the registered files.
 fn descriptor_limit() -> u64 {
     calls::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Serves calls that need no ring. `IORING_REGISTER_SEND_MSG_RING`: `arg` is an SQE; source `io_uring_sync_msg_ring`
-/// in io_uring/msg_ring.c.
+/// Serves calls that need no ring. For `IORING_REGISTER_SEND_MSG_RING`, `arg` is the address of an SQE. Source:
+/// `io_uring_sync_msg_ring` in io_uring/msg_ring.c.
 fn register_without_ring(opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     if opcode == IORING_REGISTER_QUERY {
         return query::query(arg, count);
@@ -413,9 +414,10 @@ fn register_without_ring(opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     }
 }
 
-/// Reports the opcodes. Source: io_uring_register(2), IORING_REGISTER_PROBE; `io_probe` in io_uring/register.c.
+/// Reports which opcodes are served. Source: io_uring_register(2), IORING_REGISTER_PROBE; `io_probe` in
+/// io_uring/register.c.
 fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
-    /// `struct io_uring_probe`: last_op, ops_len, padding; then 8 bytes an opcode.
+    /// `struct io_uring_probe`: last_op, ops_len, padding; then 8 bytes for each opcode.
     const HEAD_BYTES: u64 = 16;
     if arg == 0 || count > 256 {
         return Err(Errno::INVAL);
@@ -437,8 +439,8 @@ fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
     Ok(0)
 }
 
-/// Registers or unregisters rings for the calling thread: `struct io_uring_rsrc_update` entries of 16 bytes. Source:
-/// io_uring_register(2), IORING_REGISTER_RING_FDS.
+/// Registers or unregisters rings for the calling thread. `arg` is the address of `struct io_uring_rsrc_update` entries
+/// of 16 bytes. Source: io_uring_register(2), IORING_REGISTER_RING_FDS.
 fn ring_numbers(arg: u64, count: u32, register: bool) -> Result<u32, Errno> {
     if count == 0 || count as usize > process::REGISTERED_RINGS {
         return Err(Errno::INVAL);

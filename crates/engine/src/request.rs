@@ -1,7 +1,7 @@
-//! Requests that left the call which submitted them, and their chains.
+//! Requests that outlive the call which submitted them, and their chains.
 //!
-//! Everything here is part of a ring's state, and only touched under the ring's lock. `request/state.rs` lists the
-//! states of a request and what moves it on.
+//! All of this is part of a ring's state, and only touched under the ring's lock. `request/state.rs` lists the states
+//! of a request and the events that change them.
 
 pub mod drain;
 pub mod queue;
@@ -16,7 +16,7 @@ use crate::op::{Direction, Op};
 use crate::resource::files::FixedFile;
 use std::sync::Arc;
 
-/// The lists of a descriptor's entry.
+/// The lists in the entry that the poll set has for a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListKind {
     /// Requests that wait to read.
@@ -52,18 +52,19 @@ impl From<Direction> for ListKind {
 pub enum Target {
     /// No file.
     None,
-    /// A descriptor number of the program's; resolved when issued, as the kernel does (`IORING_FEAT_LINKED_FILE`).
+    /// One of the program's descriptor numbers. It is resolved when the request is issued, as in the kernel
+    /// (`IORING_FEAT_LINKED_FILE`).
     Number(i32),
     /// An index into the registered files that has not been looked up yet.
     Index(u32),
-    /// A registered file, kept open by the request.
+    /// A registered file, which the request keeps open.
     Fixed(Arc<FixedFile>),
-    /// The program closed its number while the request was in flight: a private duplicate.
+    /// A private duplicate, since the program closed its number while the request was in flight.
     Private(Arc<FixedFile>),
 }
 
 impl Target {
-    /// The descriptor number to use, once it is known.
+    /// The descriptor number to use; `None` if there is no file, or it is not looked up yet.
     pub fn number(&self) -> Option<i32> {
         match self {
             Target::Number(fd) => Some(*fd),
@@ -72,7 +73,8 @@ impl Target {
         }
     }
 
-    /// The number for a job, or -1, and what keeps that number open unless it is the program's.
+    /// The number for a worker's job, or -1. Also the file that keeps that number open, unless the program's number is
+    /// used.
     pub fn for_job(&self) -> (i32, Option<Arc<FixedFile>>) {
         match self {
             Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),

@@ -2,9 +2,9 @@
 //!
 //! | part | guarded by |
 //! |---|---|
-//! | [`State`]: requests, poll set, timers, registered files and buffers | the lock `state` (in the kernel, uring_lock) |
+//! | [`State`]: requests, poll set, timers, registered files and buffers | the lock `state` (the kernel's uring_lock) |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`](crate::shared::control), shared by processes |
-//! | `arrived` (worker results), `messages`, `retired` (tags), `holder_work` | own locks; emptied by the holder of `state` |
+//! | `arrived` (worker results), `messages`, `retired` (tags), `holder_work` | own locks; the holder of `state` empties |
 //! | `driver`, `sleeping` | atomics, see `wait::enter_wait` |
 //!
 //! A panic breaks a ring: [`broken`] describes what follows.

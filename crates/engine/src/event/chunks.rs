@@ -1,15 +1,15 @@
-//! The file of events: chunks of words, filled by processes with rings and emptied by one reader.
+//! The file of events: chunks of words, which processes with rings fill and one reader empties.
 //!
 //! A chunk is free (its bit in `free` is set) or has an owner: the [`Writer`] of one ring in one process. Only the
-//! holder of that ring's lock uses the writer. It fills the chunk from the front, publishes after each record how far
-//! it got, and takes another chunk when this one is full. So a record costs plain stores, and a producer that is
-//! killed leaves no partial record.
+//! holder of that ring's lock uses the writer. The writer fills the chunk from the front, and after each record
+//! publishes how far it has got. When the chunk is full, the writer takes another. So a record costs plain stores, and
+//! a producer that is killed leaves no partial record.
 //!
-//! Only the reader frees chunks: closed ones that it has read, and those of processes that died. No producer waits:
+//! Only the reader frees chunks: closed chunks that it has read, and chunks of processes that died. No producer waits:
 //! an event that finds no chunk is counted and dropped.
 //!
-//! A record is one word (kind, opcode, file kind, [`has`] bits, request), followed by the words that the bits
-//! announce. A record of kind 0 names the thread of the records after it.
+//! A record is one word (kind, opcode, file kind, [`has`] bits, request), followed by the words that the bits announce.
+//! A record of kind 0 names the thread that caused the following records.
 
 use super::session::Room;
 use super::{Event, FileKind, Kind, AIO};
@@ -33,14 +33,14 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x83");
 pub const CHUNKS: usize = 2_048;
 /// Words in a chunk.
 pub const WORDS: usize = 1_024;
-/// The most words of a record, plus one before it that names the thread.
+/// The most words of a record, plus one word for a record before it that names the thread.
 const MOST: usize = 7;
-/// In [`Head::written`]: the owner writes no more to the chunk.
+/// Bit of [`Head::written`]: the owner writes no more to the chunk.
 const CLOSED: u32 = 1 << 31;
 
-/// The words that follow a record's first, in this order. [`FILE`](has::FILE) adds no word.
+/// The words that follow the first word of a record, in this order. [`FILE`](has::FILE) adds no word.
 pub mod has {
-    /// The time, in ticks. Without it the previous record's time holds.
+    /// The time, in ticks. In a record without it, the previous record's time holds.
     pub const TIME: u8 = 1;
     /// `user_data`.
     pub const USER_DATA: u8 = 2;
@@ -57,18 +57,18 @@ pub mod has {
 /// The header of a chunk.
 #[repr(C, align(64))]
 struct Head {
-    /// Number of chunks taken when this one was, itself included; 0 for a free one. The writer that takes the chunk
-    /// stores it last.
+    /// The number of chunks taken so far when this chunk was taken, this chunk included; 0 for a free chunk. The writer
+    /// that takes the chunk stores this field last.
     ticket: AtomicU64,
-    /// The time when the chunk was taken, in ticks.
+    /// The time at which the chunk was taken, in ticks.
     ticks: AtomicU64,
-    /// The number of the ring whose events it holds.
+    /// The number of the ring whose events the chunk holds.
     ring: AtomicU32,
     /// The process ID, or 0 if the reader is in another PID namespace.
     process: AtomicU32,
-    /// Number of complete words, and [`CLOSED`].
+    /// Number of complete words in the chunk, and the bit [`CLOSED`].
     written: AtomicU32,
-    /// [`AIO`] if the ring is an AIO context, else 0.
+    /// [`AIO`] if the ring is an AIO context, otherwise 0.
     interface: AtomicU32,
 }
 
@@ -76,17 +76,17 @@ struct Head {
 #[repr(C)]
 pub(crate) struct Block {
     magic: AtomicU64,
-    /// 1: times are the processor's time stamp counter. 0: CLOCK_MONOTONIC.
+    /// 1 if times are values of the processor's time stamp counter, 0 if they are CLOCK_MONOTONIC.
     by_counter: AtomicU32,
-    /// The number of the last ring.
+    /// The number that the last ring got.
     rings: AtomicU32,
     /// The last request number that a process took.
     requests: AtomicU32,
-    /// Number of the reader's PID namespace, 0 if unknown.
+    /// Number of the reader's PID namespace; 0 if unknown.
     namespace: AtomicU64,
     /// Number of chunks taken so far.
     tickets: AtomicU64,
-    /// Number of events that found no room.
+    /// Number of events that were dropped for want of a chunk.
     dropped: AtomicU64,
     free: [AtomicU64; CHUNKS / 64],
     heads: [Head; CHUNKS],
@@ -100,7 +100,7 @@ impl core::fmt::Debug for Block {
 }
 
 impl Block {
-    /// Takes the free chunk with the lowest number: the one whose memory was used last.
+    /// Takes the free chunk with the lowest number, whose memory was used most recently.
     fn take(&self) -> Option<usize> {
         for (place, word) in self.free.iter().enumerate() {
             let mut free = word.load(Ordering::Relaxed);
@@ -119,14 +119,14 @@ impl Block {
     /// Unmaps a block.
     ///
     /// # Safety
-    /// It was made by [`map`], and nothing refers to it any more.
+    /// The block was made by [`map`], and nothing refers to it any more.
     pub(crate) unsafe fn unmap(block: *mut Block) {
         backing::forget(block as usize);
-        // SAFETY: as the contract says; the size is that of every such mapping.
+        // SAFETY: the caller keeps the contract above. Every such mapping has this size.
         let _ = unsafe { calls::munmap(block.cast(), size_of::<Block>()) };
     }
 
-    /// True if times are the processor's time stamp counter.
+    /// True if times are values of the processor's time stamp counter.
     pub(crate) fn goes_by_counter(&self) -> bool {
         self.by_counter.load(Ordering::Relaxed) != 0
     }
@@ -136,7 +136,7 @@ impl Block {
     }
 }
 
-/// The time now: the time stamp counter, or CLOCK_MONOTONIC in nanoseconds.
+/// The time now: a value of the time stamp counter, or CLOCK_MONOTONIC in nanoseconds.
 #[inline(always)]
 pub(crate) fn ticks(by_counter: bool) -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -148,7 +148,7 @@ pub(crate) fn ticks(by_counter: bool) -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// True if the kernel itself takes the time from the processor's counter, so that it is the same on all CPUs.
+/// True if the kernel itself takes the time from the processor's counter. The counter is then the same on all CPUs.
 fn counter_is_a_clock() -> bool {
     const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = calls::read_text(SOURCE).unwrap_or_default();
@@ -162,19 +162,20 @@ fn namespace() -> u64 {
 
 fn map(file: &impl rustix::fd::AsFd) -> Result<*mut Block, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: this is a new mapping, at an address that the kernel chooses.
     let mapped =
         unsafe { calls::mmap(core::ptr::null_mut(), size_of::<Block>(), prot, MapFlags::SHARED, file, 0)? };
     Ok(mapped.cast())
 }
 
-/// Maps `file`. EINVAL unless [`Reader::create`] made it.
+/// Maps `file`. Fails with EINVAL unless [`Reader::create`] made the file.
 pub(crate) fn map_file(file: &str) -> Result<&'static Block, Errno> {
     let fd = calls::open(file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
     map_checked(&fd)
 }
 
-/// Maps a memfd that [`Reader::in_file`] prepared. EINVAL if it is something else, or could still shrink.
+/// Maps a memfd that [`Reader::in_file`] prepared. Fails with EINVAL if the file is something else, or could still
+/// shrink.
 pub(crate) fn map_prepared(memfd: &Own) -> Result<&'static Block, Errno> {
     if !calls::fcntl_get_seals(memfd)?.contains(SealFlags::SHRINK) {
         return Err(Errno::INVAL);
@@ -194,7 +195,8 @@ fn map_checked(fd: &impl AsFd) -> Result<&'static Block, Errno> {
     }
     let block = map(fd)?;
     backing::record(block as usize, size_of::<Block>());
-    // SAFETY: mapped just now, as large as a Block, of atomics only. Before it is unmapped, all uses of it end.
+    // SAFETY: the block was mapped just now. It is as large as a Block, and has atomics only. All its uses end before
+    // it is unmapped.
     Ok(unsafe { &*block })
 }
 
@@ -205,13 +207,13 @@ pub struct Writer {
     block: &'static Block,
     /// The ring's number.
     ring: u32,
-    /// The process, as in [`Head`].
+    /// The process, as in [`Head::process`].
     process: u32,
-    /// As in [`Head`].
+    /// The interface, as in [`Head::interface`].
     interface: u16,
     by_counter: bool,
     head: Option<&'static Head>,
-    /// The chunk's words, and how many of them are written.
+    /// The chunk's words, and the number of words that are written.
     words: &'static [AtomicU64],
     at: usize,
     /// The last event's time, in ticks.
@@ -222,7 +224,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes a writer for a ring that has none in this room; `interface` is [`AIO`] for an AIO context, else 0.
+    /// Makes a writer for a ring that has none in this room. `interface` is [`AIO`] for an AIO context, otherwise 0.
     pub fn in_room(room: Arc<Room>, interface: u16) -> Writer {
         let mut writer = Writer::new(room.block(), interface);
         writer.room = Some(room);
@@ -256,8 +258,8 @@ impl Writer {
         }
     }
 
-    /// Makes the writer of the same ring in a forked child, if events are wanted there too. The parent keeps this
-    /// one.
+    /// Makes the writer of the same ring in a forked child, if events are wanted in the child too. The parent keeps
+    /// this writer.
     pub fn in_child(&self) -> Option<Writer> {
         let room = self.room.clone();
         if room.as_ref().is_some_and(|room| !room.is_for_good()) {
@@ -269,20 +271,20 @@ impl Writer {
         Some(writer)
     }
 
-    /// Takes `count` request numbers that no other process has, and returns the first.
+    /// Reserves `count` request numbers that no other process has. Returns the first.
     pub fn take_numbers(&self, count: u32) -> u32 {
         self.block.requests.fetch_add(count, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// Checks whether another thread writes now. The thread pointer alone does not show it: a new thread may have
-    /// that of a thread that ended.
+    /// Checks whether another thread writes now. The thread pointer alone does not show that: a new thread may have the
+    /// thread pointer of a thread that ended.
     pub fn check_thread(&mut self) {
         if thread::id() != self.thread {
             self.thread_pointer = 0;
         }
     }
 
-    /// Puts in an event, or counts it as dropped. `HAS` says which fields it has ([`has`]). The writer supplies
+    /// Writes an event, or counts it as dropped. `HAS` says which fields the event has ([`has`]). The writer supplies
     /// `time_ns`, `ring` and `thread`.
     #[inline(always)]
     pub fn put<const HAS: u8>(&mut self, event: &Event) {
@@ -299,7 +301,7 @@ impl Writer {
             self.name_thread();
         }
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        // The other half of the opcode is the chunk's `interface`.
+        // The upper half of the opcode is the chunk's `interface`.
         let small = u32::from_le_bytes([event.kind as u8, event.opcode as u8, event.file as u8, HAS]);
         let Some(room) = self.words.get(self.at..).and_then(|rest| rest.first_chunk::<{ MOST - 1 }>()) else {
             return;
@@ -311,7 +313,8 @@ impl Writer {
             count += 1;
         };
         if HAS & has::TIME != 0 {
-            // The counter may be read early, and another thread's may lag a little: keep time from going back.
+            // The processor may read the counter early, and another CPU's counter may lag a little. So make sure that
+            // time never goes back.
             self.ticks = self.ticks.max(ticks(self.by_counter));
             add(self.ticks);
         }
@@ -347,7 +350,7 @@ impl Writer {
         }
     }
 
-    /// Closes the chunk and takes another. False if none is free.
+    /// Closes the chunk and takes another. False if no chunk is free.
     #[cold]
     fn change_chunk(&mut self) -> bool {
         self.close();
@@ -359,8 +362,8 @@ impl Writer {
         head.process.store(self.process, Ordering::Relaxed);
         head.interface.store(self.interface.into(), Ordering::Relaxed);
         let ticket = self.block.tickets.fetch_add(1, Ordering::Relaxed) + 1;
-        // Release pairs with the Acquire in `Reader::drain`: a reader that sees this chunk sees the previous one
-        // closed.
+        // Release pairs with the Acquire in `Reader::drain`. A reader that finds this chunk also finds the previous
+        // chunk closed.
         head.ticket.store(ticket, Ordering::Release);
         (self.head, self.words, self.at) = (Some(head), &self.block.chunks[index], 0);
         self.thread_pointer = 0;
@@ -381,7 +384,7 @@ impl Drop for Writer {
     }
 }
 
-/// The reader's position in a chunk.
+/// The reader's position within one chunk.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     at: usize,
@@ -389,14 +392,14 @@ struct Cursor {
     thread: u32,
 }
 
-/// Empties a file of events.
+/// The reader of a file of events, which empties the file.
 #[derive(Debug)]
 pub struct Reader {
     block: &'static Block,
     cursors: Vec<Cursor>,
-    /// Chunks that are not free, with their tickets. Empty between two calls.
+    /// Chunks that are not free, with their tickets. Empty between two calls of `drain`.
     taken: Vec<(u64, usize)>,
-    /// Both clocks at the making of the file and at the last comparison.
+    /// The values of both clocks when the file was made and at the last comparison.
     clocks: [Clocks; 2],
     /// The last time that was converted, in nanoseconds.
     last_ns: u64,
@@ -417,7 +420,7 @@ impl Clocks {
 }
 
 impl Reader {
-    /// Makes the file, which only its owner may open. All its room is allocated now: otherwise a full disk would
+    /// Makes the file, which only its owner may open. All its room is allocated at once. Otherwise a full disk would
     /// raise SIGBUS in a producer.
     ///
     /// # Errors
@@ -430,32 +433,32 @@ impl Reader {
         })
     }
 
-    /// Turns an empty file into a file of events. `seal` is called once it has its size.
+    /// Turns an empty file into a file of events. `seal` is called once the file has its size.
     ///
     /// # Errors
-    /// As [`create`](Self::create), and those of `seal`.
+    /// Those of [`create`](Self::create), and those of `seal`.
     pub fn in_file(fd: &impl AsFd, seal: impl FnOnce() -> Result<(), Errno>) -> Result<Reader, Errno> {
         calls::fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, size_of::<Block>() as u64)?;
         seal()?;
         let block = map(fd)?;
         backing::record(block as usize, size_of::<Block>());
-        // SAFETY: mapped just now, unmapped only when the reader ends, of atomics only.
+        // SAFETY: the block was mapped just now, and is unmapped only when the reader ends. It has atomics only.
         let block: &'static Block = unsafe { &*block };
         block.by_counter.store(counter_is_a_clock().into(), Ordering::Relaxed);
         block.namespace.store(namespace(), Ordering::Relaxed);
         block.free.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
-        block.magic.store(MAGIC, Ordering::Relaxed); // nobody knows the file yet
+        block.magic.store(MAGIC, Ordering::Relaxed); // no other process knows the file yet
         let (cursors, clocks) = (vec![Cursor::default(); CHUNKS], [Clocks::read(block); 2]);
         Ok(Reader { block, cursors, taken: Vec::new(), clocks, last_ns: 0 })
     }
 
-    /// Moves new events to `events`, each ring's in order, with times in ticks. True if there were events and more
-    /// than half of the chunks were in use: the next call should come soon.
+    /// Moves new events to `events`. The events of each ring are in order, with times in ticks. True if there were
+    /// events and more than half of the chunks were in use: the next call should come soon.
     pub fn drain(&mut self, events: &mut Vec<Event>) -> bool {
         self.clocks[1] = Clocks::read(self.block);
-        // Acquire pairs with the Release in `change_chunk`. All tickets are read before any chunk: of two chunks of
-        // one writer, the second is known only when the first is. Tickets are in order, so the first is read to its
-        // end.
+        // Acquire pairs with the Release in `change_chunk`. All tickets are read before any chunk. So if the second of
+        // two chunks of one writer is known, the first is known, too. Chunks are read in the order of their tickets, so
+        // the first is read to its end.
         let mut known = 0;
         loop {
             self.taken.clear();
@@ -480,7 +483,7 @@ impl Reader {
     fn read(&mut self, index: usize, crowded: bool, events: &mut Vec<Event>) {
         let (head, words) = (&self.block.heads[index], &self.block.chunks[index]);
         let process = head.process.load(Ordering::Relaxed);
-        // Check this before reading the last words.
+        // Check this before the last words are read.
         let is_left = crowded && is_dead(process) && !mutated(Mutation::ChunksOfTheDeadStay);
         // Acquire pairs with the Release in `tell` and in `close`.
         let written = head.written.load(Ordering::Acquire);
@@ -542,7 +545,7 @@ impl Reader {
         }
     }
 
-    /// Number of events that found no room.
+    /// Number of events that were dropped for want of a chunk.
     pub fn dropped(&self) -> u64 {
         self.block.dropped.load(Ordering::Relaxed)
     }
@@ -550,19 +553,19 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `in_file` made; only this reader refers to it.
+        // SAFETY: this is the mapping that `in_file` made. Only this reader refers to it.
         unsafe { Block::unmap(core::ptr::from_ref(self.block).cast_mut()) };
     }
 }
 
-/// True if no process has this number. 0 is never dead.
+/// True if no process has this number. False for 0.
 fn is_dead(process: u32) -> bool {
     let Some(process) = Pid::from_raw(process as i32) else { return false };
     calls::test_kill_process(process) == Err(Errno::SRCH)
 }
 
 impl Cursor {
-    /// Reads the record at the start of `words`. Words that form no record are skipped.
+    /// Reads the record at the start of `words`. Skips words that form no record.
     fn read_record(&mut self, words: &[AtomicU64], ring: u32, interface: u16, events: &mut Vec<Event>) {
         let mut words = words.iter().map(|word| word.load(Ordering::Relaxed));
         let mut next = || {

@@ -1,28 +1,29 @@
-//! The destination of this process's events: the file that `ANYRING_TRACE` names, a tracer that joined
-//! (`anyring trace --pid`), or none.
+//! The destination of this process's events: the file that `ANYRING_TRACE` names, a tracer that joined (`anyring trace
+//! --pid`), or none.
 //!
-//! A process that no tracer joined pays little. It has one descriptor, of its counters, while a ring lives
-//! ([`stats`](crate::stats)). Each call on a ring costs a load and a branch that always goes the same way:
-//! [`RingGuard::listen`]. The tracer finds the counters under /proc/PID/fd. The kernel grants access to those who may
+//! A process that no tracer has joined pays little. While a ring lives, the process has one descriptor, that of its
+//! counters ([`stats`](crate::stats)). Each call on a ring costs a load and a branch that always goes the same way:
+//! [`RingGuard::listen`]. The tracer finds the counters under /proc/PID/fd. The kernel grants access to users who may
 //! inspect the process: its own user, and root. No signal, ptrace, socket or thread is involved.
 //!
-//! The tracer locks the counters with an OFD lock, so that there is one tracer at a time and its death is noticed.
-//! Then it stores a *wish* into [`Tracer::wanted`](stats::Tracer): a number, and the process it means, since forked
-//! children share the counters. The next call on any ring of that process follows the wish and reports so in
-//! `answer`:
+//! The tracer locks the counters with an OFD lock, so that there is only one tracer at a time and its death is noticed.
+//! Then it stores a *wish* into [`Tracer::wanted`](stats::Tracer). A wish is a number and the process that it is meant
+//! for, since forked children share the counters. The next call on any ring of that process does what the wish asks,
+//! and reports so in `answer`:
 //!
 //! | wish | the process | then the tracer |
 //! |---|---|---|
-//! | odd | makes an empty memfd, and answers its number | opens it under /proc/PID/fd, sets its size and content, and seals the size; so its memory is charged to the tracer |
-//! | the even one after it | maps the memfd, if it is sealed and valid, and gives every ring a recorder | reads |
+//! | odd | makes an empty memfd, and answers its number | opens it in /proc/PID/fd, fills it, and seals its size |
+//! | the next even number | maps the memfd, if it is sealed and valid, and gives every ring a recorder | reads |
 //! | none | drops the recorders; the last one drops mapping and descriptor, too | frees the pages, even while mapped |
 //!
-//! A ring that is locked at that moment follows at its own next call. A tracer that is killed withdraws no wish: when
-//! events find no room any more, the process finds the lock released, and stops.
+//! Since the tracer gives the memfd its size and content, the memory is charged to the tracer. A ring that is locked
+//! when a wish comes follows the wish at its own next call. A tracer that is killed does not withdraw its wish. When
+//! events later find no room, the process notices that the lock is released, and stops.
 //!
 //! | | guarded by |
 //! |---|---|
-//! | `PRESENT` | its own lock, a leaf below the rings' |
+//! | `PRESENT` | its own lock, which is taken after a ring's |
 //! | `State::heard`, `State::recorder` | the ring's lock |
 //! | `MAPPED`, `NUMBER` | follow the room that joined last; read by a forked child, which has one thread |
 
@@ -36,14 +37,14 @@ use rustix::fd::AsRawFd;
 use rustix::fs::MemfdFlags;
 use std::sync::Arc;
 
-/// In the lower half of `answer`, in place of a descriptor's number plus 1: events already go elsewhere, or the memfd
-/// cannot be used.
+/// The value in the lower half of `answer` that refuses a wish. Events already go elsewhere, or the memfd cannot be
+/// used. Any other value is a descriptor's number plus 1.
 pub const REFUSED: u32 = u32::MAX;
 
-/// The wish of the room that no tracer joined: the file of `ANYRING_TRACE`.
+/// The wish of the room that no tracer has joined: the file of `ANYRING_TRACE`.
 const FOR_GOOD: u32 = 0;
 
-/// Packs a wish for `process`, which may be 0 (none). An answer has the same form; its lower half is a number.
+/// Packs a wish for `process`; 0 stands for no process. An answer has the same form, with a number as its lower half.
 pub const fn trace_request(number: u32, process: u32) -> u64 {
     (number as u64) << 32 | process as u64
 }
@@ -51,16 +52,16 @@ pub const fn trace_request(number: u32, process: u32) -> u64 {
 /// A mapped file of events.
 pub struct Room {
     block: &'static Block,
-    /// The number of the wish that it was mapped for.
+    /// The number of the wish for which the room was mapped.
     number: u32,
-    /// The memfd of a tracer that joined: kept open, so that the tracer finds it.
+    /// The memfd of a tracer that joined. It is kept open, so that the tracer finds it.
     _memfd: Option<Own>,
     /// Number of events that found no place.
     starved: AtomicU32,
 }
 
 impl Room {
-    /// The mapped file. The caller keeps the room as long as it uses the block.
+    /// The mapped file. The caller keeps the room for as long as it uses the block.
     pub(crate) fn block(&self) -> &'static Block {
         self.block
     }
@@ -70,7 +71,8 @@ impl Room {
         self.number == FOR_GOOD
     }
 
-    /// Counts an event that found no place. Every 1024th checks for the tracer: if it is gone, its wish is withdrawn.
+    /// Counts an event that found no place. Every 1024th such event checks for the tracer, and withdraws its wish if
+    /// the tracer is gone.
     #[cold]
     pub fn starve(&self) {
         const LOOK: u32 = 1024;
@@ -86,19 +88,19 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         let block = core::ptr::from_ref(self.block).cast_mut();
-        // First clear the words by which a forked child would unmap it.
+        // First clear the words by which a forked child would unmap the block.
         if MAPPED.compare_exchange(block, core::ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             NUMBER.store(-1, Ordering::Relaxed);
         }
-        // SAFETY: mapped for this room. The last owner drops it: every writer had a share of it.
+        // SAFETY: the block was mapped for this room. The last owner drops the room: every writer had a share of it.
         unsafe { Block::unmap(block) };
     }
 }
 
-/// The state of the process's room.
+/// The state of the room for this process's events.
 enum Present {
     Nothing,
-    /// The memfd was made for this wish; the tracer prepares it next.
+    /// The memfd was made for this wish. The tracer has yet to prepare it.
     Empty(u32, Own),
     Open(Arc<Room>),
 }
@@ -121,17 +123,17 @@ impl Present {
 }
 
 static PRESENT: crate::lock::Lock<Present> = crate::lock::Lock::new(Present::Nothing);
-/// True once a room for the whole process is open; it stays open.
+/// True once a room that lasts as long as the process is open. That room stays open.
 static FOR_EVER: AtomicBool = AtomicBool::new(false);
-/// The clock of that room's events, or 0 without one. Read without the lock, so perhaps a moment late.
+/// The clock of the room's events; 0 without a room. Read without the lock, so the value may be a moment old.
 static CLOCK: AtomicU32 = AtomicU32::new(0);
 const BY_CLOCK: u32 = 1;
 const BY_COUNTER: u32 = 2;
-/// The mapping and the memfd of the last room that a tracer joined, for a forked child.
+/// The mapping and the memfd of the last room that a tracer joined, kept for a forked child.
 static MAPPED: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
 static NUMBER: AtomicI32 = AtomicI32::new(-1);
 
-/// True if events are wanted.
+/// True if a tracer wants events.
 #[inline]
 pub fn wanted() -> bool {
     CLOCK.load(Ordering::Relaxed) != 0
@@ -142,7 +144,7 @@ pub fn now_ticks() -> u64 {
     ticks(CLOCK.load(Ordering::Relaxed) == BY_COUNTER)
 }
 
-/// Makes new rings put their events into `file`. EINVAL unless `Reader::create` made it.
+/// Makes new rings write their events to `file`. Fails with EINVAL unless `Reader::create` made the file.
 pub fn open(file: &str) -> Result<(), Errno> {
     let block = map_file(file)?;
     let room = Room { block, number: FOR_GOOD, _memfd: None, starved: AtomicU32::new(0) };
@@ -158,7 +160,7 @@ pub fn room() -> Option<Arc<Room>> {
     follow(stats::stats().tracer.wanted.load(Ordering::Relaxed)).ok().flatten()
 }
 
-/// Does what `wanted` asks of this process, and returns the new destination. AGAIN in a signal handler that
+/// Does what `wanted` asks of this process, and returns the new destination. Fails with AGAIN in a signal handler that
 /// interrupted this very function.
 pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
     let mut present = PRESENT.lock().ok_or(Errno::AGAIN)?;
@@ -218,10 +220,11 @@ fn join(number: u32, memfd: Own, answer: impl Fn(u32)) -> Present {
     }
 }
 
-/// Ends the events for a joined tracer in a forked child, which that tracer did not ask for.
+/// Stops the events for a tracer that joined the parent, in a forked child: the tracer did not ask for the child's
+/// events.
 ///
 /// # Safety
-/// Only the forking thread may exist in the process, and no recorder of such a room be left.
+/// Only the forking thread may exist in the process, and no recorder of such a room may be left.
 pub unsafe fn reset_after_fork() {
     let block = MAPPED.swap(core::ptr::null_mut(), Ordering::Relaxed);
     let memfd = NUMBER.swap(-1, Ordering::Relaxed);
@@ -232,11 +235,12 @@ pub unsafe fn reset_after_fork() {
     }
     CLOCK.store(0, Ordering::Relaxed);
     if let Some(mut present) = PRESENT.lock() {
-        // Not dropped: a thread that the child does not have may have been changing it.
+        // Not dropped: a thread that the child does not have may have been changing the value.
         core::mem::forget(core::mem::replace(&mut *present, Present::Nothing));
     }
     if !block.is_null() {
-        // SAFETY: the mapping of the room. The child has no use for it: its recorders are gone, by the contract.
+        // SAFETY: this is the mapping of the room. By the contract the child's recorders are gone, so the child has no
+        // use for it.
         unsafe { Block::unmap(block) };
     }
     if memfd >= 0 {

@@ -5,7 +5,7 @@ use crate::Errno;
 use std::path::PathBuf;
 
 const ALL: u8 = has::TIME | has::USER_DATA | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS;
-/// Number of records of [`ALL`] that fit into a chunk after the one that names the thread.
+/// Number of records of [`ALL`] that fit into a chunk after the record that names the thread.
 const IN_A_CHUNK: usize = (WORDS - 1) / 6;
 
 fn event(number: u64) -> Event {
@@ -22,7 +22,7 @@ fn event(number: u64) -> Event {
     }
 }
 
-/// Makes a reader; its file is removed at once.
+/// Makes a reader. Its file is removed at once.
 fn reader() -> Reader {
     let file = file("events");
     let reader = Reader::create(&file).expect("a file");
@@ -152,7 +152,7 @@ fn writers_lose_and_repeat_nothing() {
 #[test]
 fn chunks_of_dead_processes_are_used_again() {
     let mut reader = reader();
-    // Twice as many writers as there are chunks; each leaves its chunk in use.
+    // Twice as many writers as there are chunks. Each writer leaves its chunk in use.
     for _ in 0..2 * CHUNKS / 64 {
         let mut writers: Vec<_> = (0..64).map(|_| reader.writer()).collect();
         let child = || {

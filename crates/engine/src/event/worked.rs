@@ -5,7 +5,8 @@ use super::{session, Event};
 use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The times that a worker records in a job. All zero if no events are wanted. Relaxed everywhere: the job's stage and
+/// The times that a worker records in a job. All are zero if no tracer wants events. All accesses are Relaxed: the
+/// job's stage and its way back to the ring order them.
 /// the way back to the ring hand it over.
 #[derive(Default)]
 pub struct WorkTimes {
@@ -32,7 +33,7 @@ impl WorkTimes {
         }
     }
 
-    /// Puts the times into `event`, a TASK_ADD, in the file's encoding.
+    /// Stores the times in `event`, a TASK_ADD, in the file's encoding.
     pub(crate) fn put_into(&self, event: &mut Event) {
         let began = self.began_ticks.load(Ordering::Relaxed);
         event.fd = self.thread.load(Ordering::Relaxed) as i32;
@@ -41,19 +42,19 @@ impl WorkTimes {
     }
 }
 
-/// The worker that ran a request, and when, as TASK_ADD reports it.
+/// The worker that ran a request, and the time of its run, as TASK_ADD reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worked {
     /// The worker's thread.
     pub thread: u32,
-    /// CLOCK_MONOTONIC when it began, in nanoseconds.
+    /// The value of CLOCK_MONOTONIC when the worker began, in nanoseconds.
     pub began_ns: u64,
-    /// Duration, in nanoseconds.
+    /// The time that the worker took, in nanoseconds.
     pub took_ns: u64,
 }
 
 impl Event {
-    /// The worker's times in a TASK_ADD of a request that came back from a worker. The kernel's events have none.
+    /// The worker's times, from a TASK_ADD of a request that came back from a worker. The kernel's events have none.
     pub fn worked(&self) -> Option<Worked> {
         let took_ns = u64::from(self.result as u32) | u64::from(self.flags) << 32;
         let is_told = self.kind == super::Kind::TaskAdd && self.offset != 0;

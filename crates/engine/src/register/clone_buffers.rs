@@ -1,4 +1,4 @@
-//! IORING_REGISTER_CLONE_BUFFERS: one ring takes over the buffers registered with another. Source:
+//! IORING_REGISTER_CLONE_BUFFERS: copies the buffers registered with one ring to another ring. Source:
 //! `io_register_clone_buffers` in io_uring/rsrc.c.
 
 use crate::os::user_read;
@@ -8,8 +8,8 @@ use crate::ring::RingGuard;
 use crate::{process, thread, Errno};
 use anyring_abi::{IORING_REGISTER_DST_REPLACE, IORING_REGISTER_SRC_REGISTERED};
 
-/// Copies buffers as `struct io_uring_clone_buffers` says: source and flags; offsets there and here; count and
-/// padding. The copies carry no tags.
+/// Copies buffers as the `struct io_uring_clone_buffers` at `arg` says. Its fields are the source ring and flags, the
+/// first slots in the source and in this ring, and the count and padding. The copies carry no tags.
 pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     let [head, offsets, tail, padding]: [u64; 4] = user_read(arg)?;
     let (source, flags) = (head as u32, (head >> 32) as u32);
@@ -27,7 +27,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     }
     let number = match flags & IORING_REGISTER_SRC_REGISTERED {
         0 => source as i32,
-        // `io_uring_register_get_file` in io_uring/register.c.
+        // `io_uring_register_get_file` in io_uring/register.c makes this check.
         _ if source >= process::REGISTERED_RINGS as u32 => return Err(Errno::INVAL),
         _ => process::registered_ring_number(source).ok_or(Errno::BADF)?,
     };
@@ -47,7 +47,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         }
         let ranges = registered_ranges(&other, from, to, count)?;
         drop(other);
-        // Another thread may have closed the ring, and made another one in its place.
+        // Meanwhile another thread may have closed the ring, and made another ring in its place.
         guard = ring.lock().ok().filter(|guard| guard.cookie == life).ok_or(Errno::BADF)?;
         if !replaces && guard.buffers.is_some() {
             return Err(Errno::BUSY);
@@ -58,7 +58,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     Ok(0)
 }
 
-/// The buffers to copy from slot `from` on to slot `to` of another ring; all if `count` is 0.
+/// Returns the buffers to copy from slot `from` on to slot `to` of another ring; all buffers if `count` is 0.
 fn registered_ranges(guard: &RingGuard, from: u32, to: u32, count: u32) -> Result<Vec<Option<(u64, u64)>>, Errno> {
     if count == 0 && (from, to) != (0, 0) {
         return Err(Errno::INVAL);
@@ -93,7 +93,8 @@ mod tests {
         Sys::close(fd);
     }
 
-    /// Closes the target during the call. True if the next ring is in its place; another test's ring may be there.
+    /// Closes the target ring during the call. True if the next ring has its place; another test's ring may have it
+    /// instead.
     fn takes_the_place(source: i32) -> bool {
         let target = make();
         let held = table::ring(source).expect("a ring").lock().expect("free");
@@ -106,7 +107,7 @@ mod tests {
             std::thread::yield_now();
         }
         close(target);
-        // The helper may be the thread that ends it.
+        // The helper may be the thread that ends the ring.
         let has_ended = || matches!(place.lock(), Err(LockFailure::Ended));
         let _ = (0..10_000).find(|_| {
             has_ended() || {

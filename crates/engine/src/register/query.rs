@@ -1,4 +1,4 @@
-//! IORING_REGISTER_QUERY: reports what the engine supports, with a ring or without one. Source: io_uring/query.c.
+//! IORING_REGISTER_QUERY: reports what the engine supports. Works with a ring or without one. Source: io_uring/query.c.
 
 use crate::op::count;
 use crate::os::{user_read, user_read_slice, user_write, user_write_slice, version};
@@ -9,9 +9,9 @@ use crate::wait::enter;
 use crate::Errno;
 use anyring_abi::{IORING_REGISTER_QUERY, IO_URING_QUERY_OPCODES};
 
-/// The longest list of questions that is followed. A longer one (or a cycle) is `ERANGE`.
+/// The longest list of questions that the engine follows. A longer list (or a cycle) fails with `ERANGE`.
 const MAX_ENTRIES: usize = 1000;
-/// The most bytes of an entry's buffer that are read.
+/// The most bytes of an entry's buffer that the engine reads.
 const MAX_BYTES: usize = 256;
 
 /// Answers the list of `struct io_uring_query_hdr` that begins at `arg`.
@@ -29,8 +29,8 @@ pub fn query(arg: u64, count: u32) -> Result<u32, Errno> {
     Err(Errno::RANGE)
 }
 
-/// Answers one entry (next entry, address of the buffer, question and size, result and padding). Returns the next
-/// one's address.
+/// Answers one entry of the list. The entry has the next entry's address, the buffer's address, the question and size,
+/// the result and padding. Returns the address of the next entry.
 fn answer(at: u64) -> Result<u64, Errno> {
     let [next, data, head, tail]: [u64; 4] = user_read(at)?;
     let padding: u64 = user_read(at + 32)?;
@@ -59,8 +59,9 @@ fn answer(at: u64) -> Result<u64, Errno> {
     Ok(next)
 }
 
-/// `struct io_uring_query_opcode`: number of opcodes of requests and of io_uring_register(2); features, setup, enter
-/// and SQE flags; number of questions. As with the probe, not every opcode that has a number is served.
+/// Fills `struct io_uring_query_opcode`. Its fields are the numbers of opcodes (of requests and of
+/// io_uring_register(2)), the known flags (features, setup, enter, SQE), and the number of questions. As with the
+/// probe, some opcodes that have a number are not served.
 fn opcodes() -> [u64; 6] {
     let calls = if version::has_later_names() { REGISTER_CALLS } else { IORING_REGISTER_QUERY + 1 };
     let numbers = count() as u64 | u64::from(calls) << 32;

@@ -1,4 +1,4 @@
-//! IORING_REGISTER_SYNC_CANCEL: a cancellation that returns once the requests it found have ended.
+//! IORING_REGISTER_SYNC_CANCEL: a cancellation that returns once the requests that it found have ended.
 
 use crate::op::cancel::Cancel;
 use crate::op::Verdict;
@@ -8,14 +8,14 @@ use crate::ring::RingGuard;
 use crate::wait::enter_wait::{wait_until, WaitOptions};
 use crate::Errno;
 
-/// `struct io_uring_sync_cancel_reg` in words of 8 bytes: addr; fd, flags; the timeout; opcode and padding; padding.
+/// `struct io_uring_sync_cancel_reg` in words of 8 bytes: addr; fd and flags; the timeout; opcode and padding; padding.
 type Argument = [u64; 8];
 
-/// The interval of checks. A request at a worker may end without a CQE, and then wakes no waiter.
+/// The interval of checks. They are needed since a request at a worker may end without a CQE, which wakes no waiter.
 const CHECK_NS: u64 = 10_000_000;
 
-/// Ends the requests that the argument describes. A request that cannot be stopped is waited for until the argument's
-/// timeout (`ETIME`); a signal ends the wait (`EINTR`). Source: io_uring_register(2); `io_sync_cancel` in
+/// Ends the requests that the argument describes. If a request cannot be stopped, waits for it until the argument's
+/// timeout (`ETIME`). A signal ends the wait (`EINTR`). Source: io_uring_register(2); `io_sync_cancel` in
 /// io_uring/cancel.c.
 pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     let [user_data, keys, seconds, nanoseconds, opcode, padding @ ..]: Argument = user_read(arg)?;
@@ -44,7 +44,7 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
             Ok(()) | Err(Errno::TIME) => {}
             Err(error) => return Err(error),
         }
-        // Another thread may have closed the ring, and made another one in its place.
+        // Meanwhile another thread may have closed the ring, and made another ring in its place.
         guard = ring.lock().ok().filter(|guard| guard.cookie == life).ok_or(Errno::BADF)?;
         answer = ended(guard.cancel_requests(&cancel));
     }
@@ -54,8 +54,9 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     }
 }
 
-/// The time to give up; never for -1 and -1. Another negative timeout is over at once, unless the sum is before the
-/// clock began: natively such a timer never fires. The sum wraps as in the kernel (`ktime_set`, then `ktime_add_ns`).
+/// Returns the time to give up, which never comes for -1 and -1. Another negative timeout is over at once. If its sum
+/// with `now_ns` is before the clock began, it never fires, like such a timer in the kernel. The sum wraps as in the
+/// kernel (`ktime_set`, then `ktime_add_ns`).
 fn deadline_ns(seconds: i64, nanoseconds: i64, now_ns: u64) -> u64 {
     const SECOND_NS: i64 = 1_000_000_000;
     let span_ns = match seconds {

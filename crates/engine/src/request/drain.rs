@@ -1,31 +1,33 @@
-//! IOSQE_IO_DRAIN: a request that starts when all before it have completed, and holds back all after it until it has
-//! completed. Source: `io_init_req_drain`, `io_drain_req` and `io_queue_deferred` in io_uring/io_uring.c.
+//! IOSQE_IO_DRAIN: a request that starts when all earlier requests have completed, and holds back all later requests
+//! until it has completed. Source: `io_init_req_drain`, `io_drain_req` and `io_queue_deferred` in io_uring/io_uring.c.
 //!
-//! A request with the flag starts draining. It ends with the first request without the flag that finds nothing to
-//! wait for. In between every request goes through the queue, and then to io-wq as if it had IOSQE_ASYNC. Requests
-//! that leave the queue are issued after the submission.
+//! A request with the flag starts draining. Draining ends with the first request without the flag that has nothing to
+//! wait for. In between every request goes through the queue, and then to io-wq as if it had IOSQE_ASYNC. Requests that
+//! leave the queue are issued after the submission.
 
 use super::{Id, Request};
 use crate::Errno;
 use anyring_abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN};
 use std::collections::VecDeque;
 
-/// Heads of chains (or single requests) that wait for earlier ones.
+/// The requests, or heads of chains, that wait for earlier requests.
 #[derive(Default)]
 pub struct Drain {
-    /// Released from the front.
+    /// The waiting requests. They are released from the front.
     pub queue: VecDeque<Id>,
     /// Draining is on: requests go through `queue`. Source: `drain_active` in io_uring/io_uring.c.
     pub(crate) active: bool,
     /// Number of requests inside `queue`, with the rest of their chains.
     pub(crate) held: usize,
-    /// A request inside a chain drains, so the request after the chain drains, too. Source: `drain_next`.
+    /// A request inside a chain drains, so the request after that chain drains, too. Source: `drain_next`.
     pub(crate) next: bool,
-    /// The request at hand is the one after such a chain.
+    /// The present request is the first after such a chain.
     drains_behind_chain: bool,
-    /// A request passed by in the submission at hand: natively it counts as in flight until all of that is submitted.
+    /// A request of the present submission has bypassed the queue. In the kernel it counts as in flight until the whole
+    /// submission is done.
     pub(crate) passed_by: bool,
-    /// IOSQE_CQE_SKIP_SUCCESS was used: completions can no longer be counted by CQEs, and the kernel refuses to drain.
+    /// The program has used IOSQE_CQE_SKIP_SUCCESS. Completions can then not be counted by CQEs, and the kernel refuses
+    /// to drain.
     refused: bool,
 }
 
@@ -36,7 +38,7 @@ impl Drain {
         !self.active
     }
 
-    /// Checks the two flags, which exclude each other on a ring.
+    /// Checks the flags IOSQE_IO_DRAIN and IOSQE_CQE_SKIP_SUCCESS, which exclude each other on a ring.
     pub fn check(&mut self, flags: u8) -> Result<(), Errno> {
         if flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
             self.refused = true;
@@ -47,8 +49,8 @@ impl Drain {
         Ok(())
     }
 
-    /// Records the next request while draining is on; it may still be refused. `in_chain`: others of its chain came
-    /// before.
+    /// Called for the next request while draining is on. The request may still be refused. `in_chain` says that earlier
+    /// requests of its chain exist.
     pub fn begin_queued(&mut self, in_chain: bool) {
         self.drains_behind_chain = !in_chain && core::mem::take(&mut self.next);
     }
@@ -63,7 +65,7 @@ impl Drain {
         }
     }
 
-    /// Records that a request, or a chain, was refused: it ends at once and does not go through the queue.
+    /// Records that a request, or a chain, was refused. It ends at once and does not go through the queue.
     pub fn pass_by(&mut self) {
         self.passed_by = self.active;
     }

@@ -1,36 +1,37 @@
 //! Requests whose turn has come, and requests that wait until the current group has had its turn.
 //!
-//! The requests of a submission form a group, as natively those of one run of task work do. Their successors come
-//! after the whole group. A TIMEOUT in the group that counts completions counts all completions of the group.
+//! The requests of a submission form a group. In the kernel the requests of one run of task work do. Their successors
+//! come after the whole group. A TIMEOUT in the group that counts completions counts all completions of the group.
 
 use super::Id;
 use std::collections::{TryReserveError, VecDeque};
 
-/// Requests whose turn has come or is to come, and TIMEOUTs that count completions.
+/// Requests whose turn has come or will come, and TIMEOUTs that count completions.
 #[derive(Default)]
 pub struct Queue {
-    /// Requests to be issued: successors in chains, requests that drain released, requests that were ended.
+    /// Requests to issue: successors in chains, requests that a drain released, and requests that were ended.
     ready: VecDeque<Id>,
-    /// Number of completions so far, without TIMEOUTs: TIMEOUTs count these.
+    /// Number of completions so far. Completions of TIMEOUTs are left out, since TIMEOUTs count the others.
     completions: u64,
-    /// While there is a group: the value of `completions` when it began.
+    /// The value of `completions` when the present group began; `None` if there is no group.
     began_at: Option<u64>,
     /// Successors of the group's requests that have ended.
     successors: Vec<Id>,
-    /// Multishot POLL_ADDs armed by the group: their first results are posted after the group.
+    /// Multishot POLL_ADDs that the group armed. Their first results are posted after the group.
     found_polls: Vec<Id>,
-    /// TIMEOUTs that count completions, each with the value of `completions` that it waits for, the lowest first.
+    /// TIMEOUTs that count completions, each with the value of `completions` for which it waits. The lowest value is
+    /// first.
     counting: Vec<(Id, u64)>,
 }
 
 impl Queue {
-    /// True if no request is to be issued.
+    /// True if there is no request to issue.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 
-    /// Number of requests to be issued.
+    /// Number of requests to issue.
     #[inline]
     pub fn len(&self) -> usize {
         self.ready.len()
@@ -48,8 +49,8 @@ impl Queue {
         self.ready.pop_front()
     }
 
-    /// Queues a successor in a chain. It comes after the group: natively its task work is queued when the CQEs of the
-    /// group are posted (`io_free_batch_list` in io_uring/io_uring.c).
+    /// Queues a successor in a chain after the present group. In the kernel the successor's task work is queued when
+    /// the CQEs of the group are posted (`io_free_batch_list` in io_uring/io_uring.c).
     pub fn follow(&mut self, id: Id) {
         match self.began_at {
             Some(_) => self.successors.push(id),
@@ -57,7 +58,8 @@ impl Queue {
         }
     }
 
-    /// Records that a multishot POLL_ADD was armed. True: its first result is posted in its turn; false: at once.
+    /// Records that a multishot POLL_ADD was armed. Returns true if its first result is posted in its turn, false if
+    /// the caller must post it at once.
     #[must_use]
     pub fn record_poll(&mut self, id: Id) -> bool {
         let together = self.is_together();
@@ -81,7 +83,7 @@ impl Queue {
     }
 }
 
-/// The group.
+/// The group of requests that are issued together.
 impl Queue {
     /// Begins a group.
     #[inline]
@@ -95,8 +97,8 @@ impl Queue {
         self.began_at.is_some()
     }
 
-    /// Ends the group: its requests have had their turn. True: call [`queue_successors`](Self::queue_successors)
-    /// next, after the TIMEOUTs whose count was reached have ended.
+    /// Ends the group: its requests have had their turn. If true, the caller first ends the TIMEOUTs whose count was
+    /// reached, and then calls [`queue_successors`](Self::queue_successors).
     #[inline]
     #[must_use]
     pub fn end_together(&mut self) -> bool {
@@ -112,7 +114,7 @@ impl Queue {
         self.ready.extend(self.successors.drain(..));
     }
 
-    /// Interrupts the group. [`resume`](Self::resume) takes the returned value.
+    /// Interrupts the group. The caller later passes the returned value to [`resume`](Self::resume).
     pub fn suspend(&mut self) -> Option<u64> {
         self.began_at.take()
     }
@@ -136,7 +138,7 @@ impl Queue {
         self.completions += u64::from(entries);
     }
 
-    /// Uncounts the last completion, which is a TIMEOUT's.
+    /// Takes the last completion, which belongs to a TIMEOUT, out of the count.
     pub fn uncount(&mut self) {
         self.completions -= 1;
     }
@@ -146,8 +148,8 @@ impl Queue {
         self.counting.try_reserve((requests + 1).saturating_sub(self.counting.len()))
     }
 
-    /// Lets a TIMEOUT end after `count` completions. Natively a group's completions are posted together, so all of
-    /// them count.
+    /// Makes a TIMEOUT end after `count` completions. In the kernel all completions of a group are posted together, so
+    /// all of them count.
     pub fn begin_counting(&mut self, id: Id, count: u64) {
         let target = self.began_at.unwrap_or(self.completions) + count;
         let place = self.counting.partition_point(|(_, other)| *other <= target);
@@ -170,7 +172,7 @@ impl Queue {
         self.counting.iter().position(|(counting, _)| *counting == id)
     }
 
-    /// The first TIMEOUT whose count is reached at `completions`, a value of [`completions`](Self::completions).
+    /// The first TIMEOUT whose count is reached when [`completions`](Self::completions) is `completions`.
     pub fn reached(&self, completions: u64) -> Option<Id> {
         self.counting.first().filter(|(_, target)| *target <= completions).map(|(id, _)| *id)
     }
@@ -192,8 +194,8 @@ impl Queue {
         self.began_at = None;
     }
 
-    /// Forgets all requests in a forked child without freeing anything: another thread of the parent may have been
-    /// changing them.
+    /// Forgets all requests in a forked child without freeing their memory. Another thread of the parent may have been
+    /// changing the queues.
     pub fn abandon(&mut self) {
         let completions = self.completions;
         core::mem::forget(core::mem::replace(self, Queue { completions, ..Queue::default() }));

@@ -6,7 +6,7 @@ use crate::alloc;
 use crate::Errno;
 use std::collections::TryReserveError;
 
-/// The name of a request; a stale one names nothing.
+/// The name of a request. The name of an ended request names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     index: u32,
@@ -33,12 +33,13 @@ impl Id {
 #[derive(Default)]
 struct Slot {
     generation: u32,
-    /// The neighbours in its bucket, [`NONE`] at the ends; valid while there are buckets and a request.
+    /// The neighbours in the slot's bucket, [`NONE`] at the ends. Valid while there are buckets and the slot has a
+    /// request.
     before: u32,
     after: u32,
     /// The value of [`Slab::arrivals`] when the request came.
     arrival: u64,
-    /// The request's user_data, so that a search for it reads slots only.
+    /// The request's user_data, so that a search by user_data reads slots only.
     user_data: u64,
     request: Option<Box<Request>>,
 }
@@ -51,11 +52,11 @@ const NONE: u32 = u32::MAX;
 pub struct Slab {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Boxes of ended requests, so that the hot path does not allocate.
-    #[allow(clippy::vec_box)] // the boxes are what is kept: a slot takes one as it is
+    /// Boxes of ended requests, kept so that the hot path does not allocate.
+    #[allow(clippy::vec_box)] // a slot takes such a box as it is
     spare: Vec<Box<core::mem::MaybeUninit<Request>>>,
-    /// The first slot of each list of requests whose user_data has the same hash. Empty while there are few slots: a
-    /// search then reads all of them, and inserts and removals do not pay for buckets.
+    /// The first slot of each list of requests whose user_data has the same hash. Empty while there are few slots. A
+    /// search then reads all slots, and inserts and removals do not pay for buckets.
     buckets: Vec<u32>,
     /// Number of requests that have come so far.
     arrivals: u64,
@@ -66,11 +67,11 @@ pub struct Slab {
 }
 
 const SPARE: usize = 1024;
-/// The number of slots above which there are buckets.
+/// The number of slots above which the slab has buckets.
 const SLOTS_WITHOUT_BUCKETS: usize = 64;
 
 impl Slab {
-    /// True if one more request finds a slot without allocating. One load: every SQE asks.
+    /// True if one more request finds a slot without allocating. This is a single load, since each SQE asks.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.has_room
@@ -146,8 +147,8 @@ impl Slab {
         self.has_room = true;
         let (request, spare) = {
             let spare: *mut Request = Box::into_raw(boxed);
-            // SAFETY: the value is moved out exactly once, and the allocation goes on as uninitialised memory of the
-            // same layout.
+            // SAFETY: the value is moved out exactly once. The allocation is kept as uninitialised memory of the same
+            // layout.
             unsafe { (spare.read(), Box::from_raw(spare.cast::<core::mem::MaybeUninit<Request>>())) }
         };
         if self.spare.len() < SPARE {
@@ -156,9 +157,9 @@ impl Slab {
         Some(request)
     }
 
-    /// Takes out the first request from slot `place` on for which `stays` is false, and returns the place to go on
-    /// from. Relies on nothing but the slots, so it works after a panic. The ids of requests that stay remain valid.
-    /// When no request is left to take, the other fields are rebuilt from the slots.
+    /// Takes out the first request from slot `place` on for which `stays` returns false. Also returns the place from
+    /// which to continue. Relies only on the slots, so it works after a panic. The ids of requests that stay remain
+    /// valid. When no request is left to take, the other fields are rebuilt from the slots.
     pub fn sweep(&mut self, place: usize, mut stays: impl FnMut(&mut Request) -> bool) -> Option<(usize, Request)> {
         let mut slots = (place..).zip(self.slots.iter_mut().skip(place));
         let found = slots.find_map(|(place, slot)| {
@@ -206,20 +207,20 @@ impl Slab {
         self.slots_where(|_| true)
     }
 
-    /// The id of the first request from this slot on. Allows walking all requests while they change.
+    /// The id of the first request from this slot on. Lets a caller walk all requests while they change.
     pub fn next_from(&self, place: usize) -> Option<Id> {
         let mut slots = (place..).zip(self.slots.get(place..)?);
         let (index, slot) = slots.find(|(_, slot)| slot.request.is_some())?;
         Some(Id { index: index as u32, generation: slot.generation })
     }
 
-    /// True if a request that has begun may be elsewhere than on a list of its descriptor's entry: at a worker, say.
-    /// A hint: only then a close has to check all requests.
+    /// True if a request that has begun may not be on a list of its descriptor's entry, but at a worker, for example.
+    /// This is a hint: a close has to check all requests only if it is true.
     pub fn is_scattered(&self) -> bool {
         self.scattered
     }
 
-    /// Sets the hint, or clears it after a check of all requests found none.
+    /// Sets the hint, or clears it after a check of all requests has found no such request.
     pub fn set_scattered(&mut self, scattered: bool) {
         self.scattered = scattered;
     }
@@ -229,7 +230,8 @@ impl Slab {
         self.arrivals - self.slots[id.index as usize].arrival
     }
 
-    /// The ids of the `wanted` requests with this user_data, the youngest first. NOMEM if there are too many.
+    /// The ids of the requests with this user_data for which `wanted` returns true, the youngest first. Fails with
+    /// NOMEM if there are too many.
     pub fn with_user_data(&self, user_data: u64, wanted: impl Fn(&Request) -> bool) -> Result<Vec<Id>, Errno> {
         let same = |slot: &Slot| slot.user_data == user_data && slot.request.as_deref().is_some_and(&wanted);
         let mut found = Vec::new();
@@ -256,14 +258,14 @@ impl Slab {
             .map(|(index, slot)| Id { index: index as u32, generation: slot.generation })
     }
 
-    /// The bucket for this user_data. Programs use counters or addresses: the upper bits of the product depend on all
+    /// The bucket for this user_data. Programs use counters or addresses. The upper bits of the product depend on all
     /// bits of either.
     fn bucket(&self, user_data: u64) -> usize {
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 divided by the golden ratio
         (user_data.wrapping_mul(GOLDEN) >> (64 - self.buckets.len().trailing_zeros())) as usize
     }
 
-    /// Puts a slot with a request at the front of its bucket. Rebuilds all buckets if there are more slots than
+    /// Puts a slot that has a request at the front of its bucket. Rebuilds all buckets if there are more slots than
     /// buckets.
     fn enter_bucket(&mut self, index: u32) {
         if self.slots.len() > self.buckets.len() {
@@ -296,7 +298,7 @@ impl Slab {
         }
     }
 
-    /// Rebuilds the buckets, at least twice as many as there are slots.
+    /// Rebuilds the buckets. Afterwards there are at least twice as many buckets as slots.
     #[cold]
     fn fill_buckets(&mut self) {
         self.buckets.clear();
@@ -329,7 +331,7 @@ pub struct Neighbours {
     after: Option<Id>,
 }
 
-/// A list through the requests of a slab, served from the front.
+/// A list through the requests of a slab. It is served from the front.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct List {
     first: Option<Id>,
@@ -347,7 +349,7 @@ impl List {
         self.first.is_none()
     }
 
-    /// The member after `id` on the list that it is on.
+    /// The member after `id` on its list.
     pub fn after(slab: &Slab, id: Id) -> Option<Id> {
         slab[id].neighbours.after
     }
@@ -357,7 +359,7 @@ impl List {
         self.last
     }
 
-    /// The member before `id` on the list that it is on.
+    /// The member before `id` on its list.
     pub fn before(slab: &Slab, id: Id) -> Option<Id> {
         slab[id].neighbours.before
     }
@@ -482,7 +484,7 @@ mod tests {
     fn a_sweep_leaves_what_stays_where_it_is() {
         let mut slab = Slab::default();
         let ids: Vec<Id> = (0..4).map(|n| slab.insert(request(n))).collect();
-        slab.free.push(ids[1].index); // as a panic might leave it
+        slab.free.push(ids[1].index); // a panic might leave the free list like this
         let ended = sweep_all(&mut slab, |request| request.user_data == 2);
         assert_eq!(ended.iter().map(|request| request.user_data).collect::<Vec<_>>(), [0, 1, 3]);
         assert_eq!((slab.len(), slab[ids[2]].user_data), (1, 2));

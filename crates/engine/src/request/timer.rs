@@ -1,5 +1,5 @@
 //! Deadlines of a ring's TIMEOUT and LINK_TIMEOUT requests. There is one heap for each clock. Each request knows its
-//! place in it, so arming and cancelling cost the logarithm of the number of timers.
+//! place in the heap, so the cost of arming and cancelling is logarithmic in the number of timers.
 
 use super::{Id, Slab};
 use crate::alloc;
@@ -25,7 +25,7 @@ impl Timers {
         self.heaps.iter().all(|heap| heap.entries.is_empty())
     }
 
-    /// Makes room for one more timer, when as many may be armed as there are `requests`.
+    /// Makes room for one more timer, where each of the `requests` requests may have an armed timer.
     ///
     /// # Errors
     /// NOMEM.
@@ -34,7 +34,7 @@ impl Timers {
         heap.try_reserve((requests + 1).saturating_sub(heap.len())).map_err(alloc::refused)
     }
 
-    /// Arms `id` for its `deadline_ns`.
+    /// Arms the timer of `id` for the request's `deadline_ns`.
     pub fn insert(&mut self, slab: &mut Slab, clock: Clock, id: Id) {
         self.armed += 1;
         let heap = &mut self.heaps[clock as usize].entries;
@@ -43,7 +43,7 @@ impl Timers {
         sift_up(heap, slab, last);
     }
 
-    /// Disarms `id`, if it is armed.
+    /// Disarms the timer of `id`, if it is armed.
     pub fn remove(&mut self, slab: &mut Slab, clock: Clock, id: Id) {
         let heap = &mut self.heaps[clock as usize].entries;
         let slot = slab[id].timer_slot as usize;
@@ -58,7 +58,7 @@ impl Timers {
         }
     }
 
-    /// Takes one request whose deadline has passed off its heap.
+    /// Takes one request whose deadline has passed off its heap; `None` if no deadline has passed.
     pub fn pop_due(&mut self, slab: &mut Slab) -> Option<Id> {
         for clock in Clock::ALL {
             let first = self.heaps[clock as usize].entries.first().copied();
@@ -70,7 +70,7 @@ impl Timers {
         None
     }
 
-    /// Nanoseconds until the next deadline, 0 when one has passed.
+    /// Nanoseconds until the next deadline, 0 when a deadline has passed; `None` if no timer is armed.
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
         if self.is_empty() {

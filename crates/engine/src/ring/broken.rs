@@ -6,7 +6,7 @@
 //! | `WHOLE` | no panic has hit this ring in this process | a panic: the guard that it unwinds, or [`contain`] |
 //! | `UNJOINED` | a forked child has not used the ring yet | the first holder of the lock, which becomes a member |
 //! | `PANICKED` | a panic may have left the state half changed | the next holder of the lock, before anything else |
-//! | `ENDED` | its requests have been ended; nothing starts any more | another panic (to `PANICKED`), or the next life |
+//! | `ENDED` | its requests have been ended; nothing starts any more | another panic (to `PANICKED`); the next life |
 //!
 //! The guard through which a panic unwinds only sets `PANICKED`. No Drop in this file may panic: a second panic while
 //! one unwinds aborts the host. The next holder of the lock ends the requests ([`RingGuard::put_in_order`]). The
