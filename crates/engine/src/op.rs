@@ -238,8 +238,8 @@ pub struct Context {
     pub nonblock: bool,
 }
 
-/// NOP stands in for the operation of a request whose own was moved away (to a worker, for example). It also stands in
-/// for the operation of a refused SQE.
+/// NOP stands in for the operation of a request whose own operation was moved away (to a worker, for example). It also
+/// stands in for the operation of a refused SQE.
 impl Default for Op {
     fn default() -> Op {
         Op::Nop(nop::Nop::default())

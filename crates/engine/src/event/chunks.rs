@@ -436,7 +436,7 @@ impl Reader {
     /// Turns an empty file into a file of events. `seal` is called once the file has its size.
     ///
     /// # Errors
-    /// Those of [`create`](Self::create), and those of `seal`.
+    /// The errors of [`create`](Self::create), and those of `seal`.
     pub fn in_file(fd: &impl AsFd, seal: impl FnOnce() -> Result<(), Errno>) -> Result<Reader, Errno> {
         calls::fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, size_of::<Block>() as u64)?;
         seal()?;

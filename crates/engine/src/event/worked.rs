@@ -7,7 +7,6 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The times that a worker records in a job. All are zero if no tracer wants events. All accesses are Relaxed: the
 /// job's stage and its way back to the ring order them.
-/// the way back to the ring hand it over.
 #[derive(Default)]
 pub struct WorkTimes {
     thread: AtomicU32,

@@ -379,8 +379,8 @@ impl RingGuard {
         let reported = self.poll_set.existing(fd).map_or(0, |entry| entry.found);
         self.answer(fd, |poll| {
             let seen = if poll.multishot { seen & !reported } else { seen };
-            // A poll that a CQE's wake-up has completed ends (EPOLL_URING_WAKE in `io_poll_wake`). A poll woken by its
-            // own CQEs would loop forever.
+            // A wake-up by a CQE ends a poll request (EPOLL_URING_WAKE in `io_poll_wake`). A poll woken by its own CQEs
+            // would loop forever.
             let is_ring = descriptors::is_ring(fd);
             let last = poll.multishot && (by_itself || is_ring) && !poll.found_at_once();
             let is_socket = || !is_ring && socket_option(fd, libc::SO_TYPE).is_ok();

@@ -1,5 +1,6 @@
 //! Carries out the disturbances that `chaos` draws. Its functions are called at a few points of a request's life,
 //! always with the ring's lock held. Only a ring that has a [`Chaos`](crate::chaos::Chaos) calls them.
+//!
 //! Every request of such a ring gets a slot, even a request that would complete inline. So each request can be held
 //! back, and every way to a result passes through `finish`. `hold` holds requests back, `edge` races with timeouts,
 //! `watch` watches memory.

@@ -63,8 +63,8 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Takes in a request that has to wait its turn. It is part of a chain, follows a drain, or is on its way to a
-    /// worker.
+    /// Takes in a request that has to wait its turn. Such a request is part of a chain, follows a drain, or is on its
+    /// way to a worker.
     pub fn queue_in_order(&mut self, mut request: Request, on_its_way: Unanswered) {
         let in_chain = self.chain.is_some();
         self.drain.mark(&mut request);

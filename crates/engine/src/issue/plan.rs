@@ -132,8 +132,9 @@ impl State {
         Step::Attempt
     }
 
-    /// True if a first attempt to read is postponed. It is not if no other request waits on the ring: a poll would
-    /// report this request alone, as the sleep's own poll does. On a context io_getevents(2) polls.
+    /// True if a first attempt to read is postponed. No attempt is postponed while no other request waits on the ring.
+    /// A poll would then report this request alone, as the sleep's own poll does. On an AIO context io_getevents(2)
+    /// polls.
     #[inline]
     fn is_put_off(&mut self, fd: i32) -> bool {
         (self.poll_set.armed() != 0 || self.is_context()) && self.poll_set.postpones(fd)

@@ -138,9 +138,9 @@ impl RingGuard {
         let as_caller = op.depends_on_caller(self.slab[id].opcode) || self.slab[id].hold.is_some();
         let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // workers have the first table
         if by_creds_pool || approach == Approach::AttemptFirst {
-            // The request may come back to be armed, or may open a file beside what is armed next. The poll set is made
-            // before: while it is made, it takes the number that the program's next open expects. If there is no room
-            // for it, arming will report that.
+            // The request may come back to be armed, or may open a file while another request is armed. So the poll set
+            // is made first. While it is made, it takes the number that the program's next open expects. If there is no
+            // room for it, arming will report that.
             let engine_end = self.engine_end;
             let _ = self.poll_set.make_epoll(engine_end);
         }
@@ -148,8 +148,8 @@ impl RingGuard {
             helper::ensure_started();
         }
         let approach = match approach {
-            // In the kernel no worker makes this call, so it must not wait. A program may have both ends of a FIFO
-            // opened; then the open of the second end waits for the first.
+            // In the kernel no worker makes this call, and the call does not wait. A program that opens both ends of a
+            // FIFO waits for the result of the first open.
             _ if matches!(op, Op::Fs(_)) && !self.is_natively_by_worker(id, &op) => Approach::AttemptFirst,
             Approach::AttemptFirst if op.identity(self.slab[id].opcode) != Identity::Names => approach,
             _ if by_creds_pool => Approach::Plain,

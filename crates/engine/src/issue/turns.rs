@@ -201,8 +201,8 @@ impl RingGuard {
         }
     }
 
-    /// Ends reads of Linux AIO that found nothing, if their file description has become nonblocking. Had it not
-    /// postponed the attempt, io_submit(2) would have answered so.
+    /// Ends reads of Linux AIO that found nothing, if their file description has become nonblocking. io_submit(2) would
+    /// have answered EAGAIN, had the engine not postponed the attempt.
     pub(crate) fn end_nonblocking_reads(&mut self, fd: i32) {
         if !self.is_context() || !descriptors::is_nonblocking(fd) {
             return;

@@ -44,7 +44,7 @@ impl Op {
         }
     }
 
-    /// Calls `place` for each part of program memory, except the data, that the operation fills or that a send reads.
+    /// Calls `place` for each part of program memory that the operation fills or that a send reads, except the data.
     /// `place` gets the part's name in the manual, its address and its bytes. It returns the address to use from now
     /// on. The parts and their order never change. Multishot requests have no such parts. Requests that are made within
     /// io_uring_enter(2) have none either: GETSOCKOPT, PIPE.

@@ -61,8 +61,8 @@ pub trait Operation {
         None
     }
 
-    /// Returns the error if the operation may not work on `fd` when that is a ring. The data in a ring's socket is the
-    /// engine's own. The kernel's rings have no read, write or command either.
+    /// Returns the error with which the operation fails if `fd` is a ring; `None` if it may work on rings. The data in
+    /// a ring's socket is the engine's own. The kernel's rings have no read, write or command either.
     #[inline]
     fn refused_by_ring(&self) -> Option<Errno> {
         None
@@ -153,8 +153,8 @@ pub trait Operation {
         SHOTS_TOGETHER
     }
 
-    /// True once, if the attempt or the result belongs to the submission. The kernel makes that attempt without
-    /// polling.
+    /// Returns true once: for the attempt or the result that belongs to the submission. The kernel makes that attempt
+    /// without polling.
     #[inline]
     fn take_submitted(&mut self) -> bool {
         false
@@ -201,8 +201,8 @@ pub trait Operation {
         false
     }
 
-    /// Returns the number to wait on, if the SQE's file is `fd`, and a number that was made just now, if any. Errors:
-    /// those of dup(2).
+    /// Returns the number to wait on, where `fd` is the SQE's file. Also returns a number that was made just now, if
+    /// any. Errors: those of dup(2).
     #[inline]
     fn polled_number(&mut self, fd: i32, _direction: Direction) -> Result<(i32, Option<i32>), Errno> {
         Ok((fd, None))

@@ -509,7 +509,7 @@ fn reads_whole_records(fd: i32) -> bool {
 }
 
 /// True if the file knows RWF_NOWAIT although it refused the flag for a write (FMODE_NOWAIT): a read with the flag is
-/// accepted. Among files that cannot be read, only those of ext4 are known to: their writes through the page cache
+/// accepted. Of files that cannot be read, only those on ext4 are known to know it. Their writes through the page cache
 /// refuse it.
 #[cold]
 fn takes_nowait(fd: i32) -> bool {

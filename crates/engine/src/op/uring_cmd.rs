@@ -1,5 +1,5 @@
-//! URING_CMD: commands to the file that the SQE names. Sockets have several commands, block devices one. Commands that
-//! only drivers have fail as on a kernel without these drivers.
+//! URING_CMD: commands to the file that the SQE names. Sockets have several commands, block devices one. A command that
+//! only a driver has fails as on a kernel without that driver.
 
 use super::{call, Context, Operation, Punt, Verdict};
 use crate::os::{file_status, version};

@@ -1,7 +1,7 @@
 //! Requests whose turn has come, and requests that wait until the current group has had its turn.
 //!
-//! The requests of a submission form a group. In the kernel the requests of one run of task work do. Their successors
-//! come after the whole group. A TIMEOUT in the group that counts completions counts all completions of the group.
+//! The requests of a submission form a group, like those of one run of task work in the kernel. Their successors come
+//! after the whole group. A TIMEOUT in the group that counts completions counts all completions of the group.
 
 use super::Id;
 use std::collections::{TryReserveError, VecDeque};

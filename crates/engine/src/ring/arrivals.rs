@@ -20,8 +20,8 @@ impl Left {
     pub const TAGS: u32 = 1 << 2;
     /// Work left by threads that do not wait for the holder.
     pub const HOLDER_WORK: u32 = 1 << 3;
-    /// Work that is still unannounced. It is results for the owner of a deferred ring, holder work, or a panic in a
-    /// thread that did not hold the ring.
+    /// Work that is still unannounced: results for a deferred ring's owner, holder work, or a panic in a thread that
+    /// did not hold the ring.
     pub const UNANNOUNCED: u32 = 1 << 4;
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub const OWED: u32 = 1 << 5;

@@ -93,8 +93,8 @@ impl AfterRelease {
 }
 
 impl Ring {
-    /// Returns the ring's state unless another thread holds the ring. For callers that must not wait for one ring.
-    /// `Busy` in that case, also in a signal handler that interrupted the holder.
+    /// Returns the ring's state, for callers that must not wait for one ring. Fails with `Busy` if another thread holds
+    /// the ring, and in a signal handler that interrupted the holder.
     pub fn lock_soon(&'static self) -> Result<RingGuard, LockFailure> {
         if mutated(Mutation::WaitsForBusyRings) {
             return self.lock();

@@ -30,8 +30,8 @@ impl State {
     }
 }
 
-/// Starts or stops recording on this ring and on the process's other rings. Those may be used by workers and the helper
-/// only for a long time, and would not notice the tracer.
+/// Starts or stops recording on this ring and on the process's other rings. For a long time only workers and the helper
+/// may use those rings, and they do not check for a tracer.
 #[cold]
 #[inline(never)]
 pub(crate) fn follow_tracer(guard: &mut RingGuard) {

@@ -27,7 +27,6 @@ pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
 
 /// Returns the parts of memory that a request uses in addition to its data: names, addresses and lengths. `None`
 /// without memory for them.
-/// memory for them.
 fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
     let (mut names, mut ranges, mut all) = (Vec::new(), Vec::new(), true);
     op.each_part(&mut |name, address, bytes| {

@@ -240,7 +240,7 @@ impl Message {
 
     /// Receives a message of a multishot request. The buffer gets `struct io_uring_recvmsg_out`, the name, the control
     /// data and the payload, one after the other. Returns the bytes up to the payload's end, and true if the message
-    /// was the last, which an empty message is.
+    /// was the last. An empty message is the last.
     pub(super) fn receive_into_buffer(&mut self, fd: i32, flags: u32) -> Result<(usize, bool), Errno> {
         const OUT_BYTES: usize = size_of::<[u32; 4]>();
         let [[address, bytes]] = self.iovecs[..] else { return Err(Errno::FAULT) };

@@ -1,5 +1,5 @@
 //! SCM_RIGHTS: a ring's descriptor must not be sent over a socket. The kernel refuses to send it. A socket in flight
-//! and a ring that holds it could keep each other forever.
+//! and a ring that holds that socket could keep each other alive forever.
 
 use crate::os::user_read;
 use crate::{descriptors, Errno};

@@ -439,8 +439,8 @@ impl Transfer {
         }
     }
 
-    /// Ends a send that is complete. A bundle that has its own buffer then sends the rest of it, as in io_uring/net.c.
-    /// That rest is empty.
+    /// Ends a send that is complete. A bundle without IOSQE_BUFFER_SELECT then sends the rest of its own buffer, as in
+    /// io_uring/net.c. That rest is empty.
     #[inline]
     fn sent(&mut self, count: usize) -> Verdict {
         let result = self.done as i32;

@@ -9,8 +9,8 @@ use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PREADV, IOCB_CMD_PWRITE, IOCB_C
 const RWF_OF_AIO: u32 = (libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOWAIT) as u32;
 
 impl Rw {
-    /// True if the system call would wait for a device, should the file be open with O_DIRECT. RWF_NOWAIT does not
-    /// help: a synchronous call still waits for a transfer that it has started.
+    /// True if the system call would wait for a device on a file opened with O_DIRECT. RWF_NOWAIT does not help: a
+    /// synchronous call still waits for a transfer that it has started.
     #[inline]
     pub fn may_be_direct(&self) -> bool {
         self.aligned
