@@ -193,8 +193,9 @@ pub struct Event {
     /// The descriptor, or the index of a registered file.
     pub fd: i32,
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `len`. CREATE: entries of the SQ, or the count passed to io_setup(2).
-    /// REGISTER: registered files. ENTER: `to_submit`. CQRING_WAIT: number of CQEs. Work runs: number of items.
-    /// SHORT_WRITE: bytes wanted. The kernel's FILE_GET, COMPLETE, CQE_OVERFLOW: 1 if an io-wq thread caused the event.
+    /// REGISTER: registered files. ENTER: `to_submit`. CQRING_WAIT: number of CQEs. TASK_WORK_RUN, LOCAL_WORK_RUN:
+    /// number of items. SHORT_WRITE: bytes wanted. The kernel's FILE_GET, COMPLETE, CQE_OVERFLOW: 1 if an io-wq thread
+    /// caused the event.
     pub len: u32,
     /// COMPLETE, CQE_OVERFLOW: the CQE's result. REGISTER: the call's result. REQ_FAILED: the error. SHORT_WRITE: bytes
     /// written. POLL_ARM: see [`skip`](Event::skip). QUEUE_ASYNC_WORK: see [`punt`](Event::punt).

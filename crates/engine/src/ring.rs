@@ -4,10 +4,11 @@
 //! |---|---|
 //! | [`State`]: requests, poll set, timers, registered files and buffers | the lock `state` (the kernel's uring_lock) |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`](crate::shared::control), shared by processes |
-//! | `arrived` (worker results), `messages`, `retired` (tags), `holder_work` | own locks; the holder of `state` empties |
+//! | `arrived` (results of workers), `messages`, `retired` (tags), `holder_work` | a lock each |
 //! | `driver`, `sleeping` | atomics, see `wait::enter_wait` |
 //!
-//! A panic breaks a ring: [`broken`] describes what follows.
+//! The holder of `state` empties `arrived`, `messages`, `retired` and `holder_work`. A panic breaks a ring: [`broken`]
+//! describes what follows.
 //!
 //! A `Ring` is never freed: an ended ring goes back to a pool. So a stale reference points to an ended ring, never to
 //! freed memory.

@@ -26,10 +26,11 @@ use rustix::process::Pid;
 use std::path::Path;
 use std::sync::Arc;
 
-/// First word of the file: "anyring" and the layout's version. The version's high bit distinguishes it from counters.
+/// First word of the file: "anyring" and the layout's version. The version's high bit distinguishes this file from one
+/// of counters.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x83");
 
-/// Chunks in the file: 16 MiB.
+/// Number of chunks in the file. They take 16 MiB.
 pub const CHUNKS: usize = 2_048;
 /// Words in a chunk.
 pub const WORDS: usize = 1_024;

@@ -24,7 +24,7 @@
 //! | | guarded by |
 //! |---|---|
 //! | `PRESENT` | its own lock, which is taken after a ring's |
-//! | `State::heard`, `State::recorder` | the ring's lock |
+//! | `State::tracer_seen`, `State::recorder` | the ring's lock |
 //! | `MAPPED`, `NUMBER` | follow the room that joined last; read by a forked child, which has one thread |
 
 use super::chunks::{map_file, map_prepared, ticks, Block};

@@ -53,7 +53,7 @@ pub struct Rw {
     buffer: Option<Arc<Buffer>>,
     /// The chosen buffer, with IOSQE_BUFFER_SELECT.
     selection: Option<Box<Selection>>,
-    /// READ_MULTISHOT; and true once it was armed.
+    /// The operation is READ_MULTISHOT. `polled` is true once it was armed.
     multishot: bool,
     polled: bool,
     /// READ_MULTISHOT without IOSQE_ASYNC, not attempted yet: the kernel makes its first attempt without polling.

@@ -73,7 +73,8 @@ impl Splice {
         })
     }
 
-    /// Returns the registered file to look up and set with [`Splice::set_input`] before an attempt.
+    /// Returns the index of a registered input. The caller looks the file up and passes it to [`Splice::set_input`]
+    /// before an attempt.
     pub fn input_index(&self) -> Option<u32> {
         match self.input {
             Input::Index(index) => Some(index),

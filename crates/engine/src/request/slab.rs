@@ -92,8 +92,8 @@ impl Slab {
             let buckets = (2 * size).next_power_of_two();
             self.buckets.try_reserve_exact(buckets - self.buckets.len())?;
         }
-        self.free.try_reserve_exact(size)?; // it is empty now
-                                            // Last: its capacity is what `has_room` reads.
+        self.free.try_reserve_exact(size)?; // the list is empty now
+                                            // The slots come last: `has_room` reads their capacity.
         let grown = self.slots.try_reserve_exact(size - self.slots.len());
         self.record_room();
         grown

@@ -351,7 +351,7 @@ impl RingGuard {
             Ok(known) => known,
             Err(error) => return self.refuse(sqe, error, 0, on_its_way),
         };
-        // The operation stays in this place unless it becomes a request.
+        // The operation stays in this variable unless it becomes part of a request.
         let mut prepared = (row.prep)(opcode, sqe);
         let op = match &mut prepared {
             Ok(op) => op,

@@ -86,7 +86,7 @@ impl RingGuard {
         let sleeping = driver.sleeping.load(Ordering::Relaxed);
         let is_watched = !is_timer && !self.poll_set.has_unwatched();
         if sleeping == IN_EPOLL && is_watched {
-            // The sleeper verified before it slept. An arrival between this request's attempt and its arming has
+            // The sleeper called `verify` before it slept. An arrival between this request's attempt and its arming has
             // already raised its event.
             return self.verify();
         }

@@ -152,7 +152,7 @@ pub(super) fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> 
     true
 }
 
-/// Makes a request keep the registered files and buffers that it names, and its second file.
+/// Makes a request keep the registered files and buffers that it names, and its second file (the input of a SPLICE).
 fn keep_resources(guard: &mut RingGuard, id: Id) -> Result<(), Errno> {
     guard.keep_file(id)?;
     let fd = guard.number_of(&guard.slab[id].target)?;

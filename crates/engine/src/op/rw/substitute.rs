@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | socket | recvmsg(2), MSG_DONTWAIT | sendmsg(2), MSG_DONTWAIT |
 //! | opened with O_NONBLOCK | readv(2) | writev(2) |
-//! | pipe | vmsplice(2), which copies out of a read end, else splice(2) to an engine pipe | splice(2) from an engine pipe |
+//! | pipe | vmsplice(2) out of a read end (a copy), else splice(2) to an engine pipe | splice(2) from an engine pipe |
 //! | other | none: a worker | none: a worker |
 //!
 //! No substitute changes the program's file description, waits, or takes data that does not arrive. A write to a pipe
