@@ -460,7 +460,7 @@ impl RingGuard {
         self.poll_set.forget(fd);
     }
 
-    /// Gives the duplicate to all requests on `fd`, also those that are on no list of an entry.
+    /// Gives the private duplicate of `fd` to all requests on `fd`, also those that are on no list of an entry.
     fn move_all_of(&mut self, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
         let (mut place, mut scattered) = (0, false);
         while let Some(id) = self.slab.next_from(place) {
@@ -477,7 +477,7 @@ impl RingGuard {
         self.slab.set_scattered(scattered);
     }
 
-    /// Gives the duplicate to the requests that are armed on `fd`, in the order of their arming: see
+    /// Gives the private duplicate of `fd` to the requests that are armed on `fd`, in the order of their arming: see
     /// [`arm`](Self::arm).
     fn move_armed_of(&mut self, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
         for kind in [ListKind::Read, ListKind::Write, ListKind::Poll] {

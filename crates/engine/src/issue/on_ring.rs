@@ -85,7 +85,8 @@ impl OnRing for RingGuard {
         self.cancel_requests(cancel)
     }
 
-    /// Source: io_uring_enter(2), IORING_OP_CLOSE. A ring's own descriptor is refused as in io_uring/openclose.c.
+    /// Carries out a CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE. A ring's own descriptor is refused as in
+    /// io_uring/openclose.c.
     fn close_file(&mut self, fd: i32, slot: u32) -> Verdict {
         if slot != 0 {
             let files = self.files.as_mut().ok_or(Errno::NXIO);

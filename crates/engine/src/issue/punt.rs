@@ -282,7 +282,7 @@ impl RingGuard {
         let in_turn = match status.kind {
             // File systems make direct writes to one file in parallel (`FOP_DIO_PARALLEL_WRITE`).
             libc::S_IFREG => !self.poll_set.is_direct(fd),
-            // In the kernel one worker makes all queued requests of these, which need not wait for others.
+            // In the kernel a single worker makes all queued requests that need not wait for others.
             libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
             _ => false,
         };

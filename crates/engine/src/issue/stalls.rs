@@ -9,7 +9,8 @@
 
 /// The duration from which a call counts as long: ten times the time that a worker takes to wake.
 const LONG_NS: u64 = 500_000;
-/// The number of long calls among the last eight that is no accident. A thread may also be preempted now and then.
+/// The number of long calls among the last eight that is more than chance. A single one may be chance: threads are
+/// preempted.
 const SEVERAL: u32 = 2;
 /// The number of calls that workers then make before the submitting thread tries again.
 const BY_WORKER: u8 = 64;

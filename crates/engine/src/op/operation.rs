@@ -190,7 +190,7 @@ pub trait Operation {
         None
     }
 
-    /// The readiness that a nonblocking attempt would need, for operations on streams.
+    /// The readiness without which a nonblocking attempt finds nothing, for operations on streams. `None` for others.
     #[inline]
     fn waits_for(&self) -> Option<Direction> {
         None

@@ -1,12 +1,13 @@
 //! SPLICE and TEE: splice(2) and tee(2) between a pipe and something else.
 //!
-//! The kernel's io_uring always gives these to a worker, which may sleep. The engine uses a worker too: the calls may
-//! wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread. But the worker makes the call only
-//! once poll(2) reports both sides as ready. For an empty or full pipe the request waits like any other.
-//! `WouldBlock(Read)` is about the input ([`Splice::own_input`]), `WouldBlock(Write)` about the output, `context.fd`.
+//! The kernel's io_uring always gives SPLICE and TEE requests to a worker, which may sleep. The engine uses a worker
+//! too: the calls may wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread. But the worker
+//! makes the call only once poll(2) reports both sides as ready. For an empty or full pipe the request waits like any
+//! other. `WouldBlock(Read)` is about the input ([`Splice::own_input`]), `WouldBlock(Write)` about the output,
+//! `context.fd`.
 //!
 //! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK. If another reader empties it between the poll and the
-//! call, the worker sleeps until more data arrives, as the kernel's would.
+//! call, the worker sleeps until more data arrives. The kernel's worker would do the same.
 
 use super::{call, Context, Direction, OnRing, Operation, Punt, Verdict};
 use crate::descriptors::{check_open, is_nonblocking, status_flags};

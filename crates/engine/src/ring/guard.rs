@@ -265,8 +265,8 @@ impl RingGuard {
         handlers::without_locks(move || wq::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));
     }
 
-    /// Handles the close of one of the ring's numbers. If that was the last copy, the ring ends once it is released.
-    /// Otherwise the helper watches for its end.
+    /// Handles the close of one of the ring's numbers. If that was the last copy of the descriptor, the ring ends once
+    /// it is released. Otherwise the helper watches for its end.
     pub fn own_number_closed(&mut self, others: bool) {
         if descriptors::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
             self.mark_closed();

@@ -36,7 +36,7 @@ pub enum HolderWork {
     Poller,
     /// Another ring sends a file: the job is its MSG_RING, which the holder of this ring carries out.
     File(Arc<Job>),
-    /// A thread has changed its identity. Requests in flight keep the old identity, to which this is a claim.
+    /// A thread has changed its identity. The value is a claim to the old identity, which requests in flight keep.
     Identity(Claim),
 }
 

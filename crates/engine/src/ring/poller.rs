@@ -28,7 +28,7 @@ pub struct Poller {
     pub(crate) wake: Own,
     /// The thread's id, [`STARTING`] or [`ENDED`]. A futex word while the thread starts.
     pub(crate) thread: AtomicU32,
-    /// A change that the thread does not notice by itself: it must check all its rings.
+    /// Something has changed that the thread does not notice by itself, so it must check all its rings.
     pub(crate) again: AtomicBool,
     /// The thread sleeps or is about to sleep.
     pub(crate) sleeping: AtomicBool,

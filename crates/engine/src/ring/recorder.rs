@@ -408,7 +408,8 @@ impl Recorder {
         self.failing = self.ended;
     }
 
-    /// Records that the request of the last [`may_fail_links`](Self::may_fail_links) fails the request in slot `id`.
+    /// Records that the request in slot `id` fails because of the request of the last
+    /// [`may_fail_links`](Self::may_fail_links).
     #[cold]
     pub fn fail_link(&mut self, id: Id) {
         let Known { request, user_data, opcode } = self.failing;

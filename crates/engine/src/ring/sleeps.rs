@@ -27,8 +27,8 @@ pub(crate) struct Sleep {
     pub control: Control,
     pub kind: Kind,
     pub driving: bool,
-    /// The address of the ring's memory. The entry has no other part of the memory: the table is on each thread's
-    /// stack, and has to be small.
+    /// The address of the ring's memory. Only the address is kept: the table of sleeps is on each thread's stack, and
+    /// has to be small.
     pub rings: usize,
 }
 

@@ -34,7 +34,7 @@ pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
     | IOSQE_BUFFER_SELECT
     | IOSQE_CQE_SKIP_SUCCESS;
 
-/// The first opcode of SQEs of 128 bytes. Opcodes from here on are such opcodes or unknown.
+/// The first opcode of SQEs of 128 bytes. All opcodes from this one on are such opcodes, or unknown.
 const FIRST_LARGE: u8 = Opcode::Nop128 as u8;
 
 /// The flags that keep a request from being finished at once.

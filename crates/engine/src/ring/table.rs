@@ -142,7 +142,8 @@ pub(crate) fn closing_file(fd: i32) {
 }
 
 /// Handles the program's close of a ring's number. `close` makes the system call; without `close` the program makes the
-/// call later. If that was the last copy, the ring ends. Otherwise the helper watches for its end.
+/// call later. If that number was the last copy of the descriptor, the ring ends. Otherwise the helper watches for its
+/// end.
 ///
 /// A forked child with nothing in flight on the ring gives it up with the last number that it knows. Nothing of the
 /// ring stays open or mapped in the child.
@@ -182,8 +183,8 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring, close: Option<&dyn Fn()
 /// True if `fd`, once a number of the ring, still names it. A close that the engine did not notice may have freed it
 /// for another file.
 pub(crate) fn is_still_number_of(fd: i32, ring: &'static Ring) -> bool {
-    // Not read from the state, whose lock another thread may keep. Relaxed: it is 0 at the latest when the ring has
-    // ended.
+    // Not read from the state, whose lock another thread may keep. Relaxed: the cookie is 0 at the latest when the ring
+    // has ended.
     descriptors::closes_are_seen() || cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed))
 }
 
