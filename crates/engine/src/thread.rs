@@ -1,5 +1,5 @@
-//! Threads of the engine's own. They are made only when needed, and detached. They mask every signal that could
-//! otherwise be delivered to them instead of to the program's threads.
+//! The engine's own threads. The engine makes them only when it needs them, and detaches them. They mask every signal
+//! that could otherwise be delivered to them instead of to the program's threads.
 
 mod count;
 pub mod follow;
@@ -29,7 +29,7 @@ thread_local! {
 /// Returns the calling thread's id, without a system call after the first time.
 #[inline]
 pub fn id() -> u32 {
-    // A thread that is being torn down has lost its thread-locals: then ask the kernel.
+    // A thread that is being torn down has lost its thread-locals. Then ask the kernel.
     let cached = THREAD_ID.try_with(|id| id.get()).unwrap_or(0);
     if cached != 0 {
         return cached;
@@ -44,7 +44,7 @@ pub fn is_ours() -> bool {
     IS_OURS.try_with(Cell::get).unwrap_or(false)
 }
 
-/// In a forked child: it has one thread, with another id.
+/// Resets what this module knows, in a forked child. The child has one thread, with another id than in the parent.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -57,17 +57,17 @@ pub unsafe fn reset_after_fork() {
     unsafe { follow::reset_after_fork() };
 }
 
-/// Synchronous faults that the guarded copies need, and SIGSYS. A thread of ours does not continue after any other
+/// Synchronous faults that the guarded copies need, and SIGSYS. An engine thread does not continue after any other
 /// fault.
 const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS);
-/// Signals that stay unblocked in threads of ours. A signal of `FAULTS` that was sent, not raised by a fault, is
-/// passed on ([`one_of_program`]). 32 and 33 are glibc's own: setuid and its like, on all threads, hang if a thread
-/// blocks them.
+/// Signals that engine threads leave unblocked. A signal of `FAULTS` may have been sent, not raised by a fault. It is
+/// then passed on to the thread that [`one_of_program`] names. 32 and 33 are glibc's own. If a thread blocks them,
+/// setuid(3) and its like hang, since they act on all threads.
 const OPEN: u64 = FAULTS | bit(32) | bit(33);
 
 /// Returns the signals that a program's mask for a wait really blocks: all but `FAULTS`. A handler that interrupts
-/// the wait runs with this mask. It may copy memory of the program's (guarded, so a bad pointer is a SIGSEGV or
-/// SIGBUS), or make a call that is trapped (SIGSYS).
+/// the wait runs with this mask, and needs these signals. It may copy program memory, where a bad pointer raises
+/// SIGSEGV or SIGBUS that the guarded copy catches. It may make a call that is trapped (SIGSYS).
 pub fn mask_of_wait(mask: u64) -> u64 {
     mask & !FAULTS
 }
@@ -91,7 +91,7 @@ fn change_mask(mask: u64) -> u64 {
     old & !handlers::deferred()
 }
 
-/// Returns the signals that a new thread of ours leaves unblocked.
+/// Returns the signals that a new engine thread leaves unblocked.
 fn open_signals() -> u64 {
     match OPEN {
         _ if mutated(Mutation::ThreadsTakeSignals) => !0,
@@ -100,8 +100,8 @@ fn open_signals() -> u64 {
     }
 }
 
-/// True if a thread of this process sleeps: inside a system call, or in a page fault. `None` without /proc, or if
-/// there is no such thread.
+/// True if the given thread of this process sleeps, inside a system call or in a page fault. `None` without /proc, or
+/// if the process has no such thread.
 pub fn sleeps(thread: u32) -> Option<bool> {
     #[cfg(feature = "simulated")]
     if let Some(system) = crate::os::simulated::system() {
@@ -118,7 +118,7 @@ pub fn sleeps(thread: u32) -> Option<bool> {
     Some(matches!(text.get(after_name + 2), Some(b'S' | b'D')))
 }
 
-/// Names of our threads.
+/// Names of the engine's threads.
 const NAMES: [&core::ffi::CStr; 6] = [
     c"anyring-worker",
     c"anyring-helper",
@@ -135,7 +135,7 @@ pub fn name(name: &core::ffi::CStr) {
 /// Whether the process has a ring.
 static NEEDED: AtomicBool = AtomicBool::new(false);
 
-/// True if the process has a ring: without one, threads of the engine have no reason to stay.
+/// True if the process has a ring. Without a ring, threads of the engine have no reason to stay.
 pub fn is_needed() -> bool {
     NEEDED.load(Ordering::Relaxed) || mutated(Mutation::ThreadsOutstayTheLastRing)
 }
@@ -145,7 +145,7 @@ pub fn set_needed(needed: bool) {
     NEEDED.store(needed, Ordering::Relaxed);
 }
 
-/// Runs work that concerns no particular ring: a panic goes no further. `None` after a panic.
+/// Runs work that concerns no particular ring, and stops a panic from going further. `None` after a panic.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok()
 }

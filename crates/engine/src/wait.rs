@@ -1,4 +1,4 @@
-//! Waiting for completions: in enter, by the helper and by a thread that polls.
+//! Waiting for completions: by a thread in io_uring_enter(2), by the helper, and by a polling thread.
 
 pub mod enter;
 pub mod enter_wait;
@@ -10,7 +10,8 @@ pub mod sqpoll;
 use crate::{alloc, descriptors, memory, os, process, ring, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Questions to the kernel before a first ring. A seccomp filter may kill the process for one.
+/// Questions to the kernel that are asked before a first ring. A seccomp filter may kill the process for such a
+/// question.
 static FIRST: [&os::Question; 6] = [
     &os::POLLS_FOR_NANOSECONDS,
     &os::TAKES_FLAGS,
@@ -20,21 +21,21 @@ static FIRST: [&os::Question; 6] = [
     &descriptors::ASKS_SOCKETS,
 ];
 
-/// Set once they were asked. Relaxed: a thread that asks again gets the same answers.
+/// Set once the questions of `FIRST` were asked. Relaxed: a thread that asks again gets the same answers.
 static HAVE_ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Prepares the process for a ring. From then on a helper can start, a fork is noticed, and there is memory for work
-/// that cannot be refused. `reset` is called in forked children.
+/// that cannot be refused. Forked children call `reset`.
 ///
 /// # Errors
-/// NOMEM.
+/// `ENOMEM`.
 pub fn begin(reset: fn()) -> Result<(), Errno> {
     ring::helper::START.set(helper::start);
     for reset in [helper::reset_after_fork, reset] {
         let _ = process::at_fork(reset); // there are more slots than callers
     }
-    // Not for each ring: whether there is a filter is a question, too. Questions that a later filter may kill for are
-    // asked one by one.
+    // Not for each ring, since it is a question, too, whether there is a filter. Questions that a later filter may
+    // kill for are asked one by one.
     if !HAVE_ASKED.swap(true, Ordering::Relaxed) {
         os::ask_together(&FIRST, || os::answers(&FIRST));
     }

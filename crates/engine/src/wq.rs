@@ -1,6 +1,6 @@
-//! io-wq: threads that make the calls which may sleep.
+//! io-wq: threads (workers) that make the calls which may sleep.
 //!
-//! One pool per process. A worker runs a [`Job`] (`wq/job.rs`).
+//! There is one pool of workers per process. A worker runs a [`Job`] (`wq/job.rs`).
 
 mod cold;
 pub mod creds;
@@ -36,31 +36,31 @@ pub use job::{Approach, Job, Origin};
 struct Pool {
     /// Jobs that may run now.
     jobs: VecDeque<Arc<Job>>,
-    /// Descriptors of ours to be closed.
+    /// Descriptors of the engine that a worker must close.
     closes: VecDeque<i32>,
     /// Jobs that wait for others on the same inode.
     hashed: Hashed,
     /// Statistics of reads that mostly do not sleep.
     quick: Quick,
     threads: u32,
-    /// Threads that sleep because there are no jobs.
+    /// Number of threads that sleep because there are no jobs.
     idle: u32,
-    /// A thread without jobs spins for the next one before it sleeps, and no job has been left to it yet.
+    /// True if a thread without jobs spins for the next one before it sleeps, and no job has been left to it yet.
     looking: bool,
-    /// The time when a thread last went to sleep without jobs, after a job of Linux AIO or a quick read. 0 if a job
-    /// has been queued since.
+    /// The time, by CLOCK_MONOTONIC, when a thread last went to sleep without jobs, after a job of Linux AIO or a
+    /// quick read. 0 if a job has been queued since.
     dry_ns: u64,
-    /// The last time, the next job came soon after that.
+    /// True if the next job came soon after a thread had run out of jobs, the last time.
     next_comes_soon: bool,
-    /// Threads inside a call that may sleep.
+    /// Number of threads inside a call that may sleep.
     asleep: u32,
-    /// Threads that have jobs whose transfer was begun by an attempt.
+    /// Number of threads that have jobs whose transfer was begun by an attempt.
     waiting: u32,
-    /// Threads that have jobs, by the jobs' class.
+    /// Number of threads that have jobs, by the jobs' class.
     running: [u32; 2],
-    /// The most such threads: for regular files and block devices, and for everything else.
+    /// The most threads that may have jobs: of regular files and block devices, and of everything else.
     limits: [u32; 2],
-    /// The CPUs on which workers run, as sched_setaffinity(2) takes them, and the number of changes.
+    /// The CPUs on which workers run, as sched_setaffinity(2) takes them, and the number of times that they were set.
     cpus: Vec<u8>,
     cpus_version: u32,
 }
@@ -104,8 +104,8 @@ impl Pool {
         MAX_THREADS.min(self.limits[0] + self.limits[1])
     }
 
-    /// Takes jobs for one worker: a single one, or several attempts for one ring, which end soon and are delivered
-    /// together. They count as running until [`done`](Self::done).
+    /// Takes jobs for one worker: a single job, or several attempts for one ring, which end soon and are delivered
+    /// together. The jobs count as running until [`done`](Self::done).
     fn take(&mut self) -> Vec<Arc<Job>> {
         let mut jobs = Vec::new();
         let Some(place) = self.next() else { return jobs };
@@ -130,7 +130,8 @@ impl Pool {
         jobs
     }
 
-    /// Takes the next job for the worker that has done this one, if it belongs to the same ring, class and approach.
+    /// Takes the next job for the worker that has made the job `done`. `None` unless it has the same ring, class and
+    /// approach.
     fn take_another(&mut self, done: &Job) -> Option<Arc<Job>> {
         let job = self.jobs.front()?;
         let fits = job.approach == done.approach && job.class == done.class && core::ptr::eq(job.ring, done.ring);
@@ -139,7 +140,7 @@ impl Pool {
         Some(job)
     }
 
-    /// Queues a job: to run now, or after others on its inode. False if there is no memory for it.
+    /// Queues a job, to run now or after other jobs on its inode. False if there is no memory for it.
     fn add(&mut self, job: Arc<Job>) -> bool {
         // Those that wait for others come here later.
         if self.jobs.try_reserve(self.hashed.waiting() + 1).is_err() {
@@ -161,8 +162,8 @@ impl Pool {
         self.jobs.extend(ran.inode.and_then(|inode| self.hashed.done(inode)));
     }
 
-    /// True if the queued work needs another thread. It does not while a thread is awake that only makes attempts and
-    /// will come for more.
+    /// True if the queued work needs another thread. False while some awake thread makes only attempts, since it will
+    /// come for more jobs.
     fn wants_thread(&self) -> bool {
         let awake = self.threads.saturating_sub(self.idle + self.asleep);
         let next = self.next().map(|place| &self.jobs[place]);
@@ -175,17 +176,17 @@ impl Pool {
     }
 }
 
-/// The counts that jobs taken by a thread have changed.
+/// The counts that a thread has changed by taking jobs.
 struct Ran {
     class: usize,
     started: bool,
     quick: bool,
-    /// The inode on which its job keeps others waiting; such a job is made alone.
+    /// The inode on which the job keeps other jobs waiting. A worker takes such a job alone.
     inode: Option<Inode>,
 }
 
 impl Ran {
-    /// Returns the counts of these jobs; `None` without a job.
+    /// Returns the counts of these jobs. `None` if there is no job.
     fn of(jobs: &[Arc<Job>]) -> Option<Ran> {
         let first = jobs.first()?;
         let (started, quick) = (first.approach == Approach::Started, first.approach == Approach::Quick);
@@ -196,7 +197,7 @@ impl Ran {
 /// Number of attempts that one worker takes at a time.
 const TOGETHER: usize = 16;
 
-/// The calling worker is inside a call that may sleep, while this value lives.
+/// Lives while the calling worker is inside a call that may sleep.
 struct Asleep;
 
 impl Asleep {
@@ -230,12 +231,12 @@ static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);
 /// Futex word: changes with every job queued, and when the last ring has ended.
 static QUEUED_JOBS: AtomicU32 = AtomicU32::new(0);
 
-/// The most threads; further jobs wait. The kernel limits its bounded workers to 4 per CPU.
+/// The most threads of the pool. Further jobs wait. The kernel limits its bounded workers to 4 per CPU.
 pub const MAX_THREADS: u32 = 32;
 /// A worker without work ends after this long, in nanoseconds (the kernel's io-wq waits 5 s).
 const IDLE_NS: u64 = 5_000_000_000;
-/// The idle period, in nanoseconds, once the process has no ring: long enough for a program that makes one ring after
-/// another.
+/// The time after which a worker without work ends once the process has no ring, in nanoseconds. It is long enough
+/// for a program that makes one ring after another.
 const LINGER_NS: u64 = 100_000_000;
 
 /// The action needed to get the queued jobs done.
@@ -282,7 +283,7 @@ impl Need {
 #[must_use]
 pub fn queue(job: Arc<Job>) -> bool {
     let Some(mut pool) = POOL.lock() else {
-        // A signal handler interrupted this very function: run the job here and now.
+        // A signal handler interrupted this very function: run the job in the handler.
         run_together(vec![job]);
         return true;
     };
@@ -296,7 +297,8 @@ pub fn queue(job: Arc<Job>) -> bool {
     true
 }
 
-/// Makes a worker close a descriptor of ours, which may take long. False if there is no memory for it.
+/// Makes a worker close a descriptor of the engine, since close(2) may take long. False if there is no memory for the
+/// task.
 pub fn queue_close(fd: i32) -> bool {
     let Some(mut pool) = POOL.lock() else { return false };
     if pool.closes.try_reserve(1).is_err() {
@@ -314,12 +316,13 @@ pub fn queue_close(fd: i32) -> bool {
 /// Interval at which a sleeping waiter checks whether a thread can be made by now, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 
-/// A needed thread could not be made. Relaxed: it guards nothing, and a thread that sees it late only checks later.
+/// True if a needed thread could not be made. Relaxed: it guards nothing, and a thread that reads it late only checks
+/// later.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Handles that no thread can be made (RLIMIT_NPROC, a control group's pids.max). If the pool has no thread at all,
-/// the caller does the work. Otherwise the other workers may sleep forever, so a waiter tries again ([`recheck`]):
-/// late, but it gets done.
+/// the caller does the work. If it has workers, they may sleep forever. So a waiter tries again ([`recheck`]), and
+/// the work gets done late.
 #[cold]
 fn do_without_thread() {
     if let Some(mut pool) = POOL.lock() {
@@ -329,7 +332,7 @@ fn do_without_thread() {
     handlers::without_locks(make_queued);
 }
 
-/// Returns the time after which a thread that is about to sleep must call [`recheck`].
+/// Returns the time after which a thread that is about to sleep must call [`recheck`]. `None` if it need not.
 pub fn recheck_ns() -> Option<u64> {
     IS_SHORT.load(Ordering::Relaxed).then_some(LOOK_AGAIN_NS)
 }
@@ -361,7 +364,7 @@ fn make_queued() {
     }
 }
 
-/// A limit was set: from then on the kind of a job's file matters.
+/// True once a limit was set. From then on the kind of a job's file matters.
 static LIMITED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the class of jobs on this descriptor: 0 for regular files, block devices and no descriptor, else 1.
@@ -372,8 +375,8 @@ fn class_of(fd: i32) -> usize {
     usize::from(!file_status(fd).is_ok_and(|status| status.has_blocks()))
 }
 
-/// IORING_REGISTER_IOWQ_MAX_WORKERS: sets the number of workers for regular files and block devices, and for the
-/// rest; 0 changes nothing. Returns the previous limits. Never more than [`MAX_THREADS`].
+/// Serves IORING_REGISTER_IOWQ_MAX_WORKERS: sets the limits of workers for regular files and block devices, and for
+/// the rest. 0 leaves a limit as it is. No limit exceeds [`MAX_THREADS`]. Returns the previous limits.
 pub fn limit(limits: [u32; 2]) -> [u32; 2] {
     let Some(mut pool) = POOL.lock() else { return [0; 2] };
     let former = pool.limits;
@@ -389,7 +392,7 @@ pub fn limit(limits: [u32; 2]) -> [u32; 2] {
     former
 }
 
-/// IORING_REGISTER_IOWQ_AFF: sets the CPUs on which workers run from their next job on.
+/// Serves IORING_REGISTER_IOWQ_AFF: sets the CPUs on which workers run from their next job on.
 pub fn pin(cpus: &[u8]) {
     if let Some(mut pool) = POOL.lock() {
         pool.cpus = cpus.to_vec();
@@ -397,12 +400,12 @@ pub fn pin(cpus: &[u8]) {
     }
 }
 
-/// The time for which a worker without jobs spins for the next one. Waking a thread costs the submitter ten
-/// microseconds, and more if a core has to leave its idle state first. That is several times the rest of
-/// io_submit(2).
+/// The time for which a worker without jobs spins for the next job, in nanoseconds. Waking a thread costs the
+/// submitter ten microseconds, and more if a core has to leave its idle state first. That is several times the rest
+/// of io_submit(2).
 const CHECK_NS: u64 = 100_000;
 
-/// Spins for a job instead of sleeping; true if one came in time.
+/// Spins for a job instead of sleeping. True if a job came in time.
 fn poll_for_job(seen: u32) -> bool {
     const ROUNDS: u32 = 50;
     let until_ns = Clock::Monotonic.now_ns() + CHECK_NS;
@@ -435,7 +438,7 @@ pub fn refuse(job: Arc<Job>, error: crate::Errno) {
     }
 }
 
-/// Delivers a job that has begun, with its verdict.
+/// Delivers a job that has begun, with its verdict, for a caller that is no worker of the pool.
 pub fn conclude(job: Arc<Job>, verdict: Verdict) {
     let left = Left(&job);
     *job.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
@@ -443,7 +446,7 @@ pub fn conclude(job: Arc<Job>, verdict: Verdict) {
     job.ring.deliver(vec![job]);
 }
 
-/// Runs work for a ring's job: a panic breaks the ring, and goes no further.
+/// Runs work for a ring's job. A panic breaks the ring, and goes no further.
 fn contain<T>(ring: &'static dyn Origin, work: impl FnOnce() -> T) -> Option<T> {
     let done = caught(work);
     if done.is_none() {
@@ -452,8 +455,8 @@ fn contain<T>(ring: &'static dyn Origin, work: impl FnOnce() -> T) -> Option<T> 
     done
 }
 
-/// Makes a job's call, which may panic like any other. False if it was cancelled. After a panic there is no verdict,
-/// and the request ends with EIO.
+/// Makes a job's call. False if the job was cancelled. The call may panic like any other code. There is then no
+/// verdict, and the request ends with EIO.
 pub fn make(job: &Arc<Job>) -> bool {
     let ran = contain(job.ring, || {
         point(Point::WorkerBefore);
@@ -462,12 +465,12 @@ pub fn make(job: &Arc<Job>) -> bool {
     ran.unwrap_or(true)
 }
 
-/// Runs a job with the plain call, on a thread outside of the pool.
+/// Runs a job with the plain call, on a thread that is not a worker of the pool.
 pub fn run_alone(job: Arc<Job>) {
     run(vec![job], None);
 }
 
-/// Runs jobs of one ring and delivers them together. A job that panics breaks its ring.
+/// Runs jobs of one ring, and delivers them together. A job that panics breaks its ring.
 fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
     let Some(ring) = jobs.first().map(|job| job.ring) else { return };
     let mut finished = Vec::with_capacity(jobs.len());
@@ -496,7 +499,7 @@ fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
 
 extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
     crate::thread::name(c"anyring-worker");
-    // A panic out here has affected no job and no ring: the thread continues.
+    // A panic outside of every job has damaged no job and no ring: the thread continues.
     let (mut ran, mut cpus_version) = (None, 0);
     while caught(|| work_until_idle(&mut ran, &mut cpus_version)).is_none() {}
     core::ptr::null_mut()
@@ -514,7 +517,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
         }
         if *cpus_version != pool.cpus_version {
             *cpus_version = pool.cpus_version;
-            // If none of the CPUs exists, the worker stays where it is, as the kernel's do.
+            // If none of the CPUs exists, the worker stays where it is, as the kernel's workers do.
             let args = [0, pool.cpus.len(), pool.cpus.as_ptr() as usize, 0, 0, 0];
             crate::os::syscall(libc::SYS_sched_setaffinity, args);
         }
@@ -548,7 +551,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             let came = poll_for_job(seen);
             let mut pool = POOL.lock().expect("a worker does not interrupt itself");
             (pool.looking, pool.next_comes_soon) = (false, came);
-            continue; // a thread that counts on the spinning one has queued a job by now
+            continue; // a thread that counts on this spinning worker has queued a job by now
         }
         if looks {
             pool.dry_ns = Clock::Monotonic.now_ns();
@@ -572,7 +575,7 @@ pub fn rings_are_gone() {
     Sys::futex_wake(&QUEUED_JOBS, i32::MAX as u32);
 }
 
-/// In a forked child: forgets the parent's threads and jobs.
+/// Forgets, in a forked child, the parent's threads and jobs.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

@@ -1,9 +1,11 @@
-//! Threads of ours do not count: when the program's last thread leaves, the process ends, as it would without them.
+//! Engine threads do not count as the program's: when the program's last thread leaves, the process ends, as it would
+//! without them.
 //!
-//! Natively, the workers of io_uring belong to the kernel. If the last thread calls pthread_exit(3) or returns, libc
-//! calls exit(0). If it calls exit(2), the process ends with that status. glibc counts the threads that it started,
-//! in a variable that it shares with its debugging library: ours are subtracted. A call of exit(2) by libc's
-//! `syscall()` is reported to [`exiting`].
+//! The kernel's io_uring has workers that belong to the kernel, so they never keep a process alive. If a program's
+//! last thread calls pthread_exit(3) or returns, libc calls exit(0). If it calls exit(2), the process ends with that
+//! status. glibc counts the threads that it started, in a variable that it shares with its debugging library. The
+//! engine subtracts its own threads from that variable. A call of exit(2) by libc's `syscall()` is reported to
+//! [`exiting`].
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{self, calls, is_filtered, syscall, Os, Sys};
@@ -11,22 +13,24 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use rustix::fs::{Mode, OFlags};
 
-/// Number of threads of ours that run; never too high. Relaxed, as all here: counts, which order nothing.
+/// Number of engine threads that run; never too high. Relaxed, like all atomics of this module: they are counts,
+/// which order nothing.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
-/// Number of threads of ours that were made, or are about to be, and do not run yet: they still have their maker's
-/// name.
+/// Number of engine threads that were made, or are about to be, and do not run yet. Such a thread still has its
+/// maker's name.
 static STARTING: AtomicU32 = AtomicU32::new(0);
-/// Address of glibc's count, or one of these.
+/// Address of glibc's count, or `UNKNOWN` or `MISSING`.
 static LIBC_COUNT: AtomicUsize = AtomicUsize::new(UNKNOWN);
 const UNKNOWN: usize = 0;
 const MISSING: usize = 1;
-/// The process's first thread has left by an exit(2) that we saw, before others: libc still counts it.
+/// The process's first thread has left before others, by an exit(2) that was reported to [`exiting`]. libc still
+/// counts it.
 static LEADER_EXITED: AtomicBool = AtomicBool::new(false);
 /// More threads than /proc/sys/kernel/threads-max allows: such a number cannot be a count of threads.
 const MOST_THREADS: u32 = 1 << 24;
 
-/// Finds glibc's count, before the process's first thread of ours. In another libc, or one that keeps it elsewhere,
-/// threads of ours count.
+/// Finds glibc's count, before the process's first engine thread. Another libc, or a glibc that keeps the count
+/// elsewhere, counts engine threads as the program's.
 pub fn prepare() {
     if LIBC_COUNT.load(Ordering::Relaxed) != UNKNOWN {
         return;
@@ -50,65 +54,66 @@ fn libc_count() -> Option<&'static AtomicU32> {
     }
 }
 
-/// True if libc counts several threads of the program's. False before [`prepare`], and if libc's count is unknown.
+/// True if libc counts several program threads. False before [`prepare`], and if libc's count is unknown.
 pub fn program_has_several() -> bool {
     libc_count().is_some_and(|count| count.load(Ordering::Relaxed) > 1)
 }
 
-/// For a thread of ours: true if the program has threads other than the process's first one, which may have left.
+/// For an engine thread: true if the program has threads other than the process's first one. The first one may have
+/// left.
 pub fn is_one_of_several() -> bool {
     threads().map_or_else(program_has_several, |threads| threads != RUNNING.load(Ordering::Relaxed) + 1)
 }
 
-/// Counts a thread of ours that is about to be started.
+/// Counts an engine thread that is about to be started.
 pub fn starts() {
     STARTING.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Takes that count back: the thread could not be started.
+/// Undoes [`starts`], since the thread could not be started.
 pub fn failed() {
     STARTING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Subtracts a thread of ours that was started from libc's count.
+/// Subtracts an engine thread that was started from libc's count.
 pub fn started() {
-    // Possible if a thread of ours made it, and the program's last thread left meanwhile: libc took our thread for
-    // one of the program's.
+    // Possible if an engine thread made it and the program's last thread left meanwhile. libc took the engine thread
+    // for one of the program's.
     if libc_count().is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1) {
         // SAFETY: the program's last thread would have called the same.
         unsafe { libc::exit(0) };
     }
 }
 
-/// Counts the calling thread, which is one of ours, as running.
+/// Counts the calling thread, an engine thread, as running.
 pub fn began() {
     RUNNING.fetch_add(1, Ordering::Relaxed);
     STARTING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Counts that the calling thread of ours is about to end.
+/// Records that the calling thread, an engine thread, is about to end.
 pub fn ends() {
     if RUNNING.load(Ordering::Relaxed) == 1 && threads() == Some(2) && leader_has_left() {
-        // The program's last thread has left unseen, by exit(2).
+        // The program's last thread has left by an exit(2) that was not reported to `exiting`.
         if let Some(status) = status_of_leader().filter(|status| *status != 0) {
             end_process(status);
         }
     }
     RUNNING.fetch_sub(1, Ordering::Relaxed);
-    // libc believes that this is one of those that it counted.
+    // libc believes that the calling thread is one of those that it counted.
     if let Some(count) = libc_count() {
         count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// In a forked child, which has no thread of ours: resets the counts.
+/// Resets the counts in a forked child, which has no engine thread.
 pub fn reset_after_fork() {
     RUNNING.store(0, Ordering::Relaxed);
     STARTING.store(0, Ordering::Relaxed);
     LEADER_EXITED.store(false, Ordering::Relaxed);
 }
 
-/// Called before a thread of the program's calls exit(2). Does not return if it is the last one.
+/// Called before a program thread calls exit(2). Does not return if that thread is the program's last.
 pub fn exiting(status: i32) {
     let ours = RUNNING.load(Ordering::Relaxed);
     if ours == 0 {
@@ -128,19 +133,19 @@ pub fn exiting(status: i32) {
     }
 }
 
-/// Without /proc: true if libc counts one thread of the program's that has not left. libc also counts those that left
-/// by exit(2).
+/// Without /proc: true if libc counts one program thread that has not left. libc also counts those that left by
+/// exit(2).
 fn libc_counts_one() -> bool {
     let exited = u32::from(LEADER_EXITED.load(Ordering::Relaxed));
     libc_count().is_some_and(|count| count.load(Ordering::Relaxed) == 1 + exited)
 }
 
-/// True if there are threads of ours.
+/// True if the process has engine threads.
 pub fn are_there() -> bool {
     RUNNING.load(Ordering::Relaxed) + STARTING.load(Ordering::Relaxed) != 0
 }
 
-/// True if the calling thread is the only one of the program's. False if it cannot be determined.
+/// True if the calling thread is the program's only thread. False if that cannot be determined.
 pub fn is_only_one_of_program() -> bool {
     loop {
         let starting = STARTING.load(Ordering::Relaxed);
@@ -154,8 +159,8 @@ pub fn is_only_one_of_program() -> bool {
     }
 }
 
-/// Returns a thread of the program's, to pass on a signal that the kernel delivered to the calling thread of ours. It
-/// is the thread that the kernel prefers, if that still exists.
+/// Returns a program thread to which the calling engine thread can pass on a signal that the kernel delivered to it.
+/// It is the thread that the kernel prefers, if that thread still exists.
 pub fn one_of_program() -> Option<u32> {
     if !leader_has_left() {
         return Some(Sys::process_id());
@@ -165,8 +170,8 @@ pub fn one_of_program() -> Option<u32> {
     other
 }
 
-/// Calls `see` with the other threads of the process that have none of our names. Our threads keep their names until
-/// they end.
+/// Calls `see` with the other threads of the process whose name is not one of the engine's. Engine threads keep their
+/// names until they end.
 fn others_without_our_names(mut see: impl FnMut(u32)) -> Option<()> {
     let (me, flags) = (Sys::thread_id(), OFlags::RDONLY | OFlags::CLOEXEC);
     let open = |path: &CStr| calls::open(path, flags, Mode::empty()).map(crate::os::for_now);
@@ -177,7 +182,7 @@ fn others_without_our_names(mut see: impl FnMut(u32)) -> Option<()> {
         let thread = entry.ok()?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok());
         let Some(thread) = thread.filter(|thread| *thread != me) else { continue }; // "." and ".."
         let path = std::ffi::CString::new(format!("/proc/self/task/{thread}/comm")).ok()?;
-        let Ok(file) = open(&path) else { continue }; // it has ended
+        let Ok(file) = open(&path) else { continue }; // the thread has ended
         let mut name = [0u8; 17];
         let bytes = calls::read(&file, &mut name).unwrap_or(0);
         if !super::NAMES.iter().any(|ours| name[..bytes].trim_ascii_end() == ours.to_bytes()) {
@@ -191,23 +196,24 @@ fn end_process(status: i32) {
     syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);
 }
 
-/// Returns the number of threads of the process, including a leader that has left before others. The folder of
-/// threads has a link for each, and two more. This takes no descriptor, whose number the program might expect.
+/// Returns the number of threads of the process, including a leader that has left before others. The link count of
+/// the folder of threads is that number and two. Reading it takes no descriptor, whose number the program might
+/// expect.
 #[allow(clippy::useless_conversion)] // a u64 on x86-64, a u32 on aarch64
 pub(super) fn threads() -> Option<u32> {
     let links = calls::stat(c"/proc/self/task").ok()?.st_nlink;
     u32::try_from(links).ok()?.checked_sub(2)
 }
 
-/// True if the process has only the calling thread; false if that is unknown. Without /proc: the kernel lets only a
-/// process with one thread unshare its threads. A filter may kill for that call.
+/// True if the process has only the calling thread; false if that is unknown. Without /proc, this calls unshare(2):
+/// the kernel lets only a process with one thread unshare its threads. A seccomp filter may kill for that call.
 pub fn is_alone() -> bool {
     let parts = || !is_filtered() && syscall(libc::SYS_unshare, [libc::CLONE_THREAD as usize, 0, 0, 0, 0, 0]) == 0;
     threads().map_or_else(parts, |threads| threads == 1)
 }
 
-/// True if the process's first thread has left. It then has no working directory; without /proc, it has no memory
-/// that could be read.
+/// True if the process's first thread has left. Then the kernel shows no working directory for it. Without /proc, the
+/// test is that its memory cannot be read.
 pub fn leader_has_left() -> bool {
     let mut target = [0u8; 1];
     let (path, room) = (c"/proc/self/cwd".as_ptr() as usize, target.as_mut_ptr() as usize);
@@ -217,7 +223,8 @@ pub fn leader_has_left() -> bool {
 }
 
 /// Returns the leader's exit status, if it left by exit(2): the last field of proc_pid_stat(5), in the format of
-/// wait(2). No thread of the program's is left that could miss the number of the descriptor.
+/// wait(2). Opening the file takes a descriptor number for a moment, but no program thread is left that could expect
+/// that number.
 fn status_of_leader() -> Option<i32> {
     let line = calls::read_text("/proc/self/stat").ok()?;
     let status: i32 = line.rsplit(' ').next()?.trim().parse().ok()?;

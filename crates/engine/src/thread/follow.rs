@@ -1,9 +1,9 @@
-//! Threads of ours follow a change of identity that a thread of the program's has made.
+//! Engine threads follow a change of identity that a program thread has made.
 //!
-//! libc's setuid(3) and its like change the identity of every thread that libc knows. In a guest, that is the guest's
-//! libc, which knows no thread of ours. So each such call is reported to [`follow`], which makes our threads repeat
-//! it. A thread that did not would be a way back to privileges that the program gave up. None of this happens unless
-//! [`begin`] was called.
+//! libc's setuid(3) and its like change the identity of every thread that libc knows. In a guest, the guest's own
+//! libc makes these calls, and it knows no engine thread. So each such call is reported to [`follow`], which makes
+//! the engine threads repeat it. A thread that did not repeat it would be a way back to privileges that the program
+//! gave up. None of this happens unless [`begin`] was called.
 //!
 //! | what | who |
 //! |---|---|
@@ -19,22 +19,22 @@ use core::ptr::{null_mut, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// Number of recent calls that are kept for threads that are about to begin. A thread starts within the time of one
-/// or two.
+/// or two such calls.
 const KEPT: usize = 32;
-/// A thread in an uninterruptible sleep makes the call before it does anything else; it is waited for no longer than
-/// this.
+/// Longest wait for a thread to make the call, in nanoseconds. A thread in an uninterruptible sleep may take longer.
+/// It then makes the call before it does anything else.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// Interval after which a thread is asked again.
+/// Interval after which a thread is asked again, in nanoseconds.
 const AGAIN_NS: u64 = 100_000_000;
 
 /// A call that changes the caller's identity.
 struct Call {
     number: AtomicI64,
     args: [AtomicUsize; 3],
-    /// The memory that the pointer arguments point to, this many words.
+    /// The memory that the pointer arguments point to, in words.
     memory: AtomicPtr<u32>,
     words: AtomicUsize,
-    /// Set if the call was the whole process's: members of credentials pools make it, too.
+    /// True if all of the program's threads made the call, so members of credentials pools make it, too.
     of_process: AtomicBool,
 }
 
@@ -51,11 +51,11 @@ static CALLS: [Call; KEPT] = [const {
 static FOLLOWED: AtomicU32 = AtomicU32::new(0);
 /// Futex word: changes when a thread has made a call.
 static MADE: AtomicU32 = AtomicU32::new(0);
-/// Threads of ours follow in this process.
+/// True if engine threads follow in this process.
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
-/// The record of a thread of ours. It exists before the thread does, so no thread is ever found with privileges that
-/// were given up.
+/// The record of an engine thread. It exists before the thread does. So no thread that [`follow`] does not know can
+/// keep privileges that the program gave up.
 struct Follower {
     next: Cell<*mut Follower>,
     /// The thread's id; 0 until it has begun.
@@ -68,11 +68,11 @@ struct Follower {
 /// The follower of a thread that is to begin, in the list until this is dropped.
 pub(super) struct Birth(NonNull<Follower>);
 
-// SAFETY: it passes from the maker to the new thread; the follower it points to is changed under the lock, or
+// SAFETY: it passes from the maker to the new thread. The follower it points to is changed under the lock, or
 // atomically.
 unsafe impl Send for Birth {}
 
-/// The first of the threads of ours.
+/// The first follower of the list of engine threads.
 struct List(*mut Follower);
 
 // SAFETY: the followers are reached under the lock, or by their own thread.
@@ -81,19 +81,19 @@ unsafe impl Send for List {}
 static LIST: Lock<List> = Lock::new(List(null_mut()));
 
 thread_local! {
-    /// The calling thread's own follower, if it is one of ours.
+    /// The calling thread's own follower, if it is an engine thread.
     static MINE: Cell<*const Follower> = const { Cell::new(core::ptr::null()) };
-    /// The follower of the thread that the calling one is just making.
+    /// The follower of the thread that the calling thread is just making.
     static MAKING: Cell<*const Follower> = const { Cell::new(core::ptr::null()) };
 }
 
-/// Makes threads of ours follow, from now on. Called before the first of them.
+/// Makes engine threads follow, from now on. Called before the first engine thread is made.
 pub fn begin() {
-    FOLLOWS.store(true, Ordering::Relaxed); // no thread of ours is there that could miss it
+    FOLLOWS.store(true, Ordering::Relaxed); // no engine thread exists yet that could miss it
 }
 
-/// Makes the follower of a thread that the calling one is about to make. The new thread inherits its maker's identity
-/// of that moment, so it may miss calls reported from here on.
+/// Makes the follower of a thread that the calling thread is about to make. The new thread inherits its maker's
+/// identity of that moment, so it may miss calls reported from here on.
 pub(super) fn prepare(is_member: bool) -> Option<Birth> {
     if !FOLLOWS.load(Ordering::Relaxed) {
         return None;
@@ -116,12 +116,12 @@ pub(super) fn prepare(is_member: bool) -> Option<Birth> {
     Some(Birth(follower))
 }
 
-/// Ends [`prepare`]: the thread is made, or could not be.
+/// Ends [`prepare`], whether the thread could be made or not.
 pub(super) fn prepared() {
     MAKING.set(core::ptr::null());
 }
 
-/// Makes the calls that the calling thread, one of ours that has just begun, has missed.
+/// Makes the calls that the calling thread, an engine thread that has just begun, has missed.
 pub(super) fn join(birth: Option<Birth>) {
     let Some(birth) = birth else { return };
     // SAFETY: the follower lives until the birth is dropped.
@@ -131,7 +131,7 @@ pub(super) fn join(birth: Option<Birth>) {
     catch_up();
 }
 
-/// Removes the calling thread, one of ours, which is about to end.
+/// Removes the calling thread, an engine thread that is about to end, from the list.
 pub(super) fn leave() {
     let mine = MINE.replace(core::ptr::null()).cast_mut();
     drop(NonNull::new(mine).map(Birth));
@@ -168,7 +168,7 @@ impl List {
     }
 }
 
-/// The calls that threads of ours make, too, with their number of arguments: those that change a thread's privileges.
+/// The calls that engine threads repeat, with their number of arguments: those that change a thread's privileges.
 const CALLS_TO_MAKE: [(i64, usize); 10] = [
     (libc::SYS_setuid, 1),
     (libc::SYS_setgid, 1),
@@ -188,14 +188,14 @@ pub fn arguments(number: i64, args: [usize; 6]) -> Option<[usize; 3]> {
     Some([0, 1, 2].map(|index| if index < *count { args[index] } else { 0 }))
 }
 
-/// Makes every thread of ours repeat a call that the calling thread, one of the program's, has made with success;
-/// returns when all have. `of_process`: all threads of the program's have made it, so members of credentials pools
-/// follow as well. False if a thread has not done so in time; it makes the call before it does anything else.
+/// Makes every engine thread repeat a call that the calling program thread has made with success, and waits for all.
+/// `of_process`: all program threads have made the call, so members of credentials pools follow as well. False if a
+/// thread has not done so in time. Such a thread makes the call before it does anything else.
 pub fn follow(copy: Copy, of_process: bool) -> bool {
     let Some(list) = LIST.lock() else { return false };
     let followed = FOLLOWED.load(Ordering::Relaxed);
     let call = &CALLS[followed as usize % KEPT];
-    // Not freed if a thread that sleeps forever, 32 calls late, is about to read it.
+    // Not freed if a thread that sleeps forever, 32 calls late, may still read it.
     let is_behind =
         |follower: &Follower| followed.wrapping_sub(follower.made.load(Ordering::Acquire)) >= KEPT as u32;
     let is_read = list.iter().any(is_behind);
@@ -217,15 +217,15 @@ pub fn follow(copy: Copy, of_process: bool) -> bool {
     all_made(followed.wrapping_add(1))
 }
 
-/// Words of struct __user_cap_header_struct, and of two __user_cap_data_struct. Source: capset(2).
+/// Words of struct __user_cap_header_struct, and of two of struct __user_cap_data_struct. Source: capset(2).
 const CAP_HEADER: usize = 2;
 const CAP_DATA: usize = 6;
-/// _LINUX_CAPABILITY_VERSION_1, with one data struct, 2 and 3.
+/// _LINUX_CAPABILITY_VERSION_1, with one data struct, then _2 and _3, with two. Each with its number of words.
 const CAP_VERSIONS: [(u32, usize); 3] = [(0x1998_0330, 3), (0x2007_1026, 6), (0x2008_0522, 6)];
 /// NGROUPS_MAX in the kernel.
 const GROUPS_MAX: usize = 65_536;
 
-/// A call with a copy of its pointers' memory: the program may change that memory meanwhile.
+/// A call with a copy of the memory that its pointers point to, since the program may change that memory meanwhile.
 pub struct Copy {
     number: i64,
     args: [usize; 3],
@@ -236,7 +236,7 @@ impl Copy {
     /// Copies call `number` with these [`arguments`].
     ///
     /// # Errors
-    /// `ENOMEM`; or another error, if the kernel would refuse the call. The kernel might give a different error,
+    /// `ENOMEM`; or another error, if the kernel would refuse the call. The kernel's error may be a different one,
     /// which it checks first.
     pub fn of(number: i64, args: [usize; 3]) -> Result<Copy, Errno> {
         let count = match number {
@@ -265,14 +265,14 @@ impl Copy {
         Ok(Copy { number, args, words })
     }
 
-    /// Returns the arguments with which the calling thread makes it.
+    /// Returns the arguments with which the calling thread makes the call.
     pub fn own(&self) -> [usize; 6] {
         let [first, second, third] = pointing(self.number, self.args, self.words.as_ptr() as usize);
         [first, second, third, 0, 0, 0]
     }
 }
 
-/// Returns the arguments of a call whose words are at this address.
+/// Returns the arguments of a call, with its pointers to the words at address `words`.
 fn pointing(number: i64, args: [usize; 3], words: usize) -> [usize; 3] {
     match number {
         libc::SYS_setgroups => [args[0], words, 0],
@@ -315,8 +315,8 @@ fn all_made(followed: u32) -> bool {
     }
 }
 
-/// Makes the calls that the calling thread has not made yet, if it is one of ours. Async-signal-safe: also called on
-/// [`os::nudge`].
+/// Makes the calls that the calling thread, if it is an engine thread, has not made yet. Async-signal-safe: the
+/// handler of [`os::nudge`] also calls it.
 pub fn catch_up() {
     // SAFETY: a thread's own follower lives until the thread has forgotten it.
     let Some(mine) = (unsafe { MINE.try_with(Cell::get).unwrap_or(core::ptr::null()).as_ref() }) else { return };
@@ -332,12 +332,12 @@ pub fn catch_up() {
     Sys::futex_wake(&MADE, i32::MAX as u32);
 }
 
-/// Makes a call. An error does not matter: a thread that may not make the call already has fewer privileges. But
-/// capset(2) fails as a whole if it asks for one right that the thread lacks. So it is then repeated with the rights
-/// that the thread has.
+/// Makes a call. An error does not matter: a thread that may not make the call already has fewer privileges.
+/// capset(2) is the exception, since it fails as a whole if it asks for one right that the thread lacks. So it is
+/// then repeated with the rights that the thread has.
 fn make(call: &Call, is_member: bool) {
     if is_member && !call.of_process.load(Ordering::Relaxed) {
-        return; // it is there to keep the identity of a request's submission
+        return; // a member keeps the identity of a request's submission
     }
     let number = call.number.load(Ordering::Relaxed);
     let args = [0, 1, 2].map(|index| call.args[index].load(Ordering::Relaxed));
@@ -356,7 +356,7 @@ fn make(call: &Call, is_member: bool) {
     }
 }
 
-/// In a forked child, which has no thread of ours: empties the list.
+/// Empties the list in a forked child, which has no engine thread.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

@@ -1,9 +1,10 @@
-//! Making threads of ours.
+//! Makes engine threads.
 //!
 //! They are made by libc's own pthread_create(3), so that libc knows them: its setuid(3) changes every thread that it
-//! knows. A thread that it missed would be a way back to privileges that the program gave up. But pthread_create(3)
-//! calls the program's malloc(3), which a handler of the program's may have interrupted. So in a handler the maker
-//! makes the thread (`thread/maker.rs`); without a maker, none is made.
+//! knows. A thread that it missed would be a way back to privileges that the program gave up.
+//!
+//! But pthread_create(3) calls the program's malloc(3), which one of the program's handlers may have interrupted. So
+//! in a handler the maker makes the thread (`thread/maker.rs`). Without a maker, a handler makes no thread.
 
 use super::{change_mask, count, follow, maker, name, open_signals, place, symbol, tables, IS_OURS, NAMES};
 use crate::os::{handlers, Os, Sys};
@@ -12,11 +13,11 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 const STACK_BYTES: usize = 256 * 1024;
 
-/// The function that a new thread of ours runs.
+/// The function that a new engine thread runs.
 pub(super) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// Starts a detached thread that serves the whole process. False if the system refuses it, or in a handler of the
-/// program's without a maker: the caller can do without.
+/// Starts a detached thread that serves the whole process, for a caller that can do without it. False if the system
+/// refuses the thread. Also false in one of the program's signal handlers, if there is no maker.
 pub fn spawn(entry: Entry, argument: *mut c_void) -> bool {
     if !handlers::is_running() {
         return spawn_needed(entry, argument);
@@ -30,13 +31,13 @@ pub fn spawn_needed(entry: Entry, argument: *mut c_void) -> bool {
     maker::ask(entry, argument).unwrap_or_else(|| make(entry, argument, Like::Process))
 }
 
-/// Starts a detached thread that is scheduled as the calling one; false if the system refuses it.
+/// Starts a detached thread that is scheduled as the calling thread. False if the system refuses it.
 pub fn spawn_like_caller(entry: Entry, argument: *mut c_void) -> bool {
     make(entry, argument, Like::Caller)
 }
 
-/// Starts a detached thread that keeps the identity of the calling one ([`follow`]). False if the system refuses it,
-/// or in a handler of the program's.
+/// Starts a detached thread that keeps the identity of the calling thread ([`follow`]). False if the system refuses
+/// it, or in one of the program's signal handlers.
 pub fn spawn_member(entry: Entry, argument: *mut c_void) -> bool {
     !handlers::is_running() && make(entry, argument, Like::Identity)
 }
@@ -54,8 +55,8 @@ pub(super) enum Like {
 /// memory.
 static CREATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the needed parts of libc, before the process's first thread of ours. This is best done when the process
-/// begins, since the loader may be locked later, in a forked child forever.
+/// Finds the needed parts of libc, before the process's first engine thread. This is best done when the process
+/// begins, since the loader may be locked later, in a forked child even forever.
 pub fn prepare() {
     if CREATE.load(Ordering::Relaxed) == 0 {
         count::prepare();
@@ -71,11 +72,11 @@ type Create = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// Makes a thread, in the calling one.
+/// Makes a thread, in the calling thread.
 pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
     prepare();
-    // In a child of _Fork(3) or clone(2), libc still counts the parent's threads. One of them may have held malloc's
-    // lock, which is never released here.
+    // In a child of _Fork(3) or clone(2), libc still counts the parent's threads. One of those may have held malloc's
+    // lock, which is never released in the child.
     if count::program_has_several() && count::is_alone() {
         return false;
     }
@@ -135,10 +136,10 @@ fn may_start() -> bool {
 struct Start {
     entry: Entry,
     argument: *mut c_void,
-    /// The maker's table.
+    /// The descriptor table of the thread's maker.
     table: u32,
     birth: Option<follow::Birth>,
-    /// The thread must be scheduled as the process, and its maker is not.
+    /// True if the thread must be scheduled as the process, and its maker is not.
     settles: bool,
 }
 
@@ -149,7 +150,7 @@ extern "C" fn begin(start: *mut c_void) -> *mut c_void {
     let _running = crate::os::simulated::Running::begin();
     IS_OURS.set(true);
     tables::set_mine(table);
-    name(NAMES[0]); // from now on its name distinguishes it from the program's threads
+    name(NAMES[0]); // from now on, the name distinguishes this thread from the program's threads
     count::began();
     follow::join(birth);
     if settles {

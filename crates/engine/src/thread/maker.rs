@@ -1,12 +1,12 @@
-//! The maker: a thread of ours that makes the threads which serve the whole process, in a process with several
+//! The maker: an engine thread that makes the threads which serve the whole process, in a process with several
 //! threads.
 //!
-//! The thread that first needs one may be unsuitable to make it. It may have its own seccomp filter, or other CPUs or
-//! priorities than the process. Its scheduling class may not permit new threads (SCHED_DEADLINE). It may be in a
-//! handler that interrupted malloc(3). So the maker is made when such a process makes a ring.
+//! The thread that first needs another may be unsuitable to make it. It may have its own seccomp filter, or other
+//! CPUs or priorities than the process. Its scheduling class may not permit new threads (SCHED_DEADLINE). It may be
+//! in a handler that interrupted malloc(3). So the maker is made when such a process makes a ring.
 //!
-//! It makes the others while the asking thread waits, but only briefly. If the maker cannot proceed, since the asking
-//! thread holds something that it needs, the asking thread does without.
+//! The maker makes the other threads while the asking thread waits, but only briefly. The maker may be stuck because
+//! the asking thread holds something that it needs. Then the asking thread does without the new thread.
 //!
 //! | what | who |
 //! |---|---|
@@ -36,8 +36,8 @@ const LINGER_NS: u64 = 100_000_000;
 struct Asked {
     entry: Entry,
     argument: usize,
-    /// One of the following. The Release of a thread that changes it pairs with the Acquire of a thread that reads
-    /// it.
+    /// `WAITS`, `MADE`, `REFUSED` or `GIVEN_UP`. The Release of a thread that changes the state pairs with the
+    /// Acquire of a thread that reads it.
     state: AtomicU32,
 }
 
@@ -53,12 +53,13 @@ impl Asked {
     }
 }
 
-/// The requests that the maker has not seen yet.
+/// The requests that the maker has not taken yet.
 static QUEUE: Lock<VecDeque<Arc<Asked>>> = Lock::new(VecDeque::new());
-/// The maker exists, or is about to be made. Changes under the lock of `QUEUE`; without it, relaxed, a hint.
+/// True if the maker exists, or is about to be made. Changes under the lock of `QUEUE`. Without the lock it is a
+/// hint, read relaxed.
 static EXISTS: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicU32 = AtomicU32::new(0);
-/// The maker's thread pointer, once it runs. Relaxed: only the maker finds its own there.
+/// The maker's thread pointer, once it runs. Relaxed: only the maker finds its own pointer there.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 fn exists() -> bool {
@@ -77,7 +78,8 @@ pub fn keep_maker() {
     }
 }
 
-/// Calls [`keep_maker`] for a thread that needs another one, unless it has a filter: the maker would inherit that.
+/// Calls [`keep_maker`] for a thread that needs another one, unless the calling thread has a filter, which the maker
+/// would inherit.
 pub(super) fn keep_maker_if_unfiltered() {
     if !exists() && count::program_has_several() && !is_filtered() {
         keep_maker();
@@ -94,8 +96,8 @@ fn start() {
     }
 }
 
-/// Asks the maker for a thread that serves the process; true if it made one. `None` if there is no maker, or it does
-/// not proceed.
+/// Asks the maker for a thread that serves the process. True if the maker made one. `None` if there is no maker, or
+/// the maker does not proceed.
 pub(super) fn ask(entry: Entry, argument: *mut c_void) -> Option<bool> {
     if !exists() || is_this_thread() || tables::mine() != tables::FIRST {
         return None;
@@ -177,7 +179,7 @@ pub fn rings_are_gone() {
     }
 }
 
-/// In a forked child, which has no maker: resets everything.
+/// Resets everything in a forked child, which has no maker.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

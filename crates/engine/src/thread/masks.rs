@@ -27,7 +27,7 @@ pub fn another_blocks(signal: i32) -> bool {
     true
 }
 
-/// Checks all threads once. The descriptor numbers that this opens are free for the program again at once.
+/// Checks all threads once. The descriptor numbers that this takes are free for the program again when it returns.
 fn blocked_now(signal: i32) -> Option<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = crate::os::for_now(calls::open(c"/proc/self/task", flags, Mode::empty()).ok()?);

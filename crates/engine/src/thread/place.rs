@@ -1,10 +1,10 @@
-//! Scheduling of our threads that serve the whole process: as its main thread, independent of the thread that first
-//! needed them. (The kernel's workers inherit from their submitter, but serve only that.)
+//! Schedules the engine threads that serve the whole process like its main thread, independent of the thread that
+//! first needed them. (The kernel's workers inherit from their submitter, but serve only that submitter.)
 
 use crate::os::{ask_in_child, is_filtered, syscall, Os, Sys};
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// The kernel's default, in nanoseconds.
+/// The kernel's default timer slack, in nanoseconds.
 const TIMER_SLACK_NS: usize = 50_000;
 const CPUS: usize = 8192;
 const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
@@ -36,7 +36,7 @@ impl Attributes {
         self.policy != libc::SCHED_DEADLINE as u32 && self.flags & SCHED_FLAG_RESET_ON_FORK == 0
     }
 
-    /// Returns the attributes of a child of a thread with these, as if nothing restricted them.
+    /// Returns the attributes that a child of a thread with these attributes gets, as if nothing restricted them.
     fn of_child(self) -> Attributes {
         let size = size_of::<Attributes>() as u32;
         match self.is_plain() {
@@ -46,8 +46,9 @@ impl Attributes {
     }
 }
 
-/// Schedules the calling thread, one of ours that has just begun, as if the process's main thread had made it.
-/// Attributes that need privileges it lacks stay: a lower nice value, a real-time priority.
+/// Schedules the calling thread, an engine thread that has just begun, as if the process's main thread had made it. A
+/// lower nice value and a real-time priority need privileges. Where the thread lacks them, these attributes stay as
+/// they are.
 pub fn as_the_process() {
     if !is_permitted() {
         return;
@@ -67,14 +68,14 @@ pub fn as_the_process() {
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, TIMER_SLACK_NS, 0, 0, 0, 0]);
 }
 
-/// Returns the bytes of the set that the kernel uses, or an error.
+/// Returns how many bytes of the CPU set the kernel uses, or an error.
 fn affinity_of(thread: u32, cpus: &mut [u64; CPUS / 64]) -> isize {
     let args = [thread as usize, size_of_val(cpus), cpus.as_mut_ptr() as usize, 0, 0, 0];
     syscall(libc::SYS_sched_getaffinity, args)
 }
 
-/// True if these calls are permitted: a filter may kill for them. Asked once, if there is one. Relaxed: every thread
-/// stores the same.
+/// True if the calls of this module are permitted, since a seccomp filter may kill for them. If there is a filter, it
+/// is asked once. Relaxed: every thread stores the same answer.
 fn is_permitted() -> bool {
     const NO: u8 = 1;
     const YES: u8 = 2;
@@ -89,7 +90,7 @@ fn is_permitted() -> bool {
     PERMITTED.load(Ordering::Relaxed) == YES
 }
 
-/// Sets the calling thread's present attributes.
+/// Sets the calling thread's attributes to what they are, to find out whether the kernel permits the call.
 fn ask() -> isize {
     let mut cpus = [0_u64; CPUS / 64];
     let bytes = affinity_of(0, &mut cpus);

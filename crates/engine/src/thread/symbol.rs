@@ -1,7 +1,7 @@
-//! Functions by name, without dlsym(3): libc's own, and those that a symbol of ours precedes.
+//! Finds functions by name without dlsym(3): libc's own, and those that a symbol of anyring precedes.
 //!
-//! Another object may define a function of libc's before libc does. A garbage collector or a tracer does that with
-//! pthread_create(3); it would wait for threads of ours, or run in them.
+//! Another object may define a libc function before libc does. A garbage collector or a tracer does that with
+//! pthread_create(3). Its version would wait for engine threads, or run in them.
 
 use core::ffi::{c_int, c_void, CStr};
 use libc::{dl_phdr_info, Elf64_Sym};
@@ -27,7 +27,7 @@ struct Search {
     found: Option<usize>,
 }
 
-/// Returns the address of a function of libc's, if the loader knows a glibc.
+/// Returns the address of a libc function, if the loader knows a glibc.
 pub fn of_libc(name: &'static CStr) -> Option<usize> {
     let mut search = Search { name, found: None };
     // SAFETY: `look` gets the loader's data, and `search`, which is there through the call.
@@ -36,8 +36,8 @@ pub fn of_libc(name: &'static CStr) -> Option<usize> {
 }
 
 unsafe extern "C" fn look(object: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader's and `of_libc`'s, for the time of this call. The loader keeps the headers mapped and knows
-    // the object, so its tables are sound.
+    // SAFETY: the loader and `of_libc` give valid arguments for the time of this call. The loader keeps the headers
+    // mapped and knows the object, so its tables are sound.
     unsafe {
         let (object, search) = (&*object, &mut *search.cast::<Search>());
         let headers = core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
@@ -51,9 +51,11 @@ unsafe extern "C" fn look(object: *mut dl_phdr_info, _size: usize, search: *mut 
     }
 }
 
-/// Returns the address that dlsym(RTLD_NEXT, `name`) gives the object with the code at `own`: that in the first
-/// object after it. An object that was loaded late finds the definition from before. Makes no libc call: the caller
-/// may be a collector or tracer that is just resolving the functions it precedes, dl_iterate_phdr(3) among them.
+/// Returns the address that dlsym(RTLD_NEXT, `name`) gives the object with the code at `own`: the definition in the
+/// first object after it. For an object that was loaded late, the search starts again at the first object.
+///
+/// Makes no libc call: the caller may be a collector or tracer that is just resolving the functions it precedes.
+/// dl_iterate_phdr(3) may be among them.
 pub fn behind(own: usize, name: &CStr) -> Option<usize> {
     let objects = || core::iter::successors(first_object(), |object| object.next());
     let ours = objects().filter(|object| object.base <= own).max_by_key(|object| object.base)?;
@@ -118,8 +120,8 @@ unsafe fn entry(table: *const Dynamic, tag: i64) -> Option<usize> {
     }
 }
 
-/// The tables in which the loader looks names up. Source: elf(5), and `do_lookup_x` in glibc's elf/dl-lookup.c for
-/// the hash.
+/// The tables in which the loader looks names up. Source: elf(5). For the hash: `do_lookup_x` in glibc's
+/// elf/dl-lookup.c.
 struct Tables {
     base: usize,
     /// Address of the object's own name, if it has one.
@@ -129,10 +131,10 @@ struct Tables {
     hash: Hash,
 }
 
-/// The table by which a name is found.
+/// The hash table by which a name is found.
 enum Hash {
     Gnu(usize),
-    /// Used only for the number of symbols.
+    /// The older table, used only for the number of symbols.
     Old(usize),
 }
 
@@ -161,7 +163,7 @@ impl Tables {
         self.soname.is_some_and(|name| OBJECTS.contains(&unsafe { CStr::from_ptr(name as *const _) }))
     }
 
-    /// Returns the address that the symbol at `index` defines, if that is its name.
+    /// Returns the address that the symbol at `index` defines, if the symbol's name is `name`.
     ///
     /// # Safety
     /// The object is loaded, and has at least that many symbols.
@@ -174,6 +176,8 @@ impl Tables {
         (symbol.st_shndx != 0 && its == name).then(|| self.base + symbol.st_value as usize)
     }
 
+    /// Returns the address that the object defines for `name`.
+    ///
     /// # Safety
     /// The object is loaded.
     unsafe fn find(&self, name: &CStr) -> Option<usize> {
@@ -189,13 +193,15 @@ impl Tables {
         }
     }
 
+    /// Looks `name` up in the GNU hash table at `words`.
+    ///
     /// # Safety
-    /// The object is loaded, and has its table of hashes there.
+    /// The object is loaded, and its hash table is at `words`.
     unsafe fn find_by_hash(&self, words: *const u32, name: &CStr) -> Option<usize> {
         let hash =
             name.to_bytes().iter().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add((*byte).into()));
-        // SAFETY: four words, the filter of 8-byte words, the buckets and chains of 4-byte words: as the linker made
-        // them.
+        // SAFETY: four words, the filter of 8-byte words, then the buckets and chains of 4-byte words, as the linker
+        // made them.
         unsafe {
             let [buckets, first, filter] = [0, 1, 2].map(|at| *words.add(at));
             let heads = words.add(4 + 2 * filter as usize);
@@ -228,7 +234,7 @@ mod tests {
     fn functions_behind_an_object_are_found() {
         let program = functions_behind_an_object_are_found as *const () as usize;
         assert_eq!(behind(program, c"pthread_create"), Some(libc::pthread_create as *const () as usize));
-        // Libc's own name for it is not found after libc, so the search starts again at the beginning.
+        // libc's own name for it is not found after libc, so the search starts again at the beginning.
         let libcs = libc::getpid as *const () as usize;
         assert_ne!(behind(libcs, c"getpid"), Some(libcs));
         assert_eq!(behind(program, c"no_such_function"), None);

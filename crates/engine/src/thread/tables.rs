@@ -1,9 +1,10 @@
-//! Descriptor tables: threads of the program's that have one of their own (unshare(2) with CLONE_FILES, close_range(2)
-//! with CLOSE_RANGE_UNSHARE).
+//! Descriptor tables: a program thread may have a table of its own, by unshare(2) with CLONE_FILES or close_range(2)
+//! with CLOSE_RANGE_UNSHARE.
 //!
-//! A number names a file in one table only. A ring belongs to the table of the thread that made it: its own
-//! descriptors are there, and its threads' requests name files there. So all work for it is done by threads with the
-//! same table. Credentials pools that such threads make run its workers' calls, and no helper drives it.
+//! A number names a file in one table only. A ring belongs to the table of the thread that made it. The ring's own
+//! descriptors are in that table, and its threads' requests name files there. So all work for a ring is done by
+//! threads with the same table. If that is not the first table, submitting threads make credentials pools, which run
+//! the calls that workers would make. No helper drives such a ring.
 //!
 //! While there is only one table, as usual, all this costs one load.
 
@@ -22,17 +23,17 @@ pub const FIRST: u32 = 0;
 /// The thread's table is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Number of tables that threads have got for themselves. Changes under the lock of `THREADS`. Relaxed, as all here:
-/// a thread asks only for its own table.
+/// Number of tables that threads have got for themselves. Changes under the lock of `THREADS`. Relaxed, like the
+/// other atomics here: a thread asks only for its own table.
 static MADE: AtomicU32 = AtomicU32::new(0);
-/// For each live such table: its number, from 1 on, and the thread that got it.
+/// For each live table that a thread got for itself: its number, from 1 on, and the thread that got it.
 static THREADS: Lock<Vec<(u32, u32)>> = Lock::new(Vec::new());
 
 thread_local! {
     static MINE: Cell<u32> = const { Cell::new(UNKNOWN) };
 }
 
-/// True if there are several tables.
+/// True if the process's threads have several tables.
 #[inline]
 pub fn differ() -> bool {
     MADE.load(Relaxed) != 0
@@ -48,8 +49,8 @@ pub fn mine() -> u32 {
     }
 }
 
-/// Finds the calling thread's table by kcmp(2): a thread inherits its maker's. If kcmp(2) is refused, the thread
-/// counts as one with the first table.
+/// Finds the calling thread's table by kcmp(2), since a thread inherits its maker's table. If kcmp(2) is refused, the
+/// thread counts as one with the first table.
 #[cold]
 fn find() -> u32 {
     let known = MINE.try_with(Cell::get).unwrap_or(UNKNOWN);
@@ -65,12 +66,12 @@ fn find() -> u32 {
     table
 }
 
-/// Records that the calling thread was made by one with this table.
+/// Records that the calling thread was made by a thread with table `table`.
 pub fn set_mine(table: u32) {
     let _ = MINE.try_with(|mine| mine.set(table));
 }
 
-/// True if only threads of ours share the calling thread's table, in the process that has this memory.
+/// True if only engine threads share the calling thread's table, in the process that has this memory.
 pub fn is_engines_only() -> bool {
     !shares_descriptors() && thread::is_only_one_of_program()
 }
@@ -81,8 +82,9 @@ pub fn are_same(other: u32) -> bool {
     syscall(libc::SYS_kcmp, args) == 0
 }
 
-/// Records that the calling thread has got a table of its own. There is nothing to record if it is the process's only
-/// thread, since the old table is gone. Nor in a process that only borrows this memory, such as a child of vfork(2).
+/// Records that the calling thread has got a table of its own. Records nothing if it is the process's only thread,
+/// since the old table is gone. Records nothing either in a process that only borrows this memory, such as a child of
+/// vfork(2).
 pub fn unshared(is_borrowed: bool) {
     if is_borrowed {
         return;
@@ -104,7 +106,7 @@ pub fn unshared(is_borrowed: bool) {
     set_mine(table);
 }
 
-/// In a forked child, which has one table: resets everything.
+/// Resets everything in a forked child, which has one table.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

@@ -15,7 +15,7 @@ use crate::{descriptors, process, stats, thread, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
-/// Flags that this engine serves; others fail with EINVAL, as on a kernel that does not have them.
+/// Flags that this engine serves. Other flags fail with EINVAL, as on a kernel that does not have them.
 pub const FLAGS: u32 = IORING_ENTER_GETEVENTS
     | IORING_ENTER_SQ_WAKEUP
     | IORING_ENTER_SQ_WAIT
@@ -37,12 +37,12 @@ pub struct Enter {
     pub arg_size: usize,
 }
 
-/// Submits and waits; returns the number of SQEs consumed.
+/// Submits and waits. Returns the number of SQEs consumed.
 pub fn enter(call: &Enter) -> Result<u32, Errno> {
     serve::<true>(call)
 }
 
-/// Serves a call. If `AS_ASKED`, chaos may first turn it into another call.
+/// Serves a call. If `AS_ASKED`, chaos may first change what the call asks for.
 #[inline(always)]
 fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     process::notice_fork();
@@ -56,7 +56,7 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     let mut guard = match ring.lock() {
         Ok(guard) => guard,
         // A signal handler interrupted the engine on this very ring. The interrupted call consumes these SQEs before
-        // it releases the ring, so they count as submitted. Waiting is impossible.
+        // it releases the ring, so they count as submitted. The handler cannot wait.
         Err(LockFailure::Reentry) if call.to_submit != 0 => {
             if !mutated(Mutation::HandlersSqesForgotten) {
                 ring.owed.fetch_add(call.to_submit, Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     }
 }
 
-/// Serves a call on a ring with chaos: it may fail, take fewer SQEs, or not wait.
+/// Serves a call on a ring with chaos. The call may fail, take fewer SQEs, or not wait.
 #[cold]
 fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     let asks = call.flags & IORING_ENTER_GETEVENTS != 0;
@@ -133,7 +133,7 @@ fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     }
     let submitted = submitted?;
     if change == Change::Interrupted && submitted == 0 && ring.lock()?.cq_is_empty() {
-        return Err(Errno::INTR); // `io_cqring_wait` in io_uring/io_uring.c: not where there is a CQE
+        return Err(Errno::INTR); // `io_cqring_wait` in io_uring/io_uring.c: no EINTR while the CQ holds a CQE
     }
     Ok(submitted)
 }
@@ -142,7 +142,7 @@ fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
 pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let dropped = &guard.ring().dropped;
     if dropped.load(Ordering::Relaxed) {
-        // Reported once, as natively (`io_cqring_wait` in io_uring/io_uring.c).
+        // Dropped CQEs are reported once, as in the kernel (`io_cqring_wait` in io_uring/io_uring.c).
         dropped.store(false, Ordering::Relaxed);
         return Err(Errno::BADR);
     }
@@ -160,7 +160,7 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
     }
 }
 
-/// Handles an invalid signal mask. Only a call that has to sleep fails, as in `io_cqring_wait` in
+/// Handles an invalid signal mask. Only a call that has to sleep fails for it, as in `io_cqring_wait` in
 /// io_uring/io_uring.c.
 #[cold]
 fn refuse_to_sleep(guard: RingGuard, options: &WaitOptions, error: Errno) -> Result<(), Errno> {
@@ -174,7 +174,7 @@ fn refuse_to_sleep(guard: RingGuard, options: &WaitOptions, error: Errno) -> Res
     }
 }
 
-/// Returns the ring named by a call that panicked, if it can be found.
+/// Returns the ring that a call which panicked has named, if that ring can be found.
 pub fn panicked_ring(call: &Enter) -> Option<&'static Ring> {
     named_ring(call).ok()
 }
@@ -193,12 +193,12 @@ fn named_ring(call: &Enter) -> Result<&'static Ring, Errno> {
     table::ring(fd).or_else(|| table::adopt(fd)).ok_or_else(|| not_a_ring(fd))
 }
 
-/// The error for a number that names no ring: EOPNOTSUPP if it is open, EBADF if it is closed.
+/// Returns the error for a number that names no ring: EOPNOTSUPP if the number is open, EBADF if it is closed.
 pub fn not_a_ring(fd: i32) -> Errno {
     descriptors::check_open(fd).err().unwrap_or(Errno::OPNOTSUPP)
 }
 
-/// Submits, and makes the calls that the submitting thread makes itself.
+/// Submits, then makes the calls that are left to the submitting thread. Returns the number of SQEs consumed.
 #[inline(always)]
 fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> {
     guard.calls.begin();
@@ -211,7 +211,7 @@ fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> 
     submitted
 }
 
-/// Returns `EEXIST` if another thread is this ring's only submitter.
+/// Fails with `EEXIST` if another thread is this ring's only submitter.
 #[inline(always)] // in each call
 fn check_issuer(guard: &RingGuard) -> Result<(), Errno> {
     if guard.issuer == 0 || guard.issuer == thread::id() {
@@ -220,8 +220,8 @@ fn check_issuer(guard: &RingGuard) -> Result<(), Errno> {
     Err(Errno::EXIST)
 }
 
-/// True if the CQ holds what the call waits for, and [`wait`] would find nothing else to do. Unusual cases are left
-/// to `wait`.
+/// True if the CQ holds what the call waits for, and [`wait`] would find nothing else to do. False in unusual cases,
+/// which are left to `wait`.
 #[inline(always)] // in each call that waits
 fn has_enough_for(guard: &RingGuard, call: &Enter) -> bool {
     let ring = guard.ring();
@@ -237,7 +237,7 @@ fn has_enough_for(guard: &RingGuard, call: &Enter) -> bool {
     ready.is_ok_and(|ready| ready >= wanted)
 }
 
-/// Checks the waiter: with `IORING_SETUP_DEFER_TASKRUN` only the submitter may wait.
+/// Checks that the calling thread may wait: with `IORING_SETUP_DEFER_TASKRUN` only the submitter may.
 #[inline(always)] // in each call that waits
 fn check_waiter(guard: &RingGuard) -> Result<(), Errno> {
     if guard.ring().has(IORING_SETUP_DEFER_TASKRUN) {
@@ -246,7 +246,7 @@ fn check_waiter(guard: &RingGuard) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The extended argument in either form: the signal mask's address and size, the minimum wait, and the timeout.
+/// The extended argument, in either form: the signal mask's address and size, the minimum wait, and the timeout.
 struct Extended {
     mask: u64,
     mask_size: usize,
@@ -254,8 +254,8 @@ struct Extended {
     time: Option<Timespec>,
 }
 
-/// Returns what to wait for, and the signal mask or its error. Reads the extended argument. Source: `io_get_ext_arg`
-/// in io_uring/io_uring.c.
+/// Reads the extended argument. Returns what to wait for, and the signal mask or the error that reading the mask
+/// gave. Source: `io_get_ext_arg` in io_uring/io_uring.c.
 fn wait_options(guard: &RingGuard, call: &Enter) -> Result<(WaitOptions, Result<Option<u64>, Errno>), Errno> {
     let clock = guard.clock;
     let min_complete = call.min_complete;
@@ -298,7 +298,7 @@ fn extended_argument(guard: &RingGuard, call: &Enter) -> Result<Extended, Errno>
     Ok(Extended { mask: arg.sigmask, mask_size, minimum_us: arg.min_wait_usec, time })
 }
 
-/// IORING_ENTER_EXT_ARG_REG: `struct io_uring_reg_wait` at an offset in the registered region.
+/// Reads the argument of IORING_ENTER_EXT_ARG_REG: `struct io_uring_reg_wait` at an offset in the registered region.
 fn registered_argument(guard: &RingGuard, call: &Enter) -> Result<Extended, Errno> {
     if call.arg_size != wait_region::ENTRY_BYTES as usize {
         return Err(Errno::INVAL);

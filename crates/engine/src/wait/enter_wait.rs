@@ -1,8 +1,9 @@
-//! The driver: exactly one thread of a process sleeps on a ring's poll set and fires its timers.
+//! The wait of io_uring_enter(2), and the driver's role: exactly one thread of a process sleeps on a ring's poll set
+//! and fires its timers. That thread is the ring's driver.
 //!
-//! `driver::owner` records which thread that is. The role is only about the sleep on the poll set. Polling it without
-//! a sleep and serving events happen under the ring's lock, by any thread. So a hand-over in the middle loses
-//! nothing: events are hints that lead to another attempt.
+//! `driver::owner` records which thread has the role. The role is only about the sleep on the poll set. Any thread
+//! that holds the ring's lock may poll the set without a sleep, and serve events. So handing the role over loses
+//! nothing at any moment: an event is a hint that leads to another attempt.
 
 use super::sleep::{lock_again, sleep, Ended};
 use crate::driver::owner::Taken;
@@ -21,30 +22,30 @@ use core::sync::atomic::Ordering;
 /// The completions and times that io_uring_enter(2) was asked to wait for.
 #[derive(Clone, Copy)]
 pub struct WaitOptions {
-    /// Completions that must be there.
+    /// Number of completions that must be there.
     pub min_complete: u32,
-    /// The time to give up, by `clock`.
+    /// The time at which the wait gives up, by `clock`. `None`: it does not give up.
     pub deadline_ns: Option<u64>,
-    /// The end of the minimum wait, by `clock`. Until then only `min_complete` ends the wait, afterwards any
-    /// completion does.
+    /// The end of the minimum wait, by `clock`. Until then only `min_complete` completions end the wait. Afterwards a
+    /// single completion ends it.
     pub minimum_ns: Option<u64>,
-    /// The clock of both.
+    /// The clock of `deadline_ns` and `minimum_ns`.
     pub clock: Clock,
-    /// The signal mask while asleep.
+    /// The signal mask during the sleep.
     pub sigmask: Option<u64>,
 }
 
 impl WaitOptions {
-    /// The longest time for the next sleep; `None` without a limit.
+    /// Returns the longest time for the next sleep. `None` if there is no limit.
     pub fn left_ns(&self) -> Option<u64> {
         let until_ns = self.minimum_ns.or(self.deadline_ns);
         until_ns.map(|until_ns| until_ns.saturating_sub(self.clock.now_ns()))
     }
 }
 
-/// The CQ total that ends a wait for `min_complete` CQEs. Natively the count is signed: a negative one is satisfied
-/// at once. CQEs already there count by the words in ring memory. With a head beyond the tail their number is huge,
-/// and there is nothing to wait for.
+/// Returns the CQ total that ends a wait for `min_complete` CQEs. The kernel's count is signed, so a negative count
+/// is satisfied at once. CQEs that are already there are counted from the words in ring memory. With a head beyond
+/// the tail their number is huge, and there is nothing to wait for.
 fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
     let view = guard.memory.view;
     let wanted = min_complete.min(view.layout().cq_entries);
@@ -63,7 +64,7 @@ pub fn wait(guard: RingGuard, options: &WaitOptions) -> Result<(), Errno> {
     wait_until(guard, options, None)
 }
 
-/// Waits until the CQ total has reached `target`; without a target, as [`wait`] does.
+/// Waits until the CQ total has reached `target`. Without a target, waits as [`wait`] does.
 pub fn wait_until(mut guard: RingGuard, options: &WaitOptions, target: Option<u64>) -> Result<(), Errno> {
     let mut wait = Wait::begin(&mut guard, options, target).inspect_err(|_| guard.call_helper())?;
     let result = loop {
@@ -93,18 +94,18 @@ pub fn wait_until(mut guard: RingGuard, options: &WaitOptions, target: Option<u6
     result
 }
 
-/// One thread's wait. It does not move: its address identifies the frame that has the driver's role.
+/// One thread's wait. The value does not move: its address identifies the stack frame that has the driver's role.
 pub(super) struct Wait {
     pub options: WaitOptions,
-    /// The CQ total that ends it.
+    /// The CQ total that ends the wait.
     target: u64,
-    /// Number of TIMEOUTs that had fired when it began: one more ends it.
+    /// Number of TIMEOUTs that had fired when the wait began. One more TIMEOUT ends the wait.
     timeouts: u32,
-    /// True if it ends once the completions that are there are posted, whatever another process does to the shared
-    /// words.
+    /// True if the wait ends once the completions that are there are posted, whatever another process does to the
+    /// shared words.
     only_asks: bool,
-    /// A thread polls the ring and does all of its work. The role then only says which thread sleeps with a signal
-    /// mask.
+    /// True if a polling thread does all of the ring's work. The role then only says which thread sleeps with a
+    /// signal mask.
     pub polled: bool,
     taken: Taken,
     is_recorded: bool,
@@ -133,7 +134,7 @@ impl Wait {
         Ok(wait)
     }
 
-    /// Checks the poll set in waits that may end without a sleep, which would check it.
+    /// Polls the poll set once, since a wait that ends without a sleep would otherwise never check it.
     fn poll_once(&self, guard: &mut RingGuard) {
         // A steady supply of completions must not hide later readiness forever.
         let is_due = || guard.ring().driver.handover.visits().is_multiple_of(8) && self.is_satisfied(guard);
@@ -141,7 +142,7 @@ impl Wait {
             guard.drive();
         }
         if self.options.min_complete == 0 && guard.poll_set.has_postponed() {
-            // The program asks for what is there now, so postponed attempts are due.
+            // The program asks for what is ready now, so postponed attempts are due.
             guard.verify();
             guard.collect();
         }
@@ -152,18 +153,18 @@ impl Wait {
         self.only_asks || self.is_satisfied(guard)
     }
 
-    /// True if the CQ holds what is waited for, or a TIMEOUT has fired since the wait began.
+    /// True if the CQ holds what the thread waits for, or a TIMEOUT has fired since the wait began.
     fn is_satisfied(&self, guard: &RingGuard) -> bool {
         self.is_reached(&guard.control.lock_post())
     }
 
-    /// Does the check of [`is_satisfied`](Self::is_satisfied) for a caller that holds the post lock.
+    /// Like [`is_satisfied`](Self::is_satisfied), for a caller that holds the post lock.
     pub fn is_reached(&self, post: &PostLock) -> bool {
         let timeouts = &post.control().header().waiters.timeouts;
         post.cq_total() >= self.target || timeouts.load(Ordering::Relaxed) != self.timeouts
     }
 
-    /// Registers the thread as a waiter and returns the value of the futex word. `None` if it need not wait.
+    /// Registers the thread as a waiter and returns the value of the futex word. `None` if the thread need not wait.
     pub fn register(&self, guard: &RingGuard, in_futex: bool) -> Option<u32> {
         let mut post = guard.control.lock_post();
         if self.is_reached(&post) {
@@ -177,7 +178,7 @@ impl Wait {
         self.taken != Taken::No
     }
 
-    /// An address in the frame that waits.
+    /// Returns an address in the frame that waits.
     fn frame(&self) -> usize {
         core::ptr::from_ref(self) as usize
     }
@@ -197,12 +198,13 @@ impl Wait {
         guard.leave_helper();
     }
 
-    /// Checks the role after a sleep: a handler of the program's that interrupted it has given the role up.
+    /// Checks after a sleep whether the thread still has the role. One of the program's handlers may have interrupted
+    /// the sleep and given the role up.
     fn check_role(&mut self, guard: &RingGuard) {
         self.taken = guard.ring().driver.handover.still(self.taken, thread::id(), self.frame());
     }
 
-    /// Does the work left before a sleep. True if there was some, which may end the wait.
+    /// Does the work left before a sleep. True if there was such work, which may end the wait.
     fn had_work(&self, guard: &mut RingGuard) -> bool {
         if self.polled {
             return false;
@@ -257,13 +259,13 @@ impl Wait {
         let closed = guard.is_closed();
         drop(guard);
         if closed {
-            // Another thread closed the ring meanwhile: this call was its last user.
+            // Another thread closed the ring meanwhile, and this call was the ring's last user.
             table::end_if_unused(ring);
         }
     }
 }
 
-/// Ends the waits that the calling thread has left unseen.
+/// Ends the waits that the calling thread has left by a jump out of a signal handler.
 #[cold]
 fn give_up_what_was_left(guard: RingGuard) -> Result<RingGuard, Errno> {
     let (ring, cookie) = (guard.ring(), guard.cookie);

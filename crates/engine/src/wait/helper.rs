@@ -1,19 +1,19 @@
-//! The helper: one thread per process that drives rings whose program stays away.
+//! The helper: one thread per process that drives the rings whose program makes no calls on them.
 //!
-//! The helper starts with the first call that leaves something pending, or that leaves files to be opened by a
-//! worker.
+//! The helper starts with the first call that leaves something pending, or that leaves files for a worker to open.
 //!
-//! - It takes a ring's driver role only after the program has stayed away for a period. A program known to read only
-//!   the CQ is the exception.
-//! - It loses the role to the next thread that waits in enter. That thread takes the ring's poll set out of the
-//!   helper's.
-//! - A program that waits in enter is disturbed less and less. The period doubles each time the program has come by
-//!   itself, and the check that finds this takes no lock.
-//! - It does not tick with nothing pending, or with a thread asleep in enter.
-//! - On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
+//! - The helper takes a ring's driver role only after the program has made no call for a period. It does not wait for
+//!   that if the program is known to read only the CQ.
+//! - It loses the role to the next thread that waits in io_uring_enter(2). That thread takes the ring's poll set out
+//!   of the helper's.
+//! - It disturbs a program that waits in io_uring_enter(2) less and less. The period doubles each time the program
+//!   has called by itself, and the check that finds this takes no lock.
+//! - It does not tick when nothing is pending, or while a thread sleeps in io_uring_enter(2).
+//! - On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) the helper only signals.
 //!
-//! `driver::owner` holds the state shared by the helper and the ring's users, under the ring's lock. Rings are handed
-//! over at `MAILBOX`, whose lock comes after a ring's. A `Driven` belongs to the helper thread alone.
+//! `driver::owner` holds the state shared by the helper and the ring's users, under the ring's lock. Users hand rings
+//! over to the helper in `MAILBOX`, whose lock is taken after a ring's. A `Driven` belongs to the helper thread
+//! alone.
 
 use crate::device;
 use crate::driver::owner::Duty;
@@ -34,9 +34,9 @@ use crate::{descriptors, thread, Errno};
 use anyring_abi::IORING_SETUP_DEFER_TASKRUN;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// The time that a program may stay away before the helper takes over, in nanoseconds.
+/// The time without a call of the program after which the helper takes over, in nanoseconds.
 const PERIOD_NS: u64 = 1_000_000;
-/// The longest period, for programs that have waited in enter for longer than that.
+/// The longest period, in nanoseconds, for programs that have waited in io_uring_enter(2) for longer than that.
 const LONGEST_PERIOD_NS: u64 = 64 * PERIOD_NS;
 /// Number of restarts of the helper's loop after a panic outside of every ring.
 const LIVES: usize = 8;
@@ -47,10 +47,11 @@ const LINGER_NS: u64 = 100_000_000;
 
 const ENGINE_END: u64 = 1;
 
-/// The helper's thread pointer; 0 if there is none. Relaxed: a thread finds its own store, or no pointer of its own.
+/// The helper's thread pointer; 0 if there is no helper. Relaxed: a thread compares it with its own pointer, which
+/// only that thread stores.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
-/// True if the calling thread is the helper, which may sleep only to wait for events.
+/// True if the calling thread is the helper. The helper may sleep only to wait for events.
 fn is_this_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == thread_pointer()
 }
@@ -59,9 +60,9 @@ fn now_ns() -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Starts the helper's thread. False if there cannot be one. In a handler of the program's only the maker can make
-/// it: without a maker false, and the thread's next call tries again. After some tries it is made in the handler all
-/// the same.
+/// Starts the helper's thread. False if it cannot be made. In one of the program's signal handlers only the maker can
+/// make it. Without a maker this returns false there, and the thread's next call tries again. After `TRIES` failures
+/// the thread is made in the handler all the same.
 pub fn start((): ()) -> bool {
     const TRIES: u32 = 3;
     static TRIED: AtomicU32 = AtomicU32::new(0);
@@ -81,7 +82,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     // Timers fire as the kernel's own do, not up to 50 us later.
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
     let mut rings = DrivenRings(Vec::new());
-    // A panic outside of every ring has damaged none of them: go on with them.
+    // A panic outside of every ring has damaged no ring: go on with all of them.
     let ended = (0..LIVES).find_map(|_| match mutated(Mutation::HelpersPanicEscapes) {
         true => Some(rings.watch()),
         false => contain_any(|| rings.watch()),
@@ -105,24 +106,25 @@ struct DrivenRings(Vec<Driven>);
 /// A ring that the helper knows.
 struct Driven {
     ring: &'static Ring,
-    /// The program's visits at the last check.
+    /// The program's visits to the ring at the last check.
     visits: u32,
     period_ns: u64,
-    /// The time of the next check without a call, by CLOCK_MONOTONIC.
+    /// The time of the next check that nothing else causes, by CLOCK_MONOTONIC.
     due_ns: Option<u64>,
-    /// The ring's poll set or engine end has an event.
+    /// True if the ring's poll set or engine end has an event.
     event: bool,
-    /// Nothing is pending, or a thread of the program drives.
+    /// True if nothing is pending, or a thread of the program drives the ring.
     idle: bool,
-    /// Closed under one number, with copies left: its engine end is registered, to see the last one go.
+    /// True if the ring was closed under one number, with copies left. Its engine end is then registered, so that the
+    /// helper notices when the last copy is closed.
     orphan: bool,
-    /// A check of it has panicked.
+    /// True if a check of the ring has panicked.
     panicked: bool,
-    /// Another thread holds it, and will wake the helper.
+    /// True if another thread holds the ring. That thread will wake the helper.
     busy: bool,
-    /// Its poll set, once that has been in the helper's.
+    /// The ring's poll set, once it has been in the helper's.
     poll_set: i32,
-    /// True if it has no poll set, or if the helper's did not take that.
+    /// True if the ring has no poll set, or the poll set could not be added to the helper's.
     refused: bool,
 }
 
@@ -192,8 +194,8 @@ impl DrivenRings {
         ends
     }
 
-    /// Gives all rings up when the thread ends early. The next thread that leaves something pending starts a new
-    /// helper.
+    /// Gives all rings up when the thread ends early. The next program thread that leaves something pending starts a
+    /// new helper.
     fn give_up(&mut self) {
         loop {
             for mut driven in self.0.drain(..) {
@@ -232,7 +234,7 @@ impl Driven {
         core::ptr::from_ref(self.ring) as u64
     }
 
-    /// Runs [`Driven::tick`]. A panic in it breaks that ring, which is checked once more after its requests have been
+    /// Runs [`Driven::tick`]. A panic in it breaks the ring, which is checked once more after its requests have been
     /// ended.
     fn tick_contained(&mut self, now_ns: u64) -> bool {
         let ring = self.ring;
@@ -251,7 +253,7 @@ impl Driven {
         true
     }
 
-    /// Does what is due now. False if the helper is done with the ring.
+    /// Does what is due now for the ring. False if the helper is done with the ring.
     fn tick(&mut self, now_ns: u64) -> bool {
         if self.busy {
             return true;
@@ -285,7 +287,7 @@ impl Driven {
         self.due_ns = Some(now_ns + self.period_ns);
     }
 
-    /// Checks the ring under its lock. False if the helper is done with it.
+    /// Checks the ring under its lock. False if the helper is done with the ring.
     fn look(&mut self, duty: Duty, now_ns: u64) -> bool {
         let mut guard = match self.ring.lock_soon() {
             Ok(guard) => guard,
@@ -301,15 +303,16 @@ impl Driven {
             return false;
         }
         let handover = &self.ring.driver.handover;
-        // Work that appears from here on, under this hold of the lock, is seen before the helper sleeps.
+        // Under this hold of the lock, the helper checks for work before it sleeps. So it finds work that appears
+        // from here on.
         handover.check_later();
         if let Ok(head) = guard.consumed() {
             handover.record_head(head);
         }
         self.due_ns = None;
         if !guard.has_pending() || handover.has_thread() {
-            // Also if the helper drives: events without a pending request are spurious. A thread asleep in enter
-            // calls the helper when it leaves something pending.
+            // Rests even if the helper drives, since events without a pending request are spurious. A thread asleep
+            // in io_uring_enter(2) calls the helper when it leaves something pending.
             self.rest(&mut guard);
         } else if duty == Duty::LookWhenDue && self.came() {
             self.wait_longer(now_ns); // it came while the helper waited for the lock
@@ -323,8 +326,8 @@ impl Driven {
         true
     }
 
-    /// Leaves a ring that another thread holds, perhaps asleep. The helper serves the others until it is woken for
-    /// this one.
+    /// Leaves a ring that another thread holds, perhaps in a sleep. The helper serves the other rings until it is
+    /// woken for this one.
     fn retry_later(&mut self) -> bool {
         self.busy = true;
         (self.event, self.due_ns) = (true, None);
@@ -396,8 +399,8 @@ impl Driven {
         self.idle = !guard.has_pending() && !self.orphan;
     }
 
-    /// Announces work to the owner of a deferred ring, once. Then the helper rests until the owner has entered the
-    /// ring.
+    /// Announces work to the owner of a deferred ring, once. Then the helper rests until the owner has called
+    /// io_uring_enter(2).
     fn signal(&mut self, guard: &mut RingGuard) {
         if self.ring.driver.is_announced() {
             return self.rest(guard);
@@ -410,7 +413,7 @@ impl Driven {
         self.watch(guard);
     }
 
-    /// Watches the ring: sleeps on its poll set from now on.
+    /// Watches the ring: from now on the helper sleeps on the ring's poll set.
     fn watch(&mut self, guard: &mut RingGuard) {
         if !self.refused {
             guard.attach();
@@ -424,7 +427,7 @@ impl Driven {
         self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
     }
 
-    /// Registers the engine's end, once, of a ring with other copies. True if the last copy is gone.
+    /// Registers the engine's end of a ring with other copies, the first time. True if the last copy is closed.
     fn last_copy_went(&mut self, guard: &mut RingGuard) -> bool {
         if !self.orphan {
             let (set, data) = (SET.load(Ordering::Relaxed), self.address() | ENGINE_END);
@@ -432,8 +435,8 @@ impl Driven {
         }
         if descriptors::last_copy_gone(guard.engine_end) || guard.is_left_by_child() {
             guard.mark_closed();
-            // The last number may have been closed unseen. Relaxed: a worker with one of the ring's jobs ends the
-            // ring.
+            // The last number may have been closed without the engine's notice. Relaxed: a worker with one of the
+            // ring's jobs ends the ring.
             self.ring.fd.store(-1, Ordering::Relaxed);
         }
         guard.is_closed()
@@ -450,7 +453,7 @@ impl Driven {
         table::end_if_unused(self.ring);
     }
 
-    /// Forgets a ring that needs no helper. False if it does need one.
+    /// Forgets a ring that needs no helper. False if the ring does need the helper.
     fn can_leave(&mut self) -> bool {
         let mut guard = match self.ring.lock_soon() {
             Ok(guard) => guard,

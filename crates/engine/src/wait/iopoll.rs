@@ -1,17 +1,17 @@
 //! Rings of polled devices (IORING_SETUP_IOPOLL, and HYBRID_IOPOLL). They take O_DIRECT transfers and little else,
-//! and their completions must be asked for.
+//! and the program must ask for their completions.
 //!
-//! Outside the kernel a device's queue cannot be polled: a worker waits for the transfer. Its result is kept, as the
-//! kernel keeps it, until a thread asks in enter. While a thread asks, results go to the CQ at once. With
-//! IORING_SETUP_SQPOLL the polling thread always asks. Errors from before the transfer, and other operations,
-//! complete by themselves.
+//! Outside the kernel a device's queue cannot be polled, so a worker waits for the transfer. The engine keeps the
+//! result, as the kernel does, until a thread asks for it by io_uring_enter(2). While a thread asks, results go to
+//! the CQ at once. With IORING_SETUP_SQPOLL the polling thread always asks. Errors from before the transfer, and
+//! other operations, complete without being asked for.
 //!
-//! The same files can be polled as in the kernel: those opened with O_DIRECT on file systems that have the operation.
-//! A read also needs a device with queues for polling (`queue/io_poll` in sysfs); elsewhere it fails with EOPNOTSUPP.
-//! A write does more than its transfer: it is not polled, and succeeds (`iomap_dio_bio_iter` in
+//! The same files can be polled as in the kernel: those opened with O_DIRECT on file systems that support polling. A
+//! read also needs a device with queues for polling (`queue/io_poll` in sysfs). On another device it fails with
+//! EOPNOTSUPP. A write does more than its transfer, so it is not polled, and succeeds (`iomap_dio_bio_iter` in
 //! fs/iomap/direct-io.c).
 //!
-//! All of this is part of a ring's state, under its lock.
+//! All of this state is part of a ring's, under the ring's lock.
 
 use crate::issue::iopoll;
 use crate::os::user_read;
@@ -21,8 +21,8 @@ use crate::wait::enter_wait::{wait_until, WaitOptions};
 use crate::Errno;
 use anyring_abi::{GeteventsArg, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG};
 
-/// Checks what `io_validate_ext_arg` in io_uring/io_uring.c checks. Nothing in the argument matters to a polling
-/// wait.
+/// Checks what `io_validate_ext_arg` in io_uring/io_uring.c checks of the extended argument. A polling wait uses
+/// nothing else of that argument.
 fn check_argument(call: &Enter) -> Result<(), Errno> {
     if call.flags & IORING_ENTER_EXT_ARG == 0 {
         return Ok(());
@@ -33,7 +33,7 @@ fn check_argument(call: &Enter) -> Result<(), Errno> {
     user_read::<GeteventsArg>(call.arg).map(|_| ())
 }
 
-/// Posts the results that are there. Returns the CQ total to sleep for, if there is something to wait for.
+/// Posts the results that are there. Returns the CQ total to sleep for, or `None` if there is nothing to wait for.
 fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
     check_argument(call)?;
     guard.flush_overflow();
@@ -50,10 +50,12 @@ fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
 }
 
 /// Serves IORING_ENTER_GETEVENTS on a ring of polled devices, without a time limit. Returns when the CQ is not empty,
-/// when nothing is in flight, or when `min_complete` were found. Source: `io_iopoll_check` in io_uring/io_uring.c.
+/// when nothing is in flight, or when `min_complete` results were found. Source: `io_iopoll_check` in
+/// io_uring/io_uring.c.
 pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let (ring, clock, cookie, min_complete) = (guard.ring(), guard.clock, guard.cookie, call.min_complete);
-    // Counted from here on: results that arrive while transfers are counted are posted, not kept and waited for.
+    // Counted before `find` counts the transfers: a result that arrives meanwhile is then posted, not kept and waited
+    // for.
     guard.count_asking(1);
     let target = match find(&mut guard, call) {
         Ok(Some(target)) => target,

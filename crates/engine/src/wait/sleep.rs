@@ -30,18 +30,18 @@ impl From<Errno> for Ended {
     }
 }
 
-/// The most events taken per sleep: they are on the caller's stack.
+/// The most events that one sleep takes, since they are on the caller's stack.
 const EVENTS: usize = 32;
 
-/// The timeout of a futex wait without end. Without a timeout the kernel would restart the wait after a signal
-/// handler with SA_RESTART, where io_uring_enter(2) returns EINTR.
+/// The timeout, in nanoseconds, of a futex wait without an end. Without a timeout, the kernel restarts the wait after
+/// a signal handler with SA_RESTART. io_uring_enter(2) returns EINTR in that case.
 const FOR_EVER_NS: u64 = 1 << 55;
 
-/// Serves IORING_ENTER_SQ_WAIT: waits until the polling thread has made room in the SQ, or a signal came. `None` if
-/// the ring has ended. Source: `io_sqpoll_wait_sq` in io_uring/sqpoll.c.
+/// Serves IORING_ENTER_SQ_WAIT: waits until the polling thread has made room in the SQ, or a signal has come. `None`
+/// if the ring has ended. Source: `io_sqpoll_wait_sq` in io_uring/sqpoll.c.
 pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     let (ring, control, cookie) = (guard.ring(), guard.control, guard.cookie);
-    // No wait is for this many CQEs: only `announce_room` and a signal end the sleep.
+    // No wait is for this many CQEs, so only `announce_room` and a signal end the sleep.
     const NEVER: u64 = u64::MAX;
     os::arm_interruption();
     while guard.sq_is_full() && !guard.is_broken() {
@@ -77,8 +77,8 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     Some(guard)
 }
 
-/// Locks the ring again, unless it has ended meanwhile, and has perhaps begun its next life. A thread whose sleep a
-/// jump has ended did not keep it.
+/// Locks the ring again. `None` if the ring has ended meanwhile, even if its memory has begun its next life. That is
+/// possible if a jump out of a signal handler ended the sleep, since only a sleep keeps the ring.
 pub(super) fn lock_again(ring: &'static Ring, cookie: u64) -> Option<RingGuard> {
     ring.lock().ok().filter(|guard| guard.cookie == cookie)
 }
@@ -90,9 +90,10 @@ enum On {
     Futex,
     /// The poll set.
     PollSet(i32),
-    /// The eventfd of a polled ring, signalled by the polling thread: the poll set belongs to that thread.
+    /// The eventfd of a polled ring. The polling thread, to which the poll set belongs, signals it.
     Eventfd(i32),
-    /// The futex word, because no descriptor is left for a poll set: the thread checks from time to time.
+    /// The futex word, because no descriptor is left for a poll set. The thread then checks the ring from time to
+    /// time.
     NoDescriptor,
 }
 
@@ -113,7 +114,7 @@ impl On {
         }
     }
 
-    /// The kind of sleep: ended by a descriptor, or by the futex word.
+    /// Returns the kind of sleep, by what ends it: a descriptor, or the futex word.
     fn kind(self) -> Kind {
         match self {
             On::PollSet(_) | On::Eventfd(_) => Kind::Epoll,
@@ -121,7 +122,7 @@ impl On {
         }
     }
 
-    /// Sleeps until woken, but not for longer than `timeout_ns`. Returns the number of events.
+    /// Sleeps until woken, but not for longer than `timeout_ns`. Returns the number of events taken.
     fn sleep(
         self,
         (word, sequence): (&AtomicU32, u32),
@@ -147,13 +148,13 @@ impl On {
     }
 }
 
-/// The time after which the sleep ends by itself, if ever.
+/// Returns the time after which the sleep ends by itself. `None` if it does not.
 fn ends_after_ns(guard: &RingGuard, wait: &Wait, on: On, left_ns: Option<u64>) -> Option<u64> {
     let sees_timers = wait.is_driving() && !wait.polled && !mutated(Mutation::DriverSleepsBeyondTimers);
     let timer_ns = if sees_timers { guard.timers.next_ns() } else { None };
     let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, on.kind() == Kind::Epoll));
-    // No wake announces the death of another process, and a post by a thread with another descriptor table may wake
-    // nobody.
+    // No wake announces the death of another process. A post by a thread with another descriptor table may wake
+    // nobody either. So the sleep ends from time to time.
     let looks = guard.is_shared() || tables::differ() || !wait.is_driving() && may_be_killed();
     let recheck_ns = looks.then_some(member::CHECK_NS);
     let unwatched_ns = guard.poll_set.recheck_ns().filter(|_| wait.is_driving());
@@ -161,14 +162,14 @@ fn ends_after_ns(guard: &RingGuard, wait: &Wait, on: On, left_ns: Option<u64>) -
     first_ns([left_ns, timer_ns, recheck_ns, unwatched_ns, blind_ns])
 }
 
-/// The least, since `Option`'s own order puts `None` first.
+/// Returns the shortest time. `Option`'s own order would put `None` first.
 fn first_ns<const N: usize>(ends: [Option<u64>; N]) -> Option<u64> {
     let first_ns = ends.into_iter().fold(u64::MAX, |first_ns, end_ns| first_ns.min(end_ns.unwrap_or(u64::MAX)));
     (first_ns != u64::MAX).then_some(first_ns)
 }
 
 /// Sleeps once, without the ring's lock, and serves the events of the sleep. Returns the ring, if it still exists,
-/// and how the sleep ended: with an error for a signal or the deadline.
+/// and how the sleep ended. The ending is an error after a signal or at the deadline.
 pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Result<(), Ended>)> {
     let (ring, control, cookie, driving) = (guard.ring(), guard.control, guard.cookie, wait.is_driving());
     if !wait.polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
@@ -199,10 +200,10 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
         let timeout_ns = first_ns([ends_after_ns, wq::recheck_ns()]);
         on.sleep(word, timeout_ns, wait.options.sigmask.as_ref(), &mut events)
     };
-    // Locked before the sleep is forgotten: until then the ring cannot end.
+    // Locked before the sleep is dropped, since the ring cannot end until then.
     let again = lock_again(ring, cookie);
     let held_cqes = awake.held_cqes();
-    // A signal handler that jumped (but not out of here) has already ended this sleep in the table.
+    // A signal handler that jumped to another place may have ended this sleep in the table already.
     drop(awake);
     let mut guard = again?;
     wq::recheck();
@@ -224,7 +225,7 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
     Some((guard, slept))
 }
 
-/// Publishes how the driver sleeps, and what wakes it, for threads that post.
+/// Publishes, for threads that post completions, how the driver sleeps and what wakes it.
 fn publish_driver_asleep(guard: &RingGuard, on: On) {
     let (kick, sleeping) = match on {
         On::PollSet(_) => (guard.poll_set.kick(), IN_EPOLL),

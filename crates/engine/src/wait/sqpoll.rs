@@ -1,10 +1,11 @@
-//! SQPOLL: a thread that consumes SQEs as soon as the program has published them, without an enter.
+//! SQPOLL: a thread that consumes SQEs as soon as the program has published them, without an io_uring_enter(2).
 //!
-//! One `Poller` serves all rings that were attached to each other (`IORING_SETUP_ATTACH_WQ`). As natively, only its
-//! thread issues and completes requests of its rings. Workers and callers of enter and register leave that to it
-//! (`RingGuard::serves_here`) and `Poller::nudge` it. Without work it spins for the rings' idle time, then sets
-//! IORING_SQ_NEED_WAKEUP and sleeps. It wakes when it is nudged, a descriptor of an armed request becomes ready, or a
-//! timer is due.
+//! One `Poller` serves all rings that were attached to each other (`IORING_SETUP_ATTACH_WQ`). As in the kernel, only
+//! its thread issues and completes requests of its rings. Workers and callers of io_uring_enter(2) and
+//! io_uring_register(2) leave that work to the thread (`RingGuard::serves_here`) and nudge it (`Poller::nudge`).
+//!
+//! Without work the thread spins for the rings' idle time, then sets IORING_SQ_NEED_WAKEUP and sleeps. It wakes when
+//! it is nudged, a descriptor of an armed request becomes ready, or a timer is due.
 //!
 //! | part | used by |
 //! |---|---|
@@ -13,8 +14,8 @@
 //! | `Served` | the polling thread |
 //! | `Ring::poller`, `Ring::polled_by` | set before the ring is published; cleared by the thread, under its lock |
 //!
-//! The thread keeps the memory of its rings mapped: a closed ring ends only after the thread has given it up. It also
-//! gives up a ring that a panic broke (`ring::broken`).
+//! The thread keeps the memory of its rings mapped: a closed ring ends only after the thread has given that ring up.
+//! The thread also gives up a ring that a panic broke (`ring::broken`).
 
 mod served;
 
@@ -50,9 +51,9 @@ const LIVES: usize = 8;
 /// The most CPUs that sched_setaffinity(2) takes.
 const CPUS: usize = 8192;
 
-/// The way in which io_uring_setup(2) was asked to poll.
+/// The polling and attaching that io_uring_setup(2) was asked for.
 pub struct PollerOptions {
-    /// The polling thread to share.
+    /// The polling thread that the new ring shares.
     shared: Option<Arc<Poller>>,
     cpu: Option<u32>,
     idle_ns: u64,
@@ -63,12 +64,13 @@ pub fn options(params: &Params) -> Result<Option<PollerOptions>, Errno> {
     let polls = params.flags & IORING_SETUP_SQPOLL != 0;
     let mut shared = None;
     if params.flags & IORING_SETUP_ATTACH_WQ != 0 {
-        // Without SQPOLL the ring shares io-wq; there is one per process anyway.
+        // Without SQPOLL the ring shares io-wq, which exists once per process anyway.
         let fd = params.wq_fd as i32;
         let ring = process::verified_ring(fd).or_else(|| table::adopt(fd)).ok_or_else(|| no_ring(fd))?;
         if polls {
             let poller = ring.poller().ok_or(Errno::INVAL)?;
-            // Another process's thread cannot be shared, nor one of another identity: a new one is made.
+            // A polling thread of another process cannot be shared, nor one with another identity. A new thread is
+            // made instead.
             shared = (!poller.inherited && !identity::may_differ()).then_some(poller);
         }
     }
@@ -81,7 +83,7 @@ pub fn options(params: &Params) -> Result<Option<PollerOptions>, Errno> {
     Ok(Some(PollerOptions { shared, cpu, idle_ns: u64::from(idle_ms) * 1_000_000 }))
 }
 
-/// The error for a number that names no ring to attach to.
+/// Returns the error for a number that names no ring to attach to.
 fn no_ring(fd: i32) -> Errno {
     let open = crate::wait::enter::not_a_ring(fd) == Errno::OPNOTSUPP && !descriptors::is_own(fd);
     if open {
@@ -91,13 +93,13 @@ fn no_ring(fd: i32) -> Errno {
     }
 }
 
-/// Starts polling for a new ring. `EINVAL` for a CPU that the thread may not run on, `EAGAIN` if no thread can be
-/// made.
+/// Starts polling for a new ring. Fails with `EINVAL` for a CPU that the thread may not run on, and with `EAGAIN` if
+/// no thread can be made.
 pub fn begin(ring: &'static Ring, options: PollerOptions) -> Result<(), Errno> {
     let mut guard = ring.lock()?;
-    // Not left to the polling thread. For a moment the poll set takes the number that the program's next open
-    // expects. And another thread may hold the ring by then, for which the polling thread's other rings must not
-    // wait.
+    // The polling thread must not make the poll set itself. For a moment the poll set takes the number that the
+    // program's next open expects. Also, another thread may hold the ring by then, and the polling thread's other
+    // rings must not wait for that.
     let engine_end = guard.engine_end;
     guard.poll_set.make_epoll(engine_end)?;
     let (view, control, idle_ns) = (guard.memory.view, guard.control, options.idle_ns);
@@ -136,7 +138,7 @@ impl Poller {
         while poller.thread.load(Ordering::Acquire) == STARTING {
             let _ = Sys::futex_wait(&poller.thread, STARTING, None);
         }
-        // The thread only ends before it has a ring if the CPU is unavailable.
+        // Before it has a ring, the thread ends only if the CPU is unavailable.
         if cpu.is_some() && poller.thread.load(Ordering::Relaxed) == ENDED {
             return Err(Errno::INVAL);
         }
@@ -154,14 +156,14 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `start` made this box for this thread alone.
     let Start { poller, cpu } = *unsafe { Box::from_raw(argument.cast::<Start>()) };
     thread::name(c"anyring-sqpoll");
-    // Without IORING_SETUP_SQ_AFF it may run on its maker's CPUs, as the kernel's thread.
+    // Without IORING_SETUP_SQ_AFF the thread may run on its maker's CPUs, as the kernel's may.
     let placed = cpu.is_none_or(|cpu| place(cpu).is_ok());
     let id = if placed { thread::id() } else { ENDED };
     poller.thread.store(id, Ordering::Release); // partner: the Acquire load in `start`
     Sys::futex_wake(&poller.thread, 1);
     if placed {
         let mut served = Vec::new();
-        // A panic outside of every ring has damaged none of them: go on with them.
+        // A panic outside of every ring has damaged no ring: go on with all of them.
         let ended = (0..LIVES).any(|_| contain_any(|| poller.poll(&mut served)).is_some());
         poller.thread.store(ENDED, Ordering::Relaxed);
         if !ended {
@@ -171,7 +173,7 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-/// Keeps the calling thread on one CPU. `EINVAL` if that is not online or not in the thread's cpuset.
+/// Keeps the calling thread on one CPU. Fails with `EINVAL` if that CPU is not online or not in the thread's cpuset.
 fn place(cpu: u32) -> Result<(), Errno> {
     let mut set = [0u64; CPUS / 64];
     *set.get_mut(cpu as usize / 64).ok_or(Errno::INVAL)? = 1 << (cpu % 64);
@@ -180,7 +182,7 @@ fn place(cpu: u32) -> Result<(), Errno> {
 }
 
 impl Poller {
-    /// The thread's loop. Source: `io_sq_thread` in io_uring/sqpoll.c.
+    /// Runs the thread's loop. Source: `io_sq_thread` in io_uring/sqpoll.c.
     fn poll(&self, served: &mut Vec<Served>) {
         let (mut rounds, mut busy_rounds) = (0u32, 0u32);
         // The kernel's thread, too, begins by going to sleep.
@@ -189,7 +191,7 @@ impl Poller {
             if self.again.load(Ordering::Relaxed) || served.iter().any(Served::is_broken) {
                 point(Point::PollerRound);
                 self.again.store(false, Ordering::Relaxed);
-                // Partner: the fence in `wake`. What was stored before the nudge is seen from here on.
+                // Partner: the fence in `wake`. From here on this thread reads what was stored before the nudge.
                 fence(Ordering::SeqCst);
                 self.take_in(served);
                 served.retain_mut(Served::recheck);
@@ -242,7 +244,7 @@ impl Poller {
         served.extend(waiting.rings.drain(..).map(Served::new));
     }
 
-    /// Breaks all rings of the thread, which ends after panics outside of every ring: no other thread serves them.
+    /// Breaks all rings of the thread. It ends after panics outside of every ring, and no other thread serves them.
     fn give_up(&self, served: &mut Vec<Served>) {
         if let Some(mut waiting) = self.waiting.lock() {
             waiting.ended = true;
@@ -267,7 +269,7 @@ impl Poller {
         let wake = self.wake.as_raw_fd();
         syscall(libc::SYS_read, [wake as usize, &raw mut count as usize, 8, 0, 0, 0]);
         // Partners: the program's fence between its store of the SQ's tail and its load of the flags, and the fence
-        // in `wake`. Either the flag and `sleeping` are seen there, or the tail and `again` are seen here.
+        // in `wake`. Either the other side reads the flag and `sleeping`, or this thread reads the tail and `again`.
         fence(Ordering::SeqCst);
         if !self.again.load(Ordering::Relaxed)
             && !served.iter().any(|served| served.has_work() || served.is_broken())
@@ -284,7 +286,7 @@ impl Poller {
     }
 }
 
-/// io_uring_enter(2) on a ring that a thread polls. Source: `io_uring_enter` in io_uring/io_uring.c.
+/// Serves io_uring_enter(2) on a ring that a thread polls. Source: `io_uring_enter` in io_uring/io_uring.c.
 #[cold]
 pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     if ring.held_by_me() || ring.poller.held_by_me() {
@@ -319,7 +321,7 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
         let closed = guard.is_closed();
         drop(guard);
         if closed {
-            // Another thread closed the ring while this one waited: it was its last user.
+            // Another thread closed the ring while this thread waited, which was the ring's last user.
             table::end_if_unused(ring);
         }
         return broken.map_or(Ok(call.to_submit), Err);
@@ -330,8 +332,8 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     }
 }
 
-/// Serves [`enter`] in a signal handler that interrupted the engine on this very ring. Submitting takes no lock;
-/// waiting is impossible.
+/// Serves [`enter`] in a signal handler that interrupted the engine on this very ring. Submitting takes no lock.
+/// Waiting is impossible.
 fn enter_again(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
         ring.wake_owed.store(true, Ordering::Relaxed);

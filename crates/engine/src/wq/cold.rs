@@ -1,18 +1,20 @@
 //! Reads that missed the page cache. An attempt with RWF_NOWAIT does not wait for the pages, but usually makes the
-//! kernel read them (`filemap_get_pages` in mm/filemap.c). Then no thread has to make the transfer, only to wait for
-//! its end. One thread that waits for several in order finds most of them done when the first is. If each had its own
-//! thread, that would only cost two switches per transfer.
+//! kernel read them (`filemap_get_pages` in mm/filemap.c). Then no thread has to make the transfer, but only to wait
+//! for its end.
 //!
-//! Not every kernel does so. The first misses of a process are trials, which find out.
+//! One thread waits for several transfers in order, and finds most of them done when the first is. A thread for each
+//! transfer would only cost two more switches per transfer.
+//!
+//! Not every kernel reads pages for an attempt. So the first misses of a process are trials, which find out.
 
 use crate::op::{Op, Verdict};
 use crate::os;
 use crate::wq::Approach;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of workers that wait for transfers begun by attempts. There is more than one, so that a slow transfer does
-/// not delay the completion of the others. Each further one costs more switches. The measure was fio's cold reads of
-/// 4 KiB on two CPUs. With 1, 2, 4 and 8 workers they reached 0.85, 0.80, 0.6 and 0.5 of the kernel's rate.
+/// Number of workers that wait for transfers begun by attempts. There are several, so that a slow transfer does not
+/// delay the completion of the others. Each further worker costs more switches. The measure was fio's cold reads of 4
+/// KiB on two CPUs. With 1, 2, 4 and 8 workers they reached 0.85, 0.80, 0.6 and 0.5 of the kernel's rate.
 static MOST_WORKERS: AtomicU32 = AtomicU32::new(LEAST_WORKERS);
 const LEAST_WORKERS: u32 = 2;
 
@@ -20,9 +22,9 @@ pub fn most_workers() -> u32 {
     MOST_WORKERS.load(Ordering::Relaxed)
 }
 
-/// Number of misses that are trials; if none of them succeeds, attempts begin no transfers here.
+/// Number of misses that are trials. If none of them succeeds, attempts begin no transfers on this kernel.
 const TRIALS: u32 = 8;
-/// A trial has succeeded.
+/// The value of `TRIED` once a trial has succeeded.
 const KNOWN: u32 = u32::MAX;
 
 /// Number of trials so far, or [`KNOWN`].
@@ -42,7 +44,7 @@ pub fn approach_to_missed(op: &Op) -> Approach {
     }
 }
 
-/// Retries a missed read for some milliseconds: `None` if the data has not come by then.
+/// Retries a missed read for some milliseconds. `None` if the data has not come by then.
 pub fn attempt_for_a_while(mut attempt: impl FnMut() -> Verdict) -> Option<Verdict> {
     const FIRST_PAUSE_NS: u64 = 50_000;
     const LAST_PAUSE_NS: u64 = 15_000_000;

@@ -2,15 +2,17 @@
 //!
 //! The result of an open or a connect depends on the calling thread: its credentials and its directory, root and
 //! umask. Threads may have their own (setfsuid(2), unshare(2) with CLONE_FS). The kernel's workers inherit these from
-//! the task that submitted. Here, a thread can only get them from its creator, and there is no cheap way to compare
-//! them. So the submitting thread makes such operations itself. Those that may have to sleep go to a credentials
-//! pool, which this thread starts for one call of its own. The pool ends with its work.
+//! the task that submitted.
 //!
-//! A request that must wait its turn (in a chain, after a drain) may be issued by another thread later. It holds a
+//! In user space, a thread can only get them from its creator, and there is no cheap way to compare them. So the
+//! submitting thread makes such operations itself. Operations that may have to sleep go to a credentials pool, which
+//! the submitting thread starts for one call of io_uring_enter(2). The pool ends with its work.
+//!
+//! A request that must wait its turn (in a chain, after a drain) may be issued by another thread later. So it holds a
 //! credentials pool that was started while its submitter still existed.
 //!
-//! Where threads may differ (`identity`), this holds for everything that acts for its submitter. A request that waits
-//! for readiness holds a credentials pool if it sends, writes or makes a file.
+//! Where threads may differ in identity (`identity`), this holds for every operation that acts for its submitter. A
+//! request that waits for readiness holds a credentials pool if it sends, writes or makes a file.
 //!
 //! | field | who touches it |
 //! |---|---|
@@ -31,18 +33,18 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The most threads in all credentials pools together: beyond it the submitter does the work itself.
+/// The most threads in all credentials pools together. Beyond this number the submitter does the work itself.
 const MAX_MEMBERS: u32 = 256;
 /// Number of members of all pools.
 static MEMBERS: AtomicU32 = AtomicU32::new(0);
 
-/// The threads that one thread started for one call, or for a registered personality.
+/// The threads that one thread started for one call of io_uring_enter(2), or for a registered personality.
 pub struct CredsPool {
-    /// The thread whose identity it has; 0 for a personality, whose identity only its members can pass on.
+    /// The thread whose identity the pool has. 0 for a personality, whose identity only its members can pass on.
     submitter: u32,
     /// Number of identity changes in the process when the pool was made.
     changes: u32,
-    /// The credentials that a personality's members make sure to have.
+    /// The credentials that a personality's members restore before each job.
     credentials: Option<Credentials>,
     queue: Lock<Queue>,
     changed: AtomicU32,
@@ -52,9 +54,9 @@ pub struct CredsPool {
 struct Queue {
     jobs: VecDeque<Arc<Job>>,
     threads: u32,
-    /// Members that sleep because there are no jobs.
+    /// Number of members that sleep because there are no jobs.
     idle: u32,
-    /// Number of requests that may still come: one member stays for them.
+    /// Number of requests that may still come. One member stays for them.
     holds: u32,
 }
 
@@ -93,13 +95,13 @@ impl CredsPool {
         Arc::new(CredsPool { submitter, changes: identity::changes(), credentials, queue, changed })
     }
 
-    /// True if the calling thread still has this identity, as far as is known.
+    /// True if the calling thread still has the pool's identity, as far as is known.
     fn is_mine(&self) -> bool {
         self.submitter == thread::id() && self.changes == identity::changes()
     }
 
     /// Queues a job, in its turn. `fresh`: the calling thread has made the credentials pool in this call. False if no
-    /// thread has this identity any more, and the calling one cannot make one.
+    /// thread has this identity any more, and the calling thread cannot make one.
     #[must_use]
     pub(crate) fn queue(self: &Arc<CredsPool>, job: Arc<Job>, fresh: bool) -> bool {
         job.set_workers(self);
@@ -112,11 +114,11 @@ impl CredsPool {
         begins
     }
 
-    /// Returns the job if it may be made now; otherwise it is queued when its predecessor is done. Fails with NOMEM
-    /// if there is no memory for it to wait.
+    /// Returns the job if it may be made now. `None` if it was left in `TURNS`, to be queued when its predecessor is
+    /// done. Fails with `ENOMEM` if there is no memory for the job to wait.
     fn wait_for_turn(self: &Arc<CredsPool>, job: Arc<Job>) -> Result<Option<Arc<Job>>, Errno> {
         let Some(inode) = job.inode else { return Ok(Some(job)) };
-        // A signal handler that interrupted this very function does without the order.
+        // A signal handler that interrupted this very function makes its job out of order.
         let Some(mut turns) = TURNS.lock() else { return Ok(Some(job)) };
         if turns.has(inode) {
             job.set_claim(Claim::new(self));
@@ -126,8 +128,8 @@ impl CredsPool {
 
     fn begin_with(self: &Arc<CredsPool>, job: Arc<Job>, fresh: bool) -> bool {
         let Some(mut queue) = self.queue.lock() else {
-            // A signal handler interrupted this very function, in the submitter. The job is made here and now, unless
-            // it needs another identity.
+            // A signal handler interrupted this very function, in the submitter. The handler makes the job at once,
+            // unless the job needs another identity.
             if fresh {
                 make(job);
             }
@@ -157,7 +159,7 @@ impl CredsPool {
         Sys::futex_wake(&self.changed, 1);
     }
 
-    /// Starts a member that was counted already. Only called by a thread of the right identity.
+    /// Starts a member that was already counted. Only a thread of the right identity may call this.
     fn start_member(self: &Arc<CredsPool>) {
         let argument = Arc::into_raw(self.clone());
         if thread::spawn_member(work, argument.cast_mut().cast()) {
@@ -174,8 +176,8 @@ impl CredsPool {
         }
     }
 
-    /// Runs the jobs in the caller, which has the right identity, since no thread can be made: late, but they get
-    /// done.
+    /// Runs the jobs in the caller, which has the right identity, since no thread can be made. The work gets done
+    /// late.
     #[cold]
     fn do_without_members(self: &Arc<CredsPool>) {
         let workers = self.clone();
@@ -186,7 +188,7 @@ impl CredsPool {
         });
     }
 
-    /// Runs a member until there are no jobs, and none to come for which no other member stays.
+    /// Runs a member until there is no job, and no coming job for which this member has to stay.
     fn serve(self: &Arc<CredsPool>) {
         while let Some(mut queue) = self.queue.lock() {
             point(Point::CredsPoolIdle);
@@ -217,11 +219,11 @@ impl CredsPool {
     }
 }
 
-/// Jobs of all credentials pools that change a file, by file: see `wq::hashed`. They do not wait for jobs of the
-/// process's pool, nor those for them.
+/// Jobs of all credentials pools that change a file, by file (`wq::hashed`). These jobs do not wait for jobs of the
+/// process's pool, and jobs of that pool do not wait for them.
 static TURNS: Lock<Hashed> = Lock::new(Hashed::NONE);
 
-/// True if a member of any pool is about to change this file, or does so now.
+/// True if a member of any credentials pool changes this file, or is about to.
 pub(super) fn is_busy(inode: Inode) -> bool {
     TURNS.lock().is_some_and(|turns| turns.has(inode))
 }
@@ -252,7 +254,7 @@ fn end_turn(inode: Option<Inode>) {
     }
 }
 
-/// In a forked child, which has no members: resets everything.
+/// Resets everything in a forked child, which has no members.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -269,17 +271,17 @@ extern "C" fn work(workers: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-worker");
     // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.
     let workers = unsafe { Arc::from_raw(workers.cast_const().cast::<CredsPool>()) };
-    // A panic out here has affected no job and no ring: the thread continues.
+    // A panic outside of every job has damaged no job and no ring: the thread continues.
     while caught(|| workers.serve()).is_none() {}
     core::ptr::null_mut()
 }
 
-/// A request's claim that a thread of its submitter's identity makes it, independent of the thread that issues it.
+/// A request's claim that a thread of its submitter's identity makes it, whichever thread issues it.
 #[derive(Debug)]
 pub struct Claim(pub(crate) Arc<CredsPool>);
 
 impl Claim {
-    /// Makes a claim; `workers` has members, or is the calling thread's own.
+    /// Makes a claim. `workers` must have members, or be the calling thread's own.
     pub(crate) fn new(workers: &Arc<CredsPool>) -> Claim {
         let start = workers.queue.lock().is_some_and(|mut queue| {
             queue.holds += 1;

@@ -1,18 +1,18 @@
 //! The descriptor that a job works on. While a worker is about to make its call, or sleeps in it, the program may
 //! close the number and open another file under it. The call must not get that other file.
 //!
-//! A call that can be interrupted in its sleep gets a private duplicate when it is queued ([`Number::hold`]). For any
-//! other call, the thread that closes the number gives the job one first ([`Number::replace`]). A worker may have
-//! read the number before that. The closing thread then waits until the worker is inside the system call, which holds
-//! the file, or has left it:
+//! A call that can be interrupted in its sleep gets a private duplicate when it is queued ([`Number::own_file`]). For
+//! any other call, the thread that closes the number first gives the job a duplicate ([`Number::replace`]). A worker
+//! may have read the number before that. The closing thread then waits until the worker is inside the system call,
+//! which holds the file, or has left the call:
 //!
 //! | worker | closing thread |
 //! |---|---|
 //! | stores that it is inside | replaces the number |
 //! | reads the number | checks whether a worker is inside |
 //!
-//! Each takes its two steps in this order, and all four are sequentially consistent. So the worker reads the
-//! duplicate, or is seen.
+//! Each thread takes its two steps in this order, and all four steps are sequentially consistent. So either the
+//! worker reads the duplicate, or the closing thread finds the worker inside.
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
@@ -24,14 +24,14 @@ use std::sync::{Arc, OnceLock};
 /// The number of a job's file.
 pub struct Number {
     fd: AtomicI32,
-    /// The thread that is making a call with it; 0 for none.
+    /// The thread that is making a call with the number; 0 for none.
     caller: AtomicU32,
     /// Keeps a registered file, or a private duplicate, open.
     kept: OnceLock<Arc<FixedFile>>,
 }
 
 impl Number {
-    /// Makes a value for `fd`, which `kept` keeps open unless it is the program's.
+    /// Makes a value for the number `fd`. `kept` keeps `fd` open, unless it is one of the program's numbers.
     pub fn new(fd: i32, kept: Option<Arc<FixedFile>>) -> Number {
         let number = Number { fd: AtomicI32::new(fd), caller: AtomicU32::new(0), kept: OnceLock::new() };
         if let Some(kept) = kept {
@@ -46,11 +46,11 @@ impl Number {
     }
 
     /// Prepares a call that may sleep where SIGSTOP interrupts it. After SIGCONT the kernel restarts such a call with
-    /// the file that then has the number. So it gets a private duplicate, unless a file is held already.
+    /// the file that then has the number. So the call gets a private duplicate, unless a file is held already.
     ///
     /// Regular files, directories and block devices keep the program's number. Only a signal that kills interrupts
-    /// their calls, and closing a duplicate of a file would give up the process's POSIX locks on it. If the table is
-    /// full, the number must do.
+    /// their calls. Also, closing a duplicate of a file would give up the process's POSIX locks on it. If the
+    /// descriptor table is full, the call keeps the program's number as well.
     pub fn own_file(&self) {
         if self.kept.get().is_some() || self.get() < 0 || mutated(Mutation::SleepsOnTheNumber) {
             return;
@@ -60,7 +60,7 @@ impl Number {
             let stays = status.has_blocks() || status.kind == libc::S_IFDIR;
             (!stays).then(|| FixedFile::private(fd).ok())?
         });
-        // If the number was replaced meanwhile, this may be a duplicate of another file.
+        // If the number was replaced meanwhile, `private` may be a duplicate of another file.
         if let Some(private) = private {
             if self.kept.set(private.clone()).is_ok() {
                 self.fd.store(private.fd, SeqCst);
@@ -68,15 +68,15 @@ impl Number {
         }
     }
 
-    /// Calls `call` with the number, which belongs to this file until the call has been made.
+    /// Calls `call` with the number, which names this file until the call has been made.
     pub fn call_with<T>(&self, call: impl FnOnce(i32) -> T) -> T {
         self.caller.store(thread::id(), SeqCst);
         let _left = Left(&self.caller);
         call(self.fd.load(SeqCst))
     }
 
-    /// Makes the job work on this duplicate from now on, since the program is about to close the number. Returns when
-    /// no worker is about to use the number any more.
+    /// Makes the job work on the duplicate `private` from now on, since the program is about to close the number.
+    /// Returns when no worker is about to use the number any more.
     pub fn replace(&self, private: &Arc<FixedFile>) {
         if self.kept.set(private.clone()).is_err() {
             return; // it is not a number of the program's
@@ -91,10 +91,11 @@ impl Number {
         }
     }
 
-    /// Waits until this thread sleeps, which it does only inside its system call, or has left `call_with`. That takes
-    /// some instructions, unless the thread was preempted right there.
+    /// Waits until the thread `caller` has left `call_with`, or sleeps, which it does only inside its system call.
+    /// That takes some instructions, unless the thread was preempted there.
     fn wait_for(&self, caller: u32) {
-        /// Number of checks if the kernel does not say: long enough for a thread that has a CPU.
+        /// Number of checks if the kernel does not say whether the thread sleeps: long enough for a thread that has a
+        /// CPU.
         const MOST_CHECKS: u32 = 60;
         for look in 0..MOST_CHECKS {
             crate::os::nap(look);

@@ -1,28 +1,30 @@
-//! Threads that wait on futexes for FUTEX_WAIT and FUTEX_WAITV: only a thread can be in the kernel's queue of a
-//! futex.
+//! Threads (watchers) that wait on futexes for FUTEX_WAIT and FUTEX_WAITV. They are needed because only a thread can
+//! be in the kernel's queue of a futex.
 //!
 //! A [`FutexWaiter`] sleeps on words of its own before it is needed. To put a request into the queue of the program's
-//! futex, the sleeping thread is moved there (FUTEX_CMP_REQUEUE). That is one call of the submitter's, after which
-//! the wait is queued in its turn, as natively. Then the thread's own word is set to 1. The kernel may restart the
-//! thread's sleep (after SIGSTOP, for example). The thread then sleeps on the program's word, not on its own.
+//! futex, the submitter moves the sleeping thread there (FUTEX_CMP_REQUEUE). After this one call the wait is queued
+//! in its turn, as in the kernel. Then the submitter sets the thread's own word to 1. The kernel may restart the
+//! thread's sleep, after SIGSTOP for example. Since its own word has changed, the thread then sleeps on the program's
+//! word.
 //!
 //! | kind | sleeps by | is ended by |
 //! |---|---|---|
 //! | plain | futex_waitv(2) on its `control` word, then one word a slot | a wake of `control` |
 //! | with bits, or without futex_waitv(2), or for 128 words | FUTEX_WAIT_BITSET, or futex_waitv(2) without `control` | `os::interrupt` |
 //!
-//! A watcher has one request, so that it knows exactly which word was woken. Beyond `ALONE_MAX` of them requests
-//! share watchers, up to 127 each. A shared one that is woken leaves all its queues for a moment: a wake in that time
-//! is recognised only by a changed value. Requests for the same word get different watchers; once no more threads are
-//! available, they are woken together.
+//! A watcher has one request, so that it knows exactly which word was woken. Beyond `ALONE_MAX` watchers requests
+//! share them, up to 127 requests each. A shared watcher that is woken leaves all its queues for a moment. A wake in
+//! that time is recognised only by a changed value. Requests for the same word get different watchers. Once no more
+//! threads are available, such requests are woken together.
 //!
-//! Where moving does not report whether a thread was moved (gVisor), a wait is queued a moment after its submission.
+//! Some systems do not report whether a thread was moved (gVisor). There a wait is queued a moment after its
+//! submission.
 //!
-//! A wake of the word may reach a thread whose request has just been cancelled: it is passed on.
+//! A wake of the word may reach a thread whose request has just been cancelled. The thread passes such a wake on.
 //!
 //! `slots` says which request waits in which slot, and is a small lock. It is taken under a ring's lock, and held
-//! over calls that do not sleep. The thread takes it between two sleeps, and never holds it when it delivers a result
-//! to a ring.
+//! over calls that do not sleep. The watcher's thread takes it between two sleeps, and never holds it when it
+//! delivers a result to a ring.
 
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
@@ -37,17 +39,17 @@ use std::sync::Arc;
 
 /// Number of watchers that have one request each.
 const ALONE_MAX: u32 = 128;
-/// Number of all watchers. Beyond it a wait is refused with ENOMEM.
+/// The most watchers. Beyond this number a wait fails with ENOMEM.
 const THREADS_MAX: u32 = 512;
 /// Number of watchers kept for the next request while the process has rings.
 const IDLE_MAX: usize = 4;
 /// Number of slots of a shared watcher.
 const SHARED_SLOTS: usize = WORDS_MAX - 1;
-/// How long a cancellation waits until the thread has left the futex.
+/// How long a cancellation waits until the thread has left the futex, in nanoseconds.
 const LEAVE_NS: u64 = 100_000_000;
-/// Number of tries before testing whether a sleeper can be moved without being counted.
+/// Number of failed moves after which the engine tests whether moves are not counted ([`moves_unseen`]).
 const UNSEEN_TRIES: u32 = 40;
-/// How long a submission waits for a new thread to fall asleep.
+/// How long a submission waits for a new thread to fall asleep, in nanoseconds.
 const BEGIN_NS: u64 = 5_000_000_000;
 
 /// `struct futex_waitv`.
@@ -60,7 +62,7 @@ struct Entry {
     reserved: u32,
 }
 
-/// A word of the watcher's, and the node number that follows a futex with FUTEX2_NUMA.
+/// A word of the watcher's own, and the node number that follows a futex with FUTEX2_NUMA.
 #[repr(C, align(8))]
 struct Own {
     word: AtomicU32,
@@ -72,7 +74,7 @@ impl Own {
         Own { word: AtomicU32::new(0), node: AtomicU32::new(u32::MAX) } // FUTEX_NO_NODE
     }
 
-    /// True if there is a word of the program's to sleep on. Relaxed: it changes under the lock of the slots.
+    /// True if the slot has one of the program's words to sleep on. Relaxed: it changes under the lock of the slots.
     fn is_armed(&self) -> bool {
         self.word.load(Ordering::Relaxed) != 0
     }
@@ -82,20 +84,20 @@ impl Own {
     }
 }
 
-/// A request in a slot.
+/// A job in a slot.
 struct Occupant {
     job: Arc<Job>,
     word: Word,
-    /// Its index in the request's vector.
+    /// The word's index in the request's vector.
     index: u32,
-    /// The request must leave the queue.
+    /// True if the request must leave the queue.
     leaves: bool,
 }
 
 /// The state guarded by a watcher's lock.
 struct Slots {
     occupants: Vec<Option<Occupant>>,
-    /// The thread must end when no request is left.
+    /// True if the thread must end when no request is left.
     ends: bool,
 }
 
@@ -107,17 +109,18 @@ impl Slots {
 
 /// A thread that waits on futexes.
 pub struct FutexWaiter {
-    /// Changed and woken to make the thread check its slots.
+    /// A futex word. It is changed and woken to make the thread check its slots.
     control: AtomicU32,
-    /// Not 0: an interruptible sleep is over.
+    /// Not 0 if an interruptible sleep is over.
     stop: AtomicU32,
     /// The thread's id, once it runs.
     thread: AtomicU32,
-    /// Number of times it has checked its slots; a futex word.
+    /// Number of times that the thread has checked its slots; a futex word.
     turns: AtomicU32,
-    /// The error that ended it, if one has.
+    /// The error that ended the thread; 0 if none has.
     failed: AtomicI32,
-    /// For each slot, the word slept on while there is none of the program's: 0, and 1 once there is.
+    /// For each slot, the word to sleep on while the slot has no word of the program. It holds 0, and 1 once the slot
+    /// has one.
     own: Box<[Own]>,
     /// For each slot, its `FUTEX2_*` flags: a sleeper can be moved only to a word with the same flags.
     kinds: Box<[u32]>,
@@ -137,7 +140,7 @@ static POOL: Lock<Pool> = Lock::new(Pool { idle: Vec::new(), shared: Vec::new(),
 /// Queues a job's wait on the program's futexes.
 ///
 /// # Errors
-/// The result of the request: EAGAIN, EINVAL, EFAULT; ENOMEM if no thread can be made.
+/// The result of the request: EAGAIN, EINVAL or EFAULT, or ENOMEM if no thread can be made.
 pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     let (words, mask) = {
         let op = job.op.lock().ok_or(Errno::INVAL)?;
@@ -149,7 +152,7 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     let (waiter, first) = take(job, &words, mask)?;
     job.waited_on_by(&waiter);
     let queued = words.iter().enumerate().try_for_each(|(index, word)| waiter.queue(first + index, word));
-    // A value that changed before the wait was queued has perhaps also been woken before.
+    // A value that changed before the wait was queued may also have been woken before.
     let Err(error) = queued.and_then(|()| words.iter().try_for_each(Word::check)) else { return Ok(()) };
     waiter.withdraw(job);
     match job.cancel() {
@@ -158,7 +161,8 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     }
 }
 
-/// Takes a watcher with slots for these words, from the returned index on; the job occupies them.
+/// Takes a watcher with slots for these words, and puts the job into the slots. Returns the watcher and the first
+/// slot.
 fn take(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<FutexWaiter>, usize), Errno> {
     let mut pool = POOL.lock().ok_or(Errno::NOMEM)?;
     let kind = words[0].flags;
@@ -224,12 +228,12 @@ impl FutexWaiter {
         }
     }
 
-    /// True if it sleeps by futex_waitv(2).
+    /// True if the watcher sleeps by futex_waitv(2).
     fn by_vector(&self) -> bool {
         self.mask == ANY && can_wait_for_several()
     }
 
-    /// True if the first entry of its vector is `control`.
+    /// True if the first entry of the watcher's vector is `control`.
     fn has_control(&self) -> bool {
         self.by_vector() && self.own.len() < WORDS_MAX
     }
@@ -242,7 +246,8 @@ impl FutexWaiter {
         }
     }
 
-    /// Gives a free slot to a job. `apart`: only if no other job waits for the same word.
+    /// Puts a job into a free slot, and returns that slot. `apart`: only if no other job of this watcher waits for
+    /// the same word.
     fn occupy_free(&self, job: &Arc<Job>, words: &[Word], apart: bool) -> Option<usize> {
         let slot = {
             let slots = self.slots.lock()?;
@@ -278,7 +283,8 @@ impl FutexWaiter {
                 if slots.occupants[slot].is_none() || moved {
                     if slots.occupants[slot].is_some() {
                         own.set_armed(true);
-                        // If its sleep was restarted just before the store, it is back on its own word.
+                        // If the thread's sleep was restarted just before the store, the thread is back on its own
+                        // word.
                         let _ = move_to(own, 1, word);
                     }
                     return Ok(());
@@ -304,7 +310,8 @@ impl FutexWaiter {
             syscall(libc::SYS_futex, [self.control.as_ptr() as usize, operation as usize, 1, 0, 0, 0]);
         } else {
             self.stop.store(1, Ordering::Relaxed); // the signal comes after it
-                                                   // Acquire: partner is the store in `live`. If it is 0, the thread will take the slots' lock after us.
+                                                   // Acquire: partner is the store in `live`. If it is 0, the thread
+                                                   // will take the slots' lock after this call.
             match self.thread.load(Ordering::Acquire) {
                 0 => {} // it has not slept yet
                 thread => interrupt(thread),
@@ -312,8 +319,8 @@ impl FutexWaiter {
         }
     }
 
-    /// Notifies the thread that a job's wait is over. Returns the number of its turn before that, or `None` if it
-    /// knew already.
+    /// Notifies the thread that a job's wait is over. Returns the number of the thread's turn before that. `None` if
+    /// the thread knew already.
     pub fn release(&self, job: &Job) -> Option<u32> {
         let turn = {
             let mut slots = self.slots.lock()?;
@@ -327,8 +334,8 @@ impl FutexWaiter {
         Some(turn)
     }
 
-    /// Takes a job's wait out of its queues, unless it has been woken. After a while it returns although the thread
-    /// has not done so: a wake that then reaches the thread is passed on.
+    /// Takes a job's wait out of its queues, unless it has been woken. After `LEAVE_NS` it returns although the
+    /// thread has not left the queues. A wake that then reaches the thread is passed on.
     pub fn withdraw(&self, job: &Job) {
         let Some(turn) = self.release(job) else { return };
         let until_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC) + LEAVE_NS;
@@ -355,8 +362,8 @@ impl FutexWaiter {
         }
     }
 
-    /// Drops requests that must leave, between two sleeps. Returns the next sleep's vector, or `None` if the thread
-    /// ends.
+    /// Drops requests that must leave, between two sleeps. Returns the next sleep's vector. `None` if the thread must
+    /// end.
     fn look(self: &Arc<FutexWaiter>, seen: u32) -> Option<Vec<Entry>> {
         let mut gone = Vec::new();
         let mut slots = self.slots.lock().expect("a waiter does not interrupt itself");
@@ -367,7 +374,8 @@ impl FutexWaiter {
                 own.set_armed(false);
             }
         }
-        // Release: a thread that sees the turn finds the futexes left. Partner: the load in `withdraw`.
+        // Release: a thread that reads the new turn finds that the watcher has left the futexes. Partner: the load in
+        // `withdraw`.
         self.turns.fetch_add(1, Ordering::Release);
         Sys::futex_wake(&self.turns, i32::MAX as u32);
         let free = slots.are_free();
@@ -393,7 +401,7 @@ impl FutexWaiter {
         Some(entries)
     }
 
-    /// Called when the thread has nothing to wait for; true if it stays for the next request.
+    /// Rests a watcher that has nothing to wait for. True if it stays for the next request.
     fn rest(self: &Arc<FutexWaiter>) -> bool {
         let mut pool = POOL.lock().expect("a waiter does not interrupt itself");
         let slots = self.slots.lock().expect("a waiter does not interrupt itself");
@@ -415,7 +423,7 @@ impl FutexWaiter {
         false
     }
 
-    /// Sleeps until a word is woken: returns its slot, or `None` for `control`.
+    /// Sleeps until a word is woken, and returns its slot. `None` if `control` was woken.
     fn sleep(&self, entries: &[Entry]) -> Result<Option<usize>, Errno> {
         if self.by_vector() {
             let args = [entries.as_ptr() as usize, entries.len(), 0, 0, 0, 0];
@@ -479,7 +487,8 @@ impl FutexWaiter {
             }
             let verdict = match occupant.word.check() {
                 Ok(()) => continue,
-                // It was queued with its value: the thread that changed the value has woken it, or will.
+                // The wait was queued while the word had its value: the thread that changed the value has woken it,
+                // or will.
                 Err(Errno::AGAIN) => Verdict::Done(occupant.index as i32),
                 Err(error) => Verdict::error(error),
             };
@@ -491,8 +500,8 @@ impl FutexWaiter {
         }
     }
 
-    /// Ends other requests for a word that was woken. Whether they were woken is unknown; a superfluous wake is no
-    /// error.
+    /// Ends other requests for a word that was woken. Whether they were woken is unknown, and a superfluous wake is
+    /// no error.
     fn wake_companions(&self, slots: &mut Slots, word: &Word, finished: &mut Vec<(Arc<Job>, Verdict)>) {
         for (occupant, own) in slots.occupants.iter_mut().zip(&self.own) {
             let armed = own.is_armed();
@@ -515,8 +524,8 @@ impl FutexWaiter {
     }
 }
 
-/// Returns the slot that is reported: a word listed twice is woken by its first entry, and its last index is
-/// reported.
+/// Returns the first slot of the same job with the woken word. A word listed twice is woken by its first entry, but
+/// the sleep may report the last.
 fn first_of_same(slots: &Slots, woken: usize) -> usize {
     let Some(occupant) = &slots.occupants[woken] else { return woken };
     let same = |it: &Occupant| Arc::ptr_eq(&it.job, &occupant.job) && it.word.address == occupant.word.address;
@@ -527,7 +536,7 @@ fn address(word: &AtomicU32) -> u64 {
     word.as_ptr() as u64
 }
 
-/// Moves a sleeper from `own`, which holds `value`, to `word`: returns the number moved, 0 or 1.
+/// Moves a sleeper from `own`, which holds `value`, to `word`. Returns the number moved, 0 or 1.
 fn move_to(own: &Own, value: u32, word: &Word) -> Result<usize, Errno> {
     let (from, to) = (address(&own.word) as usize, word.address as usize);
     if word.has_node() {
@@ -544,18 +553,19 @@ fn move_to(own: &Own, value: u32, word: &Word) -> Result<usize, Errno> {
 }
 
 /// True if a thread sleeps on `own`. Before it sleeps, a thread checks that it is still queued (`futex_do_wait` in
-/// kernel/futex/waitwake.c). If it is moved at that moment, it finds itself in neither queue and leaves; a wake of
-/// the program's is then lost. This call moves nothing away, and after it the thread is past that check.
+/// kernel/futex/waitwake.c). If it is moved at that moment, it finds itself in neither queue and leaves. One of the
+/// program's wakes is then lost. This function moves a sleeper to its own word, so to no other. After it the thread
+/// is past that check.
 fn is_asleep(own: &Own, kind: &Word) -> Result<bool, Errno> {
     let own_word = Word { address: address(&own.word), ..*kind };
     move_to(own, 0, &own_word).map(|moved| moved != 0)
 }
 
-/// True if FUTEX_CMP_REQUEUE moves a sleeper here but does not count it, as in gVisor. A wake of the target word
-/// shows that. The thread then restarts its sleep.
+/// True if FUTEX_CMP_REQUEUE moves a sleeper on this system but does not count it, as in gVisor. A wake of the target
+/// word shows that. The thread then restarts its sleep.
 fn moves_unseen(own: &Own, kind: &Word) -> Result<bool, Errno> {
     if kind.has_node() {
-        return Ok(false); // moved by another call, and the word beside it is the node
+        return Ok(false); // another system call moves the sleeper, and the node is beside the word
     }
     let beside = Word { address: address(&own.node), ..*kind };
     let counted = move_to(own, 0, &beside)?;
@@ -567,7 +577,7 @@ fn pass_on(word: &Word) {
     let _ = wake_one(word);
 }
 
-/// Wakes one sleeper on `word`; returns the number woken.
+/// Wakes one sleeper on `word`. Returns the number woken.
 fn wake_one(word: &Word) -> Result<usize, Errno> {
     let operation = libc::FUTEX_WAKE | word.private_flag();
     check(syscall(libc::SYS_futex, [word.address as usize, operation as usize, 1, 0, 0, 0]))
@@ -584,7 +594,7 @@ pub fn rings_are_gone() {
     }
 }
 
-/// In a forked child: forgets the parent's threads.
+/// Forgets, in a forked child, the parent's threads.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

@@ -1,8 +1,8 @@
-//! Serialisation of jobs that change one file: they are made one after the other, in the order in which they were
-//! queued. So two writes to the same page, or a write and a later truncation, have the same result as natively.
+//! Serialisation of jobs that change one file. They are made one after the other, in the order in which they were
+//! queued. So two writes to the same page, or a write and a later truncation, have the same result as in the kernel.
 //! Source: `io_prep_async_work` in io_uring/io_uring.c, `io_wq_hash_work` in io_uring/io-wq.c.
 //!
-//! Part of the pool, under its lock.
+//! This state is part of the pool, under the pool's lock.
 
 use crate::mutation::{mutated, Mutation};
 use crate::wq::Job;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// The file that a job changes: its device and its number there.
 pub type Inode = (u64, u64);
 
-/// For each inode, the jobs that wait for an earlier one. An inode is present while one of its jobs is ready to run,
-/// or runs.
+/// For each inode, the jobs that wait for an earlier job. An inode is present while one of its jobs runs, or is ready
+/// to run.
 pub struct Hashed {
     behind: BTreeMap<Inode, VecDeque<Arc<Job>>>,
     /// Number of jobs that wait, in all.
@@ -21,7 +21,7 @@ pub struct Hashed {
 }
 
 impl Hashed {
-    /// Nothing is queued or running.
+    /// The value when nothing is queued or running.
     pub const NONE: Hashed = Hashed { behind: BTreeMap::new(), waiting: 0 };
 
     /// Returns the number of jobs that wait for others.
@@ -29,10 +29,10 @@ impl Hashed {
         self.waiting
     }
 
-    /// Returns the job if it may run now; otherwise it waits here.
+    /// Returns the job if it may run now. `None` if it waits in this value.
     ///
     /// # Errors
-    /// There is no memory for it to wait.
+    /// There is no memory for the job to wait.
     pub fn admit(&mut self, job: Arc<Job>) -> Result<Option<Arc<Job>>, TryReserveError> {
         let inode = job.inode.filter(|_| !mutated(Mutation::WritesToOneFileAtOnce));
         let Some(inode) = inode else { return Ok(Some(job)) };
@@ -51,7 +51,7 @@ impl Hashed {
         self.behind.contains_key(&inode)
     }
 
-    /// Records that a job of this inode has been made; returns the next one, which may run now.
+    /// Records that a job of this inode has been made. Returns the next job of the inode, which may run now.
     pub fn done(&mut self, inode: Inode) -> Option<Arc<Job>> {
         let next = self.behind.get_mut(&inode)?.pop_front();
         match next {

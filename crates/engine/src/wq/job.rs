@@ -39,30 +39,30 @@ enum Waiter {
 pub enum Approach {
     /// The plain call, which may sleep.
     Plain,
-    /// IOSQE_ASYNC: a nonblocking attempt first. So a pollable file is armed instead of occupying a worker
-    /// (`io_wq_submit_work` in io_uring/io_uring.c does the same).
+    /// A nonblocking attempt first, for IOSQE_ASYNC. If it would block on a pollable file, the request is armed and
+    /// no worker is occupied (`io_wq_submit_work` in io_uring/io_uring.c does the same).
     AttemptFirst,
-    /// The attempt missed the page cache and has begun the transfer: the plain call waits for it. One worker waits
-    /// for several, in their order (`wq/cold.rs`).
+    /// The plain call, after an attempt that missed the page cache and has begun the transfer. The call waits for it.
+    /// One worker waits for several transfers, in their order (`wq/cold.rs`).
     Started,
     /// The submitting thread, and no other, makes the nonblocking attempt (`issue::calls`).
     ByCaller,
     /// The plain call, which mostly does not sleep (`wq/quick.rs`).
     Quick,
-    /// As `Started`, but to find out whether attempts begin transfers here.
+    /// Like `Started`, to find out whether attempts begin transfers on this kernel.
     Trial,
 }
 
 /// The ring that a job comes from, and goes back to.
 pub trait Origin: Sync {
-    /// Delivers finished jobs. A panic in here leaves them finished but not delivered, and goes no further: the code
-    /// that ends the ring's requests finds them.
+    /// Delivers finished jobs. A panic in this function goes no further, and leaves the jobs finished but not
+    /// delivered. The code that ends the ring's requests then finds them.
     fn deliver(&'static self, jobs: Vec<Arc<Job>>);
 
-    /// Breaks the ring: one of its jobs panicked.
+    /// Breaks the ring, since one of its jobs panicked.
     fn mark_panicked(&'static self);
 
-    /// True if its program submits requests singly, often as soon as it has seen the last one's completion.
+    /// True if the ring's program submits requests singly, often as soon as it has read the last one's completion.
     fn submits_singly(&self) -> bool;
 }
 
@@ -72,27 +72,27 @@ pub struct Job {
     pub ring: &'static dyn Origin,
     /// The ring's cookie when the job was made, which identifies one of its lives.
     pub cookie: u64,
-    /// The request it belongs to: its id, as a word.
+    /// The id of the request that the job belongs to, as a word.
     pub request: u64,
-    /// The operation; the worker holds it while it runs, the ring afterwards.
+    /// The operation. The worker holds it while the job runs, and the ring holds it afterwards.
     pub op: Lock<Op>,
-    /// The operation's result, once finished.
+    /// The operation's result, once the job is finished.
     pub verdict: Lock<Option<Verdict>>,
     opcode: Opcode,
     number: Number,
     pub(crate) approach: Approach,
-    /// The index of the limit of IORING_REGISTER_IOWQ_MAX_WORKERS that it counts against.
+    /// The index of the limit of IORING_REGISTER_IOWQ_MAX_WORKERS that the job counts against.
     pub(crate) class: usize,
-    /// The file that it changes: its jobs must be made in order.
+    /// The file that the job changes. The jobs of one file must be made in order.
     pub(crate) inode: Option<Inode>,
     stage: AtomicU32,
-    /// The times when a worker had it.
+    /// The times when a worker had the job.
     times: WorkTimes,
-    /// The thread that waits for it, if that is not one of the pool's.
+    /// The thread that waits for the job, if that is not one of the pool's.
     waiter: OnceLock<Waiter>,
-    /// The credentials pool that makes it, if the process's pool does not.
+    /// The credentials pool that makes the job, if the process's pool does not.
     workers: OnceLock<Arc<CredsPool>>,
-    /// A claim to that pool, if the job must wait for its turn, or its request continues.
+    /// A claim to that pool, if the job must wait for its turn or its request continues.
     hold: Lock<Option<Claim>>,
 }
 
@@ -103,7 +103,7 @@ impl core::fmt::Debug for Job {
 }
 
 impl Job {
-    /// Makes a job that has not been queued yet. `file` keeps the number open, if that is not the program's.
+    /// Makes a job that has not been queued yet. `file` keeps the number open, unless the number is the program's.
     pub fn new(
         (ring, cookie, request): (&'static dyn Origin, u64, u64),
         (opcode, op): (Opcode, Op),
@@ -137,7 +137,7 @@ impl Job {
 
     /// Cancels a job that no worker has started; false if one has.
     pub fn cancel(&self) -> bool {
-        // Relaxed: the word alone decides; the operation is handed over by its own lock.
+        // Relaxed: this word decides alone, and the operation's own lock hands the operation over.
         let cancelled =
             self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         match self.waiter.get().filter(|_| cancelled) {
@@ -148,22 +148,23 @@ impl Job {
         cancelled
     }
 
-    /// Makes a job that a worker has begun continue with this duplicate: the program closes the job's number.
+    /// Makes a job that a worker has begun continue with the duplicate `private`, since the program closes the job's
+    /// number.
     pub fn move_to(&self, private: &Arc<FixedFile>) {
         self.number.replace(private);
     }
 
-    /// Records that this thread waits on the job's futexes.
+    /// Records that the thread `waiter` waits on the job's futexes.
     pub fn waited_on_by(&self, waiter: &Arc<FutexWaiter>) {
         let _ = self.waiter.set(Waiter::Futex(waiter.clone()));
     }
 
-    /// Records that this thread waits for the job's child.
+    /// Records that the thread `sleeper` waits for the job's child.
     pub fn slept_for(&self, sleeper: &Arc<Sleeper>) {
         let _ = self.waiter.set(Waiter::Child(sleeper.clone()));
     }
 
-    /// Records that a member of this credentials pool makes it.
+    /// Records that a member of the credentials pool `workers` makes the job.
     pub(crate) fn set_workers(&self, workers: &Arc<CredsPool>) {
         let _ = self.workers.set(workers.clone());
     }
@@ -172,37 +173,37 @@ impl Job {
         self.workers.get()
     }
 
-    /// Keeps a claim to its credentials pool.
+    /// Keeps a claim to the job's credentials pool.
     pub(crate) fn set_claim(&self, hold: Claim) {
         if let Some(mut kept) = self.hold.lock() {
             *kept = Some(hold);
         }
     }
 
-    /// Takes the claim that it keeps.
+    /// Takes the claim that the job keeps.
     pub(crate) fn take_claim(&self) -> Option<Claim> {
         self.hold.lock()?.take()
     }
 
-    /// Makes a wait on futexes leave their queues, for a cancellation: if it has been woken, it cannot be cancelled
-    /// afterwards.
+    /// Makes a wait on futexes leave their queues, for a cancellation. If the wait has been woken already, the job
+    /// cannot be cancelled afterwards.
     pub fn withdraw(&self) {
         if let Some(Waiter::Futex(waiter)) = self.waiter.get() {
             waiter.withdraw(self);
         }
     }
 
-    /// True if a worker has begun it (and may be in its call).
+    /// True if a worker has begun the job. The worker may be in its call.
     pub fn has_begun(&self) -> bool {
         self.stage.load(Ordering::Relaxed) != CANCELLED
     }
 
-    /// True if its worker has left it: with a verdict, or by a panic.
+    /// True if the job's worker has left it, with a verdict or by a panic.
     pub fn has_finished(&self) -> bool {
         self.stage.load(Ordering::Acquire) == FINISHED // partner: the Release store in `Left`
     }
 
-    /// Begins the job, which cannot be cancelled any more. False if it was.
+    /// Begins the job, which cannot be cancelled any more. False if the job was cancelled.
     pub fn begin(&self) -> bool {
         let begins = self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if begins {
@@ -211,12 +212,12 @@ impl Job {
         begins
     }
 
-    /// True if its call sleeps if it has to.
+    /// True if the job's call may sleep.
     pub fn is_plain(&self) -> bool {
         !matches!(self.approach, Approach::AttemptFirst | Approach::ByCaller)
     }
 
-    /// Returns the times when a worker had it. `None` for the submitter, or a thread that only waited for it.
+    /// Returns the times when a worker had the job. `None` if the submitter made it, or a thread only waited for it.
     pub fn work_times(&self) -> Option<&WorkTimes> {
         let by_worker = self.waiter.get().is_none() && self.approach != Approach::ByCaller;
         by_worker.then_some(&self.times)
@@ -289,7 +290,7 @@ pub(crate) struct Left<'a>(pub(crate) &'a Job);
 impl Drop for Left<'_> {
     fn drop(&mut self) {
         self.0.times.end();
-        // Release: a thread that sees it finds the verdict. Partner: the load in `has_finished`.
+        // Release: a thread that reads this stage finds the verdict. Partner: the load in `has_finished`.
         self.0.stage.store(FINISHED, Ordering::Release);
     }
 }

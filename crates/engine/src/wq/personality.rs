@@ -1,9 +1,10 @@
-//! Personalities: io_uring_register(2), IORING_REGISTER_PERSONALITY. Credentials belong to threads, so a registered
-//! personality is a credentials pool (`wq::creds`) that the registering thread starts and that keeps its credentials.
+//! Personalities, of io_uring_register(2) with IORING_REGISTER_PERSONALITY. Credentials belong to threads. So a
+//! registered personality is a credentials pool (`wq::creds`) that the registering thread starts, and that keeps its
+//! credentials.
 //!
-//! libc's setuid(3) and its like change every thread that libc knows, including members of credentials pools. Before
-//! each request a member restores its own credentials. If the process can no longer have them, the request fails
-//! (EPERM).
+//! libc's setuid(3) and its like change every thread that libc knows, including members of credentials pools. So a
+//! member restores its own credentials before each request. If the process can no longer have them, the request fails
+//! with EPERM.
 
 use crate::alloc;
 use crate::op::call;
@@ -19,7 +20,7 @@ pub struct Personalities {
 }
 
 impl Personalities {
-    /// Registers the calling thread's credentials; returns their id, from 1 on and not soon reused.
+    /// Registers the calling thread's credentials. Returns their id, which is 1 or more and is not soon reused.
     pub fn register(&mut self) -> Result<u32, Errno> {
         let mut id = self.last;
         for _ in 0..u16::MAX {
@@ -35,14 +36,14 @@ impl Personalities {
         Err(Errno::BUSY)
     }
 
-    /// Unregisters an id; requests in flight keep its credentials.
+    /// Unregisters an id. Requests in flight keep its credentials.
     pub fn unregister(&mut self, id: u32) -> Result<u32, Errno> {
         let place = self.held.iter().position(|(held, _)| u32::from(*held) == id).ok_or(Errno::INVAL)?;
         self.held.swap_remove(place);
         Ok(0)
     }
 
-    /// Returns the credentials with this id; fails with `EINVAL` if there are none.
+    /// Returns the credentials with this id. Fails with `EINVAL` if there are none.
     pub fn find(&self, id: u16) -> Result<&Claim, Errno> {
         self.held.iter().find(|(held, _)| *held == id).map(|(_, hold)| hold).ok_or(Errno::INVAL)
     }
@@ -52,7 +53,7 @@ impl Personalities {
 /// example) from their creator.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Real, effective and saved.
+    /// Real, effective and saved user id.
     users: [u32; 3],
     groups: [u32; 3],
     /// File system ids: user and group.
@@ -61,7 +62,7 @@ pub struct Credentials {
     capabilities: Capabilities,
 }
 
-/// Effective, permitted and inheritable sets, twice: the lower and the upper 32 bits. capget(2).
+/// Effective, permitted and inheritable sets, twice: first their lower, then their upper 32 bits. Source: capget(2).
 type Capabilities = [u32; 6];
 
 const NO_CHANGE: usize = u32::MAX as usize;
@@ -83,13 +84,13 @@ impl Credentials {
         })
     }
 
-    /// Gives the calling thread these credentials, as far as it lacks them. It uses system calls, which change only
-    /// this thread. Fails with `EPERM` if the thread may not have them.
+    /// Gives the calling thread these credentials, as far as it lacks them. Makes the system calls directly, since
+    /// libc's functions would change all threads. Fails with `EPERM` if the thread may not have the credentials.
     pub fn assume(&self) -> Result<(), Errno> {
         if *self == Credentials::of_caller()? {
             return Ok(());
         }
-        // Changing groups takes privileges: try to restore the effective user for it. The outcome is checked at the
+        // Changing groups takes privileges, so first try to restore the effective user. The outcome is checked at the
         // end.
         let _ = call(libc::SYS_setresuid, [NO_CHANGE, 0, NO_CHANGE, 0, 0, 0]);
         let groups = self.supplementary.as_ptr() as usize;
@@ -102,8 +103,8 @@ impl Credentials {
         let [user, group] = self.files;
         let _ = call(libc::SYS_setfsgid, [group as usize, 0, 0, 0, 0, 0]);
         let _ = call(libc::SYS_setfsuid, [user as usize, 0, 0, 0, 0, 0]);
-        // Last, since each id may have changed them. Only permitted capabilities can be set, so none that the thread
-        // has lost returns.
+        // Set last, since each change of an id may have changed the capabilities. Only permitted capabilities can be
+        // set, so no capability that the thread has lost returns.
         let (header, sets) = (CAPABILITY_HEADER, self.capabilities);
         let _ = call(libc::SYS_capset, [&raw const header as usize, &raw const sets as usize, 0, 0, 0, 0]);
         if *self == Credentials::of_caller()? {
@@ -125,10 +126,10 @@ fn capabilities() -> Result<Capabilities, Errno> {
     Ok(unsafe { (&raw const sets).read_volatile() })
 }
 
-/// Returns the id for file access, by setfsuid(2) or setfsgid(2): it may differ from the thread's other ids. gVisor
-/// lacks these calls and uses the effective id.
+/// Returns the id for file access, by setfsuid(2) or setfsgid(2). That id may differ from the thread's other ids.
+/// gVisor lacks these calls and uses the effective id.
 fn of_files(number: libc::c_long, [_, effective, _]: [u32; 3]) -> Result<u32, Errno> {
-    // An invalid id changes nothing, and the call returns the present one.
+    // An invalid id changes nothing, and the call returns the present id.
     match call(number, [NO_CHANGE, 0, 0, 0, 0, 0]) {
         Err(Errno::NOSYS) => Ok(effective),
         answer => answer.map(|id| id as u32),

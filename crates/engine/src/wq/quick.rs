@@ -1,13 +1,13 @@
 //! Reads of files that do not support RWF_NOWAIT: overlayfs, most file systems in user space. Only the plain call
-//! shows whether it waits for a device. If the page cache has the data, waking a thread takes several times as long
-//! as the read. So one worker makes all such reads one after the other, as io-wq's worker does while it does not
-//! sleep.
+//! shows whether such a read waits for a device. If the page cache has the data, waking a thread takes several times
+//! as long as the read. So one worker makes all such reads one after the other, as io-wq's worker does while it does
+//! not sleep.
 //!
 //! The scheduler notifies io-wq when a worker sleeps, but it does not notify this pool. So another thread watches: it
-//! sleeps for a while, again and again. If no job was taken meanwhile but some are queued, the worker sleeps in its
-//! call. From then on each read gets a thread, until several in a row have returned without sleeping.
+//! sleeps for a while, again and again. If no job was taken meanwhile although some are queued, the worker sleeps in
+//! its call. From then on each read gets a thread, until several reads in a row have returned without sleeping.
 //!
-//! Part of the pool, under its lock.
+//! This state is part of the pool, under the pool's lock.
 
 use super::{Need, POOL};
 use crate::mutation::{mutated, Mutation};
@@ -15,45 +15,45 @@ use crate::os::{self, Clock};
 use crate::wq::Job;
 use std::sync::Arc;
 
-/// Reads that one worker makes before it looks for other work.
+/// Number of reads that one worker makes before it looks for other work.
 const TOGETHER: u32 = 64;
 /// Number of queued jobs for which one more worker pays off, if there is a CPU for it.
 const SHARE: usize = 8;
 /// Number of reads in a row that must not sleep before one worker makes them all again.
 const CALM: u32 = 8;
-/// A call that takes longer may have slept, in nanoseconds.
+/// A call that takes longer than this may have slept, in nanoseconds.
 const SLOW_NS: u64 = 30_000;
-/// Pause of the watching thread, the first one and the longest, in nanoseconds: a sleeping worker is noticed that
-/// late.
+/// The first pause of the watching thread, in nanoseconds. It lengthens up to `LAST_PAUSE_NS`. A sleeping worker is
+/// noticed that late.
 const FIRST_PAUSE_NS: u64 = 100_000;
 const LAST_PAUSE_NS: u64 = 1_000_000;
-/// Number of pauses in a row, each with nothing queued at its end, after which it stops.
+/// Number of pauses in a row, each with nothing queued at its end, after which the watch stops.
 const QUIET_PAUSES: u32 = 4;
 
 /// The state of the watch for a sleeping worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watch {
     Nobody,
-    /// A thread is on its way.
+    /// A watching thread was asked for, and has not begun yet.
     Wanted,
     Somebody,
 }
 
-/// The pool's statistics of such reads.
+/// The pool's statistics of reads of files that do not support RWF_NOWAIT.
 pub struct Quick {
-    /// Number of workers that make them.
+    /// Number of workers that make such reads.
     running: u32,
     /// Counter of jobs of any kind that were taken.
     taken: u32,
     /// Number of reads that must return without having slept before one worker makes them all.
     unsettled: u32,
-    /// Number of workers that may make them while they do not sleep; 0 before it was computed.
+    /// Number of workers that may make such reads while they do not sleep; 0 before it was computed.
     most: u32,
     watch: Watch,
 }
 
 impl Quick {
-    /// Nothing is queued or running.
+    /// The value when nothing is queued or running.
     pub const NONE: Quick = Quick { running: 0, taken: 0, unsettled: 0, most: 0, watch: Watch::Nobody };
 
     /// Counts a worker that begins to make such reads.
@@ -64,7 +64,7 @@ impl Quick {
         self.running += 1;
     }
 
-    /// Counts that a worker makes no more of them.
+    /// Counts that a worker makes no more such reads.
     pub fn end(&mut self) {
         self.running -= 1;
     }
@@ -74,18 +74,19 @@ impl Quick {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Records that a read came back.
+    /// Records that a read has returned, and whether it slept.
     pub fn record_made(&mut self, slept: bool) {
         self.unsettled = if slept { CALM } else { self.unsettled.saturating_sub(1) };
     }
 
-    /// True if a read gets a thread although a worker is awake. That is so if some reads have slept, or one more
-    /// worker pays off for the `queued` ones.
+    /// True if a read gets a thread although a worker is awake. That is so if some reads have slept, or another
+    /// worker pays off for the `queued` reads.
     pub fn wants_thread(&self, queued: usize) -> bool {
         self.unsettled != 0 || (self.running < self.most && queued > SHARE * self.running as usize)
     }
 
-    /// True if queued jobs would wait unnoticed if the worker slept. Then a watching thread must be started.
+    /// Claims the watch. True if the caller must start a watching thread, since queued jobs would wait unnoticed if
+    /// the worker slept.
     pub fn call_watch(&mut self) -> bool {
         let wanted = self.running != 0 && self.watch == Watch::Nobody && !mutated(Mutation::NobodyWatches);
         if wanted {
@@ -94,12 +95,12 @@ impl Quick {
         wanted
     }
 
-    /// True if the calling thread must watch.
+    /// Takes the watch over. True if the calling thread must watch.
     pub fn take_watch(&mut self) -> bool {
         if self.watch != Watch::Wanted {
             return false;
         }
-        let any = self.running != 0; // otherwise the worker was this thread, or has finished
+        let any = self.running != 0; // false if the worker was this thread, or has finished
         self.watch = if any { Watch::Somebody } else { Watch::Nobody };
         any
     }
@@ -128,7 +129,7 @@ pub(super) fn watch() {
     }
 }
 
-/// Makes a read, and then reads queued for the same ring. Each is delivered at once, since the next may sleep.
+/// Makes a read, and then reads queued for the same ring. Each is delivered at once, since the next read may sleep.
 pub(super) fn run(first: Arc<Job>) {
     let mut sleeps = Sleeps::new();
     let mut next = Some(first);
@@ -145,7 +146,7 @@ pub(super) fn run(first: Arc<Job>) {
     }
 }
 
-/// Records whether a read slept; returns the next one, if it must be made here.
+/// Records whether a read slept. Returns the next read, if the caller must make it.
 fn go_on(done: &Job, slept: bool, more: bool) -> Option<Arc<Job>> {
     let mut pool = POOL.lock()?;
     pool.quick.record_made(slept);
@@ -157,7 +158,7 @@ fn go_on(done: &Job, slept: bool, more: bool) -> Option<Arc<Job>> {
     next
 }
 
-/// Detects whether calls of the thread that made it slept.
+/// Detects whether calls of the thread that made this value slept.
 struct Sleeps {
     switches: u64,
 }
@@ -167,7 +168,7 @@ impl Sleeps {
         Sleeps { switches: switches() }
     }
 
-    /// True if a call that began then has slept. Being preempted is no sleep.
+    /// True if a call that began at `begun_ns` has slept. Being preempted does not count as sleep.
     fn slept_since(&mut self, begun_ns: u64) -> bool {
         if Clock::Monotonic.now_ns() - begun_ns < SLOW_NS {
             return false;

@@ -1,7 +1,7 @@
-//! Threads that wait for children where no descriptor can: WAITIDs of any child or of a group, and for stops.
+//! Threads that wait for children where no descriptor can: for WAITIDs of any child or of a group, and for stops.
 //!
 //! Each request has one thread. It waits only until a child has changed its state (WNOWAIT). The request, if it still
-//! exists, then makes the call itself, under the ring's lock. So a cancelled one never reaps a child.
+//! exists, then makes the call itself, under the ring's lock. So a cancelled request never reaps a child.
 
 use crate::op::{Op, Punt, Verdict};
 use crate::os::{check, interrupt, interruptible, Os, Sys};
@@ -11,13 +11,13 @@ use crate::Errno;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// The most such threads; beyond it a wait is refused with ENOMEM.
+/// The most such threads. Beyond this number a wait fails with ENOMEM.
 const THREADS_MAX: u32 = 256;
 static THREADS: AtomicU32 = AtomicU32::new(0);
 
 /// A thread in waitid(2).
 pub struct Sleeper {
-    /// Not 0: the thread must leave.
+    /// Not 0 if the thread must leave.
     stop: AtomicU32,
     /// The thread's id, once it runs.
     thread: AtomicU32,
@@ -27,7 +27,8 @@ impl Sleeper {
     /// Makes the thread leave its call.
     pub fn release(&self) {
         self.stop.store(1, Ordering::SeqCst); // partner: the check in the interruptible call
-                                              // SeqCst: partner is the store in `sleep`. One of the two sees what the other has stored.
+                                              // SeqCst: partner is the store in `sleep`. At least one of the two
+                                              // threads reads what the other has stored.
         match self.thread.load(Ordering::SeqCst) {
             0 => {} // it has not slept yet
             thread => interrupt(thread),
@@ -45,7 +46,7 @@ struct Task {
 /// Starts a thread that sleeps for a job.
 ///
 /// # Errors
-/// ENOMEM if there are too many, or none can be made.
+/// ENOMEM if there are too many such threads, or none can be made.
 pub fn wait(job: &Arc<Job>) -> Result<(), Errno> {
     let args = match &*job.op.lock().ok_or(Errno::INVAL)? {
         Op::Waitid(waitid) => waitid.sleeping(),
@@ -93,7 +94,7 @@ impl Task {
     }
 }
 
-/// In a forked child: forgets the parent's threads.
+/// Forgets, in a forked child, the parent's threads.
 pub fn reset_after_fork() {
     THREADS.store(0, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! One ring that a polling thread serves. Only that thread uses a [`Served`], once it has taken it in.
+//! One ring that a polling thread serves. Once the thread has taken a [`Served`] in, only that thread uses it.
 
 use crate::alloc;
 use crate::forced::{point, Point};
@@ -26,29 +26,30 @@ pub struct Served {
     pub ring: &'static Ring,
     view: View,
     control: Control,
-    /// The time that its program wants the thread to spin without work, in nanoseconds.
+    /// The time for which the ring's program wants the thread to spin without work, in nanoseconds.
     pub idle_ns: u64,
     disabled: bool,
-    /// Ready requests are left.
+    /// True if ready requests are left.
     left: bool,
-    /// The poll set, while requests are armed.
+    /// The poll set; `None` while no request is armed.
     epoll: Option<i32>,
-    /// Entries of the poll set wait for verification, or reads for their first attempt.
+    /// True if entries of the poll set wait for verification, or reads wait for their first attempt.
     unverified: bool,
-    /// The events last taken from the poll set. The first `unserved` of them wait because the ring was busy; no later
+    /// The events last taken from the poll set. The first `unserved` of them wait because the ring was busy. No later
     /// event repeats them.
     events: Box<[EpollEvent; 128]>,
     unserved: usize,
     /// The time of the next timer, by CLOCK_MONOTONIC.
     due_ns: Option<u64>,
-    /// Another thread holds the ring, and will nudge this one.
+    /// True if another thread holds the ring. That thread will nudge this one.
     busy: bool,
-    /// The program has to enter to have its SQEs seen. Ring memory says so as soon as the ring can be locked.
+    /// True if the program has to call io_uring_enter(2) to have its SQEs consumed. Ring memory says so as soon as
+    /// the ring can be locked.
     asleep: bool,
 }
 
 impl Served {
-    /// Takes a ring in.
+    /// Takes a ring in, with what was attached.
     pub fn new(Attached { ring, view, control, idle_ns }: Attached) -> Served {
         Served {
             ring,
@@ -67,7 +68,7 @@ impl Served {
         }
     }
 
-    /// Number of SQEs that the program has published and that were not consumed.
+    /// Returns the number of SQEs that the program has published and that were not consumed.
     fn entries(&self) -> u32 {
         let head = self.control.header().sq_head.load(Ordering::Relaxed);
         let tail = self.view.load(word::SQ_TAIL).unwrap_or(head);
@@ -79,7 +80,8 @@ impl Served {
         !self.busy && (self.left || !self.disabled && self.entries() != 0)
     }
 
-    /// The poll set, while requests are armed, and the next timer: these end the thread's sleep for this ring.
+    /// Returns the poll set, while requests are armed, and the time of the next timer. These end the thread's sleep
+    /// for this ring.
     pub fn awaited(&self) -> (Option<i32>, Option<u64>) {
         if self.busy {
             return (None, None);
@@ -87,7 +89,8 @@ impl Served {
         (self.epoll, self.due_ns)
     }
 
-    /// Leaves a ring that another thread holds, perhaps asleep. The thread serves the others until it is nudged.
+    /// Leaves a ring that another thread holds, perhaps in a sleep. The polling thread serves the other rings until
+    /// it is nudged.
     fn retry_later(&mut self) {
         self.busy = true;
         self.ring.leave_holder_work(HolderWork::Poller);
@@ -98,8 +101,8 @@ impl Served {
         !self.busy && self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
-    /// Serves the events taken from the poll set, and runs `work` on the ring. A panic breaks this ring only. A
-    /// thread that waits for the ring's lock then gets a chance, however much work there is.
+    /// Serves the events taken from the poll set, and runs `work` on the ring. A panic breaks this ring only.
+    /// Afterwards a thread that waits for the ring's lock gets a chance, however much work there is.
     pub fn with<R>(&mut self, work: impl FnOnce(&mut RingGuard) -> R) {
         let ring = self.ring;
         let mut contended = false;
@@ -149,7 +152,7 @@ impl Served {
             point(Point::PollerRing);
             if !guard.disabled && !is_abandoned(guard) && guard.has_sqes() {
                 guard.check_tracer();
-                // Another error means that ring memory is unmapped: then there is nothing to submit.
+                // Another error means that ring memory is unmapped, so there is nothing to submit.
                 refused = guard.submit(most) == Err(Errno::AGAIN);
                 announce_room(guard);
             }
@@ -193,7 +196,7 @@ impl Served {
         due
     }
 
-    /// Checks the whole ring. False if the thread has given it up, because it was closed or broken.
+    /// Checks the whole ring. False if the polling thread has given the ring up, because it was closed or broken.
     pub fn recheck(&mut self) -> bool {
         let ring = self.ring;
         self.busy = false;
@@ -218,7 +221,7 @@ impl Served {
         true
     }
 
-    /// Gives the ring up: from here on its callers serve it. False if the ring is busy.
+    /// Gives the ring up: from here on its callers serve the ring themselves. False if the ring is busy.
     fn leave(&mut self, broken: bool) -> bool {
         let ring = self.ring;
         if broken {
@@ -243,7 +246,7 @@ impl Served {
         true
     }
 
-    /// Sets whether the program must enter to have its SQEs seen.
+    /// Sets whether the program must call io_uring_enter(2) to have its SQEs consumed.
     pub fn need_wakeup(&mut self, needed: bool) {
         self.asleep = needed && !mutated(Mutation::AsleepWithoutSayingSo);
         self.say_wakeup();
@@ -268,7 +271,7 @@ pub(crate) fn is_abandoned(guard: &RingGuard) -> bool {
 
 /// Wakes threads that wait for room in the SQ: SQEs were consumed.
 pub(crate) fn announce_room(guard: &mut RingGuard) {
-    // Partner: the fence in `wait_for_room`. Either the new head is seen there, or the waiter here.
+    // Partner: the fence in `wait_for_room`. Either the waiter reads the new head, or this thread finds the waiter.
     fence(Ordering::SeqCst);
     let control = guard.control;
     let waits = control.header().room_waiters.load(Ordering::Relaxed) != 0;

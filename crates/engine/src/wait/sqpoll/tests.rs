@@ -59,7 +59,7 @@ impl Program {
         crate::enter(&Enter { fd, to_submit: 0, min_complete: 1, flags, arg: 0, arg_size: 0 })
     }
 
-    /// Submits a NOP as liburing does: an enter only if the thread asks for one.
+    /// Submits a NOP as liburing does: it calls io_uring_enter(2) only if the polling thread asks for that.
     fn nop(&mut self, user_data: u64) {
         let slot = 4096 + 64 * (self.tail % ENTRIES) as usize;
         let sqe = Sqe { user_data, ..Sqe::default() };
@@ -73,7 +73,7 @@ impl Program {
         }
     }
 
-    /// The next CQE's user_data, seen in memory.
+    /// Returns the next CQE's user_data, read from ring memory. `None` if none comes within 30 s.
     fn reap(&self) -> Option<u64> {
         let head = self.word(word::CQ_HEAD).load(Ordering::Relaxed);
         let patience = Instant::now() + Duration::from_secs(30);
@@ -128,7 +128,7 @@ fn a_wake_up_at_the_edge_of_sleep_is_not_lost() {
     for n in 0..300 {
         program.nop(n);
         assert_eq!(program.reap(), Some(n));
-        // About the idle time, so that it is just falling asleep when the next one comes.
+        // The pauses are about the idle time, so that the thread is just falling asleep when the next NOP comes.
         let end = Instant::now() + Duration::from_micros(900 + 7 * (n % 60));
         while Instant::now() < end {
             std::hint::spin_loop();
