@@ -1,8 +1,8 @@
 //! The interface of the system calls that the engine makes.
 //!
-//! The engine names its system only as [`Sys`], so a simulated one can replace it at compile time. There is no
-//! dynamic dispatch. Nothing here touches libc's errno, or calls a symbol that a preloaded library (our own) may have
-//! wrapped. Calls are `syscall` instructions of this crate or of rustix's raw back end.
+//! The engine names its system only as [`Sys`], so a simulated system can replace it at compile time. There is no
+//! dynamic dispatch. Nothing in this module touches libc's errno, or calls a symbol that a preloaded library (such as
+//! anyring's own) may have wrapped. Calls are `syscall` instructions of this crate or of rustix's raw back end.
 
 pub mod arch;
 pub mod backing;
@@ -64,8 +64,8 @@ pub struct EpollEvent {
     pub data: u64,
 }
 
-/// The engine's own requests to the operating system. Calls on behalf of an operation go through [`syscall`] instead,
-/// with the program's own arguments, which the kernel checks.
+/// The engine's own requests to the operating system. A call on behalf of an operation goes through [`syscall`]
+/// instead. It has the program's own arguments, which the kernel checks.
 pub trait Os {
     /// Returns the time of the given clock (`CLOCK_*`) in nanoseconds.
     fn clock_ns(clock: i32) -> u64;
@@ -74,14 +74,14 @@ pub trait Os {
     /// Returns the process's id, as getpid(2). Asks the kernel each time, so it is also right in a child of vfork(2).
     fn process_id() -> u32;
     /// Sleeps while `word` holds `expected`: FUTEX_WAIT on a word that other processes may share. `timeout_ns` is
-    /// relative. Fails with `INTR` if a signal handler ran, `TIMEDOUT`, or `AGAIN` if the word differed.
+    /// relative. Fails with `INTR` if a signal handler ran, with `TIMEDOUT`, or with `AGAIN` if the word differed.
     fn futex_wait(
         word: &core::sync::atomic::AtomicU32,
         expected: u32,
         timeout_ns: Option<u64>,
     ) -> Result<(), Errno>;
-    /// Sleeps as [`Os::futex_wait`]. Also fails with `INTR` if a handler has run since [`arm_interruption`], as do
-    /// [`Os::epoll_wait`] and [`Os::poll`].
+    /// Sleeps as [`Os::futex_wait`] does. Also fails with `INTR` if one of the program's handlers has run since
+    /// [`arm_interruption`]. So do [`Os::epoll_wait`] and [`Os::poll`].
     fn futex_sleep(
         word: &core::sync::atomic::AtomicU32,
         expected: u32,
@@ -90,13 +90,13 @@ pub trait Os {
     /// Returns the time to sleep so that at most `left_ns` pass, apart from the wake-up itself. The kernel may end a
     /// sleep late by the calling thread's timer slack (prctl(2), PR_SET_TIMERSLACK). If the thread `polls`
     /// (epoll_wait, poll), the slack is at least a thousandth of the time, up to 0.1 s (`select_estimate_accuracy` in
-    /// fs/select.c). So the sleep may end early; a TIMEOUT of the kernel has no slack.
+    /// fs/select.c). So the time is shortened, and the sleep may end early. In the kernel, a TIMEOUT has no slack.
     fn sleep_ns(left_ns: u64, polls: bool) -> u64;
     /// Wakes up to `count` sleepers on `word`.
     fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32);
-    /// Waits by epoll_wait(2), or with a signal mask by epoll_pwait(2). With a timeout it uses epoll_pwait2(2), or if
-    /// that is missing ppoll(2) on the epoll descriptor. May return 0 before the timeout, if another thread took the
-    /// event.
+    /// Waits by epoll_wait(2), or with a signal mask by epoll_pwait(2). With a timeout it uses epoll_pwait2(2). Where
+    /// that is missing, it uses ppoll(2) on the epoll descriptor. May return 0 before the timeout, if another thread
+    /// took the event.
     fn epoll_wait(
         epoll: i32,
         events: &mut [EpollEvent],
@@ -105,9 +105,9 @@ pub trait Os {
     ) -> Result<usize, Errno>;
     /// Calls epoll_ctl(2) with `EPOLL_CTL_*` as `operation`.
     fn epoll_ctl(epoll: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<(), Errno>;
-    /// Waits by ppoll(2) until one of `set` is ready; returns the number that are.
+    /// Waits by ppoll(2) until a descriptor of `set` is ready. Returns the number of ready descriptors.
     fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno>;
-    /// Polls `fd` without waiting: returns `POLL*` bits, 0 if none of `events` is ready.
+    /// Polls `fd` without waiting. Returns `POLL*` bits, or 0 if none of `events` is ready.
     fn poll_now(fd: i32, events: u16) -> Result<u16, Errno>;
     /// Calls close(2) and ignores the result: the descriptor is the engine's own.
     fn close(fd: i32);

@@ -1,5 +1,5 @@
-//! Code that differs between processors: one file for each, with the same names in it. Assembly and registers are
-//! named nowhere else in the engine.
+//! Code that differs between processors: one file for each, with the same names in it. Nothing else in the engine
+//! names registers or contains assembly.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -10,7 +10,8 @@ mod x86_64;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::*;
 
-/// Makes thread-local memory of `$bytes` zeros, of the initial-exec kind: it needs neither an allocation nor a lock.
+/// Makes thread-local memory of `$bytes` zeros, of the initial-exec kind. That kind needs neither an allocation nor a
+/// lock.
 #[macro_export]
 macro_rules! thread_local_memory {
     ($name:literal, $bytes:expr) => {

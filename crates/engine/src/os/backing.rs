@@ -1,8 +1,8 @@
-//! Shared mappings of files that another process can make smaller, or whose disk may be full. A touched page may then
-//! be missing, which raises SIGBUS (mmap(2)). In a mapping noted here, an empty private page takes its place. So the
-//! program continues, and only data for the file is lost.
+//! Shared mappings of files that another process can make smaller, or whose disk may be full. A page may then be
+//! missing when it is touched, which raises SIGBUS (mmap(2)). In a mapping that is noted in this module, an empty
+//! private page takes its place. So the program continues, and only data for the file is lost.
 //!
-//! A signal handler reads this: atomics, and one system call.
+//! A signal handler reads this module's state, so it consists of atomics, and costs one system call.
 
 use super::syscall;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 /// First address and end of each noted mapping; 0 for none. The end is stored first and removed last.
 static NOTED: [[AtomicUsize; 2]; 4] = [const { [const { AtomicUsize::new(0) }; 2] }; 4];
 
-/// Records a mapping of whole pages; false if the table is full.
+/// Records a mapping of whole pages. False if the table is full.
 pub fn record(address: usize, bytes: usize) -> bool {
     let end = address + bytes.next_multiple_of(PAGE);
     NOTED.iter().any(|[first, last]| {
@@ -25,7 +25,7 @@ pub fn record(address: usize, bytes: usize) -> bool {
     })
 }
 
-/// Forgets the mapping that was noted at this address, and is unmapped now.
+/// Forgets the mapping that was noted at this address, and that is unmapped now.
 pub fn forget(address: usize) {
     for [first, last] in &NOTED {
         if first.compare_exchange(address, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -35,8 +35,8 @@ pub fn forget(address: usize) {
     }
 }
 
-/// For the SIGBUS handler: puts an empty page at `address`, if that is in a noted mapping, so that the instruction
-/// can be retried. False if it is not, or no page is available.
+/// Puts an empty page at `address`, for the SIGBUS handler, so that the instruction can be retried. False if
+/// `address` is in no noted mapping, or no page is available.
 pub fn replace_page(address: usize) -> bool {
     let page = address & !(PAGE - 1);
     let is_noted = NOTED.iter().any(|[first, last]| {
@@ -49,7 +49,7 @@ pub fn replace_page(address: usize) -> bool {
     is_noted && syscall(libc::SYS_mmap, [page, PAGE, protection, flags, usize::MAX, 0]) == page as isize
 }
 
-/// Installs a SIGBUS handler in a program of ours that reads such files without the library's handler. It replaces
+/// Installs a SIGBUS handler, in an anyring program that reads such files without the library's handler. It replaces
 /// missing pages as this module's head says. Any other SIGBUS ends the process.
 ///
 /// # Errors

@@ -1,17 +1,17 @@
-//! Whether the calling process may be running in another's memory (vfork(2), or clone(2) with CLONE_VM and without
-//! CLONE_THREAD).
+//! Tells whether the calling process may be running in another process's memory. It does after vfork(2), or after
+//! clone(2) with CLONE_VM and without CLONE_THREAD.
 //!
-//! Checked before asking the kernel, since wrappers of frequent calls have no time for a system call.
+//! This is checked before asking the kernel, since wrappers of frequent calls have no time for a system call.
 //!
-//! Code that makes such a child records it here. For vfork(2) it does so in its thread's memory, which the child
-//! shares; for all others, once and forever.
+//! Code that makes such a child records it in this module. For vfork(2) it does so in its thread's memory, which the
+//! child shares. For all other children it does so once and forever.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Whether the making of all such children is seen.
+/// True if every call that makes such a child is recorded.
 static SEEN: AtomicBool = AtomicBool::new(false);
-/// Set once a child was made other than by vfork(2). Relaxed, both: it is stored before the child is made, and the
-/// child runs in the same memory.
+/// Set once a child was made other than by vfork(2). Relaxed, like `SEEN`: it is stored before the child is made, and
+/// the child runs in the same memory.
 pub static MADE: AtomicBool = AtomicBool::new(false);
 
 crate::thread_local_memory!("anyring_thread_vforks", 16);
@@ -23,7 +23,7 @@ fn vforks() -> &'static AtomicU32 {
     unsafe { &*own }
 }
 
-/// True if the process may be such a child. If not, it is the process that was last seen in this memory.
+/// True if the process may be such a child. If it is not, it is the process that last recorded itself in this memory.
 #[inline]
 pub fn may_be() -> bool {
     !SEEN.load(Ordering::Relaxed) || MADE.load(Ordering::Relaxed) || vforks().load(Ordering::Relaxed) != 0

@@ -1,8 +1,8 @@
-//! The system calls that the engine makes through rustix: they are made here, and nowhere else in the engine.
+//! The system calls that the engine makes through rustix. They are made in this file, and nowhere else in the engine.
 //!
-//! Each function first passes the one point that all calls pass (`os/simulated.rs`), then calls rustix's function of
-//! the same name. The point does nothing, except in the build that simulates the system. Everything else goes through
-//! [`super::syscall`] and [`super::interruptible`].
+//! Each function first passes one point, which all calls pass (`os/simulated.rs`), then calls rustix's function of
+//! the same name. The point does nothing, except in the build that simulates the system. All other system calls go
+//! through [`super::syscall`] and [`super::interruptible`].
 
 #![expect(clippy::disallowed_methods, reason = "who calls these says why")]
 
@@ -19,7 +19,7 @@ use rustix::path::Arg;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use rustix::process::{Pid, Resource, Rlimit};
 
-/// The point before a call that rustix makes. Returns the error that a simulated system wants the call to fail with.
+/// The point before a call that rustix makes. Returns the error with which a simulated system wants the call to fail.
 #[cfg(not(feature = "simulated"))]
 #[inline(always)]
 const fn at(_: libc::c_long) -> Result<(), Errno> {
@@ -141,7 +141,7 @@ calls_on_memory! {
     SYS_munmap fn munmap(address: *mut c_void, bytes: usize) -> () = rustix::mm::munmap;
 }
 
-/// fstat(2). It may wait for a file server on a network: see [`super::file_status`].
+/// fstat(2). It may wait for a file server on a network; [`super::file_status`] does not.
 ///
 /// # Errors
 /// Those of the call.
@@ -151,7 +151,7 @@ pub fn fstat(file: impl AsFd) -> Result<Stat, Errno> {
     rustix::fs::fstat(file)
 }
 
-/// readlink(2) into `room`: returns the bytes of the name.
+/// readlink(2) into `room`. Returns the bytes of the name.
 ///
 /// # Errors
 /// Those of the call.
@@ -195,9 +195,9 @@ pub fn remove_file(path: &std::path::Path) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// getrlimit(2). A filter may refuse the call, which rustix takes for impossible. The limit of descriptors is then
-/// 1,024, with which Linux begins (`INR_OPEN_CUR`), so that there are numbers below it. All other limits are then
-/// infinite.
+/// getrlimit(2). A seccomp filter may refuse the call, which rustix assumes cannot happen. The limit of descriptors
+/// is then 1,024, with which Linux begins (`INR_OPEN_CUR`), so that some numbers are above it. All other limits are
+/// then infinite.
 pub fn getrlimit(of: Resource) -> Rlimit {
     let unknown = if of == Resource::Nofile { 1_024 } else { u64::MAX };
     let mut limits = [unknown, u64::MAX];
@@ -210,7 +210,7 @@ pub fn getrlimit(of: Resource) -> Rlimit {
 mod tests {
     use std::path::Path;
 
-    /// Functions of libc that do not bypass the point: they make no system call that fails or waits, or they end the
+    /// Functions of libc that do not bypass the point. They make no system call that fails or waits, or they end the
     /// process.
     const NOT_CALLS: [&str; 17] = [
         "clock_gettime",

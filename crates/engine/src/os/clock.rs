@@ -2,7 +2,7 @@
 
 use super::{Os, Sys};
 
-/// The clocks a timeout can name. Source: io_uring_enter(2), IORING_OP_TIMEOUT.
+/// The clocks that a timeout can name. Source: io_uring_enter(2), IORING_OP_TIMEOUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
     /// CLOCK_MONOTONIC.

@@ -1,8 +1,8 @@
-//! For tests: the handler of faults, for systems where the kernel copies nothing for us (qemu's user emulation,
-//! filters).
+//! For tests: the handler of faults. It serves systems where the kernel copies nothing for the engine (qemu's user
+//! emulation, filters).
 //!
-//! Elsewhere the tests run without it, as a process does before its first ring. The preloaded library's tests have
-//! the handler.
+//! On other systems the tests run without it, as a process does before its first ring. The preloaded library's tests
+//! have the handler.
 
 use super::{arch, handler_installed, interrupted, kernel_copies, user_copy_fault};
 use libc::{c_int, siginfo_t, ucontext_t};

@@ -1,9 +1,9 @@
 //! A page by which a process notices that it was forked, also by a raw clone(2). A child of vfork(2), which runs in
 //! its parent's memory, is not mistaken for a forked one.
 //!
-//! The page's word reads 0 in a forked child until the child stores something there. The kernel clears it, if it has
-//! MADV_WIPEONFORK (Linux 4.14). Elsewhere (gVisor) the page is marked MADV_DONTFORK, so the child lacks it. A
-//! guarded load or futex(2) detects that, and the child maps a new page.
+//! The page's word reads 0 in a forked child until the child stores something in it. The kernel clears the word, if
+//! it has MADV_WIPEONFORK (Linux 4.14). On other systems (gVisor) the page is marked MADV_DONTFORK, so the child
+//! lacks the page. A guarded load or futex(2) detects that, and the child maps a new page.
 
 use super::{check, syscall, GuardedWords};
 use crate::mutation::{mutated, Mutation};
@@ -16,7 +16,7 @@ const ABSENT: usize = 1;
 /// How to check a page that may be absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// By a guarded load: a few nanoseconds, but a fault if the page is absent.
+    /// By a guarded load. It costs a few nanoseconds, but faults if the page is absent.
     ByLoad,
     /// By futex(2), so that no signal is raised.
     ByCall,
@@ -24,7 +24,7 @@ pub enum Access {
 
 /// The page: see the module's head.
 pub struct ForkPage {
-    /// The page's address, with [`ABSENT`] or without it; `ABSENT` alone before there is a page.
+    /// The page's address, with [`ABSENT`] or without it. `ABSENT` alone before there is a page.
     page: AtomicUsize,
 }
 
@@ -55,15 +55,15 @@ impl ForkPage {
         Some(unsafe { &*(page as *const AtomicU32) })
     }
 
-    /// Returns a word for the process's id, also 0 in a forked child. `None` before [`ForkPage::map`].
+    /// Returns a word for the process's id, which is also 0 in a forked child. `None` before [`ForkPage::map`].
     pub fn child(&self, look: Access) -> Option<&AtomicU32> {
         let word = core::ptr::from_ref(self.word(look)?);
         // SAFETY: the third word of the same page, which is only touched as an atomic.
         Some(unsafe { &*word.add(2) })
     }
 
-    /// Returns the word's address if it can be read without a check: it reads 0 in a forked child. `None` if the page
-    /// may be absent.
+    /// Returns the word's address if the word can be read without a check, since it reads 0 in a forked child. `None`
+    /// if the page may be absent there.
     pub fn wiped_word(&self) -> Option<*mut AtomicU32> {
         let page = self.page.load(Ordering::Acquire); // partner: the Release in `replace`
         (page & ABSENT == 0).then_some(page as *mut AtomicU32)
@@ -79,26 +79,27 @@ impl ForkPage {
         if !seen && !self.is_there(address) {
             self.replace(page, self.new_page(0).ok()?);
         }
-        // Acquire: partner as in `word`; another thread of the child may have been first.
+        // Acquire: partner as in `word`. Another thread of the child may have mapped the page first.
         let address = self.page.load(Ordering::Acquire) & !ABSENT;
         // SAFETY: `address` was just found to be mapped, by this process, which never unmaps it.
         Some(unsafe { &*(address as *const AtomicU32) })
     }
 
     fn replace(&self, old: usize, new: usize) {
-        // Release pairs with the Acquire loads: a thread that sees the page's address sees its words.
+        // Release pairs with the Acquire loads: a thread that reads the page's address finds its words set.
         if self.page.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_err() {
             syscall(libc::SYS_munmap, [new & !ABSENT, PAGE, 0, 0, 0, 0]);
         }
     }
 
-    /// The second word of a page that may be absent. A forked child may have mapped something else at that address,
-    /// which lacks this word. So does the new page of another `ForkPage`, which takes the first gap.
+    /// Returns the second word of a page that may be absent. A forked child may have mapped something else at the
+    /// page's address, which lacks this word. The new page of another `ForkPage`, which takes the first gap, lacks it
+    /// as well.
     fn mark(&self) -> u32 {
         0x6172_666b ^ core::ptr::from_ref(self) as usize as u32
     }
 
-    /// Maps a new page with `word` in it; returns its address, with [`ABSENT`] if it is of that kind.
+    /// Maps a new page with `word` in it. Returns its address, with [`ABSENT`] if it is absent in forked children.
     fn new_page(&self, word: u32) -> Result<usize, Errno> {
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
@@ -117,12 +118,13 @@ impl ForkPage {
         Ok(page | usize::from(absent))
     }
 
-    /// True if the page at `address` is there. Checked without a fault: the child may have mapped something
-    /// unreadable there.
+    /// True if the page at `address` is there. Checked without a fault, since the child may have mapped something
+    /// unreadable at that address.
     fn is_there(&self, address: usize) -> bool {
         let operation = (libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG) as usize;
         let (mark, no_one) = (address + 4, 0);
-        // Compares only, since nobody waits: EAGAIN if the word differs, EFAULT if there is none.
+        // Compares only, since nobody waits. Fails with EAGAIN if the word differs, and with EFAULT if there is no
+        // word.
         syscall(libc::SYS_futex, [mark, operation, no_one, no_one, mark, self.mark() as usize]) == 0
     }
 }

@@ -1,9 +1,11 @@
-//! Access to memory that the program named: a bad pointer gives `EFAULT`, never a crash of the process.
+//! Access to memory that the program named. A bad pointer gives `EFAULT`, and never crashes the process.
 //!
 //! The copy routine (`os/arch/`) is a known range of instructions. The preloaded library installs a chained
 //! SIGSEGV/SIGBUS handler that calls [`user_copy_fault`]. It recognises a fault inside the range and moves the thread
-//! to the routine's error exit. Until such a handler is installed ([`handler_installed`]), copies go through
-//! process_vm_readv(2) and process_vm_writev(2), which check the address in the kernel and cost a microsecond.
+//! to the routine's error exit.
+//!
+//! Until such a handler is installed ([`handler_installed`]), copies go through process_vm_readv(2) and
+//! process_vm_writev(2). They check the address in the kernel and cost a microsecond.
 
 use super::question::Question;
 use super::{check, syscall, Os, Sys};
@@ -20,12 +22,12 @@ unsafe extern "C" {
     fn anyring_user_copy_fault();
 }
 
-/// Whether a handler that calls [`user_copy_fault`] is in place. Release/Acquire: set after the handler was
+/// True if a handler that calls [`user_copy_fault`] is in place. Release/Acquire: set after the handler was
 /// installed, read before a copy relies on it.
 static HANDLER: AtomicBool = AtomicBool::new(false);
 
-/// For the chained SIGSEGV/SIGBUS handler: if the fault at instruction `address` is in the copy routine, returns the
-/// address at which the thread must continue.
+/// Returns the address at which the thread must continue, if the fault at instruction `address` is in the copy
+/// routine. The chained SIGSEGV/SIGBUS handler calls this.
 pub fn user_copy_fault(address: usize) -> Option<usize> {
     let first = anyring_user_copy as *const () as usize;
     let last = anyring_user_copy_fault as *const () as usize;
@@ -39,8 +41,8 @@ pub fn handler_installed() {
     HANDLER.store(true, Ordering::Release); // partner: the Acquire load in `copy`
 }
 
-/// True if the kernel copies for us: it has process_vm_readv(2), and no filter refuses the call or kills for it. The
-/// filter of a systemd service without `@ipc` kills.
+/// True if the kernel copies for the engine: it has process_vm_readv(2), and no filter refuses the call or kills for
+/// it. The filter of a systemd service without `@ipc` kills.
 pub fn kernel_copies() -> bool {
     static COPIES: Question = Question::new(ask_for_copy);
     COPIES.is_yes()
@@ -55,11 +57,12 @@ fn ask_for_copy() -> isize {
         .map_or(0, |error| -(error.raw_os_error() as isize))
 }
 
-/// Copies by process_vm_readv or process_vm_writev on this process. A bad address raises no fault in user space, so
-/// this also works where a fault would not reach the handler: with SIGSEGV blocked.
+/// Copies by process_vm_readv(2) or process_vm_writev(2) on this process. A bad address raises no fault in user
+/// space. So this also works where a fault would not reach the handler, because SIGSEGV is blocked.
 ///
 /// # Errors
-/// FAULT for a bad address, else the error by which the kernel refuses to copy, or PERM if it is known to refuse.
+/// FAULT for a bad address. For others, the error by which the kernel refuses to copy, or PERM if it is known to
+/// refuse.
 pub fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
     if !kernel_copies() {
         return Err(Errno::PERM);
@@ -68,11 +71,11 @@ pub fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Resu
 }
 
 fn copy_unasked(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
-    // By the thread's own number: the process's number names its first thread, which has no memory once it has left.
+    // By the thread's own number. The process's number names its first thread, which has no memory once it has left.
     copy_of(Sys::thread_id(), to, from, bytes, write)
 }
 
-/// True if this thread of the process still has the process's memory: a thread that left before others has none.
+/// True if the given thread of the process still has the process's memory. A thread that left before others has none.
 /// `None` if the kernel does not say.
 pub fn has_memory(thread: u32) -> Option<bool> {
     let (from, mut to) = (1u8, 0u8);
@@ -83,8 +86,8 @@ pub fn has_memory(thread: u32) -> Option<bool> {
     }
 }
 
-/// True if process `other` runs in the memory of the calling one. A value unique to this call is read at its address
-/// in `other`. The kernel lets every process read its own memory under any of its ids.
+/// True if process `other` runs in the memory of the calling process. A value unique to this call is read at its
+/// address in `other`. The kernel lets every process read its own memory under any of its ids.
 pub fn shares_memory_with(other: u32) -> bool {
     const KCMP_VM: usize = 1;
     if !kernel_copies() {
@@ -114,15 +117,15 @@ fn copy(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> 
     }
     if HANDLER.load(Ordering::Acquire) {
         handlers::see();
-        // SAFETY: the installed handler turns a fault in the routine into its error exit, and a side that is ours is
-        // valid for `bytes`, as the callers below make sure.
+        // SAFETY: the installed handler turns a fault in the routine into its error exit. A side that belongs to the
+        // engine is valid for `bytes`, as the callers below make sure.
         let missing = unsafe { anyring_user_copy(to, from, bytes) };
         return if missing == 0 { Ok(()) } else { Err(Errno::FAULT) };
     }
     copy_by_kernel(to, from, bytes, write).map_err(|_| Errno::FAULT)
 }
 
-/// Plain data of the interface that may be filled from program memory: any bit pattern is a value.
+/// Plain data of the interface that may be filled from program memory. Any bit pattern is a value of it.
 ///
 /// # Safety
 /// Implement only for types without padding invariants, references or niches.
@@ -143,7 +146,7 @@ plain!(
     anyring_abi::Iocb
 );
 
-/// Reads a `T` from the program's address `from`; `EFAULT` if it is not readable.
+/// Reads a `T` from the program's address `from`. Fails with `EFAULT` if that is not readable.
 #[inline]
 pub fn user_read<T: Plain>(from: u64) -> Result<T, Errno> {
     let mut value = T::default();
@@ -156,7 +159,7 @@ pub fn user_read_slice<T: Plain>(from: u64, to: &mut [T]) -> Result<(), Errno> {
     copy(to.as_mut_ptr() as usize, from as usize, size_of_val(to), false)
 }
 
-/// Writes `value` at the program's address `to`; `EFAULT` if it is not writable.
+/// Writes `value` at the program's address `to`. Fails with `EFAULT` if that is not writable.
 #[inline]
 pub fn user_write<T: Plain>(to: u64, value: &T) -> Result<(), Errno> {
     copy(to as usize, value as *const T as usize, size_of::<T>(), true)
@@ -167,13 +170,14 @@ pub fn user_write_slice<T: Plain>(to: u64, values: &[T]) -> Result<(), Errno> {
     copy(to as usize, values.as_ptr() as usize, size_of_val(values), true)
 }
 
-/// Copies `bytes` from one of the program's addresses to another; `EFAULT` when one is not accessible. They do not overlap.
+/// Copies `bytes` from one of the program's addresses to another. Fails with `EFAULT` if either is not accessible.
+/// They must not overlap.
 pub fn user_move(to: u64, from: u64, bytes: usize) -> Result<(), Errno> {
     copy(to as usize, from as usize, bytes, false)
 }
 
-/// Access to words in memory that the program owns (rings made with `IORING_SETUP_NO_MMAP`), which it may unmap at
-/// any moment. Only for threads that have taken a lock of the engine's, so that none blocks the faults.
+/// Access to words in memory that the program owns (rings made with `IORING_SETUP_NO_MMAP`), and may unmap at any
+/// moment. Only for threads that have taken one of the engine's locks, since such a thread does not block the faults.
 pub struct GuardedWords;
 
 impl GuardedWords {
@@ -207,8 +211,8 @@ impl GuardedWords {
 
 const PAGE: u64 = 4096;
 
-/// Checks that `bytes` bytes of the program's memory can be written from the page `address` on, as the kernel does
-/// for memory that it pins. Fails with `OVERFLOW` past the end of the address space, and with `FAULT` if a page is
+/// Checks that `bytes` bytes of program memory from the page `address` on can be written, as the kernel does for
+/// memory that it pins. Fails with `OVERFLOW` past the end of the address space, and with `FAULT` if a page is
 /// missing or read-only. Changes nothing.
 pub fn check_writable(address: u64, bytes: u64) -> Result<(), Errno> {
     let end = address.checked_add(bytes).ok_or(Errno::OVERFLOW)?;

@@ -1,13 +1,13 @@
-//! Deferral of the program's signal handlers while their thread holds a lock of the engine's.
+//! Deferral of the program's signal handlers while their thread holds one of the engine's locks.
 //!
-//! In the kernel, a signal that arrives during a system call is handled when the call is over, or sleeps. Here a
-//! handler could run in the middle of a call. It could close a file that the call still uses. It could find a ring in
-//! the middle of a change, and by siglongjmp(3) leave it locked forever.
+//! In the kernel, a signal that arrives during a system call is handled when the call is over, or sleeps. In user
+//! space a handler could run in the middle of a call. It could close a file that the call still uses. It could find a
+//! ring in the middle of a change. By siglongjmp(3) it could even leave the ring locked forever.
 //!
 //! So each thread counts the locks that it holds. The preloaded library's handler runs before the program's and asks
-//! [`defer`]. If it must wait, that handler blocks the signal and sends it to the thread again. The release of the
-//! last lock unblocks it. A handler that the library does not wrap is not deferred; its calls on a ring in use fail
-//! with `ring::LockFailure::Reentry`.
+//! [`defer`]. If the program's handler must wait, the library's blocks the signal and sends it to the thread again.
+//! The release of the last lock unblocks the signal. A handler that the library does not wrap is not deferred. Its
+//! calls on a ring in use fail with `ring::LockFailure::Reentry`.
 //!
 //! An action that may sleep, and must not keep others from a lock, is deferred as well ([`without_locks`]).
 //!
@@ -22,14 +22,14 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 /// A thread's record.
 #[repr(C)]
 struct Thread {
-    /// Number of locks that it holds, and [`SEEN`].
+    /// Number of locks that the thread holds, and [`SEEN`].
     holds: AtomicU32,
     _padding: u32,
     /// Signals deferred until the last lock is released, and [`LEFT`].
     deferred: AtomicU64,
     /// Deferred actions, the latest first.
     left: AtomicPtr<Left>,
-    /// Address of the mark of the program's handler that runs, or was left by a jump.
+    /// Address of the mark of the program's handler that runs, or that a jump has left.
     handler: AtomicUsize,
 }
 
@@ -39,7 +39,7 @@ struct Left {
     next: *mut Left,
 }
 
-/// In [`Thread::deferred`]: `left` is not empty. The bit of a signal that cannot have a handler.
+/// In [`Thread::deferred`]: `left` is not empty. It is the bit of a signal that cannot have a handler.
 const LEFT: u64 = 1 << (libc::SIGKILL - 1);
 
 /// In [`Thread::holds`]: the hook of [`before_first_critical`] has been called in this thread.
@@ -58,13 +58,13 @@ fn thread() -> &'static Thread {
 /// The function given to [`before_first_critical`].
 static FIRST: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets a function that each thread runs before it next takes a lock of the engine's, or copies memory of the
-/// program's. Once it returns true, that thread does not run it again.
+/// Sets a function that each thread runs before it next takes one of the engine's locks, or copies program memory. A
+/// thread for which the function has returned true does not run it again.
 pub fn before_first_critical(look: fn() -> bool) {
     FIRST.store(look as *mut (), Ordering::Release); // partner: the Acquire load in `check_thread`
 }
 
-/// Runs the hook of [`before_first_critical`] in the calling thread, if it has not succeeded there yet.
+/// Runs the hook of [`before_first_critical`] in the calling thread, unless it has returned true there before.
 #[inline(always)]
 pub fn see() {
     if thread().holds.load(Ordering::Relaxed) & SEEN == 0 {
@@ -72,12 +72,13 @@ pub fn see() {
     }
 }
 
-/// True if the hook has seen the calling thread.
+/// True if the hook has returned true in the calling thread.
 pub fn is_seen() -> bool {
     thread().holds.load(Ordering::Relaxed) & SEEN != 0
 }
 
-/// Sets whether the calling thread counts as seen. A thread does not whose signal mask may change unnoticed.
+/// Sets whether the hook counts as done in the calling thread. It must not if the thread's signal mask may change
+/// without the engine's notice.
 pub fn set_seen(seen: bool) {
     let holds = &thread().holds;
     match seen {
@@ -98,19 +99,19 @@ fn check_thread() {
     }
 }
 
-/// Defers handlers until [`leave_critical`] was called as often.
+/// Defers handlers until [`leave_critical`] was called as often as this function.
 #[inline(always)]
 pub fn enter_critical() {
     arch::count_enter_critical(check_thread);
 }
 
-/// Counterpart of [`enter_critical`]: after the last one, deferred handlers run.
+/// Counterpart of [`enter_critical`]. After the last such call, deferred handlers run.
 #[inline(always)]
 pub fn leave_critical() {
     arch::count_leave_critical::<{ core::mem::offset_of!(Thread, deferred) }>(admit);
 }
 
-/// Runs an action that may sleep, in this thread: at once, or as soon as it holds no lock.
+/// Runs an action that may sleep, in this thread. The action runs at once, or as soon as the thread holds no lock.
 pub fn without_locks(act: impl FnOnce() + 'static) {
     let thread = thread();
     if thread.holds.load(Ordering::Relaxed) & !SEEN == 0 || mutated(Mutation::SleepsUnderTheLock) {
@@ -160,7 +161,7 @@ impl Acts {
 }
 
 impl Drop for Acts {
-    /// Defers the other actions again after one that panicked.
+    /// Defers the remaining actions again, after an action that panicked.
     fn drop(&mut self) {
         let thread = thread();
         while let Some(mut first) = self.next() {
@@ -171,8 +172,8 @@ impl Drop for Acts {
     }
 }
 
-/// Unless another lock is held: runs the deferred actions, or else unblocks the deferred signals, which the kernel
-/// delivers before the call returns.
+/// Runs the deferred actions, unless the thread holds another lock. If there are none, unblocks the deferred signals,
+/// which the kernel delivers before the call returns.
 #[cold]
 fn admit() {
     let thread = thread();
@@ -180,7 +181,8 @@ fn admit() {
         return;
     }
     if has_left() {
-        // A handler that jumps out would leave the rest undone. The `leave_critical` below comes here again for the signals.
+        // A handler that jumps out would leave the remaining actions undone. The `leave_critical` below calls this
+        // function again for the signals.
         struct LeaveCritical;
         impl Drop for LeaveCritical {
             fn drop(&mut self) {
@@ -196,7 +198,7 @@ fn admit() {
     crate::os::syscall(libc::SYS_rt_sigprocmask, args);
 }
 
-/// For the handler that runs before the program's: true if the thread holds a lock of the engine's. That handler must
+/// True if the thread holds one of the engine's locks. The handler that runs before the program's calls this. It must
 /// then block `signal`, send it to the thread again, and return.
 pub fn defer(signal: i32) -> bool {
     let thread = thread();
@@ -207,17 +209,17 @@ pub fn defer(signal: i32) -> bool {
     true
 }
 
-/// Withdraws [`defer`]: the signal could not be sent again.
+/// Withdraws [`defer`], since the signal could not be sent again.
 pub fn defer_not(signal: i32) {
     thread().deferred.fetch_and(!(1 << (signal - 1)), Ordering::Relaxed);
 }
 
-/// The value that a handler's mark has, combined with its address.
+/// The value that a handler's mark has, combined with the mark's address.
 const RUNS: usize = 0x616e_7972_696e_6773;
 /// The largest part of the stack that a handler is assumed to use.
 const DEEP: usize = 1 << 20;
 
-/// Calls a handler of the program's, which may have interrupted any of the program's code, such as malloc(3).
+/// Calls one of the program's handlers, which may have interrupted any of the program's code, such as malloc(3).
 pub fn run(handler: impl FnOnce()) {
     let mark = AtomicUsize::new(0);
     let place = mark.as_ptr() as usize;
@@ -228,8 +230,8 @@ pub fn run(handler: impl FnOnce()) {
     mark.store(0, Ordering::Relaxed);
 }
 
-/// True if the calling thread is in a handler of the program's. A handler that was left by a jump is recognised by
-/// its mark, which is above the stack or has been overwritten.
+/// True if the calling thread is in one of the program's handlers. After a jump out of a handler, its mark is above
+/// the stack or has been overwritten.
 pub fn is_running() -> bool {
     let place = thread().handler.load(Ordering::Relaxed);
     let here = 0_u8;
@@ -238,7 +240,7 @@ pub fn is_running() -> bool {
         && super::user_read::<u64>(place as u64) == Ok((place ^ RUNS) as u64)
 }
 
-/// Returns the signals that are blocked only by [`defer`]: they do not belong in a mask that is saved and restored.
+/// Returns the signals that are blocked only by [`defer`]. They do not belong in a mask that is saved and restored.
 pub fn deferred() -> u64 {
     thread().deferred.load(Ordering::Relaxed) & !LEFT
 }

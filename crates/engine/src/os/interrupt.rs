@@ -1,11 +1,12 @@
-//! Interruption of a system call in which another thread of the engine's own sleeps.
+//! Interruption of a system call in which another engine thread sleeps.
 //!
 //! The call is made inside a known range of instructions (`os/arch/`). To end it, a thread sets the word that the
-//! routine checks, and sends the sleeping thread a SIGBUS marked as ours. The preloaded library installs a chained
-//! handler. It moves a thread that is still in the range to the range's end ([`interrupted`]). So no interruption is
-//! lost between the check and the call, and no call is restarted. Without such a handler nothing can be interrupted.
+//! routine checks, and sends the sleeping thread a SIGBUS marked as anyring's. The preloaded library installs a
+//! chained handler. It moves a thread that is still in the range to the range's end ([`interrupted`]). So no
+//! interruption is lost between the check and the call, and no call is restarted. Without such a handler nothing can
+//! be interrupted.
 //!
-//! Threads of the program's wait by the same routine, with a word of the thread's own: [`end_waits`].
+//! The program's threads wait by the same routine, with a word of the thread's own: [`end_waits`].
 
 use super::syscall;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -13,7 +14,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 thread_local! {
     /// Not 0 if the calling thread must not wait any more. Only the thread and its handlers touch it.
     static WAITS_END: AtomicU32 = const { AtomicU32::new(0) };
-    /// Not 0 in that case, and also if a handler of the program's has run in the thread since [`arm_interruption`].
+    /// Not 0 when `WAITS_END` is not, or if one of the program's handlers has run in the thread since
+    /// [`arm_interruption`].
     static INTERRUPTED: AtomicU32 = const { AtomicU32::new(0) };
 }
 
@@ -24,7 +26,7 @@ unsafe extern "C" {
     fn anyring_interruptible_end();
 }
 
-/// Marks the signal as ours, in `si_value`.
+/// Marks the signal as anyring's: its address is the signal's `si_value`.
 static MARK: u8 = 0;
 
 /// The handler of SIGBUS that knows the mark.
@@ -60,14 +62,15 @@ pub fn wait(number: libc::c_long, args: [usize; 6]) -> isize {
     }
 }
 
-/// From now on a handler that runs in the calling thread ends its next [`wait_interruptibly`], even if the handler
-/// ran before the wait. In the kernel, too, a handler ends a call at any time after the call has begun.
+/// Makes any handler that runs in the calling thread from now on end the thread's next [`wait_interruptibly`]. That
+/// is so even if the handler runs before the wait begins. In the kernel, too, a handler ends a call at any time after
+/// the call has begun.
 pub fn arm_interruption() {
     let ends = WAITS_END.try_with(|word| word.load(Ordering::Relaxed)).unwrap_or(0);
     let _ = INTERRUPTED.try_with(|word| word.store(ends, Ordering::Relaxed));
 }
 
-/// Makes a [`wait`] that also ends with `EINTR` if a handler of the program's has run since [`arm_interruption`].
+/// Makes a [`wait`] that also ends with `EINTR` if one of the program's handlers has run since [`arm_interruption`].
 pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
     match INTERRUPTED.try_with(|word| interruptible(word, number, args)) {
         Ok(answer) => answer,
@@ -75,9 +78,9 @@ pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
     }
 }
 
-/// Records that a handler of the program's ran in the calling thread. The handler interrupted it at `address`; the
-/// register `arch::interruptible_word` holds `register`. Returns the address at which the thread continues: a
-/// [`wait_interruptibly`] that had not begun is over.
+/// Records that one of the program's handlers ran in the calling thread. The handler interrupted the thread at
+/// `address`, where the register `arch::interruptible_word` held `register`. Returns the address at which the thread
+/// continues. A [`wait_interruptibly`] that had not begun is over.
 pub fn handled(address: usize, register: usize) -> usize {
     let is_its = INTERRUPTED.try_with(|word| {
         word.store(1, Ordering::Relaxed);
@@ -89,21 +92,21 @@ pub fn handled(address: usize, register: usize) -> usize {
     }
 }
 
-/// Ends the waits of the calling thread until [`wait_again`]. Returns the address at which it continues instead of
-/// `address`, where it was interrupted: an interrupted [`wait`] is over.
+/// Ends the waits of the calling thread until [`wait_again`]. `address` is where the thread was interrupted. Returns
+/// the address at which it continues instead. An interrupted [`wait`] is over.
 pub fn end_waits(address: usize) -> usize {
     let _ = WAITS_END.try_with(|word| word.store(1, Ordering::Relaxed));
     let _ = INTERRUPTED.try_with(|word| word.store(1, Ordering::Relaxed));
     out_of_the_call(address).unwrap_or(address)
 }
 
-/// Takes [`end_waits`] back; true if it was called.
+/// Undoes [`end_waits`]. True if that was called.
 pub fn wait_again() -> bool {
     WAITS_END.try_with(|word| word.swap(0, Ordering::Relaxed) != 0).unwrap_or(false)
 }
 
-/// Returns where a thread continues that was interrupted at `address`, if that is in an [`interruptible`] call that
-/// is not over.
+/// Returns the end of the [`interruptible`] call, at which a thread interrupted at `address` continues. `None` unless
+/// `address` is in such a call that is not over.
 fn out_of_the_call(address: usize) -> Option<usize> {
     let first = anyring_interruptible_first as *const () as usize;
     let last = anyring_interruptible_last as *const () as usize;
@@ -111,8 +114,8 @@ fn out_of_the_call(address: usize) -> Option<usize> {
     (first..last).contains(&address).then_some(end)
 }
 
-/// True if calls can be interrupted. False if the program has installed a handler of its own without any wrapper
-/// seeing it.
+/// True if calls can be interrupted. False if the program has installed its own SIGBUS handler by a call that no
+/// wrapper intercepted.
 pub fn can_interrupt() -> bool {
     #[cfg(feature = "simulated")]
     if super::simulated::system().is_some() {
@@ -141,7 +144,7 @@ pub fn nudge(thread: u32) {
     send(thread, &raw const NUDGE as u64);
 }
 
-/// For the chained handler of SIGBUS: true if [`nudge`] sent a signal with this `si_code` and `si_value`.
+/// True if [`nudge`] sent a signal with this `si_code` and `si_value`. The chained handler of SIGBUS calls this.
 pub fn is_nudge(code: i32, value: usize) -> bool {
     code == libc::SI_QUEUE && value == &raw const NUDGE as usize
 }
@@ -158,8 +161,9 @@ fn send(thread: u32, mark: u64) {
     syscall(libc::SYS_rt_tgsigqueueinfo, args);
 }
 
-/// For the chained handler of SIGBUS: `None` unless [`interrupt`] sent a signal with this `si_code` and `si_value`.
-/// Otherwise returns where a thread that was interrupted at instruction `address` must continue, which may be there.
+/// Returns where a thread that was interrupted at instruction `address` must continue, which may be `address` itself.
+/// `None` unless [`interrupt`] sent a signal with this `si_code` and `si_value`. The chained handler of SIGBUS calls
+/// this.
 pub fn interrupted(code: i32, value: usize, address: usize) -> Option<usize> {
     if code != libc::SI_QUEUE || value != &raw const MARK as usize {
         return None;

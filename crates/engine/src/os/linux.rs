@@ -12,10 +12,10 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 /// The running kernel.
 pub struct Linux;
 
-/// Makes one system call: the number (`libc::SYS_*`) and its arguments. Returns the register's value.
+/// Makes one system call, with its number (`libc::SYS_*`) and its arguments. Returns the register's value.
 ///
-/// Safe to call in the sense that the kernel checks its arguments. The caller is responsible for the *effect*: a
-/// write into program memory is one that the program asked for.
+/// The function is safe to call in the sense that the kernel checks the arguments. The caller is responsible for the
+/// *effect*: a write into program memory must be one that the program asked for.
 #[inline(always)]
 pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
     #[cfg(feature = "simulated")]
@@ -25,7 +25,7 @@ pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
     kernel(number, args)
 }
 
-/// Lets other threads run, for longer after more `tries`. It sleeps, since a real-time thread that only yields keeps
+/// Lets other threads run, for longer after more `tries`. It sleeps: a real-time thread that only yields would keep
 /// the CPU from the thread that it waits for.
 pub fn nap(tries: u32) {
     if tries < 4 {
@@ -35,8 +35,8 @@ pub fn nap(tries: u32) {
     pause(if tries < 40 { 20_000 } else { 1_000_000 });
 }
 
-/// Sleeps for `pause_ns`, or until a signal comes. It uses futex(2), which the engine needs anyway; a filter may
-/// refuse nanosleep(2), or kill for it.
+/// Sleeps for `pause_ns`, or until a signal comes. It uses futex(2), which the engine needs anyway. A seccomp filter
+/// may refuse nanosleep(2), or kill for it.
 pub fn pause(pause_ns: u64) {
     let time = timespec(pause_ns);
     #[cfg(feature = "simulated")]
@@ -58,14 +58,14 @@ fn timespec(timeout_ns: u64) -> [i64; 2] {
 /// 1 once epoll_pwait2 failed with ENOSYS (Linux before 5.11, or a filter).
 static NO_EPOLL_PWAIT2: AtomicU32 = AtomicU32::new(0);
 
-/// Whether preadv2(2) checks its flags: [`CHECKED`], [`IGNORED`], [`REFUSED`], or 0 before the first probe.
+/// The result of [`probe_flags`]: [`CHECKED`], [`IGNORED`], [`REFUSED`], or 0 before the first probe.
 static FLAGS: AtomicU32 = AtomicU32::new(0);
 const CHECKED: u32 = 1;
 const IGNORED: u32 = 2;
-/// preadv2(2) or pwritev2(2) is refused with any arguments.
+/// A filter refuses preadv2(2) or pwritev2(2) with any arguments.
 const REFUSED: u32 = 3;
 
-/// Returns the number of CPUs the calling thread may run on; 0 if the system does not say. Source:
+/// Returns the number of CPUs that the calling thread may run on. 0 if the system does not say. Source:
 /// sched_getaffinity(2).
 pub fn usable_cpus() -> u32 {
     let mut mask = [0u64; 128];
@@ -78,8 +78,8 @@ pub fn usable_cpus() -> u32 {
     }
 }
 
-/// True if preadv2(2) and pwritev2(2) ignore their flags on some files (gVisor, on pipes): RWF_NOWAIT must not be
-/// tried.
+/// True if preadv2(2) and pwritev2(2) ignore their flags on some files (gVisor, on pipes). RWF_NOWAIT must then not
+/// be tried.
 #[inline]
 pub fn flags_are_ignored() -> bool {
     FLAGS.load(Relaxed) >= IGNORED
@@ -103,8 +103,8 @@ pub(super) fn ask_for_calls_with_flags() -> isize {
         .unwrap_or(0)
 }
 
-/// Probes whether flags are checked, by a call that cannot wait. At the end of a pipe without writers, a flag that no
-/// kernel knows is either refused or ignored. Done once per process, before its first ring.
+/// Probes whether preadv2(2) checks its flags, by a call that cannot wait. At the end of a pipe without writers, a
+/// flag that no kernel knows is either refused or ignored. Done once per process, before its first ring.
 pub fn probe_flags() {
     if FLAGS.load(Relaxed) == 0 {
         let found = match TAKES_FLAGS.is_yes().then(flags_are_checked) {
@@ -118,7 +118,7 @@ pub fn probe_flags() {
     }
 }
 
-/// Makes the test of [`probe_flags`] where the calls are permitted; `None` without descriptors for it.
+/// Makes the test of [`probe_flags`] where the calls are permitted. `None` without descriptors for it.
 pub fn flags_are_checked() -> Option<bool> {
     const UNKNOWN_FLAG: usize = 1 << 31;
     const NO_OFFSET: usize = usize::MAX;
@@ -130,8 +130,8 @@ pub fn flags_are_checked() -> Option<bool> {
     Some(syscall(libc::SYS_preadv2, [fd, iovec.as_ptr() as usize, 1, NO_OFFSET, 0, UNKNOWN_FLAG]) < 0)
 }
 
-/// Polls by select(2), which does not distinguish a hang-up from data. RLIMIT_NOFILE does not restrict it, as it does
-/// poll(2) (`do_sys_poll`, `core_sys_select` in fs/select.c).
+/// Polls by select(2), which does not distinguish a hang-up from data. RLIMIT_NOFILE restricts poll(2), but not
+/// select(2) (`do_sys_poll`, `core_sys_select` in fs/select.c).
 #[cold]
 fn select_now(fd: i32, events: u16) -> Result<u16, Errno> {
     const READ: i16 = libc::POLLIN | libc::POLLRDNORM;
@@ -162,15 +162,15 @@ fn futex_wait_by(call: Call, word: &AtomicU32, expected: u32, timeout_ns: Option
     check(call(libc::SYS_futex, args)).map(|_| ())
 }
 
-/// True if futex_waitv(2) is available: Linux 5.16, and no filter against it.
+/// True if futex_waitv(2) is available: on Linux 5.16 or newer, where no filter refuses it.
 pub fn can_wait_for_several() -> bool {
     // A vector of nothing is EINVAL.
     static CAN: Question = Question::new(|| is_refused_by(libc::SYS_futex_waitv, [0; 6], libc::EINVAL));
     CAN.is_yes()
 }
 
-/// For a question: 0 if this call, which waits for events, fails because there is no such epoll set. The call gets
-/// room for an event, so that a tool that checks its arguments finds nothing wrong.
+/// Returns 0 if this call, which waits for events, fails because there is no such epoll set. Used to ask a question.
+/// The call gets room for an event, so that a tool that checks its arguments finds nothing wrong.
 fn waits_on_no_set(number: libc::c_long) -> isize {
     let mut room = [EpollEvent::default()];
     is_refused_by(number, [usize::MAX, room.as_mut_ptr() as usize, 1, 0, 0, 0], libc::EBADF)
@@ -179,7 +179,7 @@ fn waits_on_no_set(number: libc::c_long) -> isize {
 /// Whether epoll_pwait2(2) is available: Linux 5.11.
 pub static WAITS_FOR_NANOSECONDS: Question = Question::new(|| waits_on_no_set(libc::SYS_epoll_pwait2));
 
-/// Whether epoll_wait(2) is available: it costs a little less than epoll_pwait(2), on machines that have it.
+/// Whether epoll_wait(2) is available. On machines that have it, it costs a little less than epoll_pwait(2).
 pub static WAITS_WITHOUT_MASK: Question = Question::new(|| {
     #[cfg(target_arch = "x86_64")]
     return waits_on_no_set(libc::SYS_epoll_wait);
@@ -227,8 +227,8 @@ impl Os for Linux {
     }
 
     fn sleep_ns(left_ns: u64, polls: bool) -> u64 {
-        // A larger slack is ignored: if a thread chose to be woken that late, every timer of the machine ends its
-        // sleep.
+        // A larger slack counts as this much. If a thread chose to be woken that late, every timer of the machine
+        // ends its sleep anyway.
         const SLACK_MAX_NS: u64 = 1_000_000;
         const ESTIMATE_MAX_NS: u64 = 100_000_000;
         let slack_ns = match left_ns {
@@ -236,7 +236,8 @@ impl Os for Linux {
                 let answer = syscall(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK as usize, 0, 0, 0, 0, 0]);
                 check(answer).map_or(0, |slack_ns| (slack_ns as u64).min(SLACK_MAX_NS))
             }
-            // The slack is not read: most such sleeps are ended by something else, and the others continue once more.
+            // The slack is not read: something else ends most such sleeps, and the other sleeps are continued once
+            // more.
             _ => SLACK_MAX_NS,
         };
         let estimate_ns = if polls { (left_ns / 1000).min(ESTIMATE_MAX_NS) } else { 0 };
@@ -318,8 +319,8 @@ impl Os for Linux {
     fn poll_now(fd: i32, events: u16) -> Result<u16, Errno> {
         let mut set = [libc::pollfd { fd, events: events as i16, revents: 0 }];
         loop {
-            // A pending signal ends the call nevertheless (`do_poll` in fs/select.c); it is handled before the next
-            // call.
+            // A pending signal ends the call although it does not wait (`do_poll` in fs/select.c). The signal is
+            // handled before the next call.
             match Linux::poll(&mut set, Some(0), None) {
                 Err(Errno::INTR) => {}
                 Err(Errno::INVAL) => return select_now(fd, events),
@@ -333,8 +334,8 @@ impl Os for Linux {
     }
 }
 
-/// A descriptor for short use, which keeps its number. An `OwnedFd` is closed by libc's `close`, and so by our
-/// wrapper, which takes the locks of rings: none may be dropped under one.
+/// A descriptor for short use, which keeps its number. Dropping an `OwnedFd` calls libc's `close`, and so anyring's
+/// wrapper, which takes the locks of rings. So no `OwnedFd` may be dropped while the thread holds a ring's lock.
 pub struct ForNow(RawFd);
 
 /// Keeps `fd` for a moment.

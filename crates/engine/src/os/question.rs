@@ -1,7 +1,8 @@
-//! Questions to the kernel for which a seccomp filter may kill: asked in a child process.
+//! Questions to the kernel for which a seccomp filter may kill. A child process asks them.
 //!
 //! The child usually shares this process's memory. The exception is a process with a filter on a kernel older than
-//! Linux 5.16. There the core dump of a killed process ends all others with the same memory, such as this one
+//! Linux 5.16. There the core dump of a killed process ends all other processes with the same memory, so also this
+//! one (`zap_threads` in fs/coredump.c). So the child then gets a copy of the memory, and writes no core file.
 //! (`zap_threads` in fs/coredump.c). So the child gets a copy, and writes no core file, either.
 
 use super::handlers::set_mask;
@@ -12,9 +13,9 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 const STACK: usize = 16 * 1024;
 
-/// Returns the errno that `question` returned in a child of this process (as `-errno`); 0 if it returned no error.
-/// EPERM if a filter killed the child, or permits none. `None` if no child could be made now: then nothing may be
-/// remembered. The question makes system calls only; its descriptors are the child's own.
+/// Returns the errno that `question` returned, as `-errno`, in a child of this process. 0 if it returned no error,
+/// and EPERM if a filter killed the child, or permits no child. `None` if no child could be made now, so the caller
+/// must not remember an answer. The question makes system calls only, and its descriptors are the child's own.
 pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     let asked = Asked { question, is_copy: is_filtered() && super::version::running_is_older([5, 16]) };
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
@@ -25,9 +26,9 @@ pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     answer
 }
 
-/// A yes-or-no question to the kernel. The first answer is kept. If a seccomp filter is in force, a child process asks,
-/// since the filter may kill the process that asks. An older systemd's filters kill for system calls newer than their
-/// lists.
+/// A yes-or-no question to the kernel, whose first answer is kept. If a seccomp filter is in force, a child process
+/// asks, since the filter may kill the process that asks. An older systemd's filters kill for system calls newer than
+/// their lists.
 pub struct Question {
     ask: fn() -> isize,
     /// 0 before the first answer. Relaxed: every thread stores the same answer.
@@ -43,7 +44,7 @@ impl Question {
         Question { ask, answer: AtomicU8::new(0) }
     }
 
-    /// Returns the answer, and asks if necessary. False for now if no child can be made to ask.
+    /// Returns the answer, and asks if necessary. False, for now, if no child can be made to ask.
     pub fn is_yes(&self) -> bool {
         match self.answer.load(Ordering::Relaxed) {
             0 => {
@@ -56,7 +57,7 @@ impl Question {
         }
     }
 
-    /// Returns the answer. If no child can be made to ask, the answer is no from now on.
+    /// Returns the answer. If no child can be made to ask, the answer is no from then on.
     pub fn is_always_yes(&self) -> bool {
         if !self.is_yes() {
             let _ = self.answer.compare_exchange(0, Self::NO, Ordering::Relaxed, Ordering::Relaxed);
@@ -70,10 +71,12 @@ impl Question {
     }
 }
 
-/// A bit that [`answers`] adds to the answers, to distinguish them from the exit status of a child that ended otherwise.
+/// A bit that [`answers`] adds to the answers. It distinguishes them from the exit status of a child that ended in
+/// another way.
 const ANSWERED: c_int = 1 << 6;
 
-/// With a filter in force: has one child ask up to six questions. If it is killed, a child for each asks.
+/// Asks up to six questions together, if a filter is in force, in one child. If the child is killed, each question
+/// gets a child.
 pub fn ask_together(questions: &[&Question], answers: fn() -> isize) {
     if questions.iter().all(|question| question.answer.load(Ordering::Relaxed) != 0) || !is_filtered() {
         return;
@@ -87,13 +90,13 @@ pub fn ask_together(questions: &[&Question], answers: fn() -> isize) {
     }
 }
 
-/// In the child of [`ask_together`]: asks the questions and returns one bit for each.
+/// Asks the questions and returns one bit for each, in the child of [`ask_together`].
 pub fn answers(questions: &[&Question]) -> isize {
     let refused = |(index, question): (usize, &&Question)| if (question.ask)() == 0 { 0 } else { 1 << index };
     -((ANSWERED | questions.iter().enumerate().map(refused).sum::<c_int>()) as isize)
 }
 
-/// For a question: 0 if the call fails with this error number, which only the kernel itself returns.
+/// Returns 0 if the call fails with this error number, which only the kernel itself returns. Used to ask a question.
 pub fn is_refused_by(number: libc::c_long, args: [usize; 6], errno: c_int) -> isize {
     match syscall(number, args) {
         answer if answer == -(errno as isize) => 0,
@@ -102,8 +105,8 @@ pub fn is_refused_by(number: libc::c_long, args: [usize; 6], errno: c_int) -> is
     }
 }
 
-/// For a question: 0 unless the call is refused as a filter does it. Any other error is temporary, and must not be
-/// remembered.
+/// Returns 0 unless the call is refused in the way of a filter. Used to ask a question. Any other error is temporary,
+/// and must not be remembered.
 pub fn is_permitted(number: libc::c_long, args: [usize; 6]) -> isize {
     match syscall(number, args) {
         answer if matches!(-answer as c_int, libc::EPERM | libc::EACCES | libc::ENOSYS) => answer,
@@ -118,17 +121,17 @@ pub fn is_filtered() -> bool {
 
 struct Asked {
     question: fn() -> isize,
-    /// The child has a copy of the memory.
+    /// True if the child has a copy of the memory.
     is_copy: bool,
 }
 
 impl Asked {
     fn by_child_on(&self, top: usize) -> Option<c_int> {
-        // Without an exit signal the program's SIGCHLD handler and its wait(2) never see this child.
+        // Without an exit signal the program's SIGCHLD handler and its wait(2) never find this child.
         let flags = if self.is_copy { 0 } else { libc::CLONE_VM | libc::CLONE_VFORK };
         // A signal to the whole process group must not run the program's handlers in a child that shares its memory.
         let mask = set_mask(u64::MAX);
-        // SAFETY: the stack is this question's, and this thread waits below until the child, which makes system calls
+        // SAFETY: the stack is this question's. This thread waits below until the child, which makes system calls
         // only, has ended; `self` lives until then.
         let number = unsafe { arch::make_child(flags as usize, top, child, (&raw const *self).cast_mut().cast()) };
         set_mask(mask);
@@ -155,7 +158,8 @@ extern "C" fn child(asked: *mut c_void) -> ! {
     // SAFETY: `by_child_on` passes it, and waits for this child.
     let asked = unsafe { &*asked.cast::<Asked>() };
     if asked.is_copy {
-        // Only with a copy: the flag belongs to the memory, so a process that shares it would change as well.
+        // Only with a copy, since the flag belongs to the memory: it would change for the process that shares it as
+        // well.
         syscall(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 0, 0, 0, 0, 0]);
     }
     let code = (-(asked.question)()).max(0);

@@ -2,7 +2,8 @@
 
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
 
-/// A call that is refused: its number, the value of one argument (by index) if only that one is, and the errno.
+/// A call that is refused: its number, an argument (index and value) if only calls with that argument are refused,
+/// and the errno.
 pub type Refusal = (i64, Option<(u8, u64)>, i32);
 
 /// Runs `body` on a new thread, with a filter for each refusal.

@@ -1,9 +1,10 @@
-//! Protection of the numbers 0, 1 and 2: no descriptor of the engine's ever has one, not for an instant. A program
-//! that closed them may have threads that write there.
+//! Protection of the descriptor numbers 0, 1 and 2: no engine descriptor ever has one of them, not for an instant. A
+//! program that closed these numbers may have threads that write to them.
 //!
-//! The kernel gives a new descriptor the lowest free number. So while the engine makes one, it occupies those of the
-//! three that are free with useless descriptors. They have O_PATH, so a read or write fails with EBADF, as on a
-//! number that is not open. Once all three were found open this costs one load, until one of them is closed.
+//! The kernel gives a new descriptor the lowest free number. So while the engine makes a descriptor, it fills those
+//! of the three numbers that are free with useless descriptors. These have O_PATH, so a read or write fails with
+//! EBADF, as on a number that is not open. Once all three were found open, the protection costs one load, until one
+//! of them is closed.
 
 use super::handlers;
 use super::linux::{nap, syscall};
@@ -13,14 +14,15 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// The lowest number that the engine's own descriptors may have.
 pub const END: i32 = 3;
 
-/// Whether all three are known to be open. Relaxed: a close at the same time is not seen in either order.
+/// True if all three numbers are known to be open. Relaxed: no order is guaranteed with a close at the same time.
 static OPEN: AtomicBool = AtomicBool::new(false);
 /// Set once threads have tables of their own, in which one number names different files.
 static TABLES_DIFFER: AtomicBool = AtomicBool::new(false);
-/// Number of threads that are making a descriptor (times [`MAKER`]), the numbers held (bit n: number n), and
-/// [`BUSY`].
+/// Number of threads that are making a descriptor (times [`MAKER`]), the numbers that the engine fills (bit n: number
+/// n), and [`BUSY`].
 static STATE: AtomicU32 = AtomicU32::new(0);
-/// A thread is changing the word, and the descriptors held. It may only open and close, and no handler interrupts it.
+/// Set while a thread changes the word, and the descriptors that fill numbers. That thread may only open and close,
+/// and no handler interrupts it.
 const BUSY: u32 = 1 << 31;
 const MAKER: u32 = 1 << END;
 const HELD: u32 = MAKER - 1;
@@ -47,7 +49,7 @@ fn are_open() -> bool {
     all
 }
 
-/// While a value lives, none of the three numbers is free.
+/// Lives while none of the three numbers is free.
 struct Making;
 
 impl Making {
@@ -80,7 +82,7 @@ impl Drop for Making {
     }
 }
 
-/// Changes the state and the descriptors held, one thread at a time.
+/// Changes the state and the descriptors that fill numbers, one thread at a time.
 fn change(by: impl FnOnce(u32) -> u32) {
     handlers::enter_critical();
     let (mut state, mut tries) = (STATE.load(Ordering::Relaxed) & !BUSY, 0);
@@ -96,7 +98,7 @@ fn change(by: impl FnOnce(u32) -> u32) {
     handlers::leave_critical();
 }
 
-/// Opens a descriptor that can neither be read nor written; returns its number.
+/// Opens a descriptor that can neither be read nor written. Returns its number.
 fn open_nothing() -> i32 {
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
     syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, c"/".as_ptr() as usize, flags, 0, 0, 0]) as i32
@@ -120,24 +122,25 @@ pub fn closing(fd: i32) {
     }
 }
 
-/// True if number `fd` is held: for the program it is not open.
+/// True if an engine descriptor fills number `fd`. For the program, that number is not open.
 pub fn is_held(fd: i32) -> bool {
     (0..END).contains(&fd) && STATE.load(Ordering::Relaxed) & (1 << fd) != 0
 }
 
-/// Gives number `fd`, which is held, to the program, which is about to open something else under it.
+/// Gives number `fd`, which an engine descriptor fills, to the program, which is about to open something else under
+/// it.
 #[cold]
 pub fn replacing(fd: i32) {
     change(|state| state & !(1 << fd));
 }
 
-/// Stops the protection: threads of the program's have tables of their own.
+/// Stops the protection, since program threads have descriptor tables of their own.
 pub fn stop_holding() {
     TABLES_DIFFER.store(true, Ordering::Relaxed);
 }
 
-/// In a forked child: forgets the descriptors that the parent's threads are making. `shared`: the child shares the
-/// parent's table, so the parent closes those held.
+/// Forgets, in a forked child, the descriptors that the parent's threads are making. `shared`: the child shares the
+/// parent's table, so the parent closes the descriptors that fill numbers.
 pub fn reset_after_fork(shared: bool) {
     TABLES_DIFFER.store(false, Ordering::Relaxed);
     let state = STATE.swap(0, Ordering::Relaxed);

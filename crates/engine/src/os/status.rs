@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 /// Facts about an open file that the kernel knows without asking a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStatus {
-    /// `S_IF*`, 0 for an anonymous inode.
+    /// `S_IF*` bits. 0 for an anonymous inode.
     pub kind: u32,
     /// `st_dev`.
     pub device: u64,
@@ -19,9 +19,10 @@ pub struct FileStatus {
     pub inode: u64,
     /// `st_rdev`.
     pub special: u64,
-    /// `st_size`; for a file on a server the last known size.
+    /// `st_size`. For a file on a server, the last known size.
     pub size: u64,
-    /// Its file system needs no server, either: it is on a block device, or supports flags that servers do not have.
+    /// True if the file's file system needs no server either. It is on a block device, or supports flags that servers
+    /// do not have.
     is_local: bool,
 }
 
@@ -36,24 +37,24 @@ impl FileStatus {
         self.kind == libc::S_IFREG && !self.is_local
     }
 
-    /// Returns the file system of `fd`, whose status this is, as the magic number of statfs(2). `None` if that would
-    /// have to ask a server.
+    /// Returns the file system of `fd`, whose status `self` is, as the magic number of statfs(2). `None` if that
+    /// would have to ask a server.
     #[expect(clippy::disallowed_methods, reason = "it is local")]
     pub fn file_system(&self, fd: i32) -> Option<i64> {
         if !self.is_local {
             return None;
         }
-        // SAFETY: the number is only borrowed for the call, which fails with EBADF if it is not open; it was open
-        // just now.
+        // SAFETY: the number is only borrowed for the call, which fails with EBADF if the number is not open. It was
+        // open just now.
         calls::fstatfs(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|about| about.f_type)
     }
 }
 
-/// statx(2) was refused: Linux before 4.11 lacks it, and some filters refuse it.
+/// Set once statx(2) was refused. Linux before 4.11 lacks it, and some filters refuse it.
 static NO_STATX: AtomicBool = AtomicBool::new(false);
 
-/// fstat(2) that waits for no server. On network file systems and FUSE, fstat(2) asks a server, which may be gone,
-/// while a ring or the pool is locked.
+/// Returns what fstat(2) does, without waiting for a server. On network file systems and FUSE, fstat(2) asks a
+/// server. The server may be gone, while the caller holds the lock of a ring or the pool.
 pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
     if fd < 0 {
         return Err(Errno::BADF); // for statx(2), AT_FDCWD names a directory
@@ -67,8 +68,8 @@ pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
     by_fstat(fd)
 }
 
-/// True if `fd` is an eventfd, according to /proc. Without /proc: if the file has no type, and 0 can be added to it.
-/// Other files without a type refuse that, and it never waits.
+/// True if `fd` is an eventfd, according to /proc. Without /proc, true if the file has no type, and 0 can be added to
+/// it. Other files without a type refuse that, and the test never waits.
 pub fn is_eventfd(fd: i32) -> bool {
     let mut name = [0u8; 64];
     match calls::readlink(format!("/proc/self/fd/{fd}"), &mut name) {
@@ -104,7 +105,8 @@ pub fn is_at_hand(dirfd: i32, path: &CStr, follows: bool) -> bool {
     }
 }
 
-/// True if openat2(2) may be called: a filter may kill for it. Asked once. Relaxed: every thread stores the same.
+/// True if openat2(2) may be called, since a seccomp filter may kill for it. Asked once. Relaxed: every thread stores
+/// the same answer.
 fn may_open_cached() -> bool {
     const NO: u8 = 1;
     const YES: u8 = 2;
@@ -117,7 +119,7 @@ fn may_open_cached() -> bool {
     PERMITTED.load(Relaxed) == YES
 }
 
-/// Calls openat2(2) without arguments, which fails with EINVAL.
+/// Calls openat2(2) without arguments, which fails with EINVAL on a kernel that has the call.
 fn ask_for_openat2() -> isize {
     match check(syscall(libc::SYS_openat2, [0; 6])) {
         Err(Errno::INVAL) => 0,

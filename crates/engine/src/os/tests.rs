@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const NO_WIPEONFORK: &[Refusal] = &[(libc::SYS_madvise, Some((2, libc::MADV_WIPEONFORK as u64)), libc::EINVAL)];
 const NO_EPOLL_PWAIT2: &[Refusal] = &[(libc::SYS_epoll_pwait2, None, libc::ENOSYS)];
-/// Makes preadv2(2) succeed at the end of a pipe, as gVisor does: flags are ignored.
+/// Makes preadv2(2) succeed at the end of a pipe, as on gVisor, which ignores the flags.
 const FLAGS_IGNORED: &[Refusal] = &[(libc::SYS_preadv2, Some((5, 1 << 31)), 0)];
 
 /// Returns the word as a forked child finds it.
@@ -55,7 +55,7 @@ fn a_fork_is_noticed_by_a_page_that_is_absent() {
     refusing(NO_WIPEONFORK, || a_fork_is_noticed(false));
 }
 
-/// In a child the new page of one takes the gap that the other's has left.
+/// In a child, the new page of one `ForkPage` takes the gap that the other's page has left.
 #[test]
 fn absent_pages_are_not_taken_for_each_other() {
     refusing(NO_WIPEONFORK, || {

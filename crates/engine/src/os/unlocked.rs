@@ -1,8 +1,8 @@
-//! Mappings of the engine's that do not count towards the limit on locked memory.
+//! Engine mappings that do not count towards the limit on locked memory.
 //!
 //! After mlockall(2) with MCL_FUTURE each new mapping is touched and locked as a whole. It counts towards
-//! RLIMIT_MEMLOCK, which belongs to the program; natively, the kernel's memory for io_uring does not count. So in
-//! this case only one page is mapped at first, unlocked, and then grown (`vma_to_resize` in mm/mremap.c).
+//! RLIMIT_MEMLOCK, which belongs to the program. The memory of the kernel's io_uring does not count. So after such a
+//! call, the engine first maps one page, unlocks it, and then grows the mapping (`vma_to_resize` in mm/mremap.c).
 
 use super::{check, syscall};
 use crate::Errno;
@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
 
-/// The program has called mlockall(2) with MCL_FUTURE. Relaxed: a thread that sees it late gets EAGAIN, or has mapped
-/// before.
+/// True once the program has called mlockall(2) with MCL_FUTURE. Relaxed: a thread that reads it late gets EAGAIN, or
+/// has mapped before the call.
 static IS_LOCKED: AtomicBool = AtomicBool::new(false);
 
 /// Records that mlockall(2) with these flags succeeded.
@@ -26,8 +26,8 @@ pub fn is_locked() -> bool {
     IS_LOCKED.load(Relaxed)
 }
 
-/// Maps `bytes` bytes that are not locked. The function `map` maps new memory of the size that it gets: all of it, or
-/// only the first page.
+/// Maps `bytes` bytes that are not locked. The function `map` maps as much new memory as it is asked for: all of it,
+/// or only the first page.
 ///
 /// # Errors
 /// Those of `map`.

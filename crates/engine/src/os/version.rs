@@ -1,24 +1,27 @@
-//! The version of Linux that the engine emulates: the names (opcodes, flags) that it has, and its answers where
-//! versions differ.
+//! The version of Linux that the engine emulates. The version has two parts: the names (opcodes, flags) that it has,
+//! and its answers where versions differ.
 //!
-//! Names are those of Linux 7.3, unless `ANYRING_KERNEL=6.18` is set: a program uses a new name only if it wants it.
-//! Answers are those of the running kernel, so that anyring agrees with the kernel, or those of the variable. Both
-//! are chosen once, before the first ring. They are read where a ring is made or an answer differs, never for each
-//! request.
+//! Names are those of Linux 7.3, unless `ANYRING_KERNEL=6.18` is set. New names harm no program, since a program uses
+//! one only if it wants it. Answers are those of the running kernel, so that anyring agrees with it, or those of the
+//! variable.
+//!
+//! Both parts are chosen once, before the first ring. They are read where a ring is made or an answer differs, never
+//! for each request.
 
 use super::syscall;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Has the names that came after Linux 6.18.
+/// The bit of a version that has the names that came after Linux 6.18.
 const NAMES: u8 = 1;
-/// Has the answers of Linux 7.3.
+/// The bit of a version that answers as Linux 7.3.
 const ANSWERS: u8 = 2;
 
-/// Relaxed throughout: it is chosen before there is a ring, and any thread that has one has seen that.
+/// The bits of the chosen version. Relaxed: it is chosen before there is a ring, so any thread that has a ring reads
+/// the choice.
 static VERSION: AtomicU8 = AtomicU8::new(NAMES);
 
-/// Chooses by the value of `ANYRING_KERNEL`; any value but `6.18` and `7.3` is ignored.
+/// Chooses by the value of `ANYRING_KERNEL`. Any value except `6.18` and `7.3` is ignored.
 pub fn choose(name: Option<&str>) {
     let chosen = match name {
         Some("6.18") => 0,
@@ -39,7 +42,7 @@ pub fn answers_as_7_3() -> bool {
     VERSION.load(Ordering::Relaxed) & ANSWERS != 0
 }
 
-/// True if the running kernel is older than that release, or does not say.
+/// True if the running kernel is older than release `version`, or does not say.
 pub fn running_is_older(version: [u32; 2]) -> bool {
     let mut name = MaybeUninit::<libc::utsname>::zeroed();
     if syscall(libc::SYS_uname, [name.as_mut_ptr() as usize, 0, 0, 0, 0, 0]) != 0 {
@@ -50,7 +53,7 @@ pub fn running_is_older(version: [u32; 2]) -> bool {
     is_older(&release, version)
 }
 
-/// True if a release such as `5.10.0-32-amd64` is older than that version.
+/// True if a release such as `5.10.0-32-amd64` is older than `version`.
 fn is_older(release: &[u8], version: [u32; 2]) -> bool {
     let mut numbers = release.split(|letter| !letter.is_ascii_digit()).map(|digits| {
         digits.iter().fold(0_u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')))

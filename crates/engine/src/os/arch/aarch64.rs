@@ -8,7 +8,7 @@ use libc::ucontext_t;
 #[inline(always)]
 pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
     let answer: isize;
-    // SAFETY: `svc 0` changes only x0, and no memory of this program's Rust objects is passed except by callers that hold it
+    // SAFETY: `svc 0` changes only x0. Memory of this program's Rust objects is passed only by callers that hold it
     // exclusively for the call.
     unsafe {
         core::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => answer, in("x1") args[1],
@@ -38,8 +38,8 @@ pub unsafe fn make_child(
     answer
 }
 
-/// Returns a word unique to the calling thread while it lives, and even: the thread pointer. No system call, no
-/// thread-local.
+/// Returns a word unique to the calling thread while it lives, and even: the thread pointer. Makes no system call,
+/// and uses no thread-local.
 #[inline(always)]
 pub fn thread_pointer() -> usize {
     let pointer: usize;
@@ -63,8 +63,8 @@ pub fn expect_write(address: usize) {
     };
 }
 
-/// Replaces `old` by `new` in two words that change together, or returns the present words, which may not belong
-/// together. Acquire and Release: its partners are other calls of this function.
+/// Replaces `old` by `new` in two words that change together. If they differ from `old`, returns the present words,
+/// which may have been read at different times. Acquire and Release: its partners are other calls of this function.
 ///
 /// # Safety
 /// `pair` is valid, aligned to 16, and accessed by atomic instructions only.
@@ -123,14 +123,14 @@ pub fn count_enter_critical(unseen: impl FnOnce()) {
     let count = unsafe { &*count };
     let held = count.load(Ordering::Relaxed).wrapping_add(1);
     count.store(held, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst); // a handler sees the count before any work under the lock
+    compiler_fence(Ordering::SeqCst); // a handler finds the count changed before any work under the lock
     if held as i32 >= 0 {
         unseen();
     }
 }
 
 /// Decrements the count of locks. Then calls `due`, unless the record's other word, at `DEFERRED`, is zero. A handler
-/// between the load and the store finds the lock still held; a signal that it defers is seen after the store.
+/// between the load and the store finds the lock still held. A signal that it defers is noticed after the store.
 #[inline(always)]
 pub fn count_leave_critical<const DEFERRED: usize>(due: impl FnOnce()) {
     let record: *const u8 = crate::own_memory!("anyring_thread_handlers");
@@ -166,8 +166,8 @@ pub const CONTEXT_IN_FRAME: usize = size_of::<libc::siginfo_t>();
 /// Returns from a signal handler.
 ///
 /// # Safety
-/// `context` is the address of the `ucontext_t` in a signal frame of this thread's. Nothing on the stack between here
-/// and there is needed any more.
+/// `context` is the address of the `ucontext_t` in one of this thread's signal frames. Nothing on the stack between
+/// this function's frame and that address may be needed any more.
 pub unsafe fn return_from_handler(context: usize) -> ! {
     // SAFETY: the caller vouches for it.
     unsafe {
@@ -187,7 +187,7 @@ pub const JUMP_WORDS: usize = 22;
 
 // `os/guard.rs`.
 core::arch::global_asm!(
-    // usize anyring_user_copy(to: x0, from: x1, bytes: x2): 0, or not 0 if not all was copied.
+    // usize anyring_user_copy(to: x0, from: x1, bytes: x2): returns 0, or not 0 if not all was copied.
     ".hidden anyring_user_copy",
     ".globl anyring_user_copy",
     ".type anyring_user_copy, @function",
@@ -214,7 +214,8 @@ core::arch::global_asm!(
     "9: mov x0, 0",
     "ret",
     ".cfi_endproc",
-    // u64 anyring_user_load(word: x0): the word, or -1 in the upper half when it cannot be read. An Acquire load.
+    // u64 anyring_user_load(word: x0): returns the word, or -1 in the upper half when it cannot be read. An Acquire
+    // load.
     ".hidden anyring_user_load",
     ".globl anyring_user_load",
     ".type anyring_user_load, @function",
@@ -223,7 +224,7 @@ core::arch::global_asm!(
     "ldar w0, [x0]",
     "ret",
     ".cfi_endproc",
-    // usize anyring_user_store(word: x0, value: w1): 0, or not 0 when it cannot be written. A Release store.
+    // usize anyring_user_store(word: x0, value: w1): returns 0, or not 0 when it cannot be written. A Release store.
     ".hidden anyring_user_store",
     ".globl anyring_user_store",
     ".type anyring_user_store, @function",
@@ -233,7 +234,8 @@ core::arch::global_asm!(
     "mov x0, 0",
     "ret",
     ".cfi_endproc",
-    // usize anyring_user_touch(address: x0): 0, or not 0 when it cannot be written. Changes nothing, and undoes no other thread's store.
+    // usize anyring_user_touch(address: x0): returns 0, or not 0 when it cannot be written. Changes nothing, and
+    // undoes no other thread's store.
     ".hidden anyring_user_touch",
     ".globl anyring_user_touch",
     ".type anyring_user_touch, @function",

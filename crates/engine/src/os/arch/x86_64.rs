@@ -8,8 +8,8 @@ use libc::ucontext_t;
 #[inline(always)]
 pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
     let answer: isize;
-    // SAFETY: the asm declares the registers that the `syscall` instruction changes, and no memory of this program's
-    // Rust objects is passed except by callers that hold it exclusively for the call.
+    // SAFETY: the asm declares the registers that the `syscall` instruction changes. Memory of this program's Rust
+    // objects is passed only by callers that hold it exclusively for the call.
     unsafe {
         core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
             in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
@@ -19,8 +19,8 @@ pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
 }
 
 /// Calls clone(2) with these flags. The child runs `run` with `argument` on the stack that ends at `top`, a multiple
-/// of 16, and does not return. Returns the child's number, or `-errno`. Does not call libc's function: a sanitizer
-/// may have replaced that.
+/// of 16, and does not return. Returns the child's number, or `-errno`. Does not call libc's function, since a
+/// sanitizer may have replaced that.
 ///
 /// # Safety
 /// The stack is used by nothing else until the child has ended, and the child's use of shared memory is sound beside
@@ -41,8 +41,8 @@ pub unsafe fn make_child(
     answer
 }
 
-/// Returns a word unique to the calling thread while it lives, and even: the thread pointer. No system call, no
-/// thread-local.
+/// Returns a word unique to the calling thread while it lives, and even: the thread pointer. Makes no system call,
+/// and uses no thread-local.
 #[inline(always)]
 pub fn thread_pointer() -> usize {
     let pointer: usize;
@@ -51,8 +51,8 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// Makes a sequentially consistent fence directly after a locked read-modify-write instruction, which is such a fence
-/// already here.
+/// Makes a sequentially consistent fence directly after a locked read-modify-write instruction. On this processor
+/// that instruction already is such a fence.
 #[inline(always)]
 pub fn fence_after_swap() {
     compiler_fence(Ordering::SeqCst);
@@ -65,8 +65,8 @@ pub fn expect_write(address: usize) {
     unsafe { core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
 }
 
-/// Replaces `old` by `new` in two words that change together, or returns the present words, which may not belong
-/// together. Acquire and Release: its partners are other calls of this function.
+/// Replaces `old` by `new` in two words that change together. If they differ from `old`, returns the present words,
+/// which may have been read at different times. Acquire and Release: its partners are other calls of this function.
 ///
 /// # Safety
 /// `pair` is valid, aligned to 16, and accessed by atomic instructions only.
@@ -75,7 +75,7 @@ pub unsafe fn replace_pair(pair: *mut [u64; 2], old: [u64; 2], new: [u64; 2]) ->
     let (low, high): (u64, u64);
     let replaced: u8;
     // SAFETY: the caller vouches for the pair. rbx, which the compiler reserves, gets its value back. The instruction
-    // is a full barrier, so every use here orders as acquire and release.
+    // is a full barrier, so each use of it orders as acquire and release.
     unsafe {
         core::arch::asm!(
             "xchg rbx, rsi",
@@ -129,8 +129,8 @@ fn handlers_offset() -> usize {
 /// set.
 #[inline(always)]
 pub fn count_enter_critical(unseen: impl FnOnce()) {
-    // SAFETY: counts in the thread's own memory. One instruction, and a fence to the compiler as all such asm: a
-    // handler sees the count before any work under the lock.
+    // SAFETY: counts in the thread's own memory, by one instruction. All such asm is a fence to the compiler, so a
+    // handler finds the count changed before any work under the lock.
     unsafe {
         core::arch::asm!(
             "inc dword ptr fs:[{offset}]",
@@ -180,8 +180,8 @@ pub const CONTEXT_IN_FRAME: usize = 0;
 /// Returns from a signal handler.
 ///
 /// # Safety
-/// `context` is the address of the `ucontext_t` in a signal frame of this thread's. Nothing on the stack between here
-/// and there is needed any more.
+/// `context` is the address of the `ucontext_t` in one of this thread's signal frames. Nothing on the stack between
+/// this function's frame and that address may be needed any more.
 pub unsafe fn return_from_handler(context: usize) -> ! {
     // SAFETY: the caller vouches for it.
     unsafe {
@@ -201,7 +201,8 @@ pub const JUMP_WORDS: usize = 8;
 
 // `os/guard.rs`.
 core::arch::global_asm!(
-    // usize anyring_user_copy(to: rdi, from: rsi, bytes: rdx): the count that was not copied, 0 when all was.
+    // usize anyring_user_copy(to: rdi, from: rsi, bytes: rdx): returns the number of bytes not copied, 0 when all
+    // were.
     ".hidden anyring_user_copy",
     ".globl anyring_user_copy",
     ".type anyring_user_copy, @function",
@@ -231,7 +232,7 @@ core::arch::global_asm!(
     "7: xor eax, eax",
     "ret",
     ".cfi_endproc",
-    // u32 anyring_user_load(word: rdi): the word, or -1 in the upper half when it cannot be read.
+    // u32 anyring_user_load(word: rdi): returns the word, or -1 in the upper half when it cannot be read.
     ".hidden anyring_user_load",
     ".globl anyring_user_load",
     ".type anyring_user_load, @function",
@@ -240,7 +241,7 @@ core::arch::global_asm!(
     "mov eax, [rdi]",
     "ret",
     ".cfi_endproc",
-    // usize anyring_user_store(word: rdi, value: esi): 0, or not 0 when it cannot be written.
+    // usize anyring_user_store(word: rdi, value: esi): returns 0, or not 0 when it cannot be written.
     ".hidden anyring_user_store",
     ".globl anyring_user_store",
     ".type anyring_user_store, @function",
@@ -250,7 +251,8 @@ core::arch::global_asm!(
     "xor eax, eax",
     "ret",
     ".cfi_endproc",
-    // usize anyring_user_touch(word: rdi): 0, or not 0 when it cannot be written. Changes nothing, and undoes no other thread's store.
+    // usize anyring_user_touch(word: rdi): returns 0, or not 0 when it cannot be written. Changes nothing, and undoes
+    // no other thread's store.
     ".hidden anyring_user_touch",
     ".globl anyring_user_touch",
     ".type anyring_user_touch, @function",
