@@ -1,8 +1,9 @@
 //! The numbers of the engine's descriptors in the program's table.
 //!
 //! The engine's private descriptors have the highest numbers of the table, so that the program's next open gets the
-//! number it expects. Ring descriptors, which the program uses, get numbers from [`RING_NUMBERS`], whose first 512
-//! work with select(2). If all of those are taken, they get one from the rest of [`KNOWN_NUMBERS`].
+//! number it expects. Ring descriptors, which the program uses, get numbers from [`RING_NUMBERS`]. Its first 512
+//! numbers work with select(2). If all of [`RING_NUMBERS`] are taken, a ring gets a number from the rest of
+//! [`KNOWN_NUMBERS`].
 
 mod description;
 pub mod forks;
@@ -26,7 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::process::Resource;
 
-/// Called when an operation is about to close this number of the program's, to notify rings with requests on it.
+/// Called when an operation is about to close one of the program's numbers, to notify rings with requests on it.
 pub static CLOSING: Hook<i32, ()> = Hook::new();
 
 /// Numbers that ring descriptors may have.
@@ -35,20 +36,20 @@ pub const RING_NUMBERS: Range<i32> = 512..4096;
 /// thousands of open descriptors.
 pub const KNOWN_NUMBERS: Range<i32> = RING_NUMBERS.start..65_536;
 
-/// The offset of the first byte that the engine's own POSIX locks are on (`shared::member`): no program has a file of
+/// The offset of the first byte that the engine's own POSIX locks are on (`shared::member`). No program has a file of
 /// that size.
 pub const LOCKS_FROM: u64 = 1 << 62;
 
-/// One past the highest number the engine uses for itself: a table with higher numbers would cost kernel memory and
-/// slow every fork.
+/// One past the highest number that the engine uses for itself. A table with higher numbers would cost kernel memory
+/// and slow every fork.
 const TOP: i32 = 4096;
 /// Number of descriptors directly below the limit that the engine tries to stay within.
 const TOP_ROOM: i32 = 512;
 
-/// Bit n: number n is one of the engine's own descriptors. Higher numbers are not recorded. Relaxed: a bit is set
-/// before the descriptor is used, and is only compared with numbers that the program itself passes in.
+/// Bit n: number n belongs to the engine. Higher numbers are not recorded. Relaxed: a bit is set before the
+/// descriptor is used, and is only compared with numbers that the program itself passes in.
 static OWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-/// One past the highest number that was ever the engine's own: range searches of [`OWN`] stop there.
+/// One past the highest number that ever belonged to the engine. Range searches of [`OWN`] stop there.
 static OWN_END: AtomicU32 = AtomicU32::new(0);
 
 /// Bit n: number n is a private duplicate that a request in flight works on. A forked child has no such requests.
@@ -56,7 +57,7 @@ static IN_FLIGHT: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 /// One past the highest number that was ever in flight.
 static IN_FLIGHT_END: AtomicU32 = AtomicU32::new(0);
 
-/// A descriptor of the engine's own, closed when it is dropped.
+/// A descriptor that belongs to the engine, closed when this is dropped.
 pub struct Own(RawFd);
 
 impl AsRawFd for Own {
@@ -73,7 +74,7 @@ impl AsFd for Own {
 }
 
 impl IntoRawFd for Own {
-    /// Returns the number; from now on the caller must [`close`] it.
+    /// Returns the number. From now on the caller must [`close`] it.
     fn into_raw_fd(self) -> RawFd {
         core::mem::ManuallyDrop::new(self).0
     }
@@ -90,46 +91,46 @@ fn own_bit(fd: i32) -> Option<(&'static AtomicU64, u64)> {
     Some((word, 1 << (fd % 64)))
 }
 
-/// Records the number as the engine's own. False if it was recorded already.
+/// Records that the number belongs to the engine. False if that was recorded already.
 fn remember(fd: i32) -> bool {
     let Some((word, bit)) = own_bit(fd) else { return true };
     OWN_END.fetch_max(fd as u32 + 1, Relaxed);
     word.fetch_or(bit, Relaxed) & bit == 0
 }
 
-/// True if number `fd` is a descriptor of the engine's own, which the program must not close or replace.
+/// True if number `fd` belongs to the engine, so the program must not close or replace it.
 #[inline]
 pub fn is_own(fd: i32) -> bool {
     own_bit(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
-/// Returns the lowest number in `first..=last` that is the engine's own. Costs one load in a process that never had
-/// one.
+/// Returns the lowest number in `first..=last` that belongs to the engine. Costs one load in a process where no
+/// number ever did.
 #[inline]
 pub fn next_own(first: u32, last: u32) -> Option<u32> {
     numbers::next_bit(&OWN, first..OWN_END.load(Relaxed).min(last.saturating_add(1)))
 }
 
-/// Moves a descriptor to the top of the table (close-on-exec), and records it as the engine's own.
+/// Moves a descriptor to the top of the table (close-on-exec), and records that it belongs to the engine.
 pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
     to_top_from(crate::os::for_now(fd))
 }
 
-/// Moves a temporary descriptor of the engine's ([`ForNow`](crate::os::ForNow)) to the top of the table.
+/// Moves one of the engine's temporary descriptors ([`ForNow`](crate::os::ForNow)) to the top of the table.
 pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
     duplicate_to_top(fd.as_fd(), Use::Kept)
 }
 
 /// The lowest of the engine's own numbers; 0 before it is known. Relaxed: any value it ever had will do. It is
 /// derived from the limit on descriptors, which is not read for each number. If the limit was lowered, the kernel
-/// refuses, and the limit is read again.
+/// refuses the number, and the limit is read again.
 static LOWEST: AtomicI32 = AtomicI32::new(0);
 
 /// Computes the lowest of the engine's own numbers from the present limit.
 #[cold]
 fn find_lowest() -> i32 {
     let limit = calls::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
-    // Never a standard number, however low the limit was once: recorded numbers outlive the limit.
+    // Never a standard number, however low the limit once was, since recorded numbers outlive the limit.
     let mut lowest = (limit - TOP_ROOM).max(limit / 2).max(standard::END);
     if mutated(Mutation::OwnNumbersAreLow) {
         lowest = lowest.min(3);
@@ -164,7 +165,8 @@ fn find_number(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     };
     loop {
         match calls::fcntl_dupfd_cloexec(fd, lowest) {
-            // Recorded already, but just free here: it is open in another thread's table.
+            // The number was free in this thread's table but is recorded already, so it is open in another thread's
+            // table.
             Ok(moved) if !remember(moved.as_raw_fd()) && tables::differ() => {
                 lowest = moved.as_raw_fd() + 1;
                 close_quietly(moved);
@@ -178,7 +180,7 @@ fn find_number(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     }
 }
 
-/// Moves a descriptor into [`RING_NUMBERS`], or to any free number if the limit rules out that range.
+/// Moves a descriptor into [`RING_NUMBERS`]. If the limit rules that range out, moves it to any free number.
 pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     let mut lowests = [RING_NUMBERS.start, 64, 0].into_iter();
     let mut next = lowests.next();
@@ -207,7 +209,7 @@ pub fn check_open(fd: i32) -> Result<(), Errno> {
     crate::os::check(crate::os::syscall(libc::SYS_fcntl, args)).map(|_| ())
 }
 
-/// Returns `O_*` of the description that `fd` names (F_GETFL of fcntl(2)).
+/// Returns the `O_*` flags of the description that `fd` names (F_GETFL of fcntl(2)).
 pub fn status_flags(fd: i32) -> Result<i32, Errno> {
     let args = [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
     crate::os::check(crate::os::syscall(libc::SYS_fcntl, args)).map(|flags| flags as i32)
@@ -218,7 +220,7 @@ pub fn is_nonblocking(fd: i32) -> bool {
     status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
-/// Makes a private duplicate of a descriptor of the program's, at the top of the table.
+/// Makes a private duplicate of one of the program's descriptors, at the top of the table.
 pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     duplicate_for(fd, Use::Kept)
 }
@@ -234,7 +236,7 @@ fn duplicate_for(fd: i32, of_use: Use) -> Result<i32, Errno> {
     }
     // SAFETY: only borrowed for the call; a number that is not open makes it fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    // In one step: closing an intermediate duplicate would give up the program's POSIX locks on the file.
+    // In one step, since closing an intermediate duplicate would give up the program's POSIX locks on the file.
     let mut duplicate = duplicate_to_top(borrowed, of_use);
     if matches!(duplicate, Err(Errno::MFILE)) && handlers::has_left() {
         handlers::do_what_is_left(); // closes files, perhaps those that requests were done with
@@ -246,7 +248,7 @@ fn duplicate_for(fd: i32, of_use: Use) -> Result<i32, Errno> {
     Ok(duplicate?.into_raw_fd())
 }
 
-/// Records that a request in flight works on `fd`, one of the engine's own, until it is closed.
+/// Records that a request in flight works on `fd`, one of the engine's own numbers, until that is closed.
 pub fn mark_in_flight(fd: i32) {
     if let Some(word) = IN_FLIGHT.get(fd as usize / 64) {
         word.fetch_or(1 << (fd % 64), Relaxed);
@@ -254,7 +256,7 @@ pub fn mark_in_flight(fd: i32) {
     }
 }
 
-/// In a forked child: closes the duplicates that the parent's requests in flight work on. Nothing else in the child
+/// Closes, in a forked child, the duplicates that the parent's requests in flight work on. Nothing else in the child
 /// knows their numbers.
 pub fn close_in_flight() {
     if mutated(Mutation::ChildrenKeepFilesInFlight) {
@@ -267,8 +269,8 @@ pub fn close_in_flight() {
     }
 }
 
-/// Sets whether [`close`] does nothing. Used while a forked child that shares its parent's descriptors forgets the
-/// parent's state.
+/// Sets whether [`close`] does nothing. A forked child that shares its parent's descriptors sets it while it forgets
+/// the parent's state.
 pub fn set_forgetting(forgetting: bool) {
     IS_FORGETTING.store(forgetting, Relaxed);
 }
@@ -292,15 +294,15 @@ pub fn close(fd: i32) {
     });
 }
 
-/// Replaces number `fd`, which the program is about to close or reuse, by a new eventfd without a use. If none can be
-/// made (the table may be full), replaces it by `other`, which is no longer used.
+/// Replaces number `fd`, which the program is about to close or reuse, by a new eventfd that nobody uses. If none can
+/// be made (the table may be full), replaces it by `other`, which is no longer used.
 pub fn put_nothing(fd: i32, other: i32) {
     let nothing = calls::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map(crate::os::for_now);
     let from = nothing.as_ref().map_or(other, |nothing| nothing.as_raw_fd());
     crate::os::syscall(libc::SYS_dup3, [from as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0]);
 }
 
-/// Closes a number without calling a symbol that we interpose.
+/// Closes a number without calling a symbol that anyring interposes.
 pub fn close_quietly(fd: OwnedFd) {
     Sys::close(fd.into_raw_fd());
 }

@@ -2,10 +2,11 @@
 //! that were opened with O_DIRECT. Where the kernel refuses io_setup(2), a worker makes these transfers.
 //!
 //! A transfer is *staged* when its turn comes. Before the ring's lock is released, one io_submit(2) submits all
-//! staged transfers. RWF_NOWAIT keeps that call from waiting. A transfer that would wait ends with EAGAIN and goes
-//! to a worker, as io_uring's own requests do. It would wait, for example, if blocks must be allocated, or if the
-//! device's queue is full. A transfer that io_submit(2) itself refuses also goes to a worker, whose call returns the
-//! right error.
+//! staged transfers. RWF_NOWAIT keeps that call from waiting.
+//!
+//! A transfer that would wait ends with EAGAIN and goes to a worker, as io_uring's own requests do. It would wait,
+//! for example, if blocks must be allocated, or if the device's queue is full. A transfer that io_submit(2) itself
+//! refuses also goes to a worker, whose call returns the right error.
 //!
 //! The thread that completes the ring's requests reads completions from the context's completion ring in memory. Each
 //! completion signals an eventfd in the ring's poll set. The eventfd is edge-triggered and never read; its event
@@ -13,7 +14,7 @@
 //! (`State::awaits_events`), as if a request were armed.
 //!
 //! A context belongs to one ring. It is made for the ring's first transfer, and passes to another ring when its ring
-//! ends (`context.rs`). A transfer in flight cannot be stopped: a closed ring ends after its last transfer.
+//! ends (`context.rs`). A transfer in flight cannot be stopped, so a closed ring ends after its last transfer.
 //!
 //! All of this is part of a ring's state and is accessed under the ring's lock only.
 
@@ -37,13 +38,13 @@ use std::collections::VecDeque;
 #[derive(Default)]
 pub struct Device {
     context: Option<(Context, i32)>,
-    /// No context could be made for the ring.
+    /// True if no context could be made for the ring.
     refused: bool,
     /// Transfers whose turn has come.
     pub staged: VecDeque<Id>,
-    /// Transfers in flight whose end has not been reaped.
+    /// Number of transfers in flight whose end has not been reaped.
     in_flight: u32,
-    /// An event was reaped from memory; epoll may still have to report it.
+    /// True if an event was reaped from memory that epoll may still have to report.
     unreported: bool,
     /// Buffers for the iocbs that are submitted together, and for their addresses.
     iocbs: Vec<Iocb>,
@@ -51,7 +52,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Number of transfers submitted to the kernel and not yet reaped.
+    /// Returns the number of transfers submitted to the kernel and not yet reaped.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
@@ -74,7 +75,7 @@ impl Device {
         self.unreported = false;
     }
 
-    /// True unless a context was refused to the ring.
+    /// True unless the ring was refused a context.
     pub fn may_be_had(&self) -> bool {
         !self.refused
     }
@@ -87,8 +88,8 @@ impl Device {
     /// Makes the ring's context if there is none, with an eventfd in `poll_set` that signals completions.
     ///
     /// # Errors
-    /// BUSY if all contexts are in use; one may be free by the next transfer. Otherwise the error of io_setup(2),
-    /// eventfd(2) or epoll.
+    /// BUSY if all contexts are in use, although one may be free by the next transfer. For other failures, the error
+    /// of io_setup(2), eventfd(2) or epoll.
     pub fn make_context(&mut self, poll_set: &mut PollSet, engine_end: i32) -> Result<(), Errno> {
         if self.context.is_some() {
             return Ok(());
@@ -161,7 +162,7 @@ impl Device {
         self.in_flight != 0 && self.context.as_ref().is_some_and(|(context, _)| context.has_events())
     }
 
-    /// Reaps the next transfer that has ended. epoll may still have to report it.
+    /// Reaps the next transfer that has ended. epoll may still have to report that event.
     pub fn take_event(&mut self) -> Option<IoEvent> {
         let event = self.context.as_mut()?.0.take()?;
         self.unreported = true;
@@ -169,12 +170,12 @@ impl Device {
         Some(event)
     }
 
-    /// Forgets what is staged, so that it is not submitted.
+    /// Forgets the staged transfers, so that they are not submitted.
     pub fn unstage(&mut self) {
         self.staged.clear();
     }
 
-    /// Gives the context back when the ring ends. With transfers still in flight it is destroyed.
+    /// Gives the context back when the ring ends. With transfers still in flight the context is destroyed.
     pub fn release(&mut self) {
         let Some((context, eventfd)) = self.context.take() else { return };
         descriptors::close(eventfd);
@@ -184,8 +185,8 @@ impl Device {
         }
     }
 
-    /// Abandons the context in a forked child: it is the parent's. Memory is leaked, because a thread that the child
-    /// does not have may have been changing it.
+    /// Abandons the context in a forked child, since it belongs to the parent. Memory is leaked, because a thread
+    /// that the child does not have may have been changing it.
     pub fn abandon(self) {
         if let Some((_, eventfd)) = &self.context {
             descriptors::close(*eventfd);

@@ -1,7 +1,8 @@
-//! The thread that drives a ring, and how it sleeps.
+//! The driver: the thread that drives a ring, and how it sleeps.
 //!
-//! The words here say which thread *sleeps* on the poll set. Any thread may poll it and handle its events, under the
-//! ring's lock. So a hand-over in between loses nothing: an event is only a hint to try again.
+//! The words of this module say which thread *sleeps* on the ring's poll set. Any thread may poll it and handle its
+//! events, under the ring's lock. So handing the role over loses nothing at any moment, since an event is only a hint
+//! to try again.
 
 pub mod owner;
 
@@ -11,7 +12,8 @@ use crate::shared::control::Control;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use owner::Handover;
 
-/// Processes that run in this memory may drive, and may be killed. Relaxed: set before the first of them runs.
+/// Set once another process may run in this memory. Such a process may drive, and may be killed. Relaxed: set before
+/// the first of them runs.
 static STRANGERS: AtomicBool = AtomicBool::new(false);
 
 /// Records that another process is about to run in this memory.
@@ -32,11 +34,12 @@ pub(crate) const IN_EPOLL: u32 = 2;
 
 /// The driver of a ring, and how it sleeps.
 pub struct Driver {
-    /// The driving thread, or the helper.
+    /// Says who drives, a thread or the helper, and hands the role over.
     pub handover: Handover,
-    /// How the driving thread sleeps. Changes under the ring's lock; read there, and by `wake` after a post.
+    /// How the driving thread sleeps. It changes under the ring's lock, and is read under it, and by `wake` after a
+    /// post.
     pub(crate) sleeping: AtomicU32,
-    /// The descriptor that ends its epoll wait.
+    /// The descriptor that ends the driving thread's epoll wait.
     pub(crate) kick: AtomicI32,
     announced: AtomicBool,
 }
@@ -53,32 +56,32 @@ impl Driver {
         }
     }
 
-    /// True if the owner of a deferred ring was notified of work and has not entered since.
+    /// True if the owner of a deferred ring was notified of work and has not called io_uring_enter(2) since.
     pub fn is_announced(&self) -> bool {
         self.announced.load(Ordering::Relaxed)
     }
 
-    /// Sets whether the owner was notified and has not entered since.
+    /// Sets whether the owner was notified and has not called io_uring_enter(2) since.
     pub fn set_announced(&self, announced: bool) {
         self.announced.store(announced, Ordering::Relaxed);
     }
 
-    /// In a forked child: the parent's threads do not exist here.
+    /// Resets the state in a forked child, where the parent's threads do not exist.
     pub fn reset(&self) {
         self.handover.reset();
         self.sleeping.store(AWAKE, Ordering::Relaxed);
         self.announced.store(false, Ordering::Relaxed);
     }
 
-    /// Takes the role from a driver that was killed: it no longer runs in this memory. If the kernel cannot tell, the
-    /// driver may still live. It then notices the loss, as it does when a handler has taken the role.
+    /// Takes the role from a driver that was killed, since it no longer runs in this memory. If the kernel cannot
+    /// tell, the driver may still live. It then notices the loss, as it does when a handler has taken the role.
     pub(crate) fn bury(&self) -> bool {
         let dead = self.handover.thread().filter(|thread| may_be_killed() && !shares_memory_with(*thread));
         dead.inspect(|thread| self.handover.give_back_if_mine(*thread)).is_some()
     }
 
-    /// Wakes all threads that sleep on the ring; the futex word has been changed under the post lock. True if a
-    /// thread of this process sleeps in an epoll wait there.
+    /// Wakes all threads that sleep on the ring. The futex word must have been changed under the post lock. True if a
+    /// thread of this process sleeps in an epoll wait on the ring.
     #[cold]
     pub fn wake(&self, control: &Control) -> bool {
         let header = control.header();
@@ -89,7 +92,7 @@ impl Driver {
         in_epoll
     }
 
-    /// Wakes the thread of this process that sleeps in an epoll wait there; false if none does.
+    /// Wakes the thread of this process that sleeps in an epoll wait on the ring. False if none does.
     #[cold]
     pub fn wake_from_epoll(&self) -> bool {
         let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;

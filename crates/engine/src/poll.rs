@@ -1,14 +1,16 @@
 //! Waiting for readiness: a ring's poll set.
 //!
 //! Every pollable descriptor that a request ever waited for keeps a standing edge-triggered registration, so that
-//! arming again costs nothing. What is remembered of it is a hint. The kernel keys a registration by (file, number),
-//! and a close that was not seen leaves the entry naming another file. So each entry carries a generation that comes
-//! back with every event, and stale events are ignored. Before a thread sleeps, every entry armed since its last
-//! check gets one EPOLL_CTL_MOD. It finds a reused number (ENOENT) and polls the file again.
+//! arming again costs nothing. What the engine remembers of the registration is a hint. The kernel keys a
+//! registration by (file, number). If the program closes a number without the engine's notice, the entry names
+//! another file. So each entry carries a generation that comes back with every event, and stale events are ignored.
 //!
-//! `poll/facts.rs` has what is remembered of each file, `poll/turns.rs` the order of service. `issue/arm.rs` works on
-//! all of this for requests that wait, and `issue/single.rs` for those of Linux AIO that wait alone. `issue/turns.rs`
-//! makes polls together, and handles requests that were armed without an attempt.
+//! Before a thread sleeps, every entry armed since its last check gets one EPOLL_CTL_MOD. If that finds a reused
+//! number (ENOENT), the file is polled again.
+//!
+//! `poll/facts.rs` keeps what is remembered of each file, and `poll/turns.rs` the order of service. `issue/arm.rs`
+//! arms and serves the requests that wait. `issue/single.rs` does so for requests of Linux AIO that wait alone.
+//! `issue/turns.rs` makes polls together, and handles requests that were armed without an attempt.
 //!
 //! All of this is part of a ring's state and is accessed under the ring's lock only. `epoll_wait` alone is called
 //! outside it.
@@ -34,34 +36,36 @@ pub(crate) const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLW
 pub(crate) const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 
-/// The interval of polls on files that epoll(7) does not watch.
+/// The interval of polls on files that epoll(7) does not watch, in nanoseconds.
 pub const CHECK_NS: u64 = 10_000_000;
 
-/// Data of the wake-up descriptor's registration: no descriptor has this number.
+/// The data of the wake-up descriptor's registration. No descriptor has this number.
 pub(crate) const KICK: u64 = u64::MAX;
-/// Data of the engine end's registration, through which other processes wake this one (`shared::member`).
+/// The data of the engine end's registration, through which other processes wake this process (`shared::member`).
 pub(crate) const FOREIGN_KICK: u64 = u64::MAX - 1;
 
-/// Data of the registration through which the kernel's AIO reports completions.
+/// The data of the registration through which the kernel's AIO reports completions.
 pub const DEVICE: u64 = u64::MAX - 2;
 
 /// The state of one descriptor number.
 #[derive(Default)]
 pub(crate) struct Entry {
-    /// Comes back with every event; changes when the number is found to name another file.
+    /// Comes back with every event. Changes when the number is found to name another file.
     pub(crate) generation: u32,
-    /// Events that the standing registration asks for, 0 for none.
+    /// The events that the standing registration asks for; 0 for none.
     pub(crate) registered: u32,
     pub(crate) facts: Facts,
-    /// A read (or a poll, for Linux AIO) was armed without an attempt. The attempt is made before any thread sleeps.
+    /// True if a read (or a poll, for Linux AIO) was armed without an attempt. The attempt is made before any thread
+    /// sleeps.
     pub(crate) postponed: bool,
-    /// The entry is on the list of those to verify before a sleep.
+    /// True if the entry is on the list of those to verify before a sleep.
     pub(crate) unverified: bool,
-    /// The entry is on the list of those that epoll(7) does not watch.
+    /// True if the entry is on the list of those that epoll(7) does not watch.
     pub(crate) unwatched: bool,
-    /// The events that the last poll found there; multishot polls have reported them.
+    /// The events that the last poll of the file found. Multishot polls have reported them.
     pub(crate) found: u16,
-    /// The place of a request that waits here alone, in the ring's context of Linux AIO. Then the lists are empty.
+    /// The place, in the ring's context of Linux AIO, of a request that waits alone for this entry. The lists are
+    /// then empty.
     pub(crate) single: Option<u32>,
     pub(crate) readers: List,
     pub(crate) writers: List,
@@ -106,44 +110,44 @@ pub struct PollSet {
     pub(crate) due: turns::Due,
     /// Number of requests that wait for readiness.
     pub(crate) armed: u32,
-    /// Buffer for the events of a poll.
+    /// The buffer for the events of a poll.
     pub(crate) seen: Vec<EpollEvent>,
 }
 
 impl PollSet {
-    /// True if a first attempt was postponed and is yet to be made.
+    /// True if a first attempt was postponed and is still to be made.
     pub fn has_postponed(&self) -> bool {
         !self.postponed.is_empty()
     }
 
-    /// Drops the postponed attempt on `fd`: it is made, or left to an event of its registration.
+    /// Drops the postponed attempt on `fd`, which is made now, or left to an event of the registration.
     pub fn forget_postponed(&mut self, fd: i32) {
         if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.postponed)) {
             self.postponed.retain(|other| *other != fd);
         }
     }
 
-    /// Postpones the first attempt on `fd`: it is made before any thread sleeps.
+    /// Postpones the first attempt on `fd`. It is made before any thread sleeps.
     pub(crate) fn postpone(&mut self, fd: i32) {
         if !core::mem::replace(&mut self.entry(fd).postponed, true) {
             self.postponed.push_back(fd);
         }
     }
 
-    /// True if a request could wait alone on `fd` for the events `wanted`, which its registration has to ask for
-    /// already.
+    /// True if a request could wait alone on `fd` for the events `wanted`. The registration of `fd` must ask for
+    /// these events already.
     pub(crate) fn has_room_single(&mut self, fd: i32, wanted: u32) -> bool {
         let entry = self.existing(fd).filter(|entry| entry.registered & wanted == wanted && entry.idle());
         entry.is_some_and(|entry| !entry.facts.is_shut_down()) && descriptors::closes_are_seen()
     }
 
-    /// Makes the request at `place` in the ring's context wait alone on `fd`.
+    /// Makes the request at `place` in the ring's context of Linux AIO wait alone on `fd`.
     pub(crate) fn begin_single(&mut self, fd: i32, place: u32) {
         self.entry(fd).single = Some(place);
         self.armed += 1;
     }
 
-    /// Number of requests that wait for readiness.
+    /// Returns the number of requests that wait for readiness.
     pub fn armed(&self) -> u32 {
         self.armed
     }
@@ -158,16 +162,16 @@ impl PollSet {
         self.kick
     }
 
-    /// True if entries wait to be verified, or reads for their first attempt.
+    /// True if entries wait to be verified, or reads wait for their first attempt.
     pub fn has_unverified(&self) -> bool {
         !self.unverified.is_empty() || !self.postponed.is_empty()
     }
 
-    /// True if it is the turn of the entry that has waited longest to be verified or attempted. If others are always
-    /// ready, no thread ever sleeps.
+    /// True if it is the turn of the entry that has waited longest to be verified or attempted. Without turns, such
+    /// entries would starve if others are always ready, since no thread ever sleeps then.
     #[inline]
     pub fn is_turn(&mut self) -> bool {
-        const TURN: u32 = 32; // attempts in vain then cost each poll a percent or two
+        const TURN: u32 = 32; // futile attempts then cost each poll a percent or two
         if !self.has_unverified() {
             return false;
         }
@@ -175,7 +179,7 @@ impl PollSet {
         self.looks.is_multiple_of(TURN)
     }
 
-    /// Makes the poll set, if there can be one. If there is no descriptor for it, nothing that waits is watched.
+    /// Makes the poll set, if there can be one. If no descriptor is left for it, requests that wait are not watched.
     pub fn make_epoll_if_possible(&mut self, engine_end: i32) -> Result<Option<i32>, Errno> {
         match self.make_epoll(engine_end) {
             Err(Errno::MFILE | Errno::NFILE) => Ok(None),
@@ -183,7 +187,7 @@ impl PollSet {
         }
     }
 
-    /// Returns the poll set's descriptor, which is made if there is none. Other processes wake it through
+    /// Returns the poll set's descriptor, and makes the poll set if there is none. Other processes wake it through
     /// `engine_end`, if there is one.
     #[inline]
     pub fn make_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
@@ -210,8 +214,8 @@ impl PollSet {
         Ok(set)
     }
 
-    /// Makes room for the entry of a number. `EBADF` for one beyond the table that is not open: the table would grow
-    /// up to it.
+    /// Makes room for the entry of a number. Fails with `EBADF` for a number that is beyond the table and not open,
+    /// since the table would grow up to it.
     #[inline]
     pub(crate) fn make_room(&mut self, fd: i32) -> Result<(), Errno> {
         match usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
@@ -242,7 +246,7 @@ impl PollSet {
         self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
     }
 
-    /// Makes the standing registration ask for `events` too. False if the file cannot be polled.
+    /// Makes the standing registration also ask for `events`. False if the file cannot be polled.
     pub(crate) fn register(
         &mut self,
         epoll: Option<i32>,
@@ -253,8 +257,8 @@ impl PollSet {
         let entry = self.entry(fd);
         let wanted = entry.registered | events | EDGE;
         if wanted == entry.registered {
-            // An attempt under this same hold of the lock, on a number that cannot have changed unseen, needs no
-            // check.
+            // An attempt under this same hold of the lock needs no check, if the number cannot have changed without
+            // the engine's notice.
             let sure = attempted_now && descriptors::closes_are_seen();
             if !sure && !entry.unverified {
                 entry.unverified = true;
@@ -265,8 +269,8 @@ impl PollSet {
         self.control_registration(epoll, fd, wanted)
     }
 
-    /// Forgets what is remembered of `fd`, which names another file than before, and makes its events stale. An epoll
-    /// registration that remains of the old file is found when the number is registered anew.
+    /// Forgets what is remembered of `fd`, which names another file than before, and makes its events stale. If an
+    /// epoll registration of the old file remains, it is found when the number is registered anew.
     pub fn forget(&mut self, fd: i32) {
         if mutated(Mutation::OwnNumbersStayKnown) && descriptors::is_own(fd) {
             return;
@@ -277,7 +281,7 @@ impl PollSet {
         }
     }
 
-    /// Adds or changes the registration, whichever the kernel accepts: a number may have been reused, or its file may
+    /// Adds or changes the registration, whichever the kernel accepts. A number may have been reused, or its file may
     /// still be registered through a duplicate. False if the file cannot be polled.
     pub(crate) fn control_registration(&mut self, epoll: Option<i32>, fd: i32, wanted: u32) -> Result<bool, Errno> {
         let Some(epoll) = epoll else { return self.leave_unwatched(fd) };
@@ -290,7 +294,7 @@ impl PollSet {
         };
         let mut answer = Sys::epoll_ctl(epoll, first, fd, wanted, data(entry));
         if matches!(answer, Err(Errno::NOENT | Errno::EXIST)) {
-            // Another file than the known one: events of the old one must not count.
+            // The number names another file than the known one, whose events must not count.
             entry.names_another_file();
             answer = Sys::epoll_ctl(epoll, second, fd, wanted, data(entry));
         }
@@ -306,10 +310,10 @@ impl PollSet {
         answer
     }
 
-    /// Leaves the requests on `fd` to polls from time to time ([`CHECK_NS`]). Either there is no poll set, or epoll(7)
-    /// does not take the file, for a reason that concerns no request of the kernel's. Sets may watch each other too
-    /// deeply, too many may watch one file (`ep_loop_check`, `reverse_path_check` in fs/eventpoll.c), or the user
-    /// watches too much. False if the file cannot be polled.
+    /// Leaves the requests on `fd` to polls from time to time ([`CHECK_NS`]). Either there is no poll set, or
+    /// epoll(7) does not take the file, for a reason that would not stop a request in the kernel. Sets may watch each
+    /// other too deeply, or too many sets may watch one file (`ep_loop_check`, `reverse_path_check` in
+    /// fs/eventpoll.c). The user may also watch too much. False if the file cannot be polled.
     fn leave_unwatched(&mut self, fd: i32) -> Result<bool, Errno> {
         let kind = file_status(fd)?.kind;
         let can_be_polled = ![libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind);
@@ -329,13 +333,13 @@ impl PollSet {
         !self.unwatched.is_empty()
     }
 
-    /// Time until the next poll of files that are not watched, if there are any.
+    /// Returns the time until the next poll of files that are not watched. `None` if there are no such files.
     pub fn recheck_ns(&self) -> Option<u64> {
         self.has_unwatched().then_some(CHECK_NS)
     }
 
-    /// Returns the next number that is not watched, and the generation of its entry. Numbers without waiting requests
-    /// leave the list.
+    /// Returns the next number that is not watched, and the generation of its entry. Takes numbers without waiting
+    /// requests off the list.
     pub(crate) fn next_unwatched(&mut self) -> Option<(i32, u32)> {
         loop {
             let fd = self.unwatched.pop_front()?;
@@ -350,12 +354,12 @@ impl PollSet {
         }
     }
 
-    /// Number of descriptors that are not watched.
+    /// Returns the number of descriptors that are not watched.
     pub(crate) fn unwatched(&self) -> usize {
         self.unwatched.len()
     }
 
-    /// Makes what is there already on `fd` an event.
+    /// Makes epoll report an event for data or room that `fd` has already.
     pub fn renew(&mut self, fd: i32) {
         let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
         entry.facts.may_be_ready();
@@ -363,12 +367,12 @@ impl PollSet {
             return; // it is polled anyway
         }
         let wanted = entry.registered;
-        // A number that can no longer be registered is found before the next sleep.
+        // If the number can no longer be registered, that is found before the next sleep.
         let _ = self.control_registration(Some(epoll), fd, wanted);
     }
 
-    /// Gives up, in a forked child, the child's numbers of what the parent goes on using. The rest is leaked: a
-    /// thread that the child does not have may have been changing it.
+    /// Gives up, in a forked child, the child's numbers of descriptors that the parent goes on using. The rest is
+    /// leaked, since a thread that the child does not have may have been changing it.
     pub fn abandon(mut self) {
         for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {
             descriptors::close(fd);
@@ -402,8 +406,8 @@ mod tests {
     #[test]
     fn a_poll_set_that_cannot_be_made_leaves_no_descriptors() {
         refusing(&[(libc::SYS_epoll_ctl, None, libc::ENOSPC)], || {
-            // A table of its own, so that no other test opens or closes in it meanwhile.
-            // SAFETY: the thread is this test's; nothing that it shares is closed by this.
+            // The thread gets a table of its own, so that no other test opens or closes numbers in it meanwhile.
+            // SAFETY: the thread belongs to this test, and unsharing closes nothing that it shares.
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.expect("unshare");
             let open = || std::fs::read_dir("/proc/thread-self/fd").expect("descriptors").count();
             let before = open();

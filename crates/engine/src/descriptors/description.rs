@@ -1,11 +1,11 @@
-//! Comparing the files that descriptors name.
+//! Compares the files that descriptors name.
 
 use crate::os::calls;
 use crate::os::{check, file_status, is_permitted, syscall, Os, Question, Sys};
 use crate::{descriptors, Errno};
 
-/// Returns a number that identifies the socket `fd` names, or `None` if it is no socket. The number is SO_COOKIE. If
-/// that is missing (gVisor, qemu's user emulation) it is the inode number, which is unique in its file system.
+/// Returns a number that identifies the socket `fd` names, or `None` if that is no socket. The number is SO_COOKIE.
+/// If that is missing (gVisor, qemu's user emulation), it is the inode number, which is unique in its file system.
 pub fn cookie_of(fd: i32) -> Option<u64> {
     if !ASKS_SOCKETS.is_always_yes() {
         return inode_of_socket(fd);
@@ -34,7 +34,7 @@ fn inode_of_socket(fd: i32) -> Option<u64> {
 }
 
 /// True if two numbers name the same open file description. Asks F_DUPFD_QUERY (Linux 6.10), else kcmp(2), else
-/// epoll, which distinguishes descriptions itself. False for files that none of them can compare: epoll refuses
+/// epoll, which distinguishes descriptions itself. False for files that none of the three can compare. epoll refuses
 /// regular files and directories.
 pub fn same_description(one: i32, other: i32) -> bool {
     const F_DUPFD_QUERY: usize = 1027;
@@ -53,13 +53,15 @@ pub fn same_description(one: i32, other: i32) -> bool {
     }
 }
 
-/// Compares two descriptions by epoll(7), which keys its entries by number and description. A number is added to the
-/// set, then replaced by the other file, and added again. That fails with EEXIST only if the description is the same.
+/// Compares two descriptions by epoll(7), which keys its entries by number and description. A duplicate of `one` is
+/// added to the set, then replaced by a duplicate of `other`, and added again. That fails with EEXIST only if the
+/// description is the same.
 fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
     let epoll = calls::epoll_create(rustix::event::epoll::CreateFlags::CLOEXEC).map(crate::os::for_now)?;
     let epoll = rustix::fd::AsRawFd::as_raw_fd(&epoll);
     let watch = |number| Sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, 0, 0);
-    // Regular files end here: a duplicate of one, once closed, would give up the program's POSIX locks on it.
+    // Fails for regular files, so no duplicate of one is made. Closing such a duplicate would give up the program's
+    // POSIX locks on the file.
     watch(one)?;
     watch(other)?;
     let number = descriptors::duplicate_in_flight(one)?;
@@ -73,7 +75,7 @@ fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
     answer
 }
 
-/// True if the engine's end of a ring's socket pair has been hung up on: no copy of the ring's descriptor is left.
+/// True if the engine's end of a ring's socket pair has been hung up on, so no copy of the ring's descriptor is left.
 pub fn last_copy_gone(engine_end: i32) -> bool {
     Sys::poll_now(engine_end, 0).is_ok_and(|seen| seen & libc::POLLHUP as u16 != 0)
 }

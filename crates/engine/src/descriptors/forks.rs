@@ -1,10 +1,11 @@
-//! Mutual exclusion of forks and changes of the engine's own numbers.
+//! Keeps forks and changes of the engine's own numbers apart.
 //!
-//! A forked child closes the numbers it has no use for, as its memory records them. The kernel copies the descriptor
-//! table first and the memory later. A number opened or closed between the two would differ in the child's table and
-//! memory, and the child would keep that file open forever. So a fork waits until no change is under way, and new
-//! changes wait for the fork. Both give up after a while: a close may linger, and a handler that interrupted malloc
-//! would wait for a fork that waits for malloc.
+//! A forked child closes the numbers that it has no use for, as its memory records them. The kernel copies the
+//! descriptor table first and the memory later. If a number were opened or closed between the two, the child's table
+//! and memory would differ. The child would then keep that file open forever.
+//!
+//! So a fork waits until no change is under way, and new changes wait for the fork. Both give up after a while. A
+//! close may linger. Also, a handler that interrupted malloc would wait for a fork that waits for malloc.
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{handlers, nap};
@@ -20,7 +21,7 @@ const LOOKS_OF_FORKS: u32 = 140;
 /// memory there is.
 const LOOKS_OF_CHANGES: u32 = 240;
 
-/// A change that is under way. Meanwhile no handler runs on its thread, since that might fork.
+/// Lives while a change is under way. Meanwhile no handler runs on its thread, since a handler might fork.
 struct Change;
 
 impl Drop for Change {
@@ -41,7 +42,7 @@ pub fn change<T>(change: impl FnOnce() -> T) -> T {
     change()
 }
 
-/// Withdraws the change until no fork is under way.
+/// Takes the change back until no fork is under way.
 #[cold]
 fn wait_for_fork() {
     for look in 0..LOOKS_OF_CHANGES {
@@ -61,7 +62,7 @@ pub fn begin() {
     }
     STATE.fetch_add(FORK, Ordering::Relaxed);
     for look in 0..LOOKS_OF_FORKS {
-        // Acquire: partner is the Release of the last change, so that the child has its records.
+        // Acquire: partner is the Release of the last change, so that the child gets that change's records.
         if STATE.load(Ordering::Acquire).is_multiple_of(FORK) {
             return;
         }
@@ -69,14 +70,14 @@ pub fn begin() {
     }
 }
 
-/// Ends a fork, also one that failed.
+/// Ends a fork, even one that failed.
 pub fn end() {
     if !mutated(Mutation::ForksMeetChanges) {
         STATE.fetch_sub(FORK, Ordering::Relaxed);
     }
 }
 
-/// In a forked child: forgets the changes under way, which are the parent's.
+/// Forgets, in a forked child, the changes under way, which are the parent's.
 pub fn reset_after_fork() {
     STATE.store(0, Ordering::Relaxed);
 }

@@ -1,13 +1,13 @@
-//! The rings whose descriptors are in epoll sets level-triggered: their readability is brought up to date before each
+//! Rings whose descriptors are in epoll sets level-triggered. Their readability is brought up to date before each
 //! wait.
 
 use super::RING_NUMBERS;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One bit for each ring number that was added level-triggered to an epoll set and not closed since. Bits are only
-/// hints: `door::update_readability` verifies the number itself. So Relaxed is enough.
+/// hints, since `door::update_readability` verifies the number itself. So Relaxed is enough.
 static LEVEL: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Whether a bit of [`LEVEL`] was ever set; otherwise the walk is skipped.
+/// True if a bit of [`LEVEL`] was ever set. If it is false, the walk is skipped.
 static ANY: AtomicBool = AtomicBool::new(false);
 const WORDS: usize = (RING_NUMBERS.end - RING_NUMBERS.start) as usize / 64;
 const _: () = assert!((RING_NUMBERS.end - RING_NUMBERS.start) % 64 == 0);

@@ -1,4 +1,4 @@
-//! Raising resource limits of the process for a moment, and a number kept in reserve for a full descriptor table.
+//! Raises resource limits of the process for a moment, and keeps a number in reserve for a full descriptor table.
 
 use super::{forks, mark_in_flight, remember, Own, Use};
 use crate::lock::Lock;
@@ -9,13 +9,13 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use rustix::process::{Resource, Rlimit};
 
-/// Held while a limit may be raised: another thread would otherwise take the raised limit for the program's.
+/// Held while a limit may be raised, since another thread would otherwise take the raised limit for the program's.
 static RAISED: Lock<()> = Lock::new(());
 
-/// The number kept in reserve, whose file has no use; -1 if there is none, or a request works on it.
+/// The number kept in reserve, whose file nobody uses. -1 if there is none, or a request works on it.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
 
-/// In a forked child: resets the lock, which a thread of the parent may have held.
+/// Resets the lock, in a forked child, since a thread of the parent may have held it.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -40,15 +40,15 @@ pub fn with_raised<T>(
     Some(calls::setrlimit(resource, limit).and(answer))
 }
 
-/// True if [`keep_number`] has something to do.
+/// True if [`keep_number`] has something to do: no number is in reserve.
 #[inline]
 pub fn keeps_none() -> bool {
     KEPT.load(Relaxed) < 0
 }
 
-/// Keeps a number in reserve, a duplicate of `source`, which is ours. A request takes it whose file the program
-/// closes while the table is full. On failure there is none. Nor is there one if threads have tables of their own,
-/// where the number names another file.
+/// Keeps a number in reserve, as a duplicate of `source`, which belongs to the engine. If the program closes a
+/// request's file while the table is full, the request takes that number. On failure no number is kept. None is kept
+/// either if threads have tables of their own, where the number names another file.
 #[cold]
 pub fn keep_number(source: i32) {
     if source < 0 || tables::differ() {
@@ -63,7 +63,7 @@ pub fn keep_number(source: i32) {
     }
 }
 
-/// Closes the number in reserve: the process has no ring any more.
+/// Closes the number in reserve, since the process has no ring any more.
 pub fn give_back() {
     let kept = KEPT.swap(-1, Relaxed);
     if kept >= 0 {
@@ -71,8 +71,8 @@ pub fn give_back() {
     }
 }
 
-/// Duplicates when the table is full: above the limit, which is raised as far as possible, or under the number in
-/// reserve.
+/// Makes a duplicate when the table is full. It gets a number above the limit, which is raised as far as possible, or
+/// the number in reserve.
 #[cold]
 pub(super) fn duplicate_beyond(fd: BorrowedFd<'_>, of_use: Use) -> Result<Own, Errno> {
     forks::change(|| {

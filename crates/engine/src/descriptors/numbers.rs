@@ -1,4 +1,5 @@
-//! Records of the program's numbers: which are rings', and which requests used. A lookup is one load.
+//! Records of the program's numbers: which numbers belong to rings, and which numbers requests used. A lookup is one
+//! load.
 
 use super::KNOWN_NUMBERS;
 use crate::mutation::{mutated, Mutation};
@@ -7,13 +8,13 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// One past the highest number that a ring can have.
 pub const RINGS_END: usize = KNOWN_NUMBERS.end as usize;
-/// By number, the ring that has it. The pointer is untyped here; `process` knows the type.
+/// The ring that has each number. The pointer is untyped in this module, and `process` knows the type.
 pub static RINGS: [AtomicPtr<()>; RINGS_END] = [const { AtomicPtr::new(core::ptr::null_mut()) }; RINGS_END];
 
-/// The lowest number that was ever a ring's, and one past the highest, for searches. Relaxed, as is the table.
+/// The lowest number that ever belonged to a ring, and one past the highest, for searches. Relaxed, as is the table.
 static RINGS_SPAN: [AtomicU32; 2] = [AtomicU32::new(u32::MAX), AtomicU32::new(0)];
 
-/// Records that number `fd` is about to be a ring's.
+/// Records that number `fd` is about to belong to a ring.
 pub fn mark_ring(fd: i32) {
     RINGS_SPAN[0].fetch_min(fd as u32, Ordering::Relaxed);
     RINGS_SPAN[1].fetch_max(fd as u32 + 1, Ordering::Relaxed);
@@ -25,16 +26,17 @@ static USED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 /// One past the highest number whose bit was ever set, for searches.
 static USED_END: AtomicU32 = AtomicU32::new(0);
 
-/// 1 while every close of a descriptor is seen: the program has no `syscall` instruction that could make one unseen.
+/// 1 while the entry points intercept every close of a descriptor. The program then has no `syscall` instruction that
+/// could close one without their notice.
 static CLOSES_SEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Sets whether the entry points see every close of a descriptor number, including those inside libc's stream
+/// Sets whether the entry points intercept every close of a descriptor number, including those inside libc's stream
 /// functions.
 pub fn set_closes_are_seen(seen: bool) {
     CLOSES_SEEN.store(seen.into(), Ordering::Relaxed);
 }
 
-/// True if facts about a number hold until the program is seen to close it.
+/// True if facts about a number hold until an intercepted call of the program closes it.
 #[inline]
 pub fn closes_are_seen() -> bool {
     CLOSES_SEEN.load(Ordering::Relaxed) != 0 || mutated(Mutation::NothingIsVerified)
@@ -58,8 +60,8 @@ pub fn was_used(fd: i32) -> bool {
     USED.get(fd as usize / 64).is_none_or(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
-/// Returns the lowest number in `first..=last` that is a ring's, or that a request may have used. Numbers beyond the
-/// tables are never returned.
+/// Returns the lowest number in `first..=last` that belongs to a ring, or that a request may have used. Numbers
+/// beyond the tables are never returned.
 pub fn next_known(first: u32, last: u32) -> Option<u32> {
     let end = last.saturating_add(1);
     let [lowest, highest] = [0, 1].map(|at: usize| RINGS_SPAN[at].load(Ordering::Relaxed));
@@ -82,7 +84,7 @@ pub fn next_bit(words: &[AtomicU64], range: Range<u32>) -> Option<u32> {
     None
 }
 
-/// True if `fd` is the number of a ring of ours.
+/// True if `fd` is the number of an anyring ring.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
     let slot = usize::try_from(fd).ok().and_then(|fd| RINGS.get(fd));

@@ -1,7 +1,7 @@
-//! Contexts of the kernel's Linux AIO, including spare ones that no ring uses any more.
+//! Contexts of the kernel's Linux AIO, including spare contexts that no ring uses any more.
 //!
-//! A context's completion ring is read from memory, as libaio and fio do: io_getevents(2) is never called. The
-//! mapping belongs to one process (MADV_DONTFORK): a forked child has neither the context nor its memory.
+//! A context's completion ring is read from memory, as libaio and fio do. io_getevents(2) is never called. The
+//! mapping belongs to one process (MADV_DONTFORK), so a forked child has neither the context nor its memory.
 
 use crate::lock::Lock;
 use crate::os::{check, syscall, usable_cpus};
@@ -15,18 +15,18 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// finds room on each CPU.
 pub const MOST: u32 = 128;
 
-/// The kernel, or a filter, denies this process io_setup(2). Relaxed: it orders nothing else.
+/// Set if the kernel, or a filter, denies this process io_setup(2). Relaxed: it orders nothing else.
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// Number of contexts that exist. Relaxed: it only bounds them.
+/// Number of contexts that exist. Relaxed: it only limits their number.
 static CONTEXTS: AtomicU32 = AtomicU32::new(0);
 /// Contexts without anything in flight that belonged to rings which have ended.
 static SPARE: Lock<Vec<Context>> = Lock::new(Vec::new());
 
-/// A context of Linux AIO. One thread at a time uses it: it is part of a ring's state.
+/// A context of Linux AIO. It is part of a ring's state, so one thread at a time uses it.
 #[derive(Debug)]
 pub struct Context {
     ring: NonNull<AioRing>,
-    /// Number of places for events. It is read once and not read again from the shared ring.
+    /// Number of places for events. It is read once, when the context is made, and never again from the shared ring.
     places: u32,
 }
 
@@ -37,8 +37,8 @@ impl Context {
     /// Takes a spare context, or makes a new one.
     ///
     /// # Errors
-    /// BUSY if as many as the process may have are in use. ENOSYS if the completion ring does not have the kernel's
-    /// layout. Otherwise the error of io_setup(2).
+    /// BUSY if as many contexts as the process may have are in use. ENOSYS if the completion ring does not have the
+    /// kernel's layout. For other failures, the error of io_setup(2).
     pub fn get() -> Result<Context, Errno> {
         if REFUSED.load(Ordering::Relaxed) {
             return Err(Errno::NOSYS);
@@ -62,20 +62,21 @@ impl Context {
         let mut address = 0usize;
         check(syscall(NR_IO_SETUP, [MOST as usize, &raw mut address as usize, 0, 0, 0, 0]))?;
         let made = Context { ring: NonNull::new(address as *mut AioRing).ok_or(Errno::NOSYS)?, places: 0 };
-        // SAFETY: io_setup(2) has just mapped at least this header there. A kernel that maps something else there
-        // (gVisor) fails the comparison below.
+        // SAFETY: io_setup(2) has just mapped at least this header at that address. If a kernel maps something else
+        // (gVisor), the comparison below fails.
         let header = unsafe { made.ring.read_volatile() };
         if !header.is_laid_out() || header.nr <= MOST {
             made.end();
             return Err(Errno::NOSYS);
         }
         let bytes = size_of::<AioRing>() + header.nr as usize * size_of::<IoEvent>();
-        // Without this a forked child would keep the pages, which only wastes memory.
+        // Without this call a forked child would keep the pages, which only wastes memory.
         syscall(libc::SYS_madvise, [address, bytes, libc::MADV_DONTFORK as usize, 0, 0, 0]);
         Ok(Context { places: header.nr, ..made })
     }
 
-    /// Submits the iocbs at these addresses with one call. Returns the number submitted before the first refused one.
+    /// Submits the iocbs at these addresses with one call. Returns the number submitted before the first refused
+    /// iocb.
     pub fn submit(&self, iocbs: &[usize]) -> Result<usize, Errno> {
         check(syscall(NR_IO_SUBMIT, [self.address(), iocbs.len(), iocbs.as_ptr() as usize, 0, 0, 0]))
     }
@@ -100,7 +101,7 @@ impl Context {
         }
         let place = at % self.places;
         // SAFETY: `place` is below the number of events that the mapping was made for, after its header. The kernel
-        // has written this one and does not write there again before the head has moved on.
+        // has written this event and does not write to its place again before the head has moved on.
         let event = unsafe { self.ring.add(1).cast::<IoEvent>().add(place as usize).read_volatile() };
         // Release: partner is the kernel's read of the head before it uses the place again.
         head.store((place + 1) % self.places, Ordering::Release);
@@ -114,12 +115,12 @@ impl Context {
     /// Returns a word of the ring's header, which the kernel may change concurrently.
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: `offset` is that of a u32 of the header, which is mapped as long as the context lives and is only
-        // used as an atomic.
+        // SAFETY: `offset` is that of a u32 of the header, which is mapped as long as the context lives. The word is
+        // only used as an atomic.
         unsafe { self.ring.cast::<u8>().add(offset).cast::<AtomicU32>().as_ref() }
     }
 
-    /// Keeps the context for another ring. Nothing is in flight.
+    /// Keeps the context, which has nothing in flight, for another ring.
     pub fn give_back(self) {
         match SPARE.lock() {
             Some(mut spare) => spare.push(self),
@@ -139,7 +140,7 @@ impl Context {
     }
 }
 
-/// The most contexts the process may have: two for each CPU it may use. Destroying one is slow.
+/// Returns the most contexts that the process may have: two for each CPU it may use. Destroying a context is slow.
 fn most_contexts() -> u32 {
     const FEWEST: u32 = 16;
     FEWEST.max(2 * usable_cpus())
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
     use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PWRITE};
 
-    /// A context, unless the machine has no Linux AIO.
+    /// Returns a context. `None` if the machine has no Linux AIO.
     fn context() -> Option<Context> {
         Context::get().map_err(|error| eprintln!("skipped: io_setup(2) answers {error}")).ok()
     }
@@ -229,7 +230,7 @@ mod tests {
         let Some(context) = context() else { return };
         let address = context.address();
         context.give_back();
-        // Another test may have taken it meanwhile: it is in use or spare, but not lost.
+        // Another test may have taken the context meanwhile. It is then in use or spare, but not lost.
         let again = Context::get().expect("a context");
         assert!(again.address() == address || again.places == 0 || again.places > MOST);
         again.destroy();

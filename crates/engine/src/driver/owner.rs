@@ -1,4 +1,5 @@
-//! The hand-over of a ring between threads that wait in enter and the helper: who drives, and what the helper does.
+//! The hand-over of a ring between the helper and threads that wait in io_uring_enter(2): who drives, and what the
+//! helper does.
 //!
 //! | `role` | meaning | who leaves it |
 //! |---|---|---|
@@ -16,14 +17,14 @@
 //! | watching | sleeps on its poll set and until its next deadline | the helper, a thread that takes the role, a caller |
 //!
 //! All of this changes under the ring's lock, with two exceptions. A thread that jumps out of a wait gives up the
-//! role without it, and the helper goes from called to looking without it. `visits` is the only word also read
+//! role without the lock, and the helper goes from called to looking without it. `visits` is the only word also read
 //! without the lock. So orderings are Relaxed, except where a word hands the ring over. The file makes no system
 //! call: `tests/loom.rs` model-checks it unchanged.
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const FREE: u32 = 0;
-/// No thread has this id.
+/// The role of the helper. No thread has this id.
 const HELPER: u32 = u32::MAX;
 
 const ABSENT: u32 = 0;
@@ -33,18 +34,19 @@ const URGENT: u32 = 3;
 const LOOKING: u32 = 4;
 const WATCHING: u32 = 5;
 
-/// Number of periods in a row without a call of the program's after which it is known to poll the CQ only.
+/// Number of periods in a row without a call of the program. After that many, the program is known to poll the CQ
+/// only.
 const KNOWN: u32 = 3;
 
 /// Outcome of trying to take the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Taken {
-    /// This call drives, and must give the role back.
+    /// The calling thread drives, and must give the role back.
     Mine,
-    /// The call that this one interrupted has the role.
+    /// The call that the calling thread has interrupted has the role.
     Shared,
-    /// Another thread has it.
+    /// Another thread has the role.
     No,
 }
 
@@ -54,9 +56,9 @@ pub enum Taken {
 pub enum Call {
     /// Nothing: the helper watches, checks soon, or has been woken.
     Nothing,
-    /// Wake it.
+    /// Wake the helper.
     Wake,
-    /// Hand the ring over: the helper does not know it.
+    /// Hand the ring over, since the helper does not know it.
     HandOver,
 }
 
@@ -68,9 +70,9 @@ pub enum Duty {
     Begin,
     /// Serve the ring now.
     Look,
-    /// Serve the ring if the period has passed and the program has not come by itself.
+    /// Serve the ring if the period has passed without a call of the program.
     LookWhenDue,
-    /// Serve the ring if an event or a deadline came.
+    /// Serve the ring if an event or a deadline has come.
     Watch,
 }
 
@@ -79,21 +81,21 @@ pub enum Duty {
 pub struct Handover {
     role: AtomicU32,
     helper: AtomicU32,
-    /// The frame in which a thread took the role.
+    /// An address in the stack frame in which a thread took the role.
     frame: AtomicUsize,
-    /// Number of times a thread asked for events.
+    /// Number of times that a thread asked for events.
     visits: AtomicU32,
-    /// Number of periods in a row without a call of the program's, since a thread last slept in enter.
+    /// Number of periods in a row without a call of the program, since a thread last slept in io_uring_enter(2).
     away: AtomicU32,
-    /// The ring's poll set is in the helper's.
+    /// True if the ring's poll set is in the helper's.
     attached: AtomicBool,
-    /// The time until which the helper sleeps while it watches, by CLOCK_MONOTONIC.
+    /// The time until which the helper sleeps while it watches, in nanoseconds by CLOCK_MONOTONIC.
     until_ns: AtomicU64,
-    /// The CQ tail and visits of the helper's last post, see `record_posted`.
+    /// The CQ tail and the visits at the helper's last post, see `record_posted`.
     posted: AtomicU64,
 }
 
-/// In `posted`: nothing to watch for.
+/// The value of `posted` when there is nothing to compare.
 const NOTHING_POSTED: u64 = u64::MAX;
 
 impl Handover {
@@ -112,7 +114,7 @@ impl Handover {
         }
     }
 
-    /// Resets to the initial state: for a forked child, which has no helper, and for a ring that has ended.
+    /// Resets to the initial state, for a forked child, which has no helper, and for a ring that has ended.
     pub fn reset(&self) {
         self.role.store(FREE, Ordering::Relaxed);
         self.helper.store(ABSENT, Ordering::Relaxed);
@@ -121,9 +123,11 @@ impl Handover {
         self.posted.store(NOTHING_POSTED, Ordering::Relaxed);
     }
 
-    /// Takes the role for thread `me`, which waits; also from the helper, which then stops watching. `frame` is an
-    /// address in the thread's stack frame. A signal handler that waits while the interrupted code drives shares the
-    /// role and does not end it. If the frame that took the role is gone (siglongjmp), the role is taken anew.
+    /// Takes the role for thread `me`, which waits. The thread also takes the role from the helper, which then stops
+    /// watching. `frame` is an address in the thread's stack frame.
+    ///
+    /// A signal handler that waits while the interrupted code drives shares the role and does not end it. If the
+    /// frame that took the role is gone (siglongjmp), the role is taken anew.
     pub fn take(&self, me: u32, frame: usize) -> Taken {
         let taken = self.role_from(FREE, me) || self.role_from(HELPER, me);
         if !taken && self.role.load(Ordering::Relaxed) != me {
@@ -139,8 +143,8 @@ impl Handover {
         Taken::Mine
     }
 
-    /// Checks which role thread `me` still has, after it had `taken` one with this frame. A handler of the program's
-    /// that interrupted its sleep may have given it up.
+    /// Returns which role thread `me` still has, after it had `taken` a role with this frame. One of the program's
+    /// handlers that interrupted its sleep may have given the role up.
     pub fn still(&self, taken: Taken, me: u32, frame: usize) -> Taken {
         let is_mine = self.role.load(Ordering::Relaxed) == me;
         let has_it = is_mine && (taken == Taken::Shared || self.frame.load(Ordering::Relaxed) == frame);
@@ -152,8 +156,8 @@ impl Handover {
     }
 
     /// Takes the role from a helper that drives, since a thread waits for something that may have arrived already.
-    /// True if the helper had it. If threads took the role only before they sleep, a helper that always comes first
-    /// would keep it forever. Every event would then wake the helper.
+    /// True if the helper had the role. If threads took the role only before they sleep, a helper that always comes
+    /// first would keep it forever. Every event would then wake the helper.
     #[must_use]
     pub fn dismiss(&self) -> bool {
         if !self.is_helpers() {
@@ -168,7 +172,7 @@ impl Handover {
     }
 
     fn role_from(&self, from: u32, to: u32) -> bool {
-        // AcqRel: the new driver sees the old one's writes, also if a jump gave the role back without the lock.
+        // AcqRel: the new driver reads the old driver's writes, even if a jump gave the role back without the lock.
         self.role.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
@@ -177,7 +181,7 @@ impl Handover {
         self.role.store(FREE, Ordering::Release); // partner: the AcqRel exchange of the next driver
     }
 
-    /// Gives the role back if thread `me` has it; the thread leaves a wait by a jump.
+    /// Gives the role back if thread `me` has it. The thread leaves a wait by a jump.
     pub fn give_back_if_mine(&self, me: u32) {
         let _ = self.role_from(me, FREE);
     }
@@ -187,12 +191,12 @@ impl Handover {
         self.role.load(Ordering::Relaxed) == FREE
     }
 
-    /// True if a thread in enter drives.
+    /// True if a thread in io_uring_enter(2) drives.
     pub fn has_thread(&self) -> bool {
         self.thread().is_some()
     }
 
-    /// Returns the thread in enter that drives.
+    /// Returns the thread in io_uring_enter(2) that drives. `None` if no thread does.
     pub fn thread(&self) -> Option<u32> {
         Some(self.role.load(Ordering::Relaxed)).filter(|role| ![FREE, HELPER].contains(role))
     }
@@ -202,33 +206,33 @@ impl Handover {
         self.role.load(Ordering::Relaxed) == HELPER
     }
 
-    /// Counts that a thread asks for events: the program comes by itself.
+    /// Counts that a thread asks for events: the program calls by itself.
     #[inline]
     pub fn visit(&self) {
         // Not an atomic increment: the ring's lock keeps other writers away.
         self.visits.store(self.visits().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Returns the number of times that the program has come by itself.
+    /// Returns the number of times that the program has asked for events.
     pub fn visits(&self) -> u32 {
         self.visits.load(Ordering::Relaxed)
     }
 
-    /// True if a thread in enter may sleep. That also shows that the program does not poll the CQ only. False if
-    /// something `arrived` after the thread's check without anybody having been notified: then this thread must
-    /// handle it. Later arrivals change the futex word that the thread is about to read.
+    /// True if a thread in io_uring_enter(2) may sleep. That also shows that the program does not only poll the CQ.
+    /// False if something `arrived` after the thread's check without anybody having been notified. This thread must
+    /// then handle it. Later arrivals change the futex word that the thread is about to read.
     #[inline]
     pub fn may_sleep(&self, arrived: bool) -> bool {
         self.away.store(0, Ordering::Relaxed);
         !arrived
     }
 
-    /// Counts a period without a call of the program's.
+    /// Counts a period without a call of the program.
     pub fn record_away(&self) {
         self.away.store(self.away.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
-    /// True if the program is known to poll the CQ only: the helper does not wait for it to come.
+    /// True if the program is known to poll the CQ only. The helper then does not wait for a call of the program.
     pub fn only_peeks(&self) -> bool {
         self.away.load(Ordering::Relaxed) >= KNOWN
     }
@@ -239,7 +243,7 @@ impl Handover {
     }
 
     /// Records that the CQ's head is at `head`. A program that consumed the helper's CQEs without asking for events
-    /// polls the CQ only.
+    /// is known to poll the CQ only.
     pub fn record_head(&self, head: u32) {
         let posted = self.posted.load(Ordering::Relaxed);
         if posted == NOTHING_POSTED || (head.wrapping_sub(posted as u32) as i32) < 0 {
@@ -251,13 +255,14 @@ impl Handover {
         }
     }
 
-    /// Calls the helper for a ring that no thread may return to: `now`, or once the program has stayed away.
+    /// Calls the helper for a ring that no thread may return to. The helper serves the ring `now`, or after a period
+    /// without a call of the program.
     pub fn call(&self, now: bool) -> Call {
         let wanted = if now { URGENT } else { CALLED };
         match self.helper.load(Ordering::Relaxed) {
             URGENT => Call::Nothing,
             CALLED if !now => Call::Nothing,
-            // A swap: the helper may be stepping from called to looking. Release: partner is `duty`.
+            // A swap, since the helper may be going from called to looking. Release: partner is `duty`.
             _ => match self.helper.swap(wanted, Ordering::Release) {
                 ABSENT => Call::HandOver,
                 CALLED => Call::Nothing, // it was woken, and has not run yet
@@ -276,8 +281,8 @@ impl Handover {
         }
     }
 
-    /// Called when a call leaves the ring with something pending. `sleepers` threads sleep in enter and will take
-    /// over.
+    /// Returns how to call the helper when a call leaves the ring with something pending. `sleepers` threads sleep in
+    /// io_uring_enter(2) and will take over.
     pub fn leave(&self, sleepers: u32) -> Call {
         match self.helper.load(Ordering::Relaxed) {
             WATCHING => Call::Nothing,
@@ -298,12 +303,12 @@ impl Handover {
         self.helper.load(Ordering::Relaxed) == WATCHING
     }
 
-    /// Returns when the helper wakes by itself while it watches, by CLOCK_MONOTONIC in nanoseconds.
+    /// Returns the time, in nanoseconds by CLOCK_MONOTONIC, at which the helper wakes by itself while it watches.
     pub fn watches_until_ns(&self) -> u64 {
         self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// True if the helper knows the ring, which then does not end without it.
+    /// True if the helper knows the ring. The ring then does not end without the helper.
     pub fn is_known(&self) -> bool {
         self.helper.load(Ordering::Relaxed) != ABSENT
     }
@@ -313,14 +318,15 @@ impl Handover {
         self.attached.load(Ordering::Relaxed)
     }
 
-    /// Sets whether the ring's poll set is in the helper's; returns the previous value.
+    /// Sets whether the ring's poll set is in the helper's. Returns the previous value.
     pub fn set_attached(&self, attached: bool) -> bool {
         let before = self.attached.load(Ordering::Relaxed);
         self.attached.store(attached, Ordering::Relaxed);
         before
     }
 
-    /// Returns the helper's next action; called by the helper, awake and without the ring's lock.
+    /// Returns the helper's next action for the ring. The helper calls this when it is awake, without the ring's
+    /// lock.
     pub fn duty(&self) -> Duty {
         // Acquire: partner is the Release in `call`.
         match self.helper.compare_exchange(CALLED, LOOKING, Ordering::Acquire, Ordering::Acquire) {
@@ -331,7 +337,7 @@ impl Handover {
         }
     }
 
-    /// Takes the role for the helper; false if a thread has it.
+    /// Takes the role for the helper. False if a thread has it.
     #[must_use]
     pub fn take_for_helper(&self) -> bool {
         self.role_from(FREE, HELPER) || self.is_helpers()
@@ -361,14 +367,14 @@ impl Handover {
     }
 }
 
-/// A mailbox through which rings are handed over to the helper. Its lock comes after a ring's in the lock order.
+/// A mailbox through which rings are handed over to the helper. Its lock is taken after a ring's.
 pub struct Mailbox<T> {
     waiting: Vec<T>,
     running: bool,
 }
 
 impl<T> Mailbox<T> {
-    /// An empty mailbox; no helper runs.
+    /// An empty mailbox, while no helper runs.
     pub const NEW: Mailbox<T> = Mailbox { waiting: Vec::new(), running: false };
 
     /// Leaves a ring for the helper. True if the caller must start a helper, which counts as running from now on.
@@ -378,7 +384,7 @@ impl<T> Mailbox<T> {
         self.start()
     }
 
-    /// True if no helper runs: the caller must start one, which counts as running from now on.
+    /// True if no helper runs. The caller must then start a helper, which counts as running from now on.
     #[must_use]
     pub fn start(&mut self) -> bool {
         !core::mem::replace(&mut self.running, true)
@@ -394,15 +400,15 @@ impl<T> Mailbox<T> {
         core::mem::take(&mut self.waiting)
     }
 
-    /// Called by the helper, which has no ring and wants to end. True if it may; the next hand-over then starts
-    /// another.
+    /// Called by the helper, which has no ring and wants to end. True if it may end. The next hand-over then starts
+    /// another helper.
     #[must_use]
     pub fn leave(&mut self) -> bool {
         self.running = !self.waiting.is_empty();
         !self.running
     }
 
-    /// Empties the mailbox: no helper could be started, or only the parent of this process has one.
+    /// Empties the mailbox. No helper could be started, or only the parent of this process has one.
     pub fn close(&mut self) {
         *self = Mailbox::NEW;
     }

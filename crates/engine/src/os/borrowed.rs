@@ -1,4 +1,4 @@
-//! Tells whether the calling process may be running in another process's memory. It does after vfork(2), or after
+//! Says whether the calling process may be running in another process's memory. It does after vfork(2), or after
 //! clone(2) with CLONE_VM and without CLONE_THREAD.
 //!
 //! This is checked before asking the kernel, since wrappers of frequent calls have no time for a system call.

@@ -3,7 +3,6 @@
 //! The child usually shares this process's memory. The exception is a process with a filter on a kernel older than
 //! Linux 5.16. There the core dump of a killed process ends all other processes with the same memory, so also this
 //! one (`zap_threads` in fs/coredump.c). So the child then gets a copy of the memory, and writes no core file.
-//! (`zap_threads` in fs/coredump.c). So the child gets a copy, and writes no core file, either.
 
 use super::handlers::set_mask;
 use super::{arch, check, syscall};

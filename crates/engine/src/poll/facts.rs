@@ -1,10 +1,10 @@
-//! Facts about the file of a descriptor number. They are kept only here, and only this file writes them.
+//! Facts about the file of a descriptor number. They are kept only in this module, and only this file writes them.
 //!
 //! Facts end together: when the number is closed, or when epoll(7) shows that it names another file
-//! ([`PollSet::forget`] and `PollSet::control_registration`). A close that was not seen leaves stale facts, so each
-//! is a hint. Code whose answer a stale fact would make wrong asks [`closes_are_seen`] first.
+//! ([`PollSet::forget`] and `PollSet::control_registration`). A close without the engine's notice leaves stale facts,
+//! so each fact is a hint. Code whose answer a stale fact would make wrong asks [`closes_are_seen`] first.
 //!
-//! Part of a ring's state, as all of `poll`: accessed under its lock only.
+//! Like all of `poll`, the facts are part of a ring's state, and are accessed under the ring's lock only.
 
 use super::{Entry, PollSet, ENDED, READ, WRITE};
 use crate::descriptors::{closes_are_seen, record_use, status_flags};
@@ -16,31 +16,32 @@ use crate::request::ListKind;
 /// Events that report something other than data.
 const EXCEPTIONAL: u32 = ENDED | (libc::EPOLLRDHUP | libc::EPOLLPRI) as u32;
 
-/// The facts about one file; none at first.
+/// The facts about one file. Nothing is known at first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// epoll(7) does not take the file.
+    /// True if epoll(7) does not take the file.
     unpollable: bool,
-    /// The file has no position (a pipe, a socket, a terminal).
+    /// True if the file has no position (a pipe, a socket, a terminal).
     stream: bool,
-    /// The path of its data. Asked once; a hint about speed only.
+    /// The path of the file's data. Asked once, and only a hint about speed.
     medium: Option<Medium>,
-    /// True if it is a regular file or a block device. Asked once; a hint about speed only.
+    /// True if the file is a regular file or a block device. Asked once, and only a hint about speed.
     has_blocks: Option<bool>,
-    /// The access mode with which it was opened (`O_ACCMODE`), once a request of Linux AIO asked.
+    /// The access mode with which the file was opened (`O_ACCMODE`), once a request of Linux AIO asked.
     access: Option<i32>,
-    /// The file is a datagram socket that was shut down for reading, see `RingGuard::end_receives`.
+    /// True if the file is a datagram socket that was shut down for reading (`RingGuard::end_receives`).
     shut_down: bool,
-    /// The last attempt in this direction found nothing, and no event has come since.
+    /// True if the last attempt to read found nothing, and no event has come since. `write_full` is the same for
+    /// writes.
     read_empty: bool,
     write_full: bool,
-    /// The last shot of a RECV took all that there was, and no event has come since.
+    /// True if the last shot of a RECV took all data that there was, and no event has come since.
     took_all: bool,
-    /// An event reported an end, an error or urgent data: more of that may come after a short count.
+    /// True if an event reported an end, an error or urgent data. More of that may come after a short count.
     exceptional: bool,
     /// True if a short count means that no more data is there. Asked once.
     counts_tell: Option<bool>,
-    /// Number of first attempts to read in a row that found nothing: the next one is postponed, see
+    /// Number of first attempts to read in a row that found nothing. The next attempt is then postponed, see
     /// [`PollSet::postpones`].
     empty_streak: u8,
     /// Number of times that an attempt was postponed.
@@ -50,11 +51,11 @@ pub(crate) struct Facts {
 /// The path of a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// The page cache, or its counterpart in a stream.
+    /// Through the page cache, or its counterpart in a stream.
     Cache,
-    /// No cache (O_DIRECT), and the call waits for the device.
+    /// Without a cache (O_DIRECT), and the call waits for the device.
     Direct,
-    /// No cache, and the kernel's AIO does not wait.
+    /// Without a cache, and the kernel's AIO does not wait for the device.
     Device,
 }
 
@@ -64,7 +65,7 @@ impl Facts {
         self.unpollable = unpollable;
     }
 
-    /// Records that an attempt found nothing: later arrivals make an event. Polls record nothing.
+    /// Records that an attempt found nothing, so later arrivals make an event. For a poll, it records nothing.
     pub(crate) fn mark_empty(&mut self, list: ListKind) {
         match list {
             ListKind::Read => self.read_empty = true,
@@ -85,7 +86,7 @@ impl Facts {
         }
     }
 
-    /// Records that there may be data to read and room to write: an attempt must find out.
+    /// Records that there may be data to read and room to write. Only an attempt can find out.
     pub(crate) fn may_be_ready(&mut self) {
         (self.read_empty, self.write_full, self.took_all) = (false, false, false);
     }
@@ -95,7 +96,8 @@ impl Facts {
         self.read_empty
     }
 
-    /// Ends the postponing of first attempts, as one would have found something: the next ones are made at once.
+    /// Ends the postponing of first attempts, since an attempt would have found something. The next attempts are made
+    /// at once.
     pub(crate) fn end_streak(&mut self) {
         self.empty_streak = 0;
     }
@@ -116,7 +118,7 @@ impl PollSet {
         self.entries.get(fd as usize)?.as_deref().map(|entry| &entry.facts)
     }
 
-    /// True if the last attempt found nothing there, and no event has come since.
+    /// True if the last attempt in this direction found nothing, and no event has come since.
     #[inline]
     pub fn known_not_ready(&self, fd: i32, direction: Direction) -> bool {
         self.facts(fd).is_some_and(|facts| match direction {
@@ -128,9 +130,9 @@ impl PollSet {
     /// True if the first attempt at a read, or a poll's first check, is better postponed. The last few found nothing,
     /// and the standing registration will report new data. An attempt that finds nothing costs as much as a read.
     ///
-    /// It is made before any thread sleeps (`RingGuard::verify`), or in its turn if none has to sleep
-    /// ([`PollSet::is_turn`]). So at worst data that was there already is found a little later. Every 64th time it is
-    /// attempted anyway; a hit ends the postponing.
+    /// A postponed attempt is made before any thread sleeps (`RingGuard::verify`), or in its turn if none has to
+    /// sleep ([`PollSet::is_turn`]). So at worst, data that was there already is found a little later. Every 64th
+    /// attempt is made anyway. If it finds data, the postponing ends.
     #[inline]
     pub fn postpones(&mut self, fd: i32) -> bool {
         const STREAK: u8 = 4;
@@ -143,9 +145,9 @@ impl PollSet {
         !entry.facts.times_postponed.is_multiple_of(TRIAL)
     }
 
-    /// Records that a multishot RECV left room in its buffer. On TCP that means that there is no more data. Natively,
-    /// too, its next shot then waits for an event (`msg_inq` in `io_recv_finish`, io_uring/net.c). Urgent data and
-    /// the end may also come after a short count, but their event says so.
+    /// Records that a multishot RECV left room in its buffer. On TCP that means that there is no more data. The
+    /// RECV's next shot then waits for an event, as in the kernel (`msg_inq` in `io_recv_finish`, io_uring/net.c).
+    /// Urgent data and the end may also come after a short count, but their event says so.
     #[inline]
     pub(crate) fn record_short_receive(&mut self, fd: i32) {
         const TELLS: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
@@ -156,7 +158,7 @@ impl PollSet {
         }
     }
 
-    /// True if the last shot of a RECV took all that there was.
+    /// True if the last shot of a RECV took all data that there was.
     #[inline]
     pub(crate) fn took_all(&self, fd: i32) -> bool {
         self.facts(fd).is_some_and(|facts| facts.took_all)
@@ -171,8 +173,8 @@ impl PollSet {
         }
     }
 
-    /// Returns, before a first transfer, whether the file is known to have no position. `None` if the facts may make
-    /// it wait for an event, or go to a device, before an attempt (`State::plan`).
+    /// Returns, before a first transfer that is attempted next, whether the file is known to have no position. `None`
+    /// if the transfer may have to wait for an event, or go to a device, before an attempt (`State::plan`).
     #[inline]
     pub fn attempts_next(&self, fd: i32, direction: Direction, may_be_direct: bool) -> Option<bool> {
         let Some(facts) = self.facts(fd) else { return (!may_be_direct).then_some(false) };
@@ -184,8 +186,8 @@ impl PollSet {
         (!waits && is_cached).then_some(facts.stream)
     }
 
-    /// Records that the file has no position, as a transfer found. Trusted only where every close of the number is
-    /// seen.
+    /// Records that a transfer has found the file to have no position. Trusted only where the engine notices every
+    /// close of the number.
     pub fn mark_stream(&mut self, fd: i32) {
         self.remember(fd, |facts| facts.stream = true);
     }
@@ -204,14 +206,14 @@ impl PollSet {
         registered && closes_are_seen()
     }
 
-    /// True if the file is known to be one that cannot be polled: a regular file, a directory.
+    /// True if the file is known to be one that cannot be polled, such as a regular file or a directory.
     #[inline]
     pub fn is_unpollable(&self, fd: i32) -> bool {
         self.facts(fd).is_some_and(|facts| facts.unpollable) && closes_are_seen()
     }
 
-    /// The access mode with which the file was opened (`O_ACCMODE`), if remembered. Trusted only where every close of
-    /// the number is seen.
+    /// Returns the access mode with which the file was opened (`O_ACCMODE`), if it is remembered. Trusted only where
+    /// the engine notices every close of the number.
     #[inline]
     pub fn access(&self, fd: i32) -> Option<i32> {
         self.facts(fd)?.access
@@ -224,7 +226,8 @@ impl PollSet {
         }
     }
 
-    /// Records a nonblocking description: from now on it is checked each time, and no attempt is postponed.
+    /// Records that the file's description is nonblocking. From now on it is checked each time, and no attempt is
+    /// postponed.
     pub fn forget_access(&mut self, fd: i32) {
         if let Some(Entry { facts, .. }) = self.existing(fd) {
             (facts.access, facts.empty_streak) = (None, 0);
@@ -248,7 +251,7 @@ impl PollSet {
         matches!(self.medium(fd), Medium::Direct | Medium::Device)
     }
 
-    /// Records that the file was opened without O_DIRECT, so that it need not be asked.
+    /// Records that the file was opened without O_DIRECT, so that the kernel need not be asked.
     pub fn mark_cached(&mut self, fd: i32) {
         self.remember(fd, |facts| facts.medium = Some(Medium::Cache));
     }
@@ -266,7 +269,7 @@ impl PollSet {
         medium
     }
 
-    /// True if the file is a regular one or a block device.
+    /// True if the file is a regular file or a block device.
     pub fn has_blocks(&mut self, fd: i32) -> bool {
         if let Some(Facts { has_blocks: Some(known), .. }) = self.facts(fd) {
             return *known;
@@ -283,7 +286,7 @@ impl PollSet {
         }
     }
 
-    /// Remembers a fact about a number that may have no entry yet, if there is memory for one.
+    /// Remembers a fact about a number, if there is an entry for it or memory for one.
     pub(crate) fn remember(&mut self, fd: i32, record: impl FnOnce(&mut Facts)) {
         record_use(fd);
         if self.make_room(fd).is_ok() {
@@ -292,7 +295,7 @@ impl PollSet {
     }
 }
 
-/// True if `fd` is a TCP socket whose data no upper protocol parses (TLS in the kernel does: TCP_ULP).
+/// True if `fd` is a TCP socket whose data no upper protocol parses. TLS in the kernel does parse it (TCP_ULP).
 #[cold]
 fn is_plain_tcp(fd: i32) -> bool {
     socket_option(fd, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) && !has_upper_protocol(fd)

@@ -1,39 +1,41 @@
-//! Turns: a waiting request is served before one that is submitted after its event came. Natively it was queued by
-//! what made the descriptor ready (`io_async_wake` in io_uring/poll.c), and ran before that call returned.
+//! Turns: a waiting request is served before a request that is submitted after the first one's event came. In the
+//! kernel, whatever makes a descriptor ready queues the waiting request (`io_async_wake` in io_uring/poll.c). That
+//! request runs before the call returns.
 //!
-//! Between two SQEs of one submission nothing else runs natively. So what one of them may have made ready is left for
-//! later.
+//! In the kernel, nothing else runs between two SQEs of one submission. So a request that one of these SQEs may have
+//! made ready is left for later.
 //!
-//! Part of a ring's state, as all of `poll`.
+//! Like all of `poll`, this is part of a ring's state.
 
 use crate::op::Direction;
 use crate::poll::PollSet;
 
-/// The waiting requests for which data or room may be there and that are yet to be served.
+/// Says which waiting requests are still to be served, since data or room may be there for them.
 #[derive(Default)]
 pub struct Due {
-    /// No SQE of the submission under way can have made a descriptor readable.
+    /// True if no SQE of the submission under way can have made a descriptor readable.
     pub(crate) read: bool,
-    /// No SQE of the submission under way can have made a descriptor writable.
+    /// True if no SQE of the submission under way can have made a descriptor writable.
     pub(crate) write: bool,
-    /// Requests to read were armed without an attempt since the last poll. What is there for them is served before
-    /// the call returns, and before something ends requests.
+    /// True if requests to read were armed without an attempt since the last poll. If data is there for them, they
+    /// are served before the call returns, and before something ends requests.
     pub(crate) unattempted: bool,
-    /// A READ_MULTISHOT continues after its submission: its event is in the poll set, after those of others.
+    /// True if a READ_MULTISHOT continues after its submission. Its event is in the poll set, after the events of
+    /// others.
     pub(crate) multishot: bool,
 }
 
 /// The occasion of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// For requests that were just submitted without an attempt, which would have found what is there.
+    /// For requests that were just submitted without an attempt. The poll finds what the attempt would have found.
     InsteadOfAttempts,
-    /// At any other time: what is there may have come later.
+    /// At any other time. What the poll finds may have come after the submission.
     Later,
 }
 
 impl PollSet {
-    /// Begins a submission.
+    /// Begins a submission: none of its SQEs has made a descriptor ready yet.
     #[inline]
     pub fn begin_turns(&mut self) {
         (self.due.read, self.due.write) = (true, true);
@@ -51,8 +53,9 @@ impl PollSet {
         self.due.unattempted |= direction == Direction::Read;
     }
 
-    /// Begins the turn of a transfer on `fd`: a read makes room for others' writes, and others can read what is
-    /// written. True if requests that wait there in the same direction may be ready by now: they go first.
+    /// Begins the turn of a transfer on `fd`. A read makes room for the writes of others, and a write makes data for
+    /// their reads. True if requests that wait on `fd` in the same direction may be ready by now, so that they go
+    /// first.
     #[inline]
     pub fn begin_turn(&mut self, fd: i32, direction: Direction) -> bool {
         let was_due = match direction {

@@ -1,10 +1,10 @@
 //! Buffers that the program provides for receives and reads to choose from: IORING_OP_PROVIDE_BUFFERS and
 //! IORING_REGISTER_PBUF_RING. Source: io_uring_register(2); io_uring/kbuf.c.
 //!
-//! A group is a list of the engine's own (provided buffers) or a ring in shared memory (buffer ring). The program
-//! writes the ring's entries and tail; the engine owns its head. Ring memory is the program's, or a mapping of a
-//! memfd that the program may have mapped, too: only guarded accessors touch it. Everything is part of a ring's state
-//! and changes under its lock.
+//! A group is one of the engine's lists (provided buffers) or a ring in shared memory (buffer ring). The program
+//! writes the ring's entries and tail, and the engine owns its head. Ring memory belongs to the program, or is a
+//! mapping of a memfd that the program may have mapped, too. So only guarded accessors touch it. Everything is part
+//! of a ring's state and changes under the ring's lock.
 
 use crate::memory::SharedArea;
 use crate::mutation::{mutated, Mutation};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// One more than the most buffers of a group (`MAX_BIDS_PER_BGID`).
 pub const MAX_BUFFERS: u32 = 1 << 16;
-/// The most buffers of a bundle (`PEEK_MAX_IMPORT`), and of one whose length is not known (`UIO_MAXIOV`).
+/// The most buffers of a bundle (`PEEK_MAX_IMPORT`). `UIO_MAXIOV` for a bundle whose length is not known.
 const BUNDLE_MAX: usize = 256;
 const IOVECS_MAX: u16 = libc::UIO_MAXIOV as u16;
 /// Bytes of `struct io_uring_buf`: address (8), length (4), id (2), padding (2).
@@ -33,49 +33,49 @@ enum Group {
     Ring(BufferRing),
 }
 
-/// A provided buffer.
+/// A provided buffer, in a list.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed {
-    /// Its address in program memory.
+    /// The buffer's address in program memory.
     pub address: u64,
-    /// Its length.
+    /// The buffer's length.
     pub bytes: u32,
-    /// Its id.
+    /// The buffer's id.
     pub id: u16,
 }
 
 struct BufferRing {
     address: u64,
     mask: u16,
-    /// Index of the next entry to use; it counts on beyond the entries.
+    /// Index of the next entry to use. It counts on beyond the number of entries.
     head: u16,
-    /// Buffers are used up piece by piece (`IOU_PBUF_RING_INC`).
+    /// True if buffers are used up piece by piece (`IOU_PBUF_RING_INC`).
     incremental: bool,
-    /// The memory, if the engine made it (`IOU_PBUF_RING_MMAP`).
+    /// The ring's memory, if the engine made it (`IOU_PBUF_RING_MMAP`).
     area: Option<SharedArea>,
 }
 
 /// A chosen buffer, or several that follow each other on their ring.
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
-    /// Number of their bytes that may be used.
+    /// Number of bytes of these buffers that may be used.
     pub bytes: usize,
-    /// The buffer is from a list, not a ring.
+    /// True if the buffer is from a list, not from a ring.
     pub listed: bool,
-    /// The used part is off its ring already, whatever the request's result.
+    /// True if the used part has been taken off its ring already, whatever the request's result will be.
     pub committed: bool,
-    /// The group has no other buffer for now.
+    /// True if the group has no other buffer for now.
     pub last: bool,
-    /// A buffer was left out, or cut, since it has more room than was asked for.
+    /// True if a buffer was left out, or cut, because there is more room than was asked for.
     pub partial: bool,
-    /// The bytes and buffers taken off the ring, and its head after that.
+    /// The bytes and buffers taken off the ring. `head` is the ring's head after that.
     taken: (usize, u16),
     head: u16,
-    /// The first one's address, id and own length.
+    /// The address of the first buffer. `id` and `whole_bytes` are its id and own length.
     address: u64,
     id: u16,
     whole_bytes: u32,
-    /// The ring continues with the same buffer.
+    /// True if the ring continues with the same buffer.
     more: bool,
 }
 
@@ -96,7 +96,7 @@ impl Held {
         }
     }
 
-    /// The flags by which a CQE names the buffer, or the first of several.
+    /// Returns the flags by which a CQE names the buffer, or the first of several.
     pub fn cqe_flags(&self) -> u32 {
         let more = if self.more { IORING_CQE_F_BUF_MORE } else { 0 };
         let id = self.id ^ u16::from(mutated(Mutation::NamesAnotherBuffer));
@@ -107,18 +107,18 @@ impl Held {
 /// The way in which buffers are chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice {
-    /// The most bytes to use, 0 for as many as there are.
+    /// The most bytes to use. 0 for as many as the buffers have.
     pub wanted: usize,
-    /// For a send, which takes all of a provided buffer, as `io_send_select_buffer` in io_uring/net.c does.
+    /// True for a send, which takes all of a provided buffer (`io_send_select_buffer` in io_uring/net.c).
     pub sends: bool,
-    /// For a bundle: as many buffers as `wanted` needs.
+    /// True for a bundle, which takes as many buffers as `wanted` needs.
     pub bundle: bool,
-    /// For a bundle of unknown length: as many buffers as it had before.
+    /// For a bundle of unknown length: the number of buffers that it took before, and takes again.
     pub before: u16,
 }
 
 impl Groups {
-    /// True if there is a buffer to choose.
+    /// True if the group has a buffer to choose.
     pub fn has_buffers(&self, group: u16) -> bool {
         self.0.get(&group).is_some_and(|group| match group {
             Group::Listed(list) => !list.is_empty(),
@@ -131,10 +131,11 @@ impl Groups {
         matches!(self.0.get(&group), Some(Group::Listed(_)))
     }
 
-    /// Chooses the next buffer of `group`, or several of them; `ranges` gets the parts that may be used.
+    /// Chooses the next buffer of `group`, or several. `ranges` gets the parts that may be used.
     ///
     /// # Errors
-    /// NOBUFS if there is none, NOENT if a send or bundle names no group, FAULT if the ring's memory cannot be read.
+    /// NOBUFS if there is no buffer, NOENT if a send or bundle names no group, FAULT if the ring's memory cannot be
+    /// read.
     pub fn choose(&mut self, group: u16, choice: Choice, ranges: &mut Vec<[usize; 2]>) -> Result<Held, Errno> {
         ranges.clear();
         let Choice { wanted, sends, bundle, .. } = choice;
@@ -151,8 +152,8 @@ impl Groups {
         }
     }
 
-    /// Takes the first `count` buffers, or the `bytes` used of them, off their ring. Called again for a transfer that
-    /// went on, it takes what was added since, unless another request has taken that.
+    /// Takes the first `count` buffers, or the `bytes` used of them, off their ring. A transfer that continued calls
+    /// this again. The call then takes what was added since, unless another request has taken that.
     pub fn commit(&mut self, group: u16, held: &mut Held, bytes: usize, count: u16) {
         if let (false, Some(Group::Ring(ring))) = (held.listed, self.0.get_mut(&group)) {
             let (taken_bytes, taken_count) = held.taken;
@@ -167,7 +168,7 @@ impl Groups {
         held.committed = true;
     }
 
-    /// Undoes the [`commit`](Self::commit) of a whole buffer, unless another request has taken one since.
+    /// Undoes the [`commit`](Self::commit) of a whole buffer, unless another request has taken a buffer since.
     pub fn uncommit(&mut self, group: u16, held: &mut Held) {
         if !held.committed || held.listed {
             return;
@@ -178,7 +179,7 @@ impl Groups {
         }
     }
 
-    /// Gives back a buffer that was not used. Buffers of a ring have not been taken off it.
+    /// Gives back a buffer that was not used. Does nothing for a buffer of a ring, since it has not been taken off.
     pub fn give_back(&mut self, group: u16, held: Held) {
         if mutated(Mutation::LosesABuffer) {
             return;
@@ -188,8 +189,9 @@ impl Groups {
         }
     }
 
-    /// IORING_OP_PROVIDE_BUFFERS: adds `count` buffers of the length of `first`, one after the other. `OVERFLOW` if
-    /// the group is full from the start, which it never is from Linux 7.2 on; `INVAL` if it is a ring.
+    /// Serves IORING_OP_PROVIDE_BUFFERS: adds `count` buffers of the length of `first`, one after the other. Fails
+    /// with `OVERFLOW` if the group is full from the start, which it never is from Linux 7.2 on. Fails with `INVAL`
+    /// if the group is a ring.
     pub fn provide(&mut self, group: u16, first: Listed, count: u32) -> Result<u32, Errno> {
         let Group::Listed(list) = self.0.entry(group).or_insert_with(|| Group::Listed(VecDeque::new())) else {
             return Err(Errno::INVAL);
@@ -210,7 +212,7 @@ impl Groups {
         Ok(0)
     }
 
-    /// IORING_OP_REMOVE_BUFFERS: removes up to `count` buffers; returns the number removed.
+    /// Serves IORING_OP_REMOVE_BUFFERS: removes up to `count` buffers. Returns the number removed.
     pub fn remove(&mut self, group: u16, count: u32) -> Result<u32, Errno> {
         match self.0.get_mut(&group).ok_or(Errno::NOENT)? {
             Group::Ring(_) => Err(Errno::INVAL),
@@ -222,8 +224,8 @@ impl Groups {
         }
     }
 
-    /// IORING_REGISTER_PBUF_RING: makes `group` a ring of `entries` at `address`, or (`None`) in memory of its own
-    /// that the program maps.
+    /// Serves IORING_REGISTER_PBUF_RING: makes `group` a ring of `entries` at `address`. Without an address (`None`),
+    /// the engine makes the memory, and the program maps it.
     ///
     /// # Errors
     /// EXIST if the group has buffers already, INVAL for a bad size or alignment, FAULT for bad memory.
@@ -257,14 +259,14 @@ impl Groups {
         Ok(0)
     }
 
-    /// IORING_UNREGISTER_PBUF_RING.
+    /// Serves IORING_UNREGISTER_PBUF_RING.
     pub fn unregister(&mut self, group: u16) -> Result<u32, Errno> {
         self.ring(group)?;
         self.0.remove(&group);
         Ok(0)
     }
 
-    /// IORING_REGISTER_PBUF_STATUS: the ring's head.
+    /// Serves IORING_REGISTER_PBUF_STATUS: returns the ring's head.
     pub fn head(&self, group: u16) -> Result<u16, Errno> {
         self.ring(group).map(|ring| ring.head)
     }
@@ -274,7 +276,7 @@ impl Groups {
         self.ring(group).is_ok_and(|ring| ring.incremental)
     }
 
-    /// The memfd of a group's ring, if the engine made it.
+    /// Returns the memfd of a group's ring, if the engine made that memory.
     pub fn memfd(&self, group: u16) -> Option<i32> {
         self.ring(group).ok()?.area.as_ref().map(SharedArea::memfd)
     }
@@ -288,7 +290,7 @@ impl Groups {
 }
 
 impl BufferRing {
-    /// Reads the tail. As strong as an Acquire load: pairs with the program's release store of the tail.
+    /// Reads the tail. As strong as an Acquire load, which pairs with the program's release store of the tail.
     fn tail(&self) -> Result<u16, Errno> {
         Ok((GuardedWords::load((self.address + TAIL_WORD) as usize)? >> 16) as u16)
     }
@@ -297,14 +299,14 @@ impl BufferRing {
         self.address + u64::from(index & self.mask) * ENTRY_BYTES
     }
 
-    /// Reads address, length and id in the `index`th entry.
+    /// Reads the address, length and id in the `index`th entry.
     fn read(&self, index: u16) -> Result<(u64, u32, u16), Errno> {
         let [address, rest] = user_read::<[u64; 2]>(self.entry(index))?;
         Ok((address, rest as u32, (rest >> 32) as u16))
     }
 
-    /// Chooses the next buffers, without taking them off. Source: `io_ring_buffers_peek` and `io_ring_buffer_select`
-    /// in io_uring/kbuf.c.
+    /// Chooses the next buffers, without taking them off the ring. Source: `io_ring_buffers_peek` and
+    /// `io_ring_buffer_select` in io_uring/kbuf.c.
     fn peek(&self, choice: Choice, ranges: &mut Vec<[usize; 2]>) -> Result<Held, Errno> {
         let Choice { wanted, sends, bundle, before } = choice;
         let tail = self.tail()?;
@@ -349,7 +351,7 @@ impl BufferRing {
         Ok(held)
     }
 
-    /// Moves the head back to a buffer that was used up. False if the entry there is another one by now.
+    /// Moves the head back to a buffer that was used up. False if that entry holds another buffer by now.
     fn give_back(&mut self, held: &Held) -> bool {
         let before = self.head.wrapping_sub(1);
         let whole = if self.incremental { 0 } else { held.whole_bytes };
@@ -363,15 +365,15 @@ impl BufferRing {
         true
     }
 
-    /// Moves the head on after `bytes` of `count` buffers were used. False if the entry at the head has some left.
-    /// Source: `io_kbuf_commit` in io_uring/kbuf.c.
+    /// Moves the head on after `bytes` of `count` buffers were used. False if the buffer at the head has some bytes
+    /// left. Source: `io_kbuf_commit` in io_uring/kbuf.c.
     fn advance(&mut self, bytes: usize, count: u16) -> bool {
         if !self.incremental {
             self.head = self.head.wrapping_add(count);
             return true;
         }
         if bytes == 0 {
-            return false; // for example at the end of a file: all of it is left
+            return false; // for example at the end of a file: all of the buffer is left
         }
         let mut left = bytes;
         while left > 0 {

@@ -1,5 +1,5 @@
-//! Registered buffers: io_uring_register(2), IORING_REGISTER_BUFFERS and the calls that work on them. Only the ranges
-//! are kept: nothing is pinned, and the kernel checks the addresses again at each transfer.
+//! Registered buffers: io_uring_register(2), IORING_REGISTER_BUFFERS and the calls that work on them. The engine
+//! keeps only the ranges. It pins nothing, and the kernel checks the addresses again at each transfer.
 
 use super::table::{Table, Update};
 use super::tag::{Tag, Tagged};
@@ -10,12 +10,12 @@ use crate::Errno;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// The most buffers a ring takes (`IORING_MAX_REG_BUFFERS`).
+/// The most buffers that a ring takes (`IORING_MAX_REG_BUFFERS`).
 pub const MAX_BUFFERS: u32 = 1 << 14;
 /// The largest buffer, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// A range of program memory that requests may name by its index. Requests in flight keep theirs (`Arc`).
+/// A range of program memory that requests may name by its index. A request in flight keeps its range (`Arc`).
 #[derive(Debug)]
 pub struct Buffer {
     address: u64,
@@ -30,7 +30,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Number of slots, including empty ones.
+    /// Returns the number of slots, including empty ones.
     pub fn size(&self) -> usize {
         self.slots.len()
     }
@@ -50,7 +50,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Replaces the buffers in existing slots; returns the number done before an error.
+    /// Replaces the buffers in existing slots. Returns the number of slots replaced before an error.
     pub fn update(&mut self, ring: &'static dyn Tagged, update: &Update) -> Result<u32, Errno> {
         for (done, slot) in (0..update.table.count).zip(&mut self.slots[update.first as usize..]) {
             match buffer_of(ring, &update.table, done) {
@@ -62,17 +62,17 @@ impl Buffers {
         Ok(update.table.count)
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     pub fn slot_count(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Returns the buffer with index `index`; `EFAULT` if there is none.
+    /// Returns the buffer with index `index`. Fails with `EFAULT` if there is none.
     pub fn get(&self, index: u16) -> Result<&Arc<Buffer>, Errno> {
         self.slots.get(usize::from(index)).and_then(Option::as_ref).ok_or(Errno::FAULT)
     }
 
-    /// Returns the ranges (address, bytes) in these slots, with `None` for the empty ones.
+    /// Returns the ranges (address, bytes) in these slots, with `None` for empty slots.
     pub fn ranges(&self, slots: Range<u32>) -> Result<Vec<Option<(u64, u64)>>, Errno> {
         let slots = &self.slots[slots.start as usize..slots.end as usize];
         let mut ranges = Vec::new();
@@ -84,13 +84,13 @@ impl Buffers {
     /// Puts untagged buffers of these ranges into the slots from `first` on, and grows the table if needed.
     ///
     /// # Errors
-    /// NOMEM: some may have been placed.
+    /// NOMEM. Some buffers may have been placed.
     pub fn place(&mut self, first: u32, ranges: &[Option<(u64, u64)>]) -> Result<(), Errno> {
         let first = first as usize;
         let size = self.slots.len().max(first + ranges.len());
         self.slots.try_reserve_exact(size - self.slots.len()).map_err(alloc::refused)?;
         self.slots.resize(size, None);
-        // In this order the tags of the buffers that were there are reported: see `drop`.
+        // In this order the tags of the buffers that were there before are reported: see `drop`.
         for (slot, range) in self.slots[first..first + ranges.len()].iter_mut().zip(ranges).rev() {
             alloc::reserve()?;
             *slot = range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, tag: None }));
@@ -118,7 +118,7 @@ impl Drop for Buffers {
     }
 }
 
-/// Makes the buffer at `index` of `table`, if there is to be one. Source: `io_sqe_buffers_register` in
+/// Makes the buffer at `index` of `table`. `None` if the slot stays empty. Source: `io_sqe_buffers_register` in
 /// io_uring/rsrc.c.
 fn buffer_of(ring: &'static dyn Tagged, table: &Table, index: u32) -> Result<Option<Arc<Buffer>>, Errno> {
     alloc::reserve()?;
@@ -130,7 +130,8 @@ fn buffer_of(ring: &'static dyn Tagged, table: &Table, index: u32) -> Result<Opt
     }
 }
 
-/// Reads the `index`th iovec at `address`, if it could be pinned: both ends are writable. `None` for an empty one.
+/// Reads the `index`th iovec at `address`. Checks that it could be pinned: both ends must be writable. `None` for an
+/// empty iovec.
 fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
     let [base, bytes]: [u64; 2] = user_read(address.wrapping_add(16 * index))?;
     match (base, bytes) {

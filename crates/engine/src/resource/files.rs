@@ -1,8 +1,9 @@
 //! Registered files: io_uring_register(2), IORING_REGISTER_FILES and the calls that work on them.
 //!
-//! A registered file is a private duplicate of the program's descriptor: it stays open whatever the program does with
-//! the number. Requests in flight keep theirs open (`Arc`). Once one is closed, another may get its number. So the
-//! code that makes one also makes the poll set forget what it knows of the number (`PollSet::forget`).
+//! A registered file is a private duplicate of the program's descriptor, so it stays open whatever the program does
+//! with the number. Requests in flight keep their files open (`Arc`). Once a registered file is closed, another may
+//! get its number. So the code that registers a file also makes the poll set forget what it knows of the number
+//! (`PollSet::forget`).
 
 use super::table::{Table, Update};
 use super::tag::{Tag, Tagged};
@@ -19,11 +20,11 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
-/// Hands a descriptor to another thread to close, if the calling one has other rings to serve (`wait::helper`); true
-/// then.
+/// Hands a descriptor to another thread to close, and returns true, if the calling thread has other rings to serve
+/// (`wait::helper`).
 pub static CLOSED_ELSEWHERE: Hook<i32, bool> = Hook::new();
 
-/// A descriptor of the engine's own, closed after its last user.
+/// A descriptor that belongs to the engine, closed after its last user.
 #[derive(Debug)]
 pub struct FixedFile {
     /// The descriptor's number.
@@ -37,13 +38,13 @@ impl FixedFile {
         Arc::new(FixedFile { fd, tag })
     }
 
-    /// Takes ownership of `fd`, at the top of the table, for a request in flight: a forked child closes it.
+    /// Takes ownership of `fd`, at the top of the table, for a request in flight. A forked child closes it.
     pub fn in_flight(fd: i32) -> Arc<FixedFile> {
         descriptors::mark_in_flight(fd);
         FixedFile::new(fd, None)
     }
 
-    /// Makes a duplicate of `fd`, a number of the program's, for a request in flight.
+    /// Makes a duplicate of `fd`, one of the program's numbers, for a request in flight.
     pub fn private(fd: i32) -> Result<Arc<FixedFile>, Errno> {
         descriptors::duplicate_in_flight(fd).map(|private| FixedFile::new(private, None))
     }
@@ -52,7 +53,7 @@ impl FixedFile {
 impl Drop for FixedFile {
     fn drop(&mut self) {
         let fd = self.fd;
-        // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call.
+        // A close may linger, write back or wait for a server. The kernel makes it on the way out of the system call.
         handlers::without_locks(move || {
             if mutated(Mutation::HelperClosesFiles) || CLOSED_ELSEWHERE.call(fd) != Some(true) {
                 close(fd);
@@ -61,25 +62,25 @@ impl Drop for FixedFile {
     }
 }
 
-/// Closes a descriptor of a program's file. Closing any gives up the process's POSIX locks on the file (fcntl(2)). So
-/// if the program holds one, the descriptor stays open.
+/// Closes a descriptor of a program's file. Closing any descriptor of a file gives up the process's POSIX locks on
+/// that file (fcntl(2)). So if the program holds such a lock, the descriptor stays open.
 pub fn close(fd: i32) {
     if !holds_lock(fd) {
         descriptors::close(fd);
     }
 }
 
-/// Set if every call of the program's that takes a POSIX lock is seen.
+/// True if the entry points intercept every program call that takes a POSIX lock.
 static LOCKS_ARE_SEEN: AtomicBool = AtomicBool::new(false);
-/// Whether the program may hold a POSIX lock. Before any was seen, existing locks are searched once, since an
-/// executed program keeps them. Relaxed: a thread that takes a lock stores this first, and a thread that learns of
-/// the lock sees the store.
+/// Whether the program may hold a POSIX lock. Before the first intercepted lock, existing locks are searched once,
+/// since an executed program keeps its locks. Relaxed: a thread that takes a lock stores this first, and a thread
+/// that learns of the lock reads the store.
 static MAY_HOLD: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
 const SOME: u8 = 2;
 
-/// Records whether the entry points see every call that takes a POSIX lock.
+/// Sets whether the entry points intercept every program call that takes a POSIX lock.
 pub fn set_locks_are_seen(seen: bool) {
     LOCKS_ARE_SEEN.store(seen, Ordering::Relaxed);
 }
@@ -89,11 +90,11 @@ pub fn mark_posix_lock() {
     MAY_HOLD.store(SOME, Ordering::Relaxed);
 }
 
-/// True if this process holds a POSIX lock on the file that `fd` names, according to /proc/locks. Without that file a
-/// lock of any process counts.
+/// True if this process holds a POSIX lock on the file that `fd` names, according to /proc/locks. Without that file,
+/// a lock of any process counts.
 fn holds_lock(fd: i32) -> bool {
-    // Check this before /proc, since most files have no locks: a file that is opened takes the lowest number for a
-    // moment.
+    // Checked before /proc is opened, since most files have no locks. A file that is opened takes the lowest number
+    // for a moment.
     if holds_none() || !is_locked(fd) {
         return false;
     }
@@ -117,7 +118,7 @@ fn holds_none() -> bool {
     MAY_HOLD.load(Ordering::Relaxed) == NONE
 }
 
-/// True if `is_it` accepts a POSIX lock of this process, by its file and its first byte, as /proc/locks has them.
+/// True if `is_it` accepts a POSIX lock of this process. It gets the lock's file and first byte, as in /proc/locks.
 fn own_locks_have(is_it: impl Fn(&str, &str) -> bool) -> Option<bool> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -137,8 +138,9 @@ fn own_locks_have(is_it: impl Fn(&str, &str) -> bool) -> Option<bool> {
     }))
 }
 
-/// True if a lock of the whole file by the description of `fd` would be refused. A lock of this process also refuses
-/// it, since the two kinds conflict. The kernel names only one of several locks, so they cannot be distinguished.
+/// True if the kernel would refuse a lock of the whole file by the description of `fd`. A POSIX lock of this process
+/// also causes that, since the two kinds of lock conflict. The kernel names only one of several locks, so they cannot
+/// be distinguished.
 pub fn is_locked(fd: i32) -> bool {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as i16,
@@ -157,21 +159,21 @@ pub struct Files {
     slots: Vec<Option<Arc<FixedFile>>>,
     /// The slots that allocation (`IORING_FILE_INDEX_ALLOC`) searches.
     range: Range<usize>,
-    /// The slot at which the search begins, if it is in the range. It is the one after the slot filled last, or the
+    /// The slot at which the search begins, if it is in the range. It is the slot after the one filled last, or the
     /// slot emptied last if that was later. Source: `alloc_hint` in io_uring/filetable.h.
     hint: usize,
 }
 
-/// The most files a ring takes (`IORING_MAX_FIXED_FILES`).
+/// The most files that a ring takes (`IORING_MAX_FIXED_FILES`).
 pub const MAX_FILES: u32 = 1 << 20;
 
 impl Files {
-    /// Number of slots, including empty ones.
+    /// Returns the number of slots, including empty ones.
     pub fn size(&self) -> usize {
         self.slots.len()
     }
 
-    /// Registers the descriptors of `table` with their tags; -1 leaves a slot empty.
+    /// Registers the descriptors of `table` with their tags. A descriptor of -1 leaves its slot empty.
     pub fn new(ring: &'static dyn Tagged, table: &Table) -> Result<Files, Errno> {
         let mut slots: Vec<Option<Arc<FixedFile>>> = Vec::new();
         slots.try_reserve_exact(table.count as usize).map_err(alloc::refused)?;
@@ -187,7 +189,7 @@ impl Files {
         Ok(Files { range: 0..slots.len(), slots, hint: 0 })
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     pub fn slot_count(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -197,13 +199,13 @@ impl Files {
         self.slots.get(index as usize).and_then(Option::as_ref).ok_or(Errno::BADF)
     }
 
-    /// Returns the files in those of these slots that have one.
+    /// Returns the files in these slots. Empty slots are left out.
     pub fn in_slots(&self, slots: Range<u32>) -> impl Iterator<Item = &Arc<FixedFile>> {
         let slots = (slots.start as usize).min(self.slots.len())..(slots.end as usize).min(self.slots.len());
         self.slots[slots].iter().flatten()
     }
 
-    /// Replaces the files in existing slots; returns the number done before an error.
+    /// Replaces the files in existing slots. Returns the number of slots replaced before an error.
     pub fn update(&mut self, ring: &'static dyn Tagged, update: &Update) -> Result<u32, Errno> {
         for done in 0..update.table.count {
             match self.update_slot(ring, (update.first + done) as usize, &update.table, done) {
@@ -215,7 +217,7 @@ impl Files {
         Ok(update.table.count)
     }
 
-    /// Replaces the file in slot `index` by the one at `place` of `table`. Source: `__io_sqe_files_update` in
+    /// Replaces the file in slot `index` by the file at `place` of `table`. Source: `__io_sqe_files_update` in
     /// io_uring/rsrc.c.
     fn update_slot(
         &mut self,
@@ -240,8 +242,9 @@ impl Files {
         Ok(())
     }
 
-    /// Puts a new descriptor, which becomes the engine's, into the slot that an SQE's `file_index` names: slot + 1,
-    /// or `IORING_FILE_INDEX_ALLOC` for any free one. Returns the CQE's result: 0, or the slot that was found.
+    /// Puts a new descriptor, which becomes the engine's, into the slot that an SQE's `file_index` names.
+    /// `file_index` is slot + 1, or `IORING_FILE_INDEX_ALLOC` for any free slot. Returns the CQE's result: 0, or the
+    /// slot that was found.
     pub fn install(&mut self, fd: i32, file_index: u32) -> Result<i32, Errno> {
         let moved = descriptors::to_top(descriptors::owned(fd as usize))?;
         let file = FixedFile::new(rustix::fd::IntoRawFd::into_raw_fd(moved), None);
@@ -280,7 +283,7 @@ impl Files {
         }
     }
 
-    /// Empties a slot. True if there was a file.
+    /// Empties a slot. True if it had a file.
     fn empty(&mut self, index: usize) -> bool {
         let was_full = self.slots[index].take().is_some();
         if was_full {
@@ -300,7 +303,7 @@ impl Files {
         Ok(())
     }
 
-    /// Empties a slot: CLOSE of a registered file.
+    /// Empties a slot, for CLOSE of a registered file.
     pub fn remove(&mut self, index: u32) -> Result<(), Errno> {
         if index >= self.slot_count() {
             return Err(Errno::INVAL);

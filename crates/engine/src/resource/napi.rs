@@ -1,6 +1,6 @@
-//! Busy polling of network queues: io_uring_register(2), IORING_REGISTER_NAPI. The program's settings are kept and
-//! reported back. Waits never poll a queue here, as the kernel's do not for sockets without one (loopback, Unix).
-//! Source: io_uring/napi.c.
+//! Busy polling of network queues: io_uring_register(2), IORING_REGISTER_NAPI. The engine keeps the program's
+//! settings and reports them back. Its waits never poll a queue, as the kernel's do not for sockets without a queue
+//! (loopback, Unix). Source: io_uring/napi.c.
 
 use crate::alloc;
 use crate::os::{user_read, user_write};
@@ -8,8 +8,8 @@ use crate::Errno;
 use anyring_abi::*;
 use std::collections::BTreeSet;
 
-/// The last number of a processor. Higher ones are queues' (`MIN_NAPI_ID` is one more than the processors that a
-/// kernel is built for: 8,192 at most).
+/// The last number of a processor. Higher numbers are those of queues. `MIN_NAPI_ID` is one more than the number of
+/// processors that a kernel is built for, 8,192 at most.
 const LAST_PROCESSOR: u32 = 8192;
 
 /// A ring's settings.
@@ -29,8 +29,8 @@ impl Default for Napi {
 }
 
 impl Napi {
-    /// Registers settings of `struct io_uring_napi`: timeout in microseconds; preference, operation, padding;
-    /// parameter, padding.
+    /// Registers the settings of `struct io_uring_napi`, which are the timeout in microseconds, preference,
+    /// operation, padding, parameter, padding.
     pub fn register(&mut self, arg: u64) -> Result<u32, Errno> {
         let [head, tail]: [u64; 2] = user_read(arg)?;
         let [_, _, _, _, prefer, operation, padding @ ..] = head.to_le_bytes();
@@ -66,7 +66,7 @@ impl Napi {
         self.tracking == IO_URING_NAPI_TRACKING_STATIC && queue > LAST_PROCESSOR
     }
 
-    /// Turns polling off. If the program asks, reports the settings so far, except the tracking.
+    /// Turns polling off. Reports the settings so far, except the tracking, if the program asks for them.
     pub fn unregister(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
         if count != 1 {
             return Err(Errno::INVAL);

@@ -1,6 +1,6 @@
-//! Restrictions: io_uring_register(2), IORING_REGISTER_RESTRICTIONS. Registered while a ring is disabled, they hold
-//! from the moment it is enabled. Source: `io_register_restrictions` in io_uring/register.c, `io_check_restriction`
-//! in io_uring/io_uring.c.
+//! Restrictions: io_uring_register(2), IORING_REGISTER_RESTRICTIONS. A program registers them while a ring is
+//! disabled, and they hold from the moment the ring is enabled. Source: `io_register_restrictions` in
+//! io_uring/register.c, `io_check_restriction` in io_uring/io_uring.c.
 
 use crate::os::{user_read, version};
 use crate::Errno;
@@ -25,20 +25,21 @@ pub struct Restrictions {
     opcodes: u128,
     flags_allowed: u8,
     flags_required: u8,
-    /// Set if calls are restricted, and if SQEs are. Before Linux 7.1 either entry restricts both.
+    /// True if calls are restricted. `of_sqes` is the same for SQEs. Before Linux 7.1 a restriction of either
+    /// restricts both.
     of_calls: bool,
     of_sqes: bool,
 }
 
 impl Restrictions {
-    /// Reads `count` entries at `arg`.
+    /// Reads `count` restrictions at `arg`.
     pub fn read(arg: u64, count: u32) -> Result<Restrictions, Errno> {
         if arg == 0 || count > MAX_ENTRIES {
             return Err(Errno::INVAL);
         }
         let mut entries = vec![0u32; count as usize];
         for (entry, at) in entries.iter_mut().zip(0..) {
-            // opcode, value, a reserved byte; the rest is also reserved and is not checked.
+            // The fields are opcode, value, and a reserved byte. The rest is also reserved, and is not checked.
             let [head, _]: [u64; 2] = user_read(arg + ENTRY_BYTES * at)?;
             *entry = head as u32;
         }
@@ -63,7 +64,7 @@ impl Restrictions {
         Ok(restrictions)
     }
 
-    /// Returns `EACCES` for an SQE that is not allowed.
+    /// Fails with `EACCES` for an SQE that is not allowed.
     pub fn check_sqe(&self, opcode: Opcode, flags: u8) -> Result<(), Errno> {
         let listed = self.opcodes & 1 << opcode as u8 != 0;
         let complete = flags & self.flags_required == self.flags_required;
@@ -75,7 +76,8 @@ impl Restrictions {
         }
     }
 
-    /// Returns `EACCES` for a call of io_uring_register(2) that is not allowed; `opcode` is below [`REGISTER_CALLS`].
+    /// Fails with `EACCES` for a call of io_uring_register(2) that is not allowed. `opcode` must be below
+    /// [`REGISTER_CALLS`].
     pub fn check_register(&self, opcode: u32) -> Result<(), Errno> {
         if !self.of_calls || self.register_calls & 1 << opcode != 0 {
             Ok(())

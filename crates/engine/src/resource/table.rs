@@ -4,7 +4,7 @@ use crate::os::user_read;
 use crate::Errno;
 use anyring_abi::*;
 
-/// Resources to register: the address of their descriptions and, if not 0, that of their tags.
+/// Resources to register: the address of their descriptions and, if not 0, the address of their tags.
 pub struct Table {
     pub address: u64,
     pub count: u32,
@@ -18,8 +18,8 @@ pub struct Update {
 }
 
 impl Table {
-    /// Reads a `struct io_uring_rsrc_register`: count, flags, padding, addresses of data and tags. With
-    /// `IORING_RSRC_REGISTER_SPARSE` all slots are to be empty.
+    /// Reads a `struct io_uring_rsrc_register`: count, flags, padding, addresses of data and tags. Also returns
+    /// whether `IORING_RSRC_REGISTER_SPARSE` is set, so that all slots begin empty.
     pub fn read(arg: u64, size: u32) -> Result<(Table, bool), Errno> {
         if size != 32 {
             return Err(Errno::INVAL);
@@ -33,8 +33,8 @@ impl Table {
         Ok((Table { address, count, tags }, sparse))
     }
 
-    /// Reads the tag of the `index`th resource, 0 for none. Each is read in its turn: the resources before it stay
-    /// done if this tag cannot be read.
+    /// Reads the tag of the `index`th resource; 0 for none. Each tag is read in its turn. If a tag cannot be read,
+    /// the resources before it stay registered.
     pub fn tag(&self, index: u32) -> Result<u64, Errno> {
         match self.tags {
             0 => Ok(0),
@@ -42,7 +42,7 @@ impl Table {
         }
     }
 
-    /// Reads the `index`th descriptor of a table of files; -1 if all slots are to be empty.
+    /// Reads the `index`th descriptor of a table of files. -1 if all slots begin empty.
     pub fn fd(&self, index: u32) -> Result<i32, Errno> {
         match self.address {
             0 => Ok(-1),
@@ -50,15 +50,15 @@ impl Table {
         }
     }
 
-    /// The address of that descriptor.
+    /// Returns the address of the `index`th descriptor.
     pub fn fd_address(&self, index: u32) -> u64 {
         self.address.wrapping_add(4 * u64::from(index))
     }
 }
 
 impl Update {
-    /// Returns the slot after the last. Compare it with the number of slots before memory is allocated for the table:
-    /// the program chooses the count.
+    /// Returns the slot after the last. The caller must compare it with the number of slots before it allocates
+    /// memory for the table, since the program chooses the count.
     pub fn end(&self) -> Result<u32, Errno> {
         self.first.checked_add(self.table.count).ok_or(Errno::OVERFLOW)
     }

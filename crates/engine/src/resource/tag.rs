@@ -1,5 +1,5 @@
 //! Tags of registered resources (`IORING_FEAT_RSRC_TAGS`). When a tagged file or buffer was taken out and no request
-//! uses it any more, a CQE reports so. Its `user_data` is the tag. Source: io_uring_register(2),
+//! uses it any more, a CQE reports that. The CQE's `user_data` is the tag. Source: io_uring_register(2),
 //! IORING_REGISTER_BUFFERS2.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,7 +19,7 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Makes the tag of a resource of `ring`; 0 stands for none.
+    /// Makes the tag of a resource of `ring`. `None` if `value` is 0, which stands for no tag.
     pub fn new(ring: &'static dyn Tagged, value: u64) -> Option<Tag> {
         (value != 0).then(|| Tag { ring, value: value.into() })
     }

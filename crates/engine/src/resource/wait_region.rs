@@ -1,5 +1,5 @@
 //! A registered memory region: io_uring_register(2), IORING_REGISTER_MEM_REGION. Waits may read their arguments from
-//! it (IORING_ENTER_EXT_ARG_REG). It is memory of the program's, or a memfd that the program maps through the ring's
+//! it (IORING_ENTER_EXT_ARG_REG). The region is program memory, or a memfd that the program maps through the ring's
 //! descriptor.
 
 use crate::os::calls;
@@ -8,7 +8,7 @@ use crate::{descriptors, Errno};
 use anyring_abi::{IORING_MAP_OFF_PARAM_REGION, IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER};
 use rustix::fd::IntoRawFd;
 
-/// mmap(2) offset of a region that the engine made.
+/// The mmap(2) offset of a region that the engine made.
 pub const MAP_OFFSET: u64 = IORING_MAP_OFF_PARAM_REGION;
 /// Bytes of `struct io_uring_reg_wait`.
 pub const ENTRY_BYTES: u64 = 64;
@@ -22,9 +22,9 @@ pub struct Region {
 }
 
 enum Memory {
-    /// Memory at this address of the program's.
+    /// Program memory at this address.
     Program(u64),
-    /// A memfd of the engine's own, closed with the region.
+    /// A memfd that belongs to the engine, closed with the region.
     Own(i32),
 }
 
@@ -37,12 +37,12 @@ impl Drop for Region {
 }
 
 impl Region {
-    /// True if waits may read their arguments there.
+    /// True if waits may read their arguments in the region.
     pub fn holds_waits(&self) -> bool {
         self.waits
     }
 
-    /// The memfd that the program's mmap(2) maps, for a region that the engine made.
+    /// Returns the memfd of a region that the engine made. The program's mmap(2) maps it.
     pub fn memfd(&self) -> Option<i32> {
         match self.memory {
             Memory::Program(_) => None,
@@ -50,8 +50,9 @@ impl Region {
         }
     }
 
-    /// Reads the `struct io_uring_reg_wait` at `offset`, in words of eight bytes: seconds, nanoseconds, minimum wait
-    /// and flags, signal mask's address, its size, padding. Source: `io_get_ext_arg_reg` in io_uring/io_uring.c.
+    /// Reads the `struct io_uring_reg_wait` at `offset`, in words of eight bytes. They are seconds, nanoseconds,
+    /// minimum wait and flags, signal mask's address, its size, padding. Source: `io_get_ext_arg_reg` in
+    /// io_uring/io_uring.c.
     pub fn entry(&self, offset: u64) -> Result<[u64; 8], Errno> {
         let end = offset.checked_add(ENTRY_BYTES).ok_or(Errno::FAULT)?;
         if !offset.is_multiple_of(8) || end > self.bytes {
@@ -72,12 +73,12 @@ impl Region {
 }
 
 impl Region {
-    /// Makes the region that the program describes, for a ring that is still `disabled` or not. `arg` is a
+    /// Makes the region that the program describes. `disabled`: the ring is still disabled. `arg` is the address of a
     /// `struct io_uring_mem_region_reg`: address of the description, flags, padding. Source: `io_register_mem_region`
     /// in io_uring/register.c, `io_create_region` in io_uring/memmap.c.
     pub fn register(arg: u64, disabled: bool) -> Result<Region, Errno> {
         let [description, flags, padding @ ..]: [u64; 4] = user_read(arg)?;
-        // struct io_uring_region_desc: user_addr, size, flags and id, mmap_offset, padding.
+        // The fields of struct io_uring_region_desc: user_addr, size, flags and id, mmap_offset, padding.
         let [address, bytes, kind, mmap_offset, reserved @ ..]: [u64; 8] = user_read(description)?;
         let waits = flags == IORING_MEM_REGION_REG_WAIT_ARG;
         if padding != [0; 2] || flags & !IORING_MEM_REGION_REG_WAIT_ARG != 0 || (waits && !disabled) {
@@ -115,7 +116,7 @@ impl Region {
     }
 }
 
-/// Makes a memfd of `bytes` at the top of the table.
+/// Makes a memfd of `bytes` bytes, at the top of the descriptor table.
 fn make(bytes: u64) -> Result<i32, Errno> {
     let memfd = crate::memory::sealed_memfd("anyring-region", bytes)?;
     Ok(descriptors::to_top(memfd)?.into_raw_fd())

@@ -1,6 +1,6 @@
-//! State of a ring, in addition to its memory, that several processes share. It holds the member processes, the
-//! posting process, the overflow list (backlog), the waiters, and a record of every request that outlived its
-//! submitting call. Each ring has one anonymous shared mapping for it, inherited over fork.
+//! State of a ring that several processes share, in addition to its memory. It holds the member processes, the
+//! posting process, the overflow list (backlog) and the waiters. It also has a record of every request that outlived
+//! its submitting call. Each ring has one anonymous shared mapping for this state, inherited over fork.
 //!
 //! | field | who writes | when |
 //! |---|---|---|
@@ -19,8 +19,8 @@
 //! | record chunk owner | the member that claimed the chunk, by compare-and-swap; a member that outlives it takes the chunk over | |
 //! | record | its chunk's owner | read by a process that finds the owner dead |
 //!
-//! Within one process everything here is accessed under the ring's lock. So `post_lock` excludes only other
-//! processes, and its holder is a process.
+//! Within one process everything in this mapping is accessed under the ring's lock. So `post_lock` excludes only
+//! other processes, and its holder is a process.
 
 use crate::memory;
 use crate::mutation::{mutated, Mutation};
@@ -32,9 +32,9 @@ use anyring_abi::Cqe;
 use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
 
-/// Number of CQEs that the shared backlog holds; more of them stay in the posting process until there is room.
+/// Number of CQEs that the shared backlog holds. Further CQEs stay in the posting process until there is room.
 pub const BACKLOG_ENTRIES: u32 = 16_384;
-/// Number of chunks of records of requests in flight; processes claim whole chunks.
+/// Number of chunks of records of requests in flight. Processes claim whole chunks.
 const RECORD_CHUNKS: usize = 64;
 /// Records in one chunk.
 pub const CHUNK_RECORDS: usize = 256;
@@ -48,34 +48,35 @@ pub const WATCHED_EDGE: u32 = 2;
 #[repr(C)]
 pub struct Header {
     post_lock: AtomicU32,
-    /// The member, plus 1, that posts without compare-and-swap.
+    /// The member number, plus 1, of the process that posts without compare-and-swap; 0 for none.
     poster: AtomicU32,
-    /// 1 once a panic hit this ring, in any process: every call on it fails with EIO.
+    /// 1 once a panic hit this ring, in any process. Every call on the ring then fails with EIO.
     pub broken: AtomicU32,
-    /// Next SQ position to consume, independent of the program's writes to ring memory: one process continues where
-    /// another stopped.
+    /// The next SQ position to consume. It does not depend on the program's writes to ring memory, so one process
+    /// continues where another stopped.
     pub sq_head: AtomicU32,
     /// The threads that wait for completions.
     pub waiters: Waiters,
-    /// Threads in enter that wait for room in the SQ (IORING_ENTER_SQ_WAIT), asleep on the same futex word.
+    /// Number of threads in io_uring_enter(2) that wait for room in the SQ (IORING_ENTER_SQ_WAIT). They sleep on the
+    /// same futex word as the threads that wait for completions.
     pub room_waiters: AtomicU32,
-    /// `WATCHED_*`.
+    /// `WATCHED_*` bits.
     pub watched: AtomicU32,
     /// 1 while a readiness byte is in the descriptor.
     pub byte_pending: AtomicU32,
     /// Not 0 once a second process has joined; never cleared.
     pub shared: AtomicU32,
-    /// The member, plus 1, that submits without compare-and-swap.
+    /// The member number, plus 1, of the process that submits without compare-and-swap; 0 for none.
     pub submitter: AtomicU32,
     /// Not 0 once the process that made the ring has died.
     pub maker_died: AtomicU32,
-    /// Not 0 once a member shares its descriptors with another process. Record locks do not conflict between these,
-    /// so they no longer show which members live.
+    /// Not 0 once a member shares its descriptors with another process. Record locks do not conflict between such
+    /// processes, so the locks no longer show which members live.
     pub locks_are_blind: AtomicU32,
     /// Number of times a process woke another's epoll wait through the socket pair.
     pub kicks: AtomicU32,
-    /// Number of times the ring was resized. This and the two below are stored while `submitter` is set, by a process
-    /// that is alone, and read by one that joins.
+    /// Number of times the ring was resized. A process that is alone stores this word, `entries` and `area`, while
+    /// `submitter` is set. A process that joins reads them.
     pub generation: AtomicU32,
     /// SQ and CQ entries, once the ring was resized.
     pub entries: [AtomicU32; 2],
@@ -83,25 +84,25 @@ pub struct Header {
     pub area: AtomicU64,
     /// One past the highest member number ever used.
     pub members_end: AtomicU32,
-    /// CQ tail in the low half, backlog head in the high half. Both are in one word, since a CQE that moves from the
-    /// backlog to the CQ changes both. So a death between two stores can neither duplicate nor lose it.
+    /// CQ tail in the low half, backlog head in the high half. Moving a CQE from the backlog to the CQ changes both,
+    /// so both are in one word. If a process dies between two stores, the CQE can be neither duplicated nor lost.
     position: AtomicU64,
-    /// The CQ tail counted in 64 bits, as of a recent [`PostLock::advance`]. Only `position` is valid after a death
-    /// between the two stores.
+    /// The CQ tail counted in 64 bits, as of a recent [`PostLock::advance`]. If a process dies between the two stores
+    /// of that function, only `position` is valid.
     cq_total: AtomicU64,
     backlog_tail: AtomicU32,
-    /// The member, plus 1, that each record chunk belongs to; 0 for a free one.
+    /// The member number, plus 1, of each record chunk's owner; 0 for a free chunk.
     pub chunk_owner: [AtomicU32; RECORD_CHUNKS],
 }
 
 /// One process that uses the ring.
 #[repr(C)]
 pub struct Member {
-    /// 1 from the time a process took this number until its death was seen.
+    /// 1 from the time a process took this number until a member noticed its death.
     pub joined: AtomicU32,
-    /// Its share of [`Waiters::waiting`], subtracted when it has died.
+    /// The member's share of [`Waiters::waiting`], which is subtracted when it has died.
     pub waiting: AtomicU32,
-    /// Its share of [`Waiters::in_futex`].
+    /// The member's share of [`Waiters::in_futex`].
     pub in_futex: AtomicU32,
     unused: u32,
 }
@@ -112,17 +113,17 @@ struct Slot {
     words: [AtomicU64; 4],
 }
 
-/// A request that outlived its submitting call. Source: decision 3 in docs/decisions.
+/// A request that outlived its submitting call. The reason is decision 3 in docs/decisions.
 #[repr(C)]
 pub struct Record {
-    /// For the CQE that a dead owner could not post.
+    /// The `user_data` of the CQE that a dead owner could not post.
     pub user_data: AtomicU64,
-    /// [`RECORD_FREE`], [`RECORD_IN_FLIGHT`], or one of [`RECORD_IN_CQ`] and [`RECORD_IN_BACKLOG`] with a position.
-    /// The owner's Release store pairs with the Acquire load of the process that finds it dead.
+    /// [`RECORD_FREE`], [`RECORD_IN_FLIGHT`], or [`RECORD_IN_CQ`] or [`RECORD_IN_BACKLOG`] with a position. The
+    /// owner's Release store pairs with the Acquire load of the process that finds the owner dead.
     pub state: AtomicU64,
 }
 
-/// No request.
+/// The record holds no request.
 pub const RECORD_FREE: u64 = 0;
 /// A request without a CQE.
 pub const RECORD_IN_FLIGHT: u64 = 1;
@@ -135,10 +136,11 @@ pub const RECORD_IN_BACKLOG: u64 = 3 << 32;
 
 /// Number of processes that may use a ring at one time.
 pub const MEMBERS: u32 = 4096;
-/// Not a member yet: a forked child that has not entered the ring.
+/// The number of a process that is no member yet: a forked child that has made no call on the ring.
 pub const NO_MEMBER: u32 = u32::MAX;
 
-/// The first members are in the same page, so a ring that is not shared touches only one page.
+/// Bytes before the first member. The first members are in the same page, so a ring that is not shared touches only
+/// one page.
 const HEADER_BYTES: usize = 512;
 const MEMBER_BYTES: usize = MEMBERS as usize * size_of::<Member>();
 const BACKLOG_BYTES: usize = BACKLOG_ENTRIES as usize * size_of::<Slot>();
@@ -150,16 +152,16 @@ const BYTES: usize = RECORD_OFFSET + RECORD_BYTES;
 pub const PAGES_BYTES: usize = BYTES.next_multiple_of(4096);
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
-/// In [`Control`]: this process did not get the area.
+/// The base address in a [`Control`] of a process that did not get the area.
 const KEPT: usize = 0;
 
-/// A ring's control mapping in this process.
+/// A ring's control mapping, in this process.
 #[derive(Clone, Copy)]
 pub struct Control {
     base: usize,
     /// The file on which every member holds a record lock, see `shared::member`.
     pub lock_file: i32,
-    /// This process's number among the ring's, or [`NO_MEMBER`].
+    /// This process's number among the ring's members, or [`NO_MEMBER`].
     pub member: u32,
 }
 
@@ -190,13 +192,13 @@ impl Control {
         let _ = unsafe { calls::munmap(self.base as *mut _, BYTES) };
     }
 
-    /// Excludes the area from children that are forked from now on.
+    /// Excludes the area from children that are forked from now on, so that they do not get it.
     pub fn keep_from_children(&self) -> Result<(), Errno> {
         crate::memory::keep_from_children(self.base, BYTES)
     }
 
-    /// In a forked child that did not get the area: forgets it, since something else may be there. The caller makes
-    /// sure that it is not used.
+    /// Forgets the area, in a forked child that did not get it, since something else may be at its address. The
+    /// caller makes sure that the area is not used.
     pub fn mark_kept(&mut self) {
         self.base = KEPT;
     }
@@ -230,7 +232,7 @@ impl Control {
         unsafe { &*((self.base + offset) as *const Record) }
     }
 
-    /// Claims a free chunk of records for this process.
+    /// Claims a free chunk of records for this process. `None` if there is none.
     pub fn claim_chunk(&self) -> Option<usize> {
         self.header().chunk_owner.iter().position(|owner| {
             // Relaxed: the word alone is claimed.
@@ -244,13 +246,14 @@ impl Control {
         owners.filter(move |(_, owner)| owner.load(Ordering::Relaxed) == number + 1).map(|(chunk, _)| chunk)
     }
 
-    /// Returns the CQ's tail, for a thread that checks it without the post lock, and then takes that.
+    /// Returns the CQ's tail, for a thread that reads it without the post lock, and then takes the lock.
     #[inline]
     pub fn posted(&self) -> u32 {
         self.header().position.load(Ordering::Relaxed) as u32
     }
 
-    /// Returns the number of CQEs in the backlog; never more than it can hold, whatever another process wrote there.
+    /// Returns the number of CQEs in the backlog, and never more than it can hold, whatever another process wrote
+    /// into the words.
     #[inline]
     pub fn backlog(&self) -> u32 {
         let header = self.header();
@@ -258,7 +261,7 @@ impl Control {
         header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head).min(BACKLOG_ENTRIES)
     }
 
-    /// Takes the post lock. The caller holds the ring's lock: no other thread of the process wants this one.
+    /// Takes the post lock. The caller holds the ring's lock, so no other thread of the process wants the post lock.
     #[inline]
     pub fn lock_post(&self) -> PostLock<'_> {
         let header = self.header();
@@ -274,7 +277,7 @@ impl Control {
         self.lock_post_among_others()
     }
 
-    /// Does [`lock_post`](Self::lock_post) where other processes may post at the same time.
+    /// Like [`lock_post`](Self::lock_post), where other processes may post at the same time.
     fn lock_post_among_others(&self) -> PostLock<'_> {
         let header = self.header();
         // Acquire pairs with the Release store in PostLock's drop.
@@ -284,7 +287,7 @@ impl Control {
         PostLock { control: self, header, word: &header.post_lock }
     }
 
-    /// Waits until no process posts that has not seen that the ring is shared.
+    /// Waits for a process that posts without compare-and-swap, since it has not noticed that the ring is shared.
     pub(crate) fn wait_for_poster(&self) {
         let word = &self.header().poster;
         loop {
@@ -295,7 +298,7 @@ impl Control {
             }
             if !self.lives(poster - 1) {
                 let post = self.lock_post_among_others();
-                // Acquire: partner is the Release store below, of another process that waited.
+                // Acquire: partner is the Release store in this block, by another process that waited.
                 if word.load(Ordering::Acquire) == poster {
                     post.repair(poster - 1);
                     word.store(0, Ordering::Release);
@@ -306,14 +309,15 @@ impl Control {
         }
     }
 
-    /// Spins, since the lock is held for tens of nanoseconds at a time; then checks whether the holder still lives.
+    /// Waits for the post lock. Spins, since the lock is held for tens of nanoseconds at a time. From time to time,
+    /// checks whether the holder still lives.
     #[cold]
     fn wait_for_post_lock(&self) {
         let word = &self.header().post_lock;
         for round in 1u32.. {
             let holder = word.load(Ordering::Relaxed);
-            // Acquire pairs with the Release store in PostLock's drop. From a dead holder it takes the lock with that
-            // process's last stores: every step under the lock leaves a state from which the next holder can continue
+            // Acquire pairs with the Release store in PostLock's drop. The lock is taken from a dead holder with that
+            // process's last stores. Every step under the lock leaves a state from which the next holder can continue
             // (see `position`).
             let stays = mutated(Mutation::DeadHolderKeepsTheLock);
             assert!(!stays || round < 10_000, "who waits for a dead holder waits for ever");
@@ -338,7 +342,7 @@ impl Control {
     /// Removes a registered waiter, which is awake again.
     pub fn leave(&self, by_futex: bool) {
         // The member's part first. If the process dies in between, the totals stay too high, which costs needless
-        // wakes. They are never too low.
+        // wakes. The totals are never too low.
         let me = self.member(self.member);
         me.in_futex.fetch_sub(by_futex.into(), Ordering::Relaxed);
         me.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -346,8 +350,8 @@ impl Control {
     }
 }
 
-/// The right to change the CQ tail, the backlog and the waiters' words. Held only while CQEs are copied: no system
-/// call, no allocation and no wake happens under it.
+/// The right to change the CQ tail, the backlog and the waiters' words. It is held only while CQEs are copied. Its
+/// holder makes no system call, no allocation and no wake.
 pub struct PostLock<'a> {
     control: &'a Control,
     header: &'a Header,
@@ -367,7 +371,7 @@ impl PostLock<'_> {
         self.header.position.load(Ordering::Relaxed) as u32
     }
 
-    /// Returns the tail counted in 64 bits: the number of CQEs the CQ ever got.
+    /// Returns the tail counted in 64 bits: the number of CQEs that the CQ ever got.
     #[inline]
     pub fn cq_total(&self) -> u64 {
         let recent = self.header.cq_total.load(Ordering::Relaxed);
@@ -408,7 +412,7 @@ impl PostLock<'_> {
         (Cqe { user_data: word(0), res: word(1) as i32, flags: (word(1) >> 32) as u32 }, [word(2), word(3)])
     }
 
-    /// Puts a CQE at the end of the backlog; false if that is full.
+    /// Puts a CQE at the end of the backlog. False if the backlog is full.
     pub fn push_backlog(&mut self, cqe: Cqe, extra: [u64; 2]) -> bool {
         if self.backlog() >= BACKLOG_ENTRIES {
             return false;
@@ -424,12 +428,12 @@ impl PostLock<'_> {
         true
     }
 
-    /// Returns the position at which the next CQE in the backlog goes.
+    /// Returns the position at which the next CQE goes into the backlog.
     pub fn backlog_tail(&self) -> u32 {
         self.header.backlog_tail.load(Ordering::Relaxed)
     }
 
-    /// Repairs the state after a member died while it held the lock: its records without a published CQE are in
+    /// Repairs the state after member `dead` died while it held the lock. Its records without a published CQE are in
     /// flight again.
     fn repair(&self, dead: u32) {
         let (cq_tail, backlog_tail) = (self.cq_tail(), self.backlog_tail());
@@ -469,7 +473,7 @@ impl PostLock<'_> {
 impl Drop for PostLock<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release pairs with the Acquire of the next holder. Sleepers are bounded to 50 us: no wake is needed.
+        // Release pairs with the Acquire of the next holder. Sleepers sleep for 50 us at most, so no wake is needed.
         self.word.store(0, Ordering::Release);
     }
 }

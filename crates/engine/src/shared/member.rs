@@ -2,17 +2,19 @@
 //!
 //! Every process that uses a ring has a number. It holds a POSIX record lock on one byte, at the offset of that
 //! number, in the engine's end of the ring's socket pair. The kernel releases such a lock when the process ends in
-//! any way, before anybody has reaped it. A forked child does not inherit it. So a test of the lock shows exactly
-//! whether its owner lives. A process id may be reused, belong to a zombie, or mean nothing in another pid namespace.
-//! Closing any descriptor of that end also releases the lock, so the end is never duplicated.
+//! any way, before anybody has reaped it. A forked child does not inherit the lock. So a test of the lock shows
+//! exactly whether its owner lives.
 //!
-//! The process that makes a ring is member 0. A forked child joins at its first entry. Until the first child joins,
-//! the maker takes SQEs and posts without compare-and-swap. That child sets `shared`, forces a memory barrier on
-//! every thread of the machine, and waits for a submission or post that began before.
+//! A process id would not do: it may be reused, belong to a zombie, or mean nothing in another pid namespace. Closing
+//! any descriptor of the engine's end also releases the lock, so that end is never duplicated.
+//!
+//! The process that makes a ring is member 0. A forked child joins at its first call on the ring. Until the first
+//! child joins, the maker takes SQEs and posts without compare-and-swap. That child sets `shared` and forces a memory
+//! barrier on every thread of the machine. It then waits for a submission or post that began before.
 //!
 //! A process that notices a death takes over the dead member's requests in flight and its part of the waiters'
-//! counts. A process that waits on the ring checks every [`CHECK_NS`]; one that joins checks the number that it gets.
-//! Requests of a dead member end with -ECANCELED, as the kernel ends those of a task that exits.
+//! counts. A process that waits on the ring checks every [`CHECK_NS`]. A process that joins checks the number that it
+//! gets. Requests of a dead member end with -ECANCELED, as the kernel ends those of a task that exits.
 
 use crate::descriptors::LOCKS_FROM;
 use crate::mutation::{mutated, Mutation};
@@ -27,14 +29,14 @@ pub const CHECK_NS: u64 = 100_000_000;
 /// The number of the process that made the ring.
 pub(crate) const MAKER: u32 = 0;
 
-/// In `Header::shared`: no process submits or posts without compare-and-swap any more.
+/// The value of `Header::shared` once no process submits or posts without compare-and-swap any more.
 pub(crate) const SHARED: u32 = 2;
 
-/// Number of readiness bytes that may accumulate in the engine's end before they are taken out: few enough for the
-/// program's end to stay writable.
+/// Number of readiness bytes that may accumulate in the engine's end before they are taken out. It is so small that
+/// the program's end stays writable.
 pub(crate) const KICKS: u32 = 32;
 
-/// Calls fcntl(2) on the record lock of member `number`: `kind` is `F_WRLCK` or `F_UNLCK`.
+/// Calls fcntl(2) with `operation` on the record lock of member `number`. `kind` is `F_WRLCK` or `F_UNLCK`.
 pub(crate) fn record_lock(file: i32, operation: i32, kind: i32, number: u32) -> Result<libc::flock, Errno> {
     // SAFETY: all-zero bytes are a value of this C struct of integers.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
@@ -47,8 +49,8 @@ pub(crate) fn record_lock(file: i32, operation: i32, kind: i32, number: u32) -> 
 }
 
 impl Control {
-    /// True if the process with member number `number` lives, or if the kernel cannot tell. Not valid for the caller
-    /// itself, whose own lock does not conflict.
+    /// True if the process with member number `number` lives, or if the kernel cannot tell. The answer is wrong for
+    /// the caller's own number, since its own lock does not conflict.
     pub fn lives(&self, number: u32) -> bool {
         if self.header().locks_are_blind.load(Ordering::Relaxed) != 0 {
             return true;
@@ -59,8 +61,8 @@ impl Control {
         }
     }
 
-    /// Makes the calling process, which has just made the ring, its first member. Locks are held on `lock_file`;
-    /// without one, no member is ever considered dead.
+    /// Makes the calling process, which has just made the ring, its first member. Locks are held on `lock_file`.
+    /// Without a lock file, no member is ever considered dead.
     pub fn found(&mut self, lock_file: i32) {
         self.lock_file = lock_file;
         let _ = record_lock(self.lock_file, libc::F_SETLK, libc::F_WRLCK, MAKER);
@@ -73,8 +75,8 @@ impl Control {
     pub(crate) fn take_number(&mut self) -> Result<u32, Errno> {
         for number in 0..MEMBERS {
             let joined = self.member(number).joined.load(Ordering::Relaxed) != 0;
-            // A number in use is tested first. Taking the lock of a live member fails anyway, but many processes may
-            // share a ring, and a failed F_SETLK allocates.
+            // A number in use is tested before its lock is tried. Taking the lock of a live member fails anyway, but
+            // a failed F_SETLK allocates, and many processes may share a ring.
             if joined && self.lives(number) {
                 continue;
             }
@@ -86,14 +88,14 @@ impl Control {
         Err(Errno::NOMEM)
     }
 
-    /// Makes every process take SQEs and post by compare-and-swap from now on. False if they did so already.
+    /// Makes every process take SQEs and post by compare-and-swap from now on. False if all did so already.
     pub(crate) fn begin_sharing(&self) -> bool {
         let header = self.header();
         if header.shared.load(Ordering::Acquire) == SHARED {
             return false; // partner: the Release store below
         }
-        // SeqCst, with the barrier below: a process that did not see this has set its mark in `submitter` or `poster`
-        // by then.
+        // SeqCst, with the barrier below: a process that does not read this store has set its mark in `submitter` or
+        // `poster` by then.
         header.shared.fetch_max(1, Ordering::SeqCst);
         const GLOBAL: usize = 1; // MEMBARRIER_CMD_GLOBAL
         if check(syscall(libc::SYS_membarrier, [GLOBAL, 0, 0, 0, 0, 0])).is_err() {
@@ -122,8 +124,8 @@ impl Control {
         let byte = 1u8;
         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
         let send = [program_end as usize, &byte as *const u8 as usize, 1, flags, 0, 0];
-        // A sleeper never takes bytes out: it might take the edge that another sleeper has not seen yet. The sender
-        // takes them out, and sends afterwards, which is a fresh edge for all.
+        // A sleeper never takes bytes out, since it might take the edge that another sleeper has not got yet. The
+        // sender takes them out, and sends afterwards. That makes a fresh edge for all sleepers.
         let full = self.header().kicks.fetch_add(1, Ordering::Relaxed) % KICKS == KICKS - 1;
         if full {
             take_bytes(engine_end);

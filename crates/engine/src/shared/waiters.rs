@@ -8,11 +8,11 @@
 //!
 //! No wake is lost. A waiter reads the CQ's tail and registers, both under the post lock. It sleeps only while
 //! `sequence` keeps the value that it had then. A post stores the tail under the same lock and, if a waiter is
-//! registered, changes `sequence`; it wakes after that. So orderings are Relaxed: the lock, and futex(2)'s own
-//! comparison, order them.
+//! registered, changes `sequence`. It wakes the waiters after that. All orderings are Relaxed, since the lock and
+//! futex(2)'s own comparison order these steps.
 //!
 //! Positions are CQ tails counted in 64 bits ([`crate::shared::control::PostLock::cq_total`]). A target may stay as
-//! long as a thread waits, and the 32 bits of a tail in ring memory wrap around.
+//! long as a thread waits, while the 32 bits of a tail in ring memory wrap around.
 //!
 //! The file makes no system call: `tests/loom.rs` model-checks it unchanged.
 
@@ -22,21 +22,21 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 #[repr(C)]
 #[derive(Default)]
 pub struct Waiters {
-    /// Number of threads asleep, or about to be.
+    /// Number of threads that sleep, or are about to.
     pub waiting: AtomicU32,
-    /// Number of those that sleep on the futex word `sequence`, not in an epoll wait.
+    /// Number of those threads that sleep on the futex word `sequence`, not in an epoll wait.
     pub in_futex: AtomicU32,
     /// Futex word: changes when the waiters must check again.
     pub sequence: AtomicU32,
-    /// The lowest CQ tail that one of them waits for.
+    /// The lowest CQ tail that a waiter waits for.
     target: AtomicU64,
-    /// Number of TIMEOUT completions so far; a change ends every wait, as in the kernel.
+    /// Number of TIMEOUT completions so far. A change ends every wait, as in the kernel.
     pub timeouts: AtomicU32,
 }
 
 impl Waiters {
-    /// Registers a thread that is about to wait for CQ tail `target`, which is not reached; returns the value of
-    /// `sequence` to sleep on. The thread registers under the post lock, so every later post sees it.
+    /// Registers a thread that is about to wait for CQ tail `target`, which is not reached. Returns the value of
+    /// `sequence` to sleep on. The thread registers under the post lock, so every later post finds it.
     pub fn register(&self, target: u64, by_futex: bool) -> u32 {
         self.in_futex.fetch_add(by_futex.into(), Ordering::Relaxed);
         let others = self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -52,8 +52,8 @@ impl Waiters {
         self.waiting.fetch_sub(waiting, Ordering::Relaxed);
     }
 
-    /// True if a waiter must be woken, because the tail is now `tail()` or `timeouts` TIMEOUTs completed. Then
-    /// `sequence` has been changed, and the caller wakes the waiters after unlocking.
+    /// True if a waiter must be woken, because the tail is now `tail()` or `timeouts` TIMEOUTs completed. In that
+    /// case `sequence` has been changed, and the caller wakes the waiters after unlocking.
     #[inline]
     pub fn should_wake(&self, tail: impl FnOnce() -> u64, timeouts: u32) -> bool {
         if self.waiting.load(Ordering::Relaxed) == 0 {
@@ -66,13 +66,13 @@ impl Waiters {
         is_reached
     }
 
-    /// True if no waiter waits for more than CQ tail `tail`. Threads that sleep until their messages have all arrived
-    /// wake then.
+    /// True if no waiter waits for more than CQ tail `tail`. That wakes threads which sleep until their messages have
+    /// all arrived.
     pub fn are_satisfied_by(&self, tail: u64) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0 || tail >= self.target.load(Ordering::Relaxed)
     }
 
-    /// Prevents threads that are about to sleep on `sequence` from doing so.
+    /// Changes `sequence`, so that threads that are about to sleep on it do not.
     pub fn bump(&self) {
         self.sequence.fetch_add(1, Ordering::Relaxed);
     }
