@@ -1,12 +1,13 @@
 //! Linux AIO: io_setup(2), io_destroy(2), io_submit(2), io_getevents(2), io_pgetevents(2) and io_cancel(2).
 //!
-//! A context is a ring of the engine without a descriptor. Its requests take the same paths as io_uring's; only the
-//! first and the last step are its own. `submit.rs` makes requests of iocbs, in place of the intake of SQEs.
+//! A context is a ring of the engine without a descriptor. Its requests take the same paths as io_uring's, except for
+//! the first and the last step. `submit.rs` makes requests of iocbs, in place of the intake of SQEs.
 //! [`RingGuard::flush_events`] posts into a completion ring in the kernel's layout (`completions.rs`), in place of
-//! the CQ. `wait.rs` is io_getevents(2). The CQ tail in the control area counts events here; waits go by it.
+//! the CQ. `wait.rs` serves io_getevents(2). The CQ tail in the control area counts a context's events, and waits go
+//! by it.
 //!
-//! A context belongs to the process that made it. A forked child sees the memory of the completion ring, but every
-//! call fails with EINVAL there, as natively.
+//! A context belongs to the process that made it. A forked child has the memory of the completion ring, but every
+//! call in the child fails with EINVAL, as in the kernel.
 //!
 //! | part | guarded by |
 //! |---|---|
@@ -39,18 +40,18 @@ use anyring_abi::{AioRing, Iocb};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// The most contexts of a process: a list of all of them is never larger than the allocator's reserve allows.
+/// The most contexts of a process. A list of all contexts is then never larger than the allocator's reserve allows.
 const CONTEXTS_MAX: usize = 2048;
 /// The contexts of the process, by the index stored in the completion ring's `id`.
 static CONTEXTS: Lock<Contexts> = Lock::new(Contexts { named: Vec::new(), free: Vec::new() });
 
 struct Contexts {
     named: Vec<Option<Named>>,
-    /// Free places in `named`.
+    /// The free places in `named`.
     free: Vec<u32>,
 }
 
-/// A context under its address.
+/// A context's ring, under the context's address.
 #[derive(Clone, Copy)]
 struct Named {
     address: u64,
@@ -61,7 +62,8 @@ struct Named {
 const NEAR: usize = 16;
 
 /// A copy of the first `CONTEXTS`: each address, or 0, and its ring. Stored under the lock of `CONTEXTS`. A reader
-/// then asks the ring itself whether it has that address (`lock`), so the two may be of different contexts.
+/// may find the address of one context and the ring of another. So it asks the ring itself whether it has that
+/// address (`lock`).
 static NEAR_CONTEXTS: [(AtomicU64, AtomicPtr<Ring>); NEAR] =
     [const { (AtomicU64::new(0), AtomicPtr::new(core::ptr::null_mut())) }; NEAR];
 
@@ -75,7 +77,7 @@ fn record_near(id: u32, named: Option<Named>) {
     address.store(named.map_or(0, |named| named.address), Ordering::Release);
 }
 
-/// The ring of the context at `address`, if it is one of the first.
+/// Returns the ring of the context at `address`. `None` if the context is not one of the first.
 fn find_near(id: u32, address: u64) -> Option<&'static Ring> {
     let (near, ring) = NEAR_CONTEXTS.get(id as usize)?;
     // Acquire: partner is the Release store in `record_near`.
@@ -91,10 +93,10 @@ impl Contexts {
         self.named.get(id as usize).copied().flatten()
     }
 
-    /// Adds a context; returns its index.
+    /// Adds a context. Returns its index.
     ///
     /// # Errors
-    /// NOMEM, also if there are too many: AGAIN would mean that `fs.aio-max-nr` is reached.
+    /// NOMEM, even if there are too many contexts: AGAIN would mean that `fs.aio-max-nr` is reached.
     fn add(&mut self, named: Named) -> Result<u32, Errno> {
         let id = match self.free.pop() {
             Some(id) => id,
@@ -110,7 +112,8 @@ impl Contexts {
         Ok(id)
     }
 
-    /// Changes the address of the context with this index from `before` to `after`; `None` removes the context.
+    /// Changes the address of the context with this index from `before` to `after`. If `after` is `None`, removes the
+    /// context.
     fn rename(&mut self, id: u32, before: u64, after: Option<u64>) -> Result<(), Errno> {
         let place = self.named.get_mut(id as usize).ok_or(Errno::INVAL)?;
         let named = place.filter(|named| named.address == before).ok_or(Errno::INVAL)?;
@@ -123,12 +126,12 @@ impl Contexts {
     }
 }
 
-/// The index stored in the completion ring at `address`, if there is one. Source: `lookup_ioctx` in fs/aio.c.
+/// Returns the index stored in the completion ring at `address`, if there is one. Source: `lookup_ioctx` in fs/aio.c.
 fn id_at(address: u64) -> Result<u32, Errno> {
     GuardedWords::load((address as usize).wrapping_add(offset_of!(AioRing, id))).map_err(|_| Errno::INVAL)
 }
 
-/// The ring of the context at `address`.
+/// Returns the ring of the context at `address`.
 fn find(address: u64) -> Result<&'static Ring, Errno> {
     process::notice_fork();
     let id = id_at(address)?;
@@ -143,12 +146,12 @@ fn find(address: u64) -> Result<&'static Ring, Errno> {
     Ok(named.ring)
 }
 
-/// True if `address` names a context of the engine's.
+/// True if `address` names one of the engine's contexts.
 pub fn is_context(address: u64) -> bool {
     find(address).is_ok()
 }
 
-/// Accepts a new address of a context, if the program has moved the completion ring there. Source: `aio_ring_mremap`
+/// Accepts a new address of a context, if the program has moved the completion ring to it. Source: `aio_ring_mremap`
 /// in fs/aio.c.
 #[cold]
 fn follow_move(named: Named, id: u32, address: u64) -> Result<(), Errno> {
@@ -163,7 +166,7 @@ fn follow_move(named: Named, id: u32, address: u64) -> Result<(), Errno> {
 }
 
 /// Locks the context at `address`, which may have ended since `ring` was looked up. `reentry` is the error in a
-/// signal handler that interrupted another call on it in its own thread.
+/// signal handler that interrupted another call of its own thread on the context.
 fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, Errno> {
     let mut guard = ring.lock().map_err(|failure| match failure {
         LockFailure::Reentry | LockFailure::Busy => reentry,
@@ -178,10 +181,10 @@ fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, 
     Ok(guard)
 }
 
-/// Makes a context for `requests` requests in flight. Its address is stored at `context`, where 0 must be.
+/// Makes a context for `requests` requests in flight. Stores its address at `context`, where 0 must be.
 ///
 /// # Errors
-/// As io_setup(2): FAULT, INVAL, NOMEM. Not AGAIN: `fs.aio-max-nr` limits memory of the kernel's.
+/// Those of io_setup(2): FAULT, INVAL, NOMEM. AGAIN is not among them, since `fs.aio-max-nr` limits kernel memory.
 pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     crate::wait::begin(reset_after_fork)?;
     if user_read::<u64>(context)? != 0 || requests == 0 {
@@ -206,17 +209,18 @@ pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     stored
 }
 
-/// Adds a context to the table, and stores its index there in its completion ring.
+/// Adds a context to the table, and stores its index in its completion ring.
 fn name(ring: &'static Ring, address: u64) -> Result<(), Errno> {
     let id = CONTEXTS.lock().ok_or(Errno::AGAIN)?.add(Named { address, ring })?;
     let guard = ring.lock().map_err(|_| Errno::AGAIN)?;
     guard.aio.as_ref().map_or(Err(Errno::INVAL), |context| context.completions.set_id(id))
 }
 
-/// Ends a context: cancels what can be cancelled, waits for the rest, and gives its memory back.
+/// Ends a context: cancels the requests that can be cancelled, waits for the others, and gives its memory back.
 ///
 /// # Errors
-/// INVAL if `address` is no context; AGAIN in a signal handler that interrupted a call on it in its own thread.
+/// INVAL if `address` is no context. AGAIN in a signal handler that interrupted a call of its own thread on the
+/// context.
 pub fn io_destroy(address: u64) -> Result<(), Errno> {
     let ring = find(address)?;
     if ring.held_by_me() {
@@ -228,7 +232,7 @@ pub fn io_destroy(address: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Ends a context that is no longer in the table, so this runs once.
+/// Ends a context that was taken out of the table, so this runs once for each context.
 fn destroy(ring: &'static Ring) {
     let Ok(mut guard) = ring.lock() else { return };
     if let Some(context) = &mut guard.aio {
@@ -246,7 +250,7 @@ fn destroy(ring: &'static Ring) {
         let target = guard.cq_total() + 1;
         let clock = Clock::Monotonic;
         let options = WaitOptions { min_complete: 1, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
-        let _ = wait_until(guard, &options, Some(target)); // a signal does not end it: natively it is uninterruptible
+        let _ = wait_until(guard, &options, Some(target)); // no signal ends this wait, as in the kernel
         let Ok(again) = ring.lock() else { return };
         guard = again;
     }
@@ -254,7 +258,7 @@ fn destroy(ring: &'static Ring) {
         context.completions.unmap();
     }
     guard.close();
-    ring.fd.store(-1, Ordering::Relaxed); // from now on the last user to come back ends the ring
+    ring.fd.store(-1, Ordering::Relaxed); // from now on the last user to return ends the ring
     let control = guard.control;
     let mut post = control.lock_post();
     let beyond_every_target = post.cq_tail().wrapping_add(1 << 30);
@@ -266,11 +270,11 @@ fn destroy(ring: &'static Ring) {
     table::end_if_unused(ring);
 }
 
-/// Ends the request of the iocb at `iocb`, which gets an event. As in the kernel since Linux 4.19, nothing else is
-/// stored.
+/// Ends the request of the iocb at `iocb`. The request gets an event, and nothing else is stored, as in the kernel
+/// since Linux 4.19.
 ///
 /// # Errors
-/// INPROGRESS for success; INVAL if it is not in flight or cannot be ended; FAULT.
+/// INPROGRESS for success. INVAL if the iocb is not in flight or cannot be ended. FAULT if it cannot be read.
 pub fn io_cancel(address: u64, iocb: u64) -> Result<(), Errno> {
     const KEY: u32 = 0;
     if user_read::<u32>(iocb.wrapping_add(offset_of!(Iocb, key) as u64))? != KEY {
@@ -298,7 +302,7 @@ fn cancel_place(guard: &mut RingGuard, place: u64) -> bool {
         return false;
     };
     if let (Some(_), State::Polling(_)) = (guard.slab[id].op.poll(), guard.slab[id].state()) {
-        // A cancelled poll has seen nothing: `aio_poll_complete_work` in fs/aio.c.
+        // A cancelled poll reports no events: `aio_poll_complete_work` in fs/aio.c.
         let id = guard.disarm(id).id();
         guard.finish(id, 0, false);
         return true;
@@ -311,7 +315,7 @@ fn reset_after_fork() {
     // SAFETY: `at_fork` calls this while the child has one thread.
     unsafe { CONTEXTS.reset() };
     if let Some(mut contexts) = CONTEXTS.lock() {
-        // Not dropped: another thread of the parent may have been changing it.
+        // Not dropped, since another thread of the parent may have been changing it.
         core::mem::forget(core::mem::take(&mut contexts.named));
         core::mem::forget(core::mem::take(&mut contexts.free));
     }

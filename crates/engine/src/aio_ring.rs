@@ -15,30 +15,30 @@ use std::sync::Arc;
 
 /// A request that waits alone on its descriptor, without a slot in the slab.
 pub struct Single {
-    /// Its identity in events, if there is a tracer.
+    /// The request's identity in traced events, if there is a tracer.
     pub(crate) name: Known,
     pub(crate) op: Op,
-    /// The opcode it came with.
+    /// The opcode that the request came with.
     pub opcode: Opcode,
-    /// The descriptor whose entry names its place.
+    /// The descriptor whose entry in the poll set names the request's place.
     pub fd: i32,
 }
 
 /// The parts of a context that a ring's state lacks.
 pub struct Context {
     pub(crate) completions: Completions,
-    /// Requests without an event, by the `user_data` that the ring knows them under.
+    /// Requests without an event yet. The index is the `user_data` by which the ring knows the request.
     pub(crate) pending: Vec<Option<Pending>>,
     /// Free places in `pending`.
     pub(crate) free: Vec<u32>,
-    /// Number of pending requests that io_submit(2) would have waited for natively: transfers through the page cache.
+    /// Number of pending transfers through the page cache. The kernel's io_submit(2) would have waited for these.
     pub(crate) overdue: u32,
     pub(crate) cold: Cold,
     /// Duplicates of eventfds that requests named, by the program's number.
     pub(crate) eventfds: Vec<(i32, Arc<FixedFile>)>,
-    /// io_destroy(2) has begun.
+    /// True once io_destroy(2) has begun.
     pub(crate) dead: bool,
-    /// Number of requests that it was made for.
+    /// Number of requests that the context was made for.
     pub(crate) requests: u32,
 }
 
@@ -54,12 +54,12 @@ pub(crate) struct Pending {
 }
 
 impl Context {
-    /// Number of requests asked for, and number of places for events.
+    /// Returns the number of requests asked for, and the number of places for events.
     pub fn size(&self) -> [u32; 2] {
         [self.requests, self.completions.places()]
     }
 
-    /// The address of the completion ring, by which the program knows the context.
+    /// Returns the address of the completion ring, by which the program knows the context.
     pub fn address(&self) -> u64 {
         self.completions.address()
     }
@@ -84,7 +84,7 @@ impl Context {
         Ok(self.pending.len() as u32 - 1)
     }
 
-    /// Frees a place: its request has its event, or was refused.
+    /// Frees a place, since its request has its event, or was refused.
     pub(crate) fn give_place(&mut self, place: u64) -> Option<Pending> {
         let pending = self.pending.get_mut(place as usize)?.take()?;
         self.free.push(place as u32);
@@ -92,7 +92,7 @@ impl Context {
         Some(pending)
     }
 
-    /// The slot for a request of this place that waits alone.
+    /// Returns the slot for a request of this place that waits alone.
     pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
         Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.single)
     }
@@ -103,13 +103,13 @@ impl Context {
         (from..).zip(self.pending.iter().skip(from)).find_map(|(place, pending)| Some((place, fd(pending)?)))
     }
 
-    /// Takes out a request that waits alone; returns its place and opcode.
+    /// Takes out a request that waits alone. Returns its place and opcode.
     pub fn take_single(&mut self) -> Option<(u32, Opcode)> {
         let mut places = (0..).zip(&mut self.pending);
         places.find_map(|(place, pending)| Some((place, pending.as_mut()?.single.take()?.opcode)))
     }
 
-    /// The duplicate of an eventfd that was named before.
+    /// Returns the duplicate of an eventfd that was named before.
     pub(crate) fn eventfd(&self, fd: i32) -> Option<Arc<FixedFile>> {
         self.eventfds.iter().find(|(number, _)| *number == fd).map(|(_, file)| file.clone())
     }

@@ -1,21 +1,24 @@
-//! The memory of this library itself: a slab allocator on mmap, apart from the program's malloc.
+//! The memory of the library itself: a slab allocator on mmap, apart from the program's malloc.
 //!
 //! A trapped instruction or a signal may arrive while a thread is inside the program's allocator. So this allocator
-//! takes nothing from that one, and has no thread-locals and no lock. A thread may be interrupted anywhere in here
-//! and then fork, allocate again in a signal handler, or never return (siglongjmp). No other thread waits for it. At
-//! worst the one block that it was about to take is lost.
+//! takes nothing from that allocator, and has no thread-locals and no lock. A thread may be interrupted anywhere in
+//! this code. It may then fork, allocate again in a signal handler, or never return (siglongjmp). No other thread
+//! waits for it. At worst the one block that it was about to take is lost.
 //!
-//! Sizes up to `LARGEST` are rounded up to a power of two; each power has a stack of free blocks. Chunks are never
-//! given back to the kernel. Each larger block is a mapping of its own.
+//! Sizes up to `LARGEST` are rounded up to a power of two. Each power has a stack of free blocks, cut from chunks
+//! that are never given back to the kernel. Each larger block is a mapping of its own.
 //!
 //! **When the kernel refuses memory.** `Vec::push`, `Box::new` and the like end the process if an allocation fails.
 //! So an allocation of up to `LARGEST` bytes never fails. It falls back to a reserve of chunks, which are mapped in
-//! advance and used for nothing else. Code that is about to accept something from the program (an SQE, an iocb, a
-//! call that makes or registers something) first calls [`reserve`]. It then fails as the kernel does, if the reserve
-//! is partly used, cannot be refilled, and too few blocks are free to replace it. An allocation that is larger than
-//! `LARGEST`, or grows with the program's input, uses `try_reserve` ([`filled`]). Its failure is an error of the
-//! request or call. A thread that finds the reserve empty nevertheless waits for memory: it has no caller to report
-//! the error to.
+//! advance and used for nothing else.
+//!
+//! Code that is about to accept something from the program first calls [`reserve`]. That is an SQE, an iocb, or a
+//! call that makes or registers something. [`reserve`] fails, as the kernel does, if the reserve is partly used and
+//! cannot be refilled, and too few free blocks can replace it.
+//!
+//! An allocation that is larger than `LARGEST`, or grows with the program's input, uses `try_reserve` ([`filled`]).
+//! Its failure is an error of the request or call. A thread may still find the reserve empty. It then waits for
+//! memory, since it has no caller to report the error to.
 
 #[cfg(feature = "forced-panics")]
 pub mod failing;
@@ -27,7 +30,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes of the smallest block, and of the largest that is not a mapping of its own.
+/// Bytes of the smallest block. `LARGEST` is that of the largest block that is not a mapping of its own.
 const SMALLEST: usize = 16;
 const LARGEST: usize = 32 * 1024;
 const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
@@ -44,7 +47,7 @@ pub static MEMORY: Slab = Slab::new();
 /// while the reserve is full.
 ///
 /// # Errors
-/// NOMEM.
+/// NOMEM if the reserve is used up and cannot be refilled.
 #[inline]
 pub fn reserve() -> Result<(), Errno> {
     #[cfg(feature = "forced-panics")]
@@ -63,7 +66,7 @@ pub fn is_whole() -> bool {
     !cfg!(feature = "forced-panics") & MEMORY.filled.load(Ordering::Relaxed)
 }
 
-/// The error that the program gets for a failed `try_reserve`.
+/// Returns the error that the program gets for a failed `try_reserve`.
 pub fn refused(_: std::collections::TryReserveError) -> Errno {
     Errno::NOMEM
 }
@@ -94,18 +97,18 @@ pub struct Slab {
     classes: [Class; CLASSES],
     chunks: Chunks,
     reserve: Chunks,
-    /// The reserve is complete, or was when the kernel last refused memory.
+    /// True if the reserve is complete, or was when the kernel last refused memory.
     filled: AtomicBool,
 }
 
-/// Consecutive chunks: the address of the next one, with the number left in the low bits, which are zero in an
+/// Consecutive chunks: the address of the next chunk, with the number left in the low bits. These bits are zero in an
 /// aligned address.
 struct Chunks(AtomicUsize);
 
-/// One size of blocks.
+/// The blocks of one size.
 struct Class {
     free: FreeBlocks,
-    /// The next block of the newest chunk; a multiple of [`CHUNK`] when that is used up.
+    /// The next block of the newest chunk. A multiple of [`CHUNK`] when that chunk is used up.
     cursor: AtomicUsize,
 }
 
@@ -124,14 +127,14 @@ impl FreeBlocks {
         FreeBlocks(UnsafeCell::new([0; 2]))
     }
 
-    /// Loads the head as two separate words: [`FreeBlocks::replace`] fails if they do not belong together.
+    /// Loads the head as two separate words. If they do not belong together, [`FreeBlocks::replace`] fails.
     fn head(&self) -> [u64; 2] {
         let words = self.0.get().cast::<AtomicU64>();
         // SAFETY: both words of the head, aligned, alive as long as `self`.
         unsafe { [(*words).load(Ordering::Acquire), (*words.add(1)).load(Ordering::Acquire)] }
     }
 
-    /// Replaces the head `old` by `new`, or returns the present head.
+    /// Replaces the head `old` by `new`. If the head is not `old`, fails with the present head.
     fn replace(&self, old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
         // SAFETY: the head is 16 bytes, aligned to 16 by its type, and alive as long as `self`.
         unsafe { arch::replace_pair(self.0.get(), old, new) }
@@ -141,7 +144,7 @@ impl FreeBlocks {
         let mut head = self.head();
         while head[0] != 0 {
             // SAFETY: a block's memory is never unmapped. If another thread has taken the block meanwhile, this reads
-            // that thread's data; but then the count has changed, so the value is not used.
+            // that thread's data. In that case the count has changed, so the value is not used.
             let next = unsafe { (*(head[0] as *const AtomicU64)).load(Ordering::Relaxed) };
             match self.replace(head, [next, head[1].wrapping_add(1)]) {
                 Ok(()) => return Some(head[0] as *mut u8),
@@ -152,7 +155,7 @@ impl FreeBlocks {
     }
 
     /// # Safety
-    /// `block` is memory of ours of at least eight bytes that nobody uses any longer.
+    /// `block` must be memory of this allocator of at least eight bytes that nobody uses any longer.
     unsafe fn push(&self, block: *mut u8) {
         let mut head = self.head();
         loop {
@@ -171,7 +174,7 @@ impl Class {
         Class { free: FreeBlocks::new(), cursor: AtomicUsize::new(0) }
     }
 
-    /// Takes a block; `supply` provides a chunk if a new one is needed.
+    /// Takes a block. `supply` provides a chunk if a new one is needed.
     fn take(&self, size: usize, supply: impl Fn() -> Option<usize>) -> Option<*mut u8> {
         if let Some(block) = self.free.pop() {
             return Some(block);
@@ -179,8 +182,8 @@ impl Class {
         let mut cursor = self.cursor.load(Ordering::Relaxed);
         loop {
             let block = if cursor.is_multiple_of(CHUNK) { supply()? } else { cursor };
-            // Relaxed: a fresh block's memory is reached by nothing but this address. A chunk supplied in vain,
-            // because another thread was faster, stays unused: none of its pages was ever touched.
+            // Relaxed: a fresh block's memory is reached by nothing but this address. If another thread was faster,
+            // the chunk that was supplied stays unused. None of its pages was ever touched.
             match self.cursor.compare_exchange(cursor, block + size, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(block as *mut u8),
                 Err(now) => cursor = now,
@@ -207,7 +210,7 @@ impl Chunks {
         None
     }
 
-    /// Maps new chunks and unmaps those that are left of `old`. False if the kernel gives no memory.
+    /// Maps new chunks, and unmaps those that are left of `old`. False if the kernel gives no memory.
     fn map(&self, old: usize) -> bool {
         let Some(mapping) = map(MAPPED_CHUNKS, PAGE) else { return false };
         let first = mapping.next_multiple_of(CHUNK);
@@ -221,7 +224,7 @@ impl Chunks {
     }
 }
 
-/// Bytes to map so that aligned chunks fit at any address; the surplus is never touched.
+/// Bytes to map so that aligned chunks fit at any address. The surplus is never touched.
 const MAPPED_CHUNKS: usize = (CHUNKS + 1) * CHUNK;
 
 impl Slab {
@@ -235,7 +238,7 @@ impl Slab {
         }
     }
 
-    /// Refills the reserve. If the kernel refuses, enough free blocks will do instead.
+    /// Refills the reserve. Enough free blocks will do instead if the kernel refuses memory.
     #[cold]
     fn fill(&self) -> Result<(), Errno> {
         let word = self.reserve.0.load(Ordering::Relaxed);
@@ -247,8 +250,8 @@ impl Slab {
         enough.then_some(()).ok_or(Errno::NOMEM)
     }
 
-    /// True if enough blocks of this class are available without the kernel. Blocks cut for the check go to the free
-    /// stack of this class, so that no other class takes their chunk.
+    /// True if enough blocks of this class are available without the kernel. Blocks cut for this check go to the free
+    /// stack of the class, so that no other class takes their chunk.
     fn has_blocks(&self, class: usize) -> bool {
         const MOST: usize = 64;
         const BYTES: usize = 64 * 1024;
@@ -299,7 +302,7 @@ impl Slab {
     }
 }
 
-/// Pauses for 1 ms: the program or another thread may free memory meanwhile.
+/// Pauses for 1 ms, since the program or another thread may free memory meanwhile.
 #[cold]
 pub fn wait() {
     os::pause(1_000_000);
@@ -311,8 +314,8 @@ impl Default for Slab {
     }
 }
 
-/// Returns the class of a layout and the size of its blocks, or `None` for a mapping of its own. Blocks of a power of
-/// two, cut from an aligned chunk, are aligned to their size.
+/// Returns the class of a layout and the size of its blocks. `None` if the layout gets a mapping of its own. Blocks
+/// of a power of two, cut from an aligned chunk, are aligned to their size.
 fn class_of(layout: Layout) -> Option<(usize, usize)> {
     let size = layout.size().max(layout.align()).max(SMALLEST).checked_next_power_of_two()?;
     (size <= LARGEST).then(|| ((size / SMALLEST).ilog2() as usize, size))
@@ -324,8 +327,8 @@ fn mapped_size(layout: Layout) -> usize {
     layout.size().next_multiple_of(PAGE)
 }
 
-// SAFETY: blocks are handed out once until they are given back (the stack and the cursor change atomically), are as
-// large and as aligned as the layout says, and a layout always leads to the same class.
+// SAFETY: blocks are handed out once until they are given back, since the stack and the cursor change atomically.
+// They are as large and as aligned as the layout says, and a layout always leads to the same class.
 unsafe impl GlobalAlloc for Slab {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(layout) {
@@ -400,7 +403,8 @@ fn map(size: usize, alignment: usize) -> Option<usize> {
     Some(start)
 }
 
-/// Resizes a mapping of ours and may move it. Returns null on failure; the mapping is then unchanged.
+/// Resizes one of this allocator's mappings, which may move. Returns null on failure, and leaves the mapping
+/// unchanged.
 fn remap(address: usize, old: usize, new: usize) -> *mut u8 {
     #[cfg(feature = "forced-panics")]
     if new > old && failing::fails() {
@@ -413,7 +417,7 @@ fn remap(address: usize, old: usize, new: usize) -> *mut u8 {
     }
 }
 
-/// Unmaps memory that we mapped and that is no longer used.
+/// Unmaps memory that this allocator mapped and that is no longer used.
 fn unmap(address: usize, size: usize) {
     if size > 0 {
         syscall(libc::SYS_munmap, [address, size, 0, 0, 0, 0]);

@@ -1,13 +1,13 @@
 //! Chaos: rare but permitted behaviour, injected by a seeded choice (`anyring chaos`).
 //!
-//! This module decides *what* to inject and knows no ring. `issue/chaos.rs` and `wait/enter.rs` ask it at a few
+//! This module decides *what* to inject, and works on no ring. `issue/chaos.rs` and `wait/enter.rs` ask it at a few
 //! places and carry out the decision. A ring without chaos has no [`Chaos`] and asks nothing.
 //!
 //! A decision depends on four things: the seed, the ring (its number in the process, from 1), the rule, and a
-//! position. The position counts, from 1, the ring's SQEs, its enters, or the CQEs of its multishot requests. No
-//! clock and no earlier decision has an influence. A program with one thread that makes the same calls therefore gets
-//! the same injections. Each injection has a name, `RING.POSITION.RULE`. By it one injection can be left out while
-//! the others stay (`ANYRING_CHAOS_ONLY`).
+//! position. The position counts, from 1, the ring's SQEs, its calls of io_uring_enter(2), or the CQEs of its
+//! multishot requests. No clock and no earlier decision has an influence. So a program with one thread that makes the
+//! same calls gets the same injections. Each injection has a name, `RING.POSITION.RULE`. By this name one injection
+//! can be left out while the others stay (`ANYRING_CHAOS_ONLY`).
 //!
 //! [`Chaos`] is part of a ring's state, guarded by the ring's lock.
 
@@ -33,7 +33,7 @@ use watch::{Change, Watch};
 struct Settings {
     seed: u64,
     rules: Rules,
-    /// The injections to make; `None` for all that are drawn.
+    /// The injections to make. `None` for all injections that are drawn.
     only: Option<BTreeSet<Name>>,
 }
 
@@ -42,16 +42,17 @@ static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// The settings of rings that only report the memory they fill.
 static NOTHING: Settings = Settings { seed: 0, rules: Rules::none(), only: None };
 
-/// The hook for program memory that a request has filled: address, and size in bytes.
+/// The hook that is called for program memory that a request has filled, with its address and size in bytes.
 static FILLED: OnceLock<fn(usize, usize)> = OnceLock::new();
 
-/// Makes every ring created from now on call `filled` with the program's memory that its requests have filled. The
-/// thread that has the result makes the call, with the ring's lock held and before it posts the CQE. For sanitizers.
+/// Makes every ring created from now on call `filled` with the program memory that its requests have filled. The
+/// thread that has the result makes the call, with the ring's lock held and before it posts the CQE. Sanitizers use
+/// this.
 pub fn set_fill_observer(filled: fn(usize, usize)) {
     let _ = FILLED.set(filled);
 }
 
-/// Reports the first `bytes` of these addresses and sizes as filled.
+/// Reports the first `bytes` bytes of these ranges (addresses and sizes) as filled.
 pub fn filled(ranges: &[[usize; 2]], bytes: usize) {
     let Some(tell) = FILLED.get() else { return };
     let mut left = bytes;
@@ -64,26 +65,26 @@ pub fn filled(ranges: &[[usize; 2]], bytes: usize) {
     }
 }
 
-/// A request that has begun, with the memory that it fills: addresses and sizes.
+/// A request that has begun, with the memory that it fills, as addresses and sizes.
 #[derive(Debug)]
 pub struct Fills {
     /// The request.
     pub id: Id,
     /// Data of a read or receive.
     pub data: Vec<[usize; 2]>,
-    /// Other memory that it fills, always in full.
+    /// Other memory that the request fills, always in full.
     pub answers: Vec<[usize; 2]>,
 }
 
 /// Number of rings created so far.
 static RINGS: AtomicU32 = AtomicU32::new(0);
 
-/// Turns chaos on: it disturbs every ring that is made from now on. `rules` is a list of names; without it, all rules
-/// that the manual permits. `only` is the path of a file with one injection name a line. `log` is the path of the
-/// log.
+/// Turns chaos on: it disturbs every ring that is made from now on. `rules` is a list of names. Without it, all rules
+/// that the manual permits are followed. `only` is the path of a file with one injection name a line. `log` is the
+/// path of the log.
 ///
 /// # Errors
-/// The setting that cannot be used, in words. Then nothing is disturbed.
+/// The setting that cannot be used, in words. Nothing is disturbed in that case.
 pub fn begin(seed: &str, rules: Option<&str>, only: Option<&str>, log: Option<&str>) -> Result<(), String> {
     let seed = seed.parse().map_err(|_| format!("ANYRING_CHAOS={seed}: it must be a number"))?;
     let rules = rules.map_or(Ok(Rules::permitted()), Rules::parse).map_err(|name| format!("no rule is {name}"))?;
@@ -112,8 +113,8 @@ fn mix(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// The rate of a rule, in injections per 1000 positions. It depends on the seed: in some runs all rules are frequent,
-/// in others only one.
+/// Returns the rate of a rule, in injections per 1000 positions. It depends on the seed: in some runs all rules are
+/// frequent, in others only one rule is.
 fn rate(seed: u64, rule: Rule) -> u64 {
     const RATES: [u64; 4] = [30, 120, 300, 600];
     RATES[mix(mix(seed) ^ rule as u64) as usize % RATES.len()]
@@ -124,7 +125,7 @@ fn rate(seed: u64, rule: Rule) -> u64 {
 pub struct Draw(u64);
 
 impl Draw {
-    /// Returns a number from `1` to `most`, with the ends and the middle preferred.
+    /// Returns a number from `1` to `most`. It prefers the ends and the middle.
     pub fn part_of(self, most: usize) -> usize {
         let any = 1 + (self.0 >> 8) as usize % most;
         match self.0 % 4 {
@@ -141,44 +142,44 @@ impl Draw {
     }
 }
 
-/// The turn of a request that only its timer releases.
+/// The turn of a request that only its timer releases, not the program's waiting.
 pub const NOT_BY_WAITING: u64 = u64::MAX;
 
 /// A request that is held back.
 #[derive(Debug, Clone, Copy)]
 pub struct HeldBack {
-    /// Release order while the program waits: the turn, then the SQE's number.
+    /// The order of release while the program waits: the turn, then the SQE's number.
     pub turn: (u64, u64),
-    /// The latest time of release: CLOCK_MONOTONIC.
+    /// The latest time of release, in nanoseconds by CLOCK_MONOTONIC.
     pub until_ns: u64,
     /// The request.
     pub id: Id,
-    /// The descriptor on which later requests must stay after this one, if there is one.
+    /// The descriptor on which later requests must stay after this request. `None` if there is no such descriptor.
     pub stream: Option<i32>,
 }
 
-/// The log's name for a ring's SQE, enter or CQE.
+/// What the log says of a ring's SQE or CQE, or of a call of io_uring_enter(2).
 #[derive(Debug, Clone, Copy)]
 pub struct Subject {
-    /// The name of its opcode.
+    /// The name of the opcode.
     pub opcode: &'static str,
-    /// Its `user_data`.
+    /// The `user_data`.
     pub user_data: u64,
 }
 
 /// The name of an injection or finding: `RING.POSITION.RULE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// The ring: its number in the process, from 1.
+    /// The ring's number in the process, from 1.
     pub ring: u32,
-    /// The position on it.
+    /// The position on the ring.
     pub position: u64,
     /// The rule.
     pub rule: Rule,
 }
 
 impl Name {
-    /// Parses a name.
+    /// Parses a name. `None` if `name` is not one.
     pub fn parse(name: &str) -> Option<Name> {
         let mut parts = name.split('.');
         let (ring, position, rule) = (parts.next()?, parts.next()?, parts.next()?);
@@ -187,7 +188,7 @@ impl Name {
         parts.next().is_none().then_some(name)
     }
 
-    /// Returns the name in an INJECTION or FINDING event; `None` for other events.
+    /// Returns the name in an INJECTION or FINDING event. `None` for other events.
     pub fn of(event: &Event) -> Option<Name> {
         let row = rules::RULES.get(usize::try_from(event.result).ok()?).filter(|_| event.kind.is_of_chaos())?;
         Some(Name { ring: event.len, position: event.offset, rule: row.rule })
@@ -206,28 +207,28 @@ pub struct Chaos {
     ring: u32,
     /// Number of SQEs consumed so far, except NOPs.
     pub sqes: u64,
-    /// Number of enters so far.
+    /// Number of io_uring_enter(2) calls so far.
     pub enters: u64,
     /// Number of CQEs of multishot requests so far.
     pub shots: u64,
     /// Requests that are held back.
     pub held: Vec<HeldBack>,
-    /// The overflow list is not flushed until the program asks for events.
+    /// True if the overflow list is not flushed until the program asks for events.
     pub keeps_backlog: bool,
-    /// Reads that get one wrong byte: the SQE's number, and the address of the data.
+    /// Reads that get one wrong byte: the SQE's number, and the data's address.
     pub spoiled: Vec<(u64, u64)>,
-    /// Memory of requests in flight.
+    /// The memory of requests in flight.
     pub watched: Vec<Watch>,
-    /// The finding "the CQ's head is past its tail" was already logged.
+    /// True if the finding "the CQ's head is past its tail" was already logged.
     pub told_of_head: bool,
-    /// Requests whose filled memory is reported to the hook.
+    /// Requests whose filled memory must be reported to the hook.
     fills: Vec<Fills>,
-    /// The latest thread to enter io_uring_enter on this ring, while it is in there.
+    /// The latest thread to call io_uring_enter(2) on this ring, while it is in that call.
     pub caller: Option<Caller>,
     modules: RefCell<Modules>,
 }
 
-/// Returns the chaos state of a new ring: `None`, unless chaos has [begun](begin) or a [sanitizer's
+/// Returns the chaos state of a new ring. `None`, unless chaos has [begun](begin) or a [sanitizer's
 /// hook](set_fill_observer) is set.
 pub fn of_new_ring() -> Option<Box<Chaos>> {
     let settings = SETTINGS.get().or_else(|| FILLED.get().map(|_| &NOTHING))?;
@@ -259,7 +260,8 @@ impl Chaos {
         }
     }
 
-    /// Decides if `rule` is followed at `position`; if so, returns the random bits of the injection.
+    /// Decides whether `rule` is followed at `position`. Returns the random bits of the injection, or `None` if there
+    /// is none.
     pub fn draw(&self, rule: Rule, position: u64) -> Option<Draw> {
         let Settings { seed, rules, only } = self.settings;
         if !rules.has(rule) {
@@ -284,7 +286,7 @@ impl Chaos {
         }
     }
 
-    /// Writes a line into the log. `fields` are JSON, each after a comma. `what` is a text of this crate's own,
+    /// Writes a line into the log. `fields` are JSON, each after a comma. `what` is one of this crate's own texts,
     /// without quotes.
     fn write(&self, kind: &str, rule: Rule, position: u64, fields: &str, what: &str) {
         let (name, seed, pid) = (self.name(rule, position), self.settings.seed, std::process::id());
@@ -294,14 +296,14 @@ impl Chaos {
         ));
     }
 
-    /// Returns the code addresses from which the calling thread entered the ring, as a field of the log. Empty if it
-    /// has not entered, or if none is known.
+    /// Returns the code addresses from which the calling thread called io_uring_enter(2), as a field of the log.
+    /// Empty if it is in no such call, or if none is known.
     pub fn at(&self) -> String {
         let caller = self.caller.as_ref().filter(|caller| journal::is_open() && caller.is_here());
         caller.map_or(String::new(), |caller| self.modules.borrow_mut().describe(caller))
     }
 
-    /// True if memory in flight is watched. The rule covers every request; no draw decides it.
+    /// True if memory in flight is watched. This rule covers every request, so no draw decides it.
     pub fn watches(&self) -> bool {
         self.follows(Rule::Lifetimes)
     }
@@ -311,13 +313,14 @@ impl Chaos {
         self.settings.rules.has(rule)
     }
 
-    /// True if the memory that this request fills must be reported, and is not noted yet.
+    /// True if the memory that this request fills must be reported, and is not recorded yet.
     pub fn observes_fills(&self, id: Id) -> bool {
         FILLED.get().is_some() && self.fills.iter().all(|fills| fills.id != id)
     }
 
-    /// Records the memory of a request that begins and [must be reported](Self::observes_fills). Drops the requests for
-    /// which `gone` is true: they ended without a result. Without memory for the record, the request is not reported.
+    /// Records the memory of a request that begins and [must be reported](Self::observes_fills). Drops the requests
+    /// for which `gone` is true, since they ended without a result. If there is no memory for the record, the request
+    /// is not reported.
     pub fn begin_fill(&mut self, fills: Fills, gone: impl Fn(Id) -> bool) {
         self.fills.retain(|fills| !gone(fills.id));
         if self.fills.try_reserve(1).is_ok() {
@@ -325,7 +328,7 @@ impl Chaos {
         }
     }
 
-    /// Reports the memory that a request has filled: the request has ended with `result`.
+    /// Reports the memory that a request has filled, since the request has ended with `result`.
     pub fn end_fill(&mut self, id: Id, result: i32) {
         let Some(place) = self.fills.iter().position(|fills| fills.id == id) else { return };
         let fills = self.fills.swap_remove(place);
@@ -344,7 +347,7 @@ impl Chaos {
     }
 
     /// Stops watching the memory of a request that has ended, and copies the data read into it. Returns true if the
-    /// memory has changed or cannot be written, which the log says. Returns FAULT as well if it cannot be written.
+    /// memory has changed or cannot be written, and logs that. Also returns FAULT if it cannot be written.
     pub fn end_watch(&mut self, id: Id, subject: Subject, result: i32) -> (bool, Result<(), Errno>) {
         let Some(place) = self.watched.iter().position(|watch| watch.id == id) else { return (false, Ok(())) };
         let mut watch = self.watched.swap_remove(place);
@@ -377,21 +380,21 @@ impl Chaos {
         self.write("finding", Rule::Lifetimes, number, &fields, &format!("{what} while in flight"));
     }
 
-    /// Takes the request with the lowest turn.
+    /// Takes the held-back request with the lowest turn.
     pub fn take_next_held(&mut self) -> Option<HeldBack> {
         let by_waiting = (0..self.held.len()).filter(|place| self.held[*place].turn.0 != NOT_BY_WAITING);
         let next = by_waiting.min_by_key(|place| self.held[*place].turn)?;
         Some(self.held.swap_remove(next))
     }
 
-    /// Drops the request from those held back. False if it was not held back.
+    /// Drops a request from those held back. False if it was not among them.
     pub fn forget_held(&mut self, id: Id) -> bool {
         let place = self.held.iter().position(|held| held.id == id);
         place.map(|place| self.held.swap_remove(place)).is_some()
     }
 }
 
-/// The request that a line of the log is about, as fields.
+/// Returns the request that a line of the log is about, as fields.
 fn of(subject: Option<Subject>) -> String {
     subject.map_or(String::new(), |Subject { opcode, user_data }| {
         format!(r#","opcode":"{opcode}","user_data":{user_data}"#)

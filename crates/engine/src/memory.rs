@@ -16,28 +16,28 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use view::{copy_words, View};
 
-/// Stands for a missing descriptor.
+/// The value of a missing descriptor.
 pub const NO_FILE: i32 = -1;
 
 /// An address at which every access faults, whatever the offset of a word in a ring.
 const NOWHERE: usize = 1 << 63;
 
-/// The memory of a ring's areas, and what is to be released with the ring.
+/// The memory of a ring's areas, and what must be released with the ring.
 pub struct Memory {
-    /// The file with the areas, if the engine made them in one: the program's mmap(2) gets it.
+    /// The file with the areas, if the engine made them in one. The program's mmap(2) maps that file.
     memfd: Option<i32>,
-    /// Offset of the areas in the memfd: after those that the ring had before it was resized.
+    /// Offset of the areas in the memfd. A resized ring's earlier areas come before it.
     pub offset: u64,
-    /// How often the ring was resized, as far as this process knows.
+    /// The number of times that the ring was resized, as far as this process knows.
     pub generation: u32,
-    /// The engine's mapping: address and bytes. If `has_room`, it begins with room for something else.
+    /// The engine's mapping, as address and bytes. If `has_room`, the mapping begins with room for something else.
     mapped: Option<(usize, usize)>,
     has_room: bool,
     /// The accessor of the areas.
     pub view: View,
 }
 
-/// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it
+/// Runs `grow` under a file size limit of at least `bytes`. RLIMIT_FSIZE counts memfds too, and a file beyond it
 /// raises SIGXFSZ in the program. Fails with ENOMEM if the hard limit is lower.
 pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     descriptors::limit::with_raised(rustix::process::Resource::Fsize, bytes, grow).unwrap_or_else(|| {
@@ -46,9 +46,9 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
     })
 }
 
-/// Makes a memfd of `bytes` bytes that no process can make smaller, nor seal against growth. Otherwise a process that
-/// has it, or had it before it gave up its rights, could end every process that maps it, by SIGBUS. Source:
-/// memfd_create(2), File sealing.
+/// Makes a memfd of `bytes` bytes that no process can make smaller, nor seal against growth. Without these seals, a
+/// process that has or had the memfd could end every process that maps it, by SIGBUS. Source: memfd_create(2), File
+/// sealing.
 pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd, Errno> {
     use rustix::fs::SealFlags;
     let memfd = calls::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -57,14 +57,15 @@ pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd,
     Ok(memfd)
 }
 
-/// Makes a memfd of `bytes` bytes, at the top of the table; returns it and its address.
+/// Makes a memfd of `bytes` bytes, at the top of the descriptor table, and maps it. Returns the memfd and its
+/// address.
 fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(descriptors::Own, usize), Errno> {
     let memfd = descriptors::to_top(sealed_memfd(name, bytes as u64)?)?;
     let base = map_range(memfd.as_fd(), 0, bytes)?;
     Ok((memfd, base))
 }
 
-/// Maps `bytes` bytes of a memfd, from `offset` on; returns their address.
+/// Maps `bytes` bytes of a memfd, from `offset` on. Returns their address.
 pub(crate) fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<usize, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     unlocked::map(bytes, |bytes| {
@@ -74,8 +75,8 @@ pub(crate) fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<
     })
 }
 
-/// Maps new zeroed memory that forked children share. Only touched pages take memory. Fails with EAGAIN if it would
-/// be locked: shared anonymous memory cannot grow; a file's can.
+/// Maps new zeroed memory that forked children share. Only touched pages take memory. Fails with EAGAIN if the memory
+/// would be locked, since shared anonymous memory cannot grow, as a file's can.
 pub(crate) fn map_shared(bytes: usize) -> Result<usize, Errno> {
     if unlocked::is_locked() {
         return Err(Errno::AGAIN);
@@ -86,15 +87,15 @@ pub(crate) fn map_shared(bytes: usize) -> Result<usize, Errno> {
     Ok(base as usize)
 }
 
-/// Maps the shared memory at `from` once more: mremap(2) with an old size of 0 leaves the old mapping in place.
+/// Maps the shared memory at `from` once more. mremap(2) with an old size of 0 leaves the old mapping in place.
 pub fn map_again(from: usize, bytes: usize) -> Result<usize, Errno> {
     // SAFETY: nothing changes where the memory is mapped already.
     let base = unsafe { calls::mremap(from as *mut _, 0, bytes, MremapFlags::MAYMOVE) }?;
     Ok(base as usize)
 }
 
-/// Maps memory that [`map_again`] can map. Fails with EAGAIN if that is impossible: the memory would be locked, or
-/// the system is an emulation that refuses such a mapping (valgrind).
+/// Maps memory that [`map_again`] can map. Fails with EAGAIN if there can be no such memory. Either it would be
+/// locked, or the system is an emulation that refuses such a mapping (valgrind).
 fn map_to_share(bytes: usize) -> Result<usize, Errno> {
     const REFUSED: u8 = 1;
     const WORKS: u8 = 2;
@@ -122,8 +123,8 @@ fn map_to_share(bytes: usize) -> Result<usize, Errno> {
 /// Whether [`map_again`] works.
 pub(crate) static MAPS_AGAIN: Question = Question::new(ask_to_map_again);
 
-/// Tries mremap(2) where nothing is mapped. QEMU's user emulation would end the process. It lacks SO_COOKIE, and says
-/// so for any number, so it is recognised first.
+/// Tries mremap(2) where nothing is mapped. QEMU's user emulation would end the process for that, so it must be
+/// recognised first. It lacks SO_COOKIE, and says so for any descriptor number.
 fn ask_to_map_again() -> isize {
     let args = [usize::MAX, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, 0, 0, 0];
     match os::is_refused_by(libc::SYS_getsockopt, args, libc::EBADF) {
@@ -152,7 +153,7 @@ fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     }
 }
 
-/// Makes a range of a memfd read as zero. If holes cannot be punched (gVisor), it writes zeros.
+/// Makes a range of a memfd read as zero. If holes cannot be punched (gVisor), writes zeros.
 fn clear(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     match punch(memfd, offset, bytes) {
         Err(Errno::OPNOTSUPP) => {}
@@ -182,13 +183,13 @@ pub(crate) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno>
 /// The place of something that the program maps by the ring's descriptor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Area {
-    /// In a file of the engine's, at this offset.
+    /// In one of the engine's files, at this offset.
     File(i32, u64),
     /// At this address, in memory that [`map_again`] maps.
     Memory(usize),
 }
 
-/// Memory that the program maps by the ring's descriptor, and that is released on its own.
+/// Memory that the program maps by the ring's descriptor, and that is released independently of the ring's.
 pub struct SharedArea {
     memfd: i32,
     address: usize,
@@ -196,13 +197,14 @@ pub struct SharedArea {
 }
 
 impl SharedArea {
-    /// New zeroed memory of whole pages.
+    /// Makes new zeroed memory of whole pages.
     pub fn create(name: &core::ffi::CStr, bytes: usize) -> Result<SharedArea, Errno> {
         let (memfd, address) = map_memfd(name, bytes)?;
         Ok(SharedArea { memfd: memfd.into_raw_fd(), address, bytes })
     }
 
-    /// Returns the address of the engine's mapping. Only guarded accessors may touch it: the program can write there.
+    /// Returns the address of the engine's mapping. Only guarded accessors may touch that memory, since the program
+    /// can write to it.
     pub fn address(&self) -> usize {
         self.address
     }
@@ -223,7 +225,7 @@ impl Drop for SharedArea {
     }
 }
 
-/// Makes the accessor of areas in the program's memory, and fills in their constant words.
+/// Makes the accessor of areas in program memory, and fills in their constant words.
 fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
     let (sqes, rings) = (params.sq_off.user_addr, params.cq_off.user_addr);
     if sqes == 0 || rings == 0 {
@@ -244,11 +246,12 @@ fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
 
 impl Memory {
     /// Makes both areas, one after the other. They are in a memfd if the ring may be resized, since a child forked
-    /// earlier must find the new areas. They also are if memory without a file could not be mapped again. Otherwise
-    /// they follow `room` bytes for the control area.
+    /// earlier must find the new areas. They are also in a memfd if memory without a file could not be mapped again.
+    /// In all other cases they follow `room` bytes for the control area.
     pub fn create(layout: Layout, is_resizable: bool, room: usize) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
-        // If the program enlarges its mapping of this memory, it only reaches past the end, where there is nothing.
+        // If the program enlarges its mapping of this memory, the mapping only reaches past the end, where there is
+        // nothing.
         let by_itself = if is_resizable { Err(Errno::AGAIN) } else { map_to_share(room + bytes) };
         let (memfd, mapped, base) = match by_itself {
             Err(Errno::AGAIN) => {
@@ -258,22 +261,22 @@ impl Memory {
             base => (None, (base?, room + bytes), base? + room),
         };
         let view = View::new(base, base + layout.rings_bytes, false, layout);
-        view.initialise()?; // memory of our own cannot fault, so there is nothing to give back
+        view.initialise()?; // the engine's memory cannot fault, so there is nothing to give back
         let has_room = memfd.is_none();
         Ok(Memory { memfd, offset: 0, generation: 0, mapped: Some(mapped), has_room, view })
     }
 
-    /// Returns the address of the engine's mapping; 0 if the memory is the program's own, or unmapped already.
+    /// Returns the address of the engine's mapping. 0 if the memory belongs to the program, or was unmapped already.
     pub fn address(&self) -> usize {
         self.mapped.map_or(0, |(base, _)| base)
     }
 
-    /// Returns the address of the room, which is zeroed; the room ends with this memory.
+    /// Returns the address of the room, which is zeroed. The room ends with this memory.
     pub fn room(&self) -> Option<usize> {
         Some(self.mapped?.0).filter(|_| self.has_room)
     }
 
-    /// Returns the area that the program's mmap(2) at this offset gets, if it may map it.
+    /// Returns the area that the program's mmap(2) at this offset gets, if the program may map it.
     pub fn area(&self, mmap_offset: u64) -> Option<Area> {
         let offset = self.view.layout().area_offset(mmap_offset)?;
         match self.memfd {
@@ -283,8 +286,8 @@ impl Memory {
         }
     }
 
-    /// Maps both areas once more, for the program; returns the address and bytes of each. `None` if the engine has
-    /// not made them.
+    /// Maps both areas once more, for the program. Returns the address and bytes of each. `None` if the engine has
+    /// not made the areas.
     pub fn map_both(&self) -> Option<Result<[(usize, usize); 2], Errno>> {
         let layout = self.view.layout();
         let (rings, sqes) = (layout.rings_bytes, layout.sqes_bytes);
@@ -295,7 +298,7 @@ impl Memory {
         Some(base.map(|base| [(base, rings), (base + rings, sqes)]))
     }
 
-    /// Makes areas that nothing else knows.
+    /// Makes areas that no other code knows.
     pub fn private(layout: Layout) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         let base = map_private(bytes)?;
@@ -305,8 +308,8 @@ impl Memory {
         Ok(Memory { memfd: None, offset: 0, generation: 0, mapped, has_room: false, view })
     }
 
-    /// Uses the program's areas (`IORING_SETUP_NO_MMAP`): `sq_off.user_addr` holds the SQEs, `cq_off.user_addr` the
-    /// rings, both page-aligned. Source: io_uring_setup(2).
+    /// Uses the program's areas (`IORING_SETUP_NO_MMAP`). `sq_off.user_addr` holds the SQEs and `cq_off.user_addr`
+    /// the rings, both page-aligned. Source: io_uring_setup(2).
     pub fn of_program(layout: Layout, params: &Params) -> Result<Memory, Errno> {
         let view = view_of_program(layout, params)?;
         Ok(Memory { memfd: None, offset: 0, generation: 0, mapped: None, has_room: false, view })
@@ -319,7 +322,7 @@ impl Memory {
         let (offset, bytes) = (self.offset + present as u64, (layout.rings_bytes + layout.sqes_bytes) as u64);
         let (end, size) = (offset + bytes, file_size(memfd)?);
         with_file_size(end, || {
-            // An earlier attempt that failed may have left the file larger, with data there.
+            // An earlier attempt that failed may have left the file larger, with data after the present areas.
             if size < end {
                 calls::ftruncate(memfd, end)?;
             }
@@ -330,14 +333,14 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Uses areas of another size in the program's memory.
+    /// Uses areas of another size in program memory.
     pub fn another_of_program(&self, layout: Layout, params: &Params) -> Result<Memory, Errno> {
         let view = view_of_program(layout, params)?;
         Ok(Memory { view, mapped: None, generation: self.generation + 1, ..*self })
     }
 
     /// Maps the areas at an offset in the memfd. Another process may have made them, so their content is untrusted.
-    /// Fails with INVAL if the file does not hold them, or if they are in that process's own memory.
+    /// Fails with INVAL if the file does not hold them, or if they are in the memory of that process's program.
     pub fn known_at(&self, layout: Layout, rings: u64) -> Result<Memory, Errno> {
         let generation = self.generation + 1;
         let bytes = layout.rings_bytes + layout.sqes_bytes;
@@ -352,8 +355,8 @@ impl Memory {
         Ok(Memory { view, mapped: Some((base, bytes)), offset: rings, generation, ..*self })
     }
 
-    /// Moves the ring to `new`. The program may still have the present areas mapped; those before them are freed. The
-    /// caller makes sure that the old view is not used any more.
+    /// Moves the ring to `new`. The program may still have the present areas mapped. Areas from before them are
+    /// freed. The caller makes sure that the old view is not used any more.
     pub fn give_way_to(&mut self, new: Memory) {
         if let Ok(memfd) = self.borrow_memfd() {
             let _ = punch(memfd, 0, self.offset);
@@ -363,9 +366,10 @@ impl Memory {
     }
 
     /// Leaves the program's own addresses. The ring is closed, but a thread waits on it or requests are in flight,
-    /// and something else may soon be mapped there. Memory that can be shared is mapped once more. So a thread that
-    /// waits finds its CQEs there, as natively, where the kernel has the pages. Of other memory the ring gets a copy.
-    /// If there is no memory for either, CQEs go to the overflow list. The caller holds the ring's lock.
+    /// and something else may soon be mapped at these addresses. Memory that can be shared is mapped once more. So a
+    /// thread that waits finds its CQEs there, as in the kernel, which has the pages. Of other memory the ring gets a
+    /// copy. If there is no memory for a mapping or a copy, CQEs go to the overflow list. The caller holds the ring's
+    /// lock.
     pub fn leave_program(&mut self) {
         const PAGE_BYTES: usize = 4096;
         if self.mapped.is_some() || !self.view.is_of_program() || mutated(Mutation::ClosedRingsStayWithTheProgram) {
@@ -378,7 +382,7 @@ impl Memory {
         };
         for offset in (0..bytes).step_by(PAGE_BYTES) {
             let (old, new) = (rings + offset, base + offset);
-            // A size of 0 keeps the old mapping, and adds another of the same page, if that can be shared
+            // A size of 0 keeps the old mapping, and adds another mapping of the same page, if the page can be shared
             // (mremap(2)).
             // SAFETY: the page that is replaced is one of those just mapped, known to nothing else.
             let shared =
@@ -415,7 +419,7 @@ impl Memory {
         }
     }
 
-    /// In a forked child that did not get the mapping: forgets it, since something else may be there.
+    /// Forgets the mapping, in a forked child that did not get it, since something else may be at its address.
     pub fn mark_kept(&mut self) {
         self.mapped = None;
     }

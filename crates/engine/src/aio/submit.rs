@@ -30,12 +30,12 @@ use std::sync::Arc;
 /// One past the highest address of a program (`TASK_SIZE_MAX`).
 const ADDRESSES_END: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 52 };
 
-/// Submits the `count` iocbs whose addresses are at `iocbs`. Returns the number taken in before the first that was
-/// refused.
+/// Submits the `count` iocbs whose addresses are at `iocbs`. Returns the number taken in before the first refused
+/// iocb.
 ///
 /// # Errors
-/// As io_submit(2), if the first one is refused. `AGAIN` also in a signal handler that interrupted another call on
-/// this context in its thread.
+/// Those of io_submit(2), if the first iocb is refused. `AGAIN` also in a signal handler that interrupted another
+/// call of its own thread on this context.
 pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     if count < 0 {
         return Err(Errno::INVAL);
@@ -64,7 +64,7 @@ pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     }
 }
 
-/// The status flags of an open descriptor, from fcntl(2).
+/// The status flags of an open descriptor, as fcntl(2) reports them.
 #[derive(Clone, Copy)]
 struct Flags(i32);
 
@@ -80,7 +80,7 @@ impl Flags {
         }
     }
 
-    /// The access mode, which never changes.
+    /// Returns the access mode, which never changes.
     fn access(self) -> i32 {
         self.0 & libc::O_ACCMODE
     }
@@ -100,7 +100,7 @@ impl Flags {
     }
 }
 
-/// The file type (`S_IF*`) of an open descriptor.
+/// Returns the file type (`S_IF*`) of an open descriptor.
 fn kind_of(fd: i32) -> u32 {
     file_status(fd).map_or(0, |status| status.kind)
 }
@@ -180,7 +180,7 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
     Ok(())
 }
 
-/// Lets an iocb that its first attempt did not finish wait alone, or makes a request of it.
+/// Handles an iocb that its first attempt did not finish. Lets it wait alone, or makes a request of it.
 fn follow_iocb(
     guard: &mut RingGuard,
     place: u32,
@@ -205,7 +205,7 @@ fn follow_iocb(
 }
 
 /// Makes an attempt, unless it is better postponed. A postponed attempt leaves a request pending, even on a
-/// nonblocking description, for which `first` must therefore be false.
+/// nonblocking description. So `first` must be false for such a description.
 fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
     let looks = pollable && op.poll().is_some_and(PollAdd::waits_to_read);
     if looks && guard.poll_set.postpones(fd) {
@@ -236,12 +236,13 @@ fn attempt_remembered(guard: &mut RingGuard, op: &mut Op, fd: i32, access: Flags
     first_attempt_result(verdict, op, fd, flags, true)
 }
 
-/// The request in this place.
+/// Returns the request in this place.
 fn pending(guard: &mut RingGuard, place: u32) -> Option<&mut Pending> {
     guard.aio.as_mut()?.pending.get_mut(place as usize)?.as_mut()
 }
 
-/// True for a read that is known to need its device, so that no attempt must start it here.
+/// True for a read that is known to need its device. io_submit(2) must then make no attempt, which would start the
+/// transfer.
 fn would_miss(guard: &mut RingGuard, op: &Op, fd: i32, flags: Flags) -> bool {
     match (op.rw(), &mut guard.aio) {
         (Some(rw), Some(context)) if !flags.direct() && !flags.nonblocking() => context.cold.would_miss(rw, fd),
@@ -309,7 +310,7 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
     let write = matches!(opcode, Opcode::Write | Opcode::Writev);
     let ioprio = if iocb.flags & IOCB_FLAG_IOPRIO != 0 { iocb.priority } else { 0 };
     check_priority(ioprio)?;
-    // `kiocb_set_rw_flags` in include/linux/fs.h: RWF_ATOMIC is for direct writes.
+    // `kiocb_set_rw_flags` in include/linux/fs.h refuses RWF_ATOMIC except for direct writes.
     let refused = iocb.rw_flags & libc::RWF_ATOMIC as u32 != 0 && !(write && flags.direct());
     if iocb.rw_flags & !RWF_SUPPORTED != 0 || refused {
         return Err(Errno::OPNOTSUPP);
@@ -358,7 +359,8 @@ fn sync(iocb: &Iocb, op_flags: u32) -> Result<(Opcode, Op), Errno> {
     Ok((Opcode::Fsync, Op::Sync(Sync::prep(Opcode::Fsync, &sqe)?)))
 }
 
-/// Adjusts the verdict of a first attempt where AIO differs from io_uring. An error is the result of io_submit(2).
+/// Adjusts the verdict of a first attempt where AIO differs from io_uring. An error becomes the result of
+/// io_submit(2).
 fn first_attempt_result(
     verdict: Verdict,
     op: &mut Op,
@@ -370,7 +372,7 @@ fn first_attempt_result(
     if let Some(rw) = op.rw() {
         return match verdict {
             _ if may_be_directory(verdict) && kind_of(fd) == libc::S_IFDIR => Err(Errno::INVAL), // it has no read_iter
-            // The flags are checked before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
+            // The kernel checks the flags before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
             _ if failed(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
             // The event carries the result of the file's own write.
             _ if failed(Errno::AGAIN) && rw.knows_no_nowait() => Ok(Verdict::error(Errno::OPNOTSUPP)),
@@ -389,7 +391,7 @@ fn first_attempt_result(
                 verdict => Ok(verdict),
             },
         },
-        // `aio_poll` finds no wait queue in these files: they are always ready, and never for other events.
+        // `aio_poll` finds no wait queue in these files. They are always ready, and never for other events.
         op if op.poll().is_some() && verdict.waits().is_some() && !pollable => match kind_of(fd) {
             libc::S_IFREG | libc::S_IFDIR | libc::S_IFCHR | libc::S_IFBLK if !can_be_polled(fd) => {
                 Err(Errno::INVAL)
@@ -413,7 +415,7 @@ fn may_be_directory(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Done(..0) | Verdict::NeedsWorker(_) | Verdict::NeedsWorkerWhenReady(_))
 }
 
-/// A transfer on a description with O_NONBLOCK ends here and now, unless the file has no readiness.
+/// Ends a transfer on a description with O_NONBLOCK at once, unless the file has no readiness.
 fn without_waiting(verdict: Verdict, op: &mut Op, fd: i32) -> Verdict {
     match verdict {
         Verdict::WouldBlock(_) | Verdict::Skipped(..) if !is_file(fd) => Verdict::error(Errno::AGAIN),

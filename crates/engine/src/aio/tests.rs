@@ -1,5 +1,5 @@
-//! Cases without a counterpart in the kernel's AIO, so that no conformance case can cover them. Reads of empty pipes
-//! and sockets wait outside of io_submit(2), and are cancelled.
+//! Cases without a counterpart in the kernel's AIO, so that no conformance case can cover them. In the engine, reads
+//! of empty pipes and sockets wait outside of io_submit(2), and can be cancelled.
 
 use super::*;
 use anyring_abi::IoEvent;
@@ -7,7 +7,7 @@ use anyring_abi::{IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IOCB_FLAG_RESF
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Serialises the tests that make contexts: a new context could get the address of one that has ended.
+/// Serialises the tests that make contexts, since a new context could get the address of one that has ended.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -29,7 +29,7 @@ impl Program {
         assert_eq!(io_submit(self.0, 1, addresses.as_ptr() as u64), Ok(1));
     }
 
-    /// Up to `at_most` events, after no more than a timeout.
+    /// Returns up to `at_most` events, after no more than a timeout.
     fn events(&self, at_least: i64, at_most: usize, timeout_ms: i64) -> Vec<IoEvent> {
         let mut events = vec![IoEvent::default(); at_most];
         let time = anyring_abi::Timespec { tv_sec: timeout_ms / 1000, tv_nsec: timeout_ms % 1000 * 1_000_000 };
@@ -45,7 +45,7 @@ impl Program {
         events
     }
 
-    /// The one event that comes.
+    /// Returns the result of the one event that comes.
     fn event(&self) -> i64 {
         let events = self.events(1, 1, 10_000);
         assert_eq!(events.len(), 1, "an event in time");

@@ -13,9 +13,9 @@ use anyring_abi::{IoEvent, Timespec};
 pub struct Wait {
     /// The context.
     pub context: u64,
-    /// Events to wait for.
+    /// The number of events to wait for.
     pub at_least: i64,
-    /// Events that `events` has room for.
+    /// The number of events that `events` has room for.
     pub at_most: i64,
     /// Address of an array of `struct io_event`.
     pub events: u64,
@@ -23,15 +23,16 @@ pub struct Wait {
     pub timeout: u64,
 }
 
-/// Reads events, and waits for the least number of them. Returns their number.
+/// Reads events, and waits for the least number of them. Returns the number of events read.
 ///
 /// # Errors
-/// As io_getevents(2): FAULT, INVAL, INTR if a signal came before any event.
+/// Those of io_getevents(2): FAULT, INVAL, INTR if a signal came before any event.
 pub fn io_getevents(wait: &Wait) -> Result<u64, Errno> {
     read_events(wait, span_ns(wait.timeout)?, None)
 }
 
-/// [`io_getevents`] with another signal mask while it waits: `mask` is the address of a `struct __aio_sigset`, or 0.
+/// Like [`io_getevents`], with another signal mask while it waits. `mask` is the address of a `struct __aio_sigset`,
+/// or 0.
 ///
 /// # Errors
 /// Also FAULT and INVAL for that structure.
@@ -48,8 +49,8 @@ pub fn io_pgetevents(wait: &Wait, mask: u64) -> Result<u64, Errno> {
     read_events(wait, span_ns, sigmask)
 }
 
-/// The timeout; `None` without one. A negative one never comes: natively the sum counts as an overflow
-/// (`ktime_add_safe` in kernel/time/hrtimer.c).
+/// Returns the timeout. `None` without a timeout. A negative timeout never expires, since in the kernel the sum
+/// counts as an overflow (`ktime_add_safe` in kernel/time/hrtimer.c).
 fn span_ns(timeout: u64) -> Result<Option<u64>, Errno> {
     if timeout == 0 {
         return Ok(None);
@@ -59,7 +60,7 @@ fn span_ns(timeout: u64) -> Result<Option<u64>, Errno> {
     Ok(u64::try_from(span_ns).ok())
 }
 
-/// Serves both calls. Source: `do_io_getevents` and `read_events` in fs/aio.c.
+/// Serves io_getevents(2) and io_pgetevents(2). Source: `do_io_getevents` and `read_events` in fs/aio.c.
 fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Result<u64, Errno> {
     let ring = find(wait.context)?;
     if wait.at_least < 0 || wait.at_least > wait.at_most {
@@ -114,14 +115,14 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
     }
 }
 
-/// Locks the context after a wait. Another thread may have destroyed it meanwhile, and made the next one at its
+/// Locks the context after a wait. Another thread may have destroyed it meanwhile, and made the next context at its
 /// address.
 fn lock_again(ring: &'static Ring, address: u64, life: u64) -> Result<RingGuard, Errno> {
     lock(ring, address, Errno::INTR)
         .and_then(|guard| if guard.cookie == life { Ok(guard) } else { Err(Errno::INVAL) })
 }
 
-/// Moves events to the program's array, after the `got` that are there.
+/// Moves events to the program's array, after the `got` events that are already in it.
 fn move_events(guard: &mut RingGuard, wait: &Wait, got: &mut u64) -> Result<(), Errno> {
     let to = wait.events.wrapping_add(*got * size_of::<IoEvent>() as u64);
     let room = wait.at_most as u64 - *got;

@@ -1,17 +1,17 @@
-//! The place in the program from which a ring was entered: return addresses on the thread's stack. The log has them
-//! as `FILE+0xADDRESS`, for addr2line(1), with each injection and finding of that call.
+//! The place in the program from which it called io_uring_enter(2): return addresses on the thread's stack. The log
+//! has them as `FILE+0xADDRESS`, for addr2line(1), with each injection and finding of that call.
 
 use crate::os::{calls, user_read};
 use crate::thread;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Number of the program's frames in the log.
+/// Number of the program's stack frames that the log has.
 const FRAMES: usize = 8;
-/// Room for the library's own frames, which come first.
+/// Number of further frames to walk, for the library's own frames, which come first.
 const OURS: usize = 24;
 
-/// Writes return addresses of the calling thread's frames, innermost first; returns their number.
+/// Writes return addresses of the calling thread's frames, innermost first. Returns their number.
 type Walk = fn(&mut [usize]) -> usize;
 
 static WALK: OnceLock<Walk> = OnceLock::new();
@@ -21,7 +21,7 @@ pub fn found_by(walk: Walk) {
     let _ = WALK.set(walk);
 }
 
-/// A thread in a call.
+/// A thread in a call of io_uring_enter(2).
 #[derive(Debug, Clone, Copy)]
 pub struct Caller {
     thread: u32,
@@ -30,7 +30,8 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Records the calling thread. Call it with no lock of ours held: the walk takes the dynamic linker's.
+    /// Records the calling thread. Call it without any of the engine's locks, since the walk takes the dynamic
+    /// linker's.
     pub fn here() -> Option<Caller> {
         let walk = WALK.get()?;
         let mut frames = [0; FRAMES + OURS];
@@ -38,39 +39,39 @@ impl Caller {
         Some(Caller { thread: thread::id(), frames, count })
     }
 
-    /// True if the calling thread is the one in that call.
+    /// True if the calling thread is the one that was recorded.
     pub fn is_here(&self) -> bool {
         self.thread == thread::id()
     }
 }
 
-/// The mapped files, as of the last address that was not found among them.
+/// The mapped files. They are read again when an address is not found among them.
 #[derive(Debug, Default)]
 pub struct Modules {
     known: Vec<Module>,
     looks: u32,
 }
 
-/// Number of times that the mappings are read. After these, an unknown address stays unknown: a program that
-/// generates code would cause a new read each time.
+/// Number of times that the mappings are read. After these, an unknown address stays unknown. Without this limit, a
+/// program that generates code would cause a new read each time.
 const LOOKS: u32 = 64;
 
 #[derive(Debug)]
 struct Module {
     range: Range<usize>,
-    /// Address 0 of its file's symbols.
+    /// The address of byte 0 of the file's symbols.
     base: usize,
     name: String,
 }
 
 impl Modules {
-    /// Returns the program's return addresses in `caller` as a JSON field with a leading comma (`,"at":["FILE+0x1f"]`).
-    /// The library's own frames are left out. Empty if no address is in a mapped file.
+    /// Returns the program's return addresses in `caller` as a JSON field with a leading comma
+    /// (`,"at":["FILE+0x1f"]`). Leaves the library's own frames out. Empty if no address is in a mapped file.
     pub fn describe(&mut self, caller: &Caller) -> String {
         let ours = self.find(found_by as *const () as usize).map(|module| module.name.clone());
         let mut names = Vec::new();
         for address in &caller.frames[..caller.count] {
-            // A return address may be past the end of its function; the call before it is not.
+            // A return address may be past the end of its function. The call before that address is not.
             let Some(module) = self.find(address.wrapping_sub(1)) else { break };
             if Some(&module.name) != ours.as_ref() {
                 names.push(format!("\"{}+{:#x}\"", module.name, address.wrapping_sub(1) - module.base));
@@ -114,7 +115,7 @@ fn mapped(text: &str) -> Vec<Module> {
     modules
 }
 
-/// Returns the load base of an ELF file whose first page is mapped at `start`: 0 for a file with fixed addresses
+/// Returns the load base of an ELF file whose first page is mapped at `start`. 0 for a file with fixed addresses
 /// (ET_EXEC).
 fn base_of(start: usize) -> usize {
     const E_TYPE: u64 = 16;

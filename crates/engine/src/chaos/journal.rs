@@ -9,7 +9,7 @@ use std::os::fd::IntoRawFd;
 
 static FILE: AtomicI32 = AtomicI32::new(-1);
 
-/// Opens the file for appending: all processes of the program write to it.
+/// Opens the file for appending, since all processes of the program write to it.
 ///
 /// # Errors
 /// Those of open(2).

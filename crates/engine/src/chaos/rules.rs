@@ -33,7 +33,7 @@ pub struct Row {
     pub name: &'static str,
     /// The effect of the rule.
     pub what: &'static str,
-    /// The manual page that permits it. `None`: the rule is followed only if it is named.
+    /// The manual page that permits the rule. `None` if the rule is followed only when it is named.
     pub page: Option<&'static str>,
 }
 
@@ -124,14 +124,14 @@ impl Rules {
         Rules(0)
     }
 
-    /// All rules that the manual permits.
+    /// Returns all rules that the manual permits.
     pub fn permitted() -> Rules {
         let permitted = RULES.iter().filter(|row| row.page.is_some());
         Rules(permitted.map(|row| 1 << row.rule as u32).sum())
     }
 
     /// Parses a list of names, separated by commas. `all` stands for what the manual permits. `thorough` adds the
-    /// rules that only observe, and `none` is the empty set.
+    /// rules that only observe. `none` is the empty set.
     ///
     /// # Errors
     /// The name that no rule has.

@@ -1,8 +1,9 @@
 //! Memory of requests in flight. It is copied when the request's turn comes, and compared when the request ends. The
-//! engine reads into a buffer of its own first, so that the program's memory stays unchanged until then.
+//! engine first reads into a buffer of its own, so that the program's memory stays unchanged until then.
 //!
-//! From its turn until its CQE, a request's memory is the kernel's. If the program writes to it or frees it, the file
-//! or the peer gets wrong data, or the request fails. Natively this shows only if the kernel is slow enough.
+//! From its turn until its CQE, a request's memory belongs to the kernel. If the program writes to that memory or
+//! frees it, the file or the peer gets wrong data, or the request fails. With the kernel's io_uring this shows only
+//! if the kernel is slow enough.
 
 use crate::alloc::filled;
 use crate::os::{check_writable, user_read_slice, user_write_slice};
@@ -11,17 +12,17 @@ use crate::Errno;
 use core::mem::ManuallyDrop;
 use std::sync::OnceLock;
 
-/// The most bytes kept of a request. Of longer data the first part is kept.
+/// The most bytes of a request that are kept. Of longer data the first part is kept.
 const BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
-/// The step of the comparison: memory is compared in parts of this many bytes.
+/// The size, in bytes, of the parts in which memory is compared.
 const PART_BYTES: usize = 512;
 
-/// Returns the first poisoned address in a range of this address and size, 0 if there is none.
+/// Returns the first poisoned address in a range of this address and size. 0 if there is none.
 static POISONED: OnceLock<fn(usize, usize) -> usize> = OnceLock::new();
 
-/// Sets the function that finds poisoned memory. From now on, memory that becomes poisoned counts as changed. For
-/// AddressSanitizer, which knows what was freed.
+/// Sets the function that finds poisoned memory. From now on, memory that becomes poisoned counts as changed.
+/// AddressSanitizer, which knows what was freed, provides it.
 pub fn ask_for_poison(first: fn(usize, usize) -> usize) {
     let _ = POISONED.set(first);
 }
@@ -31,27 +32,27 @@ pub fn ask_for_poison(first: fn(usize, usize) -> usize) {
 pub struct Watch {
     /// The request.
     pub id: Id,
-    /// The number of its SQE on the ring.
+    /// The number of the request's SQE on the ring.
     pub number: u64,
-    /// The descriptor it works on, if the program has a number for it.
+    /// The descriptor that the request works on, if the program has a number for it.
     pub fd: Option<i32>,
-    /// The time of its turn, in CLOCK_MONOTONIC nanoseconds.
+    /// The time of the request's turn, in CLOCK_MONOTONIC nanoseconds.
     pub since_ns: u64,
-    /// The place of the program then: see [`Chaos::at`](super::Chaos::at).
+    /// The place in the program at that time: see [`Chaos::at`](super::Chaos::at).
     pub at: String,
-    /// Its memory.
+    /// The request's memory.
     pub memory: Memory,
-    /// The buffer into which a read or receive goes first. Leaked, not freed, if a call may still write to it.
+    /// The buffer into which a read or receive goes first. It is leaked, not freed, if a call may still write to it.
     pub inlet: Option<ManuallyDrop<Vec<u8>>>,
     /// See [`Op::answers_errors`](crate::op::Op::answers_errors).
     pub answers_errors: bool,
 }
 
 impl Watch {
-    /// Copies the filled bytes into the request's memory: the request ends with `result`.
+    /// Copies the filled bytes into the request's memory, since the request ends with `result`.
     ///
     /// # Errors
-    /// FAULT: the memory cannot be written.
+    /// FAULT if the memory cannot be written.
     pub fn fill(&mut self, result: i32) -> Result<(), Errno> {
         let Some(inlet) = self.inlet.take() else { return Ok(()) };
         let answers = result >= 0 || self.answers_errors;
@@ -70,42 +71,42 @@ impl Watch {
 /// A copy of memory as it was.
 #[derive(Debug)]
 pub struct Memory {
-    /// Addresses and lengths: of the data, then of `parts`.
+    /// Addresses and lengths, first of the data, then of `parts`.
     ranges: Vec<[usize; 2]>,
-    /// Metadata of the request, by the manual's names.
+    /// The parts that are metadata of the request, by the manual's names.
     parts: Vec<&'static str>,
     /// The copied bytes, one range after the other.
     bytes: Vec<u8>,
-    /// The memory is registered: the program may unmap it, and the kernel still holds the pages.
+    /// True if the memory is registered. The program may unmap such memory, while the kernel still holds the pages.
     registered: bool,
-    /// Part of it was poisoned already (a vector's spare capacity, say).
+    /// True if part of the memory was poisoned already (a vector's spare capacity, for example).
     was_poisoned: bool,
 }
 
 /// A change to memory in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// This byte of the part, and perhaps others, has another value.
+    /// A byte of the part, and perhaps others, has another value.
     Written {
-        /// Its address.
+        /// The byte's address.
         address: usize,
         /// Offset of the byte in its part.
         place: usize,
         /// The part that contains it.
         part: Part,
     },
-    /// This byte of the part is poisoned now; no byte of the request's memory was before.
+    /// A byte of the part is poisoned now, and no byte of the request's memory was before.
     Poisoned {
-        /// Its address.
+        /// The byte's address.
         address: usize,
         /// Offset of the byte in its part.
         place: usize,
         /// The part that contains it.
         part: Part,
     },
-    /// The page of this byte can no longer be read, or written.
+    /// The page of a byte can no longer be read, or written.
     Unmapped {
-        /// Its address.
+        /// The byte's address.
         address: usize,
         /// The part that contains it.
         part: Part,
@@ -115,9 +116,9 @@ pub enum Change {
 /// A part of a request's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// The manual's name; `None` for the data.
+    /// The manual's name. `None` for the data.
     pub name: Option<&'static str>,
-    /// Number of its bytes that are kept.
+    /// Number of bytes of the part that are kept.
     pub bytes: usize,
 }
 
@@ -204,7 +205,7 @@ impl Memory {
 
     /// Returns the first change since [`keep`](Self::keep).
     pub fn change(&self) -> Option<Change> {
-        // Check poison first: the new owner of freed memory may have written to it, too.
+        // Poison is checked first, since the new owner of freed memory may have written to it, too.
         if let Some(poisoned) = self.poisoned() {
             return Some(poisoned);
         }
@@ -243,7 +244,7 @@ fn first_poisoned(ranges: &[[usize; 2]]) -> Option<(usize, usize)> {
     })
 }
 
-/// Returns the offset of the first byte at `address` that differs from `kept`, and true if it cannot be read.
+/// Returns the offset of the first byte at `address` that differs from `kept`, and whether it cannot be read.
 fn first_change(address: usize, kept: &[u8]) -> Option<(usize, bool)> {
     let mut now = [0u8; PART_BYTES];
     let mut begin = 0;

@@ -1,5 +1,5 @@
-//! Layout of a ring's memory: pure arithmetic. The layout is that of Linux 6.18 (`struct io_rings` in
-//! `include/linux/io_uring_types.h`; the offsets were read off that kernel).
+//! The layout of a ring's memory, as pure arithmetic. It is that of Linux 6.18 (`struct io_rings` in
+//! `include/linux/io_uring_types.h`). The offsets were read off that kernel.
 
 use crate::Errno;
 use anyring_abi::{
@@ -29,7 +29,7 @@ pub mod word {
     pub const CQES: usize = 64;
 }
 
-/// Largest submission queue (`IORING_MAX_ENTRIES`); the completion queue may be twice that.
+/// The largest submission queue (`IORING_MAX_ENTRIES`). The completion queue may be twice as large.
 pub const MAX_ENTRIES: u32 = 32_768;
 const PAGE: usize = 4096;
 /// log2 of the bytes of a large SQE.
@@ -44,13 +44,14 @@ pub struct Layout {
     pub cq_entries: u32,
     /// log2 of a CQE's size in bytes.
     pub cqe_shift: u32,
-    /// A CQE with `IORING_CQE_F_32` takes two entries (`IORING_SETUP_CQE_MIXED`).
+    /// True if a CQE with `IORING_CQE_F_32` takes two entries (`IORING_SETUP_CQE_MIXED`).
     pub mixed: bool,
     /// log2 of an SQE's size in bytes.
     pub sqe_shift: u32,
-    /// An SQE of an opcode of 128 bytes takes two entries (`IORING_SETUP_SQE_MIXED`).
+    /// True if an SQE of an opcode of 128 bytes takes two entries (`IORING_SETUP_SQE_MIXED`).
     pub mixed_sqes: bool,
-    /// Each submission begins with the first SQE; head and tail mean nothing (`IORING_SETUP_SQ_REWIND`).
+    /// True if each submission begins with the first SQE, so that head and tail mean nothing
+    /// (`IORING_SETUP_SQ_REWIND`).
     pub rewinds: bool,
     /// Byte offset of the SQ index array, if the ring has one.
     pub array: Option<usize>,
@@ -61,7 +62,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout that io_uring_setup(2) gives `entries` and `params`, or its `EINVAL`.
+    /// Returns the layout that io_uring_setup(2) makes for `entries` and `params`. Fails with `EINVAL` where that
+    /// call does.
     pub fn new(entries: u32, params: &Params) -> Result<Layout, Errno> {
         let clamp = params.flags & IORING_SETUP_CLAMP != 0;
         let sq_entries = round(entries, MAX_ENTRIES, clamp)?;
@@ -81,7 +83,7 @@ impl Layout {
         }
         let cqe_shift = if params.flags & IORING_SETUP_CQE32 != 0 { 5 } else { 4 };
         let sqe_shift = if params.flags & IORING_SETUP_SQE128 != 0 { LARGE_SHIFT } else { 6 };
-        // With CQE32 the kernel doubles the header's room too (`rings_size` in io_uring/io_uring.c).
+        // With CQE32 the kernel also doubles the header's room (`rings_size` in io_uring/io_uring.c).
         let cqes_end = (word::CQES + ((cq_entries as usize) << 4)) << (cqe_shift - 4);
         let (array, end) = if params.flags & IORING_SETUP_NO_SQARRAY != 0 {
             (None, cqes_end)
@@ -131,8 +133,8 @@ impl Layout {
         }
     }
 
-    /// Returns the offset in the ring's memory for an mmap(2) offset: both ring offsets name one area, which the SQEs
-    /// follow.
+    /// Returns the offset in the ring's memory for an mmap(2) offset. The offsets of the SQ ring and of the CQ ring
+    /// name the same area, which the SQEs follow.
     pub fn area_offset(&self, mmap_offset: u64) -> Option<u64> {
         match mmap_offset {
             0 => Some(0),

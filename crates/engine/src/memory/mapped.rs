@@ -1,9 +1,10 @@
-//! Pages in which the program may have a ring's memory mapped: calls on all other pages need no search in /proc.
+//! Records the pages in which the program may have a ring's memory mapped. Calls on all other pages need no search in
+//! /proc.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bit n: a page with this hash was mapped. No bit is ever cleared: a page unmapped since costs one needless search.
-/// Relaxed: the program knows the address only from the call that sets the bit.
+/// Bit n: a page with this hash was mapped. No bit is ever cleared, so a page unmapped since costs one needless
+/// search. Relaxed: the program knows the address only from the call that sets the bit.
 static PAGES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 const PAGE: usize = 4096;
 

@@ -1,7 +1,8 @@
 //! The only module that turns addresses in ring memory into loads and stores.
 //!
-//! Ring memory is untrusted: the program may write any word at any moment. It is read and written as atomics. Where
-//! it is the program's own (`IORING_SETUP_NO_MMAP`) and may be unmapped at any time, the guarded accessor is used.
+//! Ring memory is untrusted, since the program may write any word at any moment. So it is read and written as
+//! atomics. If the memory belongs to the program (`IORING_SETUP_NO_MMAP`), it may be unmapped at any time. The
+//! guarded accessor is used for it.
 
 use super::layout::{word, Layout};
 use crate::os::{arch, user_read, user_write, GuardedWords};
@@ -9,25 +10,26 @@ use crate::Errno;
 use anyring_abi::{Cqe, Sqe, IORING_CQE_F_32, IORING_CQE_F_SKIP};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// One ring's memory as this process sees it.
+/// One ring's memory, as mapped in this process.
 #[derive(Clone, Copy)]
 pub struct View {
     rings: usize,
     sqes: usize,
-    /// The memory is the program's: every access may fault.
+    /// True if the memory belongs to the program, so that every access may fault.
     guarded: bool,
-    /// The engine has mapped the memory, and the SQ's tail gives the number of new SQEs.
+    /// True if the engine has mapped the memory, and the SQ's tail gives the number of new SQEs.
     goes_by_tail: bool,
     layout: Layout,
 }
 
 impl View {
-    /// Makes a view of the two areas. Unless `guarded`, the engine has mapped both for as long as the view is used.
+    /// Makes a view of the two areas. Unless `guarded`, the engine must keep both mapped for as long as the view is
+    /// used.
     pub fn new(rings: usize, sqes: usize, guarded: bool, layout: Layout) -> View {
         View { rings, sqes, guarded, goes_by_tail: !guarded && !layout.rewinds, layout }
     }
 
-    /// True if the areas are the program's own.
+    /// True if the areas belong to the program.
     pub fn is_of_program(&self) -> bool {
         self.guarded
     }
@@ -48,7 +50,7 @@ impl View {
         View { rings, ..*self }
     }
 
-    /// Returns the sizes and positions this view was made with.
+    /// Returns the sizes and positions with which this view was made.
     #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -57,12 +59,12 @@ impl View {
     #[inline]
     fn atomic(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(!self.guarded && offset.is_multiple_of(4) && offset + 4 <= self.layout.rings_bytes);
-        // SAFETY: `offset` is one of layout's 4-aligned offsets inside the rings area (asserted above), the engine's
+        // SAFETY: `offset` is one of layout's 4-aligned offsets inside the rings area (asserted above). The engine's
         // own mapping outlives every view of it, and the word is only ever touched as an atomic.
         unsafe { &*((self.rings + offset) as *const AtomicU32) }
     }
 
-    /// Loads a word with Acquire: pairs with the program's release store of it (`io_uring_smp_store_release`).
+    /// Loads a word with Acquire, which pairs with the program's release store of it (`io_uring_smp_store_release`).
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u32, Errno> {
         if self.guarded {
@@ -85,7 +87,7 @@ impl View {
         self.atomic(offset).store(value, Ordering::Release);
     }
 
-    /// Stores a word with Release: pairs with the program's acquire load of it (`io_uring_smp_load_acquire`).
+    /// Stores a word with Release, which pairs with the program's acquire load of it (`io_uring_smp_load_acquire`).
     #[inline]
     pub fn store(&self, offset: usize, value: u32) -> Result<(), Errno> {
         if self.guarded {
@@ -111,7 +113,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns the SQE index that position `head` of the SQ array holds; the program wrote it, so it may be any
+    /// Returns the SQE index that position `head` of the SQ array holds. The program wrote it, so it may be any
     /// value.
     #[inline]
     pub fn sq_index(&self, head: u32) -> Result<u32, Errno> {
@@ -123,7 +125,7 @@ impl View {
         }
     }
 
-    /// Copies the SQE at `index` (below `sq_entries`) once, so that later changes by the program have no effect.
+    /// Copies the SQE at `index` (below `sq_entries`) once. Later changes by the program have no effect on the copy.
     #[inline]
     pub fn sqe(&self, index: u32) -> Result<Sqe, Errno> {
         debug_assert!(index < self.layout.sq_entries);
@@ -151,7 +153,7 @@ impl View {
         self.sqes + ((index as usize) << self.layout.sqe_shift)
     }
 
-    /// Writes a CQE at position `tail` of the CQ; with `IORING_SETUP_CQE32` the second half becomes `extra`.
+    /// Writes a CQE at position `tail` of the CQ. With `IORING_SETUP_CQE32` the second half becomes `extra`.
     #[inline]
     fn write_cqe(&self, tail: u32, cqe: Cqe, extra: [u64; 2]) -> Result<(), Errno> {
         let position = (tail & (self.layout.cq_entries - 1)) as usize;
@@ -160,8 +162,9 @@ impl View {
             return self.write_cqe_guarded(address, cqe, extra);
         }
         let entry = address as *mut Cqe;
-        // SAFETY: the masked position lies inside the CQE array of the engine's mapping, 16-aligned; the program
-        // reads it only after the release store of the tail. Field by field, as it was put together: see `sqe`.
+        // SAFETY: the masked position lies inside the CQE array of the engine's mapping, 16-aligned. The program
+        // reads it only after the release store of the tail. Written field by field, as it was put together: see
+        // `sqe`.
         unsafe {
             (&raw mut (*entry).user_data).write_volatile(cqe.user_data);
             (&raw mut (*entry).res).write_volatile(cqe.res);
@@ -202,8 +205,8 @@ impl View {
         (tail.wrapping_add(1), u32::from(room >= 3))
     }
 
-    /// True if CQEs may be written by [`write_run`](Self::write_run): the memory is the engine's mapping, and each
-    /// entry has 16 bytes.
+    /// True if [`write_run`](Self::write_run) may write CQEs: the memory is the engine's mapping, and each entry has
+    /// 16 bytes.
     #[inline]
     pub fn takes_runs(&self) -> bool {
         !self.guarded && self.layout.cqe_shift == 4
@@ -217,7 +220,7 @@ impl View {
         let array = (self.rings + word::CQES) as *mut Cqe;
         for (place, cqe) in (tail..).zip(cqes) {
             // SAFETY: the masked position lies inside the CQE array of the engine's mapping, whose entries are as
-            // large as `Cqe` (asserted above); the program reads it only after the release store of the tail.
+            // large as `Cqe` (asserted above). The program reads it only after the release store of the tail.
             unsafe {
                 let entry = array.add((place & mask) as usize);
                 (&raw mut (*entry).user_data).write_volatile(cqe.user_data);
@@ -227,7 +230,7 @@ impl View {
         }
     }
 
-    /// Writes a CQE at position `tail`; `double` is the result of [`is_double`](Self::is_double).
+    /// Writes a CQE at position `tail`. `double` must be the result of [`is_double`](Self::is_double).
     #[inline]
     pub fn write(&self, tail: u32, cqe: Cqe, extra: [u64; 2], double: bool) -> Result<(), Errno> {
         match double {
@@ -283,8 +286,8 @@ impl View {
     }
 }
 
-/// An SQE in memory that the engine has mapped. The program may change it at any moment: a caller that needs a field
-/// twice must keep a copy.
+/// An SQE in memory that the engine has mapped. The program may change it at any moment, so a caller that needs a
+/// field twice must keep a copy.
 pub struct SqeRef(*const Sqe);
 
 macro_rules! sqe_fields {
@@ -295,14 +298,15 @@ macro_rules! sqe_fields {
                 #[doc = concat!("`", stringify!($field), "`, as it is now.")]
                 #[inline(always)] // in the loop over SQEs
                 pub fn $field(&self) -> $type {
-                    // SAFETY: only `View` makes one of these, of an index below `sq_entries`: the 64 bytes lie inside the
-                    // engine's mapping, 64-aligned. The program may be writing them: a volatile read of a plain integer.
+                    // SAFETY: only `View` makes such a reference, with an index below `sq_entries`, so the 64 bytes
+                    // lie inside the engine's mapping, 64-aligned. The program may be writing them, so this is a
+                    // volatile read of a plain integer.
                     unsafe { (&raw const (*self.0).$field).read_volatile() }
                 }
             )*
 
-            /// Copies the whole SQE, field by field: a wider load would have to wait for the program's stores of
-            /// several fields to leave the core.
+            /// Copies the whole SQE, field by field. A wider load would have to wait until the program's stores of
+            /// several fields have left the core.
             #[inline]
             fn copy(&self) -> Sqe {
                 Sqe { $($field: self.$field()),* }
@@ -328,13 +332,13 @@ sqe_fields!(
     pad2: u64
 );
 
-/// True if the CQ is empty whose rings' area is at this address. False if the words cannot be read.
+/// True if the CQ whose rings area is at this address is empty. False if the words cannot be read.
 pub fn cq_at_is_empty(rings: usize) -> bool {
     let words = [word::CQ_HEAD, word::CQ_TAIL].map(|word| GuardedWords::load(rings + word));
     words[0].is_ok() && words[0] == words[1]
 }
 
-/// Copies `bytes` bytes, a multiple of 16, by the guarded accessor, between any addresses.
+/// Copies `bytes` bytes, a multiple of 16, between any addresses, by the guarded accessor.
 pub(crate) fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
     for offset in (0..bytes).step_by(16) {
         let words: [u64; 2] = user_read(from + offset)?;

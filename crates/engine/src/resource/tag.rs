@@ -10,8 +10,8 @@ pub trait Tagged: Sync {
     fn retire(&'static self, tag: u64);
 }
 
-/// The tag of a registered resource. Any thread may drop it, with the last user of the resource. The drop makes the ring
-/// post the tag's CQE.
+/// The tag of a registered resource. Any thread may drop it, with the last user of the resource. The drop makes the
+/// ring post the tag's CQE.
 pub struct Tag {
     ring: &'static dyn Tagged,
     /// 0 if there is nothing to report any more.

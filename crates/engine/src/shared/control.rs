@@ -127,11 +127,12 @@ pub struct Record {
 pub const RECORD_FREE: u64 = 0;
 /// A request without a CQE.
 pub const RECORD_IN_FLIGHT: u64 = 1;
-/// A request whose CQE was written to the CQ, at the position in the low half. The CQE is published once the CQ's tail has
-/// passed that position. Another process finds this state only if the owner died while it held the post lock.
+/// The state of a request whose CQE was written to the CQ, at the position in the low half. The CQE is published once
+/// the CQ's tail has passed that position. Another process finds this state only if the owner died while it held the
+/// post lock.
 pub const RECORD_IN_CQ: u64 = 2 << 32;
-/// A request whose CQE was written to the backlog, at the position in the low half. The CQE is published once the backlog's
-/// tail has passed that position.
+/// The state of a request whose CQE was written to the backlog, at the position in the low half. The CQE is published
+/// once the backlog's tail has passed that position.
 pub const RECORD_IN_BACKLOG: u64 = 3 << 32;
 
 /// Number of processes that may use a ring at one time.
