@@ -158,7 +158,7 @@ pub struct HeldBack {
     pub stream: Option<i32>,
 }
 
-/// What the log says of a ring's SQE or CQE, or of a call of io_uring_enter(2).
+/// A ring's SQE or CQE, or a call of io_uring_enter(2), as the log names it.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject {
     /// The name of the opcode.

@@ -1,15 +1,17 @@
-//! Panics on demand: the test of decision 14 (docs/decisions) makes each place named here panic once.
+//! Panics on demand. The test of decision 14 (docs/decisions) makes each place named in this file panic once.
 //!
-//! Only the build with the feature `forced-panics` does so; in every other one a [`point`] is nothing. The variable
-//! `ANYRING_PANIC` holds `POINT` or `POINT:N`: the N-th arrival there from the start of the process panics. A program
-//! that wants to choose the moment finds the function `anyring_force_panic` (see `crates/inject/src/forced.rs`).
+//! Only the build with the feature `forced-panics` does so. In every other build a [`point`] is nothing. The variable
+//! `ANYRING_PANIC` holds `POINT` or `POINT:N`. The N-th arrival at that point from the start of the process panics. A
+//! program that wants to choose the moment finds the function `anyring_force_panic` (see
+//! `crates/inject/src/forced.rs`).
 
-/// The part that a panic at a point breaks.
+/// The part of the engine that a panic at a point breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breaks {
     /// The ring that was at work, and no other.
     Ring,
-    /// No ring: a call that makes one answers -EIO, any other goes on as if the engine were not there.
+    /// No ring. A call that makes a ring fails with EIO, and any other call continues as if the engine were not
+    /// there.
     Nothing,
 }
 
@@ -86,7 +88,7 @@ points! {
     HelperRing "helper-ring" Ring, "The helper holds a ring.";
 }
 
-/// Panics here if it was asked for.
+/// Panics at this point if that was asked for.
 #[cfg(not(feature = "forced-panics"))]
 #[inline(always)]
 pub fn point(_: Point) {}
@@ -102,12 +104,12 @@ mod armed {
     const NONE: u32 = u32::MAX;
     /// The armed point's place in [`POINTS`], which is its discriminant.
     static ARMED: AtomicU32 = AtomicU32::new(NONE);
-    /// Arrivals left; the one that takes the last panics.
+    /// Number of arrivals left at the armed point. The last one panics.
     static LEFT: AtomicU32 = AtomicU32::new(0);
-    /// The environment has been asked.
+    /// True once the environment has been read.
     static ASKED: AtomicBool = AtomicBool::new(false);
 
-    /// Panics here if it was asked for.
+    /// Panics at this point if that was asked for.
     pub fn point(point: Point) {
         if !ASKED.swap(true, Relaxed) {
             if let Ok(wanted) = std::env::var("ANYRING_PANIC") {
@@ -120,7 +122,7 @@ mod armed {
         }
     }
 
-    /// Arms `POINT` or `POINT:N`; false when there is no such point.
+    /// Arms `POINT` or `POINT:N`. False if there is no such point.
     pub fn arm(wanted: &str) -> bool {
         let (name, count) = wanted.split_once(':').unwrap_or((wanted, "1"));
         let Some(place) = POINTS.iter().position(|(_, known, _)| *known == name) else { return false };

@@ -1,10 +1,11 @@
-//! Whether threads of the process may differ in identity: credentials, directory, root and umask.
+//! Says whether threads of the process may differ in identity, which is their credentials, directory, root and umask.
 //!
-//! In nearly every program none does. Then any thread may make a request, except for operations on paths: see
-//! `wq::creds`. A thread that is about to change its own identity, while there are others, records it here first. From
-//! then on a thread with the submitter's identity makes each request that acts for its submitter.
+//! In nearly every program no thread differs. Then any thread may make a request, except for operations on paths: see
+//! `wq::creds`. A thread that is about to change its own identity, while there are other threads, records that in
+//! this module first. From then on a thread with the submitter's identity makes each request that acts for its
+//! submitter.
 //!
-//! libc's setuid(3) and its like change all threads, so these stay equal. Source for the attributes of a single
+//! libc's setuid(3) and its like change all threads, so the threads stay equal. Source for the attributes of a single
 //! thread: credentials(7), clone(2), unshare(2).
 
 use crate::forced::{point, Point};
@@ -12,18 +13,18 @@ use crate::mutation::{mutated, Mutation};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A set of [`CHANGED`], [`UNSEEN`] and [`KEPT`]. Relaxed: a thread that changes its identity stores the bit first,
-/// and takes each ring's lock afterwards. A later holder of such a lock, and any thread that learns of the change,
-/// sees the bit.
+/// and takes each ring's lock afterwards. A later holder of such a lock reads the bit, and so does any thread that
+/// learns of the change.
 static DIFFER: AtomicU32 = AtomicU32::new(0);
-/// A thread was about to change its own identity.
+/// Set once a thread was about to change its own identity.
 const CHANGED: u32 = 1;
-/// An instruction of the program's may change an identity unseen.
+/// Set if one of the program's instructions may change an identity without the engine's notice.
 const UNSEEN: u32 = 2;
-/// Requests in flight at the first change keep the identity that all threads had. Until this is set, every changing
-/// thread arranges that, also again after a panic.
+/// Set once requests in flight at the first change keep the identity that all threads had. Until it is set, every
+/// changing thread arranges that, and does so again after a panic.
 const KEPT: u32 = 4;
 
-/// Number of changes seen.
+/// Number of changes that the engine has noticed.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 /// System calls that change the identity of the calling thread alone.
@@ -50,12 +51,12 @@ pub fn may_differ() -> bool {
     DIFFER.load(Ordering::Relaxed) != 0 && !mutated(Mutation::WorkersKeepTheirMakersRights)
 }
 
-/// Number of changes of identity seen so far.
+/// Returns the number of changes of identity that the engine has noticed so far.
 pub fn changes() -> u32 {
     CHANGES.load(Ordering::Relaxed)
 }
 
-/// True if system call `number`, one of [`NUMBERS`], with this first argument may change an identity.
+/// True if system call `number`, one of [`NUMBERS`], may change an identity when `argument` is its first argument.
 pub fn may_be_changed_by(number: i64, argument: usize) -> bool {
     const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
     const NO_IDENTITY: i32 = libc::CLONE_FILES | libc::CLONE_SYSVSEM;
@@ -67,8 +68,8 @@ pub fn may_be_changed_by(number: i64, argument: usize) -> bool {
     }
 }
 
-/// Records that the calling thread is about to change its identity, while there are others. `keep` makes requests in
-/// flight keep the common one.
+/// Records that the calling thread is about to change its identity, while there are other threads. `keep` makes
+/// requests in flight keep the common identity.
 pub fn changing(keep: impl FnOnce()) {
     DIFFER.fetch_or(CHANGED, Ordering::Relaxed);
     point(Point::Identity);
@@ -79,7 +80,7 @@ pub fn changing(keep: impl FnOnce()) {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Records that there is code that may change a thread's identity unseen.
+/// Records that some code may change a thread's identity without the engine's notice.
 pub fn may_change_unseen() {
     DIFFER.fetch_or(UNSEEN, Ordering::Relaxed);
 }

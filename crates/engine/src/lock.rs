@@ -1,6 +1,6 @@
 //! The engine's mutex: a futex word that holds the owner's thread pointer. Re-entry by the same thread is recognised
-//! and does not hang. Signal handlers wait until their thread holds no lock (`thread::handlers`), except handlers
-//! that the program installed unseen by us.
+//! and does not hang. Signal handlers wait until their thread holds no lock (`thread::handlers`). Handlers that the
+//! program installed without anyring's notice do not wait.
 
 use crate::sync::{
     before_lock, constructor, enter_critical, fence_after_swap, futex_wait, futex_wake_one, leave_critical,
@@ -10,13 +10,13 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
 const FREE: usize = 0;
-/// Set in the word of a held lock when a thread may be asleep on it. Thread pointers are even.
+/// Set in the word of a held lock when a thread may sleep on the lock. Thread pointers are even.
 const CONTENDED: usize = 1;
 
 /// A mutex around `T` within one process.
 pub struct Lock<T> {
-    /// [`FREE`], or the holder's thread pointer, perhaps with [`CONTENDED`]. In one word, so that a signal handler
-    /// never sees a held lock without a holder.
+    /// [`FREE`], or the holder's thread pointer, perhaps with [`CONTENDED`]. Both are in one word, so that a signal
+    /// handler never finds a held lock without a holder.
     word: AtomicUsize,
     value: UnsafeCell<T>,
 }
@@ -31,7 +31,7 @@ pub struct Held<'a, T> {
 
 impl<T> Lock<T> {
     constructor! {
-        /// A free lock.
+        /// Makes a free lock.
         pub fn new(value: T) -> Self {
             Lock { word: AtomicUsize::new(FREE), value: UnsafeCell::new(value) }
         }
@@ -77,8 +77,8 @@ impl<T> Lock<T> {
     }
 
     /// Takes the lock again, for a thread that has just released it, if `left` says that work has arrived meanwhile.
-    /// `None` if another thread holds it, which will check then. Partner: the fence between leaving the work and a
-    /// `try_lock`.
+    /// `None` if there is no such work, or another thread holds the lock, which will then check for the work.
+    /// Partner: the fence between leaving the work and a `try_lock`.
     #[inline(always)] // in each call
     pub fn lock_again_if(&self, left: impl FnOnce() -> bool) -> Option<Held<'_, T>> {
         // The release of the lock must not pass the load in `left`.
@@ -90,18 +90,19 @@ impl<T> Lock<T> {
         }
     }
 
-    /// True if the calling thread holds the lock. Exact: only this thread can have stored its own pointer.
+    /// True if the calling thread holds the lock. The answer is exact, since only this thread can have stored its own
+    /// pointer.
     #[inline]
     pub fn held_by_me(&self) -> bool {
         self.word.load(Ordering::Relaxed) & !CONTENDED == thread_pointer()
     }
 
-    /// The thread pointer of the lock's holder; 0 if it is free.
+    /// Returns the thread pointer of the lock's holder. 0 if the lock is free.
     pub fn holder(&self) -> usize {
         self.word.load(Ordering::Relaxed) & !CONTENDED
     }
 
-    /// True if a thread may be asleep on the lock, which is held.
+    /// True if a thread may sleep on the lock, which must be held.
     pub fn is_contended(&self) -> bool {
         self.word.load(Ordering::Relaxed) & CONTENDED != 0
     }
@@ -113,8 +114,8 @@ impl<T> Lock<T> {
         loop {
             let seen = self.word.load(Ordering::Relaxed);
             if seen == FREE {
-                // Others may sleep: a thread that slept takes the lock as contended. Acquire pairs with the Release
-                // swap in `drop`.
+                // A thread that slept takes the lock as contended, since other threads may sleep on it. Acquire pairs
+                // with the Release swap in `drop`.
                 let wanted = if slept { me | CONTENDED } else { me };
                 if self.word.compare_exchange(FREE, wanted, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
@@ -126,7 +127,7 @@ impl<T> Lock<T> {
                 || self.word.compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
                 futex_wait(&self.word, seen | CONTENDED);
-                // The thread that woke this one may retake the lock for a moment before this one runs.
+                // The thread that woke this thread may retake the lock for a moment before this thread runs.
                 (spins, slept) = (0, true);
             }
         }
@@ -164,7 +165,7 @@ impl<T> DerefMut for Held<'_, T> {
 }
 
 impl<T> Held<'_, T> {
-    /// Releases the lock. Signal handlers still wait, until the returned value is dropped.
+    /// Releases the lock. Signal handlers still wait until the returned value is dropped.
     #[inline]
     pub fn release(self) -> Released {
         self.free();

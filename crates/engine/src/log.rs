@@ -1,5 +1,5 @@
-//! Messages of the engine, written only to the file that `ANYRING_LOG` names, never to the program's stdout or
-//! stderr.
+//! Messages of the engine. They are written only to the file that `ANYRING_LOG` names, never to the program's stdout
+//! or stderr.
 
 use crate::os::calls;
 use crate::os::syscall;

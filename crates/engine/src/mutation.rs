@@ -1,34 +1,35 @@
-//! Mutations: bugs that a test chooses, and the check that must find each.
+//! Mutations: bugs that a test chooses, each with the check that must find it.
 //!
-//! Only builds with the feature `mutations` have them; in all others [`mutated`] is false at compile time. The
-//! variable `ANYRING_MUTATION` names one for the whole process. `cargo xtask mutations` runs each check twice:
-//! without the mutation it must pass, with it it must fail.
+//! Only builds with the feature `mutations` have them. In all other builds [`mutated`] is false at compile time. The
+//! variable `ANYRING_MUTATION` names one mutation for the whole process. `cargo xtask mutations` runs each check
+//! twice. Without the mutation the check must pass, and with the mutation it must fail.
 //!
-//! Each mutation is a point in the code of the engine or of `crates/inject`. Two are not in the code that they break:
+//! Each mutation is a point in the code of the engine or of `crates/inject`. Two mutations are not in the code that
+//! they break:
 //!
 //! - The library of this build is linked without `-z nodelete`, and keeps itself mapped by dlopen(3) instead, unless
 //!   [`Mutation::LibraryIsUnmapped`] is chosen (`crates/inject/src/loader.rs`).
 //! - The trampoline of trapped instructions is assembly. [`Mutation::ExtendedStateIsLost`] corrupts the state that it
 //!   has saved (`crates/inject/src/raw/trap.rs`).
 //!
-//! Every part of the sources (a *room*: a folder, or a file with a job of its own) has a mutation.
+//! Every part of the sources has a mutation. Such a part (a *room*) is a folder, or a file with a job of its own.
 
 /// The check that must fail because of a mutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
     /// A conformance case, `TOPIC::NAME`, through the door and with the flags that it has in `make test`.
     Case(&'static str),
-    /// A conformance case in `anyring-conformance-plain`, where every close of a descriptor is seen.
+    /// A conformance case in `anyring-conformance-plain`, where the engine notices every close of a descriptor.
     Plain(&'static str),
     /// A test of `crates/inject/tests/engine.rs`.
     Engine(&'static str),
     /// A test of `crates/inject/tests/raw.rs`.
     Raw(&'static str),
-    /// `crates/inject/tests/panics.rs`, at this point of [`crate::forced::POINTS`].
+    /// The test `crates/inject/tests/panics.rs`, at this point of [`crate::forced::POINTS`].
     Panic(&'static str),
     /// A unit test of this crate.
     Unit(&'static str),
-    /// The simulation, which must report a finding whose text contains this.
+    /// The simulation, which must report a finding whose text contains this string.
     Simulation(&'static str),
 }
 
@@ -359,7 +360,7 @@ mutations! {
     }
 }
 
-/// True if the process has this bug.
+/// True if the process has this mutation.
 #[cfg(not(feature = "mutations"))]
 #[inline(always)]
 pub const fn mutated(_: Mutation) -> bool {
@@ -378,12 +379,12 @@ mod chosen {
     const VARIABLE: &CStr = c"ANYRING_MUTATION";
     const NONE: u32 = u32::MAX;
     const UNASKED: u32 = u32::MAX - 1;
-    /// The mutation's place in [`MUTATIONS`], which is its discriminant. The first call reads the environment; two
-    /// threads that do so at once find the same.
+    /// The chosen mutation's place in [`MUTATIONS`], which is its discriminant. The first call reads the environment.
+    /// Two threads that do so at once find the same.
     static CHOSEN: AtomicU32 = AtomicU32::new(UNASKED);
 
-    /// True if the process has this bug. Takes no lock and allocates nothing: signal handlers and children of
-    /// vfork(2) call it.
+    /// True if the process has this mutation. Takes no lock and allocates nothing, since signal handlers and children
+    /// of vfork(2) call it.
     #[inline]
     pub fn mutated(mutation: Mutation) -> bool {
         let chosen = match CHOSEN.load(Relaxed) {
@@ -395,7 +396,7 @@ mod chosen {
 
     #[cold]
     fn ask() -> u32 {
-        // SAFETY: a C string. The first caller is the library's constructor, or a test's first thread: nothing
+        // SAFETY: a C string. The first caller is the library's constructor, or a test's first thread, so nothing
         // changes the environment meanwhile.
         let wanted = unsafe { libc::getenv(VARIABLE.as_ptr()) };
         let chosen = match wanted.is_null() {
@@ -407,8 +408,8 @@ mod chosen {
         chosen
     }
 
-    /// Returns the mutation's place. Ends the process if there is no such mutation: otherwise its check would run
-    /// without the bug.
+    /// Returns the mutation's place. Ends the process if there is no such mutation, since its check would otherwise
+    /// run without the bug.
     fn place(wanted: &[u8]) -> u32 {
         if let Some(place) = MUTATIONS.iter().position(|row| row.name.as_bytes() == wanted) {
             return place as u32;

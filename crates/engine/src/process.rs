@@ -1,7 +1,7 @@
 //! State of the engine that belongs to a process: its rings, the handling of closed numbers, and of forks.
 //!
-//! A ring enters the table of numbers (`descriptors::numbers`) when it is complete, and leaves it before its end
-//! begins. A thread that looked it up earlier finds a ring that has ended (`ring::LockFailure::Ended`).
+//! A ring enters the table of numbers (`descriptors::numbers`) when it is complete, and leaves the table before its
+//! end begins. So a thread that looked it up earlier may find a ring that has ended (`ring::LockFailure::Ended`).
 
 use crate::descriptors::level;
 use crate::descriptors::numbers::{next_known, was_used, RINGS, RINGS_END};
@@ -24,28 +24,29 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// A word that reads 0 in a forked child.
 static FORK_PAGE: ForkPage = ForkPage::new();
 
-/// The process that these tables belong to.
+/// The process that the tables of this memory belong to.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Number of rings that a thread can register for itself (`IORING_REGISTER_RING_FDS`).
 pub const REGISTERED_RINGS: usize = 16;
 
 thread_local! {
-    /// The numbers that a thread registered. A thread that ends gives back those it still holds ([`thread_ends`]), by
-    /// a pthread key. A destructor of a thread-local value would make libc call calloc(3), which the entering thread
-    /// may have interrupted. In a child of _Fork(3) calloc(3) might also wait forever for its lock.
+    /// The numbers that the thread registered. A thread that ends gives back those that it still holds
+    /// ([`thread_ends`]), by a pthread key. A destructor of a thread-local value would make libc call calloc(3),
+    /// which the calling thread may have interrupted. In a child of _Fork(3), calloc(3) might also wait forever for
+    /// its lock.
     static REGISTERED: Cell<[i32; REGISTERED_RINGS]> = const { Cell::new([-1; REGISTERED_RINGS]) };
 }
 
 extern "C" fn thread_ends(_: *mut core::ffi::c_void) {
-    // In a forked child they belong to the parent's thread: `after_fork` closes them, if the child calls the engine
-    // at all.
+    // In a forked child the numbers belong to the parent's thread. `after_fork` closes them, if the child calls the
+    // engine at all.
     if !is_noticed() {
         return;
     }
     let numbers = REGISTERED.replace([-1; REGISTERED_RINGS]);
     for number in numbers.into_iter().filter(|number| descriptors::is_own(*number)) {
-        // The C library runs this at the end of the thread: a panic must not unwind into it.
+        // The C library calls this at the end of the thread, so a panic must not unwind into it.
         let drop = || {
             point(Point::ThreadExit);
             drop_duplicate(number);
@@ -54,12 +55,12 @@ extern "C" fn thread_ends(_: *mut core::ffi::c_void) {
     }
 }
 
-/// Makes [`thread_ends`] run at the end of the calling thread; false if the process has no key left for that.
+/// Makes [`thread_ends`] run at the end of the calling thread. False if the process has no key left for that.
 fn give_back_at_end() -> bool {
-    /// The key plus one. Relaxed: only the number itself is compared and exchanged.
+    /// The key plus one. Relaxed, since only the number itself is compared and exchanged.
     static KEY: AtomicU32 = AtomicU32::new(0);
-    // SAFETY: keys of ours, and a destructor that lives as long as the library. The value of one of the first 32 keys
-    // is in the thread's own memory, so libc allocates none.
+    // SAFETY: the engine made the keys, and the destructor lives as long as the library. The value of one of the
+    // first 32 keys is in the thread's own memory, so libc allocates none.
     unsafe {
         if KEY.load(Ordering::Relaxed) == 0 {
             let mut made = 0;
@@ -74,14 +75,14 @@ fn give_back_at_end() -> bool {
     }
 }
 
-/// Returns the ring with number `fd`, if that number still names it: after a close that was not seen, it may name
-/// another file.
+/// Returns the ring with number `fd`, if that number still names the ring. After a close without the engine's notice,
+/// it may name another file.
 pub fn verified_ring(fd: i32) -> Option<&'static Ring> {
     notice_fork();
     ring(fd).filter(|ring| table::is_still_number_of(fd, ring))
 }
 
-/// Returns the ring that a number names, which may be a new duplicate; from now on the number is known.
+/// Returns the ring that a number names, which may be a new duplicate. From now on the number is known.
 pub fn adopt(fd: i32) -> Option<&'static Ring> {
     notice_fork();
     table::adopt(fd)
@@ -92,14 +93,14 @@ pub fn adopt(fd: i32) -> Option<&'static Ring> {
 pub fn closing(fd: i32) {
     standard::closing(fd);
     if fd >= 0 && (is_ring(fd) || was_used(fd)) {
-        // After a panic the ring that it hit has been put in order, but the rest of this work is not done: so try
+        // After a panic the ring that it hit has been put in order, but the rest of this work is not done. So try
         // once more.
         let _ = (0..2).any(|_| contain_any(|| closing_known(fd, None)).is_some());
     }
 }
 
-/// Handles that the program closes number `fd`. True if the number is closed by now, as a ring's always is: that
-/// shows whether it was the last copy.
+/// Handles that the program closes number `fd`. True if the number is closed on return, as a ring's number always is.
+/// Closing it shows whether it was the last copy.
 #[inline]
 pub fn close(fd: i32) -> bool {
     if !is_ring(fd) {
@@ -128,7 +129,7 @@ fn closing_known(fd: i32, close: Option<&dyn Fn()>) {
         return;
     }
     level::forget(fd);
-    // The program used this number earlier, and it is the engine's now: the program cannot close it.
+    // The program used this number earlier, but now it belongs to the engine, so the program cannot close it.
     if descriptors::is_own(fd) {
         return;
     }
@@ -157,7 +158,7 @@ pub fn concerns_range(first: u32, last: u32) -> bool {
 }
 
 /// Handles that the program is about to close number `fd`, or to open another file under it. Fails with EBADF if the
-/// number is held for a moment and the program closes it.
+/// program closes a number that an engine descriptor fills for a moment.
 pub fn taking(fd: i32, closes: bool) -> Result<(), Errno> {
     if !standard::is_held(fd) || !has_these_tables() {
         return Ok(());
@@ -169,7 +170,7 @@ pub fn taking(fd: i32, closes: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Calls `map` with the area at mmap(2) offset `offset` of ring `fd`. The area does not move meanwhile.
+/// Calls `map` with the area at mmap(2) offset `offset` of ring `fd`. The area does not move during the call.
 pub fn with_area<T>(fd: i32, offset: u64, map: impl FnOnce(Area) -> T) -> Option<T> {
     let guard = verified_ring(fd)?.lock().ok()?;
     guard.mapping(offset).map(map)
@@ -180,7 +181,7 @@ pub fn map_both(fd: i32) -> Option<Result<[(usize, usize); 2], Errno>> {
     verified_ring(fd)?.lock().ok()?.memory.map_both()
 }
 
-/// Registers ring `fd` for the calling thread at `index`, or at a free one; returns the index.
+/// Registers ring `fd` for the calling thread at `index`, or at a free index. Returns the index.
 pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
     let mut table = REGISTERED.get();
     let index = match index {
@@ -204,7 +205,7 @@ pub fn has_registered_rings() -> bool {
     REGISTERED.get().iter().any(|fd| *fd >= 0)
 }
 
-/// Takes a registered ring out of the calling thread's table; returns its number.
+/// Takes a registered ring out of the calling thread's table. Returns the ring's number.
 pub fn unregister_ring_number(index: u32) -> Result<i32, Errno> {
     let mut table = REGISTERED.get();
     let number = core::mem::replace(table.get_mut(index as usize).ok_or(Errno::INVAL)?, -1);
@@ -212,7 +213,7 @@ pub fn unregister_ring_number(index: u32) -> Result<i32, Errno> {
     Ok(number)
 }
 
-/// Makes another number for ring `fd`, one of the engine's own.
+/// Makes another number for ring `fd`, which belongs to the engine.
 pub fn duplicate_ring(fd: i32) -> Result<i32, Errno> {
     let ring = ring(fd).ok_or(Errno::BADF)?;
     let duplicate = descriptors::duplicate(fd)?;
@@ -220,9 +221,9 @@ pub fn duplicate_ring(fd: i32) -> Result<i32, Errno> {
     Ok(duplicate)
 }
 
-/// Closes a number from [`duplicate_ring`]; the ring ends if it was the last number.
+/// Closes a number from [`duplicate_ring`]. The ring ends if that was its last number.
 pub fn drop_duplicate(duplicate: i32) {
-    // Not by `closing`, which handles closes by the program: this number is the engine's own.
+    // Not by `closing`, which handles closes by the program, since this number belongs to the engine.
     let closed = Cell::new(false);
     let close = || {
         closed.set(true);
@@ -242,7 +243,8 @@ pub fn registered_ring_number(index: u32) -> Option<i32> {
     REGISTERED.get().get(index as usize).copied().filter(|fd| *fd >= 0)
 }
 
-/// Called at every entry: in a forked child, forgets everything that only the parent can complete.
+/// Forgets, in a forked child, everything that only the parent can complete. Called whenever the program calls the
+/// engine.
 #[inline]
 pub fn notice_fork() {
     match FORK_PAGE.word(Access::ByLoad) {
@@ -253,7 +255,7 @@ pub fn notice_fork() {
 }
 
 /// Handles that the program excludes its mapping at `address` from forked children (MADV_DONTFORK). If that is a
-/// ring's memory, the engine excludes its own mappings of the ring, too: no such child can reach the ring.
+/// ring's memory, the engine also excludes its own mappings of the ring, since no such child can reach the ring.
 pub fn keep_from_children(address: usize) {
     if !mapped::may_be(address) {
         return;
@@ -261,8 +263,8 @@ pub fn keep_from_children(address: usize) {
     notice_fork();
     let Ok(maps) = calls::read_text("/proc/self/maps") else { return };
     let Some(inode) = inode_mapped_at(&maps, address) else { return };
-    // Only the ring in question is locked: this call waits for its holder, as every other does. Relaxed: the program
-    // knows the memory of a ring that is complete.
+    // Only the ring in question is locked. This call waits for that ring's holder, as every other call does. Relaxed:
+    // the program knows the memory of a ring that is complete.
     let is_meant =
         |ring: &&'static Ring| inode_mapped_at(&maps, ring.mapped.load(Ordering::Relaxed)) == Some(inode);
     for ring in rings().into_iter().filter(is_meant).filter(|ring| !ring.is_unused_inheritance()) {
@@ -272,7 +274,7 @@ pub fn keep_from_children(address: usize) {
     }
 }
 
-/// Returns the inode of the file mapped at `address`, according to /proc/PID/maps; shared memory has one, too.
+/// Returns the inode of the file mapped at `address`, according to /proc/PID/maps. Shared memory has an inode, too.
 fn inode_mapped_at(maps: &str, address: usize) -> Option<u64> {
     maps.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -290,8 +292,8 @@ fn is_noticed() -> bool {
     word == Some(1) && OWNER.load(Ordering::Relaxed) == Sys::process_id()
 }
 
-/// Returns the process whose memory this is, and whose tables are in it. It is the calling process, unless that is,
-/// for example, a child of vfork(2).
+/// Returns the process whose memory this is, and whose tables are in that memory. It is the calling process, unless
+/// that is a child of vfork(2), for example.
 fn owner() -> u32 {
     let Some(word) = FORK_PAGE.word(Access::ByLoad) else { return Sys::process_id() };
     match word.load(Ordering::Relaxed) {
@@ -304,7 +306,7 @@ fn owner() -> u32 {
     }
 }
 
-/// Finds that process in a child that was forked unseen.
+/// Returns the same as [`owner`], in a child that was forked without the engine's notice.
 fn owner_by_memory() -> u32 {
     let (me, parent) = (Sys::process_id(), syscall(libc::SYS_getppid, [0; 6]) as u32);
     // The parent is 0 if it is outside of the PID namespace.
@@ -315,7 +317,7 @@ fn owner_by_memory() -> u32 {
     }
 }
 
-/// True if the memory is the calling process's own. Also notices a forked child that has not been noticed yet.
+/// True if the memory belongs to the calling process. Also notices a forked child that has not been noticed yet.
 pub fn is_owner() -> bool {
     let is_owner = owner() == Sys::process_id();
     if is_owner {
@@ -324,21 +326,21 @@ pub fn is_owner() -> bool {
     is_owner
 }
 
-/// True if the tables in this memory describe the calling process's descriptors: checked before the tables are
-/// changed for it. A child of vfork(2) has its own descriptors; a child of clone(2) with CLONE_VM may share its
-/// parent's.
+/// True if the tables in this memory describe the calling process's descriptors. Checked before the tables are
+/// changed for that process. A child of vfork(2) has its own descriptors. A child of clone(2) with CLONE_VM may share
+/// its parent's.
 pub fn has_these_tables() -> bool {
     is_owner() || tables::are_same(owner())
 }
 
-/// Handles that number `fd` is a new duplicate, perhaps of a ring's.
+/// Handles that number `fd` is a new duplicate, perhaps of a ring's descriptor.
 pub fn duplicated(fd: i32) {
     if has_these_tables() {
         adopt(fd);
     }
 }
 
-/// True if only threads of ours share the calling thread's descriptor table.
+/// True if only engine threads share the calling thread's descriptor table.
 pub fn shares_table_with_engine_only() -> bool {
     thread::are_there() && is_owner() && tables::is_engines_only()
 }
@@ -348,15 +350,15 @@ pub fn unshared() {
     tables::unshared(OWNER.load(Ordering::Relaxed) != 0 && !is_owner());
 }
 
-/// Called before the calling thread makes system call `number`, one of [`identity::NUMBERS`], with this first
-/// argument.
+/// Prepares system call `number`, one of [`identity::NUMBERS`], which the calling thread is about to make. `argument`
+/// is the call's first argument.
 #[cold]
 pub fn before_identity_call(number: i64, argument: usize) {
     if !identity::may_be_changed_by(number, argument) {
         return;
     }
     // A forked child that is noticed later would forget what is recorded here. A child of vfork(2) changes nothing of
-    // its parent's.
+    // its parent.
     if OWNER.load(Ordering::Relaxed) != 0 && !is_owner() {
         return;
     }
@@ -385,7 +387,7 @@ static AT_FORK: [AtomicPtr<()>; 6] = [const { AtomicPtr::new(core::ptr::null_mut
 /// Makes `renew` run in a forked child before the engine does anything else there. False if the table is full. From
 /// now on [`notice_fork`] notices forks.
 ///
-/// `renew` is called while at most one thread of the child calls the engine: the one that forked.
+/// `renew` is called while at most one thread of the child calls the engine: the thread that forked.
 pub fn at_fork(renew: fn()) -> bool {
     notice_fork();
     let renew = renew as *mut ();
@@ -397,22 +399,23 @@ pub fn at_fork(renew: fn()) -> bool {
     AT_FORK.iter().any(claim)
 }
 
-/// Called before libc's fork(3) forks and takes malloc's locks. A handler that interrupted it might call a ring for
-/// which a thread must be made, and wait for these locks forever. So the program's handlers are deferred until the
-/// locks are free.
+/// Prepares for libc's fork(3). Called before it forks and takes malloc's locks. A handler that interrupted fork(3)
+/// might call a ring for which a thread must be made, and wait for these locks forever. So the program's handlers are
+/// deferred until the locks are free.
 pub fn forks() {
     handlers::enter_critical();
     descriptors::forks::begin();
 }
 
-/// Called after fork(3) has returned in the parent.
+/// Ends what [`forks`] began. Called after fork(3) has returned in the parent.
 pub fn has_forked() {
     descriptors::forks::end();
     handlers::leave_critical();
 }
 
-/// Called after fork(3) has returned in the child. Records only the id that distinguishes the child from its own
-/// children of vfork(2), and closes files of the parent's requests. Most children execute another program.
+/// Records, after fork(3) has returned in the child, only the id that distinguishes the child from its own children
+/// of vfork(2). Also closes files of the parent's requests. The rest waits, since most children execute another
+/// program.
 pub fn forked() {
     descriptors::forks::reset_after_fork();
     descriptors::close_in_flight();
@@ -431,7 +434,8 @@ fn make_fork_word() {
     let _ = FORK_PAGE.map(1); // out of memory: the next entry tries again
 }
 
-/// Puts a forked child in order. No handler may interrupt it: its calls would wait for this very thread.
+/// Puts a forked child in order. No handler may interrupt this function, since a handler's calls would wait for this
+/// very thread.
 #[cold]
 fn after_fork(word: &AtomicU32) {
     thread::uninterrupted(|| put_in_order(word));
@@ -471,7 +475,7 @@ fn put_in_order(word: &AtomicU32) {
         drop_registered_numbers();
         descriptors::close_in_flight();
         crate::stats::reset_after_fork();
-        crate::event::reset_after_fork(); // after the rings, which have given up their recorders
+        crate::event::reset_after_fork(); // after the rings have given up their recorders
         crate::ring::poller::after_fork(&rings);
         // Relaxed: the process has one thread.
         rings
@@ -488,7 +492,7 @@ fn put_in_order(word: &AtomicU32) {
     word.store(1, Ordering::Release); // partner: the Acquire loads above
 }
 
-/// Closes the parent's registered numbers: no thread of a forked child has registered a ring.
+/// Closes the parent's registered numbers, since no thread of a forked child has registered a ring.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.

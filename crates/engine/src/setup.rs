@@ -37,7 +37,8 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_RW_ATTR
     | IORING_FEAT_NO_IOWAIT;
 
-/// Setup flags that this engine serves; others fail with EINVAL, as on a kernel that does not have them.
+/// Returns the setup flags that this engine serves. Other flags fail with EINVAL, as on a kernel that does not have
+/// them.
 pub fn flags() -> u32 {
     if version::has_later_names() {
         FLAGS | LATER_FLAGS
@@ -69,7 +70,7 @@ const FLAGS: u32 = IORING_SETUP_IOPOLL
     | IORING_SETUP_HYBRID_IOPOLL
     | IORING_SETUP_CQE_MIXED;
 
-/// Makes a ring; returns its descriptor. `params` is the program's address of `struct io_uring_params`.
+/// Makes a ring. Returns its descriptor. `params` is the program's address of `struct io_uring_params`.
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     wait::begin(reset_after_fork)?;
     let (mut given, layout) = asked_for(entries, params)?;
@@ -108,12 +109,12 @@ fn asked_for(entries: u32, params: u64) -> Result<(Params, Layout), Errno> {
     Ok((given, layout))
 }
 
-/// True if [`setup`] does not refuse these arguments by EINVAL at once.
+/// True unless [`setup`] refuses these arguments with EINVAL at once.
 pub fn is_valid(entries: u32, params: u64) -> bool {
     asked_for(entries, params).is_ok()
 }
 
-/// The parts of a ring until it is published. They are given back if setup ends before, by an error or a panic.
+/// The parts of a ring until it is published. They are given back if setup ends before that, by an error or a panic.
 struct Unpublished {
     memory: Option<Memory>,
     control: Option<Control>,
@@ -129,14 +130,15 @@ impl Drop for Unpublished {
         if let Some(memory) = &mut self.memory {
             memory.release();
         }
-        // Not by its own drop, which would go through our `close`, and there take the locks of rings.
+        // Not by its own drop, which would call anyring's `close`, and so take the locks of rings.
         if let Some(program_end) = self.program_end.take() {
             descriptors::close_quietly(program_end);
         }
     }
 }
 
-/// The combinations that `io_uring_sanitise_params` in io_uring/io_uring.c refuses, among the flags served here.
+/// Fails with EINVAL for the combinations, among the flags that this engine serves, that `io_uring_sanitise_params`
+/// in io_uring/io_uring.c refuses.
 fn check_flags(flags: u32) -> Result<(), Errno> {
     let has = |flag| flags & flag != 0;
     let flag_without_deferral =
@@ -149,7 +151,7 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let hybrid_alone = has(IORING_SETUP_HYBRID_IOPOLL) && !has(IORING_SETUP_IOPOLL);
     let two_sizes = has(IORING_SETUP_CQE32) && has(IORING_SETUP_CQE_MIXED)
         || has(IORING_SETUP_SQE128) && has(IORING_SETUP_SQE_MIXED);
-    // A polling thread goes by the tail, which such a ring does not have.
+    // A polling thread goes by the tail, which such a ring does not use.
     let rewinds_wrongly =
         has(IORING_SETUP_SQ_REWIND) && (has(IORING_SETUP_SQPOLL) || !has(IORING_SETUP_NO_SQARRAY));
     if polled_and_notified
@@ -177,11 +179,11 @@ pub fn private_state() -> Result<Box<State>, Errno> {
     Ok(State::new(0, memory, control, NO_FILE, LIVES.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Held from the choice of a ring's number until it is published. Otherwise threads with descriptor tables of their
-/// own could choose the same number.
+/// Held from the choice of a ring's number until the ring is published. Without this lock, threads with descriptor
+/// tables of their own could choose the same number.
 static NUMBERS: Lock<()> = Lock::new(());
 
-/// Frees the lock in a forked child, where no thread is choosing.
+/// Frees the lock in a forked child, where no thread is choosing a number.
 fn reset_after_fork() {
     // SAFETY: `at_fork` calls this while the child has one thread; there is nothing in it.
     unsafe { NUMBERS.reset() };
@@ -227,7 +229,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOpti
     drop(choosing);
     let _ = made.program_end.take().map(OwnedFd::into_raw_fd);
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
-        // The number stays the engine's: the program knows the ring only by its thread's registration.
+        // The number stays the engine's, since the program knows the ring only by its thread's registration.
         return process::register_ring_number(fd, None).map(|index| index as i32);
     }
     Ok(fd)

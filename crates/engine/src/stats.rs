@@ -1,11 +1,11 @@
 //! Counters of the engine's work, in shared memory. They are in a file that `ANYRING_STATS` names, which survives any
 //! end of the process, or in a memfd called `anyring-counters`. Children add to the same block. The file is open
-//! while a ring lives, so that `anyring trace --pid` finds it in a running program and can ask for events there
+//! while a ring lives. So `anyring trace --pid` finds it in a running program, and can ask for events in it
 //! (`event::session`).
 //!
-//! All counters are Relaxed: each is independent, and readers read them after the fact. Counters that every call
-//! changes are spread over a few shards; with as few threads, each has its own. A counter whose cache line moves
-//! between two cores costs as much as a call.
+//! All counters are Relaxed, since each is independent and is read after the fact. Counters that every call changes
+//! are spread over a few shards. With no more threads than shards, each thread has its own. A counter whose cache
+//! line moves between two cores costs as much as a call.
 
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
@@ -20,46 +20,46 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
+/// The first word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x07");
 
-/// The block's layout; all words start at zero.
+/// The block's layout. All words start at zero.
 #[repr(C)]
 pub struct Stats {
     /// [`MAGIC`].
     pub magic: AtomicU64,
-    /// The errno with which the kernel refused io_uring; 0 if it was not asked or did not refuse.
+    /// The errno with which the kernel refused io_uring. 0 if the kernel was not asked or did not refuse.
     pub kernel_refused_errno: AtomicU64,
-    /// Rings made by the engine.
+    /// Number of rings that the engine made.
     pub rings: AtomicU64,
-    /// Rings that the kernel made, in programs that load the library for those that it refuses.
+    /// Number of rings that the kernel made, in programs that load the library for rings that the kernel refuses.
     pub kernel_rings: AtomicU64,
-    /// CQEs that found the CQ full.
+    /// Number of CQEs that found the CQ full.
     pub overflows: AtomicU64,
-    /// Completions with a negative result.
+    /// Number of completions with a negative result.
     pub errors: AtomicU64,
-    /// System calls that came by a trap (SIGSYS) since the counters were opened.
+    /// Number of system calls that came by a trap (SIGSYS) since the counters were opened.
     pub traps: AtomicU64,
-    /// Instructions that trapped and were replaced by a jump.
+    /// Number of instructions that trapped and were replaced by a jump.
     pub patches: AtomicU64,
-    /// Programs whose io_uring, and whose Linux AIO, `anyring run` left to the kernel. No other counter includes
-    /// their requests.
+    /// Number of programs whose io_uring `anyring run` left to the kernel, and number of those whose Linux AIO it
+    /// left. No other counter includes their requests.
     pub left_to_kernel: [AtomicU64; 2],
-    /// Programs that were executed and cannot be served.
+    /// Number of programs that were executed and cannot be served.
     pub unserved_children: AtomicU64,
-    /// The log's message about the first of them, in bytes that end with the first zero.
+    /// The log's messages about the first such programs, each in bytes that end with the first zero.
     pub unserved: [[AtomicU64; UNSERVED_BYTES / 8]; UNSERVED],
     /// Words by which a tracer and the process communicate.
     pub tracer: Tracer,
-    /// The counters to be summed.
+    /// The counters of each shard, to be summed.
     pub shards: [Shard; SHARDS],
 }
 
-/// Words of a tracer, in a cache line of their own: every call reads it, and a counter beside it would make the line
-/// move.
+/// The words of a tracer, in a cache line of their own. Every call reads that line, and a counter beside it would
+/// make the line move between cores.
 #[repr(C, align(64))]
 pub struct Tracer {
-    /// The process whose events a tracer wants: 0, or a request (`event::session`). Written by the tracer.
+    /// The tracer's request for the events of a process (`event::session`); 0 if it wants none. The tracer writes it.
     pub wanted: AtomicU64,
     /// The process's answer to the last request for its events.
     pub answer: AtomicU64,
@@ -70,7 +70,7 @@ pub struct Tracer {
 pub enum Path {
     /// In the submitting call.
     Inline,
-    /// After readiness (or a timer).
+    /// After readiness, or by a timer.
     Poll,
     /// By the kernel's AIO.
     Device,
@@ -82,18 +82,18 @@ pub enum Path {
 const SHARDS: usize = 8;
 /// Number of children that are named because they cannot be served.
 const UNSERVED: usize = 8;
-/// The most bytes kept of each.
+/// The most bytes kept of each child's message.
 const UNSERVED_BYTES: usize = 256;
 
 /// Number of paths.
 pub const PATHS: usize = Path::Worker as usize + 1;
 
-/// Counters of some of the threads.
+/// Counters for some of the threads.
 #[repr(C, align(64))]
 pub struct Shard {
-    /// io_uring_enter(2) calls served by the engine.
+    /// Number of io_uring_enter(2) calls that the engine served.
     pub enters: AtomicU64,
-    /// Completions by opcode and path: inline, poll, kernel AIO, worker.
+    /// Number of completions by opcode and path: inline, poll, kernel AIO, worker.
     pub completions: [[AtomicU64; PATHS]; Opcode::COUNT],
 }
 
@@ -124,28 +124,28 @@ const NAME: &str = "anyring-counters";
 enum Source {
     Nowhere,
     Memfd,
-    /// The path, and device and inode.
+    /// In the file with this path, device and inode.
     Named(String, [u64; 2]),
 }
 
-/// Guards `FILE` and, beside `BLOCK`, what is mapped there.
+/// Guards `FILE` and the memory mapped at `BLOCK`.
 static SOURCE: Lock<Source> = Lock::new(Source::Nowhere);
-/// The file's descriptor, the engine's own; -1 while no ring lives.
+/// The file's descriptor, which belongs to the engine. -1 while no ring lives.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 static BLOCK: AtomicPtr<Stats> = AtomicPtr::new(core::ptr::addr_of!(NOWHERE).cast_mut());
 
 /// Returns the process's counters.
 #[inline]
 pub fn stats() -> &'static Stats {
-    // SAFETY: the pointer is NOWHERE's or that of a mapping which is never unmapped; every field is an atomic. Acquire
-    // pairs with the Release store in `open`.
+    // SAFETY: the pointer is NOWHERE's or that of a mapping which is never unmapped, and every field is an atomic.
+    // Acquire pairs with the Release store in `open`.
     unsafe { &*BLOCK.load(Ordering::Acquire) }
 }
 
 /// Returns the calling thread's shard.
 #[inline]
 pub fn shard() -> &'static Shard {
-    // Thread pointers are a stack apart: a multiple of a page, and rarely of eight pages.
+    // Thread pointers are a stack apart, which is a multiple of a page, and rarely of eight pages.
     &stats().shards[(crate::sync::thread_pointer() >> 12) % SHARDS]
 }
 
@@ -175,12 +175,12 @@ impl Tally {
     }
 }
 
-/// Adds one failure.
+/// Counts one failure.
 pub fn failed() {
     stats().errors.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Adds one completion.
+/// Counts one completion.
 #[inline]
 pub fn completed(opcode: Opcode, path: Path, result: i32) {
     shard().completions[opcode as usize][path as usize].fetch_add(1, Ordering::Relaxed);
@@ -189,8 +189,8 @@ pub fn completed(opcode: Opcode, path: Path, result: i32) {
     }
 }
 
-/// Puts the counters into `file` (made if missing, kept if it has counters already), or into a memfd. Fails with
-/// EINVAL if the file is of another kind, named by mistake; it is then unchanged.
+/// Puts the counters into `file`, or into a memfd. The file is made if it is missing, and kept if it has counters
+/// already. Fails with EINVAL if the file is of another kind, named by mistake. The file is then unchanged.
 pub fn open(file: Option<&str>) -> Result<(), Errno> {
     let fd = match file {
         Some(path) => calls::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::from(0o644))?,
@@ -228,8 +228,8 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
 }
 
 /// Counts a program that cannot be served, in the file whose name is the string at `path`, made if missing. If there
-/// is room, records there the message `child` about it. Keeps nothing open, and allocates nothing: it runs just
-/// before an exec, perhaps in a child of vfork(2).
+/// is room, also records the message `child` about the program in that file. Keeps nothing open, and allocates
+/// nothing, since it runs just before an exec, perhaps in a child of vfork(2).
 pub fn count_unserved(path: usize, child: &[u8]) {
     in_passing(path, |counters| {
         let before = counters.unserved_children.fetch_add(1, Ordering::Relaxed);
@@ -242,13 +242,14 @@ pub fn count_unserved(path: usize, child: &[u8]) {
     });
 }
 
-/// Counts a ring that the kernel has made, in the file of that name. Keeps nothing open: the process may never have a
-/// ring of ours.
+/// Counts a ring that the kernel has made, in the file of that name. Keeps nothing open, since the process may never
+/// have an anyring ring.
 pub fn count_kernel_ring(path: &CStr) {
     in_passing(path.as_ptr() as usize, |counters| _ = counters.kernel_rings.fetch_add(1, Ordering::Relaxed));
 }
 
-/// Calls `count` with the counters in the file whose name is the string at `path`, mapped for the call only.
+/// Calls `count` with the counters in the file whose name is the string at `path`. The file is mapped for the call
+/// only.
 fn in_passing(path: usize, count: impl FnOnce(&Stats)) {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags as usize, 0o644, 0, 0]);
@@ -274,7 +275,7 @@ fn in_passing(path: usize, count: impl FnOnce(&Stats)) {
 }
 
 /// Gives the counters' file its size, with blocks if its file system can allocate them in advance. So a full disk is
-/// reported here, and not by SIGBUS (see `os::backing`).
+/// reported by this call, and not by SIGBUS (see `os::backing`).
 fn make_room(fd: &OwnedFd) -> Result<(), Errno> {
     use crate::os::calls::{fallocate, ftruncate};
     use rustix::fs::FallocateFlags;
@@ -285,24 +286,26 @@ fn make_room(fd: &OwnedFd) -> Result<(), Errno> {
     })
 }
 
+/// Maps the counters' file.
+///
 /// # Safety
-/// As mmap(2) at that address with those flags.
+/// As for mmap(2) at that address with those flags.
 unsafe fn map(at: *mut Stats, flags: MapFlags, fd: BorrowedFd) -> Result<*mut Stats, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the caller's contract.
     unsafe { calls::mmap(at.cast(), size_of::<Stats>(), prot, flags, fd, 0) }.map(|block| block.cast())
 }
 
-/// Counts a new ring, which is in the list of live rings by now. From the first one on a tracer can find the
+/// Counts a new ring, which is in the list of live rings already. From the first ring on, a tracer can find the
 /// counters.
 pub fn ring_made() {
-    // First: until then, a forked child separated from its parent's counters uses private ones.
+    // Called first, since a forked child separated from its parent's counters uses private ones until then.
     show();
     stats().rings.fetch_add(1, Ordering::Relaxed);
 }
 
 fn show() {
-    // Under the lock, so that `rings_are_gone` either sees the ring or is over.
+    // Under the lock, so that `rings_are_gone` either finds the ring or has ended.
     let Some(source) = SOURCE.lock() else { return };
     if FILE.load(Ordering::Relaxed) < 0 {
         let shown = match &*source {
@@ -317,20 +320,20 @@ fn show() {
     }
 }
 
-/// Makes a new memfd in place of the one that was closed, with the same counters at the same address.
+/// Makes a new memfd in place of the closed one, with the same counters at the same address.
 fn show_memfd() -> Result<Own, Errno> {
     let fd = crate::os::for_now(sealed_memfd(NAME, size_of::<Stats>() as u64)?);
     let block = BLOCK.load(Ordering::Relaxed);
     // By the kernel, which may read the counters while they change.
     let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
     check(syscall(libc::SYS_write, args))?;
-    // SAFETY: over the mapping that `open` made, which has this size and is never unmapped: another one of the same
-    // counters. No ring lived until now, so hardly any thread counts.
+    // SAFETY: maps over the mapping that `open` made, which has this size and is never unmapped. The new mapping has
+    // the same counters. No ring lived until now, so hardly any thread counts.
     unsafe { map(block, MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
     descriptors::to_top_from(fd)
 }
 
-/// Opens the file, if its name still leads to it, and maps it at the same address.
+/// Opens the file, if its name still leads to the same file, and maps it at the same address.
 fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
     let fd = calls::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
@@ -338,13 +341,14 @@ fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
     if [found.st_dev, found.st_ino] != identity {
         return Err(Errno::NOENT);
     }
-    // SAFETY: over the mapping that `open` made, which has this size and is never unmapped. It holds the same
-    // counters, or those of a forked child separated from its parent's: a few calls without a ring, which are lost.
+    // SAFETY: maps over the mapping that `open` made, which has this size and is never unmapped. That mapping holds
+    // the same counters, or those of a forked child separated from its parent's. The latter are a few calls without a
+    // ring, which are lost.
     unsafe { map(BLOCK.load(Ordering::Relaxed), MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
     descriptors::to_top_from(fd)
 }
 
-/// Closes the file if the last ring has gone, as `are_gone` says. It stays open for a tracer, which may want to see
+/// Closes the file if the last ring has gone, as `are_gone` says. It stays open for a tracer, which may want to trace
 /// the next ring.
 pub fn rings_are_gone(are_gone: impl Fn() -> bool) {
     let Some(source) = SOURCE.lock() else { return };
@@ -360,22 +364,22 @@ pub fn rings_are_gone(are_gone: impl Fn() -> bool) {
     }
 }
 
-/// The counters belong to the process that forked this one.
+/// True if the counters belong to the process that forked this one.
 static ARE_PARENTS: AtomicBool = AtomicBool::new(false);
 
 /// Gives a forked child, which has given up its parent's rings, private counters from now on.
 fn part_with_parent() -> Result<(), Errno> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
     let block = BLOCK.load(Ordering::Relaxed);
-    // SAFETY: over the mapping that `open` made, which has this size and is never unmapped; zeroes are a value of a
-    // Stats.
+    // SAFETY: maps over the mapping that `open` made, which has this size and is never unmapped. Zeroes are a value
+    // of a Stats.
     unsafe { calls::mmap_anonymous(block.cast(), size_of::<Stats>(), prot, flags) }?;
     stats().magic.store(MAGIC, Ordering::Relaxed);
     ARE_PARENTS.store(false, Ordering::Relaxed);
     Ok(())
 }
 
-/// In a forked child: records that the counters are the parent's.
+/// Records, in a forked child, that the counters are the parent's.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
@@ -394,7 +398,7 @@ pub fn is_locked() -> bool {
     check(syscall(libc::SYS_fcntl, args)).is_ok() && lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// A copy of the counters, as read by a program that is not served, after the fact or while they change.
+/// A copy of the counters. A program that is not served reads it, after the fact or while the counters change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// See [`Stats::kernel_refused_errno`].
@@ -428,9 +432,9 @@ pub struct Snapshot {
 pub enum NoCounters {
     /// The first word is not [`MAGIC`] of any version.
     Foreign,
-    /// The layout has this version; this code reads that of [`MAGIC`].
+    /// The layout has this version, and this code reads that of [`MAGIC`].
     Version(u8),
-    /// There are this many bytes, which is not the size of [`Stats`].
+    /// The block has this many bytes, which is not the size of [`Stats`].
     Size(usize),
 }
 

@@ -1,5 +1,5 @@
-//! Machine access of the files that `tests/loom.rs` model-checks. That test compiles them with loom's atomics and a
-//! simulated futex in place of this module.
+//! Access to the machine for the files that `tests/loom.rs` model-checks. That test compiles them with loom's atomics
+//! and a simulated futex in place of this module.
 
 pub use crate::os::arch::{fence_after_swap, thread_pointer};
 pub use crate::os::handlers::{enter_critical, leave_critical};
@@ -8,16 +8,16 @@ use core::sync::atomic::AtomicPtr;
 pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::marker::PhantomData;
 
-/// Rounds that a thread spins for a lock before it sleeps.
+/// Number of rounds that a thread spins for a lock before it sleeps.
 pub const SPINS: u32 = 100;
 
-/// A function that is `const` here; loom's atomics cannot be made at compile time.
+/// Makes a function `const`. In the model test it is not, since loom's atomics cannot be made at compile time.
 macro_rules! constructor {
     ($(#[$attribute:meta])* $visibility:vis fn $($rest:tt)*) => { $(#[$attribute])* $visibility const fn $($rest)* };
 }
 pub(crate) use constructor;
 
-/// A point where another thread may run first; it matters in the simulation only.
+/// Marks a point where another thread may run first. That matters in the simulation only.
 #[inline(always)]
 pub fn before_lock() {
     #[cfg(feature = "simulated")]
@@ -43,10 +43,11 @@ fn low_half(word: &AtomicUsize) -> &AtomicU32 {
     unsafe { &*word.as_ptr().byte_add(LOW).cast::<AtomicU32>() }
 }
 
-/// Sleeps while the low half of `word` equals that of `expected`; may also wake for no reason.
+/// Sleeps while the low half of `word` equals that of `expected`. May also wake for no reason.
 pub fn futex_wait(word: &AtomicUsize, expected: usize) {
     let args = [low_half(word).as_ptr() as usize, libc::FUTEX_WAIT as usize, expected as u32 as usize, 0, 0, 0];
-    // Not by `Sys::futex_wait`, which does not sleep in a thread that must end: such a thread still needs its locks.
+    // `Sys::futex_wait` is not used, since it does not sleep in a thread that must end. Such a thread still needs its
+    // locks.
     syscall(libc::SYS_futex, args);
 }
 
@@ -55,8 +56,8 @@ pub fn futex_wake_one(word: &AtomicUsize) {
     Sys::futex_wake(low_half(word), 1);
 }
 
-/// A function of a higher module that this or another lower module calls. None is called before the first ring is
-/// known.
+/// A function of a higher module that this or another lower module calls. No such function is called before the first
+/// ring is known.
 pub struct Hook<A, R> {
     function: AtomicPtr<()>,
     kind: PhantomData<fn(A) -> R>,
