@@ -1,5 +1,5 @@
-//! Reads of Linux AIO that wait alone on a pipe (`poll::alone`), where closes are seen. These tests need a process of
-//! their own: the unit tests close descriptors without reporting it.
+//! Reads of Linux AIO that wait alone on a pipe (`issue::single`), in a process where the engine notices every close.
+//! These tests need a process of their own, since the unit tests close descriptors without reporting it.
 
 use anyring_abi::{AioRing, IoEvent, Iocb, Timespec, IOCB_CMD_POLL, IOCB_CMD_PREAD};
 use anyring_engine::aio::{io_cancel, io_destroy, io_getevents, io_setup, io_submit, Wait};
@@ -14,7 +14,7 @@ struct Program {
 }
 
 impl Program {
-    /// A pipe that was read often: the next read waits alone.
+    /// Makes a context and a pipe that was read often, so that the next read waits alone.
     fn new() -> Program {
         descriptors::set_closes_are_seen(true);
         let mut context = 0;
@@ -45,7 +45,7 @@ impl Program {
         assert_eq!(rustix::io::write(&self.writer, bytes), Ok(bytes.len()));
     }
 
-    /// The results of `count` events; for 0, asserts that there is none.
+    /// Returns the results of `count` events. For 0, asserts that there is none.
     fn results(&self, count: usize) -> Vec<i64> {
         let mut events = [IoEvent::default(); 8];
         let tv_sec = if count == 0 { 0 } else { 10 };
@@ -157,7 +157,7 @@ fn it_ends_with_eio_after_a_panic_in_the_context() {
     // SAFETY: the completion ring is mapped as long as the context lives.
     let tail = || unsafe { core::ptr::read_volatile(&raw const (*header).tail) };
     let (before, rings) = (tail(), anyring_engine::ring::table::rings());
-    // The tests run side by side: only the ring of this context is broken.
+    // The tests run side by side, so only the ring of this context is broken.
     let is_ours = |ring: &&'static Ring| {
         ring.lock()
             .is_ok_and(|guard| guard.aio.as_ref().is_some_and(|context| context.address() == program.context))

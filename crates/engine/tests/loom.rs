@@ -1,9 +1,9 @@
-//! Model-checks how threads hand things to each other, with loom: every interleaving, up to a bound of preemptions, of
-//! the engine's own code. `make loom` runs it; without `--cfg loom` there is nothing here.
+//! Model-checks how threads hand things to each other, with loom. It explores every interleaving of the engine's own
+//! code, up to a bound of preemptions. `make loom` runs it. Without `--cfg loom` this file is empty.
 //!
 //! The files under test are compiled unchanged, with [`sync`] in place of the engine's module of that name. Their
 //! surroundings (the ring's state, an eventfd, an epoll wait) are the minimum that the protocol needs. Where a model
-//! repeats the engine's order of steps, it names the function.
+//! repeats the engine's order of steps, it names the engine's function.
 #![cfg(loom)]
 #![allow(dead_code)] // only part of each file is used
 
@@ -30,7 +30,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// An eventfd, and an epoll wait on it: a sleeper wakes once something was written.
+/// An eventfd, and an epoll wait on it. A sleeper wakes once something was written.
 #[derive(Default)]
 struct Event {
     written: Mutex<bool>,
@@ -56,7 +56,7 @@ mod locks {
     use super::*;
     use loom::cell::UnsafeCell;
 
-    /// Threads exclude each other (loom detects unordered accesses to the cell), and none sleeps forever.
+    /// Threads exclude each other, since loom detects unordered accesses to the cell. No thread sleeps forever.
     #[test]
     fn a_lock_admits_one_thread_at_a_time() {
         check(3, || {
@@ -79,7 +79,7 @@ mod locks {
 mod arrivals {
     use super::*;
 
-    /// A ring: its lock guards the number of completions.
+    /// A ring, whose lock guards the number of completions.
     struct Ring {
         state: Lock<State>,
         left: Left,
@@ -105,7 +105,7 @@ mod arrivals {
             })
         }
 
-        /// `RingGuard::settle` and `RingGuard::drop`.
+        /// Models `RingGuard::settle` and `RingGuard::drop`.
         fn unlock<'a>(&'a self, mut held: Held<'a, State>, deferred: bool) {
             loop {
                 if self.left.take(Left::UNANNOUNCED) {
@@ -124,7 +124,7 @@ mod arrivals {
             }
         }
 
-        /// `Ring::deliver` and `Ring::signal_deferred`.
+        /// Models `Ring::deliver` and `Ring::signal_deferred`.
         fn deliver(&self, thing: u32, deferred: bool) {
             let _ = self.arrived.put(&self.left, [thing].into_iter());
             if deferred {
@@ -136,7 +136,7 @@ mod arrivals {
         }
     }
 
-    /// Results that workers deliver are completed by some thread, without any later check.
+    /// Some thread completes the results that workers deliver, without any later check.
     #[test]
     fn nothing_that_arrives_stays_lying() {
         check(3, || {
@@ -155,8 +155,8 @@ mod arrivals {
     }
 
     /// The owner of a deferred ring checks (`collect`), settles and sleeps. A result that arrives in between is
-    /// announced to its sleep, or keeps it from sleeping. Otherwise it sleeps forever, which loom reports as a
-    /// deadlock.
+    /// announced to its sleep, or keeps the owner from sleeping. If neither happened, the owner would sleep forever,
+    /// which loom reports as a deadlock.
     #[test]
     fn the_owner_of_a_deferred_ring_does_not_sleep_on_what_arrived() {
         check(3, || {
@@ -166,7 +166,7 @@ mod arrivals {
                 thread::spawn(move || ring.deliver(1, true))
             };
             loop {
-                // `collect`: completes the arrived results, and then settles what was announced.
+                // Models `collect`: completes the arrived results, and then settles what was announced.
                 let mut held = ring.state.lock().unwrap();
                 if ring.left.any(Left::RESULTS) {
                     held.completed += ring.arrived.take(&ring.left).len();
@@ -177,7 +177,7 @@ mod arrivals {
                 if held.completed == 1 {
                     break;
                 }
-                // `sleep`: from here on an announcement changes the word that the sleeper compares.
+                // Models `sleep`: from here on an announcement changes the word that the sleeper compares.
                 if !ring.handover.may_sleep(ring.left.any(Left::RESULTS)) {
                     continue;
                 }
@@ -193,13 +193,14 @@ mod arrivals {
 mod mailbox {
     use super::*;
 
-    /// A ring that is handed over while the helper ends is taken by that one or by a new one, and only one runs.
+    /// A ring is handed over while the helper ends. That helper or a new one takes the ring, and only one helper
+    /// runs.
     #[test]
     fn a_ring_handed_over_while_the_helper_ends_is_taken() {
         check(3, || {
             let mailbox = Arc::new(Lock::new(Mailbox::NEW));
             let (taken, running) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-            // `helper::watch`, without rings of its own: it takes the rings handed over and ends when it may.
+            // Models `helper::watch`, without rings of its own: it takes the rings handed over and ends when it may.
             let helper = {
                 let (mailbox, taken, running) = (mailbox.clone(), taken.clone(), running.clone());
                 move || {

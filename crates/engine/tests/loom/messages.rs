@@ -1,6 +1,6 @@
-//! Messages from one ring to another: a post against a wait, against a full CQ, and against the ring's end.
+//! Messages from one ring to another. A post meets a wait, a full CQ, and the ring's end.
 //!
-//! The CQ's entries and the memory that messages refer to are plain memory: loom reports unordered accesses. If a
+//! The CQ's entries and the memory that messages refer to are plain memory, so loom reports unordered accesses. If a
 //! message is sent but does not reach a thread that waits for it, the thread sleeps forever. Loom reports that as a
 //! deadlock.
 
@@ -9,10 +9,10 @@ use loom::cell::UnsafeCell;
 use ring::waiters::Waiters;
 use std::collections::VecDeque;
 
-/// Entries of the CQ.
+/// Number of entries of the CQ.
 const ENTRIES: u32 = 2;
 
-/// State under the ring's lock; within a process the post lock guards the same.
+/// State under the ring's lock. In one process the post lock guards the same.
 #[derive(Default)]
 struct State {
     cq_tail: u32,
@@ -23,25 +23,25 @@ struct State {
 
 struct Ring {
     deferred: bool,
-    /// `None` once the ring has ended.
+    /// The state. `None` once the ring has ended.
     state: Lock<Option<State>>,
     left: Left,
     messages: Arrivals<u32>,
     handover: Handover,
     sleepers: AtomicU32,
-    /// The control area and the ring's memory, until the ring has ended.
+    /// The waiters' words in the control area, and the ring's memory below, until the ring has ended.
     waiters: Waiters,
     cq_head: AtomicU32,
     cq_tail: AtomicU32,
     cqes: [UnsafeCell<u32>; ENTRIES as usize],
     mapped: AtomicBool,
-    /// Sleepers on `waiters.sequence`, and whether a signal came.
+    /// The sleepers on `waiters.sequence`, and whether a signal came.
     futex: (Mutex<bool>, Condvar),
-    /// The memory whose address message n carries.
+    /// The memory whose address a message carries: message n has parcel n.
     parcels: [UnsafeCell<u32>; 3],
 }
 
-/// How a wait ended.
+/// The way in which a wait ended.
 #[derive(PartialEq, Debug)]
 enum Waited {
     Satisfied,
@@ -72,19 +72,19 @@ impl Ring {
         assert!(self.mapped.load(Ordering::Relaxed), "memory of a ring that has ended is touched");
     }
 
-    /// `RingGuard::wake`.
+    /// Models `RingGuard::wake`.
     fn wake(&self, state: &mut State) {
         self.assert_mapped();
         state.wake_due |= self.waiters.in_futex.load(Ordering::Relaxed) != 0;
     }
 
-    /// `PendingWake::wake`: the ring may have ended.
+    /// Models `PendingWake::wake`. The ring may have ended.
     fn futex_wake(&self) {
         let _held = self.futex.0.lock().unwrap();
         self.futex.1.notify_all();
     }
 
-    /// `Sys::futex_wait`: false when a signal came.
+    /// Models `Sys::futex_wait`. False when a signal came.
     fn futex_wait(&self, expected: u32) -> bool {
         let mut signal = self.futex.0.lock().unwrap();
         while !*signal && self.waiters.sequence.load(Ordering::Relaxed) == expected {
@@ -93,7 +93,7 @@ impl Ring {
         !*signal
     }
 
-    /// `RingGuard::flush_batch` with one message.
+    /// Models `RingGuard::flush_batch` with one message.
     fn post(&self, state: &mut State, message: u32) {
         self.assert_mapped();
         let used = state.cq_tail.wrapping_sub(self.cq_head.load(Ordering::Acquire));
@@ -113,7 +113,7 @@ impl Ring {
         self.cq_tail.store(state.cq_tail, Ordering::Release);
     }
 
-    /// `RingGuard::flush_overflow`.
+    /// Models `RingGuard::flush_overflow`.
     fn flush_overflow(&self, state: &mut State) {
         while state.cq_tail.wrapping_sub(self.cq_head.load(Ordering::Acquire)) != ENTRIES {
             let Some(message) = state.backlog.pop_front() else { break };
@@ -124,14 +124,14 @@ impl Ring {
         }
     }
 
-    /// `RingGuard::post_messages`.
+    /// Models `RingGuard::post_messages`.
     fn post_messages(&self, state: &mut State) {
         if self.left.any(Left::MESSAGES) {
             self.messages.take(&self.left).into_iter().for_each(|message| self.post(state, message));
         }
     }
 
-    /// `RingGuard::settle`.
+    /// Models `RingGuard::settle`.
     fn settle(&self, state: &mut State) {
         if self.left.take(Left::UNANNOUNCED) {
             // `announce_work`
@@ -146,7 +146,7 @@ impl Ring {
         }
     }
 
-    /// `RingGuard::drop`.
+    /// Models `RingGuard::drop`.
     fn unlock<'a>(&'a self, mut held: Held<'a, Option<State>>) {
         loop {
             let Some(state) = held.as_mut() else { return };
@@ -164,8 +164,8 @@ impl Ring {
         }
     }
 
-    /// MSG_RING: `leave` in issue/msg_ring.rs, `Ring::leave_message`. The sender's earlier writes become visible with
-    /// it.
+    /// Models MSG_RING: `leave` in issue/msg_ring.rs, `Ring::leave_message`. The sender's earlier writes become
+    /// visible with the message.
     fn send(&self, message: u32) {
         // SAFETY: under test: no thread reads it before the message is there.
         self.parcels[message as usize].with_mut(|parcel| unsafe { *parcel = message + 100 });
@@ -186,8 +186,8 @@ impl Ring {
         }
     }
 
-    /// `driver::wait_until`, until the CQ's tail has reached `target`. With `spins` it checks once without the lock
-    /// before it sleeps; `driver::spin` does so for some time.
+    /// Models `driver::wait_until`, until the CQ's tail has reached `target`. With `spins` it checks once without the
+    /// lock before it sleeps. `driver::spin` does so for some time.
     fn wait(&self, target: u32, spins: bool) -> Waited {
         let mut held = self.state.lock().unwrap();
         let waited = loop {
@@ -238,7 +238,7 @@ impl Ring {
         waited
     }
 
-    /// As liburing's peek: returns the next message, if the tail covers it, and checks its parcel.
+    /// Returns the next message, if the tail covers it, and checks its parcel, as liburing's peek does.
     fn peek(&self) -> Option<u32> {
         let head = self.cq_head.load(Ordering::Relaxed);
         if self.cq_tail.load(Ordering::Acquire) == head {
@@ -252,7 +252,7 @@ impl Ring {
         Some(message)
     }
 
-    /// `ring::table::closing_ring`.
+    /// Models `ring::table::closing_ring`.
     fn close(&self) {
         let mut held = self.state.lock().unwrap();
         if let Some(state) = held.as_mut() {
@@ -262,7 +262,7 @@ impl Ring {
         self.end_if_unused();
     }
 
-    /// `ring::table::end_if_unused`.
+    /// Models `ring::table::end_if_unused`.
     fn end_if_unused(&self) {
         let mut held = self.state.lock().unwrap();
         let Some(state) = held.as_ref() else { return };
@@ -280,7 +280,7 @@ fn sender(ring: &Arc<Ring>, messages: impl Iterator<Item = u32> + Send + 'static
     thread::spawn(move || messages.for_each(|message| ring.send(message)))
 }
 
-/// Messages of one sender reach a thread that waits for each: all arrive, in order, with their parcels.
+/// Messages of one sender reach a thread that waits for each message. All arrive, in order, with their parcels.
 #[test]
 fn whoever_waits_gets_what_is_sent() {
     for (deferred, spins) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -297,7 +297,7 @@ fn whoever_waits_gets_what_is_sent() {
     }
 }
 
-/// Messages of two senders reach a thread that waits for both: on a deferred ring, only the last one wakes it.
+/// Messages of two senders reach a thread that waits for both. On a deferred ring, only the last message wakes it.
 #[test]
 fn a_wait_for_several_ends_with_the_last() {
     for deferred in [false, true] {
@@ -312,7 +312,7 @@ fn a_wait_for_several_ends_with_the_last() {
     }
 }
 
-/// Messages reach a thread that only polls, and a CQ that is full: each arrives, in order, and none twice.
+/// Messages reach a thread that only polls, and a CQ that is full. Each arrives, in order, and none arrives twice.
 #[test]
 fn what_finds_the_cq_full_comes_later() {
     for deferred in [false, true] {
@@ -336,8 +336,8 @@ fn what_finds_the_cq_full_comes_later() {
     }
 }
 
-/// A ring is closed while a thread sleeps on it and another sends. The last user ends it, once, and no thread touches
-/// its memory after that.
+/// A ring is closed while one thread sleeps on it and another sends. The last user ends the ring, once, and no thread
+/// touches its memory after that.
 #[test]
 fn a_closed_ring_ends_when_nobody_uses_it() {
     for deferred in [false, true] {

@@ -1,27 +1,27 @@
-//! The driver role: a thread in enter, the helper, and sources of events.
+//! The driver role, among a thread in io_uring_enter(2), the helper, and sources of events.
 //!
-//! In every model a program that has left something pending waits for its completion without calling again. If no
-//! thread drives any more, or one sleeps although its event has come, the program waits forever. Loom reports that as
-//! a deadlock.
+//! In every model, a program that has left something pending waits for its completion without calling again. If no
+//! thread drives any more, or a thread sleeps although its event has come, the program waits forever. Loom reports
+//! that as a deadlock.
 
 use super::*;
 
 const FRAME: usize = 64;
 
-/// State that sleepers wait for, under one lock as in a kernel.
+/// State that sleepers wait for, under one lock, as in a kernel.
 #[derive(Default)]
 struct Kernel {
-    /// Events in the ring's poll set.
+    /// Number of events in the ring's poll set.
     ready: u32,
-    /// The poll set is in the helper's.
+    /// True if the ring's poll set is in the helper's.
     attached: bool,
-    /// The helper's eventfd was written.
+    /// True if the helper's eventfd was written.
     woken: bool,
-    /// The futex word and the kick descriptor of the threads that sleep in enter.
+    /// The futex word and the kick descriptor of the threads that sleep in io_uring_enter(2).
     sequence: u32,
-    /// CQEs that the program sees.
+    /// Number of CQEs that the program can read.
     completed: u32,
-    /// A thread sleeps as the driver.
+    /// True if a thread sleeps as the driver.
     driver_sleeps: bool,
     stop: bool,
 }
@@ -42,7 +42,7 @@ struct World {
     left: Left,
     arrived: Arrivals<()>,
     helpers: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// The helper ends as soon as it may, not after two seconds.
+    /// True if the helper ends as soon as it may, not after two seconds.
     impatient: bool,
 }
 
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// `RingGuard::take_events`, with the posting.
+    /// Models `RingGuard::take_events`, with the posting.
     fn serve(&self, state: &mut State) {
         state.pending -= self.change(|kernel| {
             let served = core::mem::take(&mut kernel.ready);
@@ -84,7 +84,7 @@ impl World {
         });
     }
 
-    /// `helper::answer`.
+    /// Models `helper::answer`.
     fn answer(world: &Arc<Self>, call: Call) {
         match call {
             Call::Nothing => {}
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// A submission that does not wait: `RingGuard::work_appeared`, `RingGuard::call_helper`.
+    /// Models a submission that does not wait: `RingGuard::work_appeared`, `RingGuard::call_helper`.
     fn submit(world: &Arc<Self>) {
         let mut state = world.state.lock().unwrap();
         state.pending += 1;
@@ -116,14 +116,14 @@ impl World {
         }
     }
 
-    /// `RingGuard::detach`.
+    /// Models `RingGuard::detach`.
     fn detach(&self) {
         if self.handover.set_attached(false) {
             self.change(|kernel| kernel.attached = false);
         }
     }
 
-    /// `driver::wait`, for `target` completions.
+    /// Models `driver::wait`, for `target` completions.
     fn wait(world: &Arc<Self>, me: u32, target: u32) {
         let mut state = world.state.lock().unwrap();
         world.handover.visit();
@@ -165,7 +165,7 @@ impl World {
         World::leave(world, &state);
     }
 
-    /// `helper::DrivenRings::watch` for one ring. A period has passed as soon as it has begun.
+    /// Models `helper::DrivenRings::watch` for one ring. A period has passed as soon as it has begun.
     fn help(world: &Arc<Self>) {
         let (mut known, mut visits, mut event) = (false, 0, false);
         loop {
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// `Driven::look`.
+    /// Models `Driven::look`.
     fn look(&self, visits: &mut u32, due: bool) {
         let mut state = self.state.lock().unwrap();
         self.handover.check_later();
@@ -230,7 +230,7 @@ impl World {
         self.handover.watch(u64::MAX);
     }
 
-    /// `DrivenRings::leave` with `Driven::can_leave`.
+    /// Models `DrivenRings::leave` with `Driven::can_leave`.
     fn try_to_end(&self, known: &mut bool) -> bool {
         if *known {
             let state = self.state.lock().unwrap();
@@ -245,12 +245,12 @@ impl World {
         self.mailbox.lock().unwrap().leave()
     }
 
-    /// Data arrives: an event of the poll set.
+    /// Makes data arrive, as an event of the poll set.
     fn event(&self) {
         self.change(|kernel| kernel.ready += 1);
     }
 
-    /// The program polls the CQ, and does not call.
+    /// Models a program that polls the CQ, and does not call.
     fn only_look(&self, target: u32) {
         self.sleep_until(|kernel| kernel.completed == target);
     }

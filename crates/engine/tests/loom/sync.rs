@@ -3,7 +3,7 @@
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};
 
-/// Each round is a branch to explore, and one round shows everything.
+/// Number of rounds. Each is a branch to explore, and a single round shows everything.
 pub const SPINS: u32 = 1;
 
 macro_rules! constructor {
@@ -20,30 +20,30 @@ pub fn thread_pointer() -> usize {
     MARK.with(|mark| core::ptr::from_ref::<u64>(mark) as usize)
 }
 
-/// Loom chooses at the word itself.
+/// Does nothing, since loom chooses the order at the word itself.
 pub fn before_lock() {}
 
-/// Called in loops that check again.
+/// Spins once, in loops that check again. Loom then runs other threads.
 pub fn spin_loop() {
     core::hint::spin_loop();
 }
 
-/// On machines other than x86-64 it is a fence, and on those the swap before it is one.
+/// Makes a fence. The engine's function does so on machines other than x86-64. On x86-64 the swap before it is one.
 pub fn fence_after_swap() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// No signals here.
+/// Does nothing, since the models have no signals.
 pub fn enter_critical() {}
 /// See [`enter_critical`].
 pub fn leave_critical() {}
 
 loom::lazy_static! {
-    /// All sleepers: a thread that is woken for nothing checks again, as with the real futex.
+    /// All sleepers. A thread that is woken for nothing checks again, as with the real futex.
     static ref FUTEX: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 }
 
-/// Compares and sleeps in one step, as FUTEX_WAIT.
+/// Compares and sleeps in one step, as FUTEX_WAIT does.
 pub fn futex_wait(word: &AtomicUsize, expected: usize) {
     let held = FUTEX.0.lock().unwrap();
     if word.load(Ordering::Relaxed) == expected {
@@ -51,7 +51,8 @@ pub fn futex_wait(word: &AtomicUsize, expected: usize) {
     }
 }
 
-/// Wakes all sleepers: a wake-up that the real one saves must not be needed, and a superfluous one must do no harm.
+/// Wakes all sleepers. So no model may need a wake-up that the real function saves, or be harmed by a superfluous
+/// one.
 pub fn futex_wake_one(_word: &AtomicUsize) {
     let _held = FUTEX.0.lock().unwrap();
     FUTEX.1.notify_all();
