@@ -1,5 +1,5 @@
 //! The structures of Linux AIO, laid out as in `include/uapi/linux/aio_abi.h`. The completion ring is not in that
-//! header, but libaio and fio read it: `struct aio_ring` in fs/aio.c.
+//! header, but in `struct aio_ring` in fs/aio.c. libaio and fio read it.
 
 use core::mem::offset_of;
 
@@ -26,7 +26,7 @@ pub const AIO_CALLS: [i64; 6] =
 pub struct Iocb {
     /// Copied into the event.
     pub data: u64,
-    /// Written by io_submit(2), checked by io_cancel(2).
+    /// Written by io_submit(2), and checked by io_cancel(2).
     pub key: u32,
     /// `RWF_*`.
     pub rw_flags: u32,
@@ -36,9 +36,9 @@ pub struct Iocb {
     pub priority: u16,
     /// The descriptor to work on.
     pub fd: u32,
-    /// Address of a buffer or of iovecs; the events of a poll.
+    /// Address of a buffer or of iovecs. For a poll, its events.
     pub buf: u64,
-    /// Length in bytes, or the count of iovecs.
+    /// Length in bytes, or the number of iovecs.
     pub bytes: u64,
     /// File offset.
     pub offset: i64,
@@ -60,35 +60,35 @@ pub struct IoEvent {
     pub obj: u64,
     /// The result: the system call's return value, or `-errno`.
     pub res: i64,
-    /// 0.
+    /// Always 0.
     pub res2: i64,
 }
 
-/// The head of the completion ring, at the address that io_setup(2) returns; the events follow. Source:
-/// `struct aio_ring` in fs/aio.c.
+/// The head of the completion ring, at the address that io_setup(2) returns. The events follow it. Source: `struct
+/// aio_ring` in fs/aio.c.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct AioRing {
-    /// Private to the kernel.
+    /// The context's index, private to the kernel.
     pub id: u32,
-    /// The capacity in events, and one more.
+    /// Number of places for events. One place stays empty, so this is the capacity plus one.
     pub nr: u32,
-    /// Index of the next event to read: stored by the reader, which is the kernel or the program.
+    /// Index of the next event to read. The reader, which is the kernel or the program, stores it.
     pub head: u32,
-    /// Index of the next event to write: stored by the kernel.
+    /// Index of the next event to write. The kernel stores it.
     pub tail: u32,
     /// [`AIO_RING_MAGIC`].
     pub magic: u32,
     /// [`AIO_RING_COMPAT_FEATURES`].
     pub compat_features: u32,
-    /// 0: a reader that knows the layout above may read it.
+    /// 0, so that a reader that knows the layout above may read the ring.
     pub incompat_features: u32,
     /// Offset of the first event, in bytes.
     pub header_bytes: u32,
 }
 
 impl AioRing {
-    /// True if it is laid out as above, so that programs may read it. gVisor maps memory that it never fills.
+    /// True if the ring is laid out as above, so that programs may read it. gVisor maps memory that it never fills.
     pub const fn is_laid_out(&self) -> bool {
         let known = self.magic == AIO_RING_MAGIC && self.compat_features == AIO_RING_COMPAT_FEATURES;
         known && self.incompat_features == 0 && self.header_bytes as usize == size_of::<AioRing>()
@@ -110,7 +110,7 @@ pub const IOCB_CMD_FSYNC: u16 = 2;
 pub const IOCB_CMD_FDSYNC: u16 = 3;
 /// poll(2), once.
 pub const IOCB_CMD_POLL: u16 = 5;
-/// In the header, but EINVAL in every kernel.
+/// In the header, but every kernel refuses it with EINVAL.
 pub const IOCB_CMD_NOOP: u16 = 6;
 /// preadv(2).
 pub const IOCB_CMD_PREADV: u16 = 7;

@@ -189,7 +189,7 @@ pub const IORING_NOP_CQE32: u32 = 1 << 5;
 pub const IORING_CQE_F_SKIP: u32 = 1 << 5;
 pub const IORING_CQE_F_32: u32 = 1 << 15;
 pub const IORING_URING_CMD_MULTISHOT: u32 = 1 << 1;
-/// The time in a CQE of SOCKET_URING_OP_TX_TIMESTAMP is the hardware's.
+/// Set in the `flags` of a CQE of SOCKET_URING_OP_TX_TIMESTAMP if the time is the hardware's.
 pub const IORING_CQE_F_TSTAMP_HW: u32 = 1 << IORING_TIMESTAMP_HW_SHIFT;
 
 macro_rules! enumerations {
@@ -278,9 +278,9 @@ sqe_flags! {
     IOSQE_CQE_SKIP_SUCCESS = IOSQE_CQE_SKIP_SUCCESS_BIT;
 }
 
-/// System call numbers of the three calls, the same on every architecture.
+/// The system call number of io_uring_setup(2), the same on every architecture.
 pub const NR_IO_URING_SETUP: i64 = 425;
-/// See [`NR_IO_URING_SETUP`].
+/// The system call number of io_uring_enter(2), the same on every architecture.
 pub const NR_IO_URING_ENTER: i64 = 426;
-/// See [`NR_IO_URING_SETUP`].
+/// The system call number of io_uring_register(2), the same on every architecture.
 pub const NR_IO_URING_REGISTER: i64 = 427;

@@ -1,10 +1,10 @@
 //! Every name of the interface of Linux 7.3 (`include/uapi/linux/io_uring.h`), in groups. docs/conformance.md has a
-//! line for each. A conformance case compares the masks and counts of IORING_REGISTER_QUERY with these lists.
+//! line for each name. A conformance case compares the masks and counts of IORING_REGISTER_QUERY with these lists.
 
 use crate::constants::*;
 use crate::{Opcode, Sqe};
 
-/// The place in an SQE of a name that belongs to one operation.
+/// The place in an SQE where a name that belongs to one operation stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
     /// A bit of `ioprio`.
@@ -26,7 +26,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// True if `sqe` holds `value` there.
+    /// True if `sqe` holds `value` in this place.
     pub fn holds(self, sqe: &Sqe, value: u64) -> bool {
         match self {
             Field::Ioprio => u64::from(sqe.ioprio) & value != 0,
@@ -56,14 +56,15 @@ pub enum Scope {
 pub struct Name {
     /// The spelling of the header.
     pub name: &'static str,
-    /// Its number or bit.
+    /// The name's number or bit.
     pub value: u64,
-    /// The part of the interface that it belongs to.
+    /// The part of the interface that the name belongs to.
     pub scope: Scope,
 }
 
 impl core::fmt::Display for Name {
-    /// Writes `IORING_SETUP_SQPOLL`, say; a name of an operation or register call has that before it.
+    /// Writes the name, for example `IORING_SETUP_SQPOLL`. Before the name of an operation or register call, writes
+    /// that operation or call.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.scope {
             Scope::Ring => f.write_str(self.name),
@@ -81,7 +82,7 @@ impl core::fmt::Display for Name {
 /// Names of one kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Group {
-    /// The heading.
+    /// The group's heading.
     pub title: &'static str,
     /// The names, in the header's order.
     pub names: &'static [Name],
@@ -124,7 +125,7 @@ pub const OPCODES: &[Name] = &{
     names
 };
 
-/// `sqe->flags`.
+/// Flags of an SQE, `sqe->flags`.
 pub const SQE_FLAGS: &[Name] = of_ring![
     IOSQE_FIXED_FILE,
     IOSQE_IO_DRAIN,
@@ -367,7 +368,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Arguments of register calls", names: REGISTER_ARGUMENTS },
 ];
 
-/// Iterates over every name, once in each of its places, in the order of [`GROUPS`].
+/// Iterates over every name, once for each place where it has a meaning, in the order of [`GROUPS`].
 pub fn names() -> impl Iterator<Item = &'static Name> {
     GROUPS.iter().flat_map(|group| group.names)
 }

@@ -1,5 +1,5 @@
-//! Wire types and constants of Linux's io_uring interface: the contents of ring memory and the arguments of the
-//! three system calls. There is no logic here, no allocator and no std.
+//! Wire types and constants of Linux's io_uring interface: the contents of ring memory and the arguments of the three
+//! system calls. The crate has no logic, no allocator and no std.
 #![no_std]
 
 mod aio;

@@ -17,7 +17,7 @@ macro_rules! opcodes {
             /// Every opcode, indexed by its number.
             pub const ALL: [Opcode; [$(Opcode::$variant),*].len()] = [$(Opcode::$variant),*];
 
-            /// The constant's name in the kernel's header without `IORING_OP_`, for example `READ_FIXED`.
+            /// Returns the constant's name in the kernel's header without `IORING_OP_`, for example `READ_FIXED`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Opcode::$variant => stringify!($constant).split_at("IORING_OP_".len()).1,)*
@@ -27,7 +27,7 @@ macro_rules! opcodes {
     };
 }
 
-/// An opcode's number: linux-raw-sys's, or a literal from a later header.
+/// Returns an opcode's number: the constant of linux-raw-sys, or a literal from a later header.
 macro_rules! number {
     ($constant:ident) => {
         kernel::$constant as u8
@@ -109,7 +109,7 @@ impl Opcode {
     /// Number of opcodes: the value of `IORING_OP_LAST`.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// The opcode that an SQE's `opcode` byte names, if Linux 7.3 has it.
+    /// Returns the opcode that an SQE's `opcode` byte names, if Linux 7.3 has it.
     #[inline]
     pub fn from_u8(byte: u8) -> Option<Opcode> {
         Self::ALL.get(usize::from(byte)).copied()

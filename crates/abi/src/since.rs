@@ -1,15 +1,15 @@
-//! The kernel release that brought each name of the interface: io_uring_enter(2), io_uring_setup(2), io_uring_register(2),
-//! and the history of `include/uapi/linux/io_uring.h`.
+//! The kernel release that brought each name of the interface. Sources: io_uring_enter(2), io_uring_setup(2),
+//! io_uring_register(2), and the history of `include/uapi/linux/io_uring.h`.
 
 use crate::interface::{Name, Scope};
 
-/// A kernel release: 6 and 18 for Linux 6.18.
+/// A kernel release. For Linux 6.18 it is 6 and 18.
 pub type Release = (u16, u16);
 
 /// The first release that has io_uring.
 pub const FIRST: Release = (5, 1);
 
-/// Names newer than [`FIRST`], each without the register call or operation that it belongs to.
+/// Names newer than [`FIRST`]. Each is written without the register call or operation that it belongs to.
 const LATER: &[(Release, &[&str])] = &[
     ((5, 2), &["SYNC_FILE_RANGE", "IOSQE_IO_DRAIN", "IORING_REGISTER_EVENTFD", "IORING_UNREGISTER_EVENTFD"]),
     ((5, 3), &["SENDMSG", "RECVMSG", "IOSQE_IO_LINK"]),
@@ -298,7 +298,8 @@ const LATER: &[(Release, &[&str])] = &[
     ((7, 1), &["IORING_TIMEOUT_IMMEDIATE_ARG"]),
 ];
 
-/// Returns the release that brought this name. A flag of an operation or register call is no older than that.
+/// Returns the release that brought this name. A flag of an operation or register call is no older than the operation
+/// or call.
 pub fn since(name: &Name) -> Release {
     let of = |label: &str| {
         let known = LATER.iter().find(|(_, labels)| labels.contains(&label));

@@ -5,7 +5,7 @@
 
 use linux_raw_sys::io_uring as kernel;
 
-/// Submission queue entry, `struct io_uring_sqe` (64 bytes; with `IORING_SETUP_SQE128` 64 more follow).
+/// Submission queue entry, `struct io_uring_sqe`. It has 64 bytes. With `IORING_SETUP_SQE128` 64 more follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sqe {
@@ -17,9 +17,9 @@ pub struct Sqe {
     pub ioprio: u16,
     /// Descriptor, or index into the registered files with `IOSQE_FIXED_FILE`.
     pub fd: i32,
-    /// File offset; `addr2` and `cmd_op` of the C header.
+    /// File offset. Also `addr2` and `cmd_op` of the C header.
     pub off: u64,
-    /// Address of a buffer, iovec array, path ...; `splice_off_in` of the C header.
+    /// Address of a buffer, iovec array or path, for example. Also `splice_off_in` of the C header.
     pub addr: u64,
     /// Length in bytes, or a count.
     pub len: u32,
@@ -27,9 +27,9 @@ pub struct Sqe {
     pub op_flags: u32,
     /// Copied into the CQE.
     pub user_data: u64,
-    /// Index of a registered buffer; `buf_group` of the C header.
+    /// Index of a registered buffer. Also `buf_group` of the C header.
     pub buf_index: u16,
-    /// Registered credentials to use, 0 for none.
+    /// Id of the registered credentials to use; 0 for none.
     pub personality: u16,
     /// `splice_fd_in`, `file_index`, `optlen` or `addr_len` of the C header.
     pub file_index: u32,
@@ -39,7 +39,7 @@ pub struct Sqe {
     pub pad2: u64,
 }
 
-/// Completion queue entry, `struct io_uring_cqe` (16 bytes; with `IORING_SETUP_CQE32` 16 more follow).
+/// Completion queue entry, `struct io_uring_cqe`. It has 16 bytes. With `IORING_SETUP_CQE32` 16 more follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Cqe {
@@ -83,7 +83,7 @@ pub struct CqringOffsets {
     pub user_addr: u64,
 }
 
-/// The argument of io_uring_setup(2), which it also fills in, `struct io_uring_params`.
+/// The argument of io_uring_setup(2), `struct io_uring_params`. The call also fills it in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 #[allow(missing_docs)] // io_uring_setup(2)

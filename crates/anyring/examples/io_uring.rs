@@ -1,4 +1,4 @@
-//! Reads the beginning of a file with the crate io-uring, wherever the kernel refuses that.
+//! Reads the beginning of a file with the crate io-uring, even where the kernel refuses io_uring.
 
 use io_uring::{opcode, types, IoUring};
 use std::os::fd::AsRawFd;

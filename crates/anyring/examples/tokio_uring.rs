@@ -1,4 +1,4 @@
-//! Reads the beginning of a file with tokio-uring, wherever the kernel refuses io_uring.
+//! Reads the beginning of a file with tokio-uring, even where the kernel refuses io_uring.
 
 fn main() -> std::io::Result<()> {
     println!("served by {:?}", anyring::install()?);

@@ -1,8 +1,8 @@
 //! Serves the program's io_uring where the kernel refuses it.
 //!
-//! With this crate in a program, anyring's engine serves it from the start of the process. The program's calls of
-//! `syscall()`, of liburing's functions and of functions on descriptors lead to it. The crates io-uring and
-//! tokio-uring, and programs that use them, need nothing else.
+//! With this crate in a program, anyring's engine serves that program from the start of the process. The program's
+//! calls of `syscall()`, of liburing's functions and of functions on descriptors lead to the engine. The crates
+//! io-uring and tokio-uring, and programs that use them, need nothing else.
 //!
 //! ```no_run
 //! match anyring::install() {
@@ -11,9 +11,10 @@
 //! }
 //! ```
 //!
-//! Programs that make system calls by their own instructions (rustix, io-uring's feature `direct-syscall`) are not
-//! served. These instructions are in the same executable as the engine's own, which have to reach the kernel.
-//! `anyring run -- PROGRAM` serves them, too. It is the only way to serve static programs and those of musl.
+//! Programs that make system calls by their own instructions are not served (rustix, io-uring's feature
+//! `direct-syscall`). These instructions are in the same executable as the engine's own, which must reach the kernel.
+//! `anyring run -- PROGRAM` serves such programs, too. It is the only way to serve static programs and programs with
+//! musl.
 #![cfg(target_os = "linux")]
 
 use std::fmt;
@@ -21,9 +22,9 @@ use std::fmt;
 /// The server of the program's rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
-    /// The kernel; anyring serves the rings that it refuses.
+    /// The kernel. anyring serves the rings that the kernel refuses.
     Kernel,
-    /// anyring.
+    /// The engine of anyring.
     Anyring,
 }
 
@@ -55,11 +56,12 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Decides who serves the program's rings, by making one. Best called first in `main`; later calls return the same.
+/// Decides who serves the program's rings, by making a ring. It is best called first in `main`. Later calls return
+/// the same.
 ///
 /// # Errors
-/// If nobody serves them: `ANYRING_BACKEND=kernel` switches anyring off and the kernel refuses, or something that
-/// anyring needs is refused, too.
+/// Nobody serves the rings. Either `ANYRING_BACKEND=kernel` switches anyring off and the kernel refuses io_uring. Or
+/// something that anyring needs is refused, too.
 pub fn install() -> Result<Server, Error> {
     match served::embed::anyring_install() {
         0 => Ok(Server::Kernel),
@@ -77,8 +79,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Begins a test, which fails here if no ring is available. Where anyring serves, the test also fails at its end if
-    /// it made no ring. Otherwise a program that falls back to something else would pass untested.
+    /// Begins a test, which fails at once if no ring is available. Where anyring serves, the test also fails at its
+    /// end if it made no ring. Without that check, a program that falls back to something else would pass untested.
     ///
     /// # Panics
     /// If no ring is available.

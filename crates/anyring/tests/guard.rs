@@ -4,7 +4,7 @@ use anyring::{Guard, Server};
 use io_uring::IoUring;
 use std::panic::catch_unwind;
 
-/// One test, since rings are counted over all threads.
+/// The cases are in one test, since rings are counted over all threads.
 #[test]
 fn a_test_without_a_ring_fails_where_anyring_serves() {
     let guard = Guard::new();
@@ -13,7 +13,7 @@ fn a_test_without_a_ring_fails_where_anyring_serves() {
     drop(guard);
     let fell_back = catch_unwind(|| drop(Guard::new()));
     assert_eq!(fell_back.is_err(), server == Server::Anyring);
-    // The guard does not hide a failing test's own panic by a second one.
+    // The guard does not hide a failing test's own panic with a second one.
     let said = catch_unwind(|| {
         let _guard = Guard::new();
         panic!("its own");
