@@ -9,7 +9,7 @@ fn main() -> std::io::Result<()> {
     let mut ring = IoUring::new(8)?;
     let mut text = [0; 64];
     let read = opcode::Read::new(types::Fd(file.as_raw_fd()), text.as_mut_ptr(), text.len() as u32).build();
-    // SAFETY: the file and the buffer live until the completion is here.
+    // SAFETY: the file and the buffer live until the completion has arrived.
     unsafe { ring.submission().push(&read).expect("the queue is empty") };
     ring.submit_and_wait(1)?;
     let result = ring.completion().next().expect("it was waited for").result();

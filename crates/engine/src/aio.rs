@@ -204,7 +204,7 @@ pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     table::keep(ring);
     let stored = name(ring, address).and_then(|()| user_write(context, &address));
     if stored.is_err() && io_destroy(address).is_err() {
-        destroy(ring); // it is not in the table
+        destroy(ring); // the context is not in the table
     }
     stored
 }
@@ -226,7 +226,7 @@ pub fn io_destroy(address: u64) -> Result<(), Errno> {
     if ring.held_by_me() {
         return Err(Errno::AGAIN);
     }
-    // Only the first of several callers goes on.
+    // Only the first of several callers gets past this line.
     CONTEXTS.lock().ok_or(Errno::AGAIN)?.rename(id_at(address)?, address, None)?;
     destroy(ring);
     Ok(())
@@ -245,7 +245,7 @@ fn destroy(ring: &'static Ring) {
         let _ = guard.cancel_one(id);
     }
     guard.settle();
-    // A call that a worker has begun uses the program's memory.
+    // A call that a worker has begun still uses program memory.
     while !guard.slab.is_empty() && !guard.is_broken() {
         let target = guard.cq_total() + 1;
         let clock = Clock::Monotonic;

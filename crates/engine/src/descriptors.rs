@@ -186,7 +186,7 @@ pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     let mut next = lowests.next();
     while let Some(lowest) = next.take() {
         match calls::fcntl_dupfd_cloexec(&fd, lowest) {
-            // A ring's number in another thread's table.
+            // In another thread's table, this is a ring's number.
             Ok(moved) if tables::differ() && is_ring(moved.as_raw_fd()) => {
                 next = Some(moved.as_raw_fd() + 1);
                 close_quietly(moved);

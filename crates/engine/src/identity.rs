@@ -63,7 +63,7 @@ pub fn may_be_changed_by(number: i64, argument: usize) -> bool {
     match number {
         libc::SYS_unshare => argument as i32 & !NO_IDENTITY != 0,
         libc::SYS_keyctl => argument == KEYCTL_JOIN_SESSION_KEYRING,
-        libc::SYS_setfsuid | libc::SYS_setfsgid => argument as u32 != u32::MAX, // that only asks
+        libc::SYS_setfsuid | libc::SYS_setfsgid => argument as u32 != u32::MAX, // u32::MAX only asks for the present id
         _ => true,
     }
 }

@@ -111,7 +111,7 @@ fn map_to_share(bytes: usize) -> Result<usize, Errno> {
     let again = if MAPS_AGAIN.is_yes() { map_again(base, bytes) } else { Err(Errno::NOSYS) };
     match again {
         Ok(_) => KNOWN.store(WORKS, Ordering::Relaxed),
-        // No memory at this moment; later it may work.
+        // There is no memory at this moment. A later attempt may succeed.
         Err(Errno::NOMEM | Errno::AGAIN) => {}
         Err(_) => KNOWN.store(REFUSED, Ordering::Relaxed),
     }
@@ -176,7 +176,7 @@ fn file_size(memfd: BorrowedFd) -> Result<u64, Errno> {
 
 /// madvise(2) with MADV_DONTFORK.
 pub(crate) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: a whole mapping of the engine's, whose content the call does not change.
+    // SAFETY: one of the engine's whole mappings, whose content the call does not change.
     unsafe { calls::madvise(base as *mut _, bytes, rustix::mm::Advice::LinuxDontFork) }
 }
 

@@ -364,7 +364,7 @@ impl PollSet {
         let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
         entry.facts.may_be_ready();
         if entry.unwatched {
-            return; // it is polled anyway
+            return; // the file is polled anyway
         }
         let wanted = entry.registered;
         // If the number can no longer be registered, that is found before the next sleep.

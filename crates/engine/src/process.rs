@@ -362,14 +362,14 @@ pub fn before_identity_call(number: i64, argument: usize) {
     if OWNER.load(Ordering::Relaxed) != 0 && !is_owner() {
         return;
     }
-    // A single thread differs from no other.
+    // The only thread of a process differs from no other.
     if !thread::is_alone() {
         identity::changing(|| {
             let mut claim = None;
             for ring in rings() {
                 match ring.lock_unless_asleep() {
                     Ok(mut guard) => guard.keep_identity(None),
-                    // The holder sleeps, and does the work before it does anything else.
+                    // The holder sleeps. It does the work before it does anything else.
                     Err(LockFailure::Busy) => {
                         let claim = claim.get_or_insert_with(Claim::on_caller);
                         ring.leave_holder_work(HolderWork::Identity(claim.another()));
@@ -420,7 +420,7 @@ pub fn forked() {
     descriptors::forks::reset_after_fork();
     descriptors::close_in_flight();
     standard::reset_after_fork(false);
-    // By system call: the program may have blocked SIGSEGV.
+    // By system call, since the program may have blocked SIGSEGV.
     if let Some(child) = FORK_PAGE.child(Access::ByCall) {
         child.store(Sys::process_id(), Ordering::Relaxed);
     }
@@ -431,7 +431,7 @@ pub fn forked() {
 fn make_fork_word() {
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
     descriptors::CLOSING.set(closing);
-    let _ = FORK_PAGE.map(1); // out of memory: the next entry tries again
+    let _ = FORK_PAGE.map(1); // out of memory: the next call of the engine tries again
 }
 
 /// Puts a forked child in order. No handler may interrupt this function, since a handler's calls would wait for this

@@ -256,7 +256,7 @@ fn in_passing(path: usize, count: impl FnOnce(&Stats)) {
     let Ok(file) = check(file) else { return };
     let size = check(syscall(libc::SYS_lseek, [file, 0, libc::SEEK_END as usize, 0, 0, 0]));
     let is_ready = match size {
-        // The size that `open` gives it.
+        // Give it the size that `open` gives it.
         Ok(0) => check(syscall(libc::SYS_ftruncate, [file, size_of::<Stats>(), 0, 0, 0, 0])).is_ok(),
         size => size == Ok(size_of::<Stats>()),
     };
@@ -324,7 +324,7 @@ fn show() {
 fn show_memfd() -> Result<Own, Errno> {
     let fd = crate::os::for_now(sealed_memfd(NAME, size_of::<Stats>() as u64)?);
     let block = BLOCK.load(Ordering::Relaxed);
-    // By the kernel, which may read the counters while they change.
+    // The kernel makes this copy, since it may read the counters while they change.
     let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
     check(syscall(libc::SYS_write, args))?;
     // SAFETY: maps over the mapping that `open` made, which has this size and is never unmapped. The new mapping has

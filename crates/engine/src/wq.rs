@@ -142,7 +142,7 @@ impl Pool {
 
     /// Queues a job, to run now or after other jobs on its inode. False if there is no memory for it.
     fn add(&mut self, job: Arc<Job>) -> bool {
-        // Those that wait for others come here later.
+        // Jobs that wait for others are added to this queue later.
         if self.jobs.try_reserve(self.hashed.waiting() + 1).is_err() {
             return false;
         }
@@ -253,7 +253,7 @@ impl Need {
             return Need::Nothing;
         }
         if for_job && core::mem::take(&mut pool.looking) {
-            QUEUED_JOBS.fetch_add(1, Ordering::Relaxed); // the word on which that thread spins
+            QUEUED_JOBS.fetch_add(1, Ordering::Relaxed); // the spinning thread watches this word
             return Need::Nothing;
         }
         if pool.idle > 0 {
@@ -424,7 +424,7 @@ fn poll_for_job(seen: u32) -> bool {
 /// Runs jobs of one ring on a worker of the pool.
 fn run_together(mut jobs: Vec<Arc<Job>>) {
     if let Some(job) = jobs.pop_if(|job| job.approach == Approach::Quick) {
-        return quick::run(job); // it came alone
+        return quick::run(job); // the job came alone
     }
     let sleeps = |job: &Arc<Job>| matches!(job.approach, Approach::Plain | Approach::Trial);
     let asleep = jobs.first().is_some_and(sleeps).then(Asleep::new);
@@ -477,7 +477,7 @@ fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
     let mut jobs = jobs.into_iter();
     let mut next = jobs.next();
     while let Some(job) = next {
-        // Finished jobs do not wait with the worker.
+        // The worker delivers finished jobs before it waits for another transfer.
         let some = !finished.is_empty();
         let mut hand_over = || ring.deliver(core::mem::take(&mut finished));
         let ran = contain(ring, || {
@@ -508,7 +508,7 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
 /// Runs a worker until there has been nothing to do for a while. `ran` counts the jobs that it took last, until it
 /// has reported them as done.
 fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
-    let mut looks = false; // for the next job instead of sleeping
+    let mut looks = false; // true if this worker must spin for the next job before it sleeps
     loop {
         point(Point::WorkerIdle);
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");

@@ -109,7 +109,7 @@ fn it_reads_on_after_its_number_was_closed() {
     program.submit(&read);
     process::closing(program.reader.as_raw_fd());
     let (other, _writer) = rustix::pipe::pipe().expect("pipe");
-    // SAFETY: both are open; the number is replaced, as a dup2 of the program's would.
+    // SAFETY: both are open, and the number is replaced as one of the program's dup2(2) calls would.
     assert!(unsafe { libc::dup2(other.as_raw_fd(), program.reader.as_raw_fd()) } >= 0);
     program.write(b"hello");
     assert_eq!(program.results(1), [5]);

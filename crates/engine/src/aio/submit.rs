@@ -132,7 +132,7 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
     let pollable = guard.poll_set.is_pollable(fd);
     let remembered = guard.poll_set.access(fd).filter(|_| pollable);
     let flags = match (iocb.opcode, remembered) {
-        (IOCB_CMD_POLL, _) if pollable => Flags(0), // no flag matters to it
+        (IOCB_CMD_POLL, _) if pollable => Flags(0), // no flag matters to a poll
         (_, Some(access)) => Flags(access),
         _ => Flags::of(fd)?,
     };
@@ -265,7 +265,7 @@ fn record_overdue(guard: &mut RingGuard, place: u32, verdict: Verdict) {
 
 /// Returns a duplicate of the program's eventfd. Source: `eventfd_ctx_fdget` in fs/eventfd.c.
 fn eventfd_of(guard: &mut RingGuard, fd: i32) -> Result<Arc<FixedFile>, Errno> {
-    // If closes may go unseen, the number may name another file by now.
+    // If the engine may miss closes, the number may name another file by now.
     let may_know = descriptors::closes_are_seen();
     let known = guard.aio.as_ref().filter(|_| may_know).and_then(|context| context.eventfd(fd));
     if let Some(known) = known {
@@ -301,7 +301,7 @@ fn prepare(iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), Errno> {
             }
             Ok((Opcode::PollAdd, Op::Poll(PollAdd::of_aio(events))))
         }
-        // Also IOCB_CMD_NOOP: no kernel ever served it.
+        // Also for IOCB_CMD_NOOP, which no kernel ever served.
         _ => Err(Errno::INVAL),
     }
 }
@@ -320,7 +320,7 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
     }
     let fd = iocb.fd as i32;
     if descriptors::is_ring(fd) {
-        return Err(Errno::INVAL); // natively a ring has no read and no write
+        return Err(Errno::INVAL); // the kernel's rings have no read and no write
     }
     let len = match opcode {
         Opcode::Read | Opcode::Write => {
@@ -339,7 +339,7 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
         off: iocb.offset as u64,
         addr: iocb.buf,
         len,
-        op_flags: iocb.rw_flags & !RWF_HIPRI, // here no request has a device polled for it
+        op_flags: iocb.rw_flags & !RWF_HIPRI, // no request of Linux AIO has a device polled for it
         ..Sqe::default()
     };
     let rw = Rw::prep(opcode, &sqe)?;

@@ -188,7 +188,7 @@ fn a_completion_ring_that_the_program_moved_goes_on() {
     let (mut program, (reader, writer)) = (Program::new(), pipe());
     let poll = Iocb { buf: libc::POLLIN as u64, bytes: 0, ..iocb(IOCB_CMD_POLL, &reader, &mut []) };
     program.submit(&poll);
-    let bytes = 4096; // of the first page, by which it is known
+    let bytes = 4096; // bytes of the first page, by which the context is known
                       // SAFETY: the program's mapping of the page is moved onto a new one; the engine has its own.
     let moved = unsafe {
         let place =

@@ -38,7 +38,7 @@ impl Completions {
 
     /// Makes a ring with room for at least `requests` events. Like the kernel's, it fills whole pages.
     pub fn create(requests: u32) -> Result<Completions, Errno> {
-        // One stays empty, one more for good luck (`aio_setup_ring`).
+        // One place stays empty, and one more is kept as the kernel does (`aio_setup_ring`).
         let wanted = places_for(requests) as usize + 2;
         let bytes = (HEADER + wanted * EVENT).next_multiple_of(PAGE);
         let places = ((bytes - HEADER) / EVENT) as u32;
@@ -100,7 +100,7 @@ impl Completions {
 
     /// Returns the index of the next event to read.
     fn read_head(&self) -> Result<u32, Errno> {
-        // A division costs as much as the rest of a check.
+        // A division would cost as much as the rest of a check.
         self.head().map(|head| if head < self.places { head } else { head % self.places })
     }
 

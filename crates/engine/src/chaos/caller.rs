@@ -134,7 +134,7 @@ mod tests {
     fn an_address_has_its_file_and_its_place_there() {
         let here = an_address_has_its_file_and_its_place_there as *const () as usize;
         let caller = Caller { thread: 0, frames: [here + 1; FRAMES + OURS], count: 1 };
-        // The library's own frames are left out, and this is one.
+        // This call has only the library's own frames, which are left out.
         let mut modules = Modules::default();
         assert_eq!(modules.describe(&caller), "");
         let module = modules.find(here).expect("a module");

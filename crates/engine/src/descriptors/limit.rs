@@ -54,10 +54,10 @@ pub fn keep_number(source: i32) {
     if source < 0 || tables::differ() {
         return;
     }
-    // SAFETY: open while the caller, which holds its ring, is here.
+    // SAFETY: open as long as the caller, which holds its ring, is in this call.
     let source = unsafe { BorrowedFd::borrow_raw(source) };
     let Ok(kept) = super::duplicate_to_top(source, Use::Kept) else { return };
-    // Another thread may be faster.
+    // Another thread may have been faster.
     if KEPT.compare_exchange(-1, kept.as_raw_fd(), Relaxed, Relaxed).is_ok() {
         let _ = kept.into_raw_fd();
     }

@@ -153,7 +153,7 @@ pub fn has_spare() -> bool {
 
 /// Destroys the contexts that no ring uses. This is slow.
 pub fn destroy_spare() {
-    // One at a time: a new ring may take the others.
+    // One context at a time, since a new ring may take the others.
     while let Some(context) = SPARE.lock().and_then(|mut spare| spare.pop()) {
         context.destroy();
     }

@@ -265,7 +265,7 @@ impl Handover {
             // A swap, since the helper may be going from called to looking. Release: partner is `duty`.
             _ => match self.helper.swap(wanted, Ordering::Release) {
                 ABSENT => Call::HandOver,
-                CALLED => Call::Nothing, // it was woken, and has not run yet
+                CALLED => Call::Nothing, // the helper was woken, and has not run yet
                 _ => Call::Wake,
             },
         }

@@ -8,7 +8,7 @@ pub fn in_child(body: impl FnOnce() -> u8) -> u8 {
     let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } as i32;
     if child == 0 {
         let status = body();
-        // SAFETY: ends the child, and nothing else of the test's.
+        // SAFETY: ends the child, and nothing else of the test.
         unsafe { libc::_exit(status.into()) };
     }
     let mut status = 0;

@@ -111,7 +111,7 @@ pub fn probe_flags() {
             None => REFUSED,
             Some(Some(true)) => CHECKED,
             Some(Some(false)) => IGNORED,
-            // No pipe at this moment: the next ring probes again.
+            // No pipe could be made at this moment. The next ring probes again.
             Some(None) => return,
         };
         FLAGS.store(found, Relaxed);
@@ -164,7 +164,7 @@ fn futex_wait_by(call: Call, word: &AtomicU32, expected: u32, timeout_ns: Option
 
 /// True if futex_waitv(2) is available: on Linux 5.16 or newer, where no filter refuses it.
 pub fn can_wait_for_several() -> bool {
-    // A vector of nothing is EINVAL.
+    // The kernel refuses an empty vector with EINVAL.
     static CAN: Question = Question::new(|| is_refused_by(libc::SYS_futex_waitv, [0; 6], libc::EINVAL));
     CAN.is_yes()
 }

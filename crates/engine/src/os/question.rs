@@ -145,7 +145,7 @@ impl Asked {
             match check(syscall(libc::SYS_wait4, wait)) {
                 Err(Errno::INTR) => {}
                 Ok(_) if libc::WIFEXITED(status) => return Some(libc::WEXITSTATUS(status)),
-                // Killed, but not by a filter: something here kills processes.
+                // The child was killed, but not by a filter: something on this system kills processes.
                 Ok(_) if libc::WTERMSIG(status) != libc::SIGSYS => return None,
                 _ => return Some(libc::EPERM),
             }
@@ -162,7 +162,7 @@ extern "C" fn child(asked: *mut c_void) -> ! {
         syscall(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 0, 0, 0, 0, 0]);
     }
     let code = (-(asked.question)()).max(0);
-    // No code of the program's runs at this exit.
+    // None of the program's code runs at this exit.
     loop {
         for end in [libc::SYS_exit_group, libc::SYS_exit] {
             syscall(end, [code as usize, 0, 0, 0, 0, 0]);

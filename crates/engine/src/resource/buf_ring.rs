@@ -383,7 +383,7 @@ impl BufferRing {
             let remaining = bytes - step;
             let length = entry + 8;
             if remaining != 0 || step == 0 {
-                // A program that has unmapped its ring sees neither.
+                // If the program has unmapped its ring, both stores fail and nobody misses them.
                 let _ = user_write(entry, &address.wrapping_add(u64::from(step)));
                 let _ = user_write(length, &remaining);
                 return false;

@@ -236,7 +236,7 @@ impl Control {
     /// Claims a free chunk of records for this process. `None` if there is none.
     pub fn claim_chunk(&self) -> Option<usize> {
         self.header().chunk_owner.iter().position(|owner| {
-            // Relaxed: the word alone is claimed.
+            // Relaxed: only this word is claimed.
             owner.compare_exchange(0, self.member + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         })
     }
@@ -329,7 +329,7 @@ impl Control {
             if taken {
                 if dead {
                     PostLock { control: self, header: self.header(), word }.repair(holder - 1);
-                    continue; // dropping it gave the lock up
+                    continue; // dropping the lock released it
                 }
                 return;
             }

@@ -99,7 +99,7 @@ impl Control {
         header.shared.fetch_max(1, Ordering::SeqCst);
         const GLOBAL: usize = 1; // MEMBARRIER_CMD_GLOBAL
         if check(syscall(libc::SYS_membarrier, [GLOBAL, 0, 0, 0, 0, 0])).is_err() {
-            // Unavailable: wait a millisecond, which is long for a store buffer.
+            // The call is unavailable. Wait a millisecond, which is long for a store buffer.
             let _ = Sys::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
         }
         loop {

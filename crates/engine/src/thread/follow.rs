@@ -104,8 +104,8 @@ pub(super) fn prepare(is_member: bool) -> Option<Birth> {
     if let Some(mut list) = LIST.lock() {
         // SAFETY: it was made above, and no other thread has it yet.
         let it = unsafe { follower.as_ref() };
-        // The new thread must also make the calls that its maker, if it is one of ours, has still to make. `FOLLOWED`
-        // changes under the lock.
+        // The new thread must also make the calls that its maker, if that is an engine thread, has still to make.
+        // `FOLLOWED` changes under the lock.
         // SAFETY: a thread's own follower is there until the thread has forgotten it.
         let makers = unsafe { MINE.get().as_ref() }.map(|maker| maker.made.load(Ordering::Relaxed));
         it.made.store(makers.unwrap_or_else(|| FOLLOWED.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -296,7 +296,7 @@ fn all_made(followed: u32) -> bool {
         let is_late = |it: &&Follower| (followed.wrapping_sub(it.made.load(Ordering::Acquire)) as i32) > 0;
         for follower in list.iter().filter(is_late) {
             match follower.thread.load(Ordering::Relaxed) {
-                // A handler interrupted this very thread while it makes that thread.
+                // A handler interrupted the calling thread while it makes that thread.
                 0 if core::ptr::eq(follower, making) => continue,
                 0 => {}
                 thread if ask => os::nudge(thread),

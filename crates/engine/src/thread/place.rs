@@ -127,7 +127,7 @@ mod tests {
             let set =
                 [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, &raw const filter as usize];
             syscall(libc::SYS_prctl, [set[0], set[1], set[2], 0, 0, 0]);
-            // Makes the process one that the limit binds.
+            // Makes the process one that the limit applies to.
             syscall(libc::SYS_setresuid, [NOBODY, NOBODY, NOBODY, 0, 0, 0]);
             let refused = limit_processes(0) && is_filtered() && !is_permitted();
             u8::from(!(refused && limit_processes(u64::MAX) && is_permitted()))

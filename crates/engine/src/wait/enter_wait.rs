@@ -240,7 +240,7 @@ impl Wait {
             self.target = guard.cq_total() + 1;
             return None;
         }
-        // io_getevents(2) checks its own events.
+        // io_getevents(2) checks for its own events.
         let of_aio = guard.is_context();
         let now = || !of_aio && !guard.cq_is_empty() || self.is_satisfied(guard);
         let done = ended.held_cqes.filter(|_| !of_aio).unwrap_or_else(now);

@@ -91,10 +91,10 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         crate::log::line(&format!("the helper ended: {error}"));
         let _ = contain_any(|| rings.give_up());
     }
-    // Another helper may have begun since this one left the mailbox.
+    // Another helper may have begun since this helper left the mailbox.
     let _ = THREAD.compare_exchange(thread_pointer(), 0, Ordering::Relaxed, Ordering::Relaxed);
     if !thread::is_needed() {
-        // This late, since it takes a while: a new ring gets another helper.
+        // Called only now, since it takes a while: a new ring gets another helper.
         device::destroy_spare();
     }
     core::ptr::null_mut()
@@ -173,7 +173,7 @@ impl DrivenRings {
 
     fn take_in(&mut self) {
         if let Some(mut mailbox) = MAILBOX.lock() {
-            // Without memory they wait for the next round.
+            // Without memory, the rings wait for the next round.
             if self.0.try_reserve(mailbox.waiting()).is_ok() {
                 self.0.extend(mailbox.take().into_iter().map(Driven::new));
             }
@@ -315,7 +315,7 @@ impl Driven {
             // in io_uring_enter(2) calls the helper when it leaves something pending.
             self.rest(&mut guard);
         } else if duty == Duty::LookWhenDue && self.came() {
-            self.wait_longer(now_ns); // it came while the helper waited for the lock
+            self.wait_longer(now_ns); // the program called while the helper waited for the lock
         } else {
             if duty == Duty::LookWhenDue {
                 handover.record_away();
@@ -331,7 +331,7 @@ impl Driven {
     fn retry_later(&mut self) -> bool {
         self.busy = true;
         (self.event, self.due_ns) = (true, None);
-        // Readiness there would keep the helper awake.
+        // Readiness of this poll set would keep the helper awake.
         self.detach_unlocked();
         self.ring.leave_holder_work(HolderWork::Helper);
         true
@@ -405,10 +405,10 @@ impl Driven {
         if self.ring.driver.is_announced() {
             return self.rest(guard);
         }
-        // A postponed attempt is the owner's to make, as is its completion.
+        // The owner must make a postponed attempt, and its completion.
         if guard.poll_set.has_postponed() || guard.has_work_for_owner() {
             guard.announce_work();
-            return self.rest(guard); // the owner calls the helper again after its enter
+            return self.rest(guard); // the owner calls the helper again after its io_uring_enter(2)
         }
         self.watch(guard);
     }

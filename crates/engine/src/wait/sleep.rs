@@ -139,7 +139,7 @@ impl On {
                 syscall(libc::SYS_read, [eventfd as usize, &raw mut count as usize, 8, 0, 0, 0]);
                 signalled.map(|_| 0)
             }
-            // The mask must hold while it sleeps, and no longer.
+            // ppoll(2), so that the mask holds during the sleep, and no longer.
             On::NoDescriptor if sigmask.is_some() => Sys::poll(&mut [], timeout_ns, sigmask).map(|_| 0),
             On::Futex | On::NoDescriptor => {
                 Sys::futex_sleep(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|()| 0)

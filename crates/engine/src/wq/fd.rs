@@ -79,7 +79,7 @@ impl Number {
     /// Returns when no worker is about to use the number any more.
     pub fn replace(&self, private: &Arc<FixedFile>) {
         if self.kept.set(private.clone()).is_err() {
-            return; // it is not a number of the program's
+            return; // the number does not belong to the program
         }
         if mutated(Mutation::JobKeepsTheNumber) {
             return;
@@ -134,7 +134,7 @@ mod tests {
         let private = private_of(reader.as_raw_fd());
         number.replace(&private);
         assert_eq!(number.call_with(|fd| fd), private.fd);
-        // One of the engine's own does not change.
+        // A number that belongs to the engine stays the same.
         let own = private_of(reader.as_raw_fd());
         let number = Number::new(own.fd, Some(own.clone()));
         number.replace(&private);

@@ -157,7 +157,7 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     waiter.withdraw(job);
     match job.cancel() {
         true => Err(error),
-        false => Ok(()), // it was woken meanwhile
+        false => Ok(()), // the wait was woken meanwhile
     }
 }
 
@@ -274,7 +274,7 @@ impl FutexWaiter {
                 let turn = self.turns.load(Ordering::Relaxed);
                 let moved = match unseen_since {
                     None => is_asleep(own, word)? && move_to(own, 0, word)? != 0,
-                    // It sleeps again, or will find its own word changed.
+                    // The thread sleeps again, or will find its own word changed.
                     Some(before) => turn != before && move_to(own, 0, word).map(|_| true)?,
                 };
                 if tries >= UNSEEN_TRIES && unseen_since.is_none() && moves_unseen(own, word)? {
@@ -309,11 +309,11 @@ impl FutexWaiter {
             let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
             syscall(libc::SYS_futex, [self.control.as_ptr() as usize, operation as usize, 1, 0, 0, 0]);
         } else {
-            self.stop.store(1, Ordering::Relaxed); // the signal comes after it
+            self.stop.store(1, Ordering::Relaxed); // the signal is sent after this store
                                                    // Acquire: partner is the store in `live`. If it is 0, the thread
                                                    // will take the slots' lock after this call.
             match self.thread.load(Ordering::Acquire) {
-                0 => {} // it has not slept yet
+                0 => {} // the thread has not slept yet
                 thread => interrupt(thread),
             }
         }
@@ -406,7 +406,7 @@ impl FutexWaiter {
         let mut pool = POOL.lock().expect("a waiter does not interrupt itself");
         let slots = self.slots.lock().expect("a waiter does not interrupt itself");
         if !slots.are_free() {
-            return true; // it got one just now
+            return true; // the thread got a request just now
         }
         let known = pool.idle.iter().any(|it| Arc::ptr_eq(it, self));
         let wanted = !slots.ends && crate::thread::is_needed() && self.own.len() == 1 && self.has_control();

@@ -234,12 +234,12 @@ impl Job {
         let (verdict, goes_on) = {
             let mut op = self.op.lock().expect("only the worker that started a job touches its operation");
             let verdict = self.call(&mut op, before_waiting);
-            // A connection that has begun has its maker's identity already.
+            // A connection that has begun already has its maker's identity.
             let made_at_once = op.identity(self.opcode) == Identity::Names;
             (verdict, (op.is_multishot() || !verdict.is_final()) && !made_at_once)
         };
         if let Some(workers) = self.workers().filter(|_| goes_on) {
-            self.set_claim(Claim::new(workers)); // while this member is there
+            self.set_claim(Claim::new(workers)); // while this member exists
         }
         *self.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
         true
@@ -252,7 +252,7 @@ impl Job {
         let attempt = |op: &mut Op| self.number.call_with(|fd| op.issue(Context { fd, nonblock: true }));
         let plain = |op: &mut Op| {
             if op.may_sleep_on_file() {
-                self.number.own_file(); // a job with a first attempt holds none yet
+                self.number.own_file(); // a job with a first attempt has none yet
             }
             self.number.call_with(|fd| op.issue(Context { fd, nonblock: false }))
         };

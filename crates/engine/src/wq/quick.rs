@@ -151,7 +151,7 @@ fn go_on(done: &Job, slept: bool, more: bool) -> Option<Arc<Job>> {
     let mut pool = POOL.lock()?;
     pool.quick.record_made(slept);
     let next = if more { pool.take_another(done) } else { None };
-    // Without threads, every job is made by the thread that queues it.
+    // If the pool has no threads, the thread that queues a job makes it.
     let need = if next.is_some() && pool.threads != 0 { Need::of(&mut pool) } else { Need::Nothing };
     drop(pool);
     need.satisfy();

@@ -30,7 +30,7 @@ impl Sleeper {
                                               // SeqCst: partner is the store in `sleep`. At least one of the two
                                               // threads reads what the other has stored.
         match self.thread.load(Ordering::SeqCst) {
-            0 => {} // it has not slept yet
+            0 => {} // the thread has not slept yet
             thread => interrupt(thread),
         }
     }
@@ -88,7 +88,7 @@ impl Task {
             }
         }
         if self.job.begin() {
-            // With or without a result, the request checks itself.
+            // With or without a result, the request checks for itself.
             wq::conclude(self.job.clone(), Verdict::NeedsWorker(Punt::WouldWait));
         }
     }

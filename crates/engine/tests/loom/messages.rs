@@ -348,7 +348,7 @@ fn a_closed_ring_ends_when_nobody_uses_it() {
                 let ring = ring.clone();
                 thread::spawn(move || {
                     ring.close();
-                    // A signal for the sleeper, which the close does not wake.
+                    // A signal ends the wait of the sleeper, which the close does not wake.
                     *ring.futex.0.lock().unwrap() = true;
                     ring.futex.1.notify_all();
                 })

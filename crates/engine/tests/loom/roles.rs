@@ -212,7 +212,7 @@ impl World {
             return self.handover.rest();
         }
         if due && core::mem::replace(visits, self.handover.visits()) != *visits {
-            return; // it came while the helper waited for the lock
+            return; // the program called while the helper waited for the lock
         }
         if due {
             self.handover.record_away();

@@ -227,7 +227,7 @@ core::arch::global_asm!(
     "add rdi, 8",
     "8: mov rcx, rdx",
     "and rcx, 7",
-    "jz 7f", // also with nothing to do it costs as much as a few words
+    "jz 7f", // even with nothing to do it costs as much as a few words
     "6: rep movsb",
     "7: xor eax, eax",
     "ret",

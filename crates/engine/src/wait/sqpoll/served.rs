@@ -225,7 +225,7 @@ impl Served {
     fn leave(&mut self, broken: bool) -> bool {
         let ring = self.ring;
         if broken {
-            // Makes the program enter, which reports the error.
+            // Makes the program call io_uring_enter(2), which reports the error.
             self.need_wakeup(true);
         }
         let mut guard = match ring.lock_soon() {
@@ -240,7 +240,7 @@ impl Served {
             let _ = guard.refuse_call(); // ends the requests, if the panic was in another process
         }
         ring.clear_poller();
-        guard.call_helper(); // transfers at the kernel's AIO have yet to end
+        guard.call_helper(); // transfers in the kernel's AIO have not ended yet
         drop(guard);
         table::end_if_unused(ring);
         true

@@ -182,7 +182,7 @@ fn a_panic_breaks_its_ring_and_no_other() {
     let first = plain();
     let wq = Params { wq_fd: first.fd as u32, ..Params::default() };
     let mut second = Program::with(IORING_SETUP_ATTACH_WQ, wq).expect("an attached ring");
-    // Nothing happens while its own thread has the ring.
+    // Nothing happens while the ring's own thread holds it.
     while !first.ring().lock().is_ok_and(|guard| guard.is_broken()) {
         let mut served = Served::new(attached(&first.ring().lock().expect("the ring")));
         served.with(|_| panic!("as an operation might"));
@@ -210,7 +210,7 @@ fn a_disabled_ring_is_left_alone_until_it_is_enabled() {
     let mut program = Program::with(IORING_SETUP_R_DISABLED, Params::default()).expect("a polled ring");
     program.tail = 0;
     program.word(word::SQ_TAIL).store(1, Ordering::Release); // a NOP of zeroes
-    std::thread::sleep(Duration::from_millis(20)); // in which nothing is to happen
+    std::thread::sleep(Duration::from_millis(20)); // time in which nothing must happen
     assert_eq!(program.word(word::SQ_HEAD).load(Ordering::Acquire), 0);
     assert_eq!(program.enter(IORING_ENTER_SQ_WAKEUP), Err(Errno::BADFD));
     let enable = anyring_abi::IORING_REGISTER_ENABLE_RINGS;
