@@ -11,9 +11,9 @@
 //!
 //! | part | guarded by |
 //! |---|---|
-//! | `CONTEXTS`: index and address -> ring | its own lock, a leaf; `NEAR_CONTEXTS` is read without a lock |
+//! | `CONTEXTS`: index and address -> ring | its own lock, a leaf (`NEAR_CONTEXTS` is read without a lock) |
 //! | [`Context`] | the ring's lock |
-//! | the completion ring's head | stored by the program, or under the ring's lock; read as an untrusted word |
+//! | the completion ring's head | stored by the program, or under the ring's lock, and read as an untrusted word |
 
 mod submit;
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl<T> Lock<T> {
         Some(Held { lock: self })
     }
 
-    /// Takes the lock if its holder releases it within moments; never sleeps.
+    /// Takes the lock if its holder releases it within moments. Never sleeps.
     pub fn lock_soon(&self) -> Option<Held<'_, T>> {
         for _ in 0..SPINS {
             if let Some(held) = self.try_lock() {

@@ -53,7 +53,7 @@ pub fn check(register: isize) -> Result<usize, Errno> {
     }
 }
 
-/// One event of an epoll wait; `struct epoll_event` of epoll_ctl(2).
+/// One event of an epoll wait: `struct epoll_event` of epoll_ctl(2).
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(target_arch = "x86_64", repr(C, packed))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C))]

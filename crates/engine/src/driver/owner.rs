@@ -3,18 +3,18 @@
 //!
 //! | `role` | meaning | who leaves it |
 //! |---|---|---|
-//! | free | nobody drives | a thread that waits in enter, or the helper once the program has stayed away |
+//! | free | nobody drives | a thread that waits in io_uring_enter(2), or the helper once the program has stayed away |
 //! | a thread id | that thread drives, inside `driver::wait` | the thread, when it returns |
 //! | helper | the helper drives because the program stayed away | the next thread that asks to wait |
 //!
 //! | `helper` | what the helper does about the ring | who leaves it |
 //! |---|---|---|
-//! | absent | does not know it | the caller that leaves something pending hands it over |
-//! | resting | sleeps without regard to it | the caller that leaves something pending calls it |
-//! | called | will check whether the program comes back by itself | the helper, without the ring's lock |
-//! | urgent | will serve it now | the helper |
-//! | looking | checks again by itself after a period | the helper |
-//! | watching | sleeps on its poll set and until its next deadline | the helper, a thread that takes the role, a caller |
+//! | absent | does not know the ring | the caller that leaves something pending hands the ring over |
+//! | resting | sleeps without regard to the ring | the caller that leaves something pending calls the helper |
+//! | called | will check whether the program calls again by itself | the helper, without the ring's lock |
+//! | urgent | will serve the ring now | the helper |
+//! | looking | checks the ring again after a period | the helper |
+//! | watching | sleeps on the poll set, until the next deadline | the helper, a thread that takes the role, a caller |
 //!
 //! All of this changes under the ring's lock, with two exceptions. A thread that jumps out of a wait gives up the
 //! role without the lock, and the helper goes from called to looking without it. `visits` is the only word also read

@@ -66,7 +66,8 @@ pub fn handle_faults() -> std::io::Result<()> {
     }
 }
 
-/// `si_code` of a SIGBUS for a page that a mapped file does not have. Source: sigaction(2); the libc crate lacks it.
+/// The `si_code` of a SIGBUS for a page that a mapped file does not have. Source: sigaction(2). The libc crate lacks
+/// it.
 pub const BUS_ADRERR: i32 = 2;
 
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {

@@ -1,5 +1,5 @@
 //! Buffers that the program provides for receives and reads to choose from: IORING_OP_PROVIDE_BUFFERS and
-//! IORING_REGISTER_PBUF_RING. Source: io_uring_register(2); io_uring/kbuf.c.
+//! IORING_REGISTER_PBUF_RING. Source: io_uring_register(2), and io_uring/kbuf.c.
 //!
 //! A group is one of the engine's lists (provided buffers) or a ring in shared memory (buffer ring). The program
 //! writes the ring's entries and tail, and the engine owns its head. Ring memory belongs to the program, or is a

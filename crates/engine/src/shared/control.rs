@@ -4,20 +4,20 @@
 //!
 //! | field | who writes | when |
 //! |---|---|---|
-//! | `post_lock` | a process that posts or starts to wait | holder's member number plus 1; see [`PostLock`] |
-//! | `poster` | a process that posts or starts to wait | while no other process has joined: replaces `post_lock`, without compare-and-swap |
-//! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
+//! | `post_lock` | a process that posts or starts to wait | holder's member number plus 1 (see [`PostLock`]) |
+//! | `poster` | the same, while no other process has joined | replaces `post_lock`, without compare-and-swap |
+//! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds the lock |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `shared::member` | |
 //! | `generation`, `entries`, `area` | a process that resizes the ring and is alone | see `ring::resize` |
-//! | `waiters` | the holder of `post_lock`; see [`Waiters`] | |
-//! | `room_waiters` | a thread that waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
+//! | `waiters` | the holder of `post_lock` (see [`Waiters`]) | |
+//! | `room_waiters` | a thread that waits for room in the SQ counts itself | the polling thread reads it after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
 //! | `byte_pending` | a process that sends or receives the readiness byte | while it holds its process's ring lock |
 //! | `broken` | a process in which a panic hit this ring, under its ring lock | set once, never cleared |
 //! | a member's words | the process that has its lock, see `shared::member` | |
-//! | record chunk owner | the member that claimed the chunk, by compare-and-swap; a member that outlives it takes the chunk over | |
-//! | record | its chunk's owner | read by a process that finds the owner dead |
+//! | record chunk owner | the member that claims the chunk, or takes it over from a dead member | by compare-and-swap |
+//! | record | its chunk's owner | a process that finds the owner dead reads it |
 //!
 //! Within one process everything in this mapping is accessed under the ring's lock. So `post_lock` excludes only
 //! other processes, and its holder is a process.
@@ -64,7 +64,7 @@ pub struct Header {
     pub watched: AtomicU32,
     /// 1 while a readiness byte is in the descriptor.
     pub byte_pending: AtomicU32,
-    /// Not 0 once a second process has joined; never cleared.
+    /// Not 0 once a second process has joined. It is never cleared.
     pub shared: AtomicU32,
     /// The member number, plus 1, of the process that submits without compare-and-swap; 0 for none.
     pub submitter: AtomicU32,
@@ -189,7 +189,7 @@ impl Control {
         if self.base == KEPT {
             return;
         }
-        // SAFETY: the range was mapped by `new`; the caller gives up every use of it.
+        // SAFETY: `new` mapped the range, and the caller gives up every use of it.
         let _ = unsafe { calls::munmap(self.base as *mut _, BYTES) };
     }
 

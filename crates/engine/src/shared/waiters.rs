@@ -2,7 +2,7 @@
 //!
 //! | word | who writes | when |
 //! |---|---|---|
-//! | `waiting`, `in_futex` | the holder of the post lock; a leaving waiter decrements without it | |
+//! | `waiting`, `in_futex` | the holder of the post lock, or a leaving waiter, which decrements without it | |
 //! | `target`, `sequence` | the holder of the post lock | |
 //! | `timeouts` | the holder of the post lock | a TIMEOUT's CQE was posted |
 //!
@@ -46,7 +46,7 @@ impl Waiters {
         self.sequence.load(Ordering::Relaxed)
     }
 
-    /// Removes `waiting` waiters that are awake again, or dead; `in_futex` of them slept on the futex word.
+    /// Removes `waiting` waiters that are awake again, or dead. `in_futex` of them slept on the futex word.
     pub fn leave(&self, waiting: u32, in_futex: u32) {
         self.in_futex.fetch_sub(in_futex, Ordering::Relaxed);
         self.waiting.fetch_sub(waiting, Ordering::Relaxed);

@@ -5,10 +5,10 @@
 //! the engine threads repeat it. A thread that did not repeat it would be a way back to privileges that the program
 //! gave up. None of this happens unless [`begin`] was called.
 //!
-//! | what | who |
+//! | state | who uses it |
 //! |---|---|
-//! | the list | under `LIST`'s lock; the maker of a thread links it, and the thread unlinks itself when it ends |
-//! | `CALLS` | written under the lock; read by the threads without it, also from their signal handlers |
+//! | the list | the maker of a thread links it, and the thread unlinks itself when it ends, under `LIST`'s lock |
+//! | `CALLS` | written under the lock, and read by the threads without it, even in their signal handlers |
 //! | `Follower::made` | its thread, and the handlers that interrupt it |
 
 use crate::lock::Lock;
@@ -182,7 +182,7 @@ const CALLS_TO_MAKE: [(i64, usize); 10] = [
     (libc::SYS_capset, 2),
 ];
 
-/// Returns the arguments of call `number`, with 0 for unused registers; `None` if the call is not followed.
+/// Returns the arguments of call `number`, with 0 for unused registers. `None` if the call is not followed.
 pub fn arguments(number: i64, args: [usize; 6]) -> Option<[usize; 3]> {
     let (_, count) = CALLS_TO_MAKE.iter().find(|(call, _)| *call == number)?;
     Some([0, 1, 2].map(|index| if index < *count { args[index] } else { 0 }))

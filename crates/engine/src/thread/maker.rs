@@ -8,10 +8,10 @@
 //! The maker makes the other threads while the asking thread waits, but only briefly. The maker may be stuck because
 //! the asking thread holds something that it needs. Then the asking thread does without the new thread.
 //!
-//! | what | who |
+//! | state | who uses it |
 //! |---|---|
-//! | `QUEUE` | asking threads, and the maker; a leaf lock |
-//! | `ASKED` | futex word of the maker; changes when a request was queued, and when the last ring has ended |
+//! | `QUEUE` | asking threads, and the maker (a leaf lock) |
+//! | `ASKED` | futex word of the maker, which changes for each queued request, and when the last ring has ended |
 //! | `Asked::state` | the asking thread, the maker and the new thread compete for this word |
 
 use super::make::{make, Entry, Like};
@@ -47,7 +47,7 @@ const REFUSED: u32 = 2;
 const GIVEN_UP: u32 = 3;
 
 impl Asked {
-    /// Changes the state from `WAITS` to `state`; false if it was not `WAITS`.
+    /// Changes the state from `WAITS` to `state`. False if it was not `WAITS`.
     fn becomes(&self, state: u32) -> bool {
         self.state.compare_exchange(WAITS, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -9,10 +9,10 @@
 //!
 //! | part | used by |
 //! |---|---|
-//! | `waiting` | a thread that attaches a ring, and the polling thread; its own lock |
+//! | `waiting` | a thread that attaches a ring, and the polling thread, under its own lock |
 //! | `again`, `sleeping` | the polling thread and a thread that nudges it, see `Poller::nudge` |
 //! | `Served` | the polling thread |
-//! | `Ring::poller`, `Ring::polled_by` | set before the ring is published; cleared by the thread, under its lock |
+//! | `Ring::poller`, `Ring::polled_by` | set before the ring is published; the thread clears them under the ring's lock |
 //!
 //! The thread keeps the memory of its rings mapped: a closed ring ends only after the thread has given that ring up.
 //! The thread also gives up a ring that a panic broke (`ring::broken`).

@@ -14,11 +14,11 @@
 //! Where threads may differ in identity (`identity`), this holds for every operation that acts for its submitter. A
 //! request that waits for readiness holds a credentials pool if it sends, writes or makes a file.
 //!
-//! | field | who touches it |
+//! | field | who uses it |
 //! |---|---|
-//! | `queue` | the submitter, members, and a thread that issues a request that holds the credentials pool; a leaf lock |
-//! | `changed` | futex word of members without work; changes under `queue`'s lock |
-//! | `TURNS` | a thread that queues a job that changes a file, and one that has made such a job; locked before `queue` |
+//! | `queue` | the submitter, members, and a thread that issues a request that holds the pool (a leaf lock) |
+//! | `changed` | futex word of members without work, which changes under `queue`'s lock |
+//! | `TURNS` | a thread that queues a job that changes a file, or has made such a job (locked before `queue`) |
 
 use crate::forced::{point, Point};
 use crate::lock::Lock;

@@ -10,7 +10,8 @@
 //! | kind | sleeps by | is ended by |
 //! |---|---|---|
 //! | plain | futex_waitv(2) on its `control` word, then one word a slot | a wake of `control` |
-//! | with bits, or without futex_waitv(2), or for 128 words | FUTEX_WAIT_BITSET, or futex_waitv(2) without `control` | `os::interrupt` |
+//! | for 128 words | futex_waitv(2) without `control` | `os::interrupt` |
+//! | with bits, or without futex_waitv(2) | FUTEX_WAIT_BITSET | `os::interrupt` |
 //!
 //! A watcher has one request, so that it knows exactly which word was woken. Beyond `ALONE_MAX` watchers requests
 //! share them, up to 127 requests each. A shared watcher that is woken leaves all its queues for a moment. A wake in

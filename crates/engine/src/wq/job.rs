@@ -5,7 +5,7 @@
 //!
 //! | stage | who may move it | to |
 //! |---|---|---|
-//! | queued | the worker that takes it / a cancellation, by compare-and-swap | running / cancelled |
+//! | queued | the worker that takes it, or a cancellation, by compare-and-swap | running, or cancelled |
 //! | running | its worker | finished, when the verdict is on its way to the ring |
 
 use crate::event::WorkTimes;
@@ -135,7 +135,7 @@ impl Job {
         })
     }
 
-    /// Cancels a job that no worker has started; false if one has.
+    /// Cancels a job that no worker has started. False if a worker has.
     pub fn cancel(&self) -> bool {
         // Relaxed: this word decides alone, and the operation's own lock hands the operation over.
         let cancelled =
