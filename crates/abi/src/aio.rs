@@ -20,7 +20,7 @@ pub const NR_IO_PGETEVENTS: i64 = linux_raw_sys::general::__NR_io_pgetevents as 
 pub const AIO_CALLS: [i64; 6] =
     [NR_IO_SETUP, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_SUBMIT, NR_IO_CANCEL, NR_IO_PGETEVENTS];
 
-/// A request, `struct iocb` (64 bytes, the same for 32-bit and 64-bit programs).
+/// A request, `struct iocb`. It has 64 bytes, in 32-bit and in 64-bit programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Iocb {

@@ -1,5 +1,5 @@
-//! The interface's numbers, under the names of `include/uapi/linux/io_uring.h`. Each is asserted equal to the one
-//! of linux-raw-sys, which is generated independently.
+//! The interface's numbers, under the names of `include/uapi/linux/io_uring.h`. Each is asserted equal to the number
+//! in linux-raw-sys, which is generated independently.
 #![allow(missing_docs)] // the names are the kernel's; io_uring_setup(2), _enter(2) and _register(2) document them
 
 macro_rules! constants {

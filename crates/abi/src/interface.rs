@@ -250,7 +250,7 @@ pub const ENTER_FLAGS: &[Name] = of_ring![
     IORING_ENTER_NO_IOWAIT,
 ];
 
-/// Bits of `cqe->flags`, and the report of SEND_ZC and SENDMSG_ZC in `cqe->res`.
+/// Bits of `cqe->flags`, and the bit in `cqe->res` by which SEND_ZC and SENDMSG_ZC report copies.
 pub const CQE_FLAGS: &[Name] = of_ring![
     IORING_CQE_F_BUFFER,
     IORING_CQE_F_MORE,

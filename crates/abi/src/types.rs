@@ -23,7 +23,8 @@ pub struct Sqe {
     pub addr: u64,
     /// Length in bytes, or a count.
     pub len: u32,
-    /// The operation's own flags: `rw_flags`, `fsync_flags`, `poll32_events`, `msg_flags`, `timeout_flags` ...
+    /// The operation's own flags, for example `rw_flags`, `fsync_flags`, `poll32_events`, `msg_flags`,
+    /// `timeout_flags`.
     pub op_flags: u32,
     /// Copied into the CQE.
     pub user_data: u64,

@@ -84,7 +84,7 @@ fn find_near(id: u32, address: u64) -> Option<&'static Ring> {
     if address == 0 || near.load(Ordering::Acquire) != address {
         return None;
     }
-    // SAFETY: the pointer was stored before the address; it is one to a ring, and rings are never freed.
+    // SAFETY: the pointer was stored before the address. It points to a ring, and rings are never freed.
     unsafe { ring.load(Ordering::Relaxed).as_ref() }
 }
 

@@ -159,7 +159,8 @@ impl FreeBlocks {
     unsafe fn push(&self, block: *mut u8) {
         let mut head = self.head();
         loop {
-            // SAFETY: the caller vouches for `block`; atomic since a slow `pop` may still read it.
+            // SAFETY: the caller vouches for `block`. The store is atomic, since a slow `pop` may still read the
+            // block.
             unsafe { (*block.cast::<AtomicU64>()).store(head[0], Ordering::Relaxed) };
             match self.replace(head, [block as u64, head[1].wrapping_add(1)]) {
                 Ok(()) => return,
@@ -348,7 +349,8 @@ unsafe impl GlobalAlloc for Slab {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's own layout; a block of a class may have been used before, a new mapping is zeroed.
+        // SAFETY: the caller's own layout. A block of a class may have been used before, while a new mapping is
+        // zeroed.
         unsafe {
             let block = self.alloc(layout);
             if !block.is_null() && class_of(layout).is_some() {
@@ -371,7 +373,8 @@ unsafe impl GlobalAlloc for Slab {
         if class_of(layout).is_none() && class_of(new_layout).is_none() && layout.align() <= PAGE {
             return remap(block as usize, mapped_size(layout), mapped_size(new_layout));
         }
-        // SAFETY: a new block, distinct from the old one; both hold the bytes copied; the old one is given back once.
+        // SAFETY: a new block, distinct from the old one. Both hold the bytes copied, and the old block is given back
+        // once.
         unsafe {
             let new = self.alloc(new_layout);
             if !new.is_null() {
@@ -490,7 +493,7 @@ mod tests {
     fn a_block_that_grows_keeps_its_bytes() {
         let slab = Slab::new();
         let mut size = 1;
-        // SAFETY: sizes are not zero; each byte was written before it is read; the block is given back once.
+        // SAFETY: sizes are not zero, each byte was written before it is read, and the block is given back once.
         unsafe {
             let mut block = slab.alloc(layout(size, 1));
             block.write(7);

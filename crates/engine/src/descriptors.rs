@@ -43,7 +43,7 @@ pub const LOCKS_FROM: u64 = 1 << 62;
 /// One past the highest number that the engine uses for itself. A table with higher numbers would cost kernel memory
 /// and slow every fork.
 const TOP: i32 = 4096;
-/// Number of descriptors directly below the limit that the engine tries to stay within.
+/// Number of descriptors, directly below the limit, within which the engine tries to stay.
 const TOP_ROOM: i32 = 512;
 
 /// Bit n: number n belongs to the engine. Higher numbers are not recorded. Relaxed: a bit is set before the
@@ -234,7 +234,7 @@ fn duplicate_for(fd: i32, of_use: Use) -> Result<i32, Errno> {
     if fd < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: only borrowed for the call; a number that is not open makes it fail with EBADF.
+    // SAFETY: only borrowed for the call. A number that is not open makes the call fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     // In one step, since closing an intermediate duplicate would give up the program's POSIX locks on the file.
     let mut duplicate = duplicate_to_top(borrowed, of_use);

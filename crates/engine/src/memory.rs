@@ -217,7 +217,7 @@ impl SharedArea {
 
 impl Drop for SharedArea {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `create`; each user of its address borrows `self`.
+        // SAFETY: `create` mapped the range, and each user of its address borrows `self`.
         let _ = unsafe { calls::munmap(self.address as *mut _, self.bytes) };
         if self.memfd >= 0 {
             descriptors::close(self.memfd);
@@ -406,7 +406,7 @@ impl Memory {
     /// Unmaps the engine's mapping. The caller makes sure that the view is not used any more.
     pub fn unmap(&mut self) {
         if let Some((base, bytes)) = self.mapped.take() {
-            // SAFETY: the range was mapped by `map_range`; the caller gives up every use of it.
+            // SAFETY: `map_range` mapped the range, and the caller gives up every use of it.
             let _ = unsafe { calls::munmap(base as *mut _, bytes) };
         }
     }

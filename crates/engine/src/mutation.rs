@@ -17,7 +17,7 @@
 /// The check that must fail because of a mutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
-    /// A conformance case, `TOPIC::NAME`, through the door and with the flags that it has in `make test`.
+    /// A conformance case, `TOPIC::NAME`, run through the door and with the flags that it has in `make test`.
     Case(&'static str),
     /// A conformance case in `anyring-conformance-plain`, where the engine notices every close of a descriptor.
     Plain(&'static str),

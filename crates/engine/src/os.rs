@@ -71,7 +71,8 @@ pub trait Os {
     fn clock_ns(clock: i32) -> u64;
     /// Returns the calling thread's id, as gettid(2).
     fn thread_id() -> u32;
-    /// Returns the process's id, as getpid(2). Asks the kernel each time, so it is also right in a child of vfork(2).
+    /// Returns the process's id, as getpid(2) does. Asks the kernel each time, so the id is also right in a child of
+    /// vfork(2).
     fn process_id() -> u32;
     /// Sleeps while `word` holds `expected`: FUTEX_WAIT on a word that other processes may share. `timeout_ns` is
     /// relative. Fails with `INTR` if a signal handler ran, with `TIMEDOUT`, or with `AGAIN` if the word differed.

@@ -99,8 +99,8 @@ pub fn closing(fd: i32) {
     }
 }
 
-/// Handles that the program closes number `fd`. True if the number is closed on return, as a ring's number always is.
-/// Closing it shows whether it was the last copy.
+/// Handles that the program closes number `fd`. True if the number is closed on return. A ring's number always is,
+/// since only closing it shows whether it was the last copy.
 #[inline]
 pub fn close(fd: i32) -> bool {
     if !is_ring(fd) {
@@ -152,7 +152,7 @@ pub fn closing_range(first: u32, last: u32) {
     }
 }
 
-/// True if one of the numbers `first..=last` concerns the engine, as far as it records numbers.
+/// True if one of the numbers `first..=last` concerns the engine, as far as the engine records numbers.
 pub fn concerns_range(first: u32, last: u32) -> bool {
     first <= 2 || descriptors::next_own(first, last).is_some() || next_known(first, last).is_some()
 }
@@ -381,7 +381,7 @@ pub fn before_identity_call(number: i64, argument: usize) {
     }
 }
 
-/// Functions of the upper modules and of other crates that run in a forked child.
+/// Functions that run in a forked child. They belong to the upper modules and to other crates.
 static AT_FORK: [AtomicPtr<()>; 6] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 6];
 
 /// Makes `renew` run in a forked child before the engine does anything else there. False if the table is full. From
@@ -457,7 +457,7 @@ fn put_in_order(word: &AtomicU32) {
     let shared = tables::record_sharing_with(OWNER.load(Ordering::Relaxed));
     descriptors::set_forgetting(shared);
     standard::reset_after_fork(shared);
-    // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
+    // SAFETY: the word is zero only in a child that has not called the engine yet, where the forking thread is alone.
     unsafe {
         table::reset_after_fork();
         tables::reset_after_fork();

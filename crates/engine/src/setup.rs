@@ -185,7 +185,7 @@ static NUMBERS: Lock<()> = Lock::new(());
 
 /// Frees the lock in a forked child, where no thread is choosing a number.
 fn reset_after_fork() {
-    // SAFETY: `at_fork` calls this while the child has one thread; there is nothing in it.
+    // SAFETY: `at_fork` calls this while the child has one thread, and the lock guards no value.
     unsafe { NUMBERS.reset() };
 }
 

@@ -1,4 +1,4 @@
-//! State that the processes using a ring share: the control area, its members, its waiters.
+//! State that the processes which use a ring share: the control area, its members, its waiters.
 
 pub mod control;
 pub mod member;

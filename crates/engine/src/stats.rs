@@ -204,7 +204,7 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     if file.is_some() {
         make_room(&fd)?;
     }
-    // SAFETY: a new mapping at an address that the kernel chooses; the descriptor may be closed, the mapping stays.
+    // SAFETY: a new mapping at an address that the kernel chooses. It stays when the descriptor is closed.
     let block = unsafe { map(core::ptr::null_mut(), MapFlags::SHARED, fd.as_fd()) }?;
     backing::record(block as usize, size_of::<Stats>());
     // SAFETY: the mapping is as large as a Stats, of atomics, for which any bytes are values.
@@ -384,7 +384,7 @@ fn part_with_parent() -> Result<(), Errno> {
 /// # Safety
 /// Only the forking thread may exist in the process.
 pub unsafe fn reset_after_fork() {
-    // SAFETY: no other thread exists; the value is changed by `open` only, before the first ring.
+    // SAFETY: no other thread exists, and only `open` changes the value, before the first ring.
     unsafe { SOURCE.reset() };
     ARE_PARENTS.store(true, Ordering::Relaxed);
 }

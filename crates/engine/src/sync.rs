@@ -39,7 +39,7 @@ pub fn spin_loop() {
 /// Returns the half of a word that futex(2) compares.
 fn low_half(word: &AtomicUsize) -> &AtomicU32 {
     const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 4 };
-    // SAFETY: a 4-aligned half of a live 8-byte word; only the kernel reads it through this reference.
+    // SAFETY: a 4-aligned half of a live 8-byte word. Only the kernel reads it through this reference.
     unsafe { &*word.as_ptr().byte_add(LOW).cast::<AtomicU32>() }
 }
 

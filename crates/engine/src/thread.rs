@@ -26,7 +26,7 @@ thread_local! {
     static IS_OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the calling thread's id, without a system call after the first time.
+/// Returns the calling thread's id. Makes a system call only the first time.
 #[inline]
 pub fn id() -> u32 {
     // A thread that is being torn down has lost its thread-locals. Then ask the kernel.

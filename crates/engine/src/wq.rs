@@ -92,7 +92,7 @@ impl Pool {
         })
     }
 
-    /// Called when a job has been queued: records whether spinning for it would have paid off.
+    /// Records, when a job has been queued, whether spinning for it would have paid off.
     fn learn(&mut self) {
         if self.dry_ns != 0 {
             self.next_comes_soon = Clock::Monotonic.now_ns() - self.dry_ns < CHECK_NS;
@@ -228,12 +228,12 @@ pub fn is_busy(inode: Inode) -> bool {
 }
 
 static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);
-/// Futex word: changes with every job queued, and when the last ring has ended.
+/// Futex word, which changes with every job queued, and when the last ring has ended.
 static QUEUED_JOBS: AtomicU32 = AtomicU32::new(0);
 
 /// The most threads of the pool. Further jobs wait. The kernel limits its bounded workers to 4 per CPU.
 pub const MAX_THREADS: u32 = 32;
-/// A worker without work ends after this long, in nanoseconds (the kernel's io-wq waits 5 s).
+/// The time after which a worker without work ends, in nanoseconds (the kernel's io-wq waits 5 s).
 const IDLE_NS: u64 = 5_000_000_000;
 /// The time after which a worker without work ends once the process has no ring, in nanoseconds. It is long enough
 /// for a program that makes one ring after another.
@@ -279,7 +279,7 @@ impl Need {
     }
 }
 
-/// Queues a job, and wakes or makes a thread for it if needed. False if there is no memory for it.
+/// Queues a job, and wakes or makes a thread for it if needed. False if there is no memory for the job.
 #[must_use]
 pub fn queue(job: Arc<Job>) -> bool {
     let Some(mut pool) = POOL.lock() else {
@@ -367,7 +367,8 @@ fn make_queued() {
 /// True once a limit was set. From then on the kind of a job's file matters.
 static LIMITED: AtomicBool = AtomicBool::new(false);
 
-/// Returns the class of jobs on this descriptor: 0 for regular files, block devices and no descriptor, else 1.
+/// Returns the class of jobs on this descriptor. 0 for regular files, block devices and no descriptor, and 1 for all
+/// else.
 fn class_of(fd: i32) -> usize {
     if fd < 0 || !LIMITED.load(Ordering::Relaxed) {
         return 0;
@@ -505,7 +506,7 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-/// Runs a worker until there has been nothing to do for a while. `ran` counts the jobs that it took last, until it
+/// Runs a worker until there has been no work for a while. `ran` counts the jobs that the worker took last, until it
 /// has reported them as done.
 fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
     let mut looks = false; // true if this worker must spin for the next job before it sleeps
@@ -569,7 +570,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
     }
 }
 
-/// Wakes the workers that sleep without jobs: the process's last ring has ended, so they end sooner.
+/// Wakes the workers that sleep without jobs. They end sooner, since the process's last ring has ended.
 pub fn rings_are_gone() {
     QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
     Sys::futex_wake(&QUEUED_JOBS, i32::MAX as u32);

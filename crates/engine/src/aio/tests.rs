@@ -189,7 +189,8 @@ fn a_completion_ring_that_the_program_moved_goes_on() {
     let poll = Iocb { buf: libc::POLLIN as u64, bytes: 0, ..iocb(IOCB_CMD_POLL, &reader, &mut []) };
     program.submit(&poll);
     let bytes = 4096; // bytes of the first page, by which the context is known
-                      // SAFETY: the program's mapping of the page is moved onto a new one; the engine has its own.
+                      // SAFETY: the program's mapping of the page is moved onto a new mapping, and the engine has its
+                      // own.
     let moved = unsafe {
         let place =
             mmap_anonymous(core::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE).expect("mmap");

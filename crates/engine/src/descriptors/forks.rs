@@ -14,11 +14,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Number of changes under way, plus [`FORK`] times the number of forks.
 static STATE: AtomicU32 = AtomicU32::new(0);
 const FORK: u32 = 1 << 16;
-/// Number of times a fork checks for changes under way. This takes about 100 ms, since a thread in the middle of a
-/// change may wait that long for a CPU.
+/// Number of times that a fork checks for changes under way. The checks take about 100 ms together, since a thread in
+/// the middle of a change may wait that long for a CPU.
 const LOOKS_OF_FORKS: u32 = 140;
-/// Number of times a change checks for a fork under way. This takes about 200 ms, since a fork takes longer the more
-/// memory there is.
+/// Number of times that a change checks for a fork under way. The checks take about 200 ms together, since a fork
+/// takes longer the more memory there is.
 const LOOKS_OF_CHANGES: u32 = 240;
 
 /// Lives while a change is under way. Meanwhile no handler runs on its thread, since a handler might fork.

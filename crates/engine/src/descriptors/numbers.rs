@@ -20,7 +20,7 @@ pub fn mark_ring(fd: i32) {
     RINGS_SPAN[1].fetch_max(fd as u32 + 1, Ordering::Relaxed);
 }
 
-/// Bit n: some ring used descriptor number n, so a close of it must be handled.
+/// Bit n: some ring used descriptor number n, so the engine must handle a close of that number.
 static USED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 /// One past the highest number whose bit was ever set, for searches.

@@ -30,7 +30,7 @@ pub struct Context {
     places: u32,
 }
 
-// SAFETY: the mapping is the process's, and only the owner of the context reads it.
+// SAFETY: the mapping belongs to the process, and only the owner of the context reads it.
 unsafe impl Send for Context {}
 
 impl Context {
@@ -168,7 +168,7 @@ pub unsafe fn reset_after_fork() {
     unsafe { SPARE.reset() };
     CONTEXTS.store(0, Ordering::Relaxed);
     if let Some(mut spare) = SPARE.lock() {
-        // Not dropped: a thread that the child does not have may have been changing it.
+        // Not dropped, since a thread that the child does not have may have been changing it.
         core::mem::forget(core::mem::take(&mut *spare));
     }
 }

@@ -9,14 +9,14 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 
-/// First address and end of each noted mapping; 0 for none. The end is stored first and removed last.
+/// First address and end of each noted mapping, or 0 for none. The end is stored first and removed last.
 static NOTED: [[AtomicUsize; 2]; 4] = [const { [const { AtomicUsize::new(0) }; 2] }; 4];
 
 /// Records a mapping of whole pages. False if the table is full.
 pub fn record(address: usize, bytes: usize) -> bool {
     let end = address + bytes.next_multiple_of(PAGE);
     NOTED.iter().any(|[first, last]| {
-        // Acquire pairs with the Release in `forget`; Release with the Acquire in `replace_page`.
+        // Acquire pairs with the Release in `forget`. Release pairs with the Acquire in `replace_page`.
         let taken = last.compare_exchange(0, end, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {
             first.store(address, Ordering::Release);
@@ -71,10 +71,10 @@ pub fn handle_faults() -> std::io::Result<()> {
 pub const BUS_ADRERR: i32 = 2;
 
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO, and one with this code has an address.
+    // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO, and a siginfo with this code has an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if code != BUS_ADRERR || !replace_page(address) {
-        // SAFETY: async-signal-safe; the instruction or the signal is repeated, and ends the process.
+        // SAFETY: async-signal-safe. The instruction or the signal is repeated, and ends the process.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         if code <= 0 {
             // SAFETY: as above.

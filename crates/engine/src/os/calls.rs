@@ -235,7 +235,7 @@ mod tests {
     const WAYS_OUT: [&str; 5] =
         ["os/arch/aarch64.rs", "os/arch/x86_64.rs", "os/calls.rs", "os/linux.rs", "mutation.rs"];
 
-    /// Returns the rest of each name that `text` calls and that begins with `prefix`.
+    /// Returns the rest of each name that begins with `prefix` and that `text` calls.
     fn called<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         text.match_indices(prefix).filter_map(move |(at, _)| {
             let rest = &text[at + prefix.len()..];

@@ -16,7 +16,7 @@ extern "C" fn install() {
         return;
     }
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: all zeros is an action; the handler has the type that the flag says.
+        // SAFETY: all zeros are an action, and the handler has the type that the flag says.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = recover as *const () as usize;

@@ -51,7 +51,8 @@ impl ForkPage {
         if page & ABSENT != 0 {
             return self.perhaps_absent(page, look);
         }
-        // SAFETY: a mapping that is never unmapped and that a fork does not take away; only touched as an atomic.
+        // SAFETY: a mapping that is never unmapped and that a fork does not take away. It is only touched as an
+        // atomic.
         Some(unsafe { &*(page as *const AtomicU32) })
     }
 

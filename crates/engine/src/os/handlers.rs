@@ -42,7 +42,7 @@ struct Left {
 /// In [`Thread::deferred`]: `left` is not empty. It is the bit of a signal that cannot have a handler.
 const LEFT: u64 = 1 << (libc::SIGKILL - 1);
 
-/// In [`Thread::holds`]: the hook of [`before_first_critical`] has been called in this thread.
+/// In [`Thread::holds`]: the hook of [`before_first_critical`] has returned true in this thread.
 const SEEN: u32 = 1 << 31;
 
 crate::thread_local_memory!("anyring_thread_handlers", size_of::<Thread>());

@@ -4,7 +4,7 @@
 /// descriptor table. With a copy of the table, files that other tests close would stay open meanwhile.
 pub fn in_child(body: impl FnOnce() -> u8) -> u8 {
     let flags = i64::from(libc::CLONE_FILES | libc::SIGCHLD);
-    // SAFETY: as fork(2): no stack, so the child has a copy of this one, and of everything else.
+    // SAFETY: as fork(2). No stack is given, so the child has a copy of this stack, and of everything else.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } as i32;
     if child == 0 {
         let status = body();

@@ -139,7 +139,7 @@ pub fn interrupt(thread: u32) {
 /// Marks the signal of [`nudge`].
 static NUDGE: u8 = 1;
 
-/// Makes the handler of `thread`, one of the engine's own, check its tasks ([`is_nudge`]).
+/// Makes the handler of the engine thread `thread` check that thread's tasks ([`is_nudge`]).
 pub fn nudge(thread: u32) {
     send(thread, &raw const NUDGE as u64);
 }
@@ -151,7 +151,7 @@ pub fn is_nudge(code: i32, value: usize) -> bool {
 
 fn send(thread: u32, mark: u64) {
     let process = syscall(libc::SYS_getpid, [0; 6]);
-    // struct siginfo as the kernel takes it: signal, errno, code, padding, then sender and value.
+    // The fields of struct siginfo as the kernel takes it: signal, errno, code, padding, then sender and value.
     let mut info = [0u64; 16];
     info[0] = libc::SIGBUS as u64;
     info[1] = libc::SI_QUEUE as u32 as u64;

@@ -205,7 +205,7 @@ impl Os for Linux {
             return system.clock_ns();
         }
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `now` is a timespec this call may write. No library wraps clock_gettime, which uses the vDSO.
+        // SAFETY: `now` is a timespec that this call may write. No library wraps clock_gettime, which uses the vDSO.
         unsafe { libc::clock_gettime(clock, &mut now) };
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }

@@ -16,7 +16,7 @@ pub const END: i32 = 3;
 
 /// True if all three numbers are known to be open. Relaxed: no order is guaranteed with a close at the same time.
 static OPEN: AtomicBool = AtomicBool::new(false);
-/// Set once threads have tables of their own, in which one number names different files.
+/// Set once threads have descriptor tables of their own, where one number names different files.
 static TABLES_DIFFER: AtomicBool = AtomicBool::new(false);
 /// Number of threads that are making a descriptor (times [`MAKER`]), the numbers that the engine fills (bit n: number
 /// n), and [`BUSY`].

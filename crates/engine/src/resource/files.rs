@@ -104,7 +104,7 @@ fn holds_lock(fd: i32) -> bool {
     own_locks_have(|locked, _| locked == file).unwrap_or(true)
 }
 
-/// True if it is known that this process holds no POSIX lock except the engine's own.
+/// True if this process is known to hold no POSIX lock except the engine's own.
 fn holds_none() -> bool {
     if !LOCKS_ARE_SEEN.load(Ordering::Relaxed) {
         return false;

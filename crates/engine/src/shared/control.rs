@@ -39,9 +39,9 @@ const RECORD_CHUNKS: usize = 64;
 /// Records in one chunk.
 pub const CHUNK_RECORDS: usize = 256;
 
-/// The program polls the descriptor level-triggered (a bit of [`Header::watched`]).
+/// The bit of [`Header::watched`] that says that the program polls the descriptor level-triggered.
 pub const WATCHED_LEVEL: u32 = 1;
-/// The program polls the descriptor edge-triggered (a bit of [`Header::watched`]).
+/// The bit of [`Header::watched`] that says that the program polls the descriptor edge-triggered.
 pub const WATCHED_EDGE: u32 = 2;
 
 /// The first words of the mapping.
@@ -73,7 +73,7 @@ pub struct Header {
     /// Not 0 once a member shares its descriptors with another process. Record locks do not conflict between such
     /// processes, so the locks no longer show which members live.
     pub locks_are_blind: AtomicU32,
-    /// Number of times a process woke another's epoll wait through the socket pair.
+    /// Number of times that a process woke another process's epoll wait through the socket pair.
     pub kicks: AtomicU32,
     /// Number of times the ring was resized. A process that is alone stores this word, `entries` and `area`, while
     /// `submitter` is set. A process that joins reads them.
@@ -268,7 +268,8 @@ impl Control {
         let header = self.header();
         if header.shared.load(Ordering::Relaxed) == 0 {
             header.poster.store(self.member + 1, Ordering::Relaxed);
-            // No barrier before the second load: a process that sets `shared` forces one on all (`begin_sharing`).
+            // No barrier before the second load, since a process that sets `shared` forces a barrier on all processes
+            // (`begin_sharing`).
             compiler_fence(Ordering::SeqCst);
             if header.shared.load(Ordering::Relaxed) == 0 {
                 return PostLock { control: self, header, word: &header.poster };
@@ -400,7 +401,7 @@ impl PostLock<'_> {
         let total = recent.wrapping_add(cq_tail.wrapping_sub(recent as u32).into());
         let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
         let head = u64::from(head.wrapping_add(taken));
-        // Release pairs with the Acquire of the next lock holder, should this one die before it unlocks.
+        // Release pairs with the Acquire of the next lock holder, should this holder die before it unlocks.
         self.header.position.store(head << 32 | u64::from(cq_tail), Ordering::Release);
         self.header.cq_total.store(total, Ordering::Relaxed);
     }
@@ -424,7 +425,7 @@ impl PostLock<'_> {
         words[1].store(u64::from(cqe.flags) << 32 | u64::from(cqe.res as u32), Ordering::Relaxed);
         words[2].store(extra[0], Ordering::Relaxed);
         words[3].store(extra[1], Ordering::Relaxed);
-        // Release pairs with the Acquire of the next lock holder, should this one die before it unlocks.
+        // Release pairs with the Acquire of the next lock holder, should this holder die before it unlocks.
         self.header.backlog_tail.store(tail.wrapping_add(1), Ordering::Release);
         true
     }

@@ -26,7 +26,7 @@ const MISSING: usize = 1;
 /// The process's first thread has left before others, by an exit(2) that was reported to [`exiting`]. libc still
 /// counts it.
 static LEADER_EXITED: AtomicBool = AtomicBool::new(false);
-/// More threads than /proc/sys/kernel/threads-max allows: such a number cannot be a count of threads.
+/// A number of threads that /proc/sys/kernel/threads-max never allows, so no count of threads is that large.
 const MOST_THREADS: u32 = 1 << 24;
 
 /// Finds glibc's count, before the process's first engine thread. Another libc, or a glibc that keeps the count

@@ -61,11 +61,11 @@ struct Follower {
     /// The thread's id; 0 until it has begun.
     thread: AtomicU32,
     is_member: bool,
-    /// Number of calls it has made. The Release in [`catch_up`] pairs with the Acquire in [`all_made`].
+    /// Number of calls that the thread has made. The Release in [`catch_up`] pairs with the Acquire in [`all_made`].
     made: AtomicU32,
 }
 
-/// The follower of a thread that is to begin, in the list until this is dropped.
+/// The follower of a thread that is about to begin. It is in the list until this value is dropped.
 pub(super) struct Birth(NonNull<Follower>);
 
 // SAFETY: it passes from the maker to the new thread. The follower it points to is changed under the lock, or
@@ -281,8 +281,8 @@ fn pointing(number: i64, args: [usize; 3], words: usize) -> [usize; 3] {
     }
 }
 
-/// Waits until all threads have made `followed` calls, and nudges those that have not. A thread that ends leaves the
-/// list.
+/// Waits until all threads have made `followed` calls, and nudges the threads that have not. A thread that ends
+/// leaves the list.
 fn all_made(followed: u32) -> bool {
     let (begun, making) = (Sys::clock_ns(libc::CLOCK_MONOTONIC), MAKING.get());
     let mut asked = None;

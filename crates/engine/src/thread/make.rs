@@ -25,7 +25,7 @@ pub fn spawn(entry: Entry, argument: *mut c_void) -> bool {
     maker::ask(entry, argument).unwrap_or(false)
 }
 
-/// Starts a detached thread that serves the whole process, for a caller that cannot do without it.
+/// Starts a detached thread that serves the whole process, for a caller that needs it.
 pub fn spawn_needed(entry: Entry, argument: *mut c_void) -> bool {
     maker::keep_maker_if_unfiltered();
     maker::ask(entry, argument).unwrap_or_else(|| make(entry, argument, Like::Process))
@@ -118,7 +118,7 @@ pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
     started
 }
 
-/// True if the calling thread is scheduled as the process: the main thread, and the maker, which schedules itself so.
+/// True if the calling thread is scheduled as the process is. The main thread is, and the maker schedules itself so.
 fn is_of_the_process() -> bool {
     super::id() == Sys::process_id() || maker::is_this_thread()
 }

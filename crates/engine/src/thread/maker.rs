@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The longest wait of an asking thread, in nanoseconds: a thread is made in a hundredth of it.
+/// The longest wait of an asking thread, in nanoseconds. Making a thread takes a hundredth of that.
 const PATIENCE_NS: u64 = 50_000_000;
 /// Interval at which the maker checks whether the process still has several threads, in nanoseconds.
 const PERIOD_NS: u64 = 2_000_000_000;
@@ -71,7 +71,7 @@ pub(super) fn is_this_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == thread_pointer()
 }
 
-/// Called when a ring was made: makes sure that a process with several threads has a maker.
+/// Makes sure, when a ring was made, that a process with several threads has a maker.
 pub fn keep_maker() {
     if !exists() && count::program_has_several() && !handlers::is_running() && tables::mine() == tables::FIRST {
         start();

@@ -4,12 +4,12 @@ use crate::os::calls;
 use crate::os::{self, Os, Sys};
 use rustix::fs::{Mode, OFlags};
 
-/// libc blocks all signals for a moment when it starts a thread, forks or cancels. A thread that blocks for longer
-/// does so on purpose.
+/// Number of checks before a thread counts as one that blocks the signal. libc blocks all signals for a moment when
+/// it starts a thread, forks or cancels. A thread that blocks for longer does so on purpose.
 const LOOKS: u32 = 20;
 const PAUSE_NS: u64 = 1_000_000;
 
-/// True if another thread of this process blocks `signal`. If /proc cannot be read: true if there may be other
+/// True if another thread of this process blocks `signal`. If /proc cannot be read, true if there may be other
 /// threads.
 pub fn another_blocks(signal: i32) -> bool {
     for look in 0..LOOKS {

@@ -30,7 +30,7 @@ struct Search {
 /// Returns the address of a libc function, if the loader knows a glibc.
 pub fn of_libc(name: &'static CStr) -> Option<usize> {
     let mut search = Search { name, found: None };
-    // SAFETY: `look` gets the loader's data, and `search`, which is there through the call.
+    // SAFETY: `look` gets the loader's data, and `search`, which lives through the call.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.found
 }
@@ -82,15 +82,16 @@ impl LinkMap {
     }
 }
 
-/// Returns the program itself, which heads the loader's list, as published for debuggers (link.h's `struct r_debug`).
+/// Returns the program itself. It heads the loader's list, which is published for debuggers (link.h's `struct
+/// r_debug`).
 fn first_object() -> Option<&'static LinkMap> {
     #[repr(C)]
     struct Debug {
         _version: i32,
         first: *const LinkMap,
     }
-    // SAFETY: the kernel, or the loader, gives the address of the program's headers. These give that of its table of
-    // entries, to which the loader has added the address of its list.
+    // SAFETY: the kernel, or the loader, gives the address of the program's headers. These give the address of the
+    // program's table of entries, to which the loader has added the address of its list.
     unsafe {
         let (headers, count) = (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM));
         if headers == 0 {

@@ -349,7 +349,7 @@ impl Driven {
         }
     }
 
-    /// Makes a busy ring due again: the helper was woken, perhaps because the ring is free.
+    /// Makes a busy ring due again, since the helper was woken, perhaps because the ring is free.
     fn try_again(&mut self) {
         if core::mem::take(&mut self.busy) {
             self.event = true;
@@ -357,7 +357,7 @@ impl Driven {
         }
     }
 
-    /// True if the end of an unused ring has to wait for its transfers at the kernel's AIO.
+    /// True if an unused ring cannot end yet, since its transfers in the kernel's AIO have not ended.
     fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
         guard.take_events(When::Later);
         crate::issue::device::reap(guard);

@@ -1,5 +1,5 @@
-//! One sleep of a thread that waits on a ring. It sleeps on the ring's futex word or on its poll set. If a thread
-//! polls the ring, it sleeps on the eventfd that the polling thread signals.
+//! One sleep of a thread that waits on a ring. The thread sleeps on the ring's futex word or on its poll set. If a
+//! polling thread serves the ring, the waiting thread sleeps on the eventfd that the polling thread signals.
 
 use super::enter_wait::Wait;
 use crate::driver::{may_be_killed, IN_EPOLL, IN_FUTEX};

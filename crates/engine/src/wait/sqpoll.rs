@@ -40,11 +40,12 @@ use rustix::fd::AsRawFd;
 use served::Served;
 use std::sync::Arc;
 
-/// SQEs that one ring may submit at a time while others share the thread (`IORING_SQPOLL_CAP_ENTRIES_VALUE`).
+/// Number of SQEs that one ring may submit at a time while others share the thread
+/// (`IORING_SQPOLL_CAP_ENTRIES_VALUE`).
 const FAIR_SHARE: u32 = 8;
 /// Rounds without work after which the clock is read: some microseconds.
 const ROUNDS: u32 = 64;
-/// Rounds without work after which the thread yields its core, for machines with one core: about 100 us.
+/// Number of rounds without work after which the thread yields its core, for machines with one core: about 100 us.
 const YIELD_ROUNDS: u32 = 32 * ROUNDS;
 /// Number of restarts of the thread's loop after a panic outside of every ring.
 const LIVES: usize = 8;
@@ -59,7 +60,8 @@ pub struct PollerOptions {
     idle_ns: u64,
 }
 
-/// Reads the polling and attaching parameters of setup. Source: `io_sq_offload_create` in io_uring/sqpoll.c.
+/// Reads the polling and attaching parameters of io_uring_setup(2). Source: `io_sq_offload_create` in
+/// io_uring/sqpoll.c.
 pub fn options(params: &Params) -> Result<Option<PollerOptions>, Errno> {
     let polls = params.flags & IORING_SETUP_SQPOLL != 0;
     let mut shared = None;
@@ -201,7 +203,8 @@ impl Poller {
             }
             let shared = served.len() > 1;
             let mut worked = false;
-            // Even if a program never stops submitting, its events and timers wait only this long.
+            // Serves everything in every `ROUNDS`-th busy round. So even if a program never stops submitting, its
+            // events and timers wait only that long.
             let all = busy_rounds.is_multiple_of(ROUNDS);
             for served in &mut *served {
                 let submitted = served.submit(shared);

@@ -123,7 +123,7 @@ pub struct FutexWaiter {
     /// For each slot, the word to sleep on while the slot has no word of the program. It holds 0, and 1 once the slot
     /// has one.
     own: Box<[Own]>,
-    /// For each slot, its `FUTEX2_*` flags: a sleeper can be moved only to a word with the same flags.
+    /// For each slot, its `FUTEX2_*` flags. A sleeper can be moved only to a word with the same flags.
     kinds: Box<[u32]>,
     mask: u32,
     slots: Lock<Slots>,
@@ -584,7 +584,7 @@ fn wake_one(word: &Word) -> Result<usize, Errno> {
     check(syscall(libc::SYS_futex, [word.address as usize, operation as usize, 1, 0, 0, 0]))
 }
 
-/// Ends the watchers that are kept for the next request: the process's last ring has ended.
+/// Ends the watchers that are kept for the next request, since the process's last ring has ended.
 pub fn rings_are_gone() {
     let idle = POOL.lock().map(|mut pool| core::mem::take(&mut pool.idle));
     for waiter in idle.unwrap_or_default() {

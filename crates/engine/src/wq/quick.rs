@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Number of reads that one worker makes before it looks for other work.
 const TOGETHER: u32 = 64;
-/// Number of queued jobs for which one more worker pays off, if there is a CPU for it.
+/// Number of queued jobs for which another worker pays off, if there is a CPU for it.
 const SHARE: usize = 8;
 /// Number of reads in a row that must not sleep before one worker makes them all again.
 const CALM: u32 = 8;
@@ -45,7 +45,7 @@ pub struct Quick {
     running: u32,
     /// Counter of jobs of any kind that were taken.
     taken: u32,
-    /// Number of reads that must return without having slept before one worker makes them all.
+    /// Number of reads that must still return without having slept before one worker makes all reads.
     unsettled: u32,
     /// Number of workers that may make such reads while they do not sleep; 0 before it was computed.
     most: u32,

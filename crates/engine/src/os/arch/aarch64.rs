@@ -29,7 +29,7 @@ pub unsafe fn make_child(
     argument: *mut c_void,
 ) -> isize {
     let answer: isize;
-    // SAFETY: the kernel changes x0 only; in the child, whose registers are its own, nothing comes after the call.
+    // SAFETY: the kernel changes x0 only. The child has its own registers, and nothing follows the call in it.
     unsafe {
         core::arch::asm!("svc 0", "cbnz x0, 2f", "mov x29, xzr", "mov x0, x21", "blr x22", "brk 0", "2:",
             in("x8") libc::SYS_clone, inlateout("x0") flags as isize => answer, in("x1") top, in("x2") 0, in("x3") 0,
@@ -57,7 +57,7 @@ pub fn fence_after_swap() {
 /// Hints that the cache line at `address` is about to be written.
 #[inline(always)]
 pub fn expect_write(address: usize) {
-    // SAFETY: a hint, which touches no memory as far as the program can see, and never faults.
+    // SAFETY: a hint, which changes no memory that the program can read, and never faults.
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
     };
@@ -71,7 +71,7 @@ pub fn expect_write(address: usize) {
 #[inline(always)]
 pub unsafe fn replace_pair(pair: *mut [u64; 2], old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
     let (low, high): (u64, u64);
-    // SAFETY: the caller vouches for the pair. The pair of loads acquires, that of stores releases.
+    // SAFETY: the caller vouches for the pair. The pair of loads acquires, and the pair of stores releases.
     unsafe {
         core::arch::asm!(
             "2:",
@@ -159,8 +159,8 @@ pub fn interruptible_word(context: &ucontext_t) -> usize {
     context.uc_mcontext.regs[9] as usize
 }
 
-/// Offset of the `ucontext_t` from the stack pointer with which a handler returns: a `siginfo_t` comes before it
-/// (`struct rt_sigframe` in arch/arm64/kernel/signal.c).
+/// Offset of the `ucontext_t` from the stack pointer with which a handler returns. A `siginfo_t` comes before the
+/// `ucontext_t` (`struct rt_sigframe` in arch/arm64/kernel/signal.c).
 pub const CONTEXT_IN_FRAME: usize = size_of::<libc::siginfo_t>();
 
 /// Returns from a signal handler.

@@ -1,4 +1,4 @@
-//! Code for x86-64: instructions, registers, and the code in which faults and signals are recognised.
+//! Code for x86-64: instructions, registers, and the instructions at which faults and signals are recognised.
 
 use core::ffi::c_void;
 use core::sync::atomic::{compiler_fence, Ordering};
@@ -32,7 +32,8 @@ pub unsafe fn make_child(
     argument: *mut c_void,
 ) -> isize {
     let answer: isize;
-    // SAFETY: the kernel changes rax, rcx and r11 here; in the child, whose registers are its own, nothing comes after the call.
+    // SAFETY: the kernel changes rax, rcx and r11. The child has its own registers, and nothing follows the call in
+    // it.
     unsafe {
         core::arch::asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "mov rdi, r12", "call r13", "ud2", "2:",
             inlateout("rax") libc::SYS_clone as isize => answer, in("rdi") flags, in("rsi") top, in("rdx") 0, in("r10") 0,
@@ -46,7 +47,7 @@ pub unsafe fn make_child(
 #[inline(always)]
 pub fn thread_pointer() -> usize {
     let pointer: usize;
-    // SAFETY: the x86-64 ABI keeps the thread control block's own address at fs:0; the load touches nothing else.
+    // SAFETY: the x86-64 ABI keeps the thread control block's own address at fs:0. The load touches nothing else.
     unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
     pointer
 }
@@ -61,7 +62,7 @@ pub fn fence_after_swap() {
 /// Hints that the cache line at `address` is about to be written.
 #[inline(always)]
 pub fn expect_write(address: usize) {
-    // SAFETY: a hint, which touches no memory as far as the program can see, and never faults.
+    // SAFETY: a hint, which changes no memory that the program can read, and never faults.
     unsafe { core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
 }
 
