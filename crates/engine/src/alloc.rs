@@ -30,7 +30,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes of the smallest block. `LARGEST` is that of the largest block that is not a mapping of its own.
+/// Bytes of the smallest block. `LARGEST` is the size of the largest block. Larger allocations get a mapping of their
+/// own.
 const SMALLEST: usize = 16;
 const LARGEST: usize = 32 * 1024;
 const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
@@ -433,7 +434,7 @@ pub struct Global;
 // SAFETY: passes each call on to `MEMORY`, a `Slab`, which fulfils the contract.
 unsafe impl GlobalAlloc for Global {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise, passed on; likewise in all of these.
+        // SAFETY: the caller's promise, passed on. The other functions do the same.
         unsafe { MEMORY.alloc(layout) }
     }
 

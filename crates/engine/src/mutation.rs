@@ -380,7 +380,7 @@ mod chosen {
     const NONE: u32 = u32::MAX;
     const UNASKED: u32 = u32::MAX - 1;
     /// The chosen mutation's place in [`MUTATIONS`], which is its discriminant. The first call reads the environment.
-    /// Two threads that do so at once find the same.
+    /// Two threads that read it at once find the same place.
     static CHOSEN: AtomicU32 = AtomicU32::new(UNASKED);
 
     /// True if the process has this mutation. Takes no lock and allocates nothing, since signal handlers and children

@@ -179,7 +179,8 @@ impl PollSet {
         self.looks.is_multiple_of(TURN)
     }
 
-    /// Makes the poll set, if there can be one. If no descriptor is left for it, requests that wait are not watched.
+    /// Makes the poll set, if there can be one. If no descriptor is left for the set, requests that wait are not
+    /// watched.
     pub fn make_epoll_if_possible(&mut self, engine_end: i32) -> Result<Option<i32>, Errno> {
         match self.make_epoll(engine_end) {
             Err(Errno::MFILE | Errno::NFILE) => Ok(None),

@@ -342,8 +342,8 @@ fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
         return Err(Errno::NOENT);
     }
     // SAFETY: maps over the mapping that `open` made, which has this size and is never unmapped. That mapping holds
-    // the same counters, or those of a forked child separated from its parent's. The latter are a few calls without a
-    // ring, which are lost.
+    // the same counters, or those of a forked child separated from its parent's. The child's are a few calls without
+    // a ring, and are lost.
     unsafe { map(BLOCK.load(Ordering::Relaxed), MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
     descriptors::to_top_from(fd)
 }

@@ -50,7 +50,7 @@ struct Pool {
     /// The time, by CLOCK_MONOTONIC, when a thread last went to sleep without jobs, after a job of Linux AIO or a
     /// quick read. 0 if a job has been queued since.
     dry_ns: u64,
-    /// True if the next job came soon after a thread had run out of jobs, the last time.
+    /// True if, the last time a thread ran out of jobs, the next job came soon after.
     next_comes_soon: bool,
     /// Number of threads inside a call that may sleep.
     asleep: u32,

@@ -34,7 +34,7 @@ pub struct Watch {
     pub id: Id,
     /// The number of the request's SQE on the ring.
     pub number: u64,
-    /// The descriptor that the request works on, if the program has a number for it.
+    /// The number of the descriptor that the request works on. `None` if the program has no number for it.
     pub fd: Option<i32>,
     /// The time of the request's turn, in CLOCK_MONOTONIC nanoseconds.
     pub since_ns: u64,

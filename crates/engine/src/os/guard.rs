@@ -61,8 +61,7 @@ fn ask_for_copy() -> isize {
 /// space. So this also works where a fault would not reach the handler, because SIGSEGV is blocked.
 ///
 /// # Errors
-/// FAULT for a bad address. For others, the error by which the kernel refuses to copy, or PERM if it is known to
-/// refuse.
+/// FAULT for a bad address. If the kernel refuses to copy, the error by which it refuses, or PERM if it is known to.
 pub fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
     if !kernel_copies() {
         return Err(Errno::PERM);
@@ -75,8 +74,8 @@ fn copy_unasked(to: usize, from: usize, bytes: usize, write: bool) -> Result<(),
     copy_of(Sys::thread_id(), to, from, bytes, write)
 }
 
-/// True if the given thread of the process still has the process's memory. A thread that left before others has none.
-/// `None` if the kernel does not say.
+/// True if the given thread of the process still has the process's memory. A thread that left before others has no
+/// memory. `None` if the kernel does not say.
 pub fn has_memory(thread: u32) -> Option<bool> {
     let (from, mut to) = (1u8, 0u8);
     match copy_of(thread, &raw mut to as usize, &raw const from as usize, 1, false) {

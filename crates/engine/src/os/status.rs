@@ -105,8 +105,8 @@ pub fn is_at_hand(dirfd: i32, path: &CStr, follows: bool) -> bool {
     }
 }
 
-/// True if openat2(2) may be called, since a seccomp filter may kill for it. Asked once. Relaxed: every thread stores
-/// the same answer.
+/// True if openat2(2) may be called. A seccomp filter may kill for that call. If there is a filter, a child process
+/// asks once. Relaxed: every thread stores the same answer.
 fn may_open_cached() -> bool {
     const NO: u8 = 1;
     const YES: u8 = 2;

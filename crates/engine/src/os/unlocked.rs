@@ -26,8 +26,8 @@ pub fn is_locked() -> bool {
     IS_LOCKED.load(Relaxed)
 }
 
-/// Maps `bytes` bytes that are not locked. The function `map` maps as much new memory as it is asked for: all of it,
-/// or only the first page.
+/// Maps `bytes` bytes that are not locked. The function `map` gets a size and maps that much new memory. The size is
+/// `bytes`, or a single page.
 ///
 /// # Errors
 /// Those of `map`.

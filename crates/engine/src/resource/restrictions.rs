@@ -25,8 +25,8 @@ pub struct Restrictions {
     opcodes: u128,
     flags_allowed: u8,
     flags_required: u8,
-    /// True if calls are restricted. `of_sqes` is the same for SQEs. Before Linux 7.1 a restriction of either
-    /// restricts both.
+    /// True if calls are restricted. `of_sqes` is the same for SQEs. Before Linux 7.1, any restriction of calls or
+    /// SQEs sets both.
     of_calls: bool,
     of_sqes: bool,
 }

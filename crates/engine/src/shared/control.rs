@@ -233,7 +233,7 @@ impl Control {
         unsafe { &*((self.base + offset) as *const Record) }
     }
 
-    /// Claims a free chunk of records for this process. `None` if there is none.
+    /// Claims a free chunk of records for this process. `None` if no chunk is free.
     pub fn claim_chunk(&self) -> Option<usize> {
         self.header().chunk_owner.iter().position(|owner| {
             // Relaxed: only this word is claimed.

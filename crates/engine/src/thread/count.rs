@@ -197,7 +197,7 @@ fn end_process(status: i32) {
 }
 
 /// Returns the number of threads of the process, including a leader that has left before others. The link count of
-/// the folder of threads is that number and two. Reading it takes no descriptor, whose number the program might
+/// the folder /proc/self/task is that number plus two. Reading it takes no descriptor, whose number the program might
 /// expect.
 #[allow(clippy::useless_conversion)] // a u64 on x86-64, a u32 on aarch64
 pub(super) fn threads() -> Option<u32> {

@@ -220,7 +220,8 @@ pub fn follow(copy: Copy, of_process: bool) -> bool {
 /// Words of struct __user_cap_header_struct, and of two of struct __user_cap_data_struct. Source: capset(2).
 const CAP_HEADER: usize = 2;
 const CAP_DATA: usize = 6;
-/// _LINUX_CAPABILITY_VERSION_1, with one data struct, then _2 and _3, with two. Each with its number of words.
+/// The versions _LINUX_CAPABILITY_VERSION_1, with one data struct, and _2 and _3, with two. Each has its number of
+/// words.
 const CAP_VERSIONS: [(u32, usize); 3] = [(0x1998_0330, 3), (0x2007_1026, 6), (0x2008_0522, 6)];
 /// NGROUPS_MAX in the kernel.
 const GROUPS_MAX: usize = 65_536;

@@ -78,8 +78,8 @@ pub fn keep_maker() {
     }
 }
 
-/// Calls [`keep_maker`] for a thread that needs another one, unless the calling thread has a filter, which the maker
-/// would inherit.
+/// Calls [`keep_maker`] for a caller that needs another thread. Does nothing if the calling thread has a filter,
+/// which the maker would inherit.
 pub(super) fn keep_maker_if_unfiltered() {
     if !exists() && count::program_has_several() && !is_filtered() {
         keep_maker();

@@ -74,8 +74,8 @@ fn affinity_of(thread: u32, cpus: &mut [u64; CPUS / 64]) -> isize {
     syscall(libc::SYS_sched_getaffinity, args)
 }
 
-/// True if the calls of this module are permitted, since a seccomp filter may kill for them. If there is a filter, it
-/// is asked once. Relaxed: every thread stores the same answer.
+/// True if the calls of this module are permitted. A seccomp filter may kill for them. If there is a filter, a child
+/// process asks once. Relaxed: every thread stores the same answer.
 fn is_permitted() -> bool {
     const NO: u8 = 1;
     const YES: u8 = 2;

@@ -118,10 +118,10 @@ pub struct FutexWaiter {
     thread: AtomicU32,
     /// Number of times that the thread has checked its slots; a futex word.
     turns: AtomicU32,
-    /// The error that ended the thread; 0 if none has.
+    /// The error that ended the thread; 0 for no error.
     failed: AtomicI32,
-    /// For each slot, the word to sleep on while the slot has no word of the program. It holds 0, and 1 once the slot
-    /// has one.
+    /// For each slot, the word to sleep on while the slot has none of the program's words. It holds 0, and 1 once the
+    /// slot has a program word.
     own: Box<[Own]>,
     /// For each slot, its `FUTEX2_*` flags. A sleeper can be moved only to a word with the same flags.
     kinds: Box<[u32]>,

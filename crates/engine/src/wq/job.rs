@@ -42,8 +42,8 @@ pub enum Approach {
     /// A nonblocking attempt first, for IOSQE_ASYNC. If it would block on a pollable file, the request is armed and
     /// no worker is occupied (`io_wq_submit_work` in io_uring/io_uring.c does the same).
     AttemptFirst,
-    /// The plain call, after an attempt that missed the page cache and has begun the transfer. The call waits for it.
-    /// One worker waits for several transfers, in their order (`wq/cold.rs`).
+    /// The plain call, which waits for a transfer. An attempt that missed the page cache has begun that transfer. One
+    /// worker waits for several transfers, in their order (`wq/cold.rs`).
     Started,
     /// The submitting thread, and no other, makes the nonblocking attempt (`issue::calls`).
     ByCaller,

@@ -1,4 +1,4 @@
-//! Distinguishing descriptors, with and without the system calls for it.
+//! Tests that descriptors are distinguished, with and without the system calls for it.
 
 use super::*;
 use crate::os::refusing::{refusing, Refusal};

@@ -184,7 +184,7 @@ pub const CONTEXT_IN_FRAME: usize = 0;
 /// `context` is the address of the `ucontext_t` in one of this thread's signal frames. Nothing on the stack between
 /// this function's frame and that address may be needed any more.
 pub unsafe fn return_from_handler(context: usize) -> ! {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller vouches for `context`.
     unsafe {
         core::arch::asm!(
             "mov rsp, {context}",

@@ -141,7 +141,7 @@ impl Served {
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
     }
 
-    /// Consumes SQEs, and issues ready requests. False if there was neither.
+    /// Consumes SQEs, and issues ready requests. False if there were no SQEs and no ready requests.
     pub fn submit(&mut self, shared: bool) -> bool {
         if !self.has_work() {
             return false;
