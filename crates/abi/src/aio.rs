@@ -64,8 +64,8 @@ pub struct IoEvent {
     pub res2: i64,
 }
 
-/// The head of the completion ring, at the address that io_setup(2) returns. The events follow it. Source: `struct
-/// aio_ring` in fs/aio.c.
+/// The head of the completion ring, at the address that io_setup(2) returns. The events follow it. Source:
+/// `struct aio_ring` in fs/aio.c.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct AioRing {

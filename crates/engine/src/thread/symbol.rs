@@ -82,8 +82,8 @@ impl LinkMap {
     }
 }
 
-/// Returns the program itself. It heads the loader's list, which is published for debuggers (link.h's `struct
-/// r_debug`).
+/// Returns the program itself. It heads the loader's list, which is published for debuggers (link.h's
+/// `struct r_debug`).
 fn first_object() -> Option<&'static LinkMap> {
     #[repr(C)]
     struct Debug {
