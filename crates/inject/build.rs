@@ -18,27 +18,27 @@ fn main() {
         );
         return;
     }
-    // A program may dlopen and dlclose us, but threads, signal handlers and call sites keep pointing into our code. The
-    // build with mutations pins itself (src/raw/dlopen.rs), unless told not to.
+    // A program may dlopen and dlclose this library, but threads, signal handlers and call sites keep pointing into its
+    // code. The build with mutations keeps itself mapped (src/raw/dlopen.rs), unless told not to.
     if env::var_os("CARGO_FEATURE_MUTATIONS").is_none() || target("ARCH") != "x86_64" {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
-    // Before the constructors of the program's other libraries, and its .preinit_array: these may make system calls by
-    // their own instructions (src/constructor.rs).
+    // This library's constructor runs before those of the program's other libraries, and before its .preinit_array.
+    // These may make system calls by their own instructions (src/constructor.rs).
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    // Programs that are linked with it know it by this name. The names that it exports have no version: each pre-empts
-    // all versions of another library's.
+    // Programs that are linked with the library know it by this name. Its exported symbols have no version, so each
+    // pre-empts all versions of another library's symbol.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libanyring.so.0");
-    // The unwinder that stops panics is linked in. The shared one would make every program that we are
-    // preloaded into load 50 % slower.
+    // The unwinder that stops panics is linked in. With the shared one, every program into which this library is
+    // preloaded would load 50 % slower.
     println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");
     // Only this linker describes the stubs by which other libraries are called (.plt) to unwinders. A thread that ends
     // may have been interrupted in one (src/unwind.rs).
     println!("cargo::rustc-cdylib-link-arg=-fuse-ld=bfd");
-    // glibc's own libraries are not linked with (stubs.rs). Nor is the system's libc.so: that linker script also names
-    // glibc's loader, which as a needed library would end every musl program that inherits LD_PRELOAD (src/musl.rs).
-    // The symbol that comes from the loader (__tls_get_addr) stays undefined. It is found in the loader all the same,
-    // as it is in musl.
+    // The library is linked with stubs instead of glibc's own libraries (stubs.rs). The system's libc.so is not used
+    // either: that linker script also names glibc's loader. If the library needed the loader, every musl program that
+    // inherits LD_PRELOAD would end at its start (src/musl.rs). The symbol that comes from the loader (__tls_get_addr)
+    // stays undefined. At run time it is found in the loader, or in musl.
     println!("cargo::rerun-if-changed=stubs.rs");
     println!("cargo::rerun-if-changed=maps");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

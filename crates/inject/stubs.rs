@@ -1,15 +1,16 @@
-//! A library without code that stands for glibc's while libanyring.so and the drop-ins are linked. So they need the
-//! oldest versions of glibc's symbols, and not those of the build machine. For build.rs and `cargo xtask dropin`.
+//! Makes a library without code that takes the place of glibc's while libanyring.so and the drop-ins are linked. So
+//! these need the oldest versions of glibc's symbols, and not those of the build machine. build.rs and `cargo xtask
+//! dropin` use this file.
 //!
-//! A name that is not in the map stays undefined without a version. The loader takes any definition, and for a weak
-//! name it may take none. `cargo xtask check-symbols` lists those names.
+//! A name that is not in the map stays undefined without a version. The loader accepts any definition of it, and no
+//! definition for a weak name. `cargo xtask check-symbols` lists those names.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The library; maps/libc.so.6.map lists the symbols that are taken from it. It includes those that were in
-/// libpthread.so.0 and libdl.so.2 before glibc 2.34 (src/joined.rs).
+/// The file name of that library. maps/libc.so.6.map lists the symbols that are taken from it. The list includes
+/// symbols that were in libpthread.so.0 and libdl.so.2 before glibc 2.34 (src/joined.rs).
 pub const STUB: &str = "libc.so.6";
 
 /// Makes the library in `out`, and linker scripts by which `-lc`, `-lpthread` and `-ldl` lead to it. `linker` is a C

@@ -1,6 +1,6 @@
-//! The choice of this process's server: the kernel if its io_uring works, and our engine for what it refuses. Whether
-//! it works is decided once, at the latest for the program's first ring (decision 8 in docs/decisions). Then the kernel
-//! is asked for each ring (decision 31).
+//! The choice of this process's server: the kernel if its io_uring works, and the engine for rings that the kernel
+//! refuses. The library decides once whether the kernel's io_uring works, at the latest for the program's first ring
+//! (decision 8 in docs/decisions). If it works, the kernel is asked for each ring (decision 31).
 
 use crate::environment::variable;
 use crate::{probe, raw, signals};
@@ -24,13 +24,13 @@ const USER: u32 = 2;
 const KERNEL_FIRST: u32 = 3;
 const MIXED: u32 = 4;
 
-/// A decision for the process between the kernel and our engine.
+/// The process's decision between the kernel and the engine.
 struct Choice {
-    /// Relaxed: every thread decides the same, and everything that follows from it is set up under [`SHARING`].
+    /// Relaxed: every thread makes the same decision, and everything that follows from it is set up under [`SHARING`].
     decided: AtomicU32,
     /// The environment variable that may make the decision.
     variable: &'static str,
-    /// Asks the kernel. Returns the errno by which it refuses, or 0 if it serves.
+    /// Asks the kernel. Returns the errno with which the kernel refuses the interface, or 0 if it serves it.
     refusal: fn() -> c_int,
 }
 
@@ -38,7 +38,7 @@ struct Choice {
 static BACKEND: Choice = Choice::new("ANYRING_BACKEND", probe::kernel_refusal);
 /// The choice for Linux AIO.
 static AIO: Choice = Choice::new("ANYRING_AIO", probe::aio_refusal);
-/// Held while the preparations for our first ring or context beside the kernel's are made.
+/// Held while a thread prepares the process for the engine's first ring or context beside the kernel's.
 static SHARING: Lock<()> = Lock::new(());
 
 impl Choice {
@@ -77,8 +77,9 @@ impl Choice {
         decided
     }
 
-    /// Records that the kernel has refused a ring or context. From now on the engine serves those that the kernel refuses.
-    /// False if the engine's memory cannot be reserved, or in a signal handler that interrupted the lock's holder.
+    /// Prepares the process, after the kernel has refused a ring or context. From now on the engine serves those that
+    /// the kernel refuses. False if the engine's memory cannot be reserved, or in a signal handler that interrupted the
+    /// lock's holder.
     fn share(&self) -> bool {
         // None: this is a signal handler that interrupted the holder in its own thread.
         let Some(_held) = SHARING.lock() else { return false };
@@ -106,17 +107,19 @@ pub fn aio() -> Server {
     AIO.server()
 }
 
-/// Lets our engine serve a ring that the kernel refused. False if the program would enter ours without us.
+/// Lets the engine serve a ring that the kernel refused. False if the program would call io_uring_enter(2) on it by
+/// instructions that nothing traps.
 pub fn share_rings() -> bool {
     BACKEND.share() && !raw::enters_unseen()
 }
 
-/// Lets our engine serve a context of Linux AIO that the kernel refused.
+/// Lets the engine serve a context of Linux AIO that the kernel refused.
 pub fn share_aio() -> bool {
     AIO.share()
 }
 
-/// True if the environment says that the kernel serves both interfaces, or is asked first. Then nothing is prepared.
+/// True if the environment says that the kernel serves both interfaces, or is asked first for both. Then nothing is
+/// prepared at the start.
 #[cfg(not(test))]
 pub fn stands_by() -> bool {
     [&BACKEND, &AIO].iter().all(|choice| matches!(variable(choice.variable).as_deref(), Some("kernel" | WORKS)))
@@ -138,8 +141,8 @@ pub fn renew_sharing_after_fork() {
     }
 }
 
-/// True if the environment chose our engine alone for Linux AIO: no question to the kernel is needed. `anyring run`
-/// decides it once, so that not every process has to ask.
+/// True if the environment chose the engine alone for Linux AIO, so that the kernel need not be asked. `anyring run`
+/// decides that once, so that not every process has to ask the kernel.
 pub fn aio_is_chosen() -> bool {
     static CHOSEN: AtomicU32 = AtomicU32::new(UNDECIDED);
     match (AIO.decided.load(Ordering::Relaxed), CHOSEN.load(Ordering::Relaxed)) {
@@ -158,7 +161,7 @@ pub fn finds_aio() -> bool {
     AIO.decided.load(Ordering::Relaxed) == MIXED || aio_is_chosen()
 }
 
-/// True if our engine may serve anything that raw instructions ask for.
+/// True if the engine may serve any call that raw instructions make.
 pub fn serves_instructions() -> bool {
     matches!(rings(), Server::Engine | Server::Mixed) || finds_aio()
 }

@@ -1,4 +1,4 @@
-//! The library's constructor: does as little as possible, and before everything else (`-z initfirst`).
+//! The library's constructor. It runs before everything else (`-z initfirst`), and does as little as possible.
 
 use crate::{
     backend, copy, descriptor, entry, exec, fork, identity, joined, jump, liburing, memory, musl, named, passing,
@@ -46,8 +46,8 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list:
         ] {
             resolve();
         }
-        // Without memory at the start there is none for a ring. If this is not the first copy, another one serves the
-        // process already.
+        // If there is no memory at the start, there will be none for a ring. If this is not the library's first copy,
+        // the first one already serves the process.
         if !musl::is_glibc() || !copy::is_first() || alloc::reserve().is_err() {
             backend::leave_to_kernel();
         } else {
@@ -67,7 +67,7 @@ extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, list:
     });
 }
 
-/// Renews the library in a forked child, before any other code of ours.
+/// Renews the library's state in a forked child, before any other code of the library runs there.
 fn renew_after_fork() {
     backend::renew_after_fork();
     backend::renew_sharing_after_fork();

@@ -1,11 +1,11 @@
-//! Several copies of the library in one process: the first one serves it. In any other copy, every symbol of ours leads
-//! to the first, and the first treats its instructions as a plugin's. Such a copy leaves everything to the kernel,
-//! whose part the first plays.
+//! Several copies of the library in one process. The first copy serves the process. In any other copy, the library's
+//! symbols lead to the first copy's functions. The other copies leave everything to the kernel, and so their calls
+//! reach the first copy, which acts as the kernel for them.
 
 use core::ffi::c_void;
 
-/// The symbol by which copies know each other. Drop-ins do not export it: their functions may be called by handle
-/// alone, and serve.
+/// The symbol by which copies find each other. Drop-ins do not export it: a program may call their functions by a
+/// handle alone, and then they must serve.
 #[cfg(not(test))]
 #[no_mangle]
 #[allow(non_upper_case_globals)]
@@ -21,7 +21,8 @@ pub fn loader_info(address: *const c_void) -> Option<libc::Dl_info> {
     (unsafe { libc::dladdr(address, &mut info) } != 0).then_some(info)
 }
 
-/// True if an address is in this very copy. A symbol of ours has the address that it has in the first copy, here, too.
+/// True if an address is in this very copy. In every copy, the library's symbols have the addresses that they have in
+/// the first copy.
 pub fn is_ours(address: *const c_void) -> bool {
     let base = |address| loader_info(address).map(|info| info.dli_fbase);
     base(address).is_some_and(|found| Some(found) == base(loader_info as *const c_void))

@@ -1,14 +1,14 @@
-//! Calls that end, replace or reconfigure descriptor numbers. The door is notified before each; libc makes the call
-//! itself.
+//! Calls that close, replace or reconfigure descriptor numbers. The engine is notified before each call, and libc makes
+//! the call itself.
 //!
-//! The engine's own descriptors stay open even if the program closes all: for the program their numbers are not open.
-//! Not protected are:
+//! The engine's own descriptors stay open even if the program closes all numbers. For the program they are not open.
+//! Some numbers are not protected:
 //!
 //! - Numbers from 65,536 on.
-//! - A descriptor that another thread's engine call is just making.
+//! - The number of a descriptor that the engine is just opening in another thread's call.
 //! - Against raw instructions, numbers outside the range that the filter knows
-//!   ([`KNOWN_NUMBERS`](anyring_serve::door::KNOWN_NUMBERS)). Our numbers are outside if the limit on descriptors is
-//!   under 1,024.
+//!   ([`KNOWN_NUMBERS`](anyring_serve::door::KNOWN_NUMBERS)). The engine's numbers are outside that range if the limit
+//!   on descriptors is under 1,024.
 
 use crate::next::{missing, next};
 use crate::{entry, identity, sys};
@@ -42,7 +42,8 @@ next! {
     LOCKF64 = c"lockf64": fn(c_int, c_int, libc::off_t) -> c_int;
 }
 
-/// Records the answer of an fcntl(2): the duplicate of a ring's descriptor is known as a ring from now on.
+/// Looks at the answer of an fcntl(2). If the call duplicated a ring's descriptor, the new number is recorded as a
+/// ring's. Returns the answer.
 fn after_fcntl(fd: i32, command: i32, answer: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, answer),
@@ -50,7 +51,7 @@ fn after_fcntl(fd: i32, command: i32, answer: c_int) -> c_int {
     }
 }
 
-/// Runs `before`, which may forbid the call. Returns libc's answer if it does.
+/// Runs `before`, which may forbid the call. If it does, sets errno and returns -1, as libc would.
 pub(crate) fn refusal(mut before: impl FnMut() -> Result<(), Errno>) -> Option<c_int> {
     let mut verdict = Ok(());
     entry::aside(|| verdict = before());
@@ -124,13 +125,13 @@ fn may_duplicate(number: i64, old: c_int) -> Result<(), Errno> {
     named::check(number, &[old as usize, usize::MAX, 0, 0, 0, 0])
 }
 
-/// Records that `new` duplicates `old`: if that is a ring, `new` is known as one, too, from now on.
+/// Records that `new` duplicates `old`. If `old` is a ring, `new` names that ring, too, from now on.
 fn duplicated(old: c_int, new: c_int) -> c_int {
     record_duplicate(old, new);
     new
 }
 
-/// Returns libc's answer to a call in the kernel's form: the value or `-errno`.
+/// Converts libc's answer to a call into the kernel's form: the value or `-errno`.
 fn register_of(answer: c_int) -> isize {
     match answer {
         ..0 => -(sys::errno() as isize),
@@ -138,7 +139,8 @@ fn register_of(answer: c_int) -> isize {
     }
 }
 
-/// Answers as libc does for `calls`, which make their calls by libc: errno is that of the final answer alone.
+/// Runs `calls`, which may make several calls by libc, and answers as one call of libc's would. errno is that of the
+/// final answer alone.
 fn by_libc(calls: impl FnOnce() -> isize) -> c_int {
     let errno = sys::errno();
     let answer = calls();
@@ -210,7 +212,7 @@ fn close_piece(first: u32, last: u32) {
     }
 }
 
-/// Notifies the door of the number inside `stream`, which libc is about to close itself.
+/// Notifies the engine of the descriptor number of `stream`, which libc is about to close.
 fn before_stream_close(stream: *mut FILE) {
     if stream.is_null() || mutated(Mutation::StreamsCloseUnseen) {
         return;
@@ -288,7 +290,7 @@ pub unsafe extern "C-unwind" fn freopen64(
     }
 }
 
-/// Checks an fcntl(2) on a number of ours. Returns the answer if it is refused.
+/// Checks an fcntl(2) on a ring's number or one of the engine's. Returns the answer if the call is refused.
 #[cold]
 fn may_control(fd: i32, command: i32, argument: usize) -> Option<c_int> {
     refusal(|| {

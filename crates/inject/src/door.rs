@@ -1,5 +1,5 @@
-//! The door that every entry point calls: liburing's symbols, libc's `syscall()`, and trapped raw instructions. The
-//! work is done in [`anyring_serve::door`].
+//! The functions that every entry point calls: liburing's symbols, libc's `syscall()`, and trapped raw instructions.
+//! The work is done in [`anyring_serve::door`].
 
 use crate::host::Preloaded;
 use crate::sanitizer;
@@ -12,8 +12,8 @@ pub use anyring_serve::door::{
     KNOWN_NUMBERS, RING_NUMBERS,
 };
 
-/// io_uring_setup(2). Returns a new ring's descriptor, or `-errno`. `may_do_less`: refuse a flag that is unknown, as an
-/// older kernel does.
+/// io_uring_setup(2). Returns a new ring's descriptor, or `-errno`. `may_do_less`: the caller asks for less after
+/// EINVAL, so an unknown flag is refused as an older kernel refuses it.
 pub fn setup(entries: u32, params: *mut Params, may_do_less: bool) -> isize {
     door::setup::<Preloaded>(entries, params, may_do_less)
 }

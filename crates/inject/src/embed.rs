@@ -12,8 +12,9 @@ pub extern "C" fn anyring_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Decides who serves the process's rings, by making a first one. 0: the kernel, and anyring for what that refuses. 1:
-/// anyring. `-errno`: nobody; -EEXIST if another library's functions come before these.
+/// Decides who serves the process's rings, by making a first one. Returns 0 if the kernel serves them, and anyring
+/// those that the kernel refuses. Returns 1 if anyring serves them. Returns `-errno` if nobody does; -EEXIST if another
+/// library's functions come before these.
 #[cfg_attr(not(test), no_mangle)]
 pub extern "C" fn anyring_install() -> c_int {
     let ways = [liburing::queue::io_uring_submit as *const c_void, syscall::syscall as *const c_void];

@@ -1,8 +1,8 @@
 //! exec(3) and posix_spawn(3): the guest host ([`anyring_serve::exec`]) runs a program into which this library cannot
-//! be preloaded. libc does everything else, also where that fails.
+//! be preloaded. libc executes every other program, and reports why a call fails.
 //!
-//! Called in children of vfork(2) and in signal handlers. posix_spawn(3) makes its system calls out of our reach, so
-//! its program is checked before the call, in the parent.
+//! The functions here also run in children of vfork(2) and in signal handlers. No wrapper sees the system calls that
+//! posix_spawn(3) makes. Its program is therefore checked in the parent, before the call.
 
 use crate::next::{missing, next};
 use crate::signals::mask;
@@ -57,14 +57,14 @@ fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
     });
 }
 
-/// Executes a program: calls `start` with the environment to use. Does not return if that executes the program, or if
-/// the guest host takes the process's place.
+/// Executes a program: calls `start` with the environment to use. Does not return if `start` executes the program, or
+/// if the guest host takes the process's place.
 pub fn execute<T>(call: &Call, start: impl FnOnce(usize) -> T) -> Option<T> {
     before(call);
     with_environment(call.environment, call.is_foreign(), |environment| mask::inherited(|| start(environment)))
 }
 
-/// Replaces the process with the guest host, if that is to run the program of this call.
+/// Replaces the process with the guest host, if the host is to run the program of this call.
 fn before(call: &Call) {
     serve(call, &mut |host, arguments| {
         // SAFETY: strings and lists of the program and of ours, which the kernel reads.
@@ -227,7 +227,8 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     spawned.or_else(|| with_environment(environment as usize, is_foreign, start)).unwrap_or(libc::ENOSYS)
 }
 
-/// Returns the attributes with the mask that the thread believes to have. None if they name a mask, or libc knows it.
+/// Returns a copy of the attributes with the signal mask that the thread believes to have. None if the attributes name
+/// a mask themselves, or if the thread's real mask is the one that it believes to have.
 fn with_mask(attributes: *const c_void) -> Option<posix_spawnattr_t> {
     let mask = mask::to_inherit()?;
     let mut flags = 0;
@@ -248,8 +249,8 @@ fn with_mask(attributes: *const c_void) -> Option<posix_spawnattr_t> {
     }
 }
 
-/// Starts the host. `Some(0)` if that worked; otherwise the program's own call is to be made, which reports why it
-/// fails.
+/// Starts the guest host. Returns `Some(0)` if the host was started. `None`: make the program's own call, which reports
+/// why it fails.
 fn spawn_host(call: &Call, spawn: &mut dyn FnMut(usize, usize) -> c_int) -> Option<c_int> {
     let mut answer = None;
     serve(call, &mut |host, list| {

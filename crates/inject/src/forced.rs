@@ -18,8 +18,8 @@ pub unsafe extern "C" fn anyring_force_panic(wanted: *const c_char) -> c_int {
     }
 }
 
-/// Lets the next `before` fallible allocations succeed, then makes `count` in a row fail. Returns 1 if one has failed
-/// since the last call of this.
+/// Lets the next `before` fallible allocations succeed, then makes `count` in a row fail. Returns 1 if an allocation
+/// has failed since the last call of this function.
 #[no_mangle]
 pub extern "C" fn anyring_fail_memory(before: c_long, count: c_long) -> c_int {
     let has_failed = failing::has_failed();

@@ -1,4 +1,4 @@
-//! fork(3) and _Fork(3): the engine is notified before and after each.
+//! fork(3) and _Fork(3). The engine is notified before and after each call.
 
 use crate::next::{missing, next};
 use anyring_engine::process;
@@ -8,8 +8,8 @@ next! {
     FORK = c"_Fork": fn() -> c_int;
 }
 
-/// Has libc's fork(3) call `forks` before it, `has_forked` after it, and `forked` in the child. If that is unavailable,
-/// a fork is noticed without it.
+/// Makes libc's fork(3) call `forks` before it, `has_forked` after it, and `forked` in the child. If libc lacks the
+/// function for this, the engine notices a fork later, by itself.
 pub fn register() {
     type Handler = Option<unsafe extern "C" fn()>;
     // Looked up by name: glibc's pthread_atfork is a static function around this one, which another libc's loader would

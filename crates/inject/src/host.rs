@@ -1,4 +1,4 @@
-//! The host interface of the preloaded library, which the calls served here need.
+//! Implements [`Host`], the interface that the shared code in `crates/serve` needs, for the preloaded library.
 
 use crate::{backend, probe, raw, signals};
 use anyring_serve::host::{Host, Server};
@@ -26,8 +26,9 @@ impl Host for Preloaded {
         backend::share_aio()
     }
 
-    /// Refuses a ring that the program would enter without us: by the kernel's errno, or by EPERM if the kernel would
-    /// serve it. 0 if the kernel is asked first: it then answers itself.
+    /// Returns the errno for a new ring if the program would call io_uring_enter(2) on it by instructions that nothing
+    /// here traps. It is the kernel's errno, or EPERM if the kernel would serve the ring. 0 if the kernel is asked
+    /// first, since it then answers itself.
     fn setup_refusal() -> c_int {
         match raw::enters_unseen() && backend::rings() == Server::Engine {
             false => 0,

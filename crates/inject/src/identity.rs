@@ -1,6 +1,6 @@
-//! Calls by which a thread changes its own identity and not that of the others. The engine is notified before each;
-//! libc makes the call itself. See `anyring_engine::identity`. Calls that libc makes for all threads (setuid(3) and its
-//! like) are not intercepted.
+//! Calls by which a thread changes only its own identity, not that of the other threads. The engine is notified before
+//! each call; libc makes the call itself. See `anyring_engine::identity`. Calls that libc makes for all threads
+//! (setuid(3) and its like) are not intercepted.
 
 use crate::entry;
 use crate::next::{missing, next};

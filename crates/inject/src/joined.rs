@@ -1,15 +1,17 @@
-//! Functions that were in libpthread.so.0 and libdl.so.2 before glibc 2.34, and are in libc.so.6 since.
+//! Functions that were in libpthread.so.0 and libdl.so.2 before glibc 2.34. Since that release they are in libc.so.6.
 //!
-//! libanyring.so needs libc.so.6 alone. Small images have nothing else, and a library that needs more would end each
-//! program there. So each call of these goes through a word. The loader fills it in where it finds the function: in
-//! libc.so.6, in musl, or in a library that the program has brought along. In a program without threads on an older
-//! glibc it finds none. There the constructor loads the two libraries by libc's own loader functions.
+//! libanyring.so depends on libc.so.6 alone. Small images have no other library, and the loader would refuse to start
+//! any program there if one were missing. Each of these functions is therefore called through a word that holds its
+//! address. The loader fills in the word if it finds the function: in libc.so.6, in musl, or in a library that the
+//! program depends on. On an older glibc, a program without threads has no such library. There the constructor loads
+//! the two libraries by libc's own loader functions.
 
 use crate::arch;
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Defines each function, hidden in this library, and its word, in this order.
+/// Defines each function, which is hidden in this library, and the word with its address. Functions and words are in
+/// the same order.
 macro_rules! joined {
     ($($name:ident $version:literal;)*) => {
         core::arch::global_asm!(
@@ -57,7 +59,7 @@ static LOADED: [Word; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
 const BY_LIBC: c_int = c_int::MIN;
 
 extern "C" {
-    /// A word for each of [`NAMES`], and two for the openers.
+    /// One word for each of [`NAMES`], and two for libc's functions that open a library.
     #[link_name = "anyring_joined"]
     static WORDS: [Word; NAMES.len() + 2];
 }
@@ -80,8 +82,8 @@ fn words() -> (&'static [Word], Option<(Open, Find)>) {
     (words, openers.0.zip(openers.1))
 }
 
-/// Makes sure that each function can be called. Runs before other code of the process, or at the first use if that is
-/// earlier.
+/// Loads the two libraries if necessary, so that each function can be called. Runs before other code of the process, or
+/// at the first use if that is earlier.
 pub fn complete() {
     let (words, openers) = words();
     let is_absent = |word: &Word| word.load(Ordering::Relaxed).is_null();
@@ -102,9 +104,9 @@ pub fn complete() {
 
 fn load(words: &[Word], open: Open, find: Find) {
     for (library, place) in [c"libpthread.so.0", c"libdl.so.2"].into_iter().zip(&LOADED) {
-        // Not RTLD_GLOBAL: before _dl_init has begun, the loader's list of objects to start would become longer than it
-        // knows.
-        // SAFETY: a C string; the loader runs the initialisers that the two and libc need.
+        // Not RTLD_GLOBAL: before _dl_init begins, it would lengthen the loader's list of objects to initialise. The
+        // loader has already stored the list's length.
+        // SAFETY: a C string; the loader runs the initialisers that the two libraries and libc need.
         let handle = unsafe { open(library.as_ptr(), libc::RTLD_NOW | BY_LIBC) };
         place.store(handle, Ordering::Relaxed);
         if handle.is_null() {
@@ -117,7 +119,8 @@ fn load(words: &[Word], open: Open, find: Find) {
     }
 }
 
-/// Returns a function of a library that was loaded here, for functions that nothing else in the process has.
+/// Returns the function of this name in one of the libraries that were loaded here. Only functions that nothing else in
+/// the process defines need this.
 pub fn find(name: &CStr) -> Option<*mut c_void> {
     let (_, find) = words().1?;
     let handles = LOADED.iter().map(|place| place.load(Ordering::Relaxed)).filter(|handle| !handle.is_null());
@@ -132,12 +135,12 @@ pub unsafe extern "C" fn find_in_libc(_handle: *mut c_void, name: *const c_char)
     unsafe { find(open(c"libc.so.6".as_ptr(), libc::RTLD_NOW | BY_LIBC), name) }
 }
 
-/// Stands for a missing function that returns a pointer, or 0 for nothing found.
+/// Takes the place of a missing function that returns a pointer, or 0 if it finds nothing.
 extern "C" fn nothing() -> usize {
     0
 }
 
-/// Stands for a missing function that returns an error number.
+/// Takes the place of a missing function that returns an error number.
 extern "C" fn refused() -> c_int {
     libc::EAGAIN
 }

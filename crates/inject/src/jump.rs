@@ -1,4 +1,5 @@
-//! longjmp(3) and its relatives: a signal handler that jumps out of a wait leaves nothing held there.
+//! longjmp(3) and its relatives. If a signal handler jumps out of a call, the call's locks and other holdings are
+//! released first.
 
 use crate::next::next;
 use crate::signals::mask;
@@ -12,7 +13,7 @@ next! {
     LONGJMP_CHK = c"__longjmp_chk": fn(*mut c_void, c_int);
 }
 
-/// Gives up everything that the calling thread holds in the calls that it is about to leave.
+/// Releases everything that the calling thread holds in the calls that it is about to leave.
 pub fn leaving() {
     entry::aside(|| {
         door::leaving_by_jump();
@@ -22,7 +23,7 @@ pub fn leaving() {
 
 macro_rules! jumps {
     ($($name:ident = $next:ident;)*) => { $(
-        /// As libc's function of that name, which it calls once the engine has been notified.
+        /// Notifies the engine, then calls libc's function of the same name.
         ///
         /// # Safety
         /// As longjmp(3): the environment was filled by a function that has not returned.

@@ -1,11 +1,12 @@
-//! libaio's functions, implemented on [`crate::door`]. Preloaded they pre-empt the installed libaio's; linked with a
-//! version map (`cargo xtask dropin`) they are a `libaio.so.1`.
+//! libaio's functions, implemented on [`crate::door`]. In the preloaded library they pre-empt those of the installed
+//! libaio. Linked with a version map (`cargo xtask dropin`), they are a `libaio.so.1`.
 //!
 //! As libaio's man pages say, a result is a value or `-errno`, and errno is never touched. Symbols of `LIBAIO_0.1` that
 //! a later version replaced (io_cancel, io_getevents and io_queue_wait of 2002) are not here.
 //!
-//! As in C, each function's pointer arguments must be what its man page says. Pointers that libaio hands to the kernel
-//! unread may be anything: a bad one is -EFAULT. That is the safety contract of every function here.
+//! As in C, each function's pointer arguments must be what its man page says. libaio passes some pointers to the kernel
+//! without reading from them. These may be invalid: the function then returns -EFAULT. That is the safety contract of
+//! every function here.
 #![allow(clippy::missing_safety_doc)] // the contract is the paragraph above, the same for all
 
 use crate::door;

@@ -1,7 +1,9 @@
-//! dlsym(3) and dlvsym(3): a caller that fetches libc's `syscall()` by a handle (ctypes, cffi, LuaJIT, JNA) gets ours.
+//! dlsym(3) and dlvsym(3): a caller that looks up libc's `syscall()` by a handle (ctypes, cffi, LuaJIT, JNA) gets this
+//! library's.
 //!
-//! libc looks up every other name. Its functions are jumped to, since the meaning of RTLD_NEXT depends on the return
-//! address. Our own calls come through here, too, so libc's two functions are found without calling them.
+//! libc looks up every other name. The wrappers reach libc by a jump, since the meaning of RTLD_NEXT depends on the
+//! return address. This library's own lookups arrive here, too. So libc's dlsym and dlvsym are found without a call of
+//! either.
 
 use crate::{arch, joined, syscall};
 use anyring_engine::thread::symbol;
@@ -10,8 +12,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 type Find = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// A function of libc that one of ours pre-empts; the address is 0 until it is looked up. Relaxed: every lookup finds
-/// the same.
+/// The libc function that a wrapper here pre-empts. The address is 0 until it is looked up. Relaxed: every lookup finds
+/// the same address.
 struct Behind(&'static CStr, AtomicUsize);
 
 static DLSYM: Behind = Behind(c"dlsym", AtomicUsize::new(0));

@@ -1,5 +1,5 @@
-//! mmap(2) of a ring's descriptor maps the ring's memory. madvise(2) may keep memory from children. mlockall(2) affects
-//! later mappings.
+//! Calls on memory that the engine has to know. mmap(2) of a ring's descriptor maps the ring's memory. madvise(2) may
+//! keep memory from children. mlockall(2) affects later mappings.
 
 use crate::next::{missing, next};
 use crate::{entry, sanitizer};

@@ -1,12 +1,13 @@
-//! Functions that another libc than today's glibc lacks.
+//! Functions that musl or an older glibc lacks.
 //!
-//! A program that inherited LD_PRELOAD and is linked with musl starts and runs, unserved. musl's loader ends a program
-//! if a preloaded library needs a library or a function that it does not have. So libanyring.so needs only libraries
-//! that musl provides itself (build.rs), and none of the functions that only glibc has.
+//! A program that inherited LD_PRELOAD and is linked with musl must start and run, although it is not served. musl's
+//! loader ends a program if a preloaded library needs a library or function that the loader cannot find. So
+//! libanyring.so needs only libraries that musl provides itself (build.rs), and none of the functions that only glibc
+//! has.
 //!
-//! An older glibc, from 2.17 on, serves like a new one. Functions that the standard library or the unwinder call, and
-//! that one of the two libcs may lack, are defined here, hidden in this library. Every wrapper ends in the libc's own
-//! functions.
+//! Programs with an older glibc, from 2.17 on, are served like those with a new one. The standard library and the
+//! unwinder call some functions that musl or an older glibc may lack. They are defined here, hidden in this library.
+//! Where libc has the function, the definition here calls it.
 
 use crate::arch;
 use crate::next::next;
@@ -19,8 +20,8 @@ next! {
     VERSION = c"gnu_get_libc_version": fn() -> *const c_char;
 }
 
-/// True if the engine can work in this process: its libc is glibc. Checks for a stream object of glibc's, which
-/// libraries that add glibc's functions to musl do not define.
+/// True if the process's libc is glibc, which the engine requires. Checks for one of glibc's stream objects. Libraries
+/// that add glibc's functions to musl do not define it.
 #[cfg(not(test))]
 pub fn is_glibc() -> bool {
     // SAFETY: a C string.
@@ -39,7 +40,7 @@ pub struct Found {
     reserved: [u64; 7],
 }
 
-/// As glibc's since 2.35: 0, or -1 for an unknown address.
+/// Works like glibc's `_dl_find_object`, which exists since 2.35. Returns 0, or -1 for an unknown address.
 unsafe extern "C" fn find_object(address: *mut c_void, found: *mut Found) -> c_int {
     match FIND_OBJECT.get() {
         // SAFETY: the unwinder's own arguments.
@@ -80,7 +81,8 @@ fn search(address: *mut c_void, found: &mut Found) -> c_int {
     is_found - 1
 }
 
-/// As glibc's. The standard library checks it before it uses functions of newer ones.
+/// Works like glibc's `gnu_get_libc_version`. The standard library checks the version before it uses functions of newer
+/// releases.
 extern "C" fn version() -> *const c_char {
     match VERSION.get() {
         // SAFETY: takes no arguments.

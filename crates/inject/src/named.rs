@@ -1,12 +1,13 @@
-//! libc's functions that take descriptors, and that need no other check. [`anyring_serve::named`] decides which numbers
-//! each may name. For every other number they cost two loads.
+//! libc's functions that take descriptors and need only one check: which numbers each may name.
+//! [`anyring_serve::named`] decides that. For a number that nobody here owns, the check costs two loads.
 
 use crate::descriptor::refusal;
 use crate::next::{missing, next};
 use anyring_serve::named::{check, concerns};
 
-/// Declares functions whose arguments are those of the system call, as far as `check` reads them. All are words here.
-/// They travel in the registers of the C types, also the variadic ones of ioctl(2), and are passed on unchanged.
+/// Declares wrappers whose arguments are those of the system call, as far as `check` reads them. Every argument is
+/// declared as a word. A word travels in the same register as the C type, also in a variadic call such as ioctl(2). It
+/// is passed on unchanged.
 macro_rules! named {
     ($($next:ident $name:ident $symbol:literal = $number:ident($fd:ident $(, $arg:ident)*) $(also $other:ident)?;)*) => {
         next! {
@@ -32,7 +33,8 @@ macro_rules! named {
     (@word $arg:ident) => { usize };
 }
 
-/// Checks a call that names a number of ours. Returns the function's answer if it is refused.
+/// Checks a call that may name a ring's number or one of the engine's. Returns the function's answer if the call is
+/// refused.
 #[cold]
 fn refused(number: i64, given: &[usize]) -> Option<isize> {
     let mut args = [usize::MAX; 6];

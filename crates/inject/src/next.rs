@@ -1,8 +1,8 @@
-//! The definition of a symbol that the program would use without us.
+//! The definition of a symbol that the program would use without this library.
 //!
-//! Each wrapper here pre-empts another definition, usually libc's, perhaps that of a further preloaded library. The
-//! other one is looked up at start-up, or at the first call if that is earlier, and kept. Two threads may look it up at
-//! once: both find the same address.
+//! Each wrapper pre-empts another definition, usually libc's, perhaps that of a further preloaded library. This next
+//! definition is looked up at start-up, or at the first call if that is earlier, and its address is kept. Two threads
+//! may look it up at once, since both find the same address.
 
 use crate::joined;
 use core::ffi::{c_int, c_void, CStr};
@@ -51,7 +51,8 @@ impl<F: Copy> Next<F> {
     }
 }
 
-/// Answers for a wrapper whose function no later library has: as a kernel without the call.
+/// Answers for a wrapper whose function no later library has. Sets errno to ENOSYS and returns -1, as a kernel without
+/// the call does.
 pub fn missing() -> c_int {
     crate::sys::set_errno(libc::ENOSYS);
     -1
@@ -66,8 +67,8 @@ macro_rules! next {
         };
     )*
 
-    /// Looks all of them up. dlsym(3) clears the message that dlerror(3) would have returned. So it should not run
-    /// between a program's failed dlopen and its dlerror.
+    /// Looks all of these definitions up. dlsym(3) clears the message that dlerror(3) would have returned. So this must
+    /// not happen between a failed dlopen(3) of the program and its dlerror(3).
     #[cfg(not(test))]
     pub(crate) fn resolve() {
         $($name.get();)*

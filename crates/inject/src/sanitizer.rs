@@ -1,19 +1,23 @@
-//! Informs the program's sanitizers of events that they do not see. ThreadSanitizer learns that submission and
-//! completion synchronise, MemorySanitizer that memory has been written. AddressSanitizer is asked for freed memory.
+//! Informs the program's sanitizers of events that they cannot observe. ThreadSanitizer learns that submission and
+//! completion synchronise. MemorySanitizer learns that memory has been written. AddressSanitizer is asked which memory
+//! was freed.
 //!
 //! A thread's writes before a submission are visible to the thread that sees a CQE of the same ring. ThreadSanitizer
-//! sees only the program's side of that: a load of the CQ's tail, which no thread that it knows has stored. So each
-//! submission is a release of the tail's address. An instrumented load of the tail (liburing's inline functions, a
-//! program's own) acquires it, and so does our code that sees CQEs for the program. A ring whose memory is not known is
-//! named by the address of its place in [`TAILS`], a context of Linux AIO by its number.
+//! observes only the program's side of that: a load of the CQ's tail, which no thread that it knows has stored. So each
+//! submission is reported as a release of the tail's address. The matching acquire is an instrumented load of the tail,
+//! in liburing's inline functions or in the program. The library's own code reports an acquire when it reads CQEs for
+//! the program. If a ring's memory is not known, the address of its place in [`TAILS`] names it. A context of Linux AIO
+//! is named by its number.
 //!
-//! This orders more than the ring does: also submissions whose CQE was not seen yet. So no false race is reported, but
-//! some true ones are missed.
+//! This orders more events than the ring does: also submissions whose CQE the thread has not read yet. So no false race
+//! is reported, but some true races are missed.
 //!
-//! MemorySanitizer marks each byte of the program's memory that nobody has written. The engine reports what reads and
-//! receives have filled (`chaos::set_fill_observer`), and liburing's functions here report their own writes.
+//! MemorySanitizer keeps a mark for each byte of the program's memory that nobody has written. The engine reports which
+//! bytes reads and receives have filled (`chaos::set_fill_observer`). liburing's functions in this library report their
+//! own writes.
 //!
-//! AddressSanitizer knows freed memory: chaos asks it for memory that has become poisoned.
+//! AddressSanitizer marks freed memory as poisoned. The engine's chaos mode asks it whether a request's memory has
+//! become poisoned.
 //!
 //! The functions are looked up once, at the start. A program without ThreadSanitizer pays a branch for each submission
 //! and for each check of the CQ.
@@ -27,24 +31,25 @@ use anyring_engine::process::{registered_ring_number, REGISTERED_RINGS};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// The offsets that map the memory with the CQ's tail.
+/// The mmap(2) offsets of the areas that contain the CQ's tail.
 const RING_OFFSETS: [i64; 2] = [IORING_OFF_SQ_RING as i64, IORING_OFF_CQ_RING as i64];
 
-/// ThreadSanitizer's functions on an address, both or none.
+/// The type of ThreadSanitizer's two functions on an address. Either both are found or neither.
 type OnAddress = unsafe extern "C" fn(*const c_void);
 static ACQUIRE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static RELEASE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// MemorySanitizer's function on an address and a size in bytes.
+/// The type of MemorySanitizer's function, which takes an address and a size in bytes.
 type OnMemory = unsafe extern "C" fn(*const c_void, usize);
 static UNPOISON: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The program's address of the CQ's tail of each ring that it mapped itself, by the ring's number; 0 if unknown. It
-/// serves as a name only: nothing is read there.
+/// By a ring's number: the address at which the program itself mapped the CQ's tail, or 0 if unknown. The address only
+/// names the ring; nothing is read there.
 static TAILS: [AtomicUsize; RINGS_END] = [const { AtomicUsize::new(0) }; RINGS_END];
 const RINGS_END: usize = crate::door::KNOWN_NUMBERS.end as usize;
 
-/// AddressSanitizer's function on an address and a size in bytes. Returns the first poisoned address, or null.
+/// The type of AddressSanitizer's function, which takes an address and a size in bytes. It returns the first poisoned
+/// address, or null.
 #[cfg(not(test))]
 type FirstPoisoned = unsafe extern "C" fn(*const c_void, usize) -> *const c_void;
 #[cfg(not(test))]
@@ -82,7 +87,7 @@ fn first_poisoned(address: usize, bytes: usize) -> usize {
     unsafe { function(address as *const c_void, bytes) as usize }
 }
 
-/// Records that we or the kernel have written the program's memory.
+/// Informs MemorySanitizer that this library or the kernel has written the program's memory.
 #[inline(always)]
 pub fn wrote<T>(address: *const T, bytes: usize) {
     if !UNPOISON.load(Ordering::Relaxed).is_null() {
@@ -104,7 +109,7 @@ fn is_present() -> bool {
     !ACQUIRE.load(Ordering::Relaxed).is_null()
 }
 
-/// Records that the calling thread is about to submit to the ring, or context, of that name.
+/// Informs ThreadSanitizer that the calling thread is about to submit to the ring, or context, of that name.
 #[inline(always)]
 pub fn submits(name: *const u32) {
     if is_present() {
@@ -112,7 +117,7 @@ pub fn submits(name: *const u32) {
     }
 }
 
-/// Records that the calling thread may have seen CQEs of that ring, or context.
+/// Informs ThreadSanitizer that the calling thread may have read CQEs of that ring, or events of that context.
 #[inline(always)]
 pub fn sees(name: *const u32) {
     if is_present() {
@@ -129,7 +134,7 @@ fn call(function: &AtomicPtr<c_void>, name: usize) {
     }
 }
 
-/// Records that the program has mapped memory of ring `fd` at `address`, with this mmap(2) `offset`.
+/// Records in [`TAILS`] that the program has mapped memory of ring `fd` at `address`, with this mmap(2) `offset`.
 pub fn mapped(fd: i32, offset: i64, address: usize) {
     if is_present() && RING_OFFSETS.contains(&offset) {
         if let Some(tail) = TAILS.get(fd as usize) {
@@ -138,7 +143,7 @@ pub fn mapped(fd: i32, offset: i64, address: usize) {
     }
 }
 
-/// Makes a system call of the program's, which may submit or wait.
+/// Makes one of the program's system calls by `serve`. If the call submits or waits, ThreadSanitizer is informed.
 #[inline]
 pub fn around(number: i64, args: [usize; 6], serve: impl FnOnce() -> isize) -> isize {
     let Some(name) = is_present().then(|| name(number, args)).flatten() else { return serve() };
@@ -148,7 +153,7 @@ pub fn around(number: i64, args: [usize; 6], serve: impl FnOnce() -> isize) -> i
     answer
 }
 
-/// Returns the name of the ring or context that the call submits to or waits on, if it does.
+/// Returns the name of the ring or context to which the call submits or for which it waits. `None` for other calls.
 #[cold]
 fn name(number: i64, [subject, _, _, flags, ..]: [usize; 6]) -> Option<usize> {
     match number {

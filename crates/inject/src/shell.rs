@@ -1,5 +1,5 @@
-//! system(3), popen(3) and wordexp(3) start a shell inside libc, with the process's own environment. Where the library
-//! cannot be loaded ([`preload`]), the shell must not find it there.
+//! system(3), popen(3) and wordexp(3) start a shell inside libc, with the process's own environment. If the shell
+//! cannot load this library ([`preload`]), the library must not be in that environment's LD_PRELOAD.
 
 use crate::entry;
 use crate::exec::own_environment;
@@ -18,10 +18,10 @@ next! {
 /// The last replacement for LD_PRELOAD: a C string that stays, since another thread may still read it.
 static MEANWHILE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Finds the place in the environment of a string for which `is_it` holds.
+/// Finds a string for which `is_it` holds in the environment. Returns the address of its pointer.
 fn place(is_it: impl Fn(*const c_char) -> bool) -> Option<*mut *const c_char> {
-    // SAFETY: libc's list, which ends with a null pointer. A thread that changes it meanwhile has that race without us,
-    // too.
+    // SAFETY: libc's list, which ends with a null pointer. A thread that changes it meanwhile races with libc in any
+    // case.
     unsafe {
         let mut at = own_environment().cast_mut();
         while !at.is_null() && !(*at).is_null() {
@@ -41,7 +41,8 @@ struct Hidden {
 }
 
 impl Hidden {
-    /// Hides the entries that cannot be loaded. A shell that another thread starts meanwhile may see them hidden.
+    /// Removes the entries that cannot be loaded from LD_PRELOAD. A shell that another thread starts meanwhile may lack
+    /// them, too.
     fn begin() -> Option<Hidden> {
         // SAFETY: strings of the environment.
         let bytes = |string| unsafe { CStr::from_ptr(string) }.to_bytes_with_nul();
@@ -69,7 +70,7 @@ impl Hidden {
     }
 }
 
-/// Makes a call that starts a shell. If the thread is cancelled in it, the entries stay hidden.
+/// Makes a call that starts a shell. If the thread is cancelled during the call, the entries stay hidden.
 fn start<T>(call: impl FnOnce() -> T) -> T {
     let mut hidden = None;
     entry::aside(|| hidden = Hidden::begin());

@@ -1,7 +1,8 @@
-//! libc's `syscall()`: the variadic way to any system call, by which most bindings reach io_uring.
+//! libc's `syscall()`, the variadic function for any system call. Most language bindings call io_uring through it.
 //!
-//! Programs use it for clone, vfork and calls on the fast path of language run-times, which must not be disturbed. So
-//! numbers that do not concern us run through a few instructions of assembly without a stack frame, as in libc.
+//! Programs also use it for clone, vfork and the fast paths of language run-times, which must not be disturbed. A
+//! number that is not served here therefore passes through a few instructions of assembly without a stack frame, as in
+//! libc.
 
 use crate::{arch, dispatch, entry, sys};
 use anyring_engine::descriptors::numbers::NUMBERS_END;
@@ -13,11 +14,11 @@ use anyring_serve::named;
 /// One bit for each number in [`ALWAYS`] and [`named::CALLS`].
 static OURS: [u64; LIMIT / 64] = ours();
 /// One bit for each number in [`dispatch::NUMBERS`] and [`identity::NUMBERS`], and for execve(2), execveat(2) and
-/// exit(2). exit(2) only concerns us here: a thread that makes it by an instruction may have no stack any more to trap
+/// exit(2). An exit(2) by the program's own instruction is not handled: such a thread may have no stack left to trap
 /// on.
 const ALWAYS: [u64; LIMIT / 64] = always();
 const LIMIT: usize = 512;
-/// The arguments of each of [`named::CALLS`] that are descriptors, by number: a bit each.
+/// By system call number: which arguments of each of [`named::CALLS`] are descriptors, one bit for each argument.
 static NAMES: [u8; LIMIT] = names();
 
 const fn always() -> [u64; LIMIT / 64] {
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn syscall() -> isize {
     arch::syscall!(LIMIT, OURS, special)
 }
 
-/// Serves the numbers that concern us by [`dispatch::call`], and answers as libc does.
+/// Serves the numbers in [`OURS`] by [`dispatch::call`], and answers as libc does.
 ///
 /// # Safety
 /// `words` points to the number and its six arguments.

@@ -1,20 +1,20 @@
-//! Threads that end inside our code: by pthread_cancel(3), or in a signal handler by pthread_exit(3) or at a cancellation
-//! point.
+//! Threads that end inside the library's code: by pthread_cancel(3), or in a signal handler by pthread_exit(3) or at a
+//! cancellation point.
 //!
-//! libc ends a thread by forced unwinding of its stack: frame by frame, from the signal handler on. Code of ours that a
-//! signal has interrupted, between any two instructions, cannot be cleaned up there, and no catch may see such an
-//! unwinding. So:
+//! libc ends a thread by forced unwinding: it removes the frames of its stack one by one, beginning at the signal
+//! handler. A signal may interrupt the library's code between any two instructions, where nothing could clean up. Nor
+//! may a `catch` stop such an unwinding. Therefore:
 //!
-//! - **An interrupted call is completed first.** When the unwinder comes to [`anyring_serve::entry::inside`], it has
-//!   dealt with the handler's frames. The thread then continues in the call as if the handler had returned. Waits end
-//!   with EINTR. When the call is done, [`go_on`] ends the thread from there.
-//! - **All other frames of ours hold nothing**, and are passed as those of C are: [`personality`] replaces the standard
-//!   library's.
+//! - **An interrupted call is completed first.** When the unwinder reaches the frame of
+//!   [`anyring_serve::entry::inside`], the handler's frames are already unwound. The thread then continues in the call
+//!   as if the handler had returned. Waits end with EINTR. When the call is done, [`go_on`] ends the thread from there.
+//! - **All other frames of the library hold nothing** that needs cleaning up. The unwinder passes them as it passes
+//!   frames of C: [`personality`] replaces the standard library's function of that name.
 //!
-//! A handler may throw an exception (C++) out of the function that it interrupts. That passes in the same way, and
-//! leaves a call as siglongjmp(3) does.
+//! A handler may throw a C++ exception out of the function that it interrupts. The exception passes the library's
+//! frames in the same way, and leaves a call as siglongjmp(3) does.
 //!
-//! None of this runs before a thread ends, except one load in each call.
+//! Until a thread ends, all this costs one load in each call.
 #![cfg_attr(test, allow(dead_code))] // unit tests leave the standard library's personality alone
 
 use crate::jump;
@@ -46,15 +46,15 @@ fn end_if_due() {
     }
 }
 
-/// The function that unwinders call for a frame, with the version, `_UA_*`, the exception's class, the exception, the
-/// frame.
+/// The function that unwinders call for a frame. Its arguments are the version, `_UA_*`, the exception's class, the
+/// exception, and the frame.
 type Personality = extern "C" fn(c_int, c_int, u64, *mut c_void, *mut Context) -> c_int;
 
 /// An unwinder's view of a frame (`struct _Unwind_Context`).
 #[repr(C)]
 pub struct Context([u8; 0]);
 
-/// The classes of exceptions that are Rust's panics: the standard library has written them in both ways.
+/// The exception classes of Rust's panics. The standard library has used both byte orders.
 const PANICS: [u64; 2] = [u64::from_ne_bytes(*b"MOZ\0RUST"), u64::from_be_bytes(*b"MOZ\0RUST")];
 
 /// _UA_SEARCH_PHASE, _UA_FORCE_UNWIND, _URC_CONTINUE_UNWIND, _URC_NORMAL_STOP (unwind.h).
@@ -64,8 +64,8 @@ const CONTINUE_UNWIND: c_int = 8;
 const NORMAL_STOP: c_int = 4;
 
 unsafe extern "C" {
-    /// The word in which the frames of this library find their personality. The compiler makes it, and nothing else
-    /// reads it.
+    /// The word in which unwinders find the personality of this library's frames. The compiler makes the word, and
+    /// nothing else reads it.
     #[link_name = "DW.ref.rust_eh_personality"]
     static mut PERSONALITY: Personality;
     fn rust_eh_personality(
@@ -134,8 +134,8 @@ struct Walk {
     has_arrived: bool,
 }
 
-/// Finds the signal frame that interrupted the frame with this stack pointer, or a function that it called. None unless
-/// [`anyring_serve::entry::inside`] is among them.
+/// Finds the signal frame that interrupted the frame with stack pointer `until`, or a function called from it. None
+/// unless [`anyring_serve::entry::inside`] is among the interrupted functions.
 fn interrupted_inside(until: usize) -> Option<usize> {
     let mut walk = Walk { until, before: 0, signal_frame: 0, is_inside: false, has_arrived: false };
     // SAFETY: `step` gets a pointer to `walk`, which lives as long as the walk.
@@ -203,10 +203,12 @@ pub(crate) struct Cleanup {
     private: [usize; 3],
 }
 
-/// Continues the thread where the signal of this frame has interrupted it, and ends it afterwards.
+/// Continues the thread at the place where the signal of this frame interrupted it. The thread ends when its call is
+/// done.
 ///
 /// # Safety
-/// `signal_frame` is the address of the ucontext_t in a signal frame of this thread's, whose handler has been unwound.
+/// `signal_frame` is the address of the ucontext_t in a signal frame of this thread. The frames of its handler have
+/// been unwound.
 unsafe fn complete(signal_frame: usize) -> ! {
     forget_cleanups(signal_frame);
     // SAFETY: the caller vouches for it.
@@ -227,7 +229,7 @@ impl Cleanup {
     };
 }
 
-/// Fills in `own` as if it were the first on libc's list.
+/// Fills in `own` with the values that libc would store if it were the first record on its list.
 fn fill_first(own: &mut Cleanup) {
     if let (Some(register), Some(unregister)) = (REGISTER_CANCEL.get(), UNREGISTER_CANCEL.get()) {
         // SAFETY: libc's own functions on a buffer of the right size, which is taken off the list at once.
@@ -238,7 +240,8 @@ fn fill_first(own: &mut Cleanup) {
     }
 }
 
-/// Removes from libc's list the cleanup handlers that have run: those of frames between here and the signal's.
+/// Removes the cleanup handlers that have run from libc's list: those of the frames between this function and the
+/// signal frame.
 fn forget_cleanups(signal_frame: usize) {
     let mut own = Cleanup::FREE;
     loop {

@@ -1,4 +1,4 @@
-//! Waiting on descriptors: epoll, poll and select. [`anyring_serve::wait`] has the steps before each.
+//! Waiting on descriptors: epoll, poll and select. [`anyring_serve::wait`] does what is necessary before each call.
 
 use crate::descriptor::refusal;
 use crate::next::{missing, next};
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, ev
     EPOLL_CTL.get().map_or_else(missing, |next| unsafe { next(epoll, operation, fd, event) })
 }
 
-/// Prepares a wait on `epoll`. Returns the answer if that is a number of ours.
+/// Prepares a wait on `epoll`. If that number belongs to the engine, returns the call's answer.
 fn before_wait_on(epoll: c_int) -> Option<c_int> {
     refusal(|| {
         check(libc::SYS_epoll_pwait, &[epoll as usize, 0, 0, 0, 0, 0])?;

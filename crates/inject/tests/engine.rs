@@ -1,5 +1,6 @@
-//! Programs that broke the engine once, or were written to: by several threads, forks, signal handlers and closing all
-//! descriptors. Each runs natively, as the reference, and on the engine. It checks itself and says where it failed.
+//! Programs that once broke the engine, or were written to break it: by several threads, forks, signal handlers and
+//! closing all descriptors. Each runs on the kernel's io_uring, as the reference, and on the engine. Each checks itself
+//! and prints where it failed.
 
 mod common;
 
@@ -14,8 +15,8 @@ use std::time::Duration;
 /// The time after which a program that runs for minutes counts as hanging.
 const SOAK_PATIENCE: Duration = Duration::from_secs(3600);
 
-/// The variable with a command by which to run programs on the engine, such as `anyring deny --profile minimal --`. The
-/// command makes an environment in which something is missing (scripts/profiles.sh).
+/// The environment variable with a command prefix for programs on the engine, such as `anyring deny --profile minimal
+/// --`. The command makes an environment in which something is missing (scripts/profiles.sh).
 const BELOW: &str = "ANYRING_TEST_BELOW";
 
 fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
@@ -25,8 +26,8 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
     let mut command = Command::new(words.next().expect("the program at least"));
     command.args(words).arg(case).envs(environment.iter().copied()).current_dir(scratch("engine"));
     if COUNT.iter().any(|count| program.ends_with(count)) {
-        // They count mappings. libc must not keep stacks of ended threads for later use, nor heaps of threads that ran
-        // at the same time.
+        // These programs count mappings. So libc must not keep the stacks of ended threads for later use, nor make a
+        // heap for each thread.
         command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1");
     }
     let output = Running::start(command.stdin(Stdio::null())).output(if case.ends_with("soak") {
@@ -40,7 +41,7 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
 /// Programs in C++.
 const IN_CXX: [&str; 1] = ["throws"];
 
-/// The program, compiled once for all its cases.
+/// Returns the program, which is compiled once for all its cases.
 fn program(source: &str) -> PathBuf {
     static COMPILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let path = scratch("engine").join(source);
@@ -58,10 +59,11 @@ fn program(source: &str) -> PathBuf {
 /// Programs that count what they hold.
 const COUNT: [&str; 3] = ["leftovers", "load", "leaks"];
 
-/// Held by the one program at a time that counts the remains of its rings, a second after the last ring.
+/// Held while a program counts what remains of its rings, a second after the last ring. Only one program may do that at
+/// a time.
 static COUNTING: Mutex<()> = Mutex::new(());
 
-/// Runs one case natively and on the engine.
+/// Runs one case on the kernel's io_uring and on the engine.
 fn same_both_ways(test: &str, source: &str, case: &str) {
     let no_compiler = || no_cxx().filter(|_| IN_CXX.contains(&source));
     if let Some(reason) = no_reference().or_else(no_liburing).or_else(no_compiler) {
@@ -445,7 +447,8 @@ fn rounds_without_end_wear_nothing_out() {
     same_both_ways("rounds_without_end_wear_nothing_out", "leaks", "soak");
 }
 
-/// 10,000 connections, 1,000 rings, 100,000 requests in flight. Also 1,000,000, which would take the kernel hours.
+/// 10,000 connections, 1,000 rings, and 100,000 requests in flight. On the engine also 1,000,000 requests, for which
+/// the kernel would take hours.
 #[test]
 #[ignore = "soak: it takes a minute or two"]
 fn load_leaves_nothing() {
@@ -458,8 +461,8 @@ fn load_leaves_nothing() {
     }
 }
 
-/// If no thread can be made (RLIMIT_NPROC), the caller does the requests, or a thread once one may be made. The kernel
-/// cancels or forgets them. `limits.rs` has the same in a control group.
+/// If no thread can be made (RLIMIT_NPROC), the caller does the requests, or a thread as soon as one can be made. The
+/// kernel cancels or forgets such requests. `limits.rs` has the same tests in a control group.
 macro_rules! without_threads {
     ($($test:ident: $case:literal;)*) => {$(
         #[test]
@@ -478,14 +481,14 @@ without_threads! {
     a_family_without_threads_completes_all_requests: "family";
 }
 
-/// The output ends only once no process of the program is left.
+/// The output ends only when none of the program's processes is left.
 #[test]
 fn what_a_program_leaves_running_ends_with_it() {
     let output = common::running::output(Command::new("sh").args(["-c", "sleep 1000 & echo begun"]));
     assert_eq!(text(&output), "exit status: 0: begun\n");
 }
 
-/// The engine knows whether every close is seen, also if instructions are left alone.
+/// The engine knows whether it notices every close, even if instructions are left alone (ANYRING_RAW=0).
 #[test]
 fn polls_of_linux_aio_ask_nothing_again_with_anyring_raw_0() {
     const NAME: &str = "polls_of_linux_aio_ask_nothing_again_with_anyring_raw_0";
@@ -498,7 +501,7 @@ fn polls_of_linux_aio_ask_nothing_again_with_anyring_raw_0() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// A program may load the library and close it again: the engine's threads continue in it.
+/// A program may load the library and close it again. The library stays mapped, since the engine's threads run in it.
 #[test]
 fn a_library_that_is_closed_stays() {
     const NAME: &str = "a_library_that_is_closed_stays";
@@ -511,7 +514,7 @@ fn a_library_that_is_closed_stays() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// The file that the engine writes for observers of the program is taken away while it runs.
+/// Removes the file that the engine writes for observers while the program runs. The program must continue.
 fn goes_on_without(test: &str, case: &str, variable: &str, file: &Path) {
     if let Some(reason) = no_reference().or_else(no_liburing) {
         return skip(test, reason);

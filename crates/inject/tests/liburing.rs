@@ -1,5 +1,5 @@
-//! liburing programs with the installed library, the preloaded libanyring.so and the drop-in, all on the kernel's
-//! io_uring. They must not notice a difference. Also the layout and names of our exports.
+//! liburing programs with the installed library, with the preloaded libanyring.so and with the drop-in, all on the
+//! kernel's io_uring. Their output must be the same. Other tests check the layout and names of the exported symbols.
 
 mod common;
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The libraries of the tests: this build's, and the drop-ins linked from it.
+/// The libraries under test: this build's libanyring.so, and the drop-ins linked from it.
 struct Libraries {
     built: Artifacts,
     dropins: Vec<PathBuf>,
@@ -50,7 +50,7 @@ fn compile(name: &str, arguments: &[&str]) -> PathBuf {
     program
 }
 
-/// Runs a program with a library of ours as `variable` says, and returns its output.
+/// Runs a program with the environment variables in `environment`, which choose the library. Returns its output.
 fn run(program: &Path, arguments: &[&Path], environment: &[(&str, &Path)]) -> String {
     let mut command = Command::new(program);
     command.args(arguments).env("ANYRING_BACKEND", "kernel").envs(environment.iter().copied());
@@ -60,7 +60,7 @@ fn run(program: &Path, arguments: &[&Path], environment: &[(&str, &Path)]) -> St
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs `tests/c/NAME.c` three ways and requires one output.
+/// Runs `tests/c/NAME.c` with each of the three libraries. All outputs must be the same.
 fn same_three_ways(name: &str) {
     if let Some(reason) = obstacle() {
         return skip(name, reason);
@@ -84,15 +84,15 @@ fn waits_with_and_without_ext_arg_behave_alike() {
     same_three_ways("waits");
 }
 
-/// Major and minor version of the running kernel.
+/// Returns the running kernel's major and minor version.
 fn kernel() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Its `struct io_uring` has another layout: our code may not touch that. Its own functions are served through the
-/// calls they make.
+/// liburing.so.1 has another layout of `struct io_uring`, which the library must not touch. The program's own liburing
+/// is served through the system calls that it makes.
 #[test]
 fn programs_of_liburing_so_1_use_its_own_functions() {
     if let Some(reason) = no_reference() {
@@ -195,7 +195,7 @@ fn every_library_exports_what_its_map_says() {
     assert_eq!(complaints, Vec::<String>::new());
 }
 
-/// A set-user-ID program of root, built to find the drop-in by itself.
+/// Builds a set-user-ID program of root that finds the drop-in by its own search path.
 fn set_user_id_program(folder: &Path) -> PathBuf {
     let program = folder.join("secure");
     let libraries = libraries();

@@ -1,6 +1,6 @@
-//! The limits of a container (`tests/c/engine/limits.c`): a small share of a CPU, hardly any processes, little memory.
-//! The program moves into a control group that the test makes and removes. `engine.rs` has the tests with RLIMIT_NPROC
-//! as the limit.
+//! The limits of a container (`tests/c/engine/limits.c`): a small share of a CPU, few processes, little memory. The
+//! program moves into a control group that the test makes and removes. `engine.rs` has the tests in which RLIMIT_NPROC
+//! is the limit.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 struct Group(PathBuf);
 
 impl Group {
-    /// The error is the reason why there is none.
+    /// Makes a control group. The error is the reason why that is impossible.
     fn new(controller: &str, test: &str) -> Result<Group, String> {
         let hierarchy = Path::new("/sys/fs/cgroup").join(controller);
         if !hierarchy.join("cgroup.procs").exists() {
@@ -46,8 +46,8 @@ impl Drop for Group {
     }
 }
 
-/// Runs these cases on the engine, each in a new group of this controller with the limit. If `natively`, runs them
-/// natively, too.
+/// Runs these cases on the engine, each in a new group of this controller with the limit. Runs them on the kernel's
+/// io_uring, too, if the last argument is true.
 fn in_group(test: &str, controller: &str, limit: Option<(&str, &str)>, cases: &[&str], natively: bool) {
     if let Some(reason) = no_liburing() {
         return skip(test, reason);
@@ -79,7 +79,7 @@ fn in_group(test: &str, controller: &str, limit: Option<(&str, &str)>, cases: &[
     }
 }
 
-/// A thread that waits is not scheduled even once a second.
+/// A waiting thread is scheduled less often than once a second.
 #[test]
 #[ignore = "soak: makes control groups, as root"]
 fn below_a_quota_of_cpu_time_nothing_spins() {

@@ -1,6 +1,6 @@
 //! Decision 19 in docs/decisions: if any allocation fails, the program goes on, and every accepted request has its CQE.
-//! Each allocation fails in turn, in the build of the library that has the feature `forced-panics`. `engine.rs` tests
-//! programs that have used up all their memory.
+//! The test makes each allocation fail in turn, in the build of the library that has the feature `forced-panics`.
+//! `engine.rs` tests programs that have used up all their memory.
 
 mod common;
 

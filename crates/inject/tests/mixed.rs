@@ -1,5 +1,6 @@
-//! Rings and contexts of the kernel and of the engine in one process (`tests/c/mixed.c`), where the kernel is asked
-//! first for each. `anyring run` decides so where the kernel's io_uring works, and the library finds it out by itself.
+//! The kernel's and the engine's rings and contexts in one process (`tests/c/mixed.c`), in which the kernel is asked
+//! first for each. `anyring run` chooses this if the kernel's io_uring works. Without `anyring run`, the library finds
+//! it out by itself.
 
 mod common;
 
@@ -64,7 +65,7 @@ cases! {
     contexts_beyond_the_limit_of_all_processes_are_served: "contexts";
 }
 
-/// `auto` is not tested: it has prepared for the case that the kernel refuses everything.
+/// `auto` is not tested: it prepares at the start for the case that the kernel refuses everything.
 #[test]
 fn nothing_is_touched_before_a_refusal() {
     passes("nothing_is_touched_before_a_refusal", "untouched", &["kernel-first"]);

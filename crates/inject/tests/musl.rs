@@ -1,4 +1,5 @@
-//! Programs of musl that a served program starts, thus with libanyring.so in LD_PRELOAD. They run as without.
+//! musl programs that a served program starts, and which therefore have libanyring.so in LD_PRELOAD. They must run as
+//! they do without it.
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Decision 14 in docs/decisions: a panic forced at each point of `anyring_engine::forced` leaves the host running,
-//! with -EIO on that ring alone. The points come from the table itself, in a separate build of the library that can be
-//! made to panic (feature `forced-panics`).
+//! with -EIO on that ring alone. The tests take the points from that table. They use a separate build of the library
+//! that can be made to panic (feature `forced-panics`).
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
-/// Number of programs that run at the same time: they mostly sleep.
+/// Number of programs that run at the same time. They mostly sleep.
 const TOGETHER: usize = 12;
 /// Points that are also hit in a ring whose completions wait for its owner.
 const DEFERRED: [&str; 18] = [
@@ -36,7 +36,8 @@ const DEFERRED: [&str; 18] = [
     "worker-after",
     "sleep",
 ];
-/// Points that are also hit in a ring that a thread polls. Most are in that thread, which serves the other ring, too.
+/// Points that are also hit in a ring that a thread polls. Most are in the polling thread, which serves the program's
+/// other ring, too.
 const POLLED: [&str; 23] = [
     "room",
     "left",
@@ -62,7 +63,7 @@ const POLLED: [&str; 23] = [
     "worker-inside",
     "worker-after",
 ];
-/// The variable that names a point, to test that alone.
+/// The environment variable that names a single point to test.
 const ONLY: &str = "ANYRING_TEST_POINT";
 /// Points that are passed before the program can arm one.
 const FROM_THE_START: [&str; 2] = ["constructor", "helper-start"];
@@ -86,7 +87,7 @@ fn start(program: &Path, library: &Path, point: &str, breaks: &str, deferral: &s
     (Running::start(command.stdin(Stdio::null())), log)
 }
 
-/// Returns the failure after a panic at this point, if there is one.
+/// Makes the program panic at this point. Returns a description of what went wrong, or `None`.
 fn complaint(program: &Path, library: &Path, point: &str, breaks: Breaks, deferral: &str) -> Option<String> {
     let breaks = match breaks {
         Breaks::Ring => "ring",
@@ -157,7 +158,8 @@ fn a_panic_anywhere_breaks_one_ring_at_most() {
     assert!(complaints.is_empty(), "{} of {}:\n{}", complaints.len(), runs.len(), complaints.join("\n"));
 }
 
-/// `cargo xtask check-symbols` checks the installed library. Its check can distinguish the two builds.
+/// `cargo xtask check-symbols` checks the library that is installed. This test shows that its check can distinguish the
+/// two builds.
 #[test]
 fn only_the_build_for_tests_can_be_made_to_panic_or_break() {
     let forced = forced_library();

@@ -1,5 +1,6 @@
-//! Programs with their own `syscall` instructions, natively and with the library preloaded and trapping. Both must
-//! behave alike, down to the signal they die by. Each program checks itself and says where it failed.
+//! Programs with their own `syscall` instructions. Each runs on the kernel's io_uring, and with the library preloaded,
+//! which traps the instructions. Both runs must behave alike, down to the signal that ends the program. Each program
+//! checks itself and prints where it failed.
 
 mod common;
 
@@ -9,7 +10,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes a child of this test overflow its stack; see [`a_rust_program_still_reports_its_stack_overflow`].
+/// The environment variable that makes a child of this test overflow its stack. See
+/// [`a_rust_program_still_reports_its_stack_overflow`].
 const OVERFLOW: &str = "ANYRING_TEST_OVERFLOW";
 
 /// Returns the reason why a test cannot run here, if there is one.
@@ -35,7 +37,8 @@ fn trapped(program: &Path) -> Command {
     command
 }
 
-/// Runs `program` natively and trapped: neither complains, and both end by `signal`, or by success.
+/// Runs `program` without the library, and with the library trapping its instructions. Neither run may complain. Both
+/// must end by `signal`, or with success if that is `None`.
 fn same_both_ways(program: &Path, arguments: &[&str], signal: Option<i32>) {
     let native = output(Command::new(program).env("EXPECT_TRAP", "0").args(arguments));
     let ours = output(trapped(program).args(arguments));
@@ -111,7 +114,7 @@ cases! {
     children_under_an_outer_filter_are_served_or_see_its_errno: "execs" "";
 }
 
-/// The engine's own descriptors stay open, however the program closes all of them.
+/// The engine's own descriptors stay open, whichever way the program uses to close all numbers.
 #[test]
 fn descriptors_of_the_engine_survive_closing_wholesale() {
     const NAME: &str = "descriptors_of_the_engine_survive_closing_wholesale";
@@ -127,7 +130,7 @@ fn descriptors_of_the_engine_survive_closing_wholesale() {
     }
 }
 
-/// Only a ring's number is the program's, and it is not a socket.
+/// Only a ring's number is open for the program, not the engine's other numbers. A ring does not behave like a socket.
 #[test]
 fn what_names_a_number_of_the_engines_is_refused() {
     const NAME: &str = "what_names_a_number_of_the_engines_is_refused";
@@ -165,7 +168,7 @@ fn constructors_and_what_runs_before_them_are_served() {
     same_both_ways(&compile("early", NAME, &[library]), &[], None);
 }
 
-/// A program whose plugin makes a ring in its constructor.
+/// Builds a program whose plugin makes a ring in its constructor.
 fn with_early_plugin(name: &str) -> PathBuf {
     compile("early", "libearly.so", &["-shared", "-fPIC", "-DLIBRARY"]);
     let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch("raw").display());
@@ -276,7 +279,7 @@ fn who_enters_by_instructions_that_are_left_alone_gets_no_ring() {
     }
 }
 
-/// A filter that kills leaves no trap: the calls are replaced before they run.
+/// If a filter kills for a call, no trap is possible. The instructions are therefore replaced before they run.
 #[test]
 fn calls_are_served_below_filters_that_kill_or_trap_for_them() {
     const NAME: &str = "calls_are_served_below_filters_that_kill_or_trap_for_them";
@@ -341,7 +344,7 @@ fn the_log_says_why_a_call_keeps_trapping() {
     }
 }
 
-/// The first copy of the library does not treat a second as a plugin, and the second serves nobody.
+/// The first copy of the library does not trap the second copy's instructions, and the second copy serves nobody.
 #[test]
 fn two_copies_do_not_trap_each_other() {
     const NAME: &str = "two_copies_do_not_trap_each_other";
@@ -372,7 +375,7 @@ fn a_program_without_raw_instructions_gets_no_filter() {
     has_no_filter(&mut trapped(Path::new("/bin/cat")));
 }
 
-/// Runs cat(1), whose status must show no filter except the test's own.
+/// Runs cat(1), which prints its /proc status. It must show no filter except the test's own.
 fn has_no_filter(cat: &mut Command) {
     let output = output(cat.arg("/proc/self/status"));
     let status = String::from_utf8_lossy(&output.stdout);

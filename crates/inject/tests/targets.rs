@@ -1,4 +1,5 @@
-//! Targets other than x86-64 Linux with glibc: the build for aarch64, and the library's refusal of others.
+//! Targets other than x86-64 Linux with glibc. Tests the build for aarch64, and the build script's refusal of other
+//! targets.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Programs with LeakSanitizer in them, and programs under tracers and debuggers. The tools work on the engine as they
-//! do natively. The program is `tests/c/tools/rings.c`.
+//! Programs with LeakSanitizer in them, and programs under tracers and debuggers. The tools work with the engine as
+//! they do with the kernel's io_uring. The program is `tests/c/tools/rings.c`.
 
 mod common;
 
@@ -42,13 +42,14 @@ fn on_the_engine(program: &Path) -> Command {
     command
 }
 
-/// Runs the program under a tool, on the engine: the library is loaded into the tool as well.
+/// Runs the program under a tool, on the engine. The library is loaded into the tool as well.
 fn under(tool: &[&str], program: &Path, arguments: [&str; 2]) -> Output {
     let mut command = on_the_engine(Path::new(tool[0]));
     output(command.args(&tool[1..]).arg(program).args(arguments))
 }
 
-/// The program with LeakSanitizer reports its leaks, and ends with the sanitizer's code. One without leaks ends well.
+/// A program with LeakSanitizer reports its leaks, and ends with the sanitizer's exit status. A program without leaks
+/// ends with success.
 fn leaks_are_found(test: &str, compiler: &str, flags: &[&str]) {
     if let Some(reason) = obstacle(compiler) {
         return skip(test, &reason);
@@ -106,8 +107,9 @@ fn leaks_are_found_by_clangs_shared_address_sanitizer() {
     leaks_are_found(NAME, "clang", &["-fsanitize=address", "-shared-libasan", &path]);
 }
 
-/// Natively, ThreadSanitizer takes data that passes from the submitting thread to the one that sees the CQE for a race.
-/// It does not see how the kernel orders them. On the engine it learns that, and still finds true races.
+/// One thread writes data and submits, and another reads the data after the CQE. On the kernel's io_uring,
+/// ThreadSanitizer reports this as a race, since it cannot observe how the kernel orders the two. On the engine it
+/// learns the order, and still finds true races.
 #[test]
 fn thread_sanitizer_sees_that_completions_synchronise() {
     const NAME: &str = "thread_sanitizer_sees_that_completions_synchronise";
@@ -138,8 +140,8 @@ fn thread_sanitizer_sees_that_completions_synchronise() {
     }
 }
 
-/// Checks the reports that MemorySanitizer would get. The program has its function in place of clang's run-time
-/// library.
+/// Checks the reports that MemorySanitizer would get. The program defines the sanitizer's function itself, in place of
+/// clang's run-time library.
 #[test]
 fn memory_sanitizer_learns_what_is_filled() {
     const NAME: &str = "memory_sanitizer_learns_what_is_filled";
@@ -165,7 +167,8 @@ fn strace_follows_a_program() {
     }
 }
 
-/// valgrind lacks seccomp(2), so only calls through liburing or libc are served. No code of ours is an error to it.
+/// valgrind lacks seccomp(2), so only calls through liburing or libc are served. valgrind reports no error in the
+/// library's code.
 #[test]
 fn valgrind_runs_a_program() {
     const NAME: &str = "valgrind_runs_a_program";
@@ -217,7 +220,7 @@ fn gdb_stops_and_goes_on() {
     }
 }
 
-/// A debugger attaches while the program sleeps in a wait, sees where, and detaches. The wait continues.
+/// A debugger attaches while the program sleeps in a wait, prints the place, and detaches. The wait continues.
 #[test]
 fn gdb_comes_and_goes() {
     const NAME: &str = "gdb_comes_and_goes";

@@ -1,4 +1,4 @@
-//! The libraries' unwinding tables, for threads that end inside our code.
+//! Checks the libraries' unwinding tables, which threads need that end inside the libraries' code.
 
 #![cfg(target_arch = "x86_64")]
 

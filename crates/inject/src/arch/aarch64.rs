@@ -1,6 +1,6 @@
 //! The code for aarch64: the same names as in `x86_64.rs`.
 
-/// See `x86_64.rs`. Empty: here the kernel is asked.
+/// See `x86_64.rs`. Empty: on aarch64 the library asks the kernel for the process id instead.
 pub const LENDERS: &[i64] = &[];
 
 /// libc's `syscall()`: calls `$special` for the numbers below `$limit` whose bits are set in `$ours`.
@@ -132,7 +132,7 @@ macro_rules! jump {
 }
 pub(crate) use jump;
 
-/// Jumps to the address in one of our words.
+/// Jumps to the address that a word of this library holds.
 macro_rules! jump_by {
     ($word:expr) => {
         concat!("adrp x16, ", $word, "\nldr x16, [x16, :lo12:", $word, "]\nbr x16\n")

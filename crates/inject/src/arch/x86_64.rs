@@ -1,6 +1,6 @@
-//! The code for x86-64 that libc's callers enter.
+//! The assembly for x86-64 at which the program's calls of libc arrive.
 
-/// Calls that may make a child in this memory. [`syscall`] notes them.
+/// The numbers of calls that may make a child which runs in its parent's memory. [`syscall`] records such calls.
 pub const LENDERS: &[i64] = &[libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
 /// Lines of assembly that push registers, with CFI for unwinders.
@@ -171,7 +171,7 @@ macro_rules! jump {
 }
 pub(crate) use jump;
 
-/// Jumps to the address in one of our words.
+/// Jumps to the address that a word of this library holds.
 macro_rules! jump_by {
     ($word:expr) => {
         concat!("jmp qword ptr [rip + ", $word, "]\n")

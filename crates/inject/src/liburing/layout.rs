@@ -1,11 +1,11 @@
-//! `struct io_uring` and its two parts, as liburing 2.0 to 2.15 lay them out. Code compiled into the program (inline
-//! functions of any of these headers) and ours share it.
+//! `struct io_uring` and its two parts, as liburing 2.0 to 2.15 lay them out. The functions of this library share it
+//! with the inline functions of any of these headers, which are compiled into the program.
 //!
-//! The rights to touch the fields are these. Setup writes every field once, and `resize_rings` replaces both parts.
-//! After that the pointers and sizes are constant. `sqe_head` and `sqe_tail` belong to the thread of the program that
-//! submits, the program's inline `io_uring_get_sqe` included. `int_flags` and the descriptors belong to the thread that
-//! registers. A program may submit on one thread and reap on another, so shared references to a [`Ring`] coexist and
-//! the changing fields are cells.
+//! These are the rules for access to the fields. Setup writes every field once, and `resize_rings` replaces both parts.
+//! After that the pointers and sizes are constant. `sqe_head` and `sqe_tail` belong to the program's thread that
+//! submits, and to the inline `io_uring_get_sqe` in that thread. `int_flags` and the descriptors belong to the thread
+//! that registers. A program may submit on one thread and reap on another, so shared references to a [`Ring`] coexist
+//! and the changing fields are cells.
 
 use crate::sanitizer;
 use anyring_abi::{Cqe, Sqe, IORING_ENTER_NO_IOWAIT, IORING_ENTER_REGISTERED_RING, IORING_SETUP_CQE32};
@@ -15,13 +15,13 @@ use core::ffi::c_void;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// One 32-bit word of ring memory, shared with the ring's server (the kernel or our engine).
+/// One 32-bit word of ring memory, shared with the ring's server (the kernel or the engine).
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub struct Word(*mut u32);
 
 impl Word {
-    /// No word: the field of a ring that lacks it.
+    /// The value of a field if the ring lacks the word.
     pub const NULL: Word = Word(core::ptr::null_mut());
 
     /// Returns the word at `offset` bytes into the ring memory at `base`.
@@ -53,8 +53,8 @@ impl Word {
 
     #[inline]
     fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: a `Word` is only read out of a `Ring` that setup filled with 4-aligned addresses inside the mapped
-        // ring memory, which stays mapped until `io_uring_queue_exit`, after which the program may make no call.
+        // SAFETY: a `Word` comes from a `Ring` that setup has filled with 4-aligned addresses inside the mapped ring
+        // memory. That stays mapped until `io_uring_queue_exit`, after which the program may make no call.
         unsafe { AtomicU32::from_ptr(self.0) }
     }
 }
@@ -65,9 +65,9 @@ impl Word {
 pub struct Sq {
     /// The SQ head: SQEs before it are consumed. Written by the ring's server.
     pub khead: Word,
-    /// The SQ tail: SQEs before it are submitted. Written by us.
+    /// The SQ tail: SQEs before it are submitted. Written by this library.
     pub ktail: Word,
-    /// The place of `ring_mask` before liburing 2.4; programs compiled against those read it.
+    /// The place of `ring_mask` before liburing 2.4. Programs compiled against such a release read it.
     pub kring_mask: Word,
     /// The place of `ring_entries` before liburing 2.4.
     pub kring_entries: Word,
@@ -100,7 +100,7 @@ pub struct Sq {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Cq {
-    /// The CQ head: CQEs before it are reaped. Written by the program (and by us).
+    /// The CQ head: CQEs before it are reaped. Written by the program and by this library.
     pub khead: Word,
     /// The CQ tail: CQEs before it are posted. Written by the ring's server.
     pub ktail: Word,
@@ -139,7 +139,7 @@ pub struct Ring {
     pub ring_fd: Cell<i32>,
     /// `IORING_FEAT_*`.
     pub features: u32,
-    /// The argument of enter calls: the descriptor or the registered index.
+    /// The first argument of io_uring_enter(2): the descriptor or the registered index.
     pub enter_ring_fd: Cell<i32>,
     /// `INT_*`; private to the library, no inline function reads it.
     pub int_flags: Cell<u8>,
@@ -151,11 +151,11 @@ pub struct Ring {
 pub const INT_REGISTER_REGISTERED: u8 = 1;
 /// `int_flags`: the ring's memory is the program's.
 pub const INT_PROGRAM_MEMORY: u8 = 2;
-/// `int_flags`: completions only appear in an enter call (IOPOLL without SQPOLL).
+/// `int_flags`: completions only appear during an io_uring_enter(2) call (IOPOLL without SQPOLL).
 pub const INT_CQ_NEEDS_ENTER: u8 = 4;
-/// `int_flags`: enter calls go to the registered index. The value is enter's own flag.
+/// `int_flags`: io_uring_enter(2) gets the registered index. The value is that of the call's own flag.
 pub const INT_ENTER_REGISTERED: u8 = IORING_ENTER_REGISTERED_RING as u8;
-/// `int_flags`: waits are not accounted as I/O wait. The value is enter's own flag.
+/// `int_flags`: waits are not accounted as I/O wait. The value is that of io_uring_enter(2)'s own flag.
 pub const INT_NO_IOWAIT: u8 = IORING_ENTER_NO_IOWAIT as u8;
 
 // The layout built into programs that were compiled against any header from 2.0 to 2.15, on 64-bit machines.
@@ -233,7 +233,7 @@ impl Ring {
         self.int_flags.get() & mask == mask
     }
 
-    /// Returns the `IORING_ENTER_*` flags that every enter call on this ring carries.
+    /// Returns the `IORING_ENTER_*` flags that every io_uring_enter(2) call on this ring carries.
     #[inline]
     pub fn enter_flags(&self) -> u32 {
         u32::from(self.int_flags.get() & (INT_ENTER_REGISTERED | INT_NO_IOWAIT))
@@ -259,7 +259,8 @@ impl Ring {
         self.sq.sqes.wrapping_add(slot as usize)
     }
 
-    /// Returns the CQ's head and tail: the program has reaped to the first, the server has posted to the second.
+    /// Returns the CQ's head and tail. The program has reaped the CQEs before the head, and the server has posted those
+    /// before the tail.
     #[inline]
     pub fn cq_range(&self) -> (u32, u32) {
         // Acquire pairs with the server's release of the tail after it has written the CQEs. Only the program's side

@@ -1,13 +1,15 @@
-//! liburing's exported functions, implemented on [`crate::door`]. Preloaded they pre-empt the installed liburing's;
-//! linked with a version map (`cargo xtask dropin`) they are a `liburing.so.2` and a `liburing-ffi.so.2`.
+//! liburing's exported functions, implemented on [`crate::door`]. In the preloaded library they pre-empt those of the
+//! installed liburing. Linked with a version map (`cargo xtask dropin`), they are a `liburing.so.2` and a
+//! `liburing-ffi.so.2`.
 //!
 //! All functions follow liburing's man pages. Results are a value or `-errno`, and errno is never touched. Nothing is
 //! allocated except the probe that the program frees, and there are no thread-locals. [`setup`] makes and unmakes a
 //! ring, [`queue`] submits and reaps, [`register`] is io_uring_register(2), [`ffi`] holds the inline functions of
 //! liburing's header. [`layout`] says who may touch which field of `struct io_uring`.
 //!
-//! As in C, each function's pointer arguments must be what its man page says. Examples are a ring that was set up and
-//! not exited, an SQE of such a ring, memory of the stated size. That is the safety contract of every function here.
+//! As in C, each function's pointer arguments must be what its man page says. For example, a ring must have been set up
+//! and not exited. An SQE must belong to such a ring, and memory must have the stated size. That is the safety contract
+//! of every function here.
 #![allow(clippy::missing_safety_doc)] // the contract is the paragraph above, the same for all
 
 pub mod ffi;
@@ -28,7 +30,7 @@ pub(crate) use older::hand_on;
 /// The version of liburing whose functions are all here.
 pub const VERSION: (c_int, c_int) = (2, 15);
 
-/// The answer of a function after a panic of ours: the closest that its type has to `-EIO`.
+/// A function's answer after a panic in this library: the value of its type that is closest to `-EIO`.
 pub trait Broken {
     /// The answer.
     const BROKEN: Self;
@@ -43,11 +45,11 @@ impl<T> Broken for *mut T {
     const BROKEN: Self = core::ptr::null_mut();
 }
 
-/// Runs an exported function's body so that no panic unwinds into the program. Costs nothing when nothing panics.
+/// Runs an exported function's body so that no panic unwinds into the program. Costs nothing unless there is a panic.
 #[inline(always)]
 pub(crate) fn guard<T: Broken>(body: impl FnOnce() -> T) -> T {
-    // The body holds no lock and leaves the ring as the program's own memory: whatever it wrote stays consistent enough
-    // for -EIO.
+    // The body holds no lock. The ring stays the program's own memory: whatever the body wrote there is consistent
+    // enough for -EIO.
     let body = || {
         point(Point::Liburing);
         body()

@@ -1,6 +1,6 @@
-//! Programs linked with liburing.so.1 (0.1 to 1.0), whose `struct io_uring` has another layout. The symbols that we
-//! export have no version, so the program's calls come here. They are passed on to its own liburing. That makes its
-//! system calls by libc's syscall(3), which we pre-empt, too.
+//! Programs linked with liburing.so.1 (0.1 to 1.0), whose `struct io_uring` has another layout. This library's symbols
+//! have no version, so the calls of such programs arrive here, too. They are passed on to the program's own liburing.
+//! That one makes its system calls by libc's syscall(3), which this library also pre-empts.
 
 use crate::next::next;
 use core::ffi::{c_int, c_uint, c_void};
@@ -12,16 +12,16 @@ next! {
     FREE_PROBE = c"io_uring_free_probe": fn(*mut c_void);
 }
 
-/// True if the liburing that we pre-empt is liburing.so.1.
+/// True if the liburing that this library pre-empts is liburing.so.1.
 #[inline]
 pub fn is_next() -> bool {
     STATE.load(Ordering::Relaxed) != NEWER && is_older()
 }
 
-/// Relaxed: every thread finds the same value.
+/// The result of [`is_older`]. Relaxed: every thread finds the same value.
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
-/// No other liburing, or liburing.so.2.
+/// This library pre-empts no other liburing, or liburing.so.2.
 const NEWER: u8 = 1;
 const OLDER: u8 = 2;
 
@@ -34,8 +34,8 @@ fn is_older() -> bool {
     STATE.load(Ordering::Relaxed) == OLDER
 }
 
-/// The first line of each function that liburing.so.1 has, too. If the program was built for that, returns the answer
-/// of its function. No code of ours has read the program's memory by then.
+/// Begins each function that liburing.so.1 has, too. If the program was built for liburing.so.1, it returns the answer
+/// of that library's function. No code here has read the program's memory by then.
 macro_rules! hand_on {
     ($name:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)?) => {
         if $crate::liburing::older::is_next() {
@@ -45,8 +45,8 @@ macro_rules! hand_on {
                     Err(_) => panic!(),
                 };
             type Function = unsafe extern "C-unwind" fn($($type),*) $(-> $answer)?;
-            // SAFETY: the type is this function's own. liburing.so.1 has the same, except for what the pointers lead
-            // to.
+            // SAFETY: the type is this function's own. In liburing.so.1 the function has the same type, except for the
+            // structures that its pointers lead to.
             static NEXT: $crate::next::Next<Function> = unsafe { $crate::next::Next::new(NAME) };
             if let Some(next) = NEXT.get() {
                 // SAFETY: the caller's own arguments.

@@ -1,5 +1,5 @@
 //! Submitting and reaping: io_uring_submit(3), io_uring_wait_cqes(3) and their relatives, on the program's threads.
-//! These are the hot calls: each is a few loads around at most one [`door::enter`].
+//! These are the hot functions. Each does a few loads, and at most one [`door::enter`].
 
 use super::layout::{cqe_slots, Ring, INT_CQ_NEEDS_ENTER};
 use super::{guard, hand_on, ring as borrow};
@@ -16,14 +16,14 @@ use core::ptr::{null, null_mut};
 use core::sync::atomic::{fence, Ordering};
 use libc::sigset_t;
 
-/// The `user_data` of timeouts that waits submit where enter cannot take one.
+/// The `user_data` of the timeout that a wait submits if io_uring_enter(2) itself cannot take a timeout.
 pub const LIBURING_UDATA_TIMEOUT: u64 = u64::MAX;
-/// Size in bytes of the kernel's signal mask, which io_uring_enter(2) takes with a mask.
+/// Size in bytes of the kernel's signal mask. io_uring_enter(2) takes it together with the mask.
 pub(super) const SIGNAL_MASK_SIZE: usize = 8;
 /// Size in bytes of `struct io_uring_reg_wait`.
 const REG_WAIT_SIZE: usize = 64;
 
-/// The arguments of enter in one wait, until there are CQEs.
+/// The arguments of the io_uring_enter(2) calls of one wait.
 struct Wait {
     /// SQEs still to submit.
     submit: u32,
@@ -33,7 +33,7 @@ struct Wait {
     flags: u32,
     arg: *const c_void,
     arg_size: usize,
-    /// True if enter itself ends the wait after a time.
+    /// True if io_uring_enter(2) itself ends the wait after a time.
     timed: bool,
 }
 
@@ -60,7 +60,8 @@ fn wait_extended(ring: &Ring, cqe: *mut *mut Cqe, submit: u32, wait_nr: u32, arg
     get_cqe(ring, cqe, wait)
 }
 
-/// Publishes the SQEs filled so far to the ring's server. Returns the number that wait to be consumed.
+/// Publishes the SQEs filled so far to the ring's server. Returns the number of SQEs that the server has not consumed
+/// yet.
 #[inline]
 fn flush_sq(ring: &Ring) -> u32 {
     let sq = &ring.sq;
@@ -79,7 +80,8 @@ fn flush_sq(ring: &Ring) -> u32 {
     tail.wrapping_sub(sq.khead.load(Ordering::Relaxed))
 }
 
-/// True if `submit` SQEs need an enter call. With SQPOLL only a sleeping poller does, and `flags` then wakes it.
+/// True if `submit` SQEs need an io_uring_enter(2) call. With SQPOLL, the call is only needed if the poller sleeps.
+/// Then a flag is added to `flags` that wakes the poller.
 #[inline]
 fn sq_needs_enter(ring: &Ring, submit: u32, flags: &mut u32) -> bool {
     if submit == 0 {
@@ -88,8 +90,8 @@ fn sq_needs_enter(ring: &Ring, submit: u32, flags: &mut u32) -> bool {
     if ring.flags & IORING_SETUP_SQPOLL == 0 {
         return true;
     }
-    // Pairs with the barrier between the poller's setting NEED_WAKEUP and its last load of the tail: either it sees our
-    // tail, or we see its flag.
+    // Pairs with the poller's barrier between setting NEED_WAKEUP and its last load of the tail. Either the poller
+    // reads the new tail, or this thread reads its flag.
     fence(Ordering::SeqCst);
     if ring.sq.kflags.load(Ordering::Relaxed) & IORING_SQ_NEED_WAKEUP == 0 {
         return false;
@@ -98,7 +100,7 @@ fn sq_needs_enter(ring: &Ring, submit: u32, flags: &mut u32) -> bool {
     true
 }
 
-/// True if completions exist that only an enter call brings into the CQ.
+/// True if completions exist that only an io_uring_enter(2) call brings into the CQ.
 #[inline]
 fn cq_needs_flush(ring: &Ring) -> bool {
     ring.sq.kflags.load(Ordering::Relaxed) & (IORING_SQ_CQ_OVERFLOW | IORING_SQ_TASKRUN) != 0
@@ -125,8 +127,8 @@ fn submit(ring: &Ring, wait_nr: u32, get_events: bool) -> c_int {
     submitted as c_int
 }
 
-/// Returns the next CQE that concerns the program, and the number of filled slots. Consumes the CQEs of our own
-/// timeouts and the padding of `IORING_SETUP_CQE_MIXED` rings. `Err` is the error of an internal timeout.
+/// Returns the next CQE that concerns the program, and the number of filled slots. Consumes CQEs of timeouts that waits
+/// have submitted, and the padding of `IORING_SETUP_CQE_MIXED` rings. `Err` is the error of such a timeout.
 #[inline]
 pub(super) fn peek(ring: &Ring) -> Result<(*mut Cqe, u32), c_int> {
     loop {
@@ -150,9 +152,9 @@ pub(super) fn peek(ring: &Ring) -> Result<(*mut Cqe, u32), c_int> {
     }
 }
 
-/// Submits and waits as `wait` says. Stores the next CQE, or null. Returns the number of SQEs that the first enter call
-/// consumed, 0 if a CQE was there already. If that is 0, a failure returns `-errno`: `-EAGAIN` if there is nothing to
-/// wait for, `-ETIME` after the timeout.
+/// Submits and waits as `wait` says. Stores the next CQE, or null. Returns the number of SQEs that the first
+/// io_uring_enter(2) call consumed, or 0 if a CQE was there already. If that number is 0, a failure returns `-errno`:
+/// `-EAGAIN` if there is nothing to wait for, `-ETIME` after the timeout.
 #[inline]
 fn get_cqe(ring: &Ring, cqe_out: *mut *mut Cqe, mut wait: Wait) -> c_int {
     let mut answer = 0;
@@ -201,8 +203,8 @@ fn get_cqe(ring: &Ring, cqe_out: *mut *mut Cqe, mut wait: Wait) -> c_int {
     answer
 }
 
-/// Queues a timeout of our own that ends a wait for `wait_nr` CQEs, for rings without `IORING_FEAT_EXT_ARG`. Returns
-/// the number of SQEs to submit, or `-errno`.
+/// Queues a timeout request that ends a wait for `wait_nr` CQEs, for rings without `IORING_FEAT_EXT_ARG`. Returns the
+/// number of SQEs to submit, or `-errno`.
 fn queue_timeout(ring: &Ring, wait_nr: u32, ts: *const Timespec) -> Result<u32, c_int> {
     let mut sqe = get_sqe(ring);
     if sqe.is_null() {

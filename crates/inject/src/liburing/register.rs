@@ -1,4 +1,5 @@
-//! io_uring_register(2) under liburing's names. Cold: on the thread of the program that registers.
+//! io_uring_register(2) under liburing's names. These are cold functions, called by the program's thread that
+//! registers.
 
 use super::layout::{Cq, Ring, Sq, INT_ENTER_REGISTERED, INT_NO_IOWAIT, INT_REGISTER_REGISTERED};
 use super::setup::{close, io_uring_queue_exit, io_uring_queue_init, map_ring, point_into_memory, unmap_sides};
@@ -24,7 +25,7 @@ const NO_RING: u32 = u32::MAX;
 /// Number of opcodes in a probe: all that fit into the SQE's byte.
 const PROBE_OPCODES: usize = 256;
 
-/// Makes a register call on `ring`, by its registered index if it has one and the kernel takes that.
+/// Makes a register call on `ring`, by its registered index if it has one and the kernel accepts an index.
 fn register<T>(ring: &Ring, opcode: u32, arg: *const T, nr_args: u32) -> c_int {
     let (fd, opcode) = if ring.has(INT_REGISTER_REGISTERED) {
         (ring.enter_ring_fd.get(), opcode | IORING_REGISTER_USE_REGISTERED_RING)
@@ -39,7 +40,7 @@ fn register_sized<T>(ring: &Ring, opcode: u32, arg: &T) -> c_int {
     register(ring, opcode, arg, size_of::<T>() as u32)
 }
 
-/// The functions that only pass their arguments on.
+/// Defines functions that only pass their arguments on.
 macro_rules! pass_on {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) = $opcode:expr, $pointer:expr, $count:expr;)*) => { $(
         $(#[$doc])*
@@ -110,7 +111,7 @@ pass_on! {
         = IORING_REGISTER_FILES_UPDATE, &rsrc_update(offset, files as u64), count;
 }
 
-/// The functions that concern no ring.
+/// Defines functions that concern no ring.
 macro_rules! pass_on_blind {
     ($($(#[$doc:meta])* $name:ident($type:ty) = $opcode:expr, $count:expr;)*) => { $(
         $(#[$doc])*
@@ -194,8 +195,8 @@ pub unsafe extern "C" fn io_uring_register_buffers_update_tag(
     guard(|| register_sized(unsafe { borrow(ring) }, IORING_REGISTER_BUFFERS_UPDATE, &update))
 }
 
-/// Registers `count` files. If the soft limit on descriptors prevents it, raises that as liburing documents and
-/// tries once more.
+/// Registers `count` files. If the soft limit on descriptors prevents that, raises the limit, as liburing documents,
+/// and tries once more.
 fn register_files(count: u32, try_to: impl Fn() -> c_int) -> c_int {
     let answer = try_to();
     if answer != -libc::EMFILE {
@@ -506,13 +507,14 @@ pub unsafe extern "C" fn io_uring_resize_rings(ring: *mut Ring, params: *mut Par
     })
 }
 
-/// io_uring_register_wait_reg: never worked in a released kernel. liburing refuses it from 2.10 on, and so do we.
+/// io_uring_register_wait_reg, which never worked in a released kernel. liburing refuses it from 2.10 on, and so does
+/// this function.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_register_wait_reg(_ring: *mut Ring, _reg: *mut c_void, _nr: c_int) -> c_int {
     -libc::EINVAL
 }
 
-/// io_uring_set_iowait(3): whether waits count as I/O wait.
+/// io_uring_set_iowait(3): sets whether the kernel accounts waits as I/O wait.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_set_iowait(ring: *mut Ring, enable: bool) -> c_int {
     guard(|| {

@@ -1,5 +1,5 @@
-//! Making and unmaking a ring: io_uring_queue_init(3) and its relatives. Runs on the program's thread, before or after
-//! every other use of the ring.
+//! Setting up and tearing down a ring: io_uring_queue_init(3) and its relatives. The program calls these functions
+//! before or after every other use of the ring.
 
 use super::layout::{cqe_shift, sqe_shift, Cq, Ring, Sq, Word};
 use super::layout::{INT_CQ_NEEDS_ENTER, INT_ENTER_REGISTERED, INT_PROGRAM_MEMORY, INT_REGISTER_REGISTERED};
@@ -27,7 +27,8 @@ use std::os::fd::BorrowedFd;
 const MAX_ENTRIES: u32 = 32768;
 /// Size in bytes of the words before the CQEs in ring memory: `params.cq_off.cqes` on Linux 5.1 to 6.18.
 const RING_HEADER_SIZE: usize = 64;
-/// Until 6.10 the kernel required rings in the program's memory to be in one page or one huge page.
+/// Size in bytes of a huge page. Until 6.10 the kernel required rings in the program's memory to be in one page or one
+/// huge page.
 const HUGE_PAGE_SIZE: usize = 2 << 20;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -75,9 +76,9 @@ next! {
     REGISTER_NAPI = c"io_uring_register_napi": fn(*mut Ring, *mut c_void) -> c_int;
 }
 
-/// True if the liburing that we pre-empt leaves the index array out, or if there is none and we replace it. liburing
-/// does so from 2.6 on, the first that has io_uring_register_napi. Programs built with an older header may write to the
-/// array.
+/// True if the liburing that this library pre-empts makes rings without the index array, or if there is no other
+/// liburing. liburing does so from 2.6 on, the first release with io_uring_register_napi. Programs built with an older
+/// header may write to the array.
 fn array_is_left_out() -> bool {
     // Relaxed: every thread finds the same value. Missing functions are looked for in every library.
     static STATE: AtomicU8 = AtomicU8::new(0);
@@ -88,7 +89,7 @@ fn array_is_left_out() -> bool {
     STATE.load(Ordering::Relaxed) == 2
 }
 
-/// Sets a ring up, without the index array if that is possible (6.6 on) and expected.
+/// Sets a ring up. It has no index array if that is possible (from Linux 6.6 on) and the program expects none.
 ///
 /// # Safety
 /// `ring` is valid for writes; `buffer`, if given, is memory of that size which outlives the ring.
@@ -107,8 +108,8 @@ unsafe fn init(entries: u32, ring: *mut Ring, params: &mut Params, buffer: Optio
     unsafe { init_as_asked(entries, ring, params, buffer, false) }
 }
 
-/// Sets a ring up with exactly `params.flags`. `may_do_less`: a kernel that does not know a flag refuses it. Returns
-/// the number of bytes used of the program's memory, 0, or `-errno`.
+/// Sets a ring up with exactly `params.flags`. `may_do_less`: the caller asks for less if a flag is unknown, so it is
+/// refused. Returns the number of bytes used of the program's memory, 0, or `-errno`.
 ///
 /// # Safety
 /// As [`init`].
@@ -273,8 +274,8 @@ pub unsafe extern "C" fn io_uring_mlock_size_params(entries: c_uint, params: *mu
 }
 
 fn needed_locked_memory(entries: u32, params: &Params) -> ssize_t {
-    // Native workers came in the release that stopped charging RLIMIT_MEMLOCK, and only a ring shows whether they
-    // exist. If none can be made, the feature stays unset and the old requirement is the answer.
+    // The kernel stopped charging RLIMIT_MEMLOCK in the release that brought native workers, and only a ring shows that
+    // feature. If no ring can be made, the feature stays unset and the old requirement is the answer.
     let mut ring = Ring::empty();
     let mut probed = Params::default();
     // SAFETY: both live here.
@@ -298,7 +299,8 @@ fn needed_memory(entries: u32, params: &Params) -> ssize_t {
     }
 }
 
-/// Returns the numbers of SQ and CQ entries that setup will make of these arguments. Source: io_uring_setup(2).
+/// Returns the numbers of SQ and CQ entries that io_uring_setup(2) will choose for these arguments. Source:
+/// io_uring_setup(2).
 fn ring_entries(entries: u32, params: &Params) -> Result<(u32, u32), Errno> {
     let clamped = |count: u32, limit: u32| match count {
         0 => Err(Errno::INVAL),
@@ -340,7 +342,8 @@ fn page_size() -> usize {
 }
 
 /// `IORING_SETUP_NO_MMAP`: puts the SQEs and the rings into `buffer`, or into anonymous memory that queue_exit unmaps.
-/// That is a page or a huge page, for both or for each. Returns the number of bytes used of the buffer.
+/// The anonymous memory is a page or a huge page, together or for each of the two. Returns the number of bytes used of
+/// the buffer.
 fn own_memory(
     entries: u32,
     params: &mut Params,
@@ -416,8 +419,8 @@ pub(super) fn map_ring(fd: i32, params: &Params, sq: &mut Sq, cq: &mut Cq) -> Re
     })
 }
 
-/// Maps both areas of ring `fd` in one. None if each has to be mapped by itself: the ring is the kernel's, or its sizes
-/// are not those that the program expects.
+/// Maps both areas of ring `fd` in one step. None if each area has to be mapped separately, because the ring is the
+/// kernel's or its sizes differ from the expected ones.
 fn map_both(fd: i32, ring_size: usize, sqes_size: usize) -> Option<(*mut c_void, *mut c_void)> {
     let [rings, sqes] = door::map_both(fd)?.ok()?;
     let pages = |bytes: usize| bytes.next_multiple_of(page_size());
@@ -431,7 +434,7 @@ fn map_both(fd: i32, ring_size: usize, sqes_size: usize) -> Option<(*mut c_void,
     Some((base, sqes.0 as *mut c_void))
 }
 
-/// Maps one area of ring `fd`: the kernel's, or our engine's own memory if our engine serves the ring.
+/// Maps one area of ring `fd`. If the engine serves the ring, this is the engine's memory, otherwise the kernel's.
 fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
     let again = |from| anyring_engine::memory::map_again(from, size);
     let (fd, offset) = match door::map_area(fd, u64::from(offset), again)? {
@@ -485,7 +488,7 @@ pub(super) fn point_into_memory(params: &Params, sq: &mut Sq, cq: &mut Cq) {
     cq.ring_entries = cq.kring_entries.load(Ordering::Relaxed);
 }
 
-/// Unmaps our mappings for the ring, if any.
+/// Unmaps the mappings that this library made for the ring, if any.
 fn unmap(ring: &Ring) {
     if !ring.has(INT_PROGRAM_MEMORY) {
         unmap_sides(&ring.sq, &ring.cq);
@@ -503,8 +506,8 @@ pub(super) fn unmap_sides(sq: &Sq, cq: &Cq) {
     }
     for (address, size) in [(sq.sqes.cast(), sqes_size), (sq.ring_ptr, ring_size), (cq.ring_ptr, own_cq)] {
         if !address.is_null() && size != 0 {
-            // SAFETY: a whole mapping that setup made for this ring; the caller is done with the ring. An error (the
-            // program unmapped it itself) leaves nothing to do.
+            // SAFETY: a whole mapping that setup made for this ring; the caller is done with the ring. After an error
+            // (the program unmapped it itself) nothing is left to do.
             let _ = unsafe { munmap(address, size) };
         }
     }

@@ -1,5 +1,5 @@
-//! Tests of cases that need a newer kernel, or a failure. The rings are made up in memory, and the test is their
-//! server.
+//! Tests of cases that need a newer kernel, or a failure. The rings exist only in the test's memory, and the test is
+//! their server.
 
 use super::ffi::inline::{io_uring_cqe_iter_init, io_uring_cqe_iter_next, io_uring_get_sqe128};
 use super::layout::{Ring, Word};
@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 
 const ENTRIES: usize = 8;
 
-/// A ring of eight entries each way whose memory is the test's.
+/// A ring in the test's memory, with eight entries in each queue.
 struct MadeUp {
     ring: Ring,
     words: Box<[u32; 6]>,

@@ -1,8 +1,8 @@
-//! dlopen(3) and dlmopen(3): code that is added later is scanned, too.
+//! dlopen(3) and dlmopen(3). Code that the program loads while it runs is scanned, too.
 //!
-//! libc searches along the RUNPATH of the caller, which it finds by the return address. With an ordinary wrapper every
-//! caller would be this library. So libc gets the address of some `ret` instruction inside the real caller's code as
-//! return address, and that `ret` returns here.
+//! libc searches along the RUNPATH of the calling object, which it finds by the return address. With an ordinary
+//! wrapper, this library would be the caller every time. So the wrapper gives libc another return address: that of some
+//! `ret` instruction inside the real caller's code. That `ret` then returns here.
 
 use crate::arch::{popped, pushed};
 use crate::entry;
@@ -26,7 +26,8 @@ struct Onward {
     through: usize,
 }
 
-/// Calls the next definition as if from the caller, and then [`opened`]. `prepare` returns the two targets.
+/// Calls libc's function as if from the wrapper's caller, and then [`opened`]. `prepare` returns the two addresses that
+/// this needs.
 macro_rules! in_the_callers_name {
     ($prepare:path) => {
         naked_asm!(
@@ -79,7 +80,8 @@ pub unsafe extern "C" fn dlmopen(namespace: isize, name: *const c_char, flags: c
     in_the_callers_name!(before_dlmopen)
 }
 
-/// Returns a handle, to be closed, of the loaded object with this name; null is the program. Uses libc's own function.
+/// Returns a handle of the loaded object with this name, which the caller must close. A null name is the program
+/// itself. Calls libc's own function.
 pub(super) fn object_named(name: *const c_char) -> Option<*mut c_void> {
     // SAFETY: a name from the loader, or null; nothing is loaded.
     let handle = unsafe { DLOPEN.get()?(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -126,13 +128,13 @@ fn onward(caller: usize, next: Option<usize>) -> Onward {
     Onward { next: next.unwrap_or(nothing as *const () as usize), through }
 }
 
-/// Stands for the caller's `ret` if none is found: libc then takes this library for the caller.
+/// Takes the place of a `ret` in the caller's code if none is found. libc then takes this library for the caller.
 #[unsafe(naked)]
 unsafe extern "C" fn just_return() {
     naked_asm!("ret")
 }
 
-/// Stands for a libc without the function.
+/// Takes the place of the function if libc lacks it.
 extern "C" fn nothing() -> *mut c_void {
     core::ptr::null_mut()
 }

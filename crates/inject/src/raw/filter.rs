@@ -1,8 +1,8 @@
-//! The seccomp program, which decides by number and address whether a call is trapped.
+//! The seccomp filter program, which decides by a call's number and address whether it is trapped.
 //!
 //! It checks the number first, so that the kernel can answer for every other number without running it. Then it checks
-//! the descriptor argument, and last the address of the instruction. Everything else is allowed. An exec'ed program has
-//! its code elsewhere, so its calls pass this filter and reach any filter installed before.
+//! the descriptor argument, and last the address of the instruction. Everything else is allowed. A program that the
+//! process executes has its code at other addresses, so this filter allows its calls.
 //!
 //! An address is compared as a whole, or by its window of 4 GiB and its offset in the page ([`Precision`]). The loader
 //! maps whole pages, so a library that is loaded again elsewhere has its instructions at the same offsets of other
@@ -21,15 +21,15 @@ use libc::sock_filter;
 
 /// The most instructions that one filter may have (BPF_MAXINSNS).
 const LIMIT: usize = 4096;
-/// SECCOMP_RET_DATA of our filter, which the handler gets as si_errno. It distinguishes our traps from the program's
-/// own.
+/// SECCOMP_RET_DATA of the library's filters, which the handler gets as si_errno. It distinguishes their traps from
+/// those of the program's filters.
 pub const MARK: u16 = 0x6172;
 
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
-/// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`] are. They are rare, and may concern
-/// rings, our handler, or the places from which a patched call may be made. A mask that blocked SIGSYS would make the
-/// next trap kill the program.
+/// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`] are. Programs make these calls rarely.
+/// They may concern rings, the library's SIGSYS handler, or the stacks on which a patched call may be made. If a mask
+/// blocked SIGSYS, the next trap would kill the program.
 const ALWAYS: [i64; 6] = [
     libc::SYS_close_range,
     libc::SYS_rt_sigaction,
@@ -38,7 +38,7 @@ const ALWAYS: [i64; 6] = [
     libc::SYS_execve,
     libc::SYS_execveat,
 ];
-/// Waits whose descriptors a filter cannot read, so that any may be a ring.
+/// Waits whose descriptors are in memory, which a filter cannot read. Any of them may be a ring.
 const WAITS: [i64; 2] = [libc::SYS_poll, libc::SYS_ppoll];
 /// Waits that are trapped only if their first argument is large enough to include a ring's number.
 const SELECTS: [i64; 2] = [libc::SYS_select, libc::SYS_pselect6];
@@ -64,7 +64,8 @@ impl Calls {
 pub enum Precision<'a> {
     /// The exact addresses of the instructions.
     Address,
-    /// These offsets in all pages of the 4 GiB around, except in the code that has to reach the kernel.
+    /// The instructions' offsets in their page, for every page in the same 4 GiB. Pages whose calls must reach the
+    /// kernel are exempt.
     PlaceInPage { exempt: &'a [Range<usize>] },
 }
 
@@ -76,14 +77,14 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// True if it traps the instruction before the address `behind`.
+    /// True if the filter traps the instruction that ends at the address `behind`.
     pub fn traps_at(&self, behind: usize) -> bool {
         self.at.iter().any(|range| range.contains(behind))
     }
 }
 
-/// Builds the filters that trap `calls` at `objects`, as few as the length limit allows. Leaves out instructions for
-/// which `are_trapped` is true, given the address after them.
+/// Builds the filters that trap `calls` at `objects`, as few as the length limit allows. Leaves out each instruction
+/// for which `are_trapped` returns true, given the address after the instruction.
 pub fn filters<'a>(
     calls: Calls,
     precision: Precision,
@@ -125,12 +126,13 @@ pub fn filters<'a>(
 /// The bits of an address that are its offset in the page.
 const IN_PAGE: u32 = 0xfff;
 
-/// The addresses of one object's sites as the kernel reports them: that after the instruction, in two halves.
+/// The addresses of one object's instructions, in two halves. As the kernel reports them, each is the address after the
+/// instruction.
 struct Addresses {
     high: u32,
     /// The whole executable segment.
     low: [u32; 2],
-    /// The sorted values to compare the masked lower half with; none for the whole segment.
+    /// The sorted values to compare the masked lower half with. Empty: the whole segment is trapped.
     exact: Vec<u32>,
     mask: u32,
 }
@@ -146,7 +148,7 @@ impl Addresses {
     }
 }
 
-/// One entry for each 4 GiB that the segment touches: one, or two.
+/// Returns an entry for each 4 GiB that the segment touches: one entry or two.
 fn addresses(
     code: &Range<usize>,
     behind: impl Iterator<Item = usize> + Clone,
@@ -178,8 +180,8 @@ fn head(calls: Calls) -> Vec<sock_filter> {
     found.end()
 }
 
-/// Appends the search for one object's addresses, which ends the program with `action`. Control reaches its end if the
-/// address is none of them.
+/// Appends the search for one object's addresses. If the call's address is one of them, the program ends with `action`.
+/// Otherwise it continues after the search.
 fn search(program: &mut Vec<sock_filter>, range: &Addresses, action: u32) {
     let from = program.len();
     if range.exact.is_empty() {
@@ -195,7 +197,7 @@ fn search(program: &mut Vec<sock_filter>, range: &Addresses, action: u32) {
     debug_assert_eq!(program.len(), from + size_of_search(range));
 }
 
-/// Skips `over` instructions if a half of the address is `half`.
+/// Skips `over` instructions if the loaded half of the address equals `half`.
 fn same(half: u32, over: u8) -> sock_filter {
     match mutated(Mutation::FilterIgnoresTheAddress) {
         true => jump(AT_LEAST, 0, over, 0),
@@ -206,7 +208,7 @@ fn same(half: u32, over: u8) -> sock_filter {
 /// Number of addresses that are compared one after the other at the end of a binary search.
 const LEAF: usize = 16;
 
-/// Appends a search among sorted `exact`; control goes to `end` if none is equal.
+/// Appends a search among sorted `exact`. If none of them is equal, the program continues at `end`.
 fn tree(program: &mut Vec<sock_filter>, exact: &[u32], end: usize) {
     if exact.len() <= LEAF {
         for (index, address) in exact.iter().enumerate() {

@@ -1,11 +1,12 @@
-//! The filters that this process has. None can be removed, and each makes calls slower. So an instruction that one of
-//! them traps needs no other filter, and their number is limited.
+//! The filters that this library has added to the process. A filter cannot be removed, and each one makes calls slower.
+//! So their number is limited, and no filter is added for instructions that earlier ones trap.
 //!
 //! The first [`BY_ADDRESS`] filters trap at exact addresses. Only programs that load and unload libraries get the later
-//! ones. These also trap a library that comes back elsewhere in the same 4 GiB. So a few of them cover all that such a
-//! program loads.
+//! ones. A later filter also traps a library that is loaded again elsewhere in the same 4 GiB. So a few of these
+//! filters cover everything that such a program loads.
 //!
-//! Written under the lock of [`super::KNOWN`]. A child forked meanwhile has the filters published until then.
+//! The table is written under the lock of [`super::KNOWN`]. A child that is forked during a write has the filters that
+//! were published before it.
 
 use super::filter::{Calls, Filter, Precision};
 use super::object::Known;
@@ -27,7 +28,7 @@ fn all() -> impl Iterator<Item = &'static Filter> {
     filters.map(|filter| unsafe { filter.as_ref() })
 }
 
-/// True if these calls by the instruction before the address `behind` are trapped.
+/// True if a filter traps these calls by the `syscall` instruction that ends at the address `behind`.
 pub fn trap_at(calls: Calls, behind: usize) -> bool {
     if mutated(Mutation::FiltersPileUp) {
         return false;

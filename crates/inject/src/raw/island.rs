@@ -1,8 +1,9 @@
-//! Islands, the targets of patched instructions' jumps: code of ours within reach, and the reporting of faults there.
+//! Islands, the pieces of code to which patched instructions jump, and the reporting of faults there.
 //!
-//! The moved instructions may read and write the program's memory. If one faults, the program's handler, or a reader of
-//! the core file, sees the instruction at its original place. [`move_to_origin`] gets SIGSEGV and SIGBUS first, and sets
-//! the instruction pointer back. Nothing else differs there, so a handler may also return to it.
+//! The moved instructions may read and write the program's memory. If one faults, the program's handler and the core
+//! file show the instruction at its original place. For this, [`move_to_origin`] gets SIGSEGV and SIGBUS first, and
+//! sets the instruction pointer back. All other registers are the same there, so a handler may also return to that
+//! place.
 
 use super::patch::patched;
 use super::scan::SYSCALL;
@@ -13,7 +14,7 @@ use anyring_serve::patch::run::MOVED_AT_MOST;
 use core::mem::{offset_of, size_of};
 use libc::{siginfo_t, ucontext_t};
 
-/// The most numbers that one instruction is patched for: those of io_uring.
+/// The most system call numbers for which one instruction is patched: those of io_uring.
 const NUMBERS: usize = 3;
 /// Bytes for the instructions of an island: the moved ones and [`Island::build`]'s own.
 const CODE_LENGTH: usize = 120;
@@ -26,8 +27,8 @@ const GO: usize = 7 + 6;
 /// The target of one patched instruction's jump.
 #[repr(C)]
 pub struct Island {
-    /// Runs the moved instructions. If the number is then that of one of `calls`, loads the address of that call and
-    /// jumps to [`patched`], else to the `syscall`.
+    /// Runs the moved instructions. If rax then holds the number of one of `calls`, loads the address of that call and
+    /// jumps to [`patched`]. Otherwise jumps to the `syscall`.
     code: [u8; CODE_LENGTH],
     /// The address of [`patched`].
     entry: usize,
@@ -47,7 +48,7 @@ pub struct Call {
     pub trapping: u64,
 }
 
-/// Returns the code of an island that begins with `moved`. No instruction of ours changes a flag.
+/// Returns the code of an island that begins with `moved`. The instructions added to those change no flag.
 fn code_of(numbers: &[u32], moved: &[u8]) -> [u8; CODE_LENGTH] {
     let mut code = [0xcc; CODE_LENGTH];
     let mut end = 0;
@@ -78,8 +79,8 @@ fn code_of(numbers: &[u32], moved: &[u8]) -> [u8; CODE_LENGTH] {
 
 impl Island {
     /// Maps an island for `jump` to the `syscall` of one of `numbers` at the address `site`, and returns its address.
-    /// The island begins with `moved`. From now on faults there are reported as the program's. `trapping` returns the
-    /// number with which a call traps.
+    /// The island begins with `moved`. From now on a fault there is reported at its original place. `trapping` returns
+    /// the number with which a call traps.
     pub fn build(
         object: u64,
         jump: &Jump,
@@ -110,7 +111,7 @@ impl Island {
         Ok(address)
     }
 
-    /// Undoes [`Island::build`], given its result, if no jump to the island was stored.
+    /// Unmaps an island that [`Island::build`] has returned. No jump to it may have been stored.
     pub fn remove(address: usize) {
         forget(address);
         Self::unmap(address);
@@ -123,14 +124,14 @@ impl Island {
         }
     }
 
-    /// True if there is an island for the `syscall` before the address `behind`.
+    /// True if there is an island for the `syscall` that ends at the address `behind`.
     pub fn has_site_before(behind: usize) -> bool {
         // SAFETY: `build` has stored an island there, which stays until it is removed, under the same lock.
         islands().any(|(address, _)| unsafe { (*(address as *const Self)).calls[0].behind } == behind)
     }
 
-    /// Finds an island that was built for the same code: the object was mapped anew at its place. A jump may lead to it
-    /// already.
+    /// Finds an island that was built earlier for the same code, because the object was unmapped and mapped at the same
+    /// place again. A jump may already lead to that island.
     pub fn built_before(jump: &Jump, numbers: &[u32], site: usize, moved: &[u8]) -> Option<usize> {
         let code = code_of(numbers, moved);
         islands().map(|(address, _)| address).find(|address| {
@@ -145,13 +146,14 @@ impl Island {
     }
 }
 
-/// Has faults on islands reported as those of the program. False if that is not possible.
+/// Makes faults on islands be reported at their original place. False if that is impossible.
 pub fn guard_faults() -> bool {
     let guarded = |signal: &i32| signals::install_guard(*signal, move_to_origin).is_ok();
     !signals::in_borrowed_memory() && [libc::SIGSEGV, libc::SIGBUS].iter().all(guarded)
 }
 
-/// Moves a fault on a moved instruction to its original place. Returns false: the program handles it.
+/// If the fault is on a moved instruction, sets the instruction pointer to its original place. Always returns false, so
+/// that the program handles the signal.
 ///
 /// # Safety
 /// As [`crate::signals::Guard`].

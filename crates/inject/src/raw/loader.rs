@@ -1,11 +1,12 @@
 //! Scans the objects that dlopen(3) maps before their constructors run.
 //!
 //! ld.so reports new objects to debuggers by calling a function that does nothing (`r_brk` of link.h's struct r_debug).
-//! It does so once it has mapped everything, before it relocates or runs any of it. With the program's first dlopen
-//! this function becomes a jump to our code; a program that loads nothing keeps it.
+//! It does so once it has mapped everything, before it relocates or runs any of it. At the program's first dlopen, this
+//! library replaces that function by a jump to its own code. A program that loads nothing keeps the function.
 //!
-//! The function also stays if its code is other than a `ret` (a debugger's breakpoint, say), or if libc is too far
-//! away. It stays, too, if code may not be written. Then the constructors of a plugin get the kernel's answers.
+//! The function also stays if its code is not just a `ret` (a debugger may have set a breakpoint). It stays, too, if it
+//! is out of a jump's reach, or if code may not be written. In these cases the kernel answers the calls of a plugin's
+//! constructors.
 
 use super::{object, KNOWN};
 use crate::arch::{popped, pushed};
@@ -19,7 +20,7 @@ use anyring_serve::patch::run::Start;
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Relaxed: a thread that comes late finds other code than a `ret`.
+/// True once [`observe`] has run. Relaxed: a second thread would find that the function's code is no longer a `ret`.
 static OBSERVES: AtomicBool = AtomicBool::new(false);
 
 /// Installs the jump: the program is about to load something.
@@ -36,8 +37,8 @@ pub(super) fn observe() {
     }
 }
 
-/// Returns the jump that replaces the function. That is a `ret`, perhaps after an endbr64, and padding up to 16 bytes.
-/// With an endbr64 another thread may be between the two, so this one must be alone.
+/// Returns the jump that replaces the function. The function is a `ret`, perhaps after an endbr64, with padding up to
+/// 16 bytes. After an endbr64 another thread may be just before the `ret`, so the calling thread must be the only one.
 fn jump_at(function: usize) -> Option<Jump> {
     const ALIGNMENT: usize = 16;
     const RETURN: u8 = 0xc3;
@@ -80,9 +81,9 @@ unsafe extern "C" fn dl_debug_state() {
     )
 }
 
-/// Scans the new objects. Nothing here may end the thread, which holds the loader's lock. The holder of [`KNOWN`] may
-/// be waiting for that lock, so this does not wait for [`KNOWN`]. Objects that are not scanned here are scanned once
-/// they are loaded.
+/// Scans the new objects. The thread holds the loader's lock, so nothing here may end it. Another thread may hold
+/// [`KNOWN`] and wait for the loader's lock. So this function does not wait for [`KNOWN`]. Objects that it leaves out
+/// are scanned once dlopen(3) has loaded them.
 extern "C" fn look() {
     let errno = sys::errno();
     let _ = broken::contain_any(|| {

@@ -1,19 +1,20 @@
-//! Raw `syscall` instructions: found in mapped code, trapped by address, emulated by [`crate::dispatch`].
+//! Raw `syscall` instructions. They are found in mapped code, trapped by address, and emulated by [`crate::dispatch`].
 //!
-//! A process without such an instruction is not changed at all. Otherwise [`start`] and `recheck` guard SIGSYS, set
-//! no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run under one lock, at
-//! start-up and after dlopen(3). [`ring_made`] adds a second filter with the first ring. From then on poll and select
-//! cost a trap each, since a filter cannot see whether a ring is among their descriptors. The traps of each filter are
-//! recorded (`installed.rs`), so that libraries that come and go do not add ever more filters. An instruction that
-//! keeps making one of the three calls is replaced by a jump (`patch.rs`).
+//! A process without such an instruction is not changed at all. If there is one, [`start`] and `recheck` guard SIGSYS,
+//! set no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run at start-up and
+//! after dlopen(3), under one lock. [`ring_made`] adds a second filter with the first ring. From then on poll and
+//! select cost a trap each, since a filter cannot see whether a ring is among their descriptors. The traps of each
+//! filter are recorded (`installed.rs`), so that libraries that come and go do not add ever more filters. An
+//! instruction that keeps making one of the three calls is replaced by a jump (`patch.rs`).
 //!
 //! Some calls are not trapped, and thus differ from a kernel's io_uring:
 //!
-//! - epoll_wait by raw instruction, which a program with its own event loop makes all the time. A level-triggered one
-//!   on a ring whose CQ was emptied without an enter reports it once too often, until the next enter.
-//! - Instructions in code that the loader did not map (just-in-time compilers), or that is in another namespace of
-//!   dlmopen(3).
-//! - Waits in an object that makes no call of io_uring itself.
+//! - epoll_wait by raw instruction, which a program with its own event loop makes all the time. A level-triggered
+//!   epoll_wait may report a ring although its CQ is empty, if the program emptied it without a call. This ends with
+//!   the next io_uring_enter(2).
+//! - Instructions in code that the loader did not map (just-in-time compilers), or that is in another of dlmopen(3)'s
+//!   namespaces.
+//! - Waits in an object that makes no io_uring call itself.
 
 mod ahead;
 pub mod dlopen;
@@ -50,12 +51,12 @@ pub(crate) fn resolve() {
 pub(crate) use dlopen::stay;
 pub use stack::{leaving_by_jump, record_alternate};
 
-/// The results of the scan so far. Locked in the constructor, after dlopen and with the first ring, by threads that
-/// hold no other lock of ours. Locking fails in a handler that interrupted the holder. A trapped call that is to be
+/// The results of the scan so far. It is locked in the constructor, after dlopen and with the first ring, by threads
+/// that hold no other anyring lock. Locking fails in a handler that interrupted the holder. A trapped call that will be
 /// patched locks it only if it is free.
 static KNOWN: Lock<Option<Known>> = Lock::new(None);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// ANYRING_RAW=0: the instructions found are left alone. Relaxed: stored once, before the first scan.
+/// True if ANYRING_RAW=0: the instructions found are left alone. Relaxed: stored once, before the first scan.
 static DECLINED: AtomicBool = AtomicBool::new(false);
 /// Relaxed, as INSTALLED: both are independent facts, and never become false again.
 static ENTERS_UNSEEN: AtomicBool = AtomicBool::new(false);
@@ -73,19 +74,19 @@ pub fn renew_after_fork() {
     }
 }
 
-/// True if this process has a filter of ours, and with it no_new_privs.
+/// True if this library has added a filter to the process, and thereby set no_new_privs.
 pub fn installed() -> bool {
     INSTALLED.load(Ordering::Relaxed)
 }
 
-/// True if an instruction that makes io_uring_enter(2) is mapped, and no filter of ours traps it. A ring that such a
-/// program made by libc's `syscall()` would never be served.
+/// True if an instruction that makes io_uring_enter(2) is mapped, and none of the library's filters traps it. If such a
+/// program made a ring by libc's `syscall()`, nobody would serve it.
 pub fn enters_unseen() -> bool {
     ENTERS_UNSEEN.load(Ordering::Relaxed)
 }
 
-/// Scans everything mapped at start-up. Also if instructions are left alone, since one may close a descriptor, which
-/// has to be known. From now on `recheck` scans later additions.
+/// Scans everything mapped at start-up. It does so even if instructions are left alone, since the engine has to know
+/// whether one may close a descriptor. From now on `recheck` scans later additions.
 pub fn start() {
     if leaves_all_to_the_kernel() || !signals::owns_the_symbols() {
         return;
@@ -99,8 +100,8 @@ pub fn start() {
     }
 }
 
-/// Does [`start`] once the kernel has refused something that our engine is to serve. Nothing was scanned for that
-/// before.
+/// Does the work of [`start`] at the moment at which the kernel first refuses something that the engine will serve.
+/// Until then nothing was scanned.
 pub fn start_late() {
     // Waiting for KNOWN is safe here: no thread waits here that could hold it.
     if let Some(mut known) = KNOWN.lock() {
@@ -128,7 +129,7 @@ fn scans_loaded_objects() -> bool {
     !declined && patch::is_enabled() && backend::serves_instructions() && is_known()
 }
 
-/// Traps waits, too: the process's first ring exists, as [`descriptor::rings_exist`] says, and may be waited for.
+/// Traps waits as well, since the program may now wait for its first ring. [`descriptor::rings_exist`] is already true.
 pub fn ring_made() {
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
         if installed() {
@@ -178,7 +179,7 @@ fn cover(known: &mut Known, when: When) {
     }
 }
 
-/// Traps these calls in the objects from `first` on. False if that is not possible for all of them.
+/// Traps these calls in the objects from index `first` on. False if some instruction cannot be trapped.
 fn trap(known: &Known, first: usize, calls: Calls) -> bool {
     let sites = || known.objects[first..].iter().flat_map(|object| &object.sites);
     if sites().all(|site| installed::trap_at(calls, site + scan::SYSCALL.len())) {
@@ -217,8 +218,8 @@ fn way_to_trap() -> Option<Way> {
     if !os::kernel_copies() {
         backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on
     }
-    // A trap is a signal that kills where it is blocked. With the guard no thread can block it any more, but one may
-    // have before.
+    // A trap is a signal that kills a thread which blocks it. With the guard no thread can block it any more, but one
+    // may have done so before.
     if thread::another_blocks(libc::SIGSYS) && !mutated(Mutation::TrapsKill) {
         backend::open_log();
         log::line("instructions are left alone: a thread that is not in the engine blocks SIGSYS");

@@ -19,7 +19,7 @@ pub struct Object {
     pub is_plain: bool,
     /// True if one of the instructions is sure to make io_uring_enter(2).
     pub enters: bool,
-    /// True if one may change the identity of its thread.
+    /// True if one of the instructions may change the identity of its thread.
     pub may_change_identity: bool,
     /// A hash of the name of the object loaded there.
     pub name: u64,
@@ -32,24 +32,25 @@ impl Object {
     }
 }
 
-/// The results of earlier scans: a segment is scanned once, as long as it stays mapped.
+/// The results of earlier scans. A segment that stays mapped is not scanned again.
 #[derive(Default)]
 pub struct Known {
     /// The segments that have sites.
     pub objects: Vec<Object>,
-    /// True if some instruction, here or elsewhere, may close a descriptor without a wrapper or the filter seeing it.
+    /// True if some instruction, in these segments or others, may close a descriptor unnoticed by the wrappers and the
+    /// filters.
     pub may_close: bool,
-    /// True if some instruction elsewhere may change the identity of its thread.
+    /// True if some instruction outside these segments may change the identity of its thread.
     pub may_change_identity: bool,
-    /// True if some instruction may make a process that runs in this memory.
+    /// True if some instruction may make a child process that runs in this process's memory.
     pub may_lend_memory: bool,
     /// The code whose calls must reach the kernel unchanged ([`is_exempt`]). It is never unmapped.
     pub exempt: Vec<Range<usize>>,
-    /// True if a library was passed over at start because this one pre-empts all its functions.
+    /// True if the scan at the start left out a library because this one pre-empts all its functions.
     passed_over: bool,
-    /// True if the program was running when it was first scanned.
+    /// True if the program was already running at the first scan.
     is_late: bool,
-    /// The protection of loaded objects against being unmapped meanwhile.
+    /// The holder that keeps loaded objects from being unmapped during a scan.
     pub holder: Holder,
     segments: Vec<Seen>,
     /// The loader's count of objects ever added.
@@ -57,16 +58,16 @@ pub struct Known {
 }
 
 impl Known {
-    /// Returns an empty record for a program that runs already.
+    /// Returns an empty record for a program that is already running.
     pub fn late() -> Known {
         Known { is_late: true, ..Known::default() }
     }
 }
 
-/// The way in which loaded objects are kept in place while they are scanned.
+/// A holder that keeps loaded objects from being unmapped during a scan.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// The scan keeps them one by one: see [`Kept`].
+    /// Nobody yet: the scan keeps the objects one by one ([`Kept`]).
     #[default]
     Nobody,
     /// The calling thread holds the loader's lock. An object that was only just mapped must not be opened.
@@ -80,8 +81,8 @@ struct Seen {
     name: u64,
 }
 
-/// An executable segment, as the loader listed it under its lock. Anything slower is done after that: a thread that
-/// forks meanwhile would leave the lock held in its child.
+/// An executable segment, as listed while the loader's lock was held. Slower work waits until the lock is released: if
+/// another thread forked meanwhile, the lock would stay held in the child.
 struct Listed {
     seen: Seen,
     /// The object's name, which is empty for the program itself.
@@ -97,8 +98,8 @@ struct Search {
     listed: Result<Vec<Listed>, Errno>,
 }
 
-/// Brings `known` up to date. Returns the index in its `objects` of the first that was mapped since the last time.
-/// Objects for which there is no memory are scanned the next time.
+/// Scans what was mapped since the last call. Returns the index in `known.objects` of the first new object. An object
+/// for which there is no memory is scanned the next time.
 pub fn look(known: &mut Known) -> usize {
     let mut search =
         Search { known_additions: known.additions, additions: known.additions, listed: Ok(Vec::new()) };
@@ -118,9 +119,9 @@ pub fn look(known: &mut Known) -> usize {
         return known.objects.len();
     }
     for segment in listed {
-        // Everything present at the start was loaded with the program, so that its symbols were bound after ours. A
-        // program that uses a later library without our symbols has also made its rings there, and they are the
-        // kernel's.
+        // An object present at the start was loaded with the program, so this library's symbols come before its own. A
+        // library that is loaded later may be used by its handle, without this library's symbols. Then its rings are
+        // the kernel's.
         if at_start && is_replaced(&segment.path) {
             known.passed_over = true;
             continue;
@@ -129,8 +130,8 @@ pub fn look(known: &mut Known) -> usize {
         if is_new && (is_exempt(&segment.seen.code) || is_copy(&segment.path)) {
             known.exempt.push(segment.seen.code.clone());
         } else if is_new {
-            // Objects that the program was started with stay. Another thread may be closing a library that was added.
-            // One that is gone does not count as seen: it may come back to the same place.
+            // Objects that the program was started with stay. Another thread may be closing a library that was added. A
+            // library that is gone is not recorded: it may come back to the same place.
             let stays = at_start && !known.is_late || known.holder == Holder::Loader;
             let kept = if stays { None } else { Some(Kept::take(&segment)) };
             if matches!(kept, Some(None)) {
@@ -206,8 +207,8 @@ impl Drop for Kept {
     }
 }
 
-/// Records that dlopen(3) has returned `handle`. If that is a library that was passed over, its functions can be called
-/// by the handle, without our symbols. The next [`look`] then scans it, though nothing was added.
+/// Records that dlopen(3) has returned `handle`. If the first scan left that library out, the program can now call its
+/// functions by the handle, past this library's symbols. The next [`look`] then scans it, though nothing was added.
 pub fn opened(known: &mut Known, handle: *mut c_void) {
     // The beginning of link.h's struct link_map.
     #[repr(C)]
@@ -264,10 +265,10 @@ unsafe extern "C" fn list(info: *mut dl_phdr_info, _size: usize, search: *mut c_
     0
 }
 
-/// The size from which a segment takes longer to scan than the check whether that is needed.
+/// Size in bytes above which scanning a segment takes longer than checking whether the scan is necessary.
 const LARGE: usize = 256 * 1024;
 
-/// Maps all pages of a segment at once, in a third of the time of one fault after the other.
+/// Maps all pages of a segment at once, which takes a third of the time of one page fault after the other.
 fn populate(code: &Range<usize>) {
     const PAGE: usize = 4096;
     let start = code.start & !(PAGE - 1);
@@ -277,7 +278,7 @@ fn populate(code: &Range<usize>) {
 
 /// True if `path` is a liburing or libaio whose functions are all pre-empted by this library's, so that its
 /// instructions are never reached. A filter for them would needlessly deny a program like qemu its setuid helpers. A
-/// library that dlopen loads later may be used by its handle, without our symbols, and is scanned.
+/// library that dlopen loads later may be used by its handle, past this library's symbols. It is scanned.
 fn is_replaced(path: &CStr) -> bool {
     let Some(function) = known_function(path) else { return false };
     // SAFETY: a C string; looks up the first definition in the process.
@@ -295,7 +296,7 @@ fn closes_rings_only(path: &CStr) -> bool {
     known_function(path).is_some()
 }
 
-/// The name of a file in its folder.
+/// Returns the last component of a path.
 fn file_of(path: &CStr) -> &[u8] {
     path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }

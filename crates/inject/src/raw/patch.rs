@@ -1,25 +1,26 @@
-//! Replaces trapped instructions by jumps: a trap costs 2.7 us, a jump next to nothing.
+//! Replaces trapped instructions by jumps. A trap costs 2.7 us, a jump next to nothing.
 //!
-//! [`is_due`] counts the traps of each instruction, without a lock, in the handler. After [`TRAPS`] of them the trapped
-//! thread, already outside the handler, calls [`apply`] before it makes its call. That replaces one of the instructions
-//! directly before the `syscall` (`serve/patch/run.rs`) with `jmp rel32` to an island within its reach (`island.rs`).
-//! The island has a copy of the instructions from there to the `syscall`. If the number is then not the one that
-//! trapped, it jumps to the `syscall` itself. Otherwise it jumps to [`patched`], which takes a stack, builds the frame
-//! that a trap builds, and continues as a trap does. It leaves the same registers as the instruction: rax, the return
-//! address in rcx, the flags in r11.
+//! [`is_due`] counts the traps of each instruction, without a lock, in the handler. After [`TRAPS`] traps the trapped
+//! thread, already outside the handler, calls [`apply`] before it makes its call. [`apply`] replaces one of the
+//! instructions directly before the `syscall` (`serve/patch/run.rs`) with a `jmp rel32`. The jump leads to an island
+//! within its reach (`island.rs`), which has a copy of the instructions from there to the `syscall`. After its copy,
+//! the island compares the call's number. If it is not the number that trapped, the island jumps to the `syscall`
+//! itself. Otherwise it jumps to [`patched`], which takes a stack, builds the frame that a trap builds, and continues
+//! as a trap does. As after the instruction, rax holds the answer, rcx the return address, and r11 the flags.
 //!
-//! Other threads may be anywhere meanwhile. The instructions after the replaced one stay in place. A thread that has
-//! already executed the replaced one, or branches to a later one, traps as before. Only bytes of this one instruction
-//! change, by one store to the aligned eight that hold them. An instruction fetch sees that store as a whole or not at
-//! all. The bytes of the jump beyond the instruction keep their value. A core may use the old bytes for a while, which
-//! is harmless. During the store the page is writable as well as executable. Where that is refused (SELinux's execmod,
-//! or a filter), nothing changes. A filter may kill for it, so a child tries first.
+//! Other threads may be at any instruction meanwhile. The instructions after the replaced one stay in place. A thread
+//! that has already executed the replaced instruction, or branches to a later one, traps as before. Only bytes of the
+//! replaced instruction change, by one store to the aligned eight bytes that hold them. An instruction fetch sees that
+//! store as a whole or not at all. The bytes of the jump beyond the instruction keep their value. A core may use the
+//! old bytes for a while, which is harmless. During the store the page is writable as well as executable. If the system
+//! refuses that (SELinux's execmod, or a filter), nothing changes. Since a filter may kill the process for it, a child
+//! process tries it first.
 //!
 //! `patched` leaves difficult cases to the `syscall`, which traps. These are calls without a valid [`stack::Hint`]: a
 //! thread's first call, the first after a fork, a handler's call in the middle of another. A forked child has the
-//! patched page and the islands as its parent has them. An island of an object that dlclose(3) has unmapped stays until
-//! the next scan. Shadow stacks do not see a jump. Indirect branch tracking needs an endbr only at the targets
-//! of indirect jumps. [`patched`] begins with one, and the jumps back to the program are `notrack`.
+//! patched page and the islands as its parent has them. After dlclose(3) unmaps an object, its islands stay until the
+//! next scan. Shadow stacks are not affected by jumps. Indirect branch tracking needs an endbr only at the targets of
+//! indirect jumps. [`patched`] begins with an endbr, and the jumps back to the program are `notrack`.
 //!
 //! Handlers of any thread write [`counters`]. [`apply`] runs under the lock of [`super::KNOWN`] with all signals
 //! blocked, since a handler that jumps away would keep the lock.
@@ -41,8 +42,8 @@ use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Distances from the code at which no island is placed: the program itself and, above it, its heap are there. If the
-/// heap can grow no further, allocators continue by mmap(2).
+/// Distances from the code at which no island is placed, since the program itself and the heap above it are there. If
+/// an island kept the heap from growing, allocators would have to go on with mmap(2).
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 26;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
@@ -55,7 +56,7 @@ pub fn prepare() {
     ENABLED.store(!declined, Ordering::Relaxed);
 }
 
-/// Counts a trap of call `number` by the instruction before `behind`. True if it is time to [`apply`].
+/// Counts a trap of call `number` by the instruction that ends at `behind`. True if it is time to call [`apply`].
 /// Async-signal-safe.
 pub fn is_due(number: i32, behind: usize) -> bool {
     scan::is_ours(number as u64) && is_possible() && counters::count(behind)
@@ -82,9 +83,9 @@ pub fn forget_unmapped(objects: &[Object]) {
     );
 }
 
-/// Replaces the system call instruction before the address `behind` by a jump. This thread has trapped there, with a call
-/// of `number`. If the instruction cannot be patched, it keeps trapping, and the log says why. If another thread holds the
-/// lock, its traps are counted from zero again.
+/// Makes calls by the `syscall` that ends at the address `behind` take a jump instead of a trap. This thread has
+/// trapped there, with a call of `number`. If the instruction cannot be patched, it keeps trapping, and the log says
+/// why. If another thread holds the lock, its traps are counted from zero again.
 pub fn apply(behind: usize, number: u32) {
     let faults_are_told = island::guard_faults(); // before the mask changes, which a guard checks
     let mask = set_mask(u64::MAX);
@@ -164,8 +165,8 @@ pub fn patch(
     Err(refusal)
 }
 
-/// Entered from an island, with r11 pointing to its [`Call`]. rax and rcx are free: the mov before the `syscall` and
-/// the `syscall` overwrite them. All other registers are the program's. No flag changes before the flags are saved, and
+/// An island jumps here, with r11 pointing to its [`Call`]. rax and rcx are free: the mov before the `syscall` and the
+/// `syscall` overwrite them. All other registers are the program's. No flag changes before the flags are saved, and
 /// nothing is pushed on the program's stack.
 #[unsafe(naked)]
 pub unsafe extern "C" fn patched() {
@@ -176,8 +177,8 @@ pub unsafe extern "C" fn patched() {
         ".cfi_def_cfa rsp, 0",
         ".cfi_escape 0x10, 16, 3, 0x7b, {behind} + 128, 0",
         "endbr64",
-        // If on the thread's alternate signal stack, where that is known: go to the instruction itself, which traps.
-        // The flags are in rax meanwhile.
+        // If the thread is on its alternate signal stack, as far as that is known, go to the `syscall` itself, which
+        // traps. The flags are in rax meanwhile.
         "lahf",
         "seto al",
         "mov rcx, [rip + anyring_thread_stack@GOTTPOFF]",

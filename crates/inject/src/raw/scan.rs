@@ -1,4 +1,4 @@
-//! Finds the `syscall` instructions of mapped code that concern us. Every false finding would put a filter (and
+//! Finds the `syscall` instructions that may make calls served here. Every false finding would put a filter (and
 //! no_new_privs) on a process that needs none.
 
 use crate::backend;
@@ -9,20 +9,20 @@ use anyring_serve::patch::scan::{around, is_number_of_rings, rings_number_is_nea
 
 /// The `syscall` instructions of some code.
 pub struct Sites {
-    /// The offsets of those that may make one of our calls. Empty if each loads another number itself and none of our
-    /// numbers occurs near one (a futex call written out, say).
+    /// The offsets of instructions that may make a call served here. Empty if each instruction loads another number
+    /// itself (for a futex call, say), and none of the served numbers occurs near it.
     pub offsets: Vec<usize>,
-    /// True if one, of these or others, may close or replace a descriptor, lock a file, or set a signal's action.
+    /// True if any instruction may close or replace a descriptor, lock a file, or set a signal's action.
     pub may_close: bool,
-    /// True if one, of these or others, may make a process in this memory.
+    /// True if any instruction may make a process that runs in this memory.
     pub may_lend_memory: bool,
-    /// True if one changes the identity of the thread that makes it. An instruction that gets its number from elsewhere
-    /// does not count. Nearly all of those never do, and if they counted, each call that leaves something to a worker
-    /// would make a thread.
+    /// True if an instruction changes the identity of its thread. Only an instruction that loads its own number counts.
+    /// Nearly all others never make such a call. If they counted, each call that leaves work to a worker would have to
+    /// make a new thread.
     pub may_change_identity: bool,
 }
 
-/// Scans code for them.
+/// Scans code for `syscall` instructions.
 ///
 /// # Errors
 /// NOMEM if there are too many.
@@ -80,8 +80,8 @@ pub fn is_ours(number: u64) -> bool {
     is_number_of_rings(number) || (AIO_CALLS.contains(&(number as i64)) && backend::finds_aio())
 }
 
-/// True if one of our numbers is in the code around `site`, as far as one function may reach. Compilers let branches of
-/// a function that end alike share the instruction.
+/// True if the number of a call served here is in the code around `site`, as far as one function may reach. Compilers
+/// let several branches of a function share one `syscall` instruction.
 fn our_number_is_near(code: &[u8], site: &Site) -> bool {
     let is_of_aio = |bytes: &[u8]| AIO_CALLS.iter().any(|number| (*number as u32).to_le_bytes() == *bytes);
     rings_number_is_near(code, site) || (backend::finds_aio() && around(code, site).windows(4).any(is_of_aio))

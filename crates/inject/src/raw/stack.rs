@@ -1,28 +1,31 @@
 //! Stacks on which trapped calls are emulated.
 //!
-//! A trap may happen anywhere, on a stack of any size, so the emulation runs on one of ours. Its slot holds the id of
-//! the owning thread until the trampoline, already back on the program's stack, clears it.
+//! A trap may happen anywhere, on a stack of any size, so the emulation runs on one of the library's own stacks. Each
+//! has a slot with the id of the thread that uses it. The trampoline clears the id when it is back on the program's
+//! stack.
 //!
-//! A handler of the program may leave an emulation by siglongjmp(3) and never return. Its stack is recognised as
-//! abandoned when the same thread traps again from a place that cannot be inside the emulation. Such a place is not on
-//! that stack and not on the alternate signal stack. It is above (on x86-64: outside of) the frame from which the
-//! abandoned call was made. A thread that ended inside an emulation is noticed when the stacks run out. All this
-//! concerns only the stack: the engine's `ring::sleeps` handles a wait that was left.
+//! One of the program's signal handlers may leave an emulation by siglongjmp(3) and never return. The library
+//! recognises the emulation's stack as abandoned when the same thread traps again at a place that cannot be inside the
+//! emulation. Such a place is on none of the library's stacks and not on the alternate signal stack. It is above (on
+//! x86-64: outside of) the frame from which the abandoned call was made. The stacks of threads that ended inside an
+//! emulation are found when no stack is free. All this concerns only the stack. A wait that was left is handled by the
+//! engine's `ring::sleeps`.
 //!
-//! To the kernel, a thread on one of these stacks is off its alternate signal stack. After an emulated call by a
-//! handler there, the next handler would begin at the top of that stack, over the frames of the first. So for a call
-//! from there the alternate stack is disabled during the emulation, and a handler runs on our stack. The trap returns
-//! with all signals blocked until that is done. Its frame stays in place: its rt_sigreturn(2) also ends the
-//! emulation, and restores stack and alternate stack in one step. For a handler that jumps away, the alternate stack
-//! is enabled before ([`leaving_by_jump`]), or by the thread's next trap.
+//! For the kernel, a thread on one of these stacks has left its alternate signal stack. If a handler on the alternate
+//! stack made such a call, the next handler would begin at that stack's top, over the first handler's frames. So the
+//! alternate stack is disabled during such an emulation, and a handler runs on the library's stack. The trap returns
+//! with all signals blocked until that is done. The trap's frame stays in place. An rt_sigreturn(2) from it ends the
+//! emulation, and restores stack and alternate stack in one step. If a handler jumps away, [`leaving_by_jump`] or the
+//! thread's next trap enables the alternate stack again.
 //!
-//! A patched call from an alternate stack is left to the trap. The hint says where that stack is, from the last
-//! sigaltstack(2) that we saw.
+//! A patched call from an alternate stack is left to the trap. The thread's [`Hint`] says where that stack is,
+//! according to the last sigaltstack(2) that this library has noticed.
 //!
 //! A patched call (see [`super::patch`]) takes its stack without a system call and without changing a flag. It uses the
-//! thread's [`Hint`], which [`take`] leaves in thread-local memory. A thread that swaps a 1 into `busy` has the stack.
-//! It then fills in `trapped_at`, and `owner` last, since only a slot with an owner can be recognised as abandoned. A
-//! handler that jumps away between these few instructions leaks the slot: it stays busy without an owner.
+//! thread's [`Hint`], which [`take`] leaves in thread-local memory. The thread swaps a 1 into `busy`, and has the stack
+//! if the old value was 0. It then fills in `trapped_at`. It fills in `owner` last, since only a slot with an owner can
+//! be recognised as abandoned. A handler that jumps away between these few instructions leaks the slot: it stays busy
+//! without an owner.
 
 use crate::signals::action::thread_lives;
 use crate::{signals, sys};
@@ -32,10 +35,11 @@ use core::ops::Range;
 use core::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use libc::stack_t;
 
-/// Usable bytes of a stack. Handlers of the program that interrupt an emulation run on it, too.
+/// Usable bytes of a stack. If one of the program's handlers interrupts an emulation, it runs on that stack, too.
 pub const SIZE: usize = 1 << 20;
 const GUARD: usize = 4096;
-/// Number of threads that can emulate at the same time; more do it within the handler, on the stack they have.
+/// Number of threads that can emulate a call at the same time. Further threads do it inside the SIGSYS handler, on the
+/// handler's stack.
 const STACKS: usize = 1024;
 
 /// One stack.
@@ -57,7 +61,7 @@ pub struct Slot {
     alternate: [AtomicUsize; 3],
 }
 
-/// Offsets for the assembly. A store of 8 zero bytes at `OWNER` gives the slot back.
+/// Offset of a field, for the assembly. A store of 8 zero bytes at `OWNER` releases the slot.
 pub const OWNER: usize = offset_of!(Slot, owner);
 /// See [`OWNER`].
 pub const BUSY: usize = offset_of!(Slot, busy);
@@ -71,8 +75,8 @@ pub const BASE: usize = offset_of!(Slot, base);
 pub const ALTERNATE_SIZE: usize = offset_of!(Slot, alternate) + 8;
 const _: () = assert!(OWNER.is_multiple_of(8) && BUSY == OWNER + 4);
 
-/// The stack that a thread took last. In thread-local memory of the initial-exec kind; only the owning thread and its
-/// handlers touch it. All zeroes is no hint.
+/// The stack that a thread took last. It is in thread-local memory of the initial-exec kind, and only the owning thread
+/// and its handlers touch it. All zeroes: there is no hint.
 #[repr(C)]
 pub struct Hint {
     /// The address of a [`Slot`].
@@ -111,7 +115,7 @@ static SLOTS: [Slot; STACKS] = [const {
         alternate: [const { AtomicUsize::new(0) }; 3],
     }
 }; STACKS];
-/// Slots from here on were never used.
+/// Index of the first slot that was never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes a stack for the calling thread, which trapped with stack pointer `trapped_at` and `flags`. `alternate` is the
@@ -209,7 +213,7 @@ pub fn record_alternate(alternate: &stack_t) {
     unsafe { ((*hint).alternate, (*hint).alternate_top) = (start, end) };
 }
 
-/// Returns the number of bytes of `alternate` below `address`; `None` if that is elsewhere.
+/// Returns the number of bytes of `alternate` below `address`. `None` if `address` is not on that stack.
 pub fn room_on(alternate: &stack_t, address: usize) -> Option<usize> {
     let range = range_of(alternate);
     range.contains(&address).then(|| address - range.start)
@@ -274,8 +278,8 @@ impl Slot {
         self.busy.store(0, Ordering::Release);
     }
 
-    /// If the thread trapped on its alternate signal stack `alternate`, records that this stack is disabled while the slot
-    /// is in use. Returns whether the thread did.
+    /// If the thread trapped on its alternate signal stack `alternate`, records that this stack is disabled while the
+    /// slot is in use, and returns true.
     pub fn mark_disabled(&self, trapped_at: usize, alternate: &stack_t) -> bool {
         if !range_of(alternate).contains(&trapped_at) || mutated(Mutation::AlternateStackStaysEnabled) {
             return false;

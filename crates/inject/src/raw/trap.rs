@@ -1,5 +1,5 @@
-//! The way from the SIGSYS of a trapped instruction to the emulated call and back: [`anyring_serve::crossing`] on our
-//! stacks.
+//! The way from the SIGSYS of a trapped instruction to the emulated call and back. It is [`anyring_serve::crossing`],
+//! on the stacks of `stack.rs`.
 //!
 //! A patched call reaches [`trampoline`] without the signal, from [`super::patch`].
 
@@ -20,11 +20,11 @@ use anyring_serve::state::{MOVES, STATE_SIZE};
 use core::sync::atomic::Ordering;
 use libc::{siginfo_t, ucontext_t};
 
-/// Bytes of an alternate signal stack that a call of ours may need. With less it is refused: it runs there only if
-/// there was no memory for a stack of its own.
+/// Bytes of the alternate signal stack that an emulated call may need. A call runs there only if there is no memory for
+/// a stack of its own. If there is less room, the call fails with ENOMEM.
 const ROOM: usize = 64 << 10;
 
-/// The guard on SIGSYS: true when the trap came from our filter.
+/// The guard on SIGSYS. True if the trap came from one of the library's filters.
 ///
 /// # Safety
 /// As [`crate::signals::Guard`].
@@ -58,7 +58,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         false => slot.top(),
     };
     // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page. With the mutation
-    // it is the stack on which the program has trapped, below its pointer.
+    // it is the stack on which the program has trapped, below its stack pointer.
     unsafe { registers.cross(context, top, is_alternate, trampoline) };
     true
 }
@@ -106,8 +106,8 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
     }
 }
 
-/// Returns the area in which the trampoline has saved the extended state by one instruction. None if it only moves
-/// registers. Called before anything else, which may use their upper halves.
+/// Returns the area in which the trampoline has saved the extended state by one instruction. None if the trampoline
+/// only moves registers. Call this before any code that may use the registers' upper halves.
 fn area_of(registers: &Registers) -> Option<*mut u8> {
     const UPPER_HALVES: u32 = 0x44;
     if MOVES.load(Ordering::Relaxed) != 0 {

@@ -1,5 +1,6 @@
-//! vfork(2) and clone(2): children that run in this memory are noted ([`borrowed`]). So wrappers need not ask the
-//! kernel each time which process they are in. libc's own uses (posix_spawn(3), system(3)) call no wrapper.
+//! vfork(2) and clone(2). A child that runs in its parent's memory is recorded ([`borrowed`]). So wrappers need not ask
+//! the kernel each time which process they are in. libc's own children of that kind (posix_spawn(3), system(3)) call no
+//! wrapper.
 #![cfg_attr(test, allow(dead_code))] // unit tests use libc's own
 
 use crate::arch::{failed, popped, pushed};
@@ -15,11 +16,11 @@ type CloneType = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_vo
 // SAFETY: the function's declaration in the C header.
 static CLONE: Next<CloneType> = unsafe { Next::new(c"clone") };
 
-/// libc's `clone`. Relaxed: every lookup finds the same.
+/// The address of libc's `clone`. Relaxed: every lookup finds the same address.
 static NEXT_CLONE: AtomicUsize = AtomicUsize::new(0);
 
-/// True if the program calls the functions here, and not others of their names (a sanitizer's). Relaxed: stored once,
-/// at start.
+/// True if the program calls the functions in this file, and not a sanitizer's functions of the same names. Relaxed:
+/// stored once, at the start.
 static CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Sets `CALLED`, and looks up libc's function: see [`next`](crate::next).
@@ -31,18 +32,20 @@ pub fn resolve() {
     find_clone();
 }
 
-/// Sets whether every such child is seen, so that the kernel is asked only where it must be. `unseen`: some instruction
-/// may make one.
+/// Decides whether the wrappers see every child that runs in this memory. If they do, most calls need not ask the
+/// kernel for the process id. `unseen`: some instruction of the program may make such a child.
 pub fn look(unseen: bool) {
     borrowed::are_seen(!unseen && CALLED.load(Ordering::Relaxed));
 }
 
-/// Notices a forked child that was not noticed yet. Its own child in this memory would be taken for it otherwise.
+/// Records that this process is a forked child, if that has not happened yet. Otherwise a child that it makes in its
+/// memory would be taken for the process itself.
 extern "C" fn notice() {
     entry::aside(|| _ = signals::in_borrowed_memory());
 }
 
-/// vfork(2). The child returns before its parent: nothing may be on the stack, and the system call is made here.
+/// vfork(2). The child returns from this function before its parent. So nothing may be on the stack, and the system
+/// call is made here instead of in libc.
 ///
 /// # Safety
 /// As libc's `vfork`.
@@ -107,8 +110,8 @@ pub unsafe extern "C" fn __vfork() -> c_int {
     naked_asm!("jmp {vfork}", vfork = sym vfork)
 }
 
-/// clone(2). Notes a child that shares this memory as another process. The note stays, since the child may run at the
-/// same time as its parent.
+/// clone(2). Records a child process that shares this memory. The record stays, since the child may run at the same
+/// time as its parent.
 ///
 /// # Safety
 /// As libc's `clone`.
@@ -156,7 +159,7 @@ pub unsafe extern "C" fn __clone() -> c_int {
     naked_asm!("jmp {clone}", clone = sym clone)
 }
 
-/// Finds libc's function, for [`clone`], after [`notice`].
+/// Calls [`notice`], then returns the address of libc's function for [`clone`].
 extern "C" fn find_clone() -> usize {
     notice();
     let found = CLONE.get().map_or(crate::next::missing as *const () as usize, |next| next as usize);

@@ -1,8 +1,9 @@
-//! getcontext(3), setcontext(3), swapcontext(3) and sigsetjmp(3): libc reads and sets the mask inside, where no wrapper
-//! sees it. So the context also notes the mask that the thread believes to have. No context that the program has filled
-//! in blocks a guarded signal.
+//! getcontext(3), setcontext(3), swapcontext(3) and sigsetjmp(3): libc reads and sets the signal mask inside these
+//! functions, where no wrapper sees it. The context therefore also holds a note of the mask that the thread believes to
+//! have. A context that one of these functions has filled in never really blocks a guarded signal.
 //!
-//! libc itself continues at uc_link (makecontext(3)), with the mask in that context.
+//! At the end of a context's function, libc itself continues at uc_link (makecontext(3)), with the mask in that
+//! context.
 
 use super::mask;
 #[cfg(target_arch = "x86_64")]
@@ -20,8 +21,8 @@ next! {
     SWAPCONTEXT = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int;
 }
 
-/// Jumps to libc's function with the same arguments, after `before` has seen them and returned its address. libc has to
-/// find the caller's own return address on the stack.
+/// Calls `before` with the arguments, then jumps with them to the libc function whose address it returns. A call would
+/// not do: libc has to find the caller's own return address on the stack.
 #[cfg(target_arch = "x86_64")]
 macro_rules! once_noted {
     ($before:path) => {
@@ -42,7 +43,7 @@ macro_rules! once_noted {
     };
 }
 
-/// Stands for a libc without the function.
+/// Takes the place of the function if libc lacks it.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn nothing() -> c_int {
     missing()
@@ -86,11 +87,11 @@ extern "C" fn before_sigsetjmp(environment: *mut c_void, saves: c_int) -> usize 
     SIGSETJMP.get().map_or(nothing as *const () as usize, |next| next as usize)
 }
 
-/// Makes the mask noted in the context the one that the thread believes to have. Then runs `go` with the context, or
-/// with a copy that has the mask to really set.
+/// Makes the mask noted in the context the one that the thread believes to have. Then calls `go` with the context. If
+/// another mask must really be set, `go` gets a copy of the context with that mask.
 ///
 /// # Safety
-/// `context` is one that has been filled.
+/// `context` has been filled in by getcontext(3) or a relative.
 unsafe fn with(context: *const ucontext_t, go: impl FnOnce(*const ucontext_t) -> c_int) -> c_int {
     // SAFETY: the caller vouches for it.
     let mut real = mask::stripped(unsafe { &(*context).uc_sigmask });
@@ -103,8 +104,8 @@ unsafe fn with(context: *const ucontext_t, go: impl FnOnce(*const ucontext_t) ->
     match real {
         None => go(context),
         Some(mask) => {
-            // SAFETY: as above. The copy is on the stack that is left, and stays until that stack continues after this
-            // call.
+            // SAFETY: as above. The copy is on the stack that the thread leaves. It stays there until that stack
+            // continues after this call.
             let mut copy = unsafe { context.read() };
             copy.uc_sigmask = mask;
             go(&raw const copy)

@@ -1,4 +1,4 @@
-//! Guarded signals in the preloaded library: [`anyring_serve::signals`] under libc's functions.
+//! Guarded signals in the preloaded library. It implements libc's signal functions with [`anyring_serve::signals`].
 
 pub mod contexts;
 pub mod threads;
@@ -37,7 +37,7 @@ pub fn begin() {
     }
 }
 
-/// Installs our handler once through libc, to learn the restorer that libc uses.
+/// Installs the library's handler once through libc, to learn which restorer libc uses.
 fn install_through_libc(signal: c_int) -> Result<u64, c_int> {
     let next = wrappers::SIGACTION.get().ok_or(libc::ENOSYS)?;
     // SAFETY: all zeroes is a valid sigaction, and `on_signal` has the type that SA_SIGINFO promises.
@@ -53,9 +53,9 @@ fn install_through_libc(signal: c_int) -> Result<u64, c_int> {
     }
 }
 
-/// True if the process's signal functions are the ones of this library. They are not in a drop-in liburing.so.2,
-/// say, which exports liburing's functions alone. Then a program could take SIGSYS from us and be killed by the
-/// next trap.
+/// True if the program's signal functions are those of this library. It is false for a drop-in liburing.so.2, which
+/// exports liburing's functions alone. There the program could replace the library's SIGSYS handler, and the next trap
+/// would kill it.
 pub fn owns_the_symbols() -> bool {
     // SAFETY: a C string; looks up the first definition in the process.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };

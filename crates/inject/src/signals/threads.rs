@@ -1,5 +1,5 @@
-//! pthread_create(3) and the masks of attributes: a thread starts with the guarded signals that it is to believe
-//! blocked. libc sets the mask inside.
+//! pthread_create(3) and the signal masks of thread attributes. libc sets a new thread's mask itself. The wrappers here
+//! pass the thread the guarded signals that it should believe to block.
 
 use super::{guarded, mask};
 use crate::entry;
@@ -16,7 +16,8 @@ next! {
     GET = c"pthread_attr_getsigmask_np": fn(*const pthread_attr_t, *mut sigset_t) -> c_int;
 }
 
-/// pthread_attr_setsigmask_np(3): the attributes get a mask that may really be set, with a note of the rest.
+/// pthread_attr_setsigmask_np(3): stores a mask that may really be set in the attributes, with a note of the guarded
+/// signals.
 ///
 /// # Safety
 /// As libc's `pthread_attr_setsigmask_np`.

@@ -1,4 +1,5 @@
-//! libc's functions on signal actions and masks. Each leaves everything to libc until the first guard is installed.
+//! Wrappers for libc's functions on signal actions and masks. Each one only calls libc until the first guard is
+//! installed.
 
 use super::action::{self, Action};
 use super::{bit, guarded, mask};
@@ -33,10 +34,11 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 const SIG_ERR: sighandler_t = usize::MAX;
 /// The request of sigset(3) to block a signal, and its answer that the signal was blocked.
 const SIG_HOLD: sighandler_t = 2;
-/// Flags of the kernel's interface only; libc's callers see them when they read an action, as without us.
+/// A flag of the kernel's interface only. A program that reads an action gets the flag in any case, also without this
+/// library.
 const SA_INTERRUPT: c_int = 0x2000_0000;
 
-/// Returns the first word of a set, which has all signals.
+/// Returns the first word of a set. It holds every signal of the kernel's.
 ///
 /// # Safety
 /// `set` may be read.
@@ -96,7 +98,7 @@ fn write_libc(action: &Action, into: &mut libc::sigaction) {
     unsafe { (&raw mut into.sa_mask).cast::<u64>().write(action.mask) };
 }
 
-/// Does signal(3) in its different forms for a signal whose action is kept here.
+/// Does the work of signal(3) and its variants for a signal whose action is kept here.
 fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int, mask: u64) -> sighandler_t {
     if handler == SIG_ERR {
         sys::set_errno(libc::EINVAL);
@@ -273,8 +275,8 @@ type NextMask = unsafe extern "C-unwind" fn(c_int, *const sigset_t, *mut sigset_
 /// # Safety
 /// As libc's `sigprocmask`.
 unsafe fn change_mask(next: NextMask, how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    // SAFETY: the caller vouches for `set` and `old`, each null or valid; `set` is read before `old` is written,
-    // which may be the same.
+    // SAFETY: the caller vouches for `set` and `old`, each null or valid. `set` is read before `old` is written, since
+    // both may be the same.
     unsafe {
         let wanted = (!set.is_null()).then(|| word(set));
         let mut are_kept = mask::active();
@@ -325,7 +327,7 @@ pub unsafe extern "C-unwind" fn pthread_sigmask(how: c_int, set: *const sigset_t
     PTHREAD_SIGMASK.get().map_or(libc::ENOSYS, |next| unsafe { change_mask(next, how, set, old) })
 }
 
-/// Does the calls of 4.2BSD, whose sets have 32 signals: [`sigprocmask`] with their mask. Returns the mask before.
+/// Does the work of the 4.2BSD functions, whose sets have 32 signals, by [`sigprocmask`]. Returns the previous mask.
 fn change_old_mask(how: c_int, wanted: Option<c_int>) -> c_int {
     let (set, mut old) = (mask::as_set(wanted.unwrap_or_default() as u32 as u64), mask::as_set(0));
     let set = if wanted.is_some() { &raw const set } else { core::ptr::null() };

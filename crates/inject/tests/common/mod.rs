@@ -1,4 +1,5 @@
-//! Helpers of the tests that run C programs: this build's libraries, the compiler, and honest skips.
+//! Helpers for tests that run C programs. They find this build's libraries, run the compiler, and report why a test is
+//! skipped.
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod running;
@@ -8,13 +9,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The variable that names another libanyring.so to test than this build's.
+/// The environment variable that names a libanyring.so to test instead of this build's.
 pub const LIBRARY: &str = "ANYRING_TEST_LIBRARY";
-/// The variable that names another folder for the tests' files, so that several test runs can work at the same time.
+/// The environment variable that names another folder for the tests' files, so that several test runs can work at the
+/// same time.
 const SCRATCH: &str = "ANYRING_TEST_SCRATCH";
 
-/// Finds the libraries of this build. They are beside the test, not one level up, which `cargo test` does not bring
-/// up to date.
+/// Finds the libraries of this build. They are in the test executable's folder. `cargo test` does not bring those one
+/// level up to date.
 pub fn built() -> Artifacts {
     let test = std::env::current_exe().expect("the test has a path");
     let built = test.parent().map(Artifacts::in_directory).expect("target/PROFILE/deps/TEST");
@@ -64,7 +66,7 @@ pub fn compile(source: &str, program: &Path, arguments: &[&str]) {
     compile_with("cc", source, program, arguments);
 }
 
-/// Compiles as [`compile`] does, with another compiler. That of C++ compiles `tests/c/SOURCE.cc`.
+/// Compiles as [`compile`] does, with another compiler. A C++ compiler compiles `tests/c/SOURCE.cc`.
 pub fn compile_with(compiler: &str, source: &str, program: &Path, arguments: &[&str]) {
     let (extension, standard) = if compiler == "c++" { ("cc", "-std=gnu++17") } else { ("c", "-std=gnu17") };
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c").join(source).with_extension(extension);

@@ -1,4 +1,4 @@
-//! Programs that tests run. None outlives its test, and a test does not wait forever for one that hangs.
+//! Programs that tests run. No program outlives its test, and no test waits forever for a program that hangs.
 
 use super::text;
 use std::io;
@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The variable with the number of seconds after which a program counts as hanging.
+/// The environment variable with the number of seconds after which a program counts as hanging.
 const PATIENCE: &str = "ANYRING_TEST_PATIENCE";
-/// The default of that time. The longest program takes a second or two; its own waits give up after 30.
+/// The default of that time. The longest program takes a second or two. Its own waits give up after 30 seconds.
 pub const USUAL: Duration = Duration::from_secs(60);
 /// The interval of checks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(2);
@@ -24,7 +24,7 @@ pub fn patience(usual: Duration) -> Duration {
 pub struct Running(Option<Child>);
 
 impl Running {
-    /// Starts the command, with the standard input that it has.
+    /// Starts the command, with the standard input that `command` specifies.
     pub fn start(command: &mut Command) -> Running {
         let end_with_thread = || {
             // SAFETY: takes plain numbers, and concerns the calling process alone.
@@ -43,17 +43,18 @@ impl Running {
         self.0.as_mut().expect("there until it is waited for")
     }
 
-    /// Returns the id of its first process.
+    /// Returns the id of the program's first process.
     pub fn id(&mut self) -> u32 {
         self.child().id()
     }
 
-    /// Returns the pipe to its standard input, if that is a pipe.
+    /// Returns the pipe to the program's standard input, if that is a pipe.
     pub fn stdin(&mut self) -> Option<ChildStdin> {
         self.child().stdin.take()
     }
 
-    /// True if it has ended. It stays a zombie, so its process id, which is also its group's, is not reused.
+    /// True if the program has ended. It stays a zombie, so that its process id, which is also its group's, is not
+    /// reused.
     pub fn has_ended(&mut self) -> bool {
         // SAFETY: all zeroes is a siginfo_t.
         let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
@@ -66,8 +67,8 @@ impl Running {
         unsafe { info.si_pid() != 0 }
     }
 
-    /// Waits for its end and returns its output. If that takes longer than `usual`, returns its threads' backtraces and
-    /// its output so far.
+    /// Waits for the program's end and returns its output. If that takes longer than `usual`, the error has its
+    /// threads' backtraces and its output so far.
     pub fn output(mut self, usual: Duration) -> Result<Output, String> {
         let (begin, patience) = (Instant::now(), patience(usual));
         let mut hangs = None;
@@ -97,7 +98,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command without input to its end, which must come in time.
+/// Runs a command without input, and panics if it does not end in time.
 pub fn output(command: &mut Command) -> Output {
     let output = Running::start(command.stdin(Stdio::null())).output(USUAL);
     output.unwrap_or_else(|why| panic!("{command:?} {why}"))

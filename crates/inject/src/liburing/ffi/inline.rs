@@ -1,4 +1,5 @@
-//! The inline functions that prepare nothing: they read and advance the queues, buffer rings and received messages.
+//! The inline functions other than those that prepare SQEs. They read and advance the queues, buffer rings and received
+//! messages.
 
 use crate::liburing::layout::{cqe_shift, cqe_slots, Ring};
 use crate::liburing::{guard, queue, register, ring as borrow};

@@ -1,6 +1,6 @@
-//! io_uring_prep_*(3): one row for each function. `Op(fd, addr, len, off)` is set by every preparation. Further
-//! fields follow, under their names in [`anyring_abi::Sqe`], which flattens the C unions. As since liburing 2.4,
-//! fields that a row does not name keep the value that `io_uring_get_sqe` or the program left in them.
+//! io_uring_prep_*(3): one row for each function. `Op(fd, addr, len, off)` is set by every preparation. Further fields
+//! follow, under their names in [`anyring_abi::Sqe`], which flattens the C unions. Fields that a row does not name keep
+//! the value that `io_uring_get_sqe` or the program left in them, as in liburing since 2.4.
 
 use crate::liburing::guard;
 use anyring_abi::*;
@@ -20,8 +20,8 @@ const OP_URING_CMD128: u8 = 64;
 /// "Any free slot" as the programs write it.
 const ALLOCATE: u32 = IORING_FILE_INDEX_ALLOC as u32;
 
-/// Returns the form in which an SQE names registered file slot `index`: 0 is "none", so slots count from 1; "any"
-/// stays.
+/// Returns the form in which an SQE names registered file slot `index`. 0 stands for "none", so the SQE counts slots
+/// from 1. The value for "any free slot" stays.
 fn slot(index: u32) -> u32 {
     if index == ALLOCATE {
         ALLOCATE
@@ -30,7 +30,7 @@ fn slot(index: u32) -> u32 {
     }
 }
 
-/// Anything as the number that an SQE carries.
+/// Converts an argument into the number that an SQE carries.
 trait Field<T> {
     fn field(self) -> T;
 }
@@ -100,7 +100,7 @@ macro_rules! prep {
     )* };
 }
 
-/// Returns the opcode of a row: one that this kernel interface names, or the number of a newer one.
+/// Returns the opcode of a row: a name in [`anyring_abi`], or the number of a newer operation.
 macro_rules! opcode {
     (OP_NOP128) => {
         OP_NOP128
