@@ -15,8 +15,8 @@ use std::time::Duration;
 /// The time after which a program that runs for minutes counts as hanging.
 const SOAK_PATIENCE: Duration = Duration::from_secs(3600);
 
-/// The environment variable with a command prefix for programs on the engine, such as `anyring deny --profile minimal
-/// --`. The command makes an environment in which something is missing (scripts/profiles.sh).
+/// The environment variable with a command prefix for programs on the engine. An example is `anyring deny --profile
+/// minimal --`. The command makes an environment in which something is missing (scripts/profiles.sh).
 const BELOW: &str = "ANYRING_TEST_BELOW";
 
 fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {

@@ -1,10 +1,11 @@
-//! The trap crossing: how a thread that trapped with a system call gets to the engine, and back to the program after
-//! its `syscall` instruction.
+//! The trap crossing: how a thread that trapped with a system call gets to the engine, and then back to the program's
+//! next instruction.
 //!
 //! The SIGSYS handler makes no call. It takes a stack, writes the program's registers to its top, and lets the signal
-//! return into a trampoline there (`crossing!`). The trampoline makes the call outside any handler, with the
-//! program's signal mask. A blocking call is therefore as interruptible as the real one. The program's stack, with
-//! its red zone, is not touched. Each way in decides which stack that is, and in which world the call is made.
+//! return into a trampoline there (`crossing!`). The trampoline makes the call outside any handler, with the program's
+//! signal mask. A blocking call is therefore as interruptible as the real one. The program's stack, with its red zone,
+//! is not touched. The preloaded library and the guest host each decide which stack a call gets. In a guest, the call
+//! is made in the host's world.
 
 use crate::sys;
 use core::mem::{offset_of, size_of};
@@ -38,10 +39,10 @@ pub struct Registers {
     pub stack: u64,
     /// 1 if the instruction is to be patched before the call is made, [`PATCHED`] if no trap led here.
     pub patch: u64,
-    /// The trap's context, to which rt_sigreturn(2) returns at the end of the call. Only if the program was on its
-    /// alternate signal stack, where that frame stays; otherwise 0.
+    /// The trap's context, to which rt_sigreturn(2) returns at the end of the call. It is set only if the program was
+    /// on its alternate signal stack, where that frame stays. Otherwise it is 0.
     pub context: u64,
-    /// The program's signal mask; only with a `context`.
+    /// The program's signal mask. It is set only together with `context`.
     pub mask: u64,
     /// In a guest: the FS base to go back to, and the thread's record.
     pub fs: u64,
@@ -116,8 +117,8 @@ impl Registers {
         context.uc_mcontext.gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
     }
 
-    /// Begins the call, outside the handler. The thread has left the alternate signal stack: disables it, and sets
-    /// the program's mask again. The record of the engine's stack keeps the settings of the alternate one.
+    /// Begins the call, outside the handler. If the thread came from its alternate signal stack, disables that stack
+    /// and sets the program's mask again. The record of the engine's stack keeps the alternate stack's settings.
     pub fn begin(&self) {
         if self.context != 0 {
             let disabled = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
@@ -127,9 +128,10 @@ impl Registers {
         }
     }
 
-    /// Stores the call's answer. If the call ends by rt_sigreturn(2), the trap's context now resumes the program
-    /// after its instruction. It gets the mask that the program has now, which the call may have changed. All signals
-    /// are blocked until then: the thread is about to be on its alternate stack, which the kernel does not know yet.
+    /// Stores the call's answer. If the call ends by rt_sigreturn(2), this function makes the trap's context resume the
+    /// program after its instruction. The context gets the program's current mask, which the call may have changed. All
+    /// signals are blocked until then: the thread is about to be on its alternate stack, which the kernel does not know
+    /// yet.
     ///
     /// # Safety
     /// The trampoline passed `self`.
@@ -177,9 +179,9 @@ macro_rules! asm_on_registers {
     };
 }
 
-/// Expands to the lines of assembly that begin a call that came by a jump. They save the registers that are still the
-/// program's to the frame at rsp, and mark it as such a call. Operands in addition to those of [`asm_on_registers!`]:
-/// `{patch}` and `{patched}`.
+/// Expands to the lines of assembly that begin a call that came by a jump. They save the registers that still hold the
+/// program's values to the frame at rsp. They also mark the frame as that of a jump. Operands in addition to those of
+/// [`asm_on_registers!`]: `{patch}` and `{patched}`.
 #[macro_export]
 macro_rules! save_registers {
     () => {
@@ -271,8 +273,9 @@ macro_rules! crossing {
             ".cfi_def_cfa rsp, 0",
             ".irp n,rbx,rbp,r12,r13,r14,r15\n.cfi_same_value \\n\n.endr",
             ".cfi_register rip, rcx",
-            // The thread has left the stack: give it back only now. A handler on this thread may use it before the
-            // next instruction. Then r11 gets the flags of that call, which no program can rely on.
+            // The thread has left the stack, so it is released only now. A handler on this thread may use the stack
+            // before the next instruction. Then r11 gets the flags of the handler's call, but no program can rely on
+            // r11.
             $give_back,
             "mov r11, [r11 + {stack_flags}]",
             "notrack jmp rcx",

@@ -1,6 +1,6 @@
-//! Calls that close, replace or reconfigure descriptor numbers: the engine hears of each before it happens.
+//! Calls that close, replace or reconfigure descriptor numbers. The engine is notified before each call.
 //!
-//! The engine's own descriptors stay open, whatever range the program closes. To the program, their numbers are not
+//! The engine's own descriptors stay open, whatever range the program closes. For the program, their numbers are not
 //! open.
 
 use crate::host::Host;
@@ -23,21 +23,21 @@ pub fn ring_made<H: Host>() {
     }
 }
 
-/// True once [`ring_made`] was called. However the program hands the descriptor to another thread, it arrives there
-/// after this flag, so Relaxed is enough.
+/// True once [`ring_made`] was called. If the program passes the descriptor to another thread, the flag is visible
+/// there before the descriptor, so Relaxed is enough.
 pub fn rings_exist() -> bool {
     RING_MADE.load(Ordering::Relaxed)
 }
 
-/// Ends a ring of number `fd`, before the program closes that by another call than close(2). EBADF if `fd` is one of
-/// the engine's own, which must stay open.
+/// Ends the ring with number `fd`, if there is one, before the program closes that number by another call than
+/// close(2). Fails with EBADF if `fd` is one of the engine's own descriptors, which must stay open.
 pub fn before_close(fd: i32) -> Result<(), Errno> {
     number_goes(fd, true)?;
     door::closing(fd);
     Ok(())
 }
 
-/// Serves close(2). True if the number is closed now, as a ring's is; otherwise make the call.
+/// Serves close(2). True if the number is closed now, as a ring's number is. If false, the caller makes the call.
 pub fn close(fd: i32) -> Result<bool, Errno> {
     number_goes(fd, true)?;
     Ok(door::close(fd))
@@ -53,8 +53,9 @@ fn number_goes(fd: i32, closes: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Ends a ring of number `new`, before the program makes that a duplicate of `old` (dup2(2); dup3(2) with `flags`).
-/// EBUSY if `new` is one of the engine's own: dup2(2) documents that error for a number that is just being opened.
+/// Ends the ring with number `new`, if there is one, before the program makes that number a duplicate of `old`
+/// (dup2(2), or dup3(2) with `flags`). Fails with EBUSY if `new` is one of the engine's own. dup2(2) documents that
+/// error for a number that is just being opened.
 pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     let refused = old == new || flags & !libc::O_CLOEXEC != 0;
     // End nothing for a call that the kernel is going to refuse.
@@ -97,8 +98,8 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
     }
     let unshares = flags & libc::CLOSE_RANGE_UNSHARE != 0;
     let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
-    // An empty range: checks that the call exists, and unshares the table before anything in it is closed. The
-    // engine's own descriptors are close-on-exec already.
+    // The first call has an empty range. It checks that the system call exists, and unshares the table before anything
+    // in it is closed. The engine's own descriptors are close-on-exec already.
     let answer = if closes && first <= last { call(u32::MAX, u32::MAX, flags) } else { call(first, last, flags) };
     if unshares && answer >= 0 {
         entry::aside(door::table_unshared);
@@ -134,7 +135,8 @@ fn pieces(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Watches a ring before fcntl(2) gives it O_ASYNC or an owner, edge-triggered: each batch sends a SIGIO.
+/// Watches a ring before fcntl(2) gives it O_ASYNC or an owner. The watch is edge-triggered, so that each batch of CQEs
+/// sends a SIGIO.
 pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
     let watches = match command {
         libc::F_SETFL => argument as i32 & libc::O_ASYNC != 0,
@@ -164,7 +166,8 @@ fn is_open(fd: i32) -> bool {
     unsafe { sys::call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
 }
 
-/// Records that a call returned `new`, a duplicate of `old`. If `old` is a ring, `new` names it too from now on.
+/// Records that a call returned `new`, a duplicate of `old`. If `old` is a ring, `new` names that ring, too, from now
+/// on.
 pub fn record_duplicate(old: i32, new: i32) {
     if new >= 0 && new != old && door::is_ring(old) {
         entry::aside(|| door::duplicated(new));

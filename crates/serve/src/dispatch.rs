@@ -1,5 +1,5 @@
-//! System calls by number, for libc's `syscall()` and for trapped instructions. Each number does the same work as the
-//! wrapper of that name, and then makes the call from the engine's own code.
+//! System calls by number, for libc's `syscall()` and for trapped instructions. [`call`] does the same work for a
+//! number as the wrapper of that call, and then makes the call from anyring's own code.
 
 use crate::host::Host;
 use crate::{descriptor, door, entry, memory, named, passing, sys, wait};
@@ -10,7 +10,7 @@ use anyring_abi::{
 use anyring_engine::{identity, os, process, Errno};
 
 /// The numbers that [`call`] handles specially, apart from [`identity::NUMBERS`] and [`named::CALLS`]. All others may
-/// go straight to the kernel. Newer architectures lack the calls that others have replaced.
+/// go straight to the kernel. Newer architectures lack calls that newer calls have replaced.
 pub const NUMBERS: &[i64] = &[
     NR_IO_URING_SETUP,
     NR_IO_URING_ENTER,
@@ -137,7 +137,7 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// Prepares a call on descriptors, or returns the error for which the kernel must not see it.
+/// Prepares a call on descriptors. Returns an error if the call must fail with it and not reach the kernel.
 fn prepare(number: i64, args: [usize; 6]) -> Result<(), Errno> {
     named::check(number, &args)?;
     let [a, b, c, d, ..] = args;
@@ -163,7 +163,7 @@ fn prepare(number: i64, args: [usize; 6]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the call. A signal mask in it must not block the guarded signals.
+/// Makes the call. If it has a signal mask, the guarded signals are taken out of that mask.
 fn wait_or_pass<H: Host>(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     match number {
@@ -194,14 +194,14 @@ fn pselect6<H: Host>([a, b, c, d, e, f]: [usize; 6]) -> isize {
     })
 }
 
-/// Makes a call that may wait. The end of the thread ends the wait.
+/// Makes a call that may wait. If the thread must end meanwhile, the wait ends.
 fn waiting(number: i64, args: [usize; 6]) -> isize {
     os::wait(number, args)
 }
 
 /// Makes a call unconditionally.
 fn kernel(number: i64, args: [usize; 6]) -> isize {
-    // SAFETY: the program asked for this very call with these arguments (a substituted one only names a descriptor,
-    // an offset or a mask of ours); the kernel checks them.
+    // SAFETY: the program asked for this very call with these arguments, which the kernel checks. A substituted
+    // argument is only a descriptor, an offset or a mask from anyring.
     unsafe { sys::call(number, args) }
 }

@@ -1,8 +1,8 @@
 //! The calls that all entry points share: liburing's symbols, libc's `syscall()`, and trapped raw instructions.
 //!
 //! Each function behaves like the system call of its name. The arguments are those of io_uring_setup(2),
-//! io_uring_enter(2) and io_uring_register(2). The answer is the kernel's register (a value, or `-errno`), and errno
-//! is untouched. Call nothing here with a lock of ours held.
+//! io_uring_enter(2) and io_uring_register(2). The answer is the kernel's register (a value, or `-errno`), and errno is
+//! untouched. Call none of these functions while holding an anyring lock.
 
 use crate::host::{Host, Server};
 use crate::{descriptor, engine, entry, mixed, sys};
@@ -23,7 +23,8 @@ use core::ffi::c_void;
 /// can name some.
 pub use anyring_engine::descriptors::RING_NUMBERS;
 
-/// The range of known numbers: with one compare the filter knows that a number outside is no ring.
+/// The range of known numbers. By one compare the filter knows that a number outside it is neither a ring nor one of
+/// the engine's own.
 pub use anyring_engine::descriptors::KNOWN_NUMBERS;
 
 /// The answer of a call after a panic inside the engine.
@@ -47,7 +48,7 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     }
 }
 
-/// Makes a ring of the engine's.
+/// Makes a ring with the engine.
 pub(crate) fn make<H: Host>(entries: u32, params: u64) -> isize {
     entry::answer(|| {
         point(Point::SetupDoor);
@@ -88,7 +89,7 @@ pub fn enter<H: Host>(
     }
 }
 
-/// Answers a call on a descriptor that is no ring of the engine's.
+/// Answers a call on a descriptor that is none of the engine's rings.
 #[cold]
 fn enter_no_ring(call: &Enter) -> isize {
     match is_kernels_ring(call.fd) {
@@ -104,7 +105,8 @@ fn arguments(call: &Enter) -> [usize; 6] {
     [fd, to_submit, min_complete, flags, call.arg as usize, call.arg_size]
 }
 
-/// Returns the kernel's answer if the kernel may have made the ring; `None` if it did not.
+/// Makes the call with the kernel if the kernel may have made the ring, and returns its answer. `None` if the engine
+/// must answer.
 #[cold]
 fn enter_kernels(server: Server, call: &Enter) -> Option<isize> {
     let args = arguments(call);
@@ -114,8 +116,8 @@ fn enter_kernels(server: Server, call: &Enter) -> Option<isize> {
     }
 }
 
-/// True if the number names a ring that the kernel made. That happens if an instruction made it before it was trapped
-/// (in a plugin's constructor), or if another process passed it on.
+/// True if the number names a ring that the kernel made. An instruction may have made it before that was trapped (in a
+/// plugin's constructor), or another process may have passed it on.
 #[cold]
 fn is_kernels_ring(fd: u32) -> bool {
     entry::contain(|| None, || calls::read_link(&format!("/proc/self/fd/{fd}")))
@@ -187,27 +189,28 @@ pub(crate) fn serve_aio<H: Host>(number: i64, [a, b, c, d, e, f]: [usize; 6]) ->
     })
 }
 
-/// True if `fd` is the number of a ring that our engine serves. One compare and one load: cheap enough for `close`.
+/// True if `fd` is the number of a ring that the engine serves. It takes one compare and one load, which is cheap
+/// enough for `close`.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
     descriptors::is_ring(fd)
 }
 
-/// The meaning of a mapping of a descriptor.
+/// The way in which mmap(2) of a descriptor must be served.
 pub enum Mapping {
-    /// The descriptor is no ring of ours.
+    /// The descriptor is none of the engine's rings.
     Another,
     /// Map this descriptor, from this offset on.
     File(i32, u64),
-    /// Mapped already, at this address.
+    /// The memory has been mapped at this address.
     Made(usize),
 }
 
-/// Maps the area at `offset` of ring `fd`, or says what to map. The number is verified, since it may have been
-/// reused. `again` maps the memory at an address a second time.
+/// Maps the area at `offset` of ring `fd`, or returns the descriptor to map instead. Checks that the number still names
+/// the ring, since it may have been reused. `again` maps the memory at an address a second time.
 ///
-/// `ENOMEM`, or `EINVAL` from Linux 7.2 on, if `offset` is none of the ring's areas. So too if the areas are the
-/// program's own (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
+/// Fails with `ENOMEM`, or with `EINVAL` from Linux 7.2 on, if `offset` is none of the ring's areas. The same applies
+/// if the areas are the program's own memory (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
 pub fn map_area(fd: i32, offset: u64, again: impl FnOnce(usize) -> Result<usize, Errno>) -> Result<Mapping, Errno> {
     let mapping = process::with_area(fd, offset, |area| match area {
         Area::File(file, at) => Ok(Mapping::File(file, at)),
@@ -221,13 +224,13 @@ pub fn map_area(fd: i32, offset: u64, again: impl FnOnce(usize) -> Result<usize,
     }
 }
 
-/// Maps the rings and the SQEs of ring `fd`; returns the address and size of each. `None` if it is no ring of ours,
-/// or in the program's memory.
+/// Maps the rings and the SQEs of ring `fd`, and returns the address and size of each. `None` if `fd` is none of the
+/// engine's rings, or if the ring is in the program's memory.
 pub fn map_both(fd: i32) -> Option<Result<[(usize, usize); 2], Errno>> {
     process::map_both(fd)
 }
 
-/// True if number `fd` is a descriptor of the engine's own: for the program it is not open.
+/// True if number `fd` is one of the engine's own descriptors, which are not open for the program.
 #[inline]
 pub fn is_own(fd: i32) -> bool {
     descriptors::is_own(fd)
@@ -239,15 +242,15 @@ pub fn next_own(first: u32, last: u32) -> Option<u32> {
     descriptors::next_own(first, last)
 }
 
-/// Ends a ring of number `fd`, before the program closes that number or replaces it by dup2. Requests in flight on
-/// the file keep a private duplicate.
+/// Ends the ring with number `fd`, if there is one, before the program closes that number or replaces it by dup2.
+/// Requests in flight on any file with that number keep a private duplicate.
 #[inline]
 pub fn closing(fd: i32) {
     process::closing(fd);
 }
 
-/// Does the work of [`closing`] in place of the program's close(2). True if the number is closed now; otherwise make
-/// the call.
+/// Does the work of [`closing`] in place of the program's close(2). True if the number is closed now. If false, the
+/// caller makes the call.
 #[inline]
 pub fn close(fd: i32) -> bool {
     process::close(fd)
@@ -284,8 +287,8 @@ pub fn leaving_by_jump() {
     anyring_engine::ring::sleeps::leaving_by_jump();
 }
 
-/// Prepares the thread for its end by exit(2) with `status`. Does not return if only threads of the engine's would be
-/// left.
+/// Prepares the thread for its end by exit(2) with `status`. Ends the process instead of returning if only threads of
+/// the engine would be left.
 pub fn exiting(status: i32) {
     anyring_engine::ring::sleeps::leaving_by_jump();
     anyring_engine::thread::exiting(status);
@@ -311,7 +314,7 @@ pub fn keep_from_children(address: usize) {
     process::keep_from_children(address);
 }
 
-/// Makes one system call from our own code, unseen by our wrappers and our filter. Returns the kernel's register.
+/// Makes one system call from this library's own code, past its wrappers and its filter. Returns the kernel's register.
 pub(crate) fn raw(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the kernel checks every argument of the calls made here, which are the program's own.
     unsafe { sys::call(number, args) }

@@ -8,7 +8,7 @@ use anyring_engine::{chaos, event, log, os, stats, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
-/// Sends the messages of our panics to the log, if there is one, and nowhere else.
+/// Sends the messages of anyring's panics to the log, if there is one, and nowhere else.
 pub fn quieten_panics() {
     std::panic::set_hook(Box::new(|panic| {
         open_log();
@@ -16,7 +16,7 @@ pub fn quieten_panics() {
     }));
 }
 
-/// Does the same where the program uses this std, too: other panics go on to its own hook.
+/// Does the same in a program that shares this copy of std. Other panics go on to the program's own hook.
 pub fn quieten_own_panics() {
     // The folder of our crates; in a registry, the common prefix of their names.
     let own = file!().rfind("serve").map_or(file!(), |end| &file!()[..end]);
@@ -31,7 +31,7 @@ pub fn quieten_own_panics() {
     }));
 }
 
-/// Opens the log if `ANYRING_LOG` names one: before the first ring, or for an earlier message.
+/// Opens the log if `ANYRING_LOG` names one. Called before the first ring, or before an earlier message.
 pub fn open_log() {
     static OPENED: AtomicBool = AtomicBool::new(false);
     if let Some(path) = variable("ANYRING_LOG").filter(|_| !OPENED.swap(true, Ordering::Relaxed)) {
@@ -50,8 +50,8 @@ pub fn renew_after_fork() {
     }
 }
 
-/// Opens the log, the counters and the events, and guards the engine's copies of program memory: once, before the
-/// first ring. A signal handler that interrupts this in its own thread continues without it.
+/// Opens the log, the counters and the events, and guards the engine's copies of program memory. Does so once, before
+/// the first ring. A signal handler that interrupts this in the same thread continues without the preparation.
 pub fn prepare<H: Host>() {
     // If a panic interrupts this, the next ring does the rest.
     anyring_engine::process::notice_fork();
@@ -83,8 +83,8 @@ pub fn prepare<H: Host>() {
 }
 
 /// Recovers from three kinds of signal. At a fault inside the engine's copy routine, the thread continues at the
-/// routine's error exit. A signal that the engine sent ends a call in which one of its threads sleeps. A page past the
-/// end of a file that was made smaller is replaced.
+/// routine's error exit. A signal that the engine sent ends a call in which one of the engine's threads sleeps. If a
+/// mapped file was made smaller, a page past its end is replaced.
 ///
 /// # Safety
 /// Called in a signal handler with the context of the interrupted instruction.

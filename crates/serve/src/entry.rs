@@ -1,17 +1,19 @@
-//! The duties of every entry point: no panic leaves it, and errno is as libc would leave it.
+//! The duties of every entry point: no panic leaves it, and errno has the value that libc's own function would leave.
 //!
-//! Some calls of the program are only observed on their way to the kernel (close, epoll_wait, sigaction ...). They go
-//! on whatever happens here. The engine's own work for them is tried a second time after a panic: by then the ring
-//! that panicked has been repaired. Without the second try, unfinished work, such as ending a ring with its number,
-//! would never be done.
+//! The engine only observes some of the program's calls on their way to the kernel (close, epoll_wait, sigaction ...).
+//! These calls go on whatever happens here. After a panic, the engine's own work for such a call is tried a second
+//! time. The ring that panicked has been repaired by then. Without the second try, unfinished work, such as ending a
+//! ring whose number is closed, would never be done.
 //!
-//! Never call libc's own function inside: it may be a cancellation point, whose unwinding must not be caught.
+//! Never call libc's own function inside these functions: it may be a cancellation point, whose unwinding must not be
+//! caught.
 
 use crate::sys;
 use anyring_engine::ring::{broken, Ring};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Runs the work of an entry point, as [`broken::contain`] does. If the thread was to end meanwhile, it ends then.
+/// Runs the work of an entry point, as [`broken::contain`] does. If the thread's end was deferred during the work, the
+/// thread ends afterwards.
 #[inline]
 pub fn contain<T>(named: impl FnOnce() -> Option<&'static Ring>, work: impl FnOnce() -> T) -> Option<T> {
     let answer = broken::contain(named, || inside(work));
@@ -30,15 +32,16 @@ pub fn answer(body: impl FnOnce() -> isize) -> isize {
     contain_any(body).unwrap_or(-(libc::EIO as isize))
 }
 
-/// Runs the body of an entry point for all system calls. The single calls catch their own panics, so a panic that is
-/// caught here came before or after the call itself. The body may therefore run a second time. -EIO if that panics
-/// too.
+/// Runs the body of an entry point for any system call. Each call catches its own panics, so a panic that is caught
+/// here came before or after the call itself. The body may therefore run a second time. Returns -EIO if the second run
+/// panics, too.
 #[inline]
 pub fn answer_any(mut body: impl FnMut() -> isize) -> isize {
     contain_any(&mut body).or_else(|| contain_any(&mut body)).unwrap_or(-(libc::EIO as isize))
 }
 
-/// Runs the work of an entry point before or after the real call, and keeps errno; see the head of this module.
+/// Runs the work that an entry point does before or after the real call, twice after a panic (see the head of this
+/// module). Keeps errno.
 #[inline]
 pub fn aside(mut body: impl FnMut()) {
     let errno = sys::errno();
@@ -70,7 +73,7 @@ pub fn at_end(end: fn()) {
     END.store(end as *mut (), Ordering::Release); // partner: the Acquire load in `end_if_due`
 }
 
-/// Runs work that must complete before an interrupted thread ends. Unwinders recognize it by its section.
+/// Runs work that must complete before an interrupted thread ends. Unwinders recognize this function by its section.
 #[inline(never)]
 #[link_section = "anyring_inside"]
 pub fn inside<T>(work: impl FnOnce() -> T) -> T {

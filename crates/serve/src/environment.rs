@@ -1,27 +1,28 @@
 //! The library's settings in the environment: variables whose names begin with ANYRING_.
 //!
 //! A program with more rights than the user who started it ignores them all (AT_SECURE of getauxval(3): set-user-ID,
-//! file capabilities). It does not matter how the library came into it (as a liburing.so.2 in its search path, or by
-//! /etc/ld.so.preload). The variables name files to be written and say who serves.
+//! file capabilities). It does not matter how the library came into the program (as a liburing.so.2 in its search path,
+//! or by /etc/ld.so.preload). The reason is that the variables name files to be written and decide who serves.
 
 use core::ffi::{c_char, CStr};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-/// The value that `anyring run` gives ANYRING_BACKEND and ANYRING_AIO once it has seen that the kernel's works: `auto`
-/// without the probe.
+/// The value that `anyring run` gives ANYRING_BACKEND and ANYRING_AIO after it has checked that the kernel's interface
+/// works. It means the same as `auto`, but without the probe.
 pub const WORKS: &str = "kernel-first";
 
-/// The variable with the id of a process that is about to begin a program. That program is refused, in one line and
-/// with status 125, if it cannot be served: a filter kills for one of its own calls. `anyring run` sets it.
+/// The variable with the id of a process that is about to begin a program. If a filter kills for one of the program's
+/// own calls, it cannot be served. It then ends with a one-line message and status 125. `anyring run` sets the
+/// variable.
 pub const REFUSES: &str = "ANYRING_REFUSES";
 
-/// Our variables as they were when [`keep`] read them: name and value.
+/// The names and values of anyring's variables when [`keep`] read them.
 static KEPT: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 
-/// Reads our variables, only once: a program may clear its environment, or write its title over it, before its first
-/// call.
+/// Reads anyring's variables, only once: a program may clear its environment, or write its title over it, before its
+/// first call.
 ///
 /// # Safety
 /// `list` is an environment as a program is started with: pointers to C strings, up to a null one.

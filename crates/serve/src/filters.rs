@@ -1,4 +1,5 @@
-//! Seccomp filters of this process: building one, checking if one may be added, adding it, and counting them.
+//! Seccomp filters of this process. The functions check whether a filter may be added, add it, and count the filters.
+//! [`bpf`] builds their programs.
 
 pub mod bpf;
 
@@ -9,8 +10,8 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 
-/// From this many filters on, programs run as guests: filters of guests do not add up, those of preloaded programs
-/// do.
+/// Number of filters from which on programs run as guests. A guest that executes a program needs no further filter; a
+/// preloaded program adds its own.
 const MANY: usize = 16;
 
 /// The way in which a filter is added.
@@ -22,11 +23,12 @@ pub enum Way {
     OnlyThread,
 }
 
-/// True once seccomp(2) was found to be permitted. Relaxed: no other memory depends on it. Never reset, even if the
-/// program adds filters: these must allow the engine's calls (docs/limits.md).
+/// True once seccomp(2) was found to be permitted. Relaxed: no other memory depends on it. It is never reset, even if
+/// the program adds filters, since those must allow the engine's calls (docs/limits.md).
 static SECCOMP: AtomicBool = AtomicBool::new(false);
 
-/// Returns how a filter may be added now; `None` if none may. Ask first, so that no_new_privs is not set in vain.
+/// Returns how a filter may be added now, or `None` if no filter may be added. Call this first, so that no_new_privs is
+/// not set in vain.
 pub fn way() -> Option<Way> {
     if SECCOMP.load(Ordering::Relaxed) {
         return Some(Way::AllThreads);
@@ -42,8 +44,8 @@ pub fn way() -> Option<Way> {
     }
 }
 
-/// Asks if seccomp(2) is permitted. EINVAL comes from a kernel that has filters but not the question (before Linux
-/// 4.14).
+/// Asks the kernel whether seccomp(2) is permitted. A kernel that has filters but not this operation (before Linux
+/// 4.14) answers EINVAL.
 fn ask_for_seccomp() -> isize {
     let action = libc::SECCOMP_RET_TRAP;
     let question = [libc::SECCOMP_GET_ACTION_AVAIL as usize, 0, &raw const action as usize, 0, 0, 0];
@@ -54,7 +56,8 @@ fn ask_for_seccomp() -> isize {
     }
 }
 
-/// Asks if prctl(2) accepts filters: a filter at a null address gives EFAULT (PR_SET_SECCOMP in prctl(2)).
+/// Asks the kernel whether prctl(2) accepts filters. For a filter at a null address it then answers EFAULT
+/// (PR_SET_SECCOMP in prctl(2)).
 fn takes_filters_by_prctl() -> bool {
     let question = [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, 0, 0, 0, 0];
     // SAFETY: the address is null, so the kernel can add nothing.

@@ -1,4 +1,4 @@
-//! The interface between the calls served here and the process that is served.
+//! The interface between the calls served in this crate and the process that is served.
 
 use core::ffi::c_int;
 
@@ -7,35 +7,35 @@ use core::ffi::c_int;
 pub enum Server {
     /// The kernel alone.
     Kernel,
-    /// The kernel. It has refused nothing yet; the engine would serve what it refuses.
+    /// The kernel, which has refused nothing yet. The engine would serve what the kernel refuses.
     KernelFirst,
-    /// The kernel and the engine: the kernel has refused some, and the engine serves those.
+    /// The kernel and the engine. The kernel has refused some rings or contexts, and the engine serves those.
     Mixed,
     /// The engine alone.
     Engine,
 }
 
-/// A kind of process that is served: one with the preloaded library, or a guest. It has no value; its functions are
-/// inlined.
+/// A kind of process that is served: one with the preloaded library, or a guest. The type has no values; the trait's
+/// functions are inlined.
 pub trait Host {
-    /// Returns the server of io_uring here.
+    /// Returns the server of this process's io_uring.
     fn rings() -> Server;
 
-    /// Returns the server of Linux AIO here.
+    /// Returns the server of this process's Linux AIO.
     fn aio() -> Server;
 
-    /// Prepares the process for a ring of the engine's after the kernel has refused one. From then on [`Host::rings`]
-    /// is [`Server::Mixed`]. False if that is impossible.
+    /// Prepares the process for one of the engine's rings after the kernel has refused a ring. From then on
+    /// [`Host::rings`] is [`Server::Mixed`]. False if that is impossible.
     fn share_rings() -> bool {
         false
     }
 
-    /// Prepares the process for an AIO context of the engine's, as [`Host::share_rings`] does for a ring.
+    /// Prepares the process for one of the engine's AIO contexts, as [`Host::share_rings`] does for a ring.
     fn share_aio() -> bool {
         false
     }
 
-    /// Returns the errno by which io_uring_setup(2) is refused, 0 if it is served.
+    /// Returns the errno with which io_uring_setup(2) must fail, or 0 if it is served.
     fn setup_refusal() -> c_int {
         0
     }
@@ -47,7 +47,8 @@ pub trait Host {
     /// Called when the process has made its first ring; `descriptor::rings_exist` is true by then.
     fn first_ring_made();
 
-    /// Checks if the action of a signal that is needed here was replaced unseen, and takes it back.
+    /// Checks whether the program has replaced the action of a signal that the engine needs, without the engine's
+    /// knowledge. If it has, installs the engine's action again.
     fn take_back_signals();
 
     /// Records that the calling thread has set its alternate signal stack.
@@ -59,7 +60,7 @@ pub trait Host {
     /// Serves rt_sigprocmask(2), with the kernel's arguments and answer.
     fn sigprocmask(args: [usize; 6]) -> isize;
 
-    /// Runs a waiting call that has a signal mask of its own, `size` bytes at `mask`. It gets a mask that blocks no
-    /// signal that is needed here.
+    /// Runs a waiting call that has its own signal mask of `size` bytes at `mask`. The call gets a mask that blocks no
+    /// signal that the engine needs.
     fn with_mask(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize;
 }

@@ -1,6 +1,6 @@
-//! Serves a program's system calls with the engine, however they arrive. The preloaded library (`crates/inject`) and
-//! the guest host (`crates/guest`) share this code. Nothing here looks up symbols or exports any; each of the two
-//! implements [`Host`].
+//! Serves a program's system calls with the engine, whichever way they arrive. The preloaded library (`crates/inject`)
+//! and the guest host (`crates/guest`) share this code, and each implements [`Host`]. Nothing here looks up or exports
+//! symbols.
 
 mod arch;
 #[cfg(target_arch = "x86_64")]

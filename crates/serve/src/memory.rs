@@ -1,4 +1,4 @@
-//! mmap(2): a mapping of a ring's descriptor is a mapping of the ring's memory. madvise(2): memory that is kept from
+//! Calls on memory. mmap(2) of a ring's descriptor maps the ring's memory. madvise(2) may keep memory from forked
 //! children.
 
 use crate::door::Mapping;
@@ -10,8 +10,8 @@ use anyring_engine::Errno;
 use core::ffi::c_int;
 
 /// Returns mmap(2)'s arguments, with the descriptor and offset of a ring replaced by those of its memory. Protection
-/// and flags stay as the program asked. `Err` holds the call's answer if the mapping was made here, or if a ring
-/// cannot be mapped so.
+/// and flags stay as the program asked. `Err` holds the call's answer if the mapping was made here, or if the ring
+/// cannot be mapped with these arguments.
 pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     let [address, length, protection, flags, fd, offset] = args;
     // The kernel refuses an empty or unaligned mapping before it checks the file.
@@ -60,7 +60,7 @@ fn again(from: usize, args: &[usize; 6]) -> Result<usize, Errno> {
     mapping.map(|_| place)
 }
 
-/// Records the mapping at `address`: the program asked for it with `args`, and it was made with `really`.
+/// Records the mapping at `address`. The program asked for it with `args`, and it was made with the arguments `really`.
 pub fn mapped(args: &[usize; 6], really: &[usize; 6], address: usize) {
     if args[4] != really[4] {
         mapped::record(address, args[1]);
@@ -70,7 +70,7 @@ pub fn mapped(args: &[usize; 6], really: &[usize; 6], address: usize) {
 /// The smallest page of x86-64 and AArch64. The offset of mmap(2) is a multiple of it.
 const PAGE: usize = 4096;
 
-/// Follows madvise(2): memory that the program keeps from children, the engine keeps from them, too.
+/// Follows a madvise(2): if the program keeps a ring's memory from children, the engine keeps it from them, too.
 pub fn advised(address: usize, advice: c_int) {
     if advice == libc::MADV_DONTFORK && descriptor::rings_exist() {
         entry::aside(|| door::keep_from_children(address));

@@ -1,10 +1,11 @@
-//! Rings of the kernel and of the engine in one process, and contexts of Linux AIO (decision 31 in docs/decisions).
+//! The kernel's and the engine's rings, and contexts of Linux AIO, in one process (decision 31 in docs/decisions).
 //!
-//! The kernel is asked first for each one. The engine makes those that the kernel refuses. Every later call goes to
-//! the maker of the ring or context that it names.
+//! The kernel is asked first for each ring or context. The engine makes those that the kernel refuses. Every later call
+//! goes to the maker of the ring or context that it names.
 //!
-//! To each side, a ring of the other side is a file that is no ring. For the index of a registered ring, the thread
-//! decides: its table holds rings of one side only.
+//! For the kernel, one of the engine's rings is a file that is no ring, and the same is true for the engine. A
+//! registered index belongs to the side whose rings the thread has registered, since a thread's table holds rings of
+//! one side only.
 
 use crate::door::{self, raw};
 use crate::environment::variable;
@@ -23,7 +24,7 @@ use core::ffi::{c_char, c_int, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::ffi::CString;
 
-/// True once the kernel has made a ring here. Relaxed: it only decides about rings that are made later.
+/// True once the kernel has made a ring in this process. Relaxed: it only matters for rings that are made later.
 static KERNEL_HAS_RINGS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -56,8 +57,8 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     let refusal = -answer as c_int;
     let is_lack = match refusal {
         libc::ENOMEM | libc::EPERM | libc::EACCES | libc::ENOSYS => true,
-        // This kernel lacks a flag, or the ring to attach to is ours. If the parameters are invalid, the engine would
-        // say the same.
+        // This kernel lacks a flag, or the ring to attach to is the engine's. If the parameters are invalid, the engine
+        // would also refuse them with EINVAL.
         libc::EINVAL => !may_do_less && is_valid(entries, params as u64),
         // Also EMFILE: the engine could not get a descriptor, either.
         _ => false,
@@ -76,8 +77,8 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     made
 }
 
-/// Makes a ring of the engine's in place of one that was to attach to a ring of the kernel's. It gets workers, or a
-/// polling thread, of its own. They cannot be shared between the two sides, and the interface does not promise that.
+/// Makes an engine ring that was to attach to one of the kernel's rings. It gets its own workers, or its own polling
+/// thread. These cannot be shared between the two sides, and the interface does not promise that they are.
 fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
     let given = sys::read_program(params.cast_const()).filter(|given| given.flags & IORING_SETUP_ATTACH_WQ != 0)?;
     // This enter does nothing to a ring, and shows if it is one.
@@ -94,7 +95,7 @@ fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
     Some(made)
 }
 
-/// The path of the counters' file, set when the kernel has made a ring; null without one. Never freed.
+/// The path of the file of counters, set when the kernel has made a ring. Null if there is no such file. Never freed.
 static COUNTERS: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 fn mark_kernels(fd: c_int) {
@@ -135,7 +136,7 @@ fn is_kernels(fd: u32, by_index: bool) -> bool {
     }
 }
 
-/// Makes an io_uring_enter(2) on a ring of the kernel's; `None` if the engine must answer.
+/// Makes an io_uring_enter(2) on one of the kernel's rings. `None` if the engine must answer.
 pub fn enter(args: [usize; 6], by_index: bool) -> Option<isize> {
     if !is_kernels(args[0] as u32, by_index) {
         return None;
@@ -146,8 +147,8 @@ pub fn enter(args: [usize; 6], by_index: bool) -> Option<isize> {
     (answer != -(libc::EOPNOTSUPP as isize)).then_some(answer)
 }
 
-/// Makes an io_uring_register(2) on a ring of the kernel's; `None` if the engine must answer. `ours`: rings of ours
-/// may exist.
+/// Makes an io_uring_register(2) on one of the kernel's rings. `None` if the engine must answer. `ours`: some of the
+/// engine's rings may exist.
 pub fn register(fd: u32, opcode: u32, args: [usize; 6], ours: bool) -> Option<isize> {
     const FULL: isize = -(libc::EBUSY as isize);
     let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
@@ -199,8 +200,9 @@ pub fn aio<H: Host>(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// True if programs can read the completion ring of the context that io_setup(2) has just stored at `place`. qemu
-/// reads it without checking its magic number. If not, the context is destroyed, and the word is reset.
+/// True if programs can read the completion ring of the context that io_setup(2) has just stored at `place`. qemu reads
+/// the ring without checking its magic number. If programs cannot read it, this function destroys the context and
+/// resets the word at `place`.
 fn is_readable(place: usize) -> bool {
     let Some(context) = sys::read_program(place as *const usize) else { return true };
     if sys::read_program(context as *const AioRing).is_none_or(|ring| ring.is_laid_out()) {

@@ -1,11 +1,12 @@
 //! The owner of a descriptor number, and what a call that names it may do.
 //!
-//! The engine's own numbers are not open to the program. A call that changes, duplicates, fills or empties one
-//! answers EBADF, so that none is damaged, or inherited by a program that is executed. A ring's number is a socket
-//! here. For calls on which the kernel's rings differ from sockets, it answers as they do.
+//! The engine's own numbers are not open for the program. A call that changes, duplicates, reads or writes such a
+//! descriptor fails with EBADF. So it is not damaged, nor inherited by a program that is executed. A ring's number is a
+//! socket in anyring. Calls for which a ring of the kernel's differs from a socket are answered as for the kernel's
+//! ring.
 //!
-//! Calls that only ask pass: fstat(2), lseek(2), and F_GETFD. A program that searches for free numbers has to see
-//! that such a number is taken, since dup2(2) onto it is refused.
+//! Calls that only query a descriptor pass: fstat(2), lseek(2), and F_GETFD. A program that searches for free numbers
+//! must find these numbers taken, since dup2(2) onto them is refused.
 
 use crate::door::{self, KNOWN_NUMBERS};
 use crate::filters::bpf;
@@ -20,19 +21,21 @@ pub struct Row {
     /// The arguments that name descriptors.
     pub names: &'static [usize],
     on_ring: OnRing,
-    /// Filters trap the call if the first argument is in the range of ring numbers. False for calls that move data,
-    /// wait, or are made for each connection: a program with many descriptors would pay for a trap each time.
+    /// True if filters trap the call when its first argument is in the range of known numbers. False for calls that
+    /// move data, wait, or are made for each connection. A program with many descriptors would pay for a trap each
+    /// time.
     is_trapped: bool,
 }
 
-/// The answer of a ring's number. Source: `io_uring_fops` in io_uring/io_uring.c, and the calls on it made natively.
+/// The answer to a call that names a ring's number. Source: `io_uring_fops` in io_uring/io_uring.c, and such calls made
+/// on rings of the kernel.
 enum OnRing {
     /// As the kernel answers for a socket.
     Passes,
     Fails(Errno),
-    /// EINVAL at the current offset, otherwise as the kernel answers.
+    /// A call at the current offset fails with EINVAL. Others are answered by the kernel, as for a socket.
     Positioned,
-    /// ENOTTY, except for requests that `do_vfs_ioctl` in fs/ioctl.c answers for every file.
+    /// The call fails with ENOTTY, except for requests that `do_vfs_ioctl` in fs/ioctl.c answers for every file.
     Ioctl,
 }
 
@@ -99,7 +102,7 @@ pub const CALLS: &[Row] = &[
     row(libc::SYS_epoll_pwait2, &[0], OnRing::Passes),
 ];
 
-/// Other calls that filters trap, if this argument is in the range of known numbers.
+/// Other calls that filters trap, each with the argument that must be in the range of known numbers.
 const OTHERS: &[(i64, usize)] = &[
     (libc::SYS_close, 0),
     #[cfg(target_arch = "x86_64")]
@@ -109,7 +112,8 @@ const OTHERS: &[(i64, usize)] = &[
     (libc::SYS_mmap, 4),
 ];
 
-/// The standard numbers. Their close is trapped too: the engine keeps track of whether they are free.
+/// The standard descriptors' numbers. Filters trap their close, too, since the engine keeps track of whether they are
+/// free.
 const STANDARD: Range<i32> = 0..3;
 
 /// Returns the calls that filters trap, each with the argument that must be in the range of known numbers.
@@ -128,7 +132,7 @@ pub fn find(found: &mut bpf::Calls) {
     found.within(&[libc::SYS_close], 0, STANDARD);
 }
 
-/// True if number `fd` may be refused at all: two loads.
+/// True if a call that names `fd` may be refused at all. The check costs two loads.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
     door::is_own(fd) || door::is_ring(fd)
@@ -137,7 +141,7 @@ pub fn concerns(fd: i32) -> bool {
 /// Checks that system call `number` may name the descriptors in these arguments.
 ///
 /// # Errors
-/// The call's answer instead.
+/// The error that answers the call instead.
 pub fn check(number: i64, args: &[usize; 6]) -> Result<(), Errno> {
     if !args.iter().any(|arg| concerns(*arg as i32)) || mutated(Mutation::OwnNumbersAreOpen) {
         return Ok(());
@@ -168,8 +172,8 @@ impl Row {
     }
 }
 
-/// FIONBIO, FIOASYNC, FIOCLEX and FIONCLEX: they concern the number, or the description, of any file. Source:
-/// fs/ioctl.c.
+/// FIONBIO, FIOASYNC, FIOCLEX and FIONCLEX, which act on the descriptor, or the open file description, of any file.
+/// Source: fs/ioctl.c.
 const OF_EVERY_FILE: [u32; 4] =
     [libc::FIONBIO as u32, libc::FIOASYNC as u32, libc::FIOCLEX as u32, libc::FIONCLEX as u32];
 

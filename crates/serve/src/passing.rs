@@ -7,8 +7,8 @@ use anyring_engine::op::net::rights::check_message;
 use anyring_engine::Errno;
 use libc::{mmsghdr, msghdr};
 
-/// Returns how many of `count` messages at `messages` may be sent; an error if not even the first may. sendmmsg(2)
-/// ends with the message before one that is refused.
+/// Returns how many of `count` messages at `messages` may be sent. It is an error if not even the first message may be
+/// sent. sendmmsg(2) ends with the message before one that is refused.
 pub fn sendable(messages: *const mmsghdr, count: u32) -> Result<u32, Errno> {
     if !rings_exist() {
         return Ok(count);

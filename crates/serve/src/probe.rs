@@ -1,4 +1,4 @@
-//! Questions to the kernel for which a filter may kill: asked in a child process.
+//! Questions to the kernel for which a filter may kill. They are asked in a child process.
 
 use crate::sys;
 use anyring_abi::{
@@ -8,23 +8,24 @@ use anyring_abi::{
 use anyring_engine::os::{ask_in_child, is_filtered};
 use core::ffi::c_int;
 
-/// Returns the errno with which the kernel (or a filter) refuses io_uring_setup(2), or a report of the ring's
-/// operations. ENOSYS if operations that programs need are missing; 0 if everything is present and permitted.
+/// Returns the errno with which the kernel (or a filter) refuses io_uring_setup(2), or the query for the ring's
+/// operations. Returns ENOSYS if operations that programs need are missing, and 0 if everything is present and
+/// permitted.
 ///
-/// A filter that kills counts as EPERM. So does a child that cannot be made: a process that has rings of ours cannot
-/// ask again.
+/// If a filter kills the child, the answer is EPERM. It is also EPERM if no child can be made, since a process that has
+/// engine rings cannot ask again.
 pub fn kernel_refusal() -> c_int {
     ask_in_child(ask_for_ring).unwrap_or(libc::EPERM)
 }
 
-/// Returns the errno with which the kernel (or a filter) refuses io_setup(2); 0 if it exists and is permitted. A
-/// filter that kills counts as EPERM. Whether programs can read the completion rings is checked for each context
-/// (`mixed.rs`).
+/// Returns the errno with which the kernel (or a filter) refuses io_setup(2), or 0 if the call exists and is permitted.
+/// If a filter kills the child, the answer is EPERM. Whether programs can read the completion rings is checked for each
+/// context (`mixed.rs`).
 pub fn aio_refusal() -> c_int {
     ask_in_child(ask_for_context).unwrap_or(libc::EPERM)
 }
 
-/// Returns the reason why a page may not be writable and then executable; `None` if it may.
+/// Returns the reason why a page may not be first writable and then executable. `None` if the system allows that.
 pub fn patching_refusal() -> Option<&'static str> {
     let answer = match is_filtered() {
         true => ask_in_child(ask_for_writable_code),
@@ -37,14 +38,14 @@ pub fn patching_refusal() -> Option<&'static str> {
     }
 }
 
-/// True if a filter ends a process or thread for a call of io_uring's. Then not even another filter's trap is left:
-/// the kernel takes the strictest answer.
+/// True if a filter ends a process or thread for one of io_uring's calls. Then a trap by another filter is impossible,
+/// since the kernel takes the strictest answer.
 pub fn ring_calls_kill() -> bool {
     is_filtered() && ask_in_child(make_ring_calls) != Some(0)
 }
 
-/// Makes the three calls, with arguments that mean nothing. A trap does not count: its handler leaves with the same
-/// answer.
+/// Makes io_uring's three calls, with meaningless arguments. A trap does not count as a kill, since its handler ends
+/// the child with the same answer.
 fn make_ring_calls() -> isize {
     extern "C" fn leave(_: c_int) {
         loop {
@@ -70,7 +71,7 @@ fn make_ring_calls() -> isize {
     0
 }
 
-/// Makes a ring and asks it for its operations; the ring ends with the child, whose descriptors are its own.
+/// Makes a ring and asks for its operations. The ring ends with the child, which has its own descriptors.
 fn ask_for_ring() -> isize {
     const OPERATIONS: usize = 64;
     const NEEDED: [Opcode; 3] = [Opcode::Nop, Opcode::Read, Opcode::PollAdd];
@@ -99,8 +100,8 @@ fn ask_for_ring() -> isize {
     }
 }
 
-/// Asks for an AIO context, with a null address. A context that is made would keep its process waiting for some 20 ms
-/// at its end, for the kernel's RCU readers.
+/// Asks for an AIO context, with a null address, so that none is made. The end of a process that has a context takes
+/// some 20 ms longer, since the kernel waits for RCU readers.
 fn ask_for_context() -> isize {
     // SAFETY: no context is made: the kernel reads the word at its address first, and that address is null.
     match unsafe { sys::call(NR_IO_SETUP, [1, 0, 0, 0, 0, 0]) } {
@@ -109,7 +110,7 @@ fn ask_for_context() -> isize {
     }
 }
 
-/// Gives a page of its own, one after the other, the protections that a page of code gets.
+/// Maps a page and gives it, one after the other, the protections that a page of code gets.
 fn ask_for_writable_code() -> isize {
     const PAGE: usize = 4096;
     let writable = libc::PROT_READ | libc::PROT_WRITE;

@@ -2,18 +2,18 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Size of the extended state that the kernel enabled, in bytes, with the header that follows its first 512; 0 before
-/// [`prepare`].
+/// Size in bytes of the extended state that the kernel enabled, with the header that follows its first 512 bytes. 0
+/// before [`prepare`].
 pub static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
 /// The instruction that saves all of the extended state: fxsave (0), xsave (1), or xsavec (2). xsavec leaves out
 /// components in their initial state.
 pub static SAVES_BY: AtomicU32 = AtomicU32::new(0);
 
-/// How the trampoline saves the extended state if the upper halves of the registers are unused. 0: as in other cases.
-/// 1: by moving registers 0 to 15. 2: by moving also 16 to 31 and the masks. See `moves`.
+/// How the trampoline saves the extended state if the upper halves of the registers are unused. 0: by [`SAVES_BY`], as
+/// in other cases. 1: by moving registers 0 to 15. 2: by moving also 16 to 31 and the masks. See `moves`.
 pub static MOVES: AtomicU32 = AtomicU32::new(0);
 
-/// Finds out how the extended state is saved here, and its size.
+/// Determines how this processor's extended state is saved, and its size.
 pub fn prepare() {
     prepare_for(has_xsave());
 }
@@ -24,7 +24,7 @@ fn has_xsave() -> bool {
     core::arch::x86_64::__cpuid(1).ecx & OSXSAVE != 0
 }
 
-/// Does the work of [`prepare`] for a processor with xsave or without. Without it, fxsave saves all that there is.
+/// Does the work of [`prepare`] for a processor with xsave or without. Without xsave, fxsave saves the whole state.
 fn prepare_for(has_xsave: bool) {
     const XSAVEC: u32 = 1 << 1;
     const FXSAVE_AND_HEADER: u32 = 512 + 64;
@@ -43,9 +43,10 @@ fn prepare_for(has_xsave: bool) {
 
 /// Returns the value of [`MOVES`] for this processor. `extensions`: those of xsave, from CPUID.
 ///
-/// xrstor takes longer than all the other work of a call; moves take a tenth of that. Yet moves would mark the upper
-/// halves as used, which makes each SSE instruction of the program slower. They are done only if xgetbv reports the
-/// upper halves as unused. Nothing here touches the rest of the state (x87, protection keys, tiles).
+/// xrstor takes longer than all the other work of a call. Moves take a tenth of xrstor's time. But moves of the upper
+/// halves would mark them as used, which slows down each of the program's SSE instructions. So registers are moved only
+/// if xgetbv reports the upper halves as unused. Nothing here touches the rest of the state (x87, protection keys,
+/// tiles).
 fn moves(extensions: u32) -> u32 {
     const XGETBV_OF_USED: u32 = 1 << 2;
     const AVX: u32 = 0b111;

@@ -1,5 +1,5 @@
-//! System calls made from our own code, for everything that must reach the kernel past every wrapper. The filter
-//! never lists an instruction of this library, so it traps nothing made here.
+//! System calls made from this library's own code, for everything that must reach the kernel past every wrapper. The
+//! filter never lists an instruction of this library, so it traps none of these calls.
 
 pub use anyring_engine::os::handlers::set_mask;
 use anyring_engine::{os, Errno};
@@ -20,16 +20,18 @@ pub fn thread_id() -> pid_t {
     unsafe { call(libc::SYS_gettid, [0; 6]) as pid_t }
 }
 
-/// getpid(2), asked of the kernel each time: also correct in a child made by a raw fork or vfork.
+/// getpid(2), which asks the kernel each time. The answer is therefore also correct in a child made by a raw fork or
+/// vfork.
 pub fn process_id() -> pid_t {
     // SAFETY: takes no arguments and cannot fail.
     unsafe { call(libc::SYS_getpid, [0; 6]) as pid_t }
 }
 
-/// Copies one `T` from memory that the program named. `None` if it may not be read (the kernel then says EFAULT).
+/// Copies one `T` from memory that the program named. `None` if the memory may not be read (the kernel would then
+/// answer EFAULT).
 ///
-/// The kernel makes the copy. If it refuses (process_vm_readv(2)), the engine's guarded routine does. A check
-/// followed by a read would race with a munmap in another thread.
+/// The kernel makes the copy, by process_vm_readv(2). If the kernel refuses that, the engine's guarded routine makes
+/// it. A check followed by a read would race with a munmap in another thread.
 pub fn read_program<T: Plain>(from: *const T) -> Option<T> {
     let mut value = core::mem::MaybeUninit::<T>::uninit();
     let copied = read_program_into(from, core::slice::from_mut(&mut value));

@@ -1,7 +1,7 @@
-//! Waiting on descriptors: epoll, poll and select. A ring's descriptor is one end of a socketpair. The door must
-//! therefore know of each watcher. For a level-triggered one, the descriptor's readability must be brought up to date
-//! before each wait. A descriptor that is no ring costs one compare. A wait costs one load until the process has made
-//! a ring.
+//! Waiting on descriptors: epoll, poll and select. A ring's descriptor is one end of a socketpair. The engine must
+//! therefore know whether something watches it. Before each level-triggered wait, it must bring the descriptor's
+//! readability up to date. For a descriptor that is no ring, this costs one compare. Until the process has made a ring,
+//! a wait costs one load.
 
 use crate::door::{self, RING_NUMBERS};
 use crate::{descriptor, sys};
@@ -28,7 +28,7 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     }
 }
 
-/// Brings the rings in epoll sets up to date, before epoll_wait(2) or a relative.
+/// Brings the readability of rings in epoll sets up to date. Call it before epoll_wait(2) and its relatives.
 #[inline]
 pub fn before_epoll_wait() {
     point(Point::EpollWait);
@@ -55,7 +55,7 @@ pub fn before_poll(fds: *const pollfd, count: usize) {
     }
 }
 
-/// Reads the program's array in portions: it may be a bad pointer.
+/// Reads the program's array in portions. The pointer may be bad.
 #[cold]
 fn scan(fds: *const pollfd, count: usize) {
     const PORTION: usize = 64;

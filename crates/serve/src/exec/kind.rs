@@ -1,11 +1,11 @@
-//! The kind of program that executing a file would start, read from the file as execve(2) reads it. Allocates
+//! Determines which kind of program executing a file would start. It reads the file as execve(2) does. Allocates
 //! nothing: the caller may be a child of vfork(2), whose memory is its parent's.
 
 use crate::sys;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-/// The way in which a program can be served.
+/// The way in which a program that is to be executed can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The preloaded library serves it.
@@ -15,7 +15,7 @@ pub enum Kind {
     },
     /// The guest host serves it.
     Guest,
-    /// Cannot be served, for this reason.
+    /// The program cannot be served, for this reason.
     Unserved(&'static str),
     /// The kernel refuses it, or its kind is unclear: execve(2) decides.
     Unknown,
@@ -38,18 +38,18 @@ impl Drop for File {
     }
 }
 
-/// Returns the kind of program that execveat(2) with these arguments would start. `path` is an address of the
-/// program's.
+/// Returns the kind of program that execveat(2) with these arguments would start. `path` is an address in the calling
+/// program's memory.
 pub fn of(directory: c_int, path: usize, flags: usize) -> Kind {
     judged(directory, path, flags, |file, head| file.elf(head)).unwrap_or(Kind::Unknown)
 }
 
-/// True if that is a 32-bit program, or one for another machine.
+/// True if execveat(2) with these arguments would start a 32-bit program, or one for another machine.
 pub fn is_foreign(directory: c_int, path: usize, flags: usize) -> bool {
     judged(directory, path, flags, |_, head| foreign(head)).is_some()
 }
 
-/// Returns the verdict of `judge` on the beginning of the file that would be executed; for a script, of its
+/// Returns the verdict of `judge` on the beginning of the file that would be executed. For a script, that file is its
 /// interpreter.
 fn judged<T>(
     directory: c_int,
@@ -198,7 +198,8 @@ impl File {
         Some(self.privileges().map_or(linked, Kind::Unserved))
     }
 
-    /// Returns how it is linked. `None` if execve(2) would refuse it, or would end the process on its way.
+    /// Returns the kind of this ELF file by how it is linked. `None` if execve(2) would refuse the file, or would end
+    /// the process while loading it.
     fn linked(&self, head: &[u8], is_fixed: bool) -> Option<Kind> {
         let (at, size, count) = (number(head, 32, 8), number(head, 54, 2), number(head, 56, 2));
         if size != PROGRAM_HEADER || count == 0 || count * size > 65536 {
@@ -241,9 +242,9 @@ impl File {
         }
     }
 
-    /// Returns the reason for secure-execution mode, if the program would get it. In that mode ld.so(8) ignores a
-    /// path in LD_PRELOAD. The kernel requests it when executing the file changes an ID or, for a user other than
-    /// root, gives capabilities (security/commoncap.c).
+    /// Returns the reason why the program would run in secure-execution mode, if it would. In that mode ld.so(8)
+    /// ignores a path in LD_PRELOAD. The kernel requests it when executing the file changes an ID or, for a user other
+    /// than root, gives capabilities (security/commoncap.c).
     fn privileges(&self) -> Option<&'static str> {
         const ST_NOSUID: u64 = 2;
         const FLAGS: usize = 10;

@@ -1,8 +1,8 @@
-//! Programs that a served program executes: how each is served ([`kind`]), and how the guest host is started for
-//! them.
+//! Programs that a served program executes. [`kind`] decides how each is served. The functions here start the guest
+//! host for those that need it.
 //!
-//! All of this also runs in children of vfork(2), whose memory is their parent's, and in signal handlers. It
-//! allocates nothing and keeps nothing. Strings stay where the program has them. On any failure the program's own
+//! All of this code also runs in signal handlers, and in children of vfork(2), whose memory is their parent's. It
+//! allocates no memory and changes no state. Strings stay where the program has them. On any failure the program's own
 //! call goes to the kernel, which reports the reason.
 
 pub mod kind;
@@ -16,11 +16,12 @@ use kind::Kind;
 
 /// The beginning of the host's second argument.
 pub const STATE: &str = "--program=";
-/// The host's first argument, and its name among processes until the guest begins.
+/// The host's first argument. It is also the process's name until the guest begins.
 pub const HOST_NAME: &core::ffi::CStr = c"anyring";
 /// The most words of host arguments that are put on the stack.
 const ON_STACK: usize = 8192;
-/// The most arguments handled here. The kernel accepts no more: MAX_ARG_STRINGS is larger, but their pages are not.
+/// The most arguments handled here. The kernel accepts no more: MAX_ARG_STRINGS is larger, but the arguments' memory is
+/// limited.
 const ARGUMENTS_MOST: usize = 1 << 22;
 
 /// execveat(2)'s arguments; the addresses are the program's.
@@ -39,18 +40,19 @@ pub struct Call {
 }
 
 impl Call {
-    /// True if it would start a program for another kind of processor, into which no library of ours can be loaded.
+    /// True if the call would start a program for another kind of processor, into which this library cannot be loaded.
     pub fn is_foreign(&self) -> bool {
         kind::is_foreign(self.directory, self.path, self.flags)
     }
 }
 
-/// Our variables in the environment of a new program. Each address is that of a value, 0 for none.
+/// Anyring's variables in the environment of a new program. Each address is that of a value, or 0 if the variable is
+/// absent.
 #[derive(Clone, Copy, Default)]
 pub struct Environment {
     /// LD_PRELOAD.
     pub preload: usize,
-    /// True if that names the library.
+    /// True if LD_PRELOAD names the library.
     pub preloads: bool,
     /// ANYRING_GUEST: the host's path.
     pub guest: usize,
@@ -91,7 +93,7 @@ impl Environment {
         found
     }
 
-    /// True if it names a host.
+    /// True if the environment names a host.
     fn has_guest(&self) -> bool {
         sys::read_program(self.guest as *const u8) == Some(b'/')
     }
@@ -124,7 +126,7 @@ impl Environment {
         });
     }
 
-    /// Writes into the log, and into the counters, that a child is not served.
+    /// Reports in the log, and in the counters, that a child is not served.
     pub fn record_unserved(&self, path: usize, why: &str) {
         let (mut line, mut name, mut head) = ([0; 512], [0; 300], [0; 32]);
         let Some(_) = text(&mut head, &[b"anyring["], sys::process_id()) else { return };
@@ -160,8 +162,8 @@ impl Environment {
 }
 
 /// Lets `start` replace the calling program with the guest host, if the program that the call names needs the host.
-/// `start` gets the host's path and its arguments. Returns if the host is not needed, or if starting it failed: the
-/// caller then makes the call. `letters` say who serves.
+/// `start` gets the host's path and its arguments. The function returns if the host is not needed, or if starting it
+/// failed. The caller then makes the call itself. `letters` name who serves, as in the host's second argument.
 pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
     // SAFETY: reads the auxiliary vector.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
@@ -213,8 +215,8 @@ fn with_host_arguments(call: &Call, letters: &str, then: &mut dyn FnMut(usize)) 
     unsafe { sys::call(libc::SYS_close, [copy as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Does the same as [`with_host_arguments`] for a path below a directory. `copy`, a duplicate of the directory, stays
-/// open.
+/// Does the same as [`with_host_arguments`] for a path relative to a directory. `copy` is a duplicate of the
+/// directory's descriptor that stays open.
 fn by_directory(call: &Call, letters: &str, copy: c_int, then: &mut dyn FnMut(usize)) {
     const LONGEST: usize = 256;
     let (mut state, mut path) = ([0; 32], [0; LONGEST]);
@@ -315,8 +317,8 @@ fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
     }
 }
 
-/// True if the host can run here. Checked first, since the host would print its errors to the program's standard
-/// error.
+/// True if the host can run on this system. Check this first, since the host would print its errors to the program's
+/// standard error.
 pub fn guests_are_possible() -> bool {
     /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
     const HWCAP2_FSGSBASE: u64 = 1 << 1;

@@ -1,6 +1,6 @@
 //! LD_PRELOAD of a program that is executed. ld.so(8) prints on the program's standard error which entries it cannot
-//! load. Ours is therefore left out if the process cannot reach the file (after chroot(2), or as another user). It is
-//! also left out for a program of another kind of processor, such as a 32-bit one.
+//! load. The library's entry is therefore left out if the process cannot reach the file (after chroot(2), or as another
+//! user). It is also left out for a program of another kind of processor, such as a 32-bit program.
 
 use super::{peek, text, with_copy, Environment};
 use crate::sys;
@@ -10,8 +10,8 @@ pub const NAME: &[u8] = b"LD_PRELOAD=";
 /// The longest list that is changed. Longer ones are left as they are.
 pub const LONGEST: usize = 512;
 
-/// Calls `then` with the environment at `list`, without those of our entries that cannot be loaded. For a foreign
-/// program, it leaves out all of ours.
+/// Calls `then` with the environment at `list`, without those of the library's entries that cannot be loaded. For a
+/// foreign program, all of the library's entries are left out.
 pub fn loadable(list: usize, is_foreign: bool, then: &mut dyn FnMut(usize)) {
     let said = Environment::read(list);
     let (mut rest, mut string, mut is_given) = ([0; LONGEST], [0; LONGEST + NAME.len()], false);
@@ -31,8 +31,8 @@ pub fn loadable(list: usize, is_foreign: bool, then: &mut dyn FnMut(usize)) {
     }
 }
 
-/// Returns the list at `value` without those of our entries that cannot be loaded, or without all of ours. `None` if
-/// nothing would be removed.
+/// Returns the list at `value` without those of the library's entries that cannot be loaded, or, if `all`, without any
+/// of them. `None` if nothing would be removed.
 pub fn shortened(value: usize, all: bool, into: &mut [u8; LONGEST]) -> Option<&[u8]> {
     let mut list = [0; LONGEST];
     let list = peek(value, &mut list);
@@ -54,13 +54,13 @@ pub fn shortened(value: usize, all: bool, into: &mut [u8; LONGEST]) -> Option<&[
     is_shorter.then(|| &into[..length])
 }
 
-/// True if one of our entries in the list at `value` cannot be loaded.
+/// True if one of the library's entries in the list at `value` cannot be loaded.
 pub fn is_absent(value: usize) -> bool {
     shortened(value, false, &mut [0; LONGEST]).is_some()
 }
 
-/// True if an entry names our file by a path. Without a slash ld.so(8) searches for it, and only ld.so(8) can expand
-/// `$`.
+/// True if an entry names the library's file by a path. An entry without a slash, for which ld.so(8) searches, does not
+/// count. Nor does an entry with a `$`, which only ld.so(8) can expand.
 fn is_ours(entry: &[u8]) -> bool {
     let mut parts = entry.rsplit(|byte| *byte == b'/');
     parts.next().is_some_and(|file| file.starts_with(b"libanyring"))
@@ -74,8 +74,8 @@ pub fn can_be_loaded(file: &[u8]) -> bool {
     let Some(path) = text(&mut path, &[file], None) else { return false };
     let open =
         [libc::AT_FDCWD as usize, path, (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize, 0, 0, 0];
-    // SAFETY: the kernel reads a path of ours; nothing else uses the descriptor and the mapping, and both are
-    // released at once.
+    // SAFETY: the kernel reads a path in this function's memory. Nothing else uses the descriptor and the mapping, and
+    // both are released at once.
     unsafe {
         let number = sys::call(libc::SYS_openat, open);
         if number < 0 {

@@ -7,7 +7,8 @@ use core::mem::offset_of;
 use core::ops::Range;
 use libc::{seccomp_data, sock_filter};
 
-/// The AUDIT_ARCH_* value of the calls this process makes (linux/audit.h: ELF machine, 64-bit and little-endian bits).
+/// The AUDIT_ARCH_* value of the calls that this process makes (linux/audit.h: ELF machine, 64-bit and little-endian
+/// bits).
 #[cfg(target_arch = "x86_64")]
 pub const NATIVE: u32 = 62 | 0xc000_0000;
 #[cfg(target_arch = "aarch64")]
@@ -22,7 +23,7 @@ pub const EQUAL: u32 = libc::BPF_JEQ;
 pub const AT_LEAST: u32 = libc::BPF_JGE;
 /// See [`EQUAL`].
 pub const ABOVE: u32 = libc::BPF_JGT;
-/// See [`EQUAL`]: the two have a bit in common.
+/// See [`EQUAL`]: true if the loaded word and the value have a bit in common.
 pub const ANY_BIT: u32 = libc::BPF_JSET;
 
 /// The offset of the call's number.
@@ -52,7 +53,7 @@ pub const fn mask(bits: u32) -> sock_filter {
     instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, bits, 0, 0)
 }
 
-/// Tests the loaded word, and skips that many instructions.
+/// Tests the loaded word, and skips `if_true` or `if_false` instructions.
 pub const fn jump(test: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
     instruction(libc::BPF_JMP | test | libc::BPF_K, value, if_true, if_false)
 }
@@ -95,8 +96,9 @@ pub fn in_range((high, [first, last]): (u32, [u32; 2]), action: u32) -> [sock_fi
 /// Number of instructions of [`in_range`].
 pub const SIZE_IN_RANGE: usize = 6;
 
-/// A program that selects calls. The selected calls continue after it; all others are allowed, as are those of other
-/// architectures. Between any two of its tests, the loaded word is the call's number.
+/// A filter program that selects calls. For a selected call, the filter continues after this program. All other calls
+/// are allowed, as are those of other architectures. Between any two of its tests, the loaded word is the call's
+/// number.
 pub struct Calls {
     program: Vec<sock_filter>,
     /// Tests that select a call if they hold. The length of their jumps is unknown until the end.

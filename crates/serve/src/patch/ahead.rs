@@ -1,12 +1,13 @@
 //! Instructions that are replaced before they run, because a filter kills for io_uring's calls and leaves no trap.
 //!
-//! The kernel takes the strictest answer of all filters. A call for which another filter kills therefore never gets
-//! to ours. An instruction that makes such a call, or may, becomes a jump to an island. Some calls still need a trap,
-//! among them a thread's first. There the `syscall` makes another call, rt_sigprocmask(2): our filter traps it there,
-//! and none kills for it. The intended number is in the upper half of rax, which the kernel ignores ([`trapping`]).
+//! The kernel takes the strictest answer of all filters. A call for which another filter kills is therefore never
+//! trapped by anyring's filter. So an instruction that makes such a call, or may make it, becomes a jump to an island.
+//! Some calls still need a trap, for example a thread's first call. For these the `syscall` makes another call,
+//! rt_sigprocmask(2), which anyring's filter traps at that address, and for which no filter kills. The intended number
+//! is in the upper half of rax, which the kernel ignores ([`trapping`]).
 //!
-//! If a program cannot be served so, `anyring run` asks for it to be refused ([`REFUSES`]); otherwise the log reports
-//! it.
+//! If a program cannot be served in this way, `anyring run` asks for it to be refused ([`REFUSES`]). Without `anyring
+//! run`, the log reports it.
 
 use crate::environment::{variable, REFUSES};
 use crate::{probe, sys};
@@ -14,11 +15,11 @@ use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::log;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// The numbers of the calls. Each instruction is replaced for all of them: branches may bring other numbers than it
-/// loads itself.
+/// The numbers of io_uring's calls. Each instruction is replaced for all of them, since branches may lead to it with
+/// other numbers than the code before it loads.
 pub const NUMBERS: [u32; 3] = [NR_IO_URING_SETUP as u32, NR_IO_URING_ENTER as u32, NR_IO_URING_REGISTER as u32];
 
-/// The mark in the upper half of rax, above a number of io_uring's.
+/// The mark in the upper half of rax, above one of io_uring's numbers.
 const MEANT: u64 = 0x616e << 48;
 
 /// Returns the value of rax for a call of `number` that traps as another.
@@ -32,7 +33,8 @@ pub fn number_in(rax: u64) -> Option<i32> {
     (rax == trapping(u32::from(number))).then_some(i32::from(number))
 }
 
-/// True if a filter kills for io_uring's calls. Asked once, with the first instruction that may make one.
+/// True if a filter kills for io_uring's calls. The kernel is asked once, when the first instruction is found that may
+/// make such a call.
 pub fn is_needed() -> bool {
     const UNKNOWN: u32 = 0;
     const NO: u32 = 1;
@@ -45,8 +47,8 @@ pub fn is_needed() -> bool {
     KILLS.load(Ordering::Relaxed) == YES
 }
 
-/// Logs that the instruction at `site` cannot be replaced, so that a call by it ends the program. True if `anyring
-/// run` has asked to refuse the program, which has not begun, instead.
+/// Logs that the instruction at `site` cannot be replaced, so that a call by it ends the program. Does not log it but
+/// returns true if `anyring run` has asked for the program to be refused, and it has not begun.
 pub fn is_refused(site: usize, why: &str) -> bool {
     log::line(&format!("{}", Refusal { site, why }));
     variable(REFUSES).is_some_and(|process| process.parse() == Ok(sys::process_id()))

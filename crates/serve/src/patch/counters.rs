@@ -1,4 +1,4 @@
-//! Number of traps of each instruction, counted without a lock in signal handlers.
+//! Counts the traps of each instruction. Signal handlers do that without a lock.
 
 use super::COUNTED;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// Number of traps after which an instruction is patched.
 const TRAPS: u32 = 64;
 
-/// Number of traps of the instruction with the return address `behind`.
+/// Counts the traps of the instruction with the return address `behind`.
 struct Counter {
     behind: AtomicUsize,
     traps: AtomicU32,
@@ -15,7 +15,7 @@ struct Counter {
 static COUNTERS: [Counter; COUNTED] =
     [const { Counter { behind: AtomicUsize::new(0), traps: AtomicU32::new(0) } }; COUNTED];
 
-/// Counts a trap of the instruction before `behind`; true when it is time to patch it. Async-signal-safe.
+/// Counts a trap of the instruction that ends at `behind`. True when it is time to patch it. Async-signal-safe.
 pub fn count(behind: usize) -> bool {
     counter(behind).is_some_and(|counter| counter.traps.fetch_add(1, Ordering::Relaxed) + 1 == TRAPS)
 }

@@ -5,7 +5,8 @@ use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode};
 
 /// `syscall`.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// The distances before a place, in bytes, at which decoding starts in turn, to see if an instruction begins there.
+/// Distances in bytes before a place. Decoding starts at each of them in turn, to find out whether an instruction
+/// begins at the place.
 pub const STARTS: core::ops::Range<usize> = 16..48;
 /// The most bytes of one instruction.
 pub const LONGEST_INSTRUCTION: usize = 15;

@@ -1,8 +1,8 @@
 //! A jump of five bytes in place of one instruction, and memory in its reach.
 //!
-//! The jump is written into the bytes of one instruction that lie within one aligned word of eight. If these are
-//! fewer than five, the bytes after them stay, and become the upper part of the distance. The island is then put
-//! where that distance leads, which is mostly an empty part of the address space (instruction punning).
+//! The jump is written into those bytes of one instruction that lie within one aligned word of eight bytes. If these
+//! are fewer than five, the bytes after them stay, and become the upper part of the jump's distance. The island is then
+//! placed where that distance leads, mostly in an empty part of the address space (instruction punning).
 
 use super::decode::SYSCALL;
 use super::run::Start;
@@ -23,9 +23,9 @@ pub const ALIGNMENT: usize = 8;
 pub struct Jump {
     /// The address of the instruction that it replaces.
     pub from: usize,
-    /// Number of its bytes that are written; the others are in the code already.
+    /// Number of the jump's bytes that are written. The others are in the code already.
     pub written: usize,
-    /// The smallest possible distance, and the number of possible ones.
+    /// The smallest possible distance. `window` is the number of possible distances.
     distance: isize,
     window: usize,
 }
@@ -64,9 +64,9 @@ impl Jump {
         (!avoided.contains(&distance)).then_some(Self { from: base + offset, written, distance, window })
     }
 
-    /// Returns the jumps at `starts` that can patch the `syscall` at the offset `site`, best first. The best is one
-    /// that every call passes. Then one whose island may be anywhere, or below the program. Then the latest: computed
-    /// branches, too, may skip the code before.
+    /// Returns the jumps at `starts` that can patch the `syscall` at the offset `site`, best first. Best are jumps that
+    /// every call passes, then jumps whose island may be anywhere or below the program. Among equal jumps the latest is
+    /// best, since computed branches may also skip the code before it.
     pub fn before(code: &[u8], base: usize, starts: &[Start], site: usize, avoided: &Range<isize>) -> Vec<Jump> {
         let jump = |start| Some((start, Jump::new(code, base, start, site, avoided)?));
         let mut possible: Vec<(&Start, Jump)> = starts.iter().filter_map(jump).collect();
@@ -84,8 +84,8 @@ impl Jump {
         self.distance > 0
     }
 
-    /// Returns the places to try for the island, best first. Those below come first: the heap grows above the
-    /// program.
+    /// Returns the addresses to try for the island, best first. Those below the program come first, since the heap
+    /// grows above it.
     pub fn places(&self) -> Vec<usize> {
         const STEP: usize = 1 << 20;
         const REACH: usize = (1 << 31) - 2 * STEP;
@@ -123,7 +123,7 @@ impl Jump {
     /// Makes the program jump to `island`.
     ///
     /// # Errors
-    /// The reason why nothing has changed.
+    /// The reason why the code was not changed.
     pub fn store(&self, island: usize) -> Result<(), &'static str> {
         let (word, shift) = (self.from & !7, self.from % 8);
         let new = self.bytes(island);
@@ -160,14 +160,14 @@ pub fn pages(address: usize, bytes: usize) -> (usize, usize) {
     (start, (address + bytes).next_multiple_of(PAGE) - start)
 }
 
-/// Maps writable pages for an island of `bytes` at `address`; false if that is not possible.
+/// Maps writable pages for an island of `bytes` at `address`. False if that is not possible.
 pub fn map_at(address: usize, bytes: usize) -> bool {
     let (start, size) = pages(address, bytes);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let args = [start, size, protection as usize, flags as usize, usize::MAX, 0];
     // SAFETY: a new private mapping, which replaces none. A kernel without MAP_FIXED_NOREPLACE takes the address as a
-    // hint; a mapping elsewhere is unmapped again.
+    // hint. A mapping elsewhere is unmapped again.
     unsafe {
         let mapped = sys::call(libc::SYS_mmap, args);
         if mapped > 0 && mapped as usize != start {
@@ -177,7 +177,7 @@ pub fn map_at(address: usize, bytes: usize) -> bool {
     }
 }
 
-/// Makes the pages of an island executable; false if that is refused.
+/// Makes the pages of an island executable. False if the system refuses that.
 pub fn make_executable(address: usize, bytes: usize) -> bool {
     let (start, size) = pages(address, bytes);
     let protection = (libc::PROT_READ | libc::PROT_EXEC) as usize;
@@ -218,8 +218,8 @@ mod tests {
 
     #[test]
     fn bytes_that_stay_say_where_it_leads() {
-        // Two bytes that stay, since the word ends, or the instruction. The byte before the last counts 64 Ki, the
-        // last 16 Mi.
+        // Two bytes of the distance stay, since the word or the instruction ends before them. The byte before the last
+        // counts 64 Ki, the last 16 Mi.
         for (offset, length, written) in [(21, 6, 3), (16, 3, 3), (20, 7, 4), (17, 4, 4), (22, 5, 2)] {
             let jump = jump(offset, length).expect("a window");
             assert_eq!(jump.written, written);

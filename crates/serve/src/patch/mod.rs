@@ -20,5 +20,5 @@ pub mod origin;
 pub mod run;
 pub mod scan;
 
-/// Number of instructions that are counted, and that may be patched; others keep trapping.
+/// Number of instructions whose traps are counted, and that may be patched. Others keep trapping.
 pub const COUNTED: usize = 64;

@@ -1,21 +1,21 @@
-//! The instructions that the islands have copies of.
+//! Records which of the program's instructions each island has a copy of.
 
 use super::decode::SYSCALL;
 use super::jump::JUMP;
 use super::COUNTED;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The origin of the instructions at the beginning of an island.
+/// The record of an island: which instructions are copied at its beginning.
 struct Origin {
     /// The island's address, or 0 before the first use.
     island: AtomicUsize,
-    /// The mapped object there, in the caller's numbering.
+    /// The object that the instructions belong to, by the caller's identity of objects.
     object: AtomicU64,
     length: AtomicUsize,
     address: AtomicUsize,
 }
 
-/// One for each counted instruction. Filled under the caller's lock.
+/// A record for each patched instruction. Filled under the caller's lock.
 static ORIGINS: [Origin; COUNTED] = [const {
     Origin {
         island: AtomicUsize::new(0),
@@ -80,8 +80,8 @@ pub fn islands() -> impl Iterator<Item = (usize, u64)> {
     all.filter(|(island, _)| *island != 0).map(|(island, object)| (island, object.load(Ordering::Relaxed)))
 }
 
-/// Finds the island of `bytes` that contains this address. Returns where it begins, the number of bytes that were
-/// moved there, and their original address. Async-signal-safe.
+/// Finds the island that contains this address; an island has `bytes` bytes. Returns the island's address, the number
+/// of bytes that were copied there, and their original address. Async-signal-safe.
 pub fn island_at(address: usize, bytes: usize) -> Option<(usize, usize, usize)> {
     ORIGINS.iter().find_map(|origin| {
         // Acquire pairs with the Release in `record_origin`.
@@ -91,7 +91,7 @@ pub fn island_at(address: usize, bytes: usize) -> Option<(usize, usize, usize)> 
     })
 }
 
-/// True if a jump at `from` would share bytes with another that leads to an island.
+/// True if a jump at `from` would share bytes with an existing jump to an island.
 pub fn overlaps(from: usize) -> bool {
     ORIGINS.iter().any(|origin| {
         let other = origin.address.load(Ordering::Relaxed);

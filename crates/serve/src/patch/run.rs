@@ -1,5 +1,5 @@
-//! The instructions directly before a `syscall` that do the same at another address: places where its patch may
-//! begin.
+//! Finds the instructions directly before a `syscall` that do the same at another address. A patch of the `syscall` may
+//! begin at these.
 
 use super::decode::{decode, length, STARTS, SYSCALL};
 use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSpec};
@@ -10,7 +10,7 @@ pub const MOVED_AT_MOST: usize = 48;
 /// Number of bytes on both sides of a `syscall` that are searched for branches.
 pub const AROUND: usize = 4096;
 
-/// An instruction at which a patch may begin: it and all up to the `syscall` may run elsewhere.
+/// An instruction at which a patch may begin. This instruction and all up to the `syscall` may run elsewhere.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Start {
     /// The offset in the code at which it begins.
@@ -23,8 +23,8 @@ pub struct Start {
 
 /// Returns the places where the `syscall` at `offset` may be patched, the last place first. Without `memory`, no
 /// instruction that reads or writes memory is moved. No branch of the code nearby leads into the middle of these
-/// instructions. `code` is the program's original code, without patches of ours ([`super::origin::restore`]): a jump
-/// differs in length from what it replaced.
+/// instructions. `code` is the program's original code, without patches ([`super::origin::restore`]), since a jump
+/// differs in length from the instruction that it replaced.
 pub fn starts(code: &[u8], offset: usize, memory: bool) -> Vec<Start> {
     if code.get(offset..offset + SYSCALL.len()) != Some(&SYSCALL) {
         return Vec::new();
@@ -48,7 +48,8 @@ pub fn starts(code: &[u8], offset: usize, memory: bool) -> Vec<Start> {
     starts
 }
 
-/// Returns the offsets in `within` at which an instruction begins, as three of four starting points before it agree.
+/// Returns the offsets in `within` at which an instruction begins. At least three of four starting points before it
+/// must agree on that.
 fn boundaries(code: &[u8], within: core::ops::Range<usize>) -> Vec<usize> {
     let mut votes = [0; MOVED_AT_MOST];
     let mut tried = 0;
@@ -91,8 +92,9 @@ fn branch_targets(code: &[u8], within: core::ops::Range<usize>) -> Vec<usize> {
     targets
 }
 
-/// True if an instruction moves or computes something in the same way at any address. If it may fault, the fault must
-/// be reported at its own address; `memory` says that the caller does that ([`super::origin::origin_of`]).
+/// True if an instruction moves or computes something in the same way at any address. If the instruction may fault, the
+/// fault must be reported at its original address. `memory` says that the caller does that
+/// ([`super::origin::origin_of`]).
 fn may_move(instruction: &Instruction, memory: bool) -> bool {
     if instruction.opcode() == Opcode::NOP {
         return true;

@@ -1,9 +1,9 @@
 //! Finds `syscall` instructions in code.
 //!
-//! The two bytes 0f 05 also occur inside other instructions and in data between functions. So each candidate is
-//! decoded. x86 code falls back into step within a few instructions, wherever decoding starts. From most starting
-//! points before a real instruction the decoder therefore arrives exactly at it, and the bytes after it decode as
-//! well.
+//! The two bytes 0f 05 also occur inside other instructions and in data between functions. So the code around each
+//! candidate is decoded. Wherever decoding of x86 code starts, it finds the right instruction boundaries after a few
+//! instructions. From most starting points before a real instruction the decoder therefore arrives exactly at it, and
+//! the bytes after it decode as well.
 
 use super::decode::{decode, length, LONGEST_INSTRUCTION, STARTS, SYSCALL};
 use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
@@ -11,11 +11,12 @@ use anyring_engine::{alloc, Errno};
 use memchr::arch::x86_64::sse2::packedpair::Finder;
 use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSpec};
 
-/// Number of bytes after it that have to be code.
+/// Number of bytes after a `syscall` that have to be code.
 const AFTER: usize = 24;
 
-/// Returns the offsets of the two bytes. The plain SSE2 searcher exists on every x86-64. The choice of a better one
-/// takes several CPUID instructions. On a virtual machine these cost more than the search in most programs' code.
+/// Returns the offsets of the two bytes. It uses the plain SSE2 searcher, which exists on every x86-64. The choice of a
+/// faster searcher takes several CPUID instructions. On a virtual machine these cost more than the search in most
+/// programs' code.
 fn candidates(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let finder = Finder::new(&SYSCALL);
     let mut from = 0;
@@ -42,8 +43,8 @@ pub struct Site {
     pub offset: usize,
     /// The system call's number, if the instructions before it load a constant.
     pub number: Option<u64>,
-    /// True if nearly all starting points before it agree. A trap proves an instruction; one that is replaced before
-    /// it runs must not be part of another.
+    /// True if nearly all starting points before it agree. A trap would prove that there is an instruction. Before an
+    /// instruction is replaced ahead of its first run, it must be sure that the bytes are not part of another.
     is_sure: bool,
 }
 
@@ -70,7 +71,8 @@ pub fn is_number_of_rings(number: u64) -> bool {
 pub struct OfRings {
     /// The offset in the code.
     pub offset: usize,
-    /// True if it loads one of their numbers itself, or has its number from elsewhere and one of theirs is near.
+    /// True if the instruction loads one of io_uring's numbers itself. Also true if its number comes from elsewhere,
+    /// and one of io_uring's numbers is near.
     pub is_likely: bool,
 }
 
@@ -105,8 +107,8 @@ fn examine(code: &[u8], offset: usize) -> Option<Site> {
     arrivals(code, offset)
 }
 
-/// Returns the instruction at `offset`, if most starting points before it agree that one begins there. It has the
-/// constant that eax then holds, if that is known.
+/// Returns the instruction at `offset`, if most starting points before it agree that an instruction begins there. The
+/// result has the constant that eax then holds, if that is known.
 fn arrivals(code: &[u8], offset: usize) -> Option<Site> {
     let (mut agree, mut tried) = (0, 0);
     let mut number = None;
@@ -145,7 +147,7 @@ fn walk(code: &[u8], from: usize, until: usize) -> (bool, Option<u64>) {
     (at == until, number)
 }
 
-/// True if the bytes from `from` on are code, as far as the function goes on.
+/// True if the bytes from `from` on decode as instructions, up to the function's end at most.
 fn code_follows(code: &[u8], from: usize) -> bool {
     let mut at = from;
     while at < code.len().min(from + AFTER) {
@@ -192,7 +194,8 @@ fn copied_number(code: &[u8], until: usize) -> Option<u64> {
     constants[0].filter(|_| at == until)
 }
 
-/// Returns the effect of `instruction` on rax: `None` none, `Some(None)` some, `Some(Some(n))` loads the constant n.
+/// Returns the effect of `instruction` on rax. `None`: it leaves rax alone. `Some(None)`: it changes rax in an unknown
+/// way. `Some(Some(n))`: it loads the constant n.
 fn effect_on_rax(instruction: &Instruction) -> Option<Option<u64>> {
     let rax = [RegSpec::rax(), RegSpec::eax(), RegSpec::ax(), RegSpec::al(), RegSpec::ah()];
     if matches!(instruction.opcode(), Opcode::CALL | Opcode::SYSCALL | Opcode::CPUID) {

@@ -1,4 +1,4 @@
-//! The program's own actions, and the actions that are really installed for them.
+//! The program's own signal actions, and the actions that are really installed in their place.
 //!
 //! A thread that takes signals over holds [`Lock`]. Code that changes one action takes no lock, and neither does a
 //! signal handler that reads it.
@@ -41,32 +41,33 @@ pub struct Action {
 const PLACES: usize = 8;
 /// In [`Kept::current`]: the index of the current place.
 const PLACE: u64 = 7;
-/// In [`Kept::current`]: the kernel has got the action.
+/// In [`Kept::current`]: set if the action is installed in the kernel.
 const INSTALLED: u64 = 8;
-/// In [`Kept::current`]: a bit for each taken place, the current one and those being filled. This is the bit of place
-/// 0.
+/// In [`Kept::current`]: the bit of place 0 if it is taken. The bits of the other places follow. A place is taken if it
+/// is current or being filled.
 const TAKEN: u64 = 16;
-/// In [`Kept::current`]: one step of the count of changes.
+/// In [`Kept::current`]: the unit of the count of changes, which takes the remaining bits.
 const CHANGE: u64 = TAKEN << PLACES;
 
-/// One action of the program's. No lock: a handler may interrupt the code that changes it, change it, and leave by a
-/// jump.
+/// One of the program's signal actions. It has no lock, since a handler may interrupt the code that changes the action,
+/// change it as well, and leave by a jump.
 struct Kept {
     /// The word that the constants above describe.
     current: AtomicU64,
     places: [[AtomicU64; 4]; PLACES],
 }
 
-/// By signal number.
+/// The program's actions, by signal number.
 static KEPT: [Kept; SIGNALS as usize + 1] = [const { Kept::new() }; SIGNALS as usize + 1];
 
 /// True if every action is kept, not only those of the guarded signals. Relaxed: written under [`Lock`].
 static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
 
-/// The code to which libc's handlers return. With it, unwinders and debuggers recognize our frames as well.
+/// The code to which libc's handlers return. With it, unwinders and debuggers also recognize the frames of the handler
+/// here.
 static RESTORER: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the part of a word that identifies a change: the current place, and the count of changes.
+/// Returns the part of [`Kept::current`] that identifies a change: the current place, and the count of changes.
 fn change_of(word: u64) -> u64 {
     word & (PLACE | !(CHANGE - 1))
 }
@@ -77,7 +78,7 @@ impl Kept {
         Kept { current: AtomicU64::new(INSTALLED | TAKEN), places }
     }
 
-    /// Returns the action, and the word that said where it is.
+    /// Returns the action, and the value of `current` that said where it is.
     fn read(&self) -> (Action, u64) {
         loop {
             // Acquire pairs with the Release that ends `exchange`.
@@ -127,8 +128,8 @@ impl Kept {
         }
     }
 
-    /// Replaces the action by what `change` makes of it. Returns the old and the new action, each with the word that
-    /// says where it is.
+    /// Replaces the action by the result of `change`. Returns the old and the new action, each with the value of
+    /// `current` that says where it is.
     fn exchange(&self, change: impl Fn(&Action) -> Action) -> [(Action, u64); 2] {
         let place = self.take_place();
         loop {
@@ -144,7 +145,8 @@ impl Kept {
         }
     }
 
-    /// Records that the kernel has the action of this word; false if that action is no longer current.
+    /// Records that the kernel has the action that this value of `current` names. False if that action is no longer
+    /// current.
     fn record_installed(&self, word: u64) -> bool {
         let mut now = word;
         while change_of(now) == change_of(word) {
@@ -156,19 +158,19 @@ impl Kept {
         false
     }
 
-    /// Stores an action as the program's: it is installed already.
+    /// Stores an installed action as the program's own.
     fn set(&self, action: &Action) {
         let [_, (_, word)] = self.exchange(|_| *action);
         self.record_installed(word);
     }
 }
 
-/// Number of naps after which a taken place counts as abandoned.
+/// Number of short sleeps after which a taken place counts as abandoned.
 const TRIES: u32 = 1000;
 
-/// Excludes other threads that take signals over, and signal handlers on this thread. The word is the owner's thread
-/// id. A child that was forked while another thread held the lock finds an owner that does not exist, and takes the
-/// lock from it.
+/// A lock that excludes other threads which take signals over, and signal handlers on this thread. The word is the
+/// owner's thread id. A child that was forked while another thread held the lock finds an owner that does not exist,
+/// and takes the lock from it.
 pub struct Lock {
     mask: u64,
 }
@@ -195,7 +197,7 @@ impl Lock {
         Lock { mask }
     }
 
-    /// Leaves `signals` unblocked when the lock is released; returns those of them that the thread blocked.
+    /// Makes the release of the lock leave `signals` unblocked. Returns those of them that the thread blocked before.
     pub fn leave_open(&mut self, signals: u64) -> u64 {
         let blocked = self.mask & signals;
         self.mask &= !signals;
@@ -219,10 +221,10 @@ fn kernel(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isiz
     unsafe { sys::call(libc::SYS_rt_sigaction, [signal as usize, new, old, SET_SIZE, 0, 0]) }
 }
 
-/// Returns the action to install when the program's own action is `program`. Our handler replaces a handler of the
-/// program's, and handles every guarded signal. It has the program's flags, except SA_RESETHAND, which [`reset`]
-/// does. For a guarded signal without a handler of the program's there is nothing to preserve, and an alternate stack
-/// is the safest place.
+/// Returns the action to install when the program's own action is `program`. Anyring's handler takes the place of the
+/// program's handler, and handles every guarded signal. It has the program's flags, except SA_RESETHAND, whose work
+/// [`reset`] does. If the program has no handler for a guarded signal, there are no flags to preserve, and an alternate
+/// stack is the safest place.
 fn real(signal: c_int, program: &Action) -> Action {
     let is_guarded = guarded() & bit(signal) != 0;
     let mut flags = match program.handler {
@@ -234,9 +236,9 @@ fn real(signal: c_int, program: &Action) -> Action {
         // The program's SIGSYS handler may itself make a call that is trapped.
         flags |= libc::SA_NODEFER as u64;
     }
-    // A guarded signal comes from our own code and may be on a small alternate stack. A handler of the program's for
-    // another signal, which natively is on the thread's stack, would have no room there. [`deliver`](super) unblocks
-    // these again.
+    // A guarded signal may come from anyring's own code, and its handler may be on a small alternate stack. If the
+    // program's handler for another signal interrupted it, that handler would run there instead of on the thread's
+    // stack, and have no room. [`deliver`](super) unblocks the signals again.
     let mask = if is_guarded { !guarded() } else { unblocking(signal, program.mask) };
     let handler = way().entry as *const () as u64;
     let mut real = with_restorer(Action { handler, flags: flags | libc::SA_SIGINFO as u64, restorer: 0, mask });
@@ -244,7 +246,7 @@ fn real(signal: c_int, program: &Action) -> Action {
     real
 }
 
-/// Returns the handler of [`real`].
+/// Returns the handler of the action that [`real`] returns.
 fn real_handler(signal: c_int, program: &Action) -> u64 {
     match program.handler {
         SIG_DFL | SIG_IGN if guarded() & bit(signal) == 0 => program.handler,
@@ -270,13 +272,14 @@ fn unblocking(signal: c_int, mask: u64) -> u64 {
     }
 }
 
-/// Returns the extra signals blocked while the program's handler of `signal` runs, if its action is `program`.
+/// Returns the additional signals that are blocked while the program's handler of `signal` runs, if its action is
+/// `program`.
 pub fn blocking(signal: c_int, program: &Action) -> u64 {
     let stays_open = real(signal, program).flags & libc::SA_NODEFER as u64 != 0;
     unblocking(signal, program.mask) | if stays_open { 0 } else { bit(signal) }
 }
 
-/// Returns the program's own action for `signal`, which is kept here. For use in signal handlers too.
+/// Returns the program's own action for `signal`, which is kept here. Signal handlers may call it, too.
 pub fn of_program(signal: c_int) -> Action {
     KEPT.get(signal as usize).map_or_else(Action::default, |kept| kept.read().0)
 }
@@ -292,7 +295,8 @@ pub fn set_real(signal: c_int, action: &Action) {
     kernel(signal, Some(action), None);
 }
 
-/// Takes over the actions of the guarded signals. Calls `now_kept` once they are kept, before ours are installed.
+/// Takes over the actions of the guarded signals. Calls `now_kept` once they are kept, before anyring's actions are
+/// installed.
 pub fn take_over_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
     let signals = || GUARDABLE.into_iter();
     keep(signals())?;
@@ -301,9 +305,9 @@ pub fn take_over_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_
     install_over(signals())
 }
 
-/// Takes over the actions of all other signals, except the kernel's and glibc's own. Every handler of the program's
-/// then has ours in front of it, and no sa_mask holds a guarded signal. If the program's sigaction(2) is not this
-/// library's (a drop-in liburing.so.2), it would read our actions: then the program's stay installed.
+/// Takes over the actions of all other signals, except the kernel's and glibc's own. Then anyring's handler precedes
+/// every handler of the program, and no sa_mask holds a guarded signal. If the program's sigaction(2) is libc's (with a
+/// drop-in liburing.so.2), the program would read anyring's actions. In this case its own actions stay installed.
 pub fn take_over_others(_lock: &Lock) -> Result<(), c_int> {
     if KEEPS_ALL.load(Ordering::Relaxed) {
         return Ok(());
@@ -325,7 +329,7 @@ fn keep(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     })
 }
 
-/// Installs our actions in front of the program's own, where the two differ.
+/// Installs anyring's actions in front of the program's own, where the two differ.
 fn install_over(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     signals.try_for_each(|signal| {
         let program = of_program(signal);
@@ -336,8 +340,8 @@ fn install_over(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     })
 }
 
-/// Installs our action in front of the program's. Repeats it if the program's has changed meanwhile. False if the
-/// kernel refuses.
+/// Installs anyring's action in front of the program's. Repeats that if the program's action has changed meanwhile.
+/// False if the kernel refuses.
 fn install(signal: c_int) -> bool {
     let kept = &KEPT[signal as usize];
     loop {
@@ -361,7 +365,7 @@ pub fn installed(signal: c_int) -> Result<Action, c_int> {
     }
 }
 
-/// Clears the restorer if its flag is not set: the field is undefined then.
+/// Clears the restorer if its flag is not set, since the field is undefined then.
 fn without_rest(given: Action) -> Action {
     match given.flags & SA_RESTORER {
         0 => Action { restorer: 0, ..given },
@@ -369,9 +373,10 @@ fn without_rest(given: Action) -> Action {
     }
 }
 
-/// Takes back the guarded signals for which the program has set an action unseen. Its action becomes the kept one,
-/// and ours comes in front of it. If instructions of the program's cannot do that, only a libc function that it
-/// looked up itself can. Then only SIGSEGV, the commonest, is checked.
+/// Takes back the guarded signals for which the program has set an action unknown to anyring. The program's action
+/// becomes the kept one, and anyring's is installed in front of it. If none of the program's instructions can set an
+/// action, only a libc function that it looked up itself can do so. Then only SIGSEGV, the commonest signal, is
+/// checked.
 pub fn take_back() {
     let is_lost =
         |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != way().entry as *const () as u64);
@@ -392,14 +397,14 @@ fn of_programs() -> impl Iterator<Item = c_int> {
     (1..=SIGNALS).filter(|signal| not_programs() & bit(*signal) == 0)
 }
 
-/// Returns all others, as a mask.
+/// Returns the mask of the signals whose actions are never kept here.
 fn not_programs() -> u64 {
     way().reserved | bit(libc::SIGKILL) | bit(libc::SIGSTOP)
 }
 
-/// Replaces the program's action by what `change` makes of it, and installs the result. One system call does that,
-/// unless another thread changes the action meanwhile. Returns the action before; if that was set unseen, as the
-/// kernel had it.
+/// Replaces the program's action by the result of `change`, and installs it. This takes one system call, unless another
+/// thread changes the action meanwhile. Returns the previous action. If the program had set that past anyring, it is
+/// the kernel's.
 fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
     let kept = &KEPT[signal as usize];
     let [(old, before), (new, word)] = kept.exchange(|old| {
@@ -419,7 +424,8 @@ fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
     }
 }
 
-/// Returns the program's action for a signal that is kept; if it was set unseen, as the kernel has it.
+/// Returns the program's action for a signal whose action is kept. If the program has set it past anyring, the answer
+/// is the kernel's.
 fn ask_kept(signal: c_int) -> Action {
     let (kept, word) = KEPT[signal as usize].read();
     let now = installed(signal).ok().filter(|_| word & INSTALLED != 0);

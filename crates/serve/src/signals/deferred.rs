@@ -1,9 +1,9 @@
-//! Signals whose handlers wait until their thread holds no lock of the engine's (`os::handlers`).
+//! Signals whose handlers wait until their thread holds no engine lock (`os::handlers`).
 //!
-//! The signal itself is kept here, and a *carrier* of the same number is sent to the thread. The kernel needs to keep
-//! no more of a carrier than that it is pending, so that RLIMIT_SIGPENDING refuses none. When the number is
-//! unblocked, any signal of it may come first; the handler gets the one that is kept longest. Only the owning thread
-//! and its handlers touch a list.
+//! The signal itself is kept here, and a *carrier*, a signal of the same number, is sent to the thread. Of a carrier
+//! the kernel only has to keep that it is pending, so RLIMIT_SIGPENDING refuses no carrier. When the number is
+//! unblocked, any pending signal of that number may come first. The handler gets the one that has been kept longest.
+//! Each thread has its list, which only the thread itself and its handlers touch.
 
 use super::{mask, sys};
 use anyring_engine::mutation::{mutated, Mutation};
@@ -18,10 +18,10 @@ pub struct Kept {
     next: *mut Kept,
 }
 
-/// The `si_errno` of a carrier, if the kernel has kept that.
+/// The `si_errno` of a carrier, if the kernel has kept its siginfo.
 const MARK: c_int = 0x616e_7972;
 
-/// Finds the link to the calling thread's first kept signal of this number, or to the last one.
+/// Finds the link to the calling thread's first kept signal of this number, or to its last one if `is_last`.
 fn find(is_last: bool, signal: c_int) -> Option<*mut *mut Kept> {
     let (mut place, mut found) = (mask::kept().as_ptr(), None);
     // SAFETY: the list is this thread's own, and each entry lives until it is taken out.
@@ -44,7 +44,7 @@ fn is_carrier(info: &siginfo_t) -> bool {
     nobody_sent && (info.si_errno == MARK || info.si_errno == 0 && find(false, info.si_signo).is_some())
 }
 
-/// Sends the calling thread a carrier; false if a filter refuses it.
+/// Sends the calling thread a carrier. False if a filter refuses the call.
 fn carry(signal: c_int) -> bool {
     // struct siginfo as the kernel takes it: signal, errno, code (SI_USER), padding, and no sender.
     let mut info = [0_u32; 32];
@@ -53,7 +53,7 @@ fn carry(signal: c_int) -> bool {
     unsafe { super::send(sys::thread_id() as u32, signal, info.as_ptr().cast()) }
 }
 
-/// Appends a signal to those that are kept. False if there is no memory.
+/// Appends a signal to the calling thread's list. False if there is no memory.
 fn keep(info: &siginfo_t) -> bool {
     let layout = Layout::new::<Kept>();
     // SAFETY: the size is not zero. The engine's allocator may be interrupted by a handler that calls it.
@@ -73,7 +73,7 @@ fn keep(info: &siginfo_t) -> bool {
     true
 }
 
-/// Defers a signal that the thread blocks from now on. False if that is impossible.
+/// Keeps a signal that the thread blocks from now on, and sends a carrier. False if that is impossible.
 pub fn defer(signal: c_int, info: &siginfo_t) -> bool {
     let kept = is_carrier(info) || keep(info);
     let deferred = kept && carry(signal);
@@ -95,8 +95,8 @@ fn take(is_last: bool, signal: c_int) -> Option<siginfo_t> {
     }
 }
 
-/// Replaces a signal that is about to be handled by the one of its number whose turn it is. False if there is none:
-/// it is a carrier, and no kept signal is left.
+/// Replaces the signal that is about to be handled by the oldest kept signal of its number. False if there is nothing
+/// to handle: the signal is a carrier, and no kept signal is left.
 pub fn in_turn(signal: c_int, info: &mut siginfo_t) -> bool {
     if mask::kept().load(Ordering::Relaxed).is_null() {
         return !is_carrier(info);

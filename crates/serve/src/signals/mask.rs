@@ -1,6 +1,6 @@
-//! The guarded signals that a thread wishes to block. The wish never really blocks them. It is kept next to the
-//! thread's real mask, in thread-local memory of the initial-exec kind. That needs neither an allocation nor a lock,
-//! so signal handlers may use it. Only the owning thread and its handlers touch it.
+//! The guarded signals that a thread wishes to block, called its *wish*. The wish never really blocks them. It is kept
+//! in addition to the thread's real mask, in thread-local memory of the initial-exec kind. Such memory needs neither an
+//! allocation nor a lock, so signal handlers may use it. Only the owning thread and its handlers touch it.
 
 use super::deferred::Kept;
 use super::{action, bit, guarded, in_borrowed_memory, index, GUARDABLE};
@@ -15,17 +15,17 @@ use libc::{siginfo_t, sigset_t};
 /// The record of one thread's wish.
 #[repr(C)]
 struct Thread {
-    /// Guarded signals that it wishes to block.
+    /// Guarded signals that the thread wishes to block.
     blocked_by_program: AtomicU64,
-    /// Wished signals that arrived meanwhile and are held.
+    /// Signals of the wish that have arrived and are held.
     held: AtomicU64,
-    /// Guarded signals that are really blocked because a handler runs, or was left other than by a return. Those that
-    /// the thread wished to block before are not among them.
+    /// Guarded signals that are really blocked because a handler runs, or was left by a jump. Those that the thread
+    /// wished to block before are not among them.
     by_handlers: AtomicU64,
-    /// The process id of a child in this memory (vfork(2)) that has set its mask: the wish applies to it no more. 0 for
-    /// none.
+    /// The process id of a child in this memory (vfork(2)) that has set its mask, so that the wish no longer applies to
+    /// it. 0 if there is none.
     settled: AtomicU64,
-    /// Signals of the program's that wait until no lock is held.
+    /// The program's signals that wait until the thread holds no engine lock.
     kept: AtomicPtr<Kept>,
     /// The siginfo of each held signal.
     infos: [core::mem::MaybeUninit<siginfo_t>; GUARDABLE.len()],
@@ -77,8 +77,8 @@ pub fn real_now() -> u64 {
     real
 }
 
-/// Unblocks the guarded signals that the calling thread really blocks, and adds them to its wish. It blocked them
-/// before they were guarded, or by an instruction that was not seen. False in a process whose masks are not kept
+/// Unblocks the guarded signals that the calling thread really blocks, and adds them to its wish. The thread blocked
+/// them before they were guarded, or by an instruction that nothing traps. False in a process whose masks are not kept
 /// here.
 pub fn open_here() -> bool {
     if !active() {
@@ -95,7 +95,7 @@ pub fn open_here() -> bool {
     true
 }
 
-/// The thread's record when a handler of the program's begins, to be restored when that returns.
+/// The thread's record as it was when one of the program's handlers began. It is restored when the handler returns.
 pub struct Interrupted {
     blocked_by_program: u64,
     by_handlers: u64,
@@ -103,8 +103,8 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// Records that a handler begins which really blocks these guarded signals. Code that copies from memory that may
-    /// be a bad pointer must unblock them first. This holds in the handler, and after a jump out of it.
+    /// Records that a handler begins during which these guarded signals are really blocked. Code that copies from a
+    /// pointer which may be bad must unblock them first. This applies in the handler, and after a jump out of it.
     pub fn by_handler(blocking: u64) -> Interrupted {
         let (blocked_by_program, by_handlers) = (blocked_by_program(), by_handlers());
         let before = Interrupted {
@@ -119,7 +119,7 @@ impl Interrupted {
         before
     }
 
-    /// Restores the record: the handler is about to return, by which the kernel sets the mask.
+    /// Restores the record. The handler is about to return, upon which the kernel restores the mask.
     pub fn go_on(self) {
         words().0.store(self.blocked_by_program, Ordering::Relaxed);
         by_handlers().store(self.by_handlers, Ordering::Relaxed);
@@ -128,13 +128,13 @@ impl Interrupted {
     }
 }
 
-/// The offset in a jmp_buf of the word that says if the mask was saved, after the registers (glibc's
+/// The offset in a jmp_buf of the word that says whether the mask was saved. It comes after the registers (glibc's
 /// bits/types/struct___jmp_buf_tag.h).
 const MASK_WAS_SAVED: usize = os::arch::JUMP_WORDS * size_of::<u64>();
-/// The offset of the saved mask.
+/// The offset of the saved mask in a jmp_buf.
 const SAVED_MASK: usize = MASK_WAS_SAVED + size_of::<u64>();
 
-/// Stores the thread's wish in `environment`, before libc fills that and saves the thread's mask there.
+/// Stores the thread's wish in `environment`, before libc fills in the environment and saves the thread's mask there.
 ///
 /// # Safety
 /// `environment` is a sigjmp_buf.
@@ -164,7 +164,7 @@ pub unsafe fn leaving_by_jump(environment: *const c_void) {
     }
 }
 
-/// The mark of a note in the second word of a set, which the kernel does not use. The other bits of the note are the
+/// The mark of a note. A note is in the second word of a set, which the kernel does not use. Its other bits are the
 /// guarded signals that the thread believed to block, and that the set itself lacks.
 const STAMP: u64 = 0x616e_7972_0000_0000;
 const _: () = assert!(super::ALL & !0xffff_ffff == 0);
@@ -175,10 +175,11 @@ fn words_of(set: &sigset_t) -> [u64; 2] {
     unsafe { core::ptr::from_ref(set).cast::<[u64; 2]>().read() }
 }
 
-/// The flag of a note in an otherwise empty set. A set that is empty now and has this flag was not emptied since.
+/// The flag of a note in a set whose first word was empty when the note was made. If an empty set's note lacks the
+/// flag, the program has emptied the set since then.
 const ALONE: u64 = 1;
 
-/// Returns the note of signals `missing` in a set whose first word is `real`.
+/// Returns the note about the signals `missing` for a set whose first word is `real`.
 fn stamp_of(missing: u64, real: u64) -> u64 {
     STAMP | missing | if real == 0 { ALONE } else { 0 }
 }
@@ -187,7 +188,7 @@ fn is_stamp(word: u64) -> bool {
     word & !(super::ALL | ALONE) == STAMP
 }
 
-/// Returns the signals in a set's note. `None` if it has no note, or was emptied since.
+/// Returns the signals in a set's note. `None` if the set has no note, or was emptied since the note was made.
 fn stamped([real, stamp]: [u64; 2]) -> Option<u64> {
     (is_stamp(stamp) && (real != 0 || stamp & ALONE != 0)).then_some(stamp & super::ALL)
 }
@@ -197,14 +198,14 @@ pub fn word(set: &sigset_t) -> u64 {
     words_of(set)[0]
 }
 
-/// Returns the set that [`with_stamp`] was given for this set; `None` if it has no note.
+/// Undoes [`with_stamp`]: returns the set that it was given. `None` if the set has no note.
 pub fn without_stamp(set: &sigset_t) -> Option<sigset_t> {
     let words = words_of(set);
     stamped(words).map(|missing| as_set(words[0] | missing))
 }
 
-/// Returns the set that may really be set, with a note of the missing signals. `None` if none is missing, or masks
-/// are not kept here.
+/// Returns the set that may really be set, with a note about the signals that it lacks. `None` if it lacks no signal,
+/// or if masks are not kept here.
 pub fn with_stamp(set: &sigset_t) -> Option<sigset_t> {
     let [wanted, _] = words_of(set);
     let missing = wanted & super::ALL;
@@ -217,7 +218,7 @@ pub fn with_stamp(set: &sigset_t) -> Option<sigset_t> {
     Some(really)
 }
 
-/// Returns a set without the guarded signals, if it has any and there are any.
+/// Returns a set without the guarded signals. `None` if it has no guarded signal.
 pub fn stripped(set: &sigset_t) -> Option<sigset_t> {
     (word(set) & guarded() != 0).then(|| as_set(word(set) & !guarded()))
 }
@@ -237,8 +238,8 @@ pub unsafe fn stamp(set: *mut sigset_t) {
     }
 }
 
-/// Makes the thread's wish what a context's mask and its note say, before libc sets that mask. Returns the mask to
-/// set instead, if another is needed.
+/// Sets the thread's wish as a context's mask and its note say, before libc sets that mask. Returns the mask to set
+/// instead, if the context's mask must not be set.
 ///
 /// # Safety
 /// The set may be read, as the kernel reads it, and so may the word after it.
@@ -260,7 +261,7 @@ pub unsafe fn goes_on_with(set: *const sigset_t) -> Option<sigset_t> {
     (missing != 0).then(|| as_set(real & !missing))
 }
 
-/// Keeps a signal that came while the thread wished to block it. As in the kernel, one of each number is enough.
+/// Keeps a signal that came while the thread wished to block it. As in the kernel, one signal of each number is enough.
 pub fn hold(signal: c_int, info: &siginfo_t) {
     let (thread, Some(index)) = (thread(), index(signal)) else {
         return;
@@ -274,7 +275,7 @@ pub fn hold(signal: c_int, info: &siginfo_t) {
     }
 }
 
-/// Sends this thread the held signals that it no longer blocks; true if there were any.
+/// Sends this thread the held signals that it no longer wishes to block. True if there were any.
 pub fn deliver_held() -> bool {
     let (blocked_by_program, held) = words();
     let mut due = held.load(Ordering::Relaxed) & !blocked_by_program.load(Ordering::Relaxed);
@@ -285,8 +286,8 @@ pub fn deliver_held() -> bool {
         let Some(index) = index(signal) else {
             continue;
         };
-        // SAFETY: own thread-local memory, written before the bit was set; the copy is taken before the bit is
-        // cleared. The kernel reads the copy.
+        // SAFETY: own thread-local memory, written before the bit was set. The copy is taken before the bit is cleared.
+        // The kernel reads the copy.
         unsafe {
             let info = (*thread()).infos[index].assume_init();
             held.fetch_and(!bit(signal), Ordering::Relaxed);
@@ -309,8 +310,8 @@ pub fn active() -> bool {
     guarded() != 0 && !in_borrowed_memory() && !mutated(Mutation::ProgramBlocksSigsys)
 }
 
-/// True if masks need any care, now that the program asks for `set` (`how` as in sigprocmask(2)). The care begins
-/// when the program first would block a signal that must never be blocked.
+/// True if masks need any care, now that the program asks for `set` (`how` as in sigprocmask(2)). That is so from the
+/// moment at which the program first would block a signal that must never be blocked.
 pub fn are_kept(how: c_int, set: Option<u64>) -> bool {
     if guarded() == 0 && how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & super::ALL != 0) {
         super::believe();
@@ -318,8 +319,8 @@ pub fn are_kept(how: c_int, set: Option<u64>) -> bool {
     active()
 }
 
-/// Returns the signals that the calling thread believes to block and that its real mask lacks: its wish. None in a
-/// child in borrowed memory that has set its mask since.
+/// Returns the calling thread's wish: the signals that it believes to block and that its real mask lacks. There are
+/// none in a child in borrowed memory that has set its mask.
 fn unseen() -> u64 {
     match blocked_by_program() {
         0 => 0,
@@ -329,9 +330,9 @@ fn unseen() -> u64 {
     }
 }
 
-/// Prepares a child in borrowed memory, whose masks are not kept here, for a change of its mask. `how` is as in
-/// sigprocmask(2), `None` if the child only asks for its mask. Before a change that does not replace the mask, the
-/// wish becomes part of the real one. Returns the signals to add to the old mask that the child gets.
+/// Prepares a change of the mask in a child in borrowed memory, whose masks are not kept here. `how` is as in
+/// sigprocmask(2), or `None` if the child only asks for its mask. Unless the change replaces the whole mask, the wish
+/// first becomes part of the real mask. Returns the signals to add to the old mask that the child reads.
 pub fn settle(how: Option<c_int>) -> u64 {
     let unseen = unseen();
     let Some(how) = how.filter(|_| unseen != 0) else { return unseen };
@@ -418,8 +419,8 @@ pub fn system_call(args: [usize; 6]) -> isize {
     answer
 }
 
-/// Reads the program's value at `from`. The guarded routine needs no system call, and unblocks the signals that it
-/// needs.
+/// Reads the program's value at `from`. If masks are kept, the engine's guarded copy routine does that. It makes no
+/// system call, and unblocks the signals that it needs.
 pub(super) fn read_program<T: sys::Plain + os::Plain>(from: usize) -> Option<T> {
     if active() {
         os::user_read(from as u64).ok()
@@ -428,7 +429,7 @@ pub(super) fn read_program<T: sys::Plain + os::Plain>(from: usize) -> Option<T> 
     }
 }
 
-/// Writes the program's value at `to`, in the same way; false if it cannot be written.
+/// Writes the program's value at `to`, in the same way as [`read_program`]. False if it cannot be written.
 pub(super) fn write_program<T: sys::Plain + os::Plain>(to: usize, value: T) -> bool {
     if active() {
         os::user_write(to as u64, &value).is_ok()
@@ -437,15 +438,15 @@ pub(super) fn write_program<T: sys::Plain + os::Plain>(to: usize, value: T) -> b
     }
 }
 
-/// Adds the earlier wish to the mask that the kernel has written.
+/// Adds the wish `before` to the old mask that the kernel has written at `old`.
 fn add_kernel_mask(old: usize, before: u64) {
     if let Some(real) = read_program::<u64>(old) {
         write_program(old, real | before);
     }
 }
 
-/// Runs a waiting system call that has a mask of its own, `size` bytes at `mask`. The mask that it gets blocks no
-/// guarded signal. Returns the register: -EINTR at once if a held signal becomes due.
+/// Runs a waiting system call that has its own mask of `size` bytes at `mask`. The mask that the call gets blocks no
+/// guarded signal. Returns the kernel's register, or -EINTR at once if a held signal becomes due.
 pub fn with_temporary(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize {
     if mask.is_null() || size != 8 || !active() {
         return wait(mask);
@@ -475,7 +476,7 @@ pub fn with_temporary_set(mask: *const sigset_t, wait: impl FnOnce(*const sigset
     })
 }
 
-/// Runs `wait` with `wanted` as the thread's wish; `None` if a held signal came first.
+/// Runs `wait` with `wanted` as the thread's wish. `None` if a held signal came first.
 fn temporarily<T>(wanted: u64, wait: impl FnOnce() -> T) -> Option<T> {
     let (blocked_by_program, _) = words();
     let before = blocked_by_program.swap(wanted & guarded(), Ordering::Relaxed);

@@ -1,24 +1,23 @@
-//! Guarded signals: signals that the engine needs for itself, while the program keeps believing that they are its
-//! own.
+//! Guarded signals: signals that the engine needs for itself, while for the program they seem to be its own.
 //!
 //! SIGSYS is needed once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
-//! be a bad pointer. A forced signal that is blocked kills, and a thread may have blocked one long before. So the
-//! first guard, or the first thread that would block such a signal, takes over all three. Until then every wrapper
-//! here is a plain pass-through. From then on:
+//! be a bad pointer. A forced signal that is blocked kills, and a thread may have blocked such a signal long before. So
+//! all three signals are taken over with the first guard, or when a thread first would block one of them. Until then
+//! every wrapper of a signal function only calls libc. From then on:
 //!
-//! - The real action is `on_signal`, with the flags and the mask that the program asked for. A handler of the
-//!   program's that it calls therefore runs in the frame that the kernel would have built for it. The program's own
-//!   action is kept in [`action`].
-//! - Once there is a guard, `on_signal` also precedes every handler of the program's for other signals. Such a
-//!   handler must not run in the middle of a call of the engine's: see `os::handlers` in the engine.
-//! - The program cannot really block a guarded signal: a forced signal that is blocked kills. The wish of each thread
-//!   is kept in [`mask`]. It reads back, and decides what a signal does.
+//! - The real action is `on_signal`, with the flags and the mask that the program asked for. When `on_signal` calls the
+//!   program's handler, that handler therefore runs in the frame that the kernel would have built for it. The program's
+//!   own action is kept in [`action`].
+//! - Once there is a guard, `on_signal` also precedes every handler that the program has for other signals. Such a
+//!   handler must not run in the middle of an engine call: see `os::handlers` in the engine.
+//! - The program cannot really block a guarded signal, since a forced signal that is blocked kills. [`mask`] keeps the
+//!   mask that each thread wishes to have. The thread reads that mask back, and it decides what a signal does.
 //!
 //! A program can see three differences from the kernel:
 //!
-//! - A guarded signal sent by kill(2), while the current thread blocks it, is held for that thread. It is not offered
-//!   to another thread or to sigwait(3).
-//! - exec resets a guarded signal to its default although the program ignores it.
+//! - Suppose that kill(2) sends a guarded signal, and the thread that gets it wishes to block it. The signal is then
+//!   held for that thread. It is not offered to another thread or to sigwait(3).
+//! - exec resets a guarded signal to its default action, even if the program ignores it.
 //! - A handler does not see guarded signals in `uc_sigmask`.
 
 pub mod action;
@@ -38,13 +37,15 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
-/// Sees a guarded signal before the program does; true if it was ours and is handled.
+/// A function that gets a guarded signal before the program does. Returns true if the signal was meant for anyring and
+/// is handled.
 ///
 /// # Safety
-/// `on_signal` calls it in a signal handler, with what the kernel passed: only async-signal-safe actions.
+/// `on_signal` calls it in a signal handler, with the arguments that the kernel passed. Only async-signal-safe actions
+/// are allowed.
 pub type Guard = unsafe fn(&mut ucontext_t, &siginfo_t) -> bool;
 
-/// The signal handling of one way into the engine.
+/// The signal handling of one kind of process: with the preloaded library, or a guest.
 pub struct Way {
     /// The installed handler: [`on_signal`], or code that calls it.
     pub entry: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t),
@@ -52,14 +53,14 @@ pub struct Way {
     pub reserved: u64,
     /// Installs [`Way::entry`] for a signal, and returns the restorer that goes with it.
     pub install_first: fn(c_int) -> Result<u64, c_int>,
-    /// True if every action that the program sets is seen. Otherwise only the guarded signals are taken over.
+    /// True if anyring notices every action that the program sets. Otherwise only the guarded signals are taken over.
     pub sees_all: fn() -> bool,
     /// Changes an action before it is installed.
     pub adjust: fn(c_int, &mut Action),
-    /// Calls a handler of the program's.
+    /// Calls one of the program's handlers.
     ///
     /// # Safety
-    /// The first argument is such a handler's address; the others are what the kernel passed.
+    /// The first argument is such a handler's address. The others are those that the kernel passed.
     pub call: unsafe fn(u64, c_int, *mut siginfo_t, *mut ucontext_t),
 }
 
@@ -78,13 +79,13 @@ fn way() -> &'static Way {
     unsafe { &*way }
 }
 
-/// Calls a handler of the program's like any function.
+/// Calls one of the program's handlers like any function.
 ///
 /// # Safety
 /// Those of [`Way::call`].
 pub unsafe fn call_plainly(handler: u64, signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     // SAFETY: the program installed this address as its handler; the kernel passes all three arguments whether
-    // SA_SIGINFO is set or not. The frame has the mask and the stack it asked for.
+    // SA_SIGINFO is set or not. The frame has the mask and the stack that the program asked for.
     unsafe {
         let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) = core::mem::transmute(handler);
         handler(signal, info, context);
@@ -93,24 +94,25 @@ pub unsafe fn call_plainly(handler: u64, signal: c_int, info: *mut siginfo_t, co
 
 /// The signals that can be guarded.
 const GUARDABLE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
-/// Their mask.
+/// The mask of these signals.
 const ALL: u64 = bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS);
 const GUARDS_A_SIGNAL: usize = 2;
-/// Signals that are not guarded and come from an instruction, which cannot continue before they are handled.
+/// Signals that are not guarded and that an instruction causes. The instruction cannot continue before the signal is
+/// handled.
 const FAULTS: [c_int; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
-/// The guarded signals, as a mask: none, or all. Written under [`action::Lock`].
+/// The guarded signals, as a mask: either no signal or all three. Written under [`action::Lock`].
 static GUARDED: AtomicU64 = AtomicU64::new(0);
 
 static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
     [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; GUARDS_A_SIGNAL] }; GUARDABLE.len()];
 
 /// Distinguishes a forked child from a vforked one. A forked child's signal actions and masks are those kept here. A
-/// vforked child borrows our memory, but has actions of its own.
+/// vforked child borrows its parent's memory, but has its own actions.
 static FORK_PAGE: ForkPage = ForkPage::new();
-/// The process to which the actions and masks kept here belong, as it was last seen.
+/// The id of the process to which the actions and masks kept here belong, as last recorded.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The word of that page, for code in assembly. Null if the page may be absent in a child; then nothing is patched.
+/// The word in [`FORK_PAGE`], for code in assembly. Null if a child may lack the page. Then nothing is patched.
 pub static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Returns the bit of `signal` in a mask.
@@ -118,7 +120,7 @@ pub const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Returns the guarded signals, as a mask; zero as long as everything is left to the kernel.
+/// Returns the guarded signals, as a mask. Zero as long as everything is left to the kernel.
 #[inline]
 pub fn guarded() -> u64 {
     GUARDED.load(Ordering::Relaxed)
@@ -129,8 +131,8 @@ fn index(signal: c_int) -> Option<usize> {
     GUARDABLE.iter().position(|guardable| *guardable == signal)
 }
 
-/// Makes `guard` see every `signal` (SIGBUS, SIGSEGV or SIGSYS) before the program's own action, which stays as it
-/// is. Installing the same guard again changes nothing.
+/// Makes `guard` get every `signal` (SIGBUS, SIGSEGV or SIGSYS) before the program's own action, which stays as it is.
+/// Installing the same guard again changes nothing.
 ///
 /// # Errors
 /// EINVAL for another signal, EAGAIN if a signal has too many guards, or the error of sigaction(2) or mmap(2).
@@ -150,8 +152,9 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     taken.inspect_err(|_| free.store(core::ptr::null_mut(), Ordering::Relaxed))
 }
 
-/// Guards the guardable signals, if this thread blocks one when the library is loaded: the block then becomes a
-/// belief. If it blocks none, there is nothing to guard yet.
+/// Guards the guardable signals, if this thread blocks one of them when the library is loaded. The signal is then
+/// unblocked, but the thread still believes that it is blocked. If the thread blocks none of them, there is nothing to
+/// guard yet.
 pub fn begin() {
     // Without the page nothing could be guarded either.
     if map_fork_page().is_ok() && mask::real_now() & ALL != 0 {
@@ -159,9 +162,9 @@ pub fn begin() {
     }
 }
 
-/// Takes over the guarded signals before a thread comes to believe that it blocks them. They are held for such
-/// threads from now on. False if that is impossible, or if the process was not noted before: then they are really
-/// blocked.
+/// Takes over the guarded signals, because a thread is about to block one of them. From now on such a thread only
+/// believes that it blocks the signal, which is held for it. False if that is impossible, or if the process was not
+/// recorded before. Then the signals are really blocked.
 #[cold]
 pub fn believe() -> bool {
     if OWNER.load(Ordering::Relaxed) == 0 || in_borrowed_memory() || mutated(Mutation::MasksAreKeptLate) {
@@ -192,7 +195,7 @@ fn map_fork_page() -> Result<(), c_int> {
     Ok(())
 }
 
-/// True if the kernel must be asked: the process may be another one than `owner`.
+/// True if this may be another process than `owner`, so that the kernel must be asked.
 fn may_be_borrowed(owner: u32) -> bool {
     let word = PROCESS.load(Ordering::Relaxed);
     // SAFETY: null, or the word of a page that is never unmapped and that survives a fork.
@@ -248,8 +251,8 @@ pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, c
         if guard.is_null() {
             continue;
         }
-        // SAFETY: only values of type `Guard` are stored there; `info` and `context` are the kernel's own, in this
-        // very frame, and not otherwise referenced here.
+        // SAFETY: only values of type `Guard` are stored there. `info` and `context` are the kernel's own, in this very
+        // frame, and nothing else refers to them here.
         let handled = unsafe { core::mem::transmute::<*mut (), Guard>(guard)(&mut *context, &*info) };
         if handled {
             sys::set_errno(errno);
@@ -265,8 +268,9 @@ pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, c
     }
 }
 
-/// Passes a signal that was sent to the process on to a thread of the program's, if the kernel gave it to one of ours.
-/// Natively there is no thread of ours. True if it was passed on.
+/// Passes a signal that was sent to the process on to one of the program's threads. It does so if the kernel gave the
+/// signal to one of the engine's threads. With the kernel's io_uring there are no such threads. True if the signal was
+/// passed on.
 ///
 /// # Safety
 /// `info` is that of the signal.
@@ -286,11 +290,11 @@ unsafe fn pass_on(signal: c_int, info: *const siginfo_t) -> bool {
     thread::one_of_program().is_some_and(|target| unsafe { send(target, signal, &info) })
 }
 
-/// In `si_errno` of a signal that was sent by kill(2) and comes from [`pass_on`].
+/// The `si_errno` of a signal that was sent by kill(2) and that [`pass_on`] has sent again.
 const PASSED_ON: c_int = 0x616e_7973;
 
-/// Defers a signal if the program's handler has to wait. It comes again when this thread holds no lock of the
-/// engine's. True if it was deferred; errno stays.
+/// Defers a signal if the program's handler has to wait, because this thread holds an engine lock. The signal comes
+/// again when the thread holds none. True if the signal was deferred. errno stays.
 ///
 /// # Safety
 /// `context` is that of the frame in which the handler runs.
@@ -313,7 +317,7 @@ unsafe fn defer(signal: c_int, info: &siginfo_t, context: *mut ucontext_t) -> bo
     true
 }
 
-/// Sends a signal to a thread of this process; false if the system has no room.
+/// Sends a signal to a thread of this process. False if the system cannot queue another signal.
 ///
 /// # Safety
 /// `info` is that of the signal.
@@ -323,7 +327,7 @@ unsafe fn send(thread: u32, signal: c_int, info: *const siginfo_t) -> bool {
     unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, target) >= 0 }
 }
 
-/// Handles a signal that is not ours as the kernel would have, by the program's own action and mask.
+/// Handles a signal that is not meant for anyring as the kernel would have, by the program's own action and mask.
 ///
 /// # Safety
 /// `info` and `context` are those of the frame in which the handler runs.
@@ -369,8 +373,9 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
     }
 }
 
-/// Ends the process by the default action. Makes that the real action and queues the very same signal, which arrives
-/// when this handler has returned. Exit status, siginfo and core are then those of the place where it happened.
+/// Ends the process by the signal's default action. Makes the default the real action and queues the very same signal,
+/// which arrives when this handler has returned. Exit status, siginfo and core are then those of the place where it
+/// happened.
 ///
 /// # Safety
 /// Those of [`deliver`].
@@ -378,8 +383,8 @@ unsafe fn end_by(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) 
     action::set_real(signal, &Action::default());
     let block = bit(signal);
     let target = [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info as usize, 0, 0];
-    // SAFETY: `block` is read only, `info` is the kernel's own, and the frame's mask is ours to change: the first
-    // word of uc_sigmask is all that rt_sigreturn reads.
+    // SAFETY: `block` is only read, `info` is the kernel's own, and the frame's mask may be changed. The first word of
+    // uc_sigmask is all that rt_sigreturn reads.
     unsafe {
         let how = libc::SIG_BLOCK as usize;
         sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]);

@@ -20,8 +20,8 @@ struct SigsysInfo {
 }
 const _: () = assert!(size_of::<SigsysInfo>() <= size_of::<siginfo_t>());
 
-/// Returns the number of the call that trapped, if the signal comes from a filter whose SECCOMP_RET_DATA is `mark`.
-/// Any other SIGSYS is the program's.
+/// Returns the number of the call that trapped, if the signal comes from a filter whose SECCOMP_RET_DATA is `mark`. Any
+/// other SIGSYS belongs to the program.
 pub fn trapped_call(info: &siginfo_t, mark: u16) -> Option<i32> {
     // SAFETY: for SIGSYS the kernel fills these fields, and a siginfo_t is larger; plain integers otherwise.
     let info = unsafe { &*core::ptr::from_ref(info).cast::<SigsysInfo>() };
