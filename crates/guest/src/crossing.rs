@@ -1,8 +1,9 @@
-//! The code that goes from one world to the other. Only the FS base decides which world a thread is in. While it is
-//! the guest's, no thread-local memory of the host's can be reached. The thread then counts as being in the guest's
-//! world, whatever instruction it is at. So a signal handler finds the right answer at every instruction.
+//! The code that changes a thread from one world to the other (see the head of the crate). Only the FS base decides
+//! which world a thread is in. While the FS base is the guest's, the thread counts as being in the guest's world,
+//! whatever instruction it executes. It cannot reach the host's thread-local memory then. So a signal handler can
+//! determine the world at every instruction.
 //!
-//! All of it is in one section ([`is_here`]): the host's other code only runs in the host's world.
+//! All of this code is in one section ([`is_here`]). The host's other code only runs in the host's world.
 
 use crate::island::Data;
 use crate::{trap, world};
@@ -19,7 +20,7 @@ unsafe extern "C" {
     fn etext();
 }
 
-/// True if code at this address is the host's and not in this file: it only runs in the host's world.
+/// True if this is an address of the host's code outside this file's section. Such code only runs in the host's world.
 pub fn is_host_code(address: usize) -> bool {
     let host = __executable_start as *const () as usize..etext as *const () as usize;
     host.contains(&address) && !is_here(address)
@@ -30,7 +31,7 @@ fn is_here(address: usize) -> bool {
         .contains(&address)
 }
 
-/// Finds out the size of the extended state; an error if this processor cannot be served.
+/// Determines the size of the extended state. Fails if this processor cannot be served.
 pub fn prepare() -> Result<(), &'static str> {
     /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
@@ -44,8 +45,8 @@ pub fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The code at which a trapped thread continues. FS, too, is as the guest left it. At `anyring_resume` rsp points to
-/// the thread's [`Registers`], and FS is the guest's again.
+/// The code at which a trapped thread continues. The FS base is still the guest's when it begins. At `anyring_resume`
+/// rsp points to the thread's [`Registers`], and the FS base is the guest's again.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn trampoline() {
@@ -89,8 +90,8 @@ pub enum Entering {
     Owns,
 }
 
-/// Returns the progress at an instruction of [`patched`] that leaves the guest's stack and flags unchanged, but may
-/// have taken a stack. `None` for any other address.
+/// Returns the progress at an instruction of [`patched`] before which the guest's stack and flags are unchanged, but a
+/// stack may have been taken. `None` for any other address.
 pub fn entering(address: usize) -> Option<Entering> {
     let after = |step: unsafe extern "C" fn()| address >= step as *const () as usize;
     if !after(patched) || after(anyring_patched_on_stack) {
@@ -103,8 +104,8 @@ pub fn entering(address: usize) -> Option<Entering> {
     })
 }
 
-/// The entry from an island: rax is the thread's [`world::Block`], and r11 points to the island's [`Data`]. rcx is
-/// free. Everything else is the guest's, flags included.
+/// An island jumps here. rax points to the thread's [`world::Block`], and r11 to the island's [`Data`]. rcx is free.
+/// All other registers and the flags are the guest's.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn patched() {
@@ -171,8 +172,8 @@ pub unsafe extern "C" fn patched() {
     )
 }
 
-/// Makes a clone(2) for a child in this memory. The child notes its thread id and leaves for the guest at once, by
-/// `block.begin`. Returns in the parent only.
+/// Makes a clone(2) for a child in this memory. The child records its thread id and continues in the guest at once,
+/// with the registers in `block.begin`. Returns in the parent only.
 ///
 /// # Safety
 /// All signals are blocked; `block` is the child's alone; the arguments are those of clone(2).
@@ -227,8 +228,8 @@ pub unsafe extern "C" fn clone_away(
     )
 }
 
-/// Copies the guest's first words to its stack, and starts its first instruction, as the kernel does. Uses no stack
-/// itself.
+/// Copies the guest's first words to its stack, and starts its first instruction, as the kernel does. The function
+/// itself uses no stack.
 ///
 /// # Safety
 /// `entry` is that of a loaded program. `stack` is the place for the `count` words at `words`; the caller's own
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn begin(entry: usize, stack: usize, words: *const usize, 
     )
 }
 
-/// The installed handler of every signal that the guest handles, and of those that are guarded.
+/// The installed handler of every signal that the guest handles, and of every guarded signal.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C-unwind" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {

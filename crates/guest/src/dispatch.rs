@@ -11,7 +11,7 @@ use anyring_serve::{entry, memory, sys, Host};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 
-/// A process that is a guest's.
+/// The process of a guest.
 pub struct Guest;
 
 impl Host for Guest {
@@ -39,10 +39,10 @@ impl Host for Guest {
         start::trap_with_rings();
     }
 
-    /// Does nothing: every rt_sigaction(2) of the guest's is seen.
+    /// Does nothing: every rt_sigaction(2) of the guest is trapped.
     fn take_back_signals() {}
 
-    /// Does nothing: each trap gets it from the kernel.
+    /// Does nothing: each trap gets the alternate stack from the kernel.
     fn record_alternate(_: &libc::stack_t) {}
 
     fn sigaction(args: [usize; 6]) -> isize {
@@ -58,7 +58,7 @@ impl Host for Guest {
     }
 }
 
-/// Makes the call that the registers ask for; returns the kernel's register. A fork returns twice.
+/// Makes the call that the registers describe, and returns the kernel's register. A fork returns twice.
 pub fn call(block: &Block, registers: &mut Registers) -> isize {
     let number = registers.rax as i64;
     let args = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
@@ -104,8 +104,8 @@ pub fn enter(registers: &Registers) -> isize {
     answer
 }
 
-/// Makes a call that changes the identity of the calling thread. The engine's threads follow before it returns: the
-/// guest's libc does not know them. `own`: the arguments that this call takes.
+/// Makes a call that changes the identity of the calling thread. The engine's threads change theirs in the same way
+/// before the call returns, since the guest's libc does not know them. `own`: the arguments that this call takes.
 fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]) -> isize {
     let mut copied = Err(Errno::NOMEM);
     entry::aside(|| copied = follow::Copy::of(number, own));
@@ -140,7 +140,8 @@ fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]
     answer
 }
 
-/// Serves arch_prctl(2): the FS base in force is the host's, and a thread is found by the guest's.
+/// Serves arch_prctl(2) for the guest's FS base. During the call the host's is in force, and islands find a thread by
+/// the guest's.
 fn arch_prctl(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
     const ARCH_SET_FS: usize = 0x1002;
     const ARCH_GET_FS: usize = 0x1003;
@@ -165,7 +166,7 @@ fn arch_prctl(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isi
     }
 }
 
-/// Serves mmap(2): of a ring, or of code, which is mapped where it is trapped.
+/// Serves mmap(2) of a ring's descriptor, or of code. Code is mapped at addresses where its calls are trapped.
 fn map(args: [usize; 6]) -> isize {
     let [address, bytes, protection, flags, ..] = args;
     let given = args;

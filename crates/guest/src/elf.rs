@@ -1,4 +1,4 @@
-//! The headers of an ELF file that say how it is mapped. Everything in them may be wrong.
+//! The headers of an ELF file that say how it is mapped. Any value in them may be wrong.
 
 use std::fs::File;
 use std::io;
@@ -42,13 +42,13 @@ impl Segment {
 /// A file for this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
-    /// Linked for the addresses that it names (ET_EXEC).
+    /// True if the file is linked for the addresses that it names (ET_EXEC).
     pub is_fixed: bool,
     pub entry: usize,
     /// The address of the program headers in memory, if they are mapped.
     pub headers: Option<usize>,
     pub header_count: usize,
-    /// Sorted by address; at least one.
+    /// The segments, sorted by address. There is at least one.
     pub segments: Vec<Segment>,
     /// The path of its loader.
     pub interpreter: Option<Vec<u8>>,
@@ -61,7 +61,8 @@ pub const PAGE: usize = 4096;
 const TASK_SIZE: usize = 0x7fff_ffff_f000;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
-/// As in fs/binfmt_elf.c: the headers have to fit into 64 KiB, a loader's path into PATH_MAX.
+/// The most bytes of headers. As in fs/binfmt_elf.c, the headers have to fit into 64 KiB, and a loader's path into
+/// PATH_MAX.
 const HEADERS_MOST: usize = 65536;
 const PATH_MOST: usize = 4096;
 
@@ -156,7 +157,8 @@ impl Elf {
         Ok(())
     }
 
-    /// Checks that it can be mapped as it says. `headers_at` is the offset of the program headers in the file.
+    /// Checks that the file can be mapped as its headers say. `headers_at` is the offset of the program headers in the
+    /// file.
     fn check(&mut self, headers_at: usize, file: &File) -> Result<(), Refusal> {
         let damaged = || no_program("its segments are damaged");
         let length = file.metadata().map_err(|error| failed("fstat", &error))?.len() as usize;

@@ -1,5 +1,5 @@
-//! /proc/self/exe: the kernel's leads to the host. readlink(2) is answered with the guest's file; open(2) is not
-//! trapped.
+//! /proc/self/exe. The kernel's link leads to the host. readlink(2) is answered with the guest's file, but open(2) is
+//! not trapped.
 
 use anyring_engine::os;
 use anyring_serve::sys;
@@ -18,7 +18,7 @@ pub fn path() -> &'static [u8] {
     PATH.get().map_or(&[], Vec::as_slice)
 }
 
-/// True if a path names that file by the calling process's own entry in /proc.
+/// True if a path names the executable by the calling process's own entry in /proc.
 pub fn is_meant(path: &[u8]) -> bool {
     let own = path.strip_prefix(b"/proc/").and_then(|path| path.strip_suffix(b"/exe"));
     own.is_some_and(|own| {

@@ -1,6 +1,6 @@
-//! execve(2): a new host loads the program that the guest becomes. Filters are inherited, and their traps would kill
-//! a program that does not expect them. The exception is a program with code where no guest's is, into which the
-//! library can be preloaded: that is the faster way.
+//! execve(2) by a guest. The process becomes a new host, which loads the executed program. Filters are inherited, and
+//! their traps would kill a program that runs without a host. One kind of program is executed directly, with the
+//! library preloaded, since that is faster. Its code must not be at addresses where guests have theirs.
 
 use crate::start;
 use crate::state::State;
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 /// The longest path (PATH_MAX).
 const PATH_MOST: usize = 4096;
 
-/// Reads a string of the guest's, without its terminating zero.
+/// Reads a string from the guest's memory, without its terminating zero.
 pub fn read_string(address: usize) -> Result<Vec<u8>, Errno> {
     const PAGE: usize = 4096;
     let mut string = Vec::new();
@@ -34,7 +34,7 @@ pub fn read_string(address: usize) -> Result<Vec<u8>, Errno> {
     Err(Errno::NAMETOOLONG)
 }
 
-/// Serves execveat(2) with its five arguments; returns only an error.
+/// Serves execveat(2) with its five arguments. Returns only if that fails.
 pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize, flags: usize) -> isize {
     if let Some(answer) = preloaded([directory as usize, path, arguments, environment, flags]) {
         return answer;
@@ -50,8 +50,8 @@ pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize
     answer
 }
 
-/// Executes a program with the library preloaded, if it can be served so; returns only an error. `None` for other
-/// programs; logs those that cannot be served at all.
+/// Executes a program with the library preloaded, if it can be served in that way. Returns the error if that fails, and
+/// `None` for other programs. Logs programs that cannot be served at all.
 fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Option<isize> {
     let said = Environment::read(environment);
     match kind::of(directory as i32, path, flags) {
@@ -64,8 +64,8 @@ fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Op
     }
     let mut answer = None;
     said.with_preload(environment, &mut |environment| {
-        // SAFETY: arguments that the guest has named, which the kernel checks, and a list of its strings and one of
-        // ours.
+        // SAFETY: arguments that the guest has named, which the kernel checks, and a list of its strings and one of the
+        // host's.
         answer =
             Some(unsafe { sys::call(libc::SYS_execveat, [directory, path, arguments, environment, flags, 0]) });
     });
@@ -81,7 +81,7 @@ struct Ready {
     name: Vec<u8>,
     /// The address of the guest's own arguments.
     arguments: usize,
-    /// The descriptor that `file` names. It stays open for the new host, which closes it.
+    /// The descriptor that `file` names. It stays open over the exec, and the new host closes it.
     descriptor: Option<OwnedFd>,
 }
 
@@ -119,8 +119,9 @@ fn prepare(directory: i32, path: usize, arguments: usize, flags: usize) -> Resul
 /// Number of a host's arguments before the program's own, in words.
 const LEAD: usize = 4;
 
-/// Returns the arguments if the guest executes the host as a host, as `anyring run` in a guest does. That host takes
-/// this one's place, and is not loaded as a guest. `None` for any other use of the executable.
+/// Returns the arguments of the new host if the guest itself executes `anyring` as a host, as `anyring run` in a guest
+/// does. The executed host then replaces this one, instead of being loaded as a guest. `None` for any other use of the
+/// executable.
 fn by_itself(arguments: usize, descriptor: &mut Option<OwnedFd>) -> Result<Option<Ready>, Errno> {
     let here = State::here();
     let mut words = Vec::new();

@@ -1,9 +1,10 @@
 //! Finds the calling thread's record by the guest's FS base, in a few instructions that change no flag (`island.rs`).
 //!
-//! An entry is made at a trap, where the thread is known by its id. It holds for as long as no other thread can have
-//! that FS base. All ways to get one are seen: a thread begins with the one that clone(2) names, or with its
-//! parent's, or sets it by arch_prctl(2). `patch.rs` searches for instructions that set it. While threads share an FS
-//! base, or a vforked child has its parent's, no thread is found by it, and their calls trap.
+//! An entry is made at a trap, where the thread is known by its id. The entry is valid as long as no other thread can
+//! have that FS base. The host notices every way in which a thread gets an FS base. A thread begins with the one that
+//! clone(2) names, or with its parent's, or sets it by arch_prctl(2). `patch.rs` searches for instructions that set it.
+//! While several threads share an FS base, or a vforked child has its parent's, no thread is found by it, and their
+//! calls trap.
 
 use crate::world::{self, Block, NOT_FOUND};
 use anyring_serve::crossing::Registers;
@@ -23,7 +24,7 @@ static TABLE: [AtomicUsize; ENTRIES] = [const { AtomicUsize::new(0) }; ENTRIES];
 static SHARES: [AtomicU64; SHARED] = [const { AtomicU64::new(0) }; SHARED];
 const COUNT_BITS: u32 = 16;
 
-/// True if no thread is found any more.
+/// True if threads are no longer found by their FS base, so that all calls trap.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 /// Memory like that of a block that no thread has.
@@ -47,8 +48,8 @@ fn hash(fs: usize) -> usize {
     fs.wrapping_mul(9).rotate_right(12) % ENTRIES
 }
 
-/// Makes the calling thread known by its FS base from now on, if no other may have that. It has trapped on its first
-/// stack.
+/// Makes the calling thread found by its FS base from now on, if no other thread may have the same FS base. The thread
+/// has trapped on its first stack.
 pub fn record(block: &Block, registers: &Registers) {
     let fs = registers.fs as usize;
     depart(block, fs);
@@ -66,7 +67,7 @@ pub fn record(block: &Block, registers: &Registers) {
     TABLE[hash(fs)].store(entry, Ordering::Relaxed);
 }
 
-/// Removes the thread that is found by `fs`: another may have that FS base from now on.
+/// Removes the entry of the thread that is found by `fs`, since another thread may have that FS base from now on.
 pub fn forget(fs: usize) {
     let entry = &TABLE[hash(fs)];
     match entry.swap(0, Ordering::Relaxed) {
@@ -98,8 +99,8 @@ pub fn share(child: &Block, fs: usize) {
     forget(fs);
 }
 
-/// Records that the thread has the FS base `fs` now. If it began with another one that it shares, it shares that no
-/// more.
+/// Records that the thread now has the FS base `fs`. If it began with another FS base that it shared, it no longer
+/// shares that one.
 pub fn depart(block: &Block, fs: usize) {
     let inherited = block.inherited_fs.load(Ordering::Relaxed);
     if inherited == 0 || inherited == fs.wrapping_add(1) {

@@ -1,9 +1,9 @@
-//! The seccomp program: which calls of the guest's are trapped.
+//! The seccomp filter program, which decides which of the guest's calls are trapped.
 //!
 //! It checks the number and the arguments first, then the address of the instruction. Guests have their code in two
-//! places. Code that is linked for fixed addresses is in the lowest 4 GiB. All other code is in [`WINDOW`], where the
-//! kernel maps nothing by itself. So one filter serves every program that a guest becomes. An exec adds none, and the
-//! host's own calls are never trapped.
+//! ranges. Code that is linked for fixed addresses is in the lowest 4 GiB. All other code is in [`WINDOW`], where the
+//! kernel maps nothing by itself. So the same filter serves every program that a guest executes. An exec adds no
+//! filter, and the host's own calls are never trapped.
 
 use crate::start;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
@@ -16,8 +16,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::sock_filter;
 
-/// SECCOMP_RET_DATA of our filters. It reaches the handler as si_errno, and distinguishes our traps from the guest's
-/// own.
+/// SECCOMP_RET_DATA of the host's filters. It reaches the handler as si_errno, and distinguishes their traps from those
+/// of the guest's filters.
 pub const MARK: u16 = 0x6167;
 
 /// The range of a guest's code that can be at any address. Its bounds are multiples of 4 GiB, so that [`WINDOW_MASK`]
@@ -46,11 +46,11 @@ const ALWAYS: [i64; 13] = [
     libc::SYS_close_range,
     libc::SYS_arch_prctl,
 ];
-/// Calls trapped if this argument gives a signal mask: it must not block SIGSYS.
+/// Calls that are trapped if this argument points to a signal mask, since the mask must not block SIGSYS.
 const WITH_MASK: [(i64, usize); 4] =
     [(libc::SYS_ppoll, 3), (libc::SYS_pselect6, 5), (libc::SYS_epoll_pwait, 4), (libc::SYS_epoll_pwait2, 4)];
-/// Calls trapped once there is a ring. For waits and messages, a filter cannot see if a ring is among their
-/// descriptors. The others may end a number whose file the engine knows.
+/// Calls that are trapped once there is a ring. For waits and messages, a filter cannot read whether a ring is among
+/// their descriptors. The others may close a number whose file the engine knows.
 const WITH_RINGS: [i64; 7] = [
     libc::SYS_poll,
     libc::SYS_ppoll,
@@ -60,9 +60,10 @@ const WITH_RINGS: [i64; 7] = [
     libc::SYS_dup2,
     libc::SYS_dup3,
 ];
-/// Calls trapped once a ring is in an epoll set level-triggered: it has to be brought up to date before each wait.
+/// Calls that are trapped once an epoll set has a level-triggered ring. The ring's readability has to be brought up to
+/// date before each wait.
 const WITH_LEVELS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
-/// Calls trapped with a ring if the first argument reaches to the numbers of rings.
+/// Calls that are trapped once there is a ring, if the first argument is large enough to include a ring's number.
 const SELECTS: [i64; 2] = [libc::SYS_select, libc::SYS_pselect6];
 
 /// The calls that a filter traps.
@@ -72,15 +73,15 @@ pub enum Calls {
     General,
     /// Those that only matter once there is a ring.
     WithRings,
-    /// Those that only matter once a ring is in an epoll set level-triggered.
+    /// Those that only matter once an epoll set has a level-triggered ring.
     WithLevels,
 }
 
-/// Number of filters for code that is neither in [`WINDOW`] nor in [`LOW`]: each makes all calls slower.
+/// Number of filters for code that is neither in [`WINDOW`] nor in [`LOW`]. Each such filter makes all calls slower.
 static COVERED: AtomicU32 = AtomicU32::new(0);
 const COVERED_MOST: u32 = 16;
 
-/// Adds the filter of these calls to all threads; returns how.
+/// Adds the filter that traps these calls to all threads. Returns the way in which it was added.
 ///
 /// # Errors
 /// The reason why that is not possible.
@@ -88,7 +89,7 @@ pub fn install(calls: Calls) -> Result<Way, &'static str> {
     install_program(&program(calls, &[WINDOW, LOW]))
 }
 
-/// Traps code that has been mapped there, unless it is trapped anyway.
+/// Adds a filter for code that has been mapped at these addresses, unless the filters trap it already.
 pub fn cover(code: Range<usize>) {
     if is_covered(&code) || code.is_empty() {
         return;
@@ -104,7 +105,7 @@ pub fn cover(code: Range<usize>) {
     }
 }
 
-/// True if this is within one of the two ranges in which all code is trapped.
+/// True if this code is within one of the two ranges in which all code is trapped.
 pub fn is_covered(code: &Range<usize>) -> bool {
     [WINDOW, LOW].iter().any(|all| all.start <= code.start && code.end <= all.end)
 }

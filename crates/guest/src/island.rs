@@ -1,11 +1,12 @@
-//! Islands: the code that a patched instruction jumps to.
+//! Islands: the pieces of code to which patched instructions jump.
 //!
-//! An island checks by the call's number whether the call is to be served, finds the thread, and goes to [`patched`].
-//! It makes any other call itself, without a change of worlds. The filter may trap that call: it treats islands like
-//! the guest's code.
+//! An island compares the call's number. If the call must be served, it finds the thread's record and jumps to
+//! [`patched`]. It makes any other call itself, without a change of worlds. The filter may trap that call, since it
+//! treats islands like the guest's code.
 //!
-//! It uses no stack and changes no flag. Like the instruction, it changes only rcx and r11; rax is restored before
-//! anything sees it. A signal handler sees the instruction that was patched ([`crate::patch::set_back`]).
+//! An island uses no stack and changes no flag. Like the instruction, it changes only rcx and r11; rax is restored
+//! before any other code reads it. For a signal handler, the thread is at the instruction that was patched
+//! ([`crate::patch::set_back`]).
 
 use crate::crossing::patched;
 use crate::{fast, world};
@@ -36,8 +37,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// Returns the value of rax for a call of `number` at the `syscall`, which may still be there. If a filter would
-    /// kill for the call, the value makes it trap as another.
+    /// Returns the value of rax with which to make a call of `number` at the original `syscall`. If a filter would kill
+    /// for the call, the value makes it trap as another call.
     pub fn at_site(&self, number: u64) -> u64 {
         let is_killed = self.trapping[0] != self.number && ahead::NUMBERS.contains(&(number as u32));
         if is_killed {
@@ -50,9 +51,9 @@ impl Data {
 
 /// The calls that an island serves.
 pub struct Calls {
-    /// The frequent one.
+    /// The number of the frequent call, which the island serves itself.
     pub number: u32,
-    /// Others, which are made by a trap.
+    /// The numbers of other calls, which are made by a trap.
     pub others: [u32; 2],
     /// Returns the value of rax with which a call of this number traps.
     pub trapping: fn(u32) -> u64,
@@ -146,13 +147,14 @@ fn offset(label: *const u8) -> usize {
 const SIZE: usize = 320;
 const CODE_AT_MOST: usize = SIZE - MOVED_AT_MOST - size_of::<Data>() - 8;
 
-/// Returns the offset of the template in an island that begins with `moved` bytes: nops fill the gap.
+/// Returns the offset of the template in an island that begins with `moved` bytes of moved instructions. Nops fill the
+/// gap.
 fn template_at(moved: usize) -> usize {
     moved.next_multiple_of(8)
 }
 
-/// Builds an island for `jump` and these calls by the `syscall` at the address `site`. It first does the `moved`
-/// instructions. Returns its address.
+/// Builds an island for `jump`, which serves these calls by the `syscall` at the address `site`. The island begins with
+/// the `moved` instructions. Returns its address.
 ///
 /// # Errors
 /// The reason why there is none.
@@ -214,15 +216,15 @@ pub fn remove(address: usize) {
 
 /// The place at which a signal interrupted a thread on an island, as its handler must see it.
 pub enum Met {
-    /// At a moved instruction of the guest's, whose original address this is.
+    /// At one of the guest's moved instructions. This is its original address.
     Moved(usize),
-    /// Before the call: everything is as at the `syscall`. If `number` is given, rax must be set to it.
+    /// Before the call. All registers are as at the `syscall`; if `number` is given, rax must be set to it first.
     Before { data: &'static Data, number: Option<u64> },
-    /// After the call, at this address of the guest's.
+    /// After the call. The guest continues at this address.
     Behind(usize),
 }
 
-/// Returns the meaning of an address on an island; `None` for any other address.
+/// Returns the guest's place that an address on an island stands for. `None` for any other address.
 pub fn met(address: usize) -> Option<Met> {
     let (island, moved, from) = island_at(address, SIZE)?;
     if address < island + moved {

@@ -2,9 +2,10 @@
 //! and serves its io_uring there.
 //!
 //! The executable `anyring`, the *host*, is linked statically with a glibc of its own. It maps the *guest* next to
-//! itself. A seccomp filter traps the calls of the guest's code that concern io_uring, threads, signals and exec.
-//! Each thread of the guest's has two worlds, which the FS base distinguishes. One has the guest's own TLS. The other
-//! has a TCB of the host's glibc, with which the engine runs on a stack of the host's.
+//! itself. A seccomp filter traps the calls of the guest's code that concern io_uring, threads, signals and exec. Each
+//! of the guest's threads has two *worlds*, which the FS base distinguishes. In the guest's world, the FS base points
+//! to the guest's own TLS. In the host's world, it points to a TCB of the host's glibc, and the engine runs on one of
+//! the host's stacks.
 //!
 //! | file | what it does |
 //! |---|---|

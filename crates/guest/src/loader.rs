@@ -27,7 +27,7 @@ pub struct Loaded {
     pub loader: Option<Image>,
 }
 
-/// Maps both. If that fails, mappings stay: the host does not continue.
+/// Maps the program and its loader. If that fails, some mappings may stay, since the host does not continue.
 pub fn load(file: &File, elf: &Elf) -> Result<Loaded, Refusal> {
     let program = map(file, elf)?;
     let loader = match &elf.interpreter {
@@ -92,7 +92,7 @@ fn map(file: &File, elf: &Elf) -> Result<Image, Refusal> {
     })
 }
 
-/// Reserves as many bytes as the span has, in the window whose code is trapped. Returns their address.
+/// Reserves address space of the span's size, in the window whose code is trapped. Returns its address.
 fn reserve(span: &Range<usize>, alignment: usize) -> io::Result<usize> {
     let flags = ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     const TRIES: usize = 16;
@@ -113,7 +113,7 @@ fn reserve(span: &Range<usize>, alignment: usize) -> io::Result<usize> {
     answer
 }
 
-/// Maps one segment; returns its pages. The rest of the file's last page becomes zero.
+/// Maps one segment and returns its pages. The rest of the file's last page becomes zero.
 fn map_segment(file: &File, segment: &Segment, base: usize) -> io::Result<Range<usize>> {
     let skew = segment.address % PAGE;
     let start = base.wrapping_add(segment.address) - skew;

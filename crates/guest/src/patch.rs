@@ -1,11 +1,11 @@
-//! Trapped instructions that become jumps (decision 27): io_uring_enter(2), and io_submit(2) and the waits of Linux
-//! AIO.
+//! Trapped instructions that become jumps (decision 27): those that make io_uring_enter(2), io_submit(2), or the waits
+//! of Linux AIO.
 //!
-//! First choice is the `syscall` itself. Its two bytes become those of a jump, and the bytes after it the upper part
-//! of the jump's distance. These bytes stay, so that a thread that waits in the kernel finds them. Every path there
-//! leads to the jump. No instruction has to be moved, even if the number is loaded far away, as in generic wrappers
-//! (Go's, musl's, Zig's). If that distance leads to no free page, one of the instructions before becomes the jump, as
-//! in the preloaded library.
+//! The first choice is to replace the `syscall` itself. Its two bytes become the first two of a jump, and the bytes
+//! after it become the upper part of the jump's distance. Those bytes stay unchanged, so that a thread that waits in
+//! the kernel finds them when it returns. Every path to the `syscall` leads to the jump. No instruction has to be
+//! moved, even if the number is loaded far away, as in generic wrappers (Go's, musl's, Zig's). If that distance leads
+//! to no free page, one of the instructions before the `syscall` becomes the jump, as in the preloaded library.
 
 use crate::crossing::{self, Entering};
 use crate::island::{self, Calls, Data, Met};
@@ -25,14 +25,16 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::ucontext_t;
 
-/// The distances at which the program itself is. No heap grows after it: the program break is elsewhere.
+/// The distances at which the program itself is, so that no island is placed there. No heap grows after the program,
+/// since the program break is elsewhere.
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 20;
 
 /// Held while an instruction is patched.
 static PATCHING: Lock<()> = Lock::new(());
 /// True if islands are possible. Relaxed: set before the guest begins.
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// True if there may be an island. Relaxed: a thread that is on one has seen a jump to it, or its own store.
+/// True if there may be an island. Relaxed: a thread on an island came by a jump, which was stored later than this
+/// flag.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Reads `ANYRING_PATCH`, and checks that the processor has the instructions of islands. Call it before the guest
@@ -44,7 +46,7 @@ pub fn prepare() {
     ENABLED.store(!declined && has_it, Ordering::Relaxed);
 }
 
-/// Counts a trap of call `number` by the instruction before `behind`; true when it is time to [`apply`].
+/// Counts a trap of call `number` by the instruction that ends at `behind`. True when it is time to call [`apply`].
 /// Async-signal-safe, and uses no thread-local memory.
 pub fn is_due(number: i64, behind: usize) -> bool {
     let is_hot = match number {
@@ -55,8 +57,8 @@ pub fn is_due(number: i64, behind: usize) -> bool {
     is_hot && ENABLED.load(Ordering::Relaxed) && counters::count(behind)
 }
 
-/// Patches the `syscall` before `behind`, at which this thread has trapped with a call of `number`. If that is not
-/// possible, the instruction keeps trapping, and the log says why.
+/// Patches the `syscall` that ends at `behind`, at which this thread has trapped with a call of `number`. If that is
+/// not possible, the instruction keeps trapping, and the log says why.
 pub fn apply(behind: usize, number: u32) {
     let mask = set_mask(u64::MAX);
     match PATCHING.try_lock() {
@@ -76,8 +78,8 @@ fn count() {
     stats::stats().patches.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Replaces instructions of this code that may make a call on rings, before they run, if a filter kills for these
-/// calls. An error is the reason why `anyring run` must refuse the program.
+/// If a filter kills for io_uring's calls, replaces the instructions in this code that may make such calls, before they
+/// run. An error is the reason why `anyring run` must refuse the program.
 pub fn ahead(code: Range<usize>) -> Result<(), String> {
     if !start::serves_rings() || !ahead::is_needed() {
         return Ok(());
@@ -160,7 +162,7 @@ struct Mapping {
 
 impl Mapping {
     /// # Safety
-    /// The mapping stays as it is meanwhile, and `range` is within it.
+    /// The mapping stays unchanged while the slice is used, and `range` is within it.
     unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
         // SAFETY: the caller vouches for it.
         unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) }
@@ -201,8 +203,8 @@ fn sets_fs(code: &[u8]) -> bool {
     })
 }
 
-/// Checks readable code that the guest has mapped. If it may set the FS base, threads cannot be found by that any
-/// more.
+/// Checks readable code that the guest has mapped. If the code may set the FS base, threads can no longer be found by
+/// their FS base.
 pub fn code_was_mapped(code: Range<usize>) {
     if !ANY.load(Ordering::Relaxed) {
         return;
@@ -215,9 +217,9 @@ pub fn code_was_mapped(code: Range<usize>) {
     }
 }
 
-/// Makes a signal handler see the guest's code if the signal has interrupted the thread on an island or at its end.
-/// The context becomes that of the patched instruction, or of the one after it, and the thread continues from there.
-/// For handlers, in the guest's world.
+/// Hides islands from the guest's signal handlers. If the signal has interrupted the thread on an island or at its end,
+/// the context is changed. It becomes that of the patched instruction, or of the one after it, and the thread continues
+/// from there. Called by handlers in the guest's world.
 pub fn set_back(context: &mut ucontext_t) {
     if !ANY.load(Ordering::Relaxed) {
         return;

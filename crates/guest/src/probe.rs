@@ -1,6 +1,6 @@
-//! Detects filters that this host has inherited from another one without being informed. It happens if a guest executes
-//! a program with the preloaded library, and that program executes this one. Meaningless calls, made where guests have
-//! their code, show what is trapped.
+//! Detects filters that this host has inherited from another host without being informed. This happens if a guest
+//! executes a program with the preloaded library, and that program in turn executes a guest. Meaningless calls, made at
+//! addresses where guests have their code, show what is trapped.
 
 use crate::filter::{MARK, WINDOW};
 use crate::start;
@@ -11,7 +11,7 @@ use core::mem::transmute;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
-/// True if a filter of a host's trapped the last call.
+/// True if a host's filter trapped the last call.
 static TRAPPED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn note(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
@@ -19,8 +19,9 @@ unsafe extern "C" fn note(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
     TRAPPED.store(unsafe { (*info).si_errno } == i32::from(MARK), Ordering::Relaxed);
 }
 
-/// Returns true for each group of calls that is trapped: general ones, those for rings, and those for rings in epoll
-/// sets. Call it with the first thread alone, before there is a guest. All false if no code can be made.
+/// Returns true for each group of calls that is trapped: general calls, calls that matter with rings, and waits on
+/// epoll sets with rings. Call it while there is only the first thread, before there is a guest. All three are false if
+/// no executable memory can be mapped.
 pub fn inherited() -> [bool; 3] {
     // mov %rdi,%rax; mov %rsi,%rdi; mov %rdx,%rsi; xor %edx,%edx; xor %r10d,%r10d; syscall; ret
     const CODE: [u8; 17] =

@@ -1,4 +1,4 @@
-//! Finds the file to load for the file that is executed: scripts name their interpreter, which may be a script.
+//! Finds the file to load when a file is executed. A script names its interpreter, which may itself be a script.
 
 use crate::elf::{failed, no_program, Elf, Refusal};
 use anyring_serve::sys;
@@ -15,7 +15,7 @@ const LINE_BYTES: usize = 256;
 
 /// A program to be loaded.
 pub struct Program {
-    /// Close-on-exec.
+    /// The open file, close-on-exec.
     pub file: File,
     pub elf: Elf,
     /// The path by which it was found: that of the script's interpreter, or the requested one.
@@ -24,8 +24,8 @@ pub struct Program {
     pub arguments: Option<Vec<Vec<u8>>>,
 }
 
-/// Finds the program that executing the file at `path` would load. A script gets `name` as its own name. An error is
-/// the answer of execve(2).
+/// Finds the program that executing the file at `path` would load. If it is a script, `name` becomes the script's name
+/// in the interpreter's arguments. An error is the answer of execve(2).
 pub fn find(path: &[u8], name: &[u8]) -> Result<Program, Refusal> {
     let (mut path, mut name) = (path.to_vec(), name.to_vec());
     let mut arguments: Option<Vec<Vec<u8>>> = None;
@@ -94,7 +94,7 @@ fn open(path: &[u8]) -> Result<File, Refusal> {
     }
 }
 
-/// True if the calling thread may execute it, by its effective identity, and its file system allows that.
+/// True if the calling thread may execute the file by its effective identity, and the file system allows execution.
 fn may_execute(name: &[u8]) -> bool {
     let ask = [libc::AT_FDCWD as usize, name.as_ptr() as usize, libc::X_OK as usize];
     let [directory, path, mode] = ask;

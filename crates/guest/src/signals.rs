@@ -1,4 +1,5 @@
-//! The guest's signals: [`anyring_serve::signals`], with the guest's handlers in the guest's world.
+//! The guest's signals. They are handled by [`anyring_serve::signals`], which calls the guest's handlers in the guest's
+//! world.
 
 use crate::crossing;
 use crate::filter::MARK;
@@ -12,8 +13,8 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use libc::{siginfo_t, ucontext_t};
 
-/// No signal is left alone: glibc's own signals and those of other libraries have handlers in the guest like any
-/// other.
+/// The signal handling of guests. No signal is reserved: in a guest, even the signals of glibc and other libraries have
+/// handlers like any other.
 static WAY: Way = Way {
     entry: crossing::on_signal,
     reserved: 0,
@@ -36,8 +37,8 @@ pub fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Logs a trap that ends the process. Other traps were handled before. This one's thread has no stack left for
-/// another call, or no memory for one.
+/// Logs a trap that ends the process. Other traps were handled before. This trap was not, because its thread has no
+/// stack left for another call, or no memory for a stack.
 unsafe fn no_trap(_: &mut ucontext_t, info: &siginfo_t) -> bool {
     if trapped_call(info, MARK).is_some() {
         log::line("a system call of the guest's ends it: there are too many handlers in each other, or no memory");
@@ -45,7 +46,7 @@ unsafe fn no_trap(_: &mut ucontext_t, info: &siginfo_t) -> bool {
     false
 }
 
-/// Adjusts SIGSYS: a trap may come on any stack, and nothing may interrupt its handler.
+/// Adjusts the action of SIGSYS, since a trap may come on any stack and nothing may interrupt its handler.
 fn adjust(signal: c_int, action: &mut action::Action) {
     if signal == libc::SIGSYS {
         action.flags |= libc::SA_ONSTACK as u64;
@@ -71,8 +72,8 @@ pub fn sigaction(block: &Block, args: [usize; 6]) -> isize {
     borrowed_action(args)
 }
 
-/// Serves rt_sigaction(2) in a process that runs in its parent's memory. In the kernel it has actions of its own;
-/// those kept here are the parent's. It cannot have a handler of its own, and guarded signals stay as they are.
+/// Serves rt_sigaction(2) in a process that runs in its parent's memory. In the kernel it has its own actions, but
+/// those kept here are the parent's. Such a process cannot set a handler, and guarded signals stay as they are.
 fn borrowed_action([signal, new, old, size, ..]: [usize; 6]) -> isize {
     let signal = signal as c_int;
     if size != size_of::<u64>() || !(1..=64).contains(&signal) {
@@ -110,7 +111,7 @@ pub fn sigprocmask(block: &Block, args: [usize; 6]) -> isize {
     unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) }
 }
 
-/// Runs a waiting call that has a mask of its own.
+/// Runs a waiting call that has its own signal mask.
 pub fn with_mask(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize {
     let is_borrowed = world::mine().is_some_and(|block| block.is_borrowed.load(Ordering::Relaxed));
     match sys::read_program(mask) {

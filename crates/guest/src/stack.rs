@@ -17,7 +17,7 @@ pub struct First {
 pub struct Begin {
     pub entry: usize,
     pub stack: usize,
-    /// The words to be copied to `stack` when the host needs that memory no more.
+    /// The words to be copied to `stack` when the host no longer needs that memory.
     pub words: Vec<usize>,
 }
 
@@ -94,8 +94,8 @@ impl First {
     }
 }
 
-/// Returns a string of the environment, without our library in LD_PRELOAD; `None` if nothing remains. The library is
-/// not for guests. For programs that they execute it is put back where it is needed.
+/// Returns a string of the environment without the library in LD_PRELOAD, or `None` if nothing remains. The library is
+/// not for guests. When a guest executes a program that needs it, the library is added again.
 fn without_library(string: usize) -> Option<usize> {
     const LIBRARY: &[u8] = b"libanyring.so";
     // SAFETY: a string of the first stack's environment.
@@ -134,8 +134,8 @@ fn end_of(string: usize) -> usize {
     string + unsafe { CStr::from_ptr(string as *const c_char) }.to_bytes_with_nul().len()
 }
 
-/// Makes /proc/PID/cmdline, environ and auxv show the guest's. If the kernel cannot (no checkpoint and restore, no
-/// /proc), they stay the host's.
+/// Makes /proc/PID/cmdline, environ and auxv show the guest's arguments, environment and auxiliary vector. If the
+/// kernel does not support that (no checkpoint and restore, no /proc), these files keep showing the host's.
 fn set_kernel_records(loaded: &Loaded, arguments: &[usize], environment: Option<usize>, auxiliary: &[usize]) {
     /// struct prctl_mm_map (linux/prctl.h).
     #[repr(C)]

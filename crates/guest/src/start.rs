@@ -16,7 +16,7 @@ use std::fs::File;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Exit statuses, the same as those of `anyring run`.
+/// Exit status if the program cannot be served. This and the next two statuses are also those of `anyring run`.
 pub const CANNOT_SERVE: c_int = 125;
 pub const CANNOT_EXECUTE: c_int = 126;
 pub const NOT_FOUND: c_int = 127;
@@ -52,7 +52,7 @@ pub fn serves_rings() -> bool {
     RINGS.load(Ordering::Relaxed)
 }
 
-/// True if it serves Linux AIO.
+/// True if the engine serves Linux AIO here.
 pub fn serves_aio() -> bool {
     AIO.load(Ordering::Relaxed)
 }
@@ -72,7 +72,7 @@ pub fn is_host(file: &File) -> bool {
     file.metadata().is_ok_and(|status| [status.dev(), status.ino()] == own)
 }
 
-/// Traps calls that only matter with a ring from now on: there is one, or is about to be.
+/// Traps calls that only matter with a ring from now on, since a ring exists or is about to be made.
 pub fn trap_with_rings() {
     if !WITH_RINGS.swap(true, Ordering::Relaxed) {
         if let Err(why) = filter::install(Calls::WithRings) {
@@ -82,7 +82,7 @@ pub fn trap_with_rings() {
     }
 }
 
-/// Traps waits of epoll's from now on, if a ring is in an epoll set level-triggered.
+/// Traps epoll waits from now on, if an epoll set has a level-triggered ring.
 #[inline]
 pub fn trap_with_levels() {
     if descriptors::level::any() {
@@ -105,8 +105,8 @@ pub fn trapped() -> impl Iterator<Item = Calls> {
     [Some(Calls::General), rings, levels].into_iter().flatten()
 }
 
-/// Becomes the host of a program and does not return, if the arguments are those of a host; `None` if they are not.
-/// On failure, returns the exit status, with the reason on standard error.
+/// If the arguments are those of a host, makes the process the host of a program and does not return. `None` if they
+/// are not. On failure, prints the reason on standard error and returns the exit status.
 ///
 /// # Safety
 /// Called once by the C `main`, before anything else there, with what libc's start code has passed.
@@ -139,7 +139,7 @@ fn say(text: &str) {
     unsafe { sys::call(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]) };
 }
 
-/// Does everything except the last step.
+/// Prepares the host and loads the guest: everything except the jump to the guest's first instruction.
 fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin, Refusal> {
     keep_environment(first);
     RINGS.store(state.rings, Ordering::Relaxed);
@@ -200,7 +200,8 @@ fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Copies glibc's and the standard library's views of the first stack, which is about to become the guest's.
+/// Copies the environment and arguments to which glibc and the standard library point on the first stack, which is
+/// about to become the guest's.
 fn keep_environment(first: &First) {
     extern "C" {
         static mut environ: *const *const c_char;
@@ -219,7 +220,8 @@ fn keep_environment(first: &First) {
     }
 }
 
-/// Opens the host's own file, for programs that the guest becomes: these may be in another root by then.
+/// Opens the host's own file. It is needed when the guest executes a program, and the guest may be in another root
+/// directory by then.
 fn keep_host_open() {
     let flags = libc::O_PATH | libc::O_CLOEXEC;
     let open = [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, flags as usize, 0, 0, 0];

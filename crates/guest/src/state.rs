@@ -8,21 +8,21 @@ use std::path::Path;
 /// The beginning of the host's second argument.
 const STATE: &[u8] = anyring_serve::exec::STATE.as_bytes();
 
-/// The state that a host passes to the one that takes its place at an exec: the environment may have been cleaned.
-/// One letter each.
+/// The state that a host passes to the host that replaces it at an exec. The environment does not serve for this, since
+/// the program may have cleared it. Each true field is one letter.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct State {
     /// `r`: the engine serves io_uring.
     pub rings: bool,
     /// `a`: the engine serves Linux AIO.
     pub aio: bool,
-    /// `p`: programs that it executes get the library preloaded where that works.
+    /// `p`: programs that the guest executes get the library preloaded if that works.
     pub preloads: bool,
     /// `f`: the filter of general calls is installed.
     pub filtered: bool,
     /// `w`: the filter of calls that only matter with a ring is installed, too.
     pub with_rings: bool,
-    /// `l`: the filter of waits on epoll sets in which a ring is level-triggered is installed, too.
+    /// `l`: the filter of waits on epoll sets with a level-triggered ring is installed, too.
     pub with_levels: bool,
     /// A number: a descriptor to close when the program has been loaded.
     pub closes: Option<c_int>,

@@ -1,8 +1,9 @@
 //! TCBs of the host's glibc for threads that it did not make.
 //!
-//! With them, `errno`, malloc, mutexes, thread-locals and unwinding work in these threads, and they can make threads
-//! of the engine's. The functions are hidden ones of glibc's, which link statically. The parts of the layout that are
-//! no ABI are learnt from the first thread's own TCB; [`prepare`] refuses if they are not found.
+//! With such a TCB, `errno`, malloc, mutexes, thread-locals and unwinding work in a guest's thread, and it can make
+//! threads for the engine. The code calls hidden glibc functions, which a static link can reach. Parts of the TCB's
+//! layout are not part of the ABI. [`prepare`] learns them from the first thread's own TCB, and fails if it does not
+//! find them.
 
 use anyring_serve::sys::{self, set_mask};
 use core::arch::asm;
@@ -18,14 +19,14 @@ extern "C" {
     static __rseq_size: u32;
 }
 
-/// Offsets in `tcbhead_t` (sysdeps/x86_64/nptl/tls.h), which compilers rely on.
+/// Offsets of the two pointers to itself in `tcbhead_t` (sysdeps/x86_64/nptl/tls.h). Compilers rely on them.
 const SELF: [usize; 2] = [0, 16];
 const MULTIPLE_THREADS: usize = 24;
 const STACK_GUARD: usize = 0x28;
 const POINTER_GUARD: usize = 0x30;
 
-/// The offset of the list of robust mutexes in `struct pthread`. The thread's id and the list of stacks are before
-/// it.
+/// The offset of the list of robust mutexes in `struct pthread`. The fields for the thread's id and the list of stacks
+/// come before it.
 static ROBUST_HEAD: AtomicUsize = AtomicUsize::new(0);
 const TID_BEFORE_ROBUST: usize = 16;
 const LIST_BEFORE_ROBUST: usize = 32;
@@ -46,7 +47,7 @@ unsafe fn set(fs: usize) {
 }
 
 /// Learns the layout from the calling thread's own TCB, and withdraws glibc's restartable sequence from the kernel.
-/// Then makes glibc believe that there are several threads: it skips locks until it has made one itself.
+/// Then makes glibc believe that there are several threads, since it skips locks until it has made a thread itself.
 pub fn prepare() -> Result<(), &'static str> {
     let (fs, mut head, mut size) = (current(), 0_usize, 0_usize);
     let ask = [0, &raw mut head as usize, &raw mut size as usize, 0, 0, 0];
@@ -101,8 +102,8 @@ pub fn allocate() -> Option<usize> {
     })
 }
 
-/// Resets the TCB of a thread that has ended. With `ends`, its destructors of thread-locals run first, here, in its
-/// name.
+/// Resets the TCB of a thread that has ended. If `ends`, the calling thread first runs the ended thread's destructors
+/// of thread-locals.
 pub fn renew(tcb: usize, ends: bool) {
     let (mine, mask) = (current(), set_mask(u64::MAX));
     // SAFETY: the thread has ended, so that nothing uses its TCB; and no handler runs here meanwhile.
@@ -146,7 +147,7 @@ fn fill(tcb: usize) {
     set_mask(mask);
 }
 
-/// Writes the thread's id into the calling thread's own TCB: recursive mutexes compare it.
+/// Writes the thread's id into the calling thread's own TCB, since recursive mutexes compare it.
 pub fn set_thread(tid: u32) {
     let field = current() + ROBUST_HEAD.load(Ordering::Relaxed) - TID_BEFORE_ROBUST;
     // SAFETY: in the host's world the FS base is the thread's own TCB.
@@ -178,7 +179,7 @@ mod lists {
 }
 
 /// Makes a copy of the process with `clone`, while no thread is in the host's malloc. In the child, glibc's locks are
-/// free, and it knows of no other thread. `clone` returns the kernel's register.
+/// free, and glibc knows of no other thread. `clone` returns the kernel's register.
 pub fn fork(clone: impl FnOnce() -> isize) -> isize {
     // SAFETY: glibc's own functions, called in the order in which its fork(3) does. In the child, which has one
     // thread, no thread holds the locks, and the stacks of missing threads are not used again.

@@ -1,6 +1,6 @@
 //! From the SIGSYS of a trapped instruction to the call and back.
 //!
-//! The way is [`anyring_serve::crossing`], with a stack of the thread's own, and the call is made in the host's
+//! The way is [`anyring_serve::crossing`]. Each thread has its own stacks for it, and the call is made in the host's
 //! world.
 
 use crate::crossing::{self, trampoline};
@@ -30,14 +30,14 @@ impl Turn {
     const STAY: u64 = 0;
     /// The thread is in the guest's world: continue at a handler's address.
     pub const JUMP: u64 = 1;
-    /// The thread is in the guest's world: change to the host's, with a block.
+    /// The thread is in the guest's world: change to the host's world, with the thread's block.
     pub const CROSS: u64 = 2;
     /// The signal was a trap, and nothing remains to be done.
     pub const DONE: u64 = 3;
 }
 
-/// Returns the next step after a signal, by the world that it has interrupted. The FS base may be the guest's:
-/// nothing here uses thread-local memory.
+/// Returns the next step after a signal, by the world that the signal has interrupted. The FS base may be the guest's,
+/// so nothing here uses thread-local memory.
 ///
 /// # Safety
 /// The arguments are those of a handler, and `fs` is the FS base.
@@ -70,8 +70,8 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
     }
 }
 
-/// Makes the thread, which has trapped with call `number`, continue in [`trampoline`]. `meant` is the intended
-/// number, if `number` only stands for it. False if it has no stack left. All signals are blocked.
+/// Makes the thread, which has trapped with call `number`, continue in [`trampoline`]. `meant` is the intended number,
+/// if the call trapped under another number. False if the thread has no stack left. All signals are blocked.
 fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t) -> bool {
     let mut registers = Registers::of(context, meant.unwrap_or(number));
     let trapped_at = registers.rsp as usize;
@@ -89,9 +89,9 @@ fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t
     true
 }
 
-/// Takes a stack for a call that was trapped with the stack pointer at `trapped_at`. Returns its level, and the
+/// Takes a stack for a call that was trapped with the stack pointer at `trapped_at`. Returns the stack's level, and the
 /// address after its end. Stacks of calls that a handler has left by a jump are released first. `alternate` is the
-/// alternate signal stack, as it will be again.
+/// alternate signal stack as it will be after the call.
 fn take_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Option<(usize, usize)> {
     for level in (0..LEVELS).filter(|level| block.levels[*level].busy.load(Ordering::Relaxed) != 0) {
         if is_abandoned(block, level, trapped_at, alternate) {
@@ -123,7 +123,7 @@ fn is_abandoned(block: &Block, level: usize, now: usize, alternate: &stack_t) ->
     alternate.contains(&now) == alternate.contains(&then) && now >= then
 }
 
-/// Makes calls on this alternate signal stack use a trap, which disables it meanwhile.
+/// Makes calls on this alternate signal stack use a trap, which disables the stack during the call.
 fn avoid(block: &Block, alternate: &stack_t) {
     let range = range_of(alternate);
     block.avoided[0].store(range.start, Ordering::Relaxed);
@@ -138,8 +138,8 @@ fn range_of(alternate: &stack_t) -> Range<usize> {
     }
 }
 
-/// Records the alternate signal stack if the thread trapped on it, and returns true: it must be disabled during the
-/// call. Otherwise a signal that interrupts the call would find it unused.
+/// If the thread trapped on its alternate signal stack, records that stack and returns true. The stack must then be
+/// disabled during the call: otherwise the kernel would start the next handler at its top.
 fn record_alternate(block: &Block, level: usize, trapped_at: usize, alternate: &stack_t) -> bool {
     let [address, size, flags] = &block.alternate[level];
     let is_there = range_of(alternate).contains(&trapped_at);

@@ -1,15 +1,16 @@
-//! The record of each thread of the guest's, found by the thread's id.
+//! The records ([`Block`]) of the guest's threads, found by the thread's id.
 //!
-//! The end of a thread is not seen. exit(2) is not trapped, since detached threads of musl and Zig call it when their
-//! stack is gone. The record is taken for another thread once the kernel says that there is no such thread
-//! ([`Block::is_left`]).
+//! The host is not informed of a thread's end. exit(2) is not trapped, since detached threads of musl and Zig call it
+//! when their stack is gone. A record is reused for another thread once the kernel reports that its thread no longer
+//! exists ([`Block::is_left`]).
 
 use anyring_serve::crossing::Registers;
 use anyring_serve::sys;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
-/// Number of calls of one thread that may be in progress, each interrupted by a handler that makes the next.
+/// The most calls of one thread that may be in progress at the same time. Each is interrupted by a handler that makes
+/// the next call.
 pub const LEVELS: usize = 16;
 /// Size of one stack on which a call is made, in bytes. Guest handlers that interrupt the call run there, too.
 const STACK: usize = 256 << 10;
@@ -20,14 +21,15 @@ const BLOCKS: usize = 16 << 10;
 /// One more than the largest thread id (PID_MAX_LIMIT in the kernel).
 const TIDS: usize = 4 << 20;
 
-/// A thread of the guest's. Only the thread itself and its handlers change it, until it is claimed for a new thread.
+/// The record of one of the guest's threads. Only the thread itself and its handlers change it, until it is claimed for
+/// a new thread.
 #[repr(C)]
 pub struct Block {
     /// The FS base in the host's world: a TCB of the host's glibc.
     pub host_fs: AtomicUsize,
-    /// The FS base in the guest's world, as it was when that was last left.
+    /// The FS base in the guest's world, as it was when the thread last left that world.
     pub guest_fs: AtomicUsize,
-    /// Its index in [`ALL`], plus 1, as in [`BY_TID`].
+    /// The block's index in [`ALL`], plus 1, as in [`BY_TID`].
     index: u16,
     /// The stacks.
     pub levels: [Level; LEVELS],
@@ -35,19 +37,20 @@ pub struct Block {
     pub minus_fs: AtomicUsize,
     /// The address of the registers of a call that comes by a jump: at the top of the first stack.
     pub frame: AtomicUsize,
-    /// A stack on which a call has to use a trap, start and size: the alternate signal stack, as last seen.
+    /// Start and size of a stack on which calls must use a trap: the alternate signal stack, as last recorded.
     pub avoided: [AtomicUsize; 2],
-    /// The FS base plus 1 that the thread began with, if it is its parent's and the thread still has it; otherwise 0.
+    /// The FS base with which the thread began, plus 1, if the thread shares it with its parent and still has it.
+    /// Otherwise 0.
     pub inherited_fs: AtomicUsize,
     /// A digest of the last call that changed this thread's identity, made by the thread or by the one that made it.
     pub identity: AtomicU64,
     /// The thread's id; 0 for none, [`CLAIMED`] while the block is prepared for a thread.
     pub tid: AtomicU32,
-    /// The thread runs in its parent's memory, but is another process (vfork(2)).
+    /// True if the thread runs in its parent's memory, but is another process (vfork(2)).
     pub is_borrowed: AtomicBool,
-    /// A child of fork(2) inherited the block of a thread that it does not have.
+    /// True if a child of fork(2) inherited the block of a thread that it does not have.
     is_inherited: AtomicBool,
-    /// A handler has left a call by a jump.
+    /// True if a handler has left a call by a jump.
     pub has_jumped: AtomicBool,
     /// For each level: the guest's stack pointer at the trap.
     pub trapped_at: [AtomicUsize; LEVELS],
@@ -64,16 +67,16 @@ pub struct Block {
 /// One of a thread's stacks.
 #[repr(C)]
 pub struct Level {
-    /// 1 while it is in use.
+    /// 1 while the stack is in use.
     pub busy: AtomicU8,
     /// The flags with which its call was made, for r11.
     pub flags: AtomicU64,
 }
 
-/// [`Block::minus_fs`] of a thread that is not found: no FS base is -1.
+/// [`Block::minus_fs`] of a thread that is not found by its FS base. No FS base is -1.
 pub const NOT_FOUND: usize = 1;
 
-/// Offsets for the assembly.
+/// Offset of a field, for the assembly.
 pub const HOST_FS: usize = offset_of!(Block, host_fs);
 /// See [`HOST_FS`].
 pub const GUEST_FS: usize = offset_of!(Block, guest_fs);
@@ -108,12 +111,12 @@ const CLAIMED: u32 = u32::MAX;
 static ALL: [AtomicPtr<Block>; BLOCKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
-/// By thread id: the index in [`ALL`], plus 1, of the last thread that had it. A thread writes its own entry before
-/// it makes any call of the guest's. Most of its pages are never touched.
+/// By thread id: the index in [`ALL`], plus 1, of the last thread that had this id. A thread writes its own entry
+/// before it makes any of the guest's calls. Most of the table's pages are never touched.
 pub static BY_TID: [AtomicU16; TIDS] = [const { AtomicU16::new(0) }; TIDS];
 
-/// Returns the calling thread's block; `None` for a thread of the engine's. Async-signal-safe, and uses no
-/// thread-local memory.
+/// Returns the calling thread's block, or `None` for an engine thread. Async-signal-safe, and uses no thread-local
+/// memory.
 pub fn mine() -> Option<&'static Block> {
     let tid = sys::thread_id() as u32;
     let index = BY_TID.get(tid as usize)?.load(Ordering::Relaxed);
@@ -121,12 +124,12 @@ pub fn mine() -> Option<&'static Block> {
     (block.tid.load(Ordering::Relaxed) == tid).then_some(block)
 }
 
-/// True if the thread of `mine` is the only one of the guest's in this process. Async-signal-safe.
+/// True if the thread of `mine` is the only guest thread in this process. Async-signal-safe.
 pub fn is_only_one(mine: &Block) -> bool {
     !any_other(mine, |_| true)
 }
 
-/// True if the last call that changed a thread's identity was the same in all threads of the guest's: see
+/// True if the last call that changed a thread's identity was the same in all of the guest's threads. See
 /// [`Block::identity`].
 pub fn all_agree(mine: &Block) -> bool {
     let identity = mine.identity.load(Ordering::Relaxed);
@@ -134,7 +137,7 @@ pub fn all_agree(mine: &Block) -> bool {
     !any_other(mine, |other| other.identity.load(Ordering::SeqCst) != identity)
 }
 
-/// True if `is_such` holds for another thread of the guest's in this process.
+/// True if `is_such` holds for another guest thread in this process.
 fn any_other(mine: &Block, is_such: impl Fn(&Block) -> bool) -> bool {
     let is_there = |other: &Block| {
         let tid = other.tid.load(Ordering::Relaxed);
@@ -183,8 +186,8 @@ fn add(host_fs: usize) -> Option<&'static Block> {
     Some(block)
 }
 
-/// Claims a block for a thread about to be made: that of one that has ended, or a new one. `None` if there are too
-/// many threads, or no memory. For the host's world, with all signals blocked.
+/// Claims a block for a thread that is about to be made: the block of a thread that has ended, or a new one. `None` if
+/// there are too many threads, or no memory. Call it in the host's world, with all signals blocked.
 pub fn claim() -> Option<&'static Block> {
     /// Number of blocks that are checked for a thread that has ended.
     const LOOKS: usize = 8;
@@ -226,7 +229,7 @@ impl Block {
         }
     }
 
-    /// True if its thread has ended.
+    /// True if the block's thread has ended.
     fn is_left(&self, tid: u32) -> bool {
         let (process, tid) = (sys::process_id() as usize, tid as usize);
         let ask = match self.is_borrowed.load(Ordering::Relaxed) {
@@ -238,7 +241,7 @@ impl Block {
         unsafe { sys::call(ask.0, ask.1) == -(libc::ESRCH as isize) }
     }
 
-    /// Claims the block if its thread has ended.
+    /// Claims the block if its thread has ended. Returns whether it did.
     fn take_over(&self) -> bool {
         let tid = self.tid.load(Ordering::Relaxed);
         let is_free =
