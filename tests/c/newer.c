@@ -131,7 +131,7 @@ static void memory(void)
 	nops("nops by index", &ring);
 	expect("register by index", io_uring_unregister_files(&ring), -ENXIO);
 	io_uring_queue_exit(&ring);
-	/* More than a page takes a huge page each for SQEs and rings, which the machine may not have. */
+	/* If the SQEs or the rings are larger than a page, each takes a huge page, which the machine may not have. */
 	p = (struct io_uring_params){ .flags = SETUP_NO_MMAP };
 	used = io_uring_queue_init_params(128, &ring, &p);
 	expect("own memory of huge pages", used == 0 || used == -ENOMEM, 1);

@@ -1,9 +1,10 @@
-/* Two rings with requests of each kind in flight, a panic forced at one point, and the checks afterwards.
+/* Two rings have requests of each kind in flight when a panic is forced at one point. Afterwards the program checks
+ * both rings.
  *
  * usage: panics POINT ring|nothing plain|deferred|registered|polled
  *
- * The arguments say where the panic happens and what it may break. Every request has a number of its own as
- * user_data; its results are counted. Exits with status 7 when everything is as it should be. */
+ * The arguments say where the panic happens and what it may break. Every request has its own number as user_data, and
+ * the program counts its results. Exits with status 7 when everything is as it should be. */
 #include "engine/engine.h"
 
 #include <dlfcn.h>
@@ -106,7 +107,7 @@ static void reap(struct subject *s)
 	io_uring_cq_advance(&s->ring, seen);
 }
 
-/* Whoever submits to a polled ring does not see the panic: its next call does. */
+/* A thread that submits to a polled ring does not learn of the panic at once. Its next call does. */
 static int answer_of_submitting(struct subject *s, int answer)
 {
 	for (int ms = 0; polled && ms < LONG_MS && answer != -EIO; ms++) {
@@ -190,7 +191,7 @@ static void set_up(struct subject *s, int number, int drains)
 	CHECK(io_uring_cq_ready(&s->ring) == 0);
 }
 
-/* A worker's result for a ring that was closed meanwhile may have no CQE: no thread is there to see it. */
+/* A worker's result for a ring that was closed meanwhile may have no CQE, since no thread could reap it. */
 static int may_be_missing(struct subject *s, uint64_t user_data)
 {
 	return at("close-ring") && s == subjects && user_data == FIFO_OPEN;
@@ -245,7 +246,7 @@ static void give_files_away(struct subject *s)
 	CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
 }
 
-/* Submits `count` NOPs, linked so that each gets a place of its own if `flags` say so. */
+/* Submits `count` NOPs with these flags. If they link the NOPs, each gets its own place. */
 static int submit_nops(struct subject *s, int count, unsigned flags)
 {
 	for (int i = 0; i < count; i++) {
@@ -315,7 +316,7 @@ static void wait_for_log(void)
 		usleep(10000);
 }
 
-/* Does to ring `s` what leads to the point. What that call answers is checked where it says something. */
+/* Makes the call on ring `s` that leads to the point. Checks the call's answer if the point determines it. */
 static void trigger(struct subject *s)
 {
 	static struct statx status;
@@ -336,7 +337,8 @@ static void trigger(struct subject *s)
 		}
 		CHECK(answer_of_submitting(s, io_uring_submit(&s->ring)) == -EIO);
 	} else if (at("left")) {
-		/* Two files whose last descriptors the ring has are closed once it is no longer in use. */
+		/* The ring has the last descriptors of two files. Both files are closed once the ring is no longer in
+		 * use. */
 		CHECK(io_uring_unregister_files(&s->ring) == -EIO);
 	} else if (at("finish")) {
 		CHECK(answer_of_submitting(s, submit_nops(s, 3, IOSQE_IO_LINK)) == -EIO);
@@ -545,7 +547,7 @@ static void later_calls_are_refused(struct subject *s)
 	free(probe);
 }
 
-/* A ring on which everything still works: what is in flight, and what comes. */
+/* Checks a ring on which everything still works: the requests in flight, and new ones. */
 static void works(struct subject *s)
 {
 	CHECK(submit_nops(s, 1, 0) == 1);
@@ -677,7 +679,8 @@ int main(int argc, char **argv)
 	pipes_before = count_descriptors("pipe:");
 	if (at_one_of(" stage reap "))
 		open_direct();
-	/* Behind a drained request nothing is issued: only where the trigger is no submission, or fails before. */
+	/* No request after a drained one is issued. So this is only possible if the trigger is no submission, or fails
+	 * before it. */
 	drains = at_one_of(" serve retry sleep register register-locked enter intake prep close-ring ");
 	has_open = !at_one_of(" helper-start helper-tick helper-ring ");
 	set_up(victim, 0, drains);

@@ -1,4 +1,4 @@
-/* Prints whether it has more privileges than its caller, and the result of a NOP. */
+/* Prints whether the program has more privileges than its caller, and the result of a NOP. */
 #include <liburing.h>
 #include <stdio.h>
 #include <sys/auxv.h>

@@ -21,8 +21,8 @@ static pid_t fork_without_handlers(void)
 	return _Fork();
 }
 
-/* A process that no handler of libc's knows of, and its child by vfork(2), which closes first. Afterwards what the process
- * itself closes is seen. */
+/* A process is made without libc's fork handlers. Its child by vfork(2) closes descriptors first. Afterwards the engine
+ * must notice what the process itself closes. */
 static void borrows_from(pid_t (*make)(void))
 {
 	struct io_uring_cqe *cqe;
@@ -69,8 +69,8 @@ static void borrows_from_Fork(void)
 	borrows_from(fork_without_handlers);
 }
 
-/* Duplicates that a child of vfork(2) has made are not its parent's, which, forked itself, gives up the ring with the only
- * number that it has: as many descriptors go as without them. */
+/* Duplicates that a child of vfork(2) has made are not its parent's. The parent, itself a forked process, closes the
+ * only number of its ring. It must release as many descriptors as it would without the duplicates. */
 static int descriptors_after_closing(int with_duplicates)
 {
 	int status;
@@ -103,8 +103,8 @@ static void dups(void)
 	CHECK(descriptors_after_closing(1) == descriptors_after_closing(0));
 }
 
-/* A ring in a level-triggered set of the parent's stays there, whatever a child of vfork(2) closes: it is ready as long as
- * there are CQEs. */
+/* A ring in one of the parent's level-triggered epoll sets stays there, whatever a child of vfork(2) closes. The ring
+ * is ready as long as there are CQEs. */
 static void level(void)
 {
 	struct epoll_event event = {.events = EPOLLIN};
@@ -147,7 +147,8 @@ static int unshare_and_close(void *unused)
 	return close(pipes[0]) || close(pipes[1]) || close(ring.ring_fd);
 }
 
-/* A child that has its parent's table parts from it, and closes everything: all is still there for the parent. */
+/* A child shares its parent's descriptor table, then unshares it and closes everything. The parent still has all its
+ * descriptors. */
 static void parts(void)
 {
 	static const int flags[] = {CLONE_FILES | SIGCHLD, CLONE_FILES | CLONE_VM | SIGCHLD,

@@ -105,8 +105,8 @@ static void take_all(void)
 	}
 }
 
-/* Cancels until nothing is pending. What a worker is just about to wait for is missed by a cancellation natively, too,
- * so it is repeated. */
+/* Cancels until nothing is pending. Cancellation is repeated because it may miss a request for which a worker is just
+ * about to wait, as in the kernel. */
 static void finish_all(void)
 {
 	struct io_uring_cqe *cqe;

@@ -1,4 +1,4 @@
-/* Calls that concern no ring cost no extra system calls while a ring exists: a tracer counts them. */
+/* While a ring exists, calls that concern no ring cost no extra system calls. A tracer counts them. */
 #include "engine.h"
 #include <sys/epoll.h>
 #include <sys/fsuid.h>
@@ -193,7 +193,7 @@ static const struct {
 };
 enum { COUNT = sizeof(all) / sizeof(all[0]) };
 
-/* Tells the tracer that what follows is counted for `index`, or not any more. */
+/* Makes the tracer count the following system calls for `index`, or stop counting. */
 static void mark(long index)
 {
 	syscall(SYS_getpriority, MARK, index);

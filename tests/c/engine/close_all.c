@@ -21,7 +21,7 @@ static void close_everything(void)
 	wait_others_asleep(0);
 }
 
-/* The next ring is served as the first was, by whatever serves programs that stay away. */
+/* The next ring is served as the first was, even while the program makes no call on it. */
 static void a_ring_afterwards_is_served(void)
 {
 	struct io_uring first, second;
@@ -56,7 +56,8 @@ static void use_more_rings_beside(int file)
 	CHECK(lseek(file, 0, SEEK_END) == 0);
 }
 
-/* No number that the library may remember is written to once it is the program's: each that is free becomes the file. */
+/* The library must not write to a number that it remembers once the program has it. So each free number becomes the
+ * file. */
 static void free_numbers_become_a_file(void)
 {
 	struct io_uring ring;
@@ -73,7 +74,8 @@ static void free_numbers_become_a_file(void)
 	use_more_rings_beside(file);
 }
 
-/* As above, with just the numbers that were taken before the close. A refusal to give one away is as good. */
+/* As above, with just the numbers that were in use before the close. It is also correct if the library refuses to give
+ * a number away. */
 static void numbers_in_use_become_a_file(void)
 {
 	enum { MOST = 64, FIRST = 600 };

@@ -1,5 +1,5 @@
-/* User threads that a timer's handler switches between by swapcontext(3), wherever they are: inside a call, or in a
- * wait that another one must end. */
+/* User threads between which a timer's handler switches by swapcontext(3). They may be anywhere: inside a call, or in a
+ * wait that another user thread must end. */
 #include "engine.h"
 
 #include "holdings.h"
@@ -75,8 +75,8 @@ static int read_by_ring(struct io_uring *ring, int fd, int me)
 	return byte;
 }
 
-/* Each passes a token round to the next: all others wait for theirs. It begins with the signal blocked, as every context is
- * that is switched to: no handler is to come in the middle of swapcontext. */
+/* Each user thread passes a token on to the next, while all others wait. It begins with the signal blocked, as does
+ * every context that is switched to, so that no handler comes in the middle of swapcontext. */
 static void work(int me)
 {
 	struct io_uring *ring = &rings[is_one_ring ? 0 : me];
@@ -135,7 +135,7 @@ static void run(void)
 	}
 }
 
-/* All waits on the rings have ended, so the rings leave nothing behind. */
+/* All waits on the rings have ended, so closing the rings releases everything. */
 static void runs(void)
 {
 	struct holdings before, now;

@@ -3,7 +3,7 @@
 
 #include <linux/kcmp.h>
 
-/* Natively it takes no time at all; a thread of the engine's stays idle for two seconds. */
+/* In the kernel this takes no time at all. One of the engine's threads stays idle for two seconds. */
 #define SOON_MS 1000
 #define IDLE_MS 8000
 
@@ -128,7 +128,7 @@ static void *exits_later(void *unused)
 	return unused;
 }
 
-/* The first thread leaves by `leader`, and then another one by exit(2). */
+/* The first thread leaves by `leader`, and then another thread leaves by exit(2). */
 static void leave_both(int by_exit)
 {
 	pthread_t other;
@@ -215,7 +215,7 @@ static void by_exit_without_ring(void)
 	ends(leave_without_ring, 7, 0, SOON_MS);
 }
 
-/* Other threads of the program's go on. What the one that ends had in flight is cancelled, natively. */
+/* The program's other threads go on. The kernel cancels the requests that the ending thread had in flight. */
 static void *goes_on(void *unused)
 {
 	wait_asleep(getpid()); /* or its end, which is what comes */
@@ -265,7 +265,7 @@ static void leave_by_cloned_child(void)
 	exit(0);
 }
 
-/* exit(2) by libc itself is not seen: it is found when the engine's threads have been idle. */
+/* The engine does not notice an exit(2) by libc itself. Its threads find it when they have been idle. */
 static void by_return_of_a_clone(void)
 {
 	ends(leave_by_cloned_child, 0, 1, IDLE_MS);
@@ -277,7 +277,7 @@ static int enter_the_parents(void *unused)
 	return syscall(__NR_io_uring_enter, ring.ring_fd, 0, 0, 0, NULL, 0) == 0 ? 5 : 6;
 }
 
-/* A child that shares its parent's descriptors closes none of the ring's. */
+/* A child that shares its parent's descriptor table must close none of the ring's descriptors. */
 static void child_shares_descriptors(void)
 {
 	const size_t size = 1 << 18;
@@ -299,7 +299,7 @@ static void child_shares_descriptors(void)
 	take(&ring, 2, 1);
 }
 
-/* The ring is the first of the process, and all that it takes is larger than a file may be. */
+/* The ring is the first of the process, and each file that it needs is larger than the file size limit. */
 static void files_are_small(void)
 {
 	struct rlimit limit = {100, 1 << 30};
@@ -323,7 +323,7 @@ static void *make_rings(void *unused)
 	return unused;
 }
 
-/* Whoever makes a ring leaves the limit as it was, also when several do at once. */
+/* A thread that makes a ring leaves the limit as it was, even if several threads make rings at once. */
 static void files_stay_small(void)
 {
 	struct rlimit limit = {100, 1 << 30};

@@ -22,7 +22,8 @@ static void begin(void)
 	usleep(20000);
 }
 
-/* Signals that are faults when an instruction raises them: sent, the program has them, as all others. */
+/* Signals that are faults when an instruction raises them. When they are sent, the program gets them like all others.
+ * */
 static void sent_faults_are_waited_for(void)
 {
 	const int signals[] = {SIGFPE, SIGILL, SIGTRAP, SIGABRT};
@@ -102,7 +103,8 @@ static void jump_out(int signal, siginfo_t *info, void *context)
 		siglongjmp(out, 1);
 }
 
-/* A ring whose thread's handlers leave by a jump at any moment, while the system keeps no signal: none is kept inside a call. */
+/* A ring whose thread's handlers leave by a jump at any moment, while the system can queue no signal. No signal is kept
+ * inside a call. */
 static void handlers_jump_at_the_limit_of(int signal)
 {
 	struct sigaction action = {.sa_sigaction = jump_out, .sa_flags = SA_SIGINFO};
@@ -200,7 +202,7 @@ static void *set_actions(void *unused)
 	return unused;
 }
 
-/* A thread with priority does not wait long for a lock of one that has no CPU for its sake. */
+/* A thread with priority does not wait long for a lock whose holder gets no CPU because of that thread. */
 static void real_time_waits_for_no_lock(void)
 {
 	struct sigaction action = {.sa_handler = SIG_IGN};

@@ -1,5 +1,5 @@
-/* Programs that clear or overwrite their environment before their first call. The environment that they were
- * started with counts. */
+/* Programs that clear or overwrite their environment before their first call. The environment with which they were
+ * started counts. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>
@@ -16,7 +16,7 @@ static void write_over_environment(void)
 	CHECK(clearenv() == 0);
 }
 
-/* Whether the kernel made the context: it maps a completion ring of its own. */
+/* Whether the kernel made the context. The kernel maps its own completion ring. */
 static int is_kernels(void)
 {
 	char line[512];

@@ -18,7 +18,7 @@ static void begin(void)
 	init_ring(&ring, 64, 0);
 }
 
-/* A READ is armed, a timeout runs, and no thread has been in enter for a while. */
+/* A READ is armed, a timeout runs, and no thread has called io_uring_enter(2) for a while. */
 static void stay_away_with_requests(void)
 {
 	static struct __kernel_timespec long_time = {3600, 0};
@@ -36,7 +36,7 @@ static void threads_are_made_when_needed(void)
 	int zero = open("/dev/zero", O_RDONLY), threads = entries_of("/proc/self/task");
 	pid_t writer;
 
-	/* Natively a name that is not in the cache of names is looked up by a worker. */
+	/* In the kernel, a worker looks up a name that is not in the dentry cache. */
 	CHECK(open("/nowhere", O_RDONLY) == -1);
 	begin();
 	writer = fork();
@@ -73,7 +73,7 @@ static void *set_group(void *unused)
 	return unused;
 }
 
-/* The C library changes the group in each thread by a signal of its own, and waits for all of them. */
+/* The C library changes the group in each thread by one of its own signals, and waits for all threads. */
 static void every_thread_answers_setgid(void)
 {
 	struct io_uring_sqe *sqe;
@@ -104,7 +104,7 @@ static void count_signal(int signal)
 	handled++;
 }
 
-/* A signal that all threads of the program block stays pending: there is no other thread to take it. */
+/* A signal that all of the program's threads block stays pending, since no other thread may take it. */
 static void signals_wait_for_the_program(void)
 {
 	const int signals[] = {SIGUSR1, SIGALRM, SIGCHLD, SIGTERM, SIGRTMAX};
@@ -138,7 +138,7 @@ static int lowest_number(void)
 	return number;
 }
 
-/* Whatever is made to serve a ring has no number that the program would get next. */
+/* No descriptor that serves a ring has the number that the program would get next. */
 static void the_lowest_number_is_the_programs(void)
 {
 	int lowest, file = open("/dev/zero", O_RDONLY);
@@ -163,7 +163,8 @@ static void the_lowest_number_is_the_programs(void)
 		CHECK(lowest_number() == lowest);
 }
 
-/* Requests of every kind wait on descriptions that the program shares with others: none is changed for them. */
+/* Requests of every kind wait on open file descriptions that the program shares with others. No description is changed
+ * for these requests. */
 static void flags_of_descriptions_stay(void)
 {
 	struct io_uring_sqe *sqe;
@@ -189,8 +190,8 @@ static void flags_of_descriptions_stay(void)
 		CHECK(fcntl(fds[i], F_GETFL) == before[i]);
 }
 
-/* A pipe has the ends that the program has open, and no others: a reader sees that the last writer went, and a writer
- * that the last reader did, however long requests have waited on it. */
+/* A pipe has only the ends that the program has open. A reader learns that the last writer has closed its end, and a
+ * writer that the last reader has. It does not matter how long requests have waited on the pipe. */
 static void pipes_end(void)
 {
 	int full[2];
@@ -222,8 +223,8 @@ static void *read_elsewhere(void *fd)
 	return NULL;
 }
 
-/* The READ is ready when it comes, and finds nothing when another reader was faster: the program's thread, which only
- * asked to wait for so long, must not sleep in it. */
+/* The file becomes ready for the READ, but another reader is faster. The program's thread, which asked for a wait with
+ * a timeout, must not sleep in the READ. */
 static void losing_to_another_reader(int in, int out)
 {
 	enum { ROUNDS = 300 };
@@ -252,7 +253,7 @@ static void losing_to_another_reader(int in, int out)
 		won++;
 	}
 	CHECK(won + taken_elsewhere == ROUNDS);
-	/* The requests that still wait, here and there, end with the writer. */
+	/* The requests that still wait, in this process and in the other, end with the writer. */
 	CHECK(close(out) == 0);
 	if (pending)
 		expect(&ring, 1, 0);

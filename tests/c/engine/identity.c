@@ -146,7 +146,7 @@ static void submit_behind_a_read(unsigned read_flags, unsigned flags)
 	submit(&ring, 2);
 }
 
-/* Stays away from the ring, though not from the kernel: natively that is where the second request is made. */
+/* Makes no call on the ring, but other system calls, in which the kernel issues the second request. */
 static void stay_away(void)
 {
 	submitted = gettid();
@@ -219,7 +219,7 @@ static void a_chain_that_another_thread_waits_for(void)
 	completed_by_others(submit_behind_a_drain, 1);
 }
 
-/* Each of the two waits for the other: they need two threads, of the same identity. */
+/* Each of the two requests waits for the other, so they need two threads with the same identity. */
 static void *open_both_ends(void *unused)
 {
 	own_directory();
@@ -266,7 +266,7 @@ static void *connect_as_nobody(void *unused)
 	return unused;
 }
 
-/* The path is looked up, and the peer sees the caller's credentials, with the submitter's identity. */
+/* The path is looked up with the submitter's identity, and the peer gets the submitter's credentials. */
 static void a_connection_is_the_submitters(void)
 {
 	struct sockaddr_un address = {AF_UNIX, "below/socket"};

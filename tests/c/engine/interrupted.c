@@ -1,5 +1,5 @@
-/* Signals that arrive while their thread is inside a system call: in the kernel the handler runs when the call is
- * over. */
+/* Signals that arrive while their thread is inside a system call. In the kernel the handler runs when the call is over.
+ * */
 #include "engine.h"
 
 #include <linux/aio_abi.h>
@@ -16,7 +16,7 @@ static char bytes[8];
 static int ends[2], null, forks;
 
 static void (*in_handler)(void);
-/* Whether the handler has run, and whether all that its thread submits was consumed by then. */
+/* Whether the handler has run, and whether all SQEs that its thread submits were consumed by then. */
 static volatile sig_atomic_t ran, behind;
 
 static void on_alarm(int signal)
@@ -30,8 +30,8 @@ static void on_alarm(int signal)
 	errno = saved;
 }
 
-/* Makes a call that an alarm interrupts, or precedes shortly, after that time. If the alarm has not come by the end
- * of the call, the handler's work is done then. */
+/* Makes a call with an alarm set to that time. The alarm interrupts the call, or comes shortly before it. If it has not
+ * come by the end of the call, the handler's work is done then. */
 static long interrupted_after(long us, long (*call)(void))
 {
 	struct itimerval timer = {{0, 0}, {0, us}}, off = {{0, 0}, {0, 0}};
@@ -67,7 +67,7 @@ static void install(void)
 	CHECK(null >= 0);
 }
 
-/* Runs rounds until the handler has come so often when its thread's call had begun. */
+/* Runs rounds until the handler has come that often after its thread's call had begun. */
 static void rounds(void (*round)(long us))
 {
 	struct timespec begin, now;
@@ -92,7 +92,7 @@ static void prepare_nops(int count)
 		prepare_nop(&ring, 0);
 }
 
-/* Waits for the two requests that are no NOPs, which may end in any order. */
+/* Waits for the two requests other than NOPs, which may end in any order. */
 static void take_all(int nops, int results[3])
 {
 	struct io_uring_cqe *cqe;
@@ -105,8 +105,8 @@ static void take_all(int nops, int results[3])
 	}
 }
 
-/* A READ waits on the file, and the submission that is interrupted ends with another one on it. The handler takes the number
- * away: for both the file stays what it was when their submission began. */
+/* A READ waits on the file, and the interrupted submission ends with another READ on it. The handler closes the number.
+ * Both READs keep the file that the number named when their submission began. */
 static void round_of_numbers(long us)
 {
 	int results[3] = {-1, -1, -1};
@@ -349,7 +349,7 @@ static void jump(void)
 		siglongjmp(before_the_call, 1);
 }
 
-/* Whoever jumps out of the handler has left a call that is over, or has not begun. */
+/* A thread that jumps out of the handler leaves a call that is over, or that has not begun. */
 static void round_of_jumps(long us)
 {
 	if (!ring.ring_fd)
@@ -392,7 +392,7 @@ static void *send_signals(void *target)
 	return NULL;
 }
 
-/* Each real-time signal comes once, with its value, whether it was deferred or not. */
+/* Each real-time signal arrives once, with its value, whether it was deferred or not. */
 static void queues(void)
 {
 	struct sigaction action = {.sa_sigaction = on_queued, .sa_flags = SA_SIGINFO | SA_RESTART};
@@ -448,8 +448,8 @@ static void destroy(void)
 	CHECK(syscall(SYS_io_destroy, context) == 0);
 }
 
-/* The kernel does not report how far it was. So there are many rounds, with the alarm at every time that the call
- * may take. */
+/* The kernel does not report how far the call was. So there are many rounds, with the alarm at every moment of the
+ * call. */
 static void io_submits(void)
 {
 	static struct io_event events[CONTEXT_REQUESTS + 1];
@@ -489,8 +489,8 @@ static long enter_and_wait(void)
 	return syscall(__NR_io_uring_enter, ring.ring_fd, NOPS, 2 * NOPS, IORING_ENTER_GETEVENTS, NULL, 0);
 }
 
-/* The call waits for more than it submits. A handler that comes when it has begun ends it; one that came before leaves that to
- * the next. */
+/* The call waits for more than it submits. If the handler comes after the wait has begun, the wait ends. If it came
+ * before, the next handler ends the wait. */
 static void round_of_waits(long us)
 {
 	struct itimerval timer = {{0, 50000}, {0, us}}, off = {{0, 0}, {0, 0}};

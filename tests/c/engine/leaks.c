@@ -51,7 +51,7 @@ static void take_any(struct io_uring *of, int count)
 	CHECK(!io_uring_cq_ready(of));
 }
 
-/* A child uses an inherited ring, closes it, exits with it, becomes another program, or is killed. */
+/* A child uses an inherited ring. It then closes the ring, exits with it, executes another program, or is killed. */
 static void fork_with_a_ring(int round)
 {
 	struct made made;
@@ -267,7 +267,7 @@ static void register_the_rest(int round)
 	CHECK(answer(io_uring_unregister_personality(&ring, personality)) == 0);
 }
 
-/* The new rings are not mapped: the old mappings are dropped with the number. */
+/* The new rings are not mapped. The old mappings are unmapped with the close of the number. */
 static void resize(int round)
 {
 	struct io_uring_params p = {.sq_entries = 16 << round % 3, .cq_entries = 64 << round % 3,
@@ -380,7 +380,7 @@ static void tell_another_ring(int round)
 	io_uring_queue_exit(&other);
 }
 
-/* A ring in sets, under several numbers that are closed in another order. */
+/* A ring in epoll sets, under several numbers that are closed in another order. */
 static void watch(int round)
 {
 	struct epoll_event event = {.events = EPOLLIN | (round % 2 ? EPOLLET : 0)};
@@ -490,7 +490,7 @@ static int has_more(const struct wear *now, const struct wear *before)
 	       now->resident_kib > before->resident_kib + FEW_RESIDENT_KIB;
 }
 
-/* Returns the resources held once those that have ended are released. */
+/* Returns the resources held, after those of ended rings have been released. */
 static struct wear settle(const struct wear *before)
 {
 	struct wear now = look_for_wear();

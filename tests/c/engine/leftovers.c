@@ -1,6 +1,6 @@
 /* A program makes, uses and ends 1,000 rings. A second later it has exactly the descriptors and threads that it had
- * before. Its mappings are those after the first round, in which libraries set up caches (stacks in libc, one chunk
- * of an allocator). argv[1] names the way in which the rings end. */
+ * before. It has the same mappings as after the first round, in which libraries set up caches (stacks in libc, one
+ * chunk of an allocator). argv[1] names the way in which the rings end. */
 #include "engine.h"
 
 #include "holdings.h"
@@ -9,10 +9,11 @@
 
 #define RINGS 1000
 /* Resources that all rounds together may leave beyond the first. libc caches stacks, two mappings each, for as many
- * threads as happened to run at once. Anything left by each ring, or by each of one kind, would be more. */
+ * threads as happened to run at once. If each ring, or each ring of one kind, left something, there would be more. */
 #define FEW 40
 #define FEW_KIB 16384
-/* Less than the 5 s after which a worker without work ends where rings are left, and enough on a busy machine. */
+/* A worker without work ends after 5 s if there are still rings. This time is shorter than that, and long enough on a
+ * busy machine. */
 #define SOON_MS 4000
 /* The kernel's own pollers and workers may take longer to end on a busy machine. */
 #define NATIVELY_MS 10000
@@ -33,7 +34,8 @@ static struct holdings wait_until_as_before(struct holdings before, struct holdi
 	return now;
 }
 
-/* Empty directories of our own where things are left that outlive processes; "" or why there cannot be any. */
+/* Makes the program's own empty directories in place of those that hold what outlives processes. Returns "", or the
+ * reason why that is impossible. */
 static const char *isolate(void)
 {
 	if (!own_mounts())

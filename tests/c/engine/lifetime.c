@@ -1,12 +1,12 @@
-/* Ends of rings: closed by several threads at once, or closed with requests pending; and the meaning of their
- * numbers afterwards. */
+/* The ends of rings. Several threads close a ring at once, or it is closed with requests pending. Afterwards its number
+ * may name another file. */
 #include "engine.h"
 
 #include "holdings.h"
 
 #define CLOSES 20000
 #define RINGS 200
-/* Resources that may remain after RINGS rings: those of the last one, until its number is used again. */
+/* Resources that may remain after RINGS rings: those of the last ring, until its number is used again. */
 #define FEW 10
 
 static char buffer[8];
@@ -72,7 +72,7 @@ static void by_syscall(struct io_uring *ring)
 	unmap(ring);
 }
 
-/* Closes by the program's own instruction, which no wrapper of the library sees. */
+/* Closes by the program's own instruction, which calls no wrapper of the library. */
 static void by_instruction(struct io_uring *ring)
 {
 	CHECK(raw6(SYS_close, ring->ring_fd, 0, 0, 0, 0, 0) == 0);
@@ -89,8 +89,8 @@ static void by_dropping_a_duplicate(struct io_uring *ring)
 	CHECK(close(duplicate) == 0);
 }
 
-/* Ends RINGS rings with a READ pending in each, and checks that nothing of them is left. Every fourth waits until
- * everything that watches pending requests knows it. */
+/* Ends RINGS rings with a READ pending in each, and checks that nothing of them is left. For every fourth ring, waits
+ * until the READ is known everywhere in the engine where pending requests are watched. */
 static void leaves_nothing(void (*end)(struct io_uring *), int with_drain)
 {
 	struct holdings before = {0}, after;
@@ -203,7 +203,7 @@ static void a_registered_ring_outlives_its_number(void)
 	expect(&ring, 2, 4);
 }
 
-/* A duplicate is readable while there are CQEs and not longer, with the first number and after its close. */
+/* A duplicate is readable exactly while there are CQEs, both beside the first number and after that number's close. */
 static void a_duplicate_keeps_level_readiness(void)
 {
 	struct io_uring ring;

@@ -1,5 +1,5 @@
-/* Rings of every kind, with every request in flight that can be, and all the ways in which they end. `open_files`
- * opens `pipes`, `file` and `direct`. */
+/* Rings of every kind, with requests of every kind in flight, and all the ways in which rings end. `open_files` opens
+ * `pipes`, `file` and `direct`. */
 #include <stddef.h>
 
 #ifndef IORING_SETUP_NO_MMAP
@@ -11,7 +11,7 @@ static char buffers[16][64];
 static int pipes[2], file, direct;
 static char *pages;
 
-/* A ring of liburing's, or one in our own memory (NO_MMAP), which has only a descriptor. */
+/* A liburing ring, or a ring in the program's own memory (NO_MMAP), which has only a descriptor. */
 struct made {
 	struct io_uring ring;
 	void *own;
@@ -200,7 +200,7 @@ static void *register_and_exit(void *ring_fd)
 	return NULL;
 }
 
-/* The number goes, the thread keeps the ring by its index, and takes it along when it exits. */
+/* The number is closed, but the thread keeps the ring by its registered index. The ring ends with the thread. */
 static void by_exit_of_a_thread(struct made *made)
 {
 	pthread_t thread;
@@ -210,7 +210,7 @@ static void by_exit_of_a_thread(struct made *made)
 	unmap(made);
 }
 
-/* A child that uses the inherited ring, asleep in a wait on it, is killed; the parent closes the ring then. */
+/* A child sleeps in a wait on the inherited ring and is killed. Then the parent closes the ring. */
 static void with_a_killed_child(struct made *made)
 {
 	pid_t child;

@@ -1,7 +1,7 @@
-/* No memory is left: RLIMIT_AS is slightly above the current use, or max_map_count is used up. The program
- * continues whatever it does. Calls and requests fail as under memory pressure in the kernel, and every accepted
- * request has its CQE. With memory again everything works again. Natively a ring takes none of the program's
- * address space, and nothing fails. */
+/* No memory is left: RLIMIT_AS is slightly above the current use, or max_map_count is used up. The program continues
+ * whatever it does. Calls and requests fail as under memory pressure in the kernel, and every accepted request has its
+ * CQE. With memory again everything works again. The kernel's rings take none of the program's address space, and there
+ * nothing fails. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>
@@ -31,7 +31,7 @@ static void unlimit(void)
 	CHECK(setrlimit(RLIMIT_AS, &unlimited) == 0);
 }
 
-/* Submits what is in the SQ: how many, or 0 where there is no memory for any. */
+/* Submits the SQEs in the SQ. Returns their number, or 0 if there is no memory for any of them. */
 static unsigned submit_some(struct io_uring *ring)
 {
 	int result = io_uring_submit(ring);
@@ -94,7 +94,7 @@ static void prepare_timeout(struct io_uring_sqe *sqe)
 	io_uring_prep_timeout(sqe, &hour, 1000000, 0);
 }
 
-/* Submits `prepare`d SQEs until there is no memory, or there are many. */
+/* Submits SQEs from `prepare` until there is no memory, or many have been submitted. */
 static unsigned long submit_many(struct io_uring *ring, void (*prepare)(struct io_uring_sqe *), unsigned flags,
 				 unsigned long many)
 {

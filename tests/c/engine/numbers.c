@@ -1,5 +1,5 @@
 /* A request works on the file that its descriptor named when it was submitted, even if the number is reused. This
- * holds, too, if the process was stopped while a thread slept in the request's call. Natively such a stop may end
+ * holds, too, if the process was stopped while a thread slept in the request's call. In the kernel such a stop may end
  * the call with -EINTR. */
 #include "engine.h"
 
@@ -81,7 +81,7 @@ static uint64_t take_count(int eventfd)
 	return count;
 }
 
-/* A write to an eventfd that has no room for so much: it sleeps although poll(2) says that there is room. */
+/* A write to an eventfd that has no room for such a large number. It sleeps although poll(2) reports room. */
 static void a_write_sleeps(int unseen)
 {
 	uint64_t much = UINT64_MAX - 1, count;
@@ -253,7 +253,7 @@ static void locks_stay(void)
 	CHECK(unlink(name) == 0 && unlink(fifo) == 0);
 }
 
-/* The input of a splice that waits for its output: the number is another file's before there is room. */
+/* The input of a splice that waits for its output. Before there is room, the input's number names another file. */
 static void a_splice_waits_for_its_output(void)
 {
 	char name[] = "input-XXXXXX", full[65536] = {0}, text[3];
@@ -367,7 +367,7 @@ static void children_forked_without_handlers(void)
 	children_have_no_files_of_requests(_Fork);
 }
 
-/* A read of `number` waits for what is written to `writer`; by then the number names /dev/zero. */
+/* A read of `number` waits for data from `writer`. When the data comes, the number names /dev/zero. */
 static void a_read_waits(int number, int writer, unsigned flags)
 {
 	char byte = 0;

@@ -1,5 +1,5 @@
-/* Files that anyring writes for an observer of the program are removed or truncated under it. The program
- * continues. Natively there are none. */
+/* Files that anyring writes for an observer of the program are removed or truncated while the program runs. The program
+ * must continue. With the kernel's io_uring there are no such files. */
 #include "engine.h"
 
 static struct io_uring ring;

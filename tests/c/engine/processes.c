@@ -160,8 +160,8 @@ static void submit_at_once(void)
 			CHECK(crowd->seen[who][i] == 1);
 }
 
-/* The kernel ends what a dead process has in flight when it would have run; the engine, which cannot run it any more,
- * within a second of the death. */
+/* When a process dies with requests in flight, the kernel ends each when it would have run. The engine can no longer
+ * run them, and ends them within a second of the death. */
 static void let_it_run(int pipe_end)
 {
 	if (!getenv("ANYRING_BACKEND"))
@@ -255,7 +255,7 @@ static void child_collects(void)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* The parent waits for what a child submitted that is dead by then, and not reaped. */
+/* The parent waits for a request that a child has submitted. The child is dead by then, but not reaped. */
 static void collect_from(bool killed)
 {
 	struct pair *pair = make_pair();
@@ -297,7 +297,7 @@ static void owner_exited(void)
 	collect_from(false);
 }
 
-/* Waits for the end of a process that need not be a child. Natively its requests have been cancelled by then. */
+/* Waits for the end of a process that need not be a child. The kernel has cancelled the process's requests by then. */
 static void wait_until_dead(pid_t process)
 {
 	struct pollfd dead = {.fd = (int)syscall(SYS_pidfd_open, process, 0), .events = POLLIN};
@@ -307,8 +307,8 @@ static void wait_until_dead(pid_t process)
 	close(dead.fd);
 }
 
-/* As above, with the waiter asleep in enter when the owner dies, perhaps since before the ring was known to be
- * shared. */
+/* As above, but the waiter sleeps in io_uring_enter(2) when the owner dies. It may have slept since before the ring was
+ * known to be shared. */
 static void killed_during_the_wait(bool child_comes_late)
 {
 	struct pair *pair = make_pair();
@@ -352,8 +352,8 @@ static void late_owner_is_killed(void)
 	killed_during_the_wait(true);
 }
 
-/* A process that sleeps with reads of its own armed is woken by what another one posts: again and again, also once more
- * wakes were sent than the socket between them holds. */
+/* A process sleeps with its own reads armed. Each completion that another process posts wakes it, even after more wakes
+ * were sent than the socket between them holds. */
 static void others_posts_wake(void)
 {
 	enum { ROUNDS = 600 };
@@ -447,7 +447,7 @@ static void killed_anywhere(void)
 				last++;
 			} else if (which != 0) {
 				CHECK(answer(cqe->res) == -ECANCELED);
-				/* One of an earlier round was submitted last before that death, and not counted. */
+				/* The last READ before the death belongs to an earlier round, and was not counted. */
 				if (cqe->user_data >> 32 == (unsigned)round) {
 					CHECK(seen[which]++ == 0);
 					ended += which <= *submitted;
@@ -545,7 +545,8 @@ static void backends(void)
 		wait_for_child(children[b]);
 }
 
-/* The owner closes numbers of the ring, each in another way, while it has one: for who comes later it lives. */
+/* The owner closes numbers of the ring, each in another way, but keeps one number. Processes that come later can still
+ * use the ring. */
 static void owner_closes_other_numbers(void)
 {
 	int pipes[2], null = open("/dev/null", O_RDONLY), copies[3];

@@ -55,7 +55,8 @@ static void enter_in_handler(int signal)
 	handled++;
 }
 
-/* The handler runs on the thread's stack, whatever it interrupts: also the trap of a call, which is on the alternate one. */
+/* The handler runs on the thread's stack, whatever it interrupts. It may even interrupt a call's trap, which is on the
+ * alternate stack. */
 static void handler_in_trap(void)
 {
 	leave_instructions();
@@ -81,7 +82,7 @@ static long used_pages(void)
 	return pages;
 }
 
-/* No room is left for another stack to make a call on: the child continues with its parent's. */
+/* There is no memory for another stack on which to make a call. The child continues with its parent's. */
 static void trap_without_memory(void)
 {
 	struct rlimit limit;
@@ -111,7 +112,7 @@ static struct {
 	pid_t thread;
 } waiting;
 
-/* Once the other thread sleeps, its ring's memory goes, and a handler ends its wait. */
+/* Once the other thread sleeps, its ring's memory is unmapped, and a handler ends its wait. */
 static void *take_memory_away(void *thread)
 {
 	char path[64], state = 0;
@@ -175,7 +176,7 @@ static void *wait_for_ever(void *unused)
 	return unused;
 }
 
-/* One that has several threads, so that fork(3) takes the locks of malloc(3). */
+/* A process that has several threads, so that fork(3) takes the locks of malloc(3). */
 static void fork_beside(long us)
 {
 	pthread_t other;
@@ -209,7 +210,8 @@ static void handler_in_fork(void)
 	}
 }
 
-/* The SQ's tail is nonsense: a call takes as many SQEs as there are entries, and each of these makes a call of its own. */
+/* The SQ's tail is nonsense. A call consumes as many SQEs as the SQ has entries, and each of these SQEs makes its own
+ * call. */
 static void tail_far_ahead(void)
 {
 	unsigned count = 0;

@@ -32,7 +32,7 @@ static struct fuse_attr attributes_of(uint64_t node)
 	return attributes;
 }
 
-/* Serves one request. Attributes are valid for no time, so that each use of them makes a request. */
+/* Serves one request. Attributes are never cached, so that each use of them makes a request. */
 static int serve(int fuse)
 {
 	static char request[FUSE_MIN_READ_BUFFER + 65536], zeroes[FILE_BYTES];
@@ -135,7 +135,8 @@ static void open_files_for(int to)
 	_exit(0);
 }
 
-/* The child: it answers until the program has opened the file, and afterwards only when it is told to go on. */
+/* The child answers requests until the program has opened the file. Afterwards it answers only when it is told to go
+ * on. */
 static void be_server(int to, int go_on)
 {
 	char options[96], byte;
@@ -206,7 +207,7 @@ static void let_server_answer(void)
 	CHECK(close(go_on[1]) == 0);
 }
 
-/* The file is not asked for by number any more: the file system ends, and with it the server. */
+/* No request uses the file any more, so the file system ends, and with it the server. */
 static void end_server(void)
 {
 	CHECK(close(files[0]) == 0 && close(files[1]) == 0);
@@ -243,7 +244,7 @@ static void prepare(struct io_uring *ring, int number, int *pipes)
 	sqe->user_data = number;
 }
 
-/* Workers make transfers of a file on a server that is gone, and nothing else is blocked. */
+/* Workers make transfers of a file whose server no longer answers. Nothing else is blocked. */
 static void transfers(void)
 {
 	unsigned workers[2] = {TRANSFERS, TRANSFERS};
@@ -279,7 +280,7 @@ static void transfers(void)
 	end_server();
 }
 
-/* The status of a file on such a server, by number and by name: the submission that asks for it comes back at once. */
+/* Requests for the status of a file on such a server, by number and by name. The submission returns at once. */
 static void statuses(void)
 {
 	struct statx status[2] = {0};

@@ -1,5 +1,5 @@
-/* Signal handlers that throw an exception out of the function that they interrupt, as programs of C++ and other languages do
- * that are compiled with -fnon-call-exceptions. */
+/* Signal handlers that throw an exception out of the function that they interrupt. Programs in C++ and other languages
+ * do so if they are compiled with -fnon-call-exceptions. */
 #include <liburing.h>
 
 #include <cerrno>
@@ -196,7 +196,7 @@ static void check_wait(int flags, bool is_armed)
 	CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
 }
 
-/* Of a ring that serves for itself, and of one that a thread polls. */
+/* On a ring that its callers serve, and on a ring that a thread polls. */
 static void waits()
 {
 	need_proc();
@@ -213,7 +213,7 @@ static void waits()
 
 static const unsigned MANY = 256;
 
-/* Nothing here is to be cleaned up, so an exception may come from any instruction. */
+/* This function has nothing to clean up, so an exception may come from any of its instructions. */
 __attribute__((noinline)) static void submit_until_thrown_out(long after_us)
 {
 	itimerval timer = {{0, 0}, {0, after_us}};
@@ -227,7 +227,7 @@ __attribute__((noinline)) static void submit_until_thrown_out(long after_us)
 		syscall(__NR_io_uring_enter, ring.ring_fd, MANY, 0, IORING_ENTER_GETEVENTS, nullptr, 0);
 }
 
-/* Whenever the handler comes, each SQE that was consumed has its CQE, and none is consumed twice. */
+/* Whenever the handler comes, each consumed SQE has its CQE, and no SQE is consumed twice. */
 static void submissions()
 {
 	void (*volatile submit)(long) = submit_until_thrown_out;
@@ -262,7 +262,7 @@ static void submissions()
 	}
 }
 
-/* Threads that end in a handler: what their frames hold is destroyed, whatever the handler interrupts. */
+/* Threads that end in a handler. The objects in their frames are destroyed, whatever the handler interrupts. */
 static volatile bool has_started;
 static bool is_cancelled;
 static void (*volatile in_thread)();

@@ -16,8 +16,8 @@ static void read_fixed(int file, char *where, unsigned size, int index, unsigned
 	expect(&ring, 1, res);
 }
 
-/* A range that is not wholly in the buffer of that index is EFAULT, and nothing is read, whichever thread attempts
- * it. */
+/* A read into a range that is not wholly in the buffer of that index fails with EFAULT, and nothing is read. This holds
+ * whichever thread attempts the read. */
 static void fixed_reads_stay_inside_their_buffer(void)
 {
 	static char memory[3 * 4096], untouched[sizeof(memory)];
@@ -43,9 +43,9 @@ static void fixed_reads_stay_inside_their_buffer(void)
 	CHECK(!memcmp(memory, untouched, 4096) && !memcmp(memory + 2 * 4096, untouched, 4096));
 }
 
-/* One read moves INT_MAX rounded down to a page at most. What is asked for beyond must neither be added up into a
- * negative result nor be read. The file is one hole; its start is in the page cache, so that the first attempt, which
- * does not wait, comes back short and is continued. All ranges are the same memory. */
+/* One read moves at most INT_MAX bytes, rounded down to a page. Ranges beyond that must not be read, nor make the
+ * result negative. The file is one hole. Its start is in the page cache, so that the first attempt, which does not
+ * wait, is short and is continued. All ranges are the same memory. */
 static void a_vector_of_3_gib(void)
 {
 	enum { RANGES = 1024, RANGE = 3 << 20, CACHED = 1 << 20 };
@@ -72,7 +72,7 @@ static void a_vector_of_3_gib(void)
 	}
 }
 
-/* Writes that workers do, several at a time and each at its place, arrive where they should. */
+/* Workers do several writes at a time, each at its own offset. All data arrives at the right place. */
 static void direct_writes_by_workers(void)
 {
 	enum { BLOCKS = 256, BLOCK = 4096, AT_A_TIME = 32 };
@@ -108,8 +108,8 @@ static void direct_writes_by_workers(void)
 	}
 }
 
-/* An inotify descriptor takes no attempt that does not wait. What is readable already must be read, though no event
- * comes any more. */
+/* Reading an inotify descriptor cannot be attempted without waiting. Data that is already readable must be read,
+ * although no further event comes. */
 static void one_event_of_several(void)
 {
 	char names[3][16] = {"first-XXXXXX", "second-XXXXXX", "third-XXXXXX"}, directory[] = "watched-XXXXXX";

@@ -1,10 +1,10 @@
-/* Descriptors that the program closes by its own instructions, which no library sees, and whose numbers it reuses.
- * The cached state of such a number must not count. */
+/* Descriptors that the program closes by its own instructions, without a call of any library, and whose numbers it
+ * reuses. Cached state about such a number must not be used. */
 #include "engine.h"
 
 static char buffer[8];
 
-/* Closes a pipe's reading end unseen; the next pipe gets its number. */
+/* Closes a pipe's reading end by an instruction. The next pipe gets its number. */
 static void reuse_number(int old[2], int new[2])
 {
 	CHECK(raw6(SYS_close, old[0], 0, 0, 0, 0, 0) == 0);
@@ -38,8 +38,8 @@ static void a_reused_number_is_found(void)
 	}
 }
 
-/* A duplicate keeps the old file open, and with it whatever watches it under the number: what happens to the old file
- * is no event of the new one. */
+/* A duplicate keeps the old file open, and with it the epoll registration under the old number. An event of the old
+ * file must not count as an event of the new one. */
 static void events_of_the_old_file_do_not_count(void)
 {
 	int old[2], new[2], duplicate;

@@ -1,5 +1,5 @@
-/* Signal actions and masks of children that run in this process's memory are the children's own, however these were
- * made. Another case changes a signal action in a handler, in the middle of another change of it. */
+/* Children that run in this process's memory have their own signal actions and masks, whichever way they were made.
+ * Another case changes a signal action in a handler that interrupts another change of that action. */
 #include "engine.h"
 #include <sched.h>
 #include <sys/syscall.h>
