@@ -1,5 +1,5 @@
-/* Starts programs where the library's file is missing, as after chroot(2). Nothing is printed on their standard
- * error, and their environment is the one that they have natively. */
+/* Starts programs while the library's file is missing, as after chroot(2). Nothing is printed on their standard error,
+ * and their environment is the one that they have without anyring. */
 #include "engine.h"
 #include <libgen.h>
 #include <sched.h>
@@ -84,7 +84,7 @@ static int start_by(const char *wanted)
 	return status_of(child);
 }
 
-/* The child is started with its standard error in a pipe: that stays empty. */
+/* The child is started with its standard error in a pipe, which stays empty. */
 static void starts_in_silence(const char *by)
 {
 	char said[512] = "";

@@ -1,5 +1,5 @@
-/* Linux AIO on descriptors that are used again and again, where every close is seen. The cached state of a
- * descriptor saves system calls, and must hide nothing. */
+/* Linux AIO on descriptors that are used again and again, while the engine notices every close. Cached state of a
+ * descriptor saves system calls, but must not hide an event. */
 #include "engine.h"
 #include "../filter.h"
 
@@ -55,7 +55,7 @@ static void poll_often(const int ends[2])
 	}
 }
 
-/* A write while io_submit of a read waits, natively, or io_getevents. */
+/* A write comes while io_submit of a read waits, with the kernel's AIO, or while io_getevents does. */
 static void *write_late(void *end)
 {
 	wait_asleep(getpid());
@@ -170,7 +170,7 @@ static void a_description_turned_nonblocking_answers_at_once(void)
 	CHECK(ask(&request) == 1 && result_of(&request) == 1);
 }
 
-/* From now on the thread is killed for asking about a descriptor, or telling of one. */
+/* From now on a filter kills the thread for a call that queries a descriptor or watches it. */
 static void ask_nothing(void)
 {
 	struct sock_filter filter[] = {

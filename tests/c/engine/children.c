@@ -1,4 +1,4 @@
-/* A forked child that closes its parent's rings keeps nothing of them, as if they had never existed. */
+/* A forked child that closes its parent's rings keeps no resources of them, as if they had never existed. */
 #include "engine.h"
 #include "holdings.h"
 
@@ -131,7 +131,7 @@ static void child_leaves(unsigned flags, int by_close)
 	empty(&other);
 }
 
-/* The child has no ring memory either, and need do nothing for that. */
+/* The child also has no ring memory, although it did nothing to release it. */
 static void child_is_kept_from_rings(void)
 {
 	struct io_uring ring;
@@ -234,7 +234,7 @@ static void truncate_all(void)
 			continue;
 }
 
-/* Writes into all memory that it shares with its parent, for as long as that lets it: now here and now there. */
+/* The child writes at random places of all memory that it shares with its parent, until its parent ends it. */
 static void scribble(unsigned seed, atomic_int *times)
 {
 	struct area areas[64];
@@ -250,13 +250,13 @@ static void scribble(unsigned seed, atomic_int *times)
 			unsigned index = rand_r(&seed) % range, word = rand_r(&seed);
 
 			word = rand_r(&seed) % 3 ? word % 8 : word << 16 ^ rand_r(&seed);
-			/* An SQE stays a NOP: the kernel, too, would do to the parent what it says. */
+			/* An SQE stays a NOP, since the kernel, too, would execute another SQE for the parent. */
 			words[index] = index % 16 ? word : word & ~0xff;
 		}
 }
 
-/* Whatever a child does to what it shares, the parent is not ended by it, and its next ring is whole. A ring itself is the
- * child's as well, so what its requests answer is not looked at. */
+/* Whatever a child writes into shared memory, the parent continues, and its next ring works. The ring itself also
+ * belongs to the child, so the results of its requests are not checked. */
 static void parent_outlives_a_hostile_child(void)
 {
 	atomic_int *times = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -46,7 +46,7 @@ static inline int run_case(const struct test *cases, size_t count, int argc, cha
 	return 1;
 }
 
-/* liburing answers negative errnos and leaves errno alone: show them where CHECK prints errno. */
+/* liburing returns negative error numbers and leaves errno alone. This puts them into errno, which CHECK prints. */
 static inline int answer(int result)
 {
 	errno = result < 0 ? -result : 0;
@@ -58,7 +58,7 @@ static inline void init_ring(struct io_uring *ring, unsigned entries, unsigned f
 	CHECK(answer(io_uring_queue_init(entries, ring, flags)) == 0);
 }
 
-/* The next SQE, for the caller to prepare: that clears it, user_data included. */
+/* Returns the next SQE, for the caller to prepare. Preparing clears the SQE, user_data included. */
 static inline struct io_uring_sqe *next_sqe(struct io_uring *ring)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
@@ -85,7 +85,7 @@ static inline struct io_uring_sqe *prepare_read(struct io_uring *ring, int fd, v
 	return sqe;
 }
 
-/* On a ring that is polled the answer counts SQEs of earlier calls that the thread has not taken yet. */
+/* On a polled ring, the answer also counts SQEs of earlier calls that the polling thread has not consumed yet. */
 static inline void submit(struct io_uring *ring, int expected)
 {
 	int submitted = answer(io_uring_submit(ring));
@@ -99,8 +99,8 @@ static inline void submit_read(struct io_uring *ring, int fd, void *buffer, unsi
 	submit(ring, 1);
 }
 
-/* Makes the prepared SQEs visible in the SQ, as io_uring_submit does before it enters; answers how many. A liburing that
- * knows IORING_SETUP_NO_SQARRAY leaves the index array away. */
+/* Makes the prepared SQEs visible in the SQ, as io_uring_submit does before its system call. Returns their number. A
+ * liburing that knows IORING_SETUP_NO_SQARRAY leaves the index array away. */
 static inline unsigned publish(struct io_uring *ring)
 {
 	unsigned count = ring->sq.sqe_tail - ring->sq.sqe_head;
@@ -113,7 +113,7 @@ static inline unsigned publish(struct io_uring *ring)
 	return count;
 }
 
-/* Waits in enter for a CQE, which stays in the CQ: 0, or -ETIME. A signal does not end the wait. */
+/* Waits in io_uring_enter(2) for a CQE, which stays in the CQ. Returns 0 or -ETIME. A signal does not end the wait. */
 static inline int wait_ms(struct io_uring *ring, struct io_uring_cqe **cqe, int timeout_ms)
 {
 	struct __kernel_timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
@@ -158,7 +158,7 @@ static inline void read_by_worker(struct io_uring *ring, uint64_t user_data)
 	CHECK(close(fd) == 0);
 }
 
-/* Waits without a call on the ring until its CQ holds something, as a program does that only looks. */
+/* Waits until the ring's CQ is not empty, without a call on the ring, as a program does that only polls the CQ. */
 static inline void only_look(struct io_uring *ring)
 {
 	for (int ms = 0; ms < LONG_MS && !io_uring_cq_ready(ring); ms++)
@@ -166,7 +166,7 @@ static inline void only_look(struct io_uring *ring)
 	CHECK(io_uring_cq_ready(ring) > 0);
 }
 
-/* Mounts of this process's own, while it has one thread; whether there can be some. */
+/* Gives this process its own mount namespace, while it has one thread. Returns whether that is possible. */
 static inline int own_mounts(void)
 {
 	return (unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0) &&

@@ -35,7 +35,7 @@ static inline void wait_for_fault(void)
 	struct uffd_msg message;
 	ssize_t length;
 
-	/* The kernel polls and reads under locks of their own, so that a read right after a poll can find nothing yet. */
+	/* The kernel takes different locks for polls and reads, so a read right after a poll may find nothing yet. */
 	do {
 		CHECK(poll(&event, 1, LONG_MS) == 1);
 		length = read(faults, &message, sizeof(message));

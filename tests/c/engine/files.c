@@ -42,8 +42,9 @@ static void register_and_unregister(int file)
 	io_uring_queue_exit(&ring);
 }
 
-/* A process loses its record locks on a file when it closes any descriptor of it; unregistering closes none that the
- * program has. Each way to lock is the first in a process of its own, and comes after a file that was not locked. */
+/* A process loses its record locks on a file when it closes any descriptor of it. Unregistering a file must close none
+ * of the program's descriptors. Each way to lock is the first in its own process, after the use of a file that was not
+ * locked. */
 static void unregistering_keeps_record_locks(void)
 {
 	for (int way = 0; way < 5; way++) {
@@ -110,8 +111,8 @@ static void replace(struct io_uring *ring, int file)
 	CHECK(answer(io_uring_register_files_update(ring, 0, &file, 1)) == 1);
 }
 
-/* One slot holds a pipe, another pipe and a file in turn. Nothing cached about one is true of the next, although
- * the engine may give them the same number. */
+/* One slot holds a pipe, another pipe and a file in turn. State cached about one file is wrong for the next, although
+ * the engine may give both the same number. */
 static void a_slot_holds_one_file_after_the_other(void)
 {
 	char name[] = "replaced-XXXXXX";
@@ -141,7 +142,7 @@ static void a_slot_holds_one_file_after_the_other(void)
 	}
 }
 
-/* A stream that is closed with a READ in flight: the READ waits for its pipe, whatever gets the number. */
+/* A stream is closed with a READ in flight. The READ still waits for its pipe, whichever file gets the number. */
 static void the_number_of_a_waiting_read_is_used_again(void)
 {
 	struct io_uring ring;
@@ -168,8 +169,8 @@ static void the_number_of_a_waiting_read_is_used_again(void)
 	}
 }
 
-/* Registered files are replaced by threads with rings of their own, and numbers that were used are given again. No ring is
- * made or closed meanwhile: a READ that meets the number of one waits natively until there is a CQE on it. */
+/* Registered files are replaced by threads with rings of their own, and numbers that were used are given again. No ring
+ * is made or closed meanwhile, since in the kernel a READ on a ring's number waits until the ring has a CQE. */
 enum { REPLACERS = 4, UPDATES = 600 };
 static pthread_barrier_t made, done;
 

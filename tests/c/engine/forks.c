@@ -9,7 +9,7 @@ static char buffer[8];
 static int pipes[2];
 static struct io_uring ring;
 
-/* A ring with a READ pending that everything has seen that watches pending requests. */
+/* A ring with a READ pending that is known everywhere in the engine where pending requests are watched. */
 static void begin_read(void)
 {
 	struct io_uring_cqe *cqe;
@@ -27,7 +27,7 @@ static void finish_read(void)
 	CHECK(!memcmp(buffer, "abcd", 4));
 }
 
-/* The epoll registration of the pipe is shared with the child: its close must not end it for the parent. */
+/* The epoll registration of the pipe is shared with the child. The child's close must not end it for the parent. */
 static void child_closes_the_pipe(void)
 {
 	pid_t child;
@@ -106,7 +106,7 @@ static void child_makes_rings(void)
 	use_rings_of_its_own();
 }
 
-/* A vfork child runs in the parent's memory but closes numbers of its own. */
+/* A vfork child runs in the parent's memory, but closes numbers in its own descriptor table. */
 static void vfork_child_closes_the_pipe(void)
 {
 	pid_t child;
@@ -166,7 +166,7 @@ static void *use_rings_for_a_while(void *unused)
 	return unused;
 }
 
-/* Is inside of enter for the ring, or close to it, most of the time. */
+/* A thread that is in io_uring_enter(2) for the ring, or close to it, most of the time. */
 static void *hammer(void *unused)
 {
 	while (!stop)
@@ -232,7 +232,7 @@ static void vfork_child_closes_everything_and_execs(void)
 	expect(&ring, 1, 4);
 }
 
-/* A thread that ends gives back its registrations. In a child, this thread has none to give back. */
+/* A thread that ends releases its registrations. In a child, this thread has none. */
 static void a_child_exits_whose_thread_registered_the_ring(void)
 {
 	pthread_t thread;
@@ -271,7 +271,7 @@ static void *load_and_unload(void *unused)
 	return unused;
 }
 
-/* The process's first ring is the child's, while a thread of the parent's was loading a library. */
+/* The child makes the first ring. One of the parent's threads was loading a library at the fork. */
 static void a_first_ring_behind_a_fork_while_libraries_are_loaded(void)
 {
 	pthread_t thread;
@@ -295,7 +295,8 @@ static void a_first_ring_behind_a_fork_while_libraries_are_loaded(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* By fork and then vfork: the grandchild's closes are its own, the child's are seen. */
+/* A fork and then a vfork. The grandchild's closes affect only the grandchild. The engine notices the child's closes.
+ * */
 static void a_child_of_a_child_borrows_its_memory(void)
 {
 	pid_t child;

@@ -52,8 +52,9 @@ static long take_nops(void)
 	return taken;
 }
 
-/* The handler submits while its thread is in enter for the same ring, and only there, since liburing's own state
- * changes with the signal blocked. Each SQE is consumed once, whichever of the two published it. */
+/* The handler submits while its thread is in io_uring_enter(2) for the same ring. It only comes there, since liburing's
+ * own state changes while the signal is blocked. Each SQE is consumed once, whether the handler or the interrupted code
+ * published it. */
 static void submit_with(void (*install)(void (*handler)(int)))
 {
 	long taken = 0;
@@ -100,7 +101,7 @@ static void on_alarm_unseen(void (*handler)(int))
 	set_handler_unseen(SIGALRM, handler, SA_RESTART);
 }
 
-/* Nothing stands in front of such a handler, which so may run in the middle of the call that it interrupts. */
+/* No anyring handler precedes such a handler, so it may run in the middle of the call that it interrupts. */
 static void unseen_handler_submits(void)
 {
 	init_ring(&ring, 8, 0); /* whatever is done with the first ring */
@@ -120,7 +121,8 @@ static void wait_in_handler(int signal)
 	seen_by_handler = 1;
 }
 
-/* The handler waits on the ring in which its thread sleeps already. It leaves the CQE, so both see it. */
+/* The handler waits on the ring in which its thread already sleeps. It leaves the CQE in the CQ, so both waits find it.
+ * */
 static void handler_waits(void)
 {
 	struct io_uring_cqe *cqe;
@@ -166,7 +168,8 @@ static void *signal_the_sleeper(void *unused)
 	return unused;
 }
 
-/* A signal ends the wait: with 0 where a CQE is there, though not enough of them. What the handler posts comes later. */
+/* A signal ends the wait. The answer is 0 if there is a CQE, even if there are fewer than requested. CQEs that the
+ * handler causes come later. */
 static void post_while_waiting(unsigned flags, unsigned min_complete, int have, int beside_a_read)
 {
 	pthread_t thread;
@@ -263,7 +266,7 @@ static void *wait_elsewhere(void *unused)
 	return unused;
 }
 
-/* The thread that jumped does not come back; the other one is served all the same. */
+/* The thread that jumped makes no further call. The other thread is served all the same. */
 static void another_thread_waits_after_the_jump(void)
 {
 	pthread_t other;
@@ -287,7 +290,7 @@ static void wait_elsewhere_in_handler(int signal)
 	seen_by_handler++;
 }
 
-/* The handler waits on another ring than its thread sleeps on, which ends all the same when it is closed. */
+/* The handler waits on another ring than the one in which its thread sleeps. That ring still ends when it is closed. */
 static void handler_waits_elsewhere(void)
 {
 	const int rings = 20;
@@ -382,7 +385,7 @@ static void nothing(int signal)
 	(void)signal;
 }
 
-/* A signal that comes while a poll is submitted is no answer to it. */
+/* A signal that comes while a poll is submitted must not become the poll's result. */
 static void interrupts_polls(void)
 {
 	CHECK(pipe(pipes) == 0);

@@ -23,8 +23,8 @@ static inline int entries_of(const char *directory)
 	return count;
 }
 
-/* Counts only memory that the process itself has mapped. The kernel frees a native ring's pages later, and they are
- * none of its mappings. */
+/* Counts only memory that the process itself has mapped. The pages of the kernel's rings do not count: the kernel frees
+ * them later, and they are none of the process's own mappings. */
 static inline struct holdings look(void)
 {
 	struct holdings now = {entries_of("/proc/self/fd"), entries_of("/proc/self/task"), 0, 0, 0};

@@ -1,4 +1,4 @@
-/* Shared parts of the programs about identities: threads with identities of their own, and a directory to work in. */
+/* Shared parts of the programs about identities: threads with their own identities, and a directory to work in. */
 #include "engine.h"
 
 #include <linux/capability.h>

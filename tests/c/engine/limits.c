@@ -210,8 +210,8 @@ static void alone(void)
 	expect(&other, 1, 0);
 }
 
-/* The limit permits one thread besides the program's, which sleeps in a call. A later request waits, and is made
- * once there may be another thread. */
+/* The limit permits one thread besides the program's, and it sleeps in a call. A later request waits until another
+ * thread is permitted. */
 static void behind_a_sleeper(void)
 {
 	const unsigned flags[] = {0, DEFERRED};
@@ -236,8 +236,8 @@ static void behind_a_sleeper(void)
 	}
 }
 
-/* As PostgreSQL does: rings are made before processes are forked, and one process enters while another waits. There
- * are as many threads as processes. */
+/* As in PostgreSQL, rings are made before processes are forked, and one process submits while another waits. There are
+ * as many threads as processes. */
 static void family(void)
 {
 	struct io_uring rings[CHILDREN];
@@ -348,7 +348,7 @@ static void *wait_in_enter(void *of)
 	return of;
 }
 
-/* One wait of each kind: none takes CPU time while nothing happens. */
+/* One wait of each kind. No wait takes CPU time while nothing happens. */
 static void quiet(void)
 {
 	struct io_uring_params polled = {.flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 1};
@@ -362,7 +362,7 @@ static void quiet(void)
 
 	begin();
 	CHECK(set >= 0 && pipe2(ends, O_CLOEXEC) == 0);
-	/* Waiting in enter: for a read, a poll, a timeout that is armed beside it, a message, a futex. */
+	/* Waits in io_uring_enter(2): for a read, a poll, an armed timeout, a message, and a futex. */
 	for (int i = 0; i < 5; i++) {
 		struct io_uring *it = &waiters[i].ring;
 

@@ -74,7 +74,7 @@ static int has_more(const struct amount *now, const struct amount *then)
 	       now->held.mappings > then->held.mappings || now->resident_kib > then->resident_kib + FEW_RESIDENT_KIB;
 }
 
-/* The first round warms up; after each of the others there is no more than after the first. */
+/* The first round warms up. After each later round there are no more resources than after the first. */
 static void repeat(void (*round)(unsigned), unsigned size, int rounds)
 {
 	struct amount warm, now;
@@ -151,7 +151,7 @@ enum { A_TIMEOUT, A_POLL, A_RECV, A_READ };
 #define AT_ONCE (1ULL << 33)
 
 static struct io_uring rings[RINGS];
-/* The first of each pair is waited for; several requests share one. */
+/* The first of each pair is the end on which requests wait. Several requests share a pair. */
 static int pipes[RINGS][ENDS][2], sockets[RINGS][ENDS][2];
 static char bytes[8];
 
@@ -309,7 +309,7 @@ static void add_result(uint64_t user_data, int res, void *sum)
 	*(int *)sum += res + (user_data == 2 ? 0 : 100);
 }
 
-/* Many rings at once. Each has something in flight, and hears from its neighbour. */
+/* Many rings at once. Each has a request in flight, and gets a message from its neighbour. */
 static void many_rings(unsigned count)
 {
 	struct io_uring *all = calloc(count, sizeof(*all));

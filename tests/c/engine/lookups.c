@@ -19,7 +19,7 @@ static void *libc_handle(void)
 	return handle;
 }
 
-/* A ring by what was fetched: of the same make as one by the function itself. */
+/* A ring made by the function that was looked up has the same server as a ring made by libc's function itself. */
 static void fetched(void *function)
 {
 	long (*call)(long, ...) = (long (*)(long, ...))function;

@@ -99,7 +99,7 @@ static void register_ring(int signal)
 	expect(&ring, 1, 0);
 }
 
-/* A thread that ends gives back its registrations, without a call of malloc. */
+/* A thread that ends releases its registrations, without a call of malloc. */
 static void a_handler_that_interrupts_malloc_registers_a_ring(void)
 {
 	init_ring(&ring, 8, 0);
@@ -130,7 +130,7 @@ static void a_child_never_asks_malloc(void)
 	CHECK(status == 0);
 }
 
-/* Nor is malloc called for a thread, which such a child of several continues without. */
+/* Nor is malloc called to make a thread. A _Fork child of a process with several threads continues without one. */
 static void a_child_of_threads_never_asks_malloc(void)
 {
 	struct io_uring_params params = {0};
@@ -194,7 +194,7 @@ static void *use_filtered(void *unused)
 	return unused;
 }
 
-/* The filter of the thread that needs a worker first is not the worker's. */
+/* The worker does not have the seccomp filter of the thread that first needs a worker. */
 static void a_worker_has_no_filter(void)
 {
 	pthread_t other;

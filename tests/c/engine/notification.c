@@ -1,4 +1,5 @@
-/* Ways to learn of completions without waiting in enter: an eventfd, the ring's readiness, polling the CQ. */
+/* Ways to learn of completions without waiting in io_uring_enter(2): an eventfd, the ring's readiness, and polling the
+ * CQ. */
 #include "engine.h"
 
 #include <sys/timerfd.h>
@@ -9,7 +10,7 @@ static char buffer[8];
 static int pipes[2];
 static struct io_uring ring;
 
-/* Work that is deferred to the next enter is announced every time, not only the first. */
+/* Work that is deferred to the next io_uring_enter(2) is announced every time, not only the first time. */
 static void eventfd_of_a_deferred_ring(void)
 {
 	struct pollfd polled = {.events = POLLIN};
@@ -32,7 +33,7 @@ static void eventfd_of_a_deferred_ring(void)
 	}
 }
 
-/* A count that cannot grow must not hold up who signals it, though the program made the eventfd a blocking one. */
+/* If the eventfd's count cannot grow, the signalling thread must not block, although the eventfd is a blocking one. */
 static void eventfd_near_its_maximum(void)
 {
 	const uint64_t maximum = ~0UL - 1;
@@ -55,8 +56,8 @@ static void eventfd_near_its_maximum(void)
 	}
 }
 
-/* A wait that timed out leaves something that serves the ring on; a timer that is submitted after it has to reach
- * that, since the program does not come back. */
+/* After a wait that timed out, an engine thread goes on serving the ring. It must learn of a timer that is submitted
+ * later, since the program makes no further call. */
 static void timer_after_a_wait(void)
 {
 	struct __kernel_timespec five_ms = {0, 5000000};
@@ -77,7 +78,7 @@ static void timer_after_a_wait(void)
 	take(&ring, 2, -ETIME);
 }
 
-/* Deferred work makes the ring readable, and it stays so for one who comes late. */
+/* Deferred work makes the ring readable. The ring stays readable for a thread that begins to wait later. */
 static void level_epoll_on_a_deferred_ring(void)
 {
 	struct epoll_event event = {.events = EPOLLIN};
@@ -107,7 +108,7 @@ static void *write_messages(void *unused)
 	return unused;
 }
 
-/* Natively what is deferred to the thread interrupts its epoll_wait; so a signal might. */
+/* In the kernel, work that is deferred to the thread interrupts its epoll_wait, as a signal might. */
 static int wait_in_epoll(int epoll, struct epoll_event *event)
 {
 	int ready;

@@ -59,7 +59,7 @@ static void (*const changes[])(struct io_uring_sqe *, int) = {prepare_write, pre
 							       prepare_ftruncate, prepare_splice};
 #define CHANGES (sizeof(changes) / sizeof(changes[0]))
 
-/* Each change, of a file of its own, plainly and with IOSQE_ASYNC: whether the bit stays. */
+/* Makes each change to its own file, without and with IOSQE_ASYNC, and checks whether the bit stays. */
 static void change_files(int stays)
 {
 	for (size_t i = 0; i < 2 * CHANGES; i++) {
@@ -193,7 +193,7 @@ static void changes_are_the_submitters(void)
 	end();
 }
 
-/* Stays away from the ring, though not from the kernel: natively that is where the second request is made. */
+/* Makes no call on the ring, but other system calls, in which the kernel issues the second request. */
 static void stay_away(void)
 {
 	submitted = gettid();
@@ -280,7 +280,7 @@ static void what_waits_its_turn_is_the_submitters(void)
 	end();
 }
 
-/* A polling thread that rings share makes what each ring's maker may. */
+/* A polling thread that rings share acts with the rights of each ring's maker. */
 static void *poll_as_nobody(void *unused)
 {
 	struct io_uring_params params = {.flags = IORING_SETUP_SQPOLL | IORING_SETUP_ATTACH_WQ,

@@ -1,9 +1,9 @@
-/* Several threads that use one ring, or a ring each: nothing is lost between them. */
+/* Several threads that use one ring, or a ring each. No request and no CQE is lost between them. */
 #include "engine.h"
 
 #define ROUNDS 20000
 
-/* There and back: links[0] carries what the first thread says, links[1] what the second answers. */
+/* Two links: links[0] carries the first thread's messages, links[1] the second thread's answers. */
 static int links[2][2];
 static unsigned setup_flags;
 
@@ -34,7 +34,7 @@ static void *answer_pings(void *unused)
 	return unused;
 }
 
-/* Every round is two waits that something in the other thread has to end. */
+/* Every round has two waits, each of which the other thread has to end. */
 static void ping_pong(void)
 {
 	struct io_uring ring;

@@ -1,5 +1,5 @@
-/* A program that has closed its standard descriptors. A tracer checks that only the program's own descriptors get
- * these numbers. Others that could be read or written must not have them even for an instant. */
+/* A program that has closed its standard descriptors. A tracer checks that only the program's own descriptors get these
+ * numbers. No other descriptor that could be read or written may have such a number, even for an instant. */
 #include "engine.h"
 #include <sys/ptrace.h>
 
@@ -9,7 +9,7 @@
 
 enum { STANDARD = 3, OUTSIDE = 100, THREADS = 64 };
 
-/* The program says what it makes itself by this number of processes in getpriority(2). */
+/* The program announces the descriptors that it makes itself by a getpriority(2) with this process number. */
 enum { MINE = 0x6d696e65 };
 
 static void mine(int is_mine)
@@ -46,7 +46,8 @@ static void limit_to(int numbers)
 	CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
 }
 
-/* While all numbers there are were low, a duplicate was needed: what was learned of the limit then is not held to later. */
+/* As long as all free numbers were low, a duplicate was needed. The limit that the engine found then must not apply
+ * later. */
 static void below_a_low_limit(int ready[2])
 {
 	struct io_uring ring, other;
@@ -127,7 +128,7 @@ static struct __ptrace_syscall_info *call_of(pid_t thread)
 	return NULL;
 }
 
-/* The lowest number that the call, which has answered `answer`, has made; -1 for none that could be used. */
+/* The lowest number that the call with this `answer` has made, or -1 if it made no usable descriptor. */
 static int made(pid_t thread, const struct __ptrace_syscall_info *call, long answer)
 {
 	if (answer < 0)

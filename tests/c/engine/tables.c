@@ -1,5 +1,5 @@
-/* Threads with a descriptor table of their own (unshare(2), close_range(2)): a number names a file in the
- * submitting thread's table. */
+/* Threads with their own descriptor table (unshare(2), close_range(2)). A number names a file in the submitting
+ * thread's table. */
 #include "engine.h"
 
 #include <linux/close_range.h>
@@ -8,9 +8,9 @@
 static struct io_uring ring;
 static pthread_barrier_t step;
 
-/* Whether it is the kernel's. Its workers name files in the table that their thread had when they were made, and it
- * takes FALLOCATE and FSYNC to them at once: with workers from before such a request is -EBADF, or meets another
- * file. */
+/* Whether the ring is the kernel's. The kernel's workers look up files in the table that their thread had when they
+ * were made, and get FALLOCATE and FSYNC at once. With workers made before the unshare, such a request fails with
+ * EBADF, or finds another file. */
 static int is_kernels(const struct io_uring *ring)
 {
 	char path[64], name[64] = "";
@@ -77,7 +77,7 @@ static void get_table(int how)
 	}
 }
 
-/* A program with one thread: its old ring still works, and so do new ones. */
+/* A program with one thread. Its old ring still works, and so do new rings. */
 static void the_only_thread(void)
 {
 	struct io_uring new;
@@ -119,7 +119,7 @@ static void before_the_first_ring_without_proc(void)
 	before_the_first_ring();
 }
 
-/* A thread of several, which makes a ring in its table. The other continues with its own. */
+/* One of two threads makes a ring in its own table. The other thread continues with its table. */
 static void *with_a_table(void *how)
 {
 	struct io_uring mine;

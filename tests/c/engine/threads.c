@@ -41,15 +41,15 @@ static int enter(unsigned submit, unsigned wait)
 	return raw6(__NR_io_uring_enter, ring.ring_fd, submit, wait, IORING_ENTER_GETEVENTS, 0, 0);
 }
 
-/* From here on both frames above have something to clean up, wherever the thread ends: they are in a call, and between calls
- * of theirs the compiler's tables say nothing. */
+/* From here on both frames above have something to clean up, wherever the thread ends. Both are in a call, which
+ * matters because the compiler's tables say nothing about places between calls. */
 static __attribute__((noinline)) void start_to_work(void)
 {
 	started = 1;
 	work();
 }
 
-/* Two frames that have something to clean up, by either of the ways that C has. */
+/* Two frames that have something to clean up, by the two ways that C has. */
 static __attribute__((noinline)) void work_in_a_frame(void)
 {
 	__attribute__((cleanup(clean_variable))) int variable = 0;
@@ -90,8 +90,8 @@ static void exit_in_handler(int signal)
 static void enter_all_the_time(void);
 static void submit_all_the_time(void);
 
-/* A patched instruction jumps to an island. Unwinders know nothing of a few of its instructions: a thread that ends
- * in these skips the cleanup of its frames. */
+/* A patched instruction jumps to an island. Unwinders have no information on a few of its instructions. A thread that
+ * ends in these skips the cleanup of its frames. */
 static bool may_be_in_an_island(void)
 {
 	return door == INSTRUCTION && (work == enter_all_the_time || work == submit_all_the_time);
@@ -127,7 +127,7 @@ static void wait_for_a_cqe(void)
 	CHECK(!"a thread that ends here");
 }
 
-/* Somebody else's request on the ring is completed, and waited for. */
+/* Another thread's request on the ring completes, and its CQE can be waited for. */
 static void use(uint64_t user_data)
 {
 	submit_read(&ring, pipes[0], buffer, 1, user_data);
@@ -173,7 +173,7 @@ static void exits_in_waits(void)
 	ends_waits();
 }
 
-/* Never sleeps: whenever the thread ends it is probably in the call. */
+/* The call never sleeps, so whenever the thread ends, it is probably in the call. */
 static void enter_all_the_time(void)
 {
 	for (;;)
@@ -364,7 +364,7 @@ static void end_asleep(void (*what)(void))
 	end(id);
 }
 
-/* A cancellation point stays one, with a ring in the process or before. */
+/* A cancellation point stays a cancellation point, with a ring in the process and without. */
 static void points(void)
 {
 	static void (*const all[])(void) = {in_poll,	in_ppoll,   in_epoll_wait, in_epoll_pwait,
@@ -450,7 +450,7 @@ static void ends_aio(void)
 
 static atomic_int nested;
 
-/* The handler waits itself, and is interrupted by one that ends the thread. */
+/* The handler itself waits, and is interrupted by another handler that ends the thread. */
 static void wait_in_handler(int signal)
 {
 	__attribute__((cleanup(clean_variable))) int variable = 0;
@@ -503,7 +503,7 @@ static void clean_and_exit(int signal)
 	pthread_cleanup_pop(0);
 }
 
-/* The handler that ends the thread has something to clean up itself, once. */
+/* The handler that ends the thread has its own cleanup, which must run once. */
 static void exits_with_cleanup(void)
 {
 	struct sigaction action = {.sa_handler = clean_and_exit};

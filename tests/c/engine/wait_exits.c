@@ -59,7 +59,7 @@ static void wait_in_vain(struct io_uring *ring)
 	CHECK(!"a wait that was left");
 }
 
-/* Waits on the ring, leaves that wait, and comes back when it may, from deeper in its stack. */
+/* Waits on the ring, and leaves that wait. When it is allowed to, the thread calls again, from deeper in its stack. */
 static __attribute__((noinline)) void wait_and_leave(void)
 {
 	volatile int has_left = 0;
@@ -101,7 +101,7 @@ static void *waits_beside(void *unused)
 	return unused;
 }
 
-/* A thread that has begun to wait for a read of `ring` as the first one. */
+/* Starts a thread that is the first to wait for a read on `ring`. */
 static pthread_t begin(struct io_uring *comes_back)
 {
 	struct sigaction action = {.sa_handler = leave_the_wait, .sa_flags = SA_NODEFER};
@@ -184,7 +184,8 @@ static void it_comes_back(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* Rings whose waits were left end when they are closed, once that thread has come to another ring, or has ended. */
+/* Rings whose waits were left end when they are closed, once that thread has made a call on another ring, or has ended.
+ * */
 static void nothing_is_left(void)
 {
 	int descriptors = 0, ms = 0;

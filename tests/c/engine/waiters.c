@@ -76,7 +76,7 @@ static pid_t sleeping_child(void)
 static void end_child(pid_t child)
 {
 	CHECK(kill(child, SIGKILL) == 0);
-	/* Natively a closed ring's waits end a little later, and one may have taken the child. */
+	/* In the kernel, the waits of a closed ring end a little later, and a wait may have reaped the child. */
 	CHECK(waitpid(child, NULL, 0) == child || errno == ECHILD);
 }
 
@@ -118,7 +118,7 @@ static void close_rings(void)
 	end_child(child);
 }
 
-/* A child has none of its parent's waits, and waits on the same words itself. */
+/* A forked child has none of its parent's waits, and itself waits on the same words. */
 static void fork_while_waiting(void)
 {
 	static unsigned words[2];
@@ -200,7 +200,7 @@ static void refuse(int signal)
 	_exit(1);
 }
 
-/* The program's own SIGBUS handler sees nothing of cancellations, and setgid reaches all threads. */
+/* The program's own SIGBUS handler is not called for cancellations, and setgid reaches all threads. */
 static void signals_while_waiting(void)
 {
 	static unsigned words[2];
