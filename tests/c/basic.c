@@ -1,4 +1,4 @@
-/* Uses liburing as programs do, through the header's inline functions and the library's own. Prints one line a
+/* Uses liburing as programs do, through the header's inline functions and the library's own. Prints one line for each
  * step. The output must be the same whichever library serves it. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -87,7 +87,8 @@ static void queues(void)
 	io_uring_cq_advance(&ring, seen);
 	expect("cq ready at last", io_uring_cq_ready(&ring));
 
-	/* Twice round the rings, so that the indices wrap; one by one and with the wait in the same call. */
+	/* Goes round the queues twice, so that the indices wrap. Submits one by one, and with the wait in the same
+	 * call. */
 	for (i = 0; i < 40; i++) {
 		nop(&ring, i);
 		if (io_uring_submit_and_wait(&ring, 1) != 1 || io_uring_peek_cqe(&ring, &cqe) || cqe->user_data != i)
@@ -300,7 +301,7 @@ static void calls(void)
 		struct io_uring_cqe *cqe;
 
 		sqe = io_uring_get_sqe(&ring);
-		/* Until 2.3 the header's get_sqe and the kernel agree on 128 bytes a slot. */
+		/* Until 2.3 the header's get_sqe and the kernel agree on 128 bytes for each slot. */
 		io_uring_prep_nop(sqe);
 		sqe->user_data = big;
 		io_uring_submit(&ring);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A program that ends otherwise where something fails has defined its own. */
+/* A program that must end in another way after a failure defines its own version first. */
 #ifndef CHECK
 #define CHECK(condition)                                                                                               \
 	do {                                                                                                           \

@@ -1,8 +1,8 @@
-/* Memory that fails at one place after the other. A scenario that uses most of a ring runs again and again, each
- * time in a child of its own. In the first run, failures begin at the first request to the kernel for memory, in
- * the next at the second, and so on. The last run ends before any failure. The argument is the number of failures
- * in a row. Whatever fails, the process continues, each accepted request has its one CQE, and afterwards the ring
- * works as before. */
+/* Makes allocations fail at one place after the other. A scenario that uses most of a ring's features runs again and
+ * again, each time in its own child. In the first run, failures begin at the first request to the kernel for memory, in
+ * the next at the second, and so on. The last run ends before any failure. The argument is the number of failures in a
+ * row. Whatever fails, the process continues, each accepted request has its one CQE, and afterwards the ring works as
+ * before. */
 #include "engine/engine.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@ enum { ENTRIES = 64, NONE_FAILED = 9 };
 
 static int (*fail_memory)(long before, long count);
 
-/* A failure that the kernel, too, answers where there is no memory. */
+/* An error that the kernel, too, returns if there is no memory. */
 static int is_refusal(int result)
 {
 	return result == -ENOMEM || result == -EAGAIN;
@@ -41,7 +41,7 @@ static void named(struct io_uring_sqe *sqe)
 	sqe->user_data = ++prepared;
 }
 
-/* Submits all that is prepared, a second time where there was no memory. What is then left stays in the SQ. */
+/* Submits all prepared SQEs, and does so again if there was no memory. SQEs that are then left stay in the SQ. */
 static void submit_all(struct io_uring *ring)
 {
 	for (int i = 0; i < 2 && io_uring_sq_ready(ring); i++) {

@@ -178,7 +178,7 @@ static void rw(void)
 		differ("io_uring_prep_rw", "differs");
 }
 
-/* A received message of two control messages and a payload, taken apart by both. */
+/* A received message of two control messages and a payload. Both functions take it apart. */
 static void received(void)
 {
 	__typeof__(&io_uring_recvmsg_validate) validate = dlsym(library, "io_uring_recvmsg_validate");

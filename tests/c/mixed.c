@@ -1,6 +1,6 @@
-/* Rings and contexts of the kernel's and of anyring's in one process. A filter refuses setups by their number of
- * entries, so it is known which serves each one. Natively the refused ones do not exist; this program is for
- * anyring only. */
+/* The kernel's and anyring's rings and contexts in one process. A filter refuses setups by their number of entries, so
+ * it is known who serves each ring. Without anyring the refused rings could not be made. This program is for anyring
+ * only. */
 #include "engine/engine.h"
 #include "filter.h"
 
@@ -123,7 +123,8 @@ static void refusals(void)
 	CHECK(setup(0, &good) == -1 && errno == EINVAL);
 }
 
-/* Whoever wishes for no index array does without the wish before it does without the kernel. */
+/* If the kernel refuses a ring without an index array, the library asks it for a ring with the array before anyring
+ * makes it. */
 static void wishes(void)
 {
 	struct sock_filter code[] = {
@@ -146,7 +147,7 @@ static int message(struct io_uring *from, int to)
 	return result(from);
 }
 
-/* To each the other's ring is what a file is that is none: as the kernel says of a pipe. */
+/* For each side, the other's ring is a file that is no ring. Calls fail as the kernel's do for a pipe. */
 static void messages(void)
 {
 	struct io_uring theirs, ours;
@@ -192,7 +193,7 @@ static void attached(void)
 	CHECK(answer(io_uring_queue_init_params(OURS, &more, &params)) == 0);
 	CHECK(!is_kernels(more.ring_fd) && params.flags & IORING_SETUP_ATTACH_WQ);
 	works(&more);
-	/* To one of ours, where the kernel would make the ring: it cannot attach it. */
+	/* A new ring shall attach to one of anyring's. The kernel could make the ring, but cannot attach it. */
 	memset(&params, 0, sizeof(params));
 	params.flags = IORING_SETUP_ATTACH_WQ | IORING_SETUP_SQPOLL;
 	params.wq_fd = ours.ring_fd;
@@ -208,7 +209,7 @@ static void attached(void)
 	CHECK(answer(io_uring_queue_init_params(OURS, &more, &params)) == -ENOMEM);
 }
 
-/* `watcher` polls `watched`, which has no CQE, gets one, and is emptied. */
+/* `watcher` polls `watched`, which first has no CQE, then gets a CQE, and is emptied. */
 static void polled(struct io_uring *watcher, struct io_uring *watched)
 {
 	struct __kernel_timespec moment = {.tv_nsec = 50000000};
@@ -251,7 +252,7 @@ static void *registers_ours(void *both)
 	return NULL;
 }
 
-/* A thread has registered rings of one side only: an index says whose it is. */
+/* A thread has registered rings of one side only, so an index belongs to that side. */
 static void registered(void)
 {
 	struct io_uring theirs, ours, more;
@@ -335,7 +336,7 @@ static void numbers(void)
 	works(&ours), works(&theirs);
 }
 
-/* A pointer that is none, and signals that the program has blocked before there was a ring of ours. */
+/* A bad pointer, and signals that the program blocked before there was an anyring ring. */
 static void faults(void)
 {
 	struct io_uring theirs, ours;
@@ -363,7 +364,7 @@ static unsigned long status_of(const char *name)
 	return value;
 }
 
-/* As long as nothing is refused nothing changes: no handler, no filter, no thread, no descriptor. */
+/* As long as nothing is refused, nothing changes in the process: no handler, no filter, no thread, no descriptor. */
 static void untouched(void)
 {
 	struct io_uring ring;

@@ -1,5 +1,5 @@
-/* Waits with timeouts, with and without IORING_FEAT_EXT_ARG. Without it, the feature is hidden from the library,
- * which then submits a timeout of its own. The output must be the same whichever library serves it. */
+/* Waits with timeouts, with and without IORING_FEAT_EXT_ARG. To test without it, the program hides the feature from the
+ * library, which then submits its own timeout. The output must be the same whichever library serves it. */
 #include <errno.h>
 #include <liburing.h>
 #include <signal.h>
@@ -111,7 +111,7 @@ static void waits(int hide_ext_arg)
 	expect("no timeout", io_uring_submit_and_wait_timeout(&ring, &cqe, 1, NULL, NULL), start, 0);
 	drain(&ring);
 
-	/* A full SQ: the library must submit before it can queue a timeout of its own. */
+	/* The SQ is full, so the library must submit before it can queue its own timeout. */
 	for (int i = 0; i < 8; i++)
 		nop(&ring, 10 + i);
 	start = now_ms();

@@ -9,7 +9,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Executes the program by execvp(3), and returns only to say why it could not be started. It does not use
+/// Executes the program by execvp(3). Returns only if that fails, with the reason. It does not use
 /// `std::process::Command`, which would reset the signal mask and SIGPIPE that the program must inherit.
 pub fn exec(program: &Program) -> Result<Infallible, Failure> {
     // An argument from the kernel contains no NUL byte, so none is lost here.
@@ -22,7 +22,7 @@ pub fn exec(program: &Program) -> Result<Infallible, Failure> {
     Err(refusal(program, errno::last()))
 }
 
-/// Becomes `host`. The arguments in `lead` name the program to run, and how.
+/// Executes the guest host `host` in place of this process. The arguments in `lead` name the program to run, and how.
 pub fn exec_by(host: &Path, lead: Vec<OsString>, program: &Program) -> Result<Infallible, Failure> {
     let words = [OsString::from("anyring")].into_iter().chain(lead);
     let words = words.chain(program.words.iter().cloned());
@@ -67,7 +67,7 @@ pub fn resolve(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file))
 }
 
-/// True if execve(2) would not refuse the file at first sight, so that its server can be reported before.
+/// True if execve(2) will probably not refuse the file. Only then is its server reported before the program starts.
 pub fn can_start(file: &Path) -> bool {
     is_executable(file) && crate::elf::missing_interpreter(file).is_none()
 }
@@ -77,7 +77,7 @@ pub fn is_executable(file: &Path) -> bool {
     file.is_file() && accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 
-/// True if no_new_privs is set (PR_SET_NO_NEW_PRIVS(2const)): exec then grants no IDs or capabilities.
+/// True if no_new_privs is set (PR_SET_NO_NEW_PRIVS(2const)). An exec then grants no IDs or capabilities.
 pub fn no_new_privs() -> bool {
     // SAFETY: takes no pointers; the unused arguments must be 0.
     unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }

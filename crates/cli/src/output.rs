@@ -1,4 +1,4 @@
-//! Output of the command itself: a result on standard output, a line of its own on standard error.
+//! Output of the command itself: results go to standard output, and messages to standard error, each on its own line.
 
 use crate::errno;
 use crate::failure::Failure;
@@ -11,7 +11,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     written.map_err(|error| unwritten("standard output", &error))
 }
 
-/// The failure to write to `what`. A reader that has closed its end knows that, so nothing is printed.
+/// Returns the failure to write to `what`. Nothing is printed if the reader has closed its end, since it knows that.
 pub fn unwritten(what: &str, error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure { status: 128 + libc::SIGPIPE, message: String::new() },
@@ -19,12 +19,12 @@ pub fn unwritten(what: &str, error: &io::Error) -> Failure {
     }
 }
 
-/// Prints a line on standard error. If nobody can read it, the exit status must suffice.
+/// Prints a line on standard error. Ignores a failure to do so, since the exit status also reports the problem.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{}", one_line(line));
 }
 
-/// Escapes control characters: a name may have any, and a message must stay one line.
+/// Escapes control characters. A file's name may have any, but a message must stay one line.
 fn one_line(text: &str) -> String {
     let escaped = |character: char| match character.is_control() {
         true => character.escape_default().collect(),

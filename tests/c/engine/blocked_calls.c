@@ -1,6 +1,6 @@
-/* A thread is stuck in a call on its ring: in a page fault that is not answered yet, as on a file system whose
- * server is gone, or in a close that lingers. No other thread waits for it, not even one that closes descriptors or
- * forks, and no other ring does. */
+/* A thread is stuck in a call on its ring. It may be in a page fault that is not answered yet, as on a file system
+ * whose server is gone. Or it may be in a close that lingers. No other thread waits for it, not even a thread that
+ * closes descriptors or forks. No other ring waits either. */
 #include "engine.h"
 #include "../filter.h"
 #include "fault.h"
@@ -36,7 +36,7 @@ static void others_go_on(void)
 	char byte;
 	pid_t child;
 
-	/* A ring completes its requests, and its timer fires without an enter. */
+	/* A ring completes its requests, and its timer fires without an io_uring_enter(2). */
 	prepare_nop(&other, 10);
 	submit(&other, 1);
 	expect(&other, 10, 0);
@@ -76,8 +76,8 @@ static void others_go_on(void)
 	init_ring(&other, 8, 0);
 }
 
-/* The page is the target of a transfer, which natively is made under the ring's lock, too. A READ that waits on the
- * same ring keeps its pipe, even if another file has that number by then. */
+/* The page is the target of a transfer. The kernel, too, makes it under the ring's lock. A READ that waits on the same
+ * ring keeps its pipe, even if another file has that number by then. */
 static void transfers(void)
 {
 	int sockets[2], waits[2], file;
@@ -157,7 +157,8 @@ static void ends(void)
 	expect(&other, 10, 0);
 }
 
-/* The page is where the answer of a call on a name goes. Natively a worker makes it: the ring is free. */
+/* The page is where the answer of a call on a name goes. In the kernel a worker makes the call, so the ring is not
+ * locked. */
 static void names(void)
 {
 	struct __kernel_timespec soon = {.tv_nsec = 2000000};
@@ -190,8 +191,8 @@ static void *registers(void *unused)
 	return unused;
 }
 
-/* A thread keeps a ring in io_uring_register(2) while a descriptor of its requests becomes ready. The polling
- * thread, which checks without pause for the first second, has seen that by then, and gets no second report. */
+/* A thread keeps a ring in io_uring_register(2) while a descriptor of its requests becomes ready. The polling thread,
+ * which polls without pause for the first second, has noticed the readiness by then, and gets no second report. */
 static void events_of_a_polled_ring(void)
 {
 	int waits[2];
@@ -233,7 +234,7 @@ static int lingering_socket(int *to, int *listener)
 	return from;
 }
 
-/* A close lingers: natively the submitter does so on its way out of the call, and the ring is free. */
+/* A close lingers. In the kernel the submitter makes it on its way out of the call, and the ring is not locked. */
 static void lingers(void)
 {
 	int to, listener, from = lingering_socket(&to, &listener);
@@ -278,7 +279,8 @@ static void *clears_slots(void *unused)
 	return unused;
 }
 
-/* The last close of a registered file lingers: natively on the way out of the call that takes it out of the table. */
+/* The last close of a registered file lingers. In the kernel it happens on the way out of the call that removes the
+ * file from the table. */
 static void registered_file_lingers(void *(*gives_up)(void *))
 {
 	int to, listener, from = lingering_socket(&to, &listener);
@@ -312,7 +314,7 @@ static sem_t go_on, end;
 
 static char received;
 
-/* Natively what a thread has submitted ends with it, and it closes what its request had: it stays. */
+/* In the kernel a thread's requests end with it, and it closes their files itself. So the thread stays. */
 static void *receives(void *unused)
 {
 	struct io_uring_sqe *sqe = next_sqe(&ring);
@@ -367,7 +369,7 @@ static void *submits_when_told(void *unused)
 	return unused;
 }
 
-/* No thread can be made any more. (Natively those of io_uring do not come by a call of the program's.) */
+/* No thread can be made any more. (The kernel makes io_uring's threads without a call of the program.) */
 static void refuse_threads(void)
 {
 	struct sock_filter code[] = {
@@ -458,7 +460,7 @@ static void *sends_files(void *unused)
 	return unused;
 }
 
-/* The ring, which has room for files, is kept by a thread that waits for the page; the other one has a file to send. */
+/* The ring has room for files. It is locked by a thread that waits for the page. The other ring has a file to send. */
 static void keep_ring_from_files(int *sockets)
 {
 	make_page();
@@ -473,8 +475,8 @@ static void keep_ring_from_files(int *sockets)
 	wait_for_fault();
 }
 
-/* The ring is sent files meanwhile: they wait for it. (Natively in workers of the sender's own.) What others leave to workers
- * is done. */
+/* Files are sent to the ring meanwhile, and have to wait for it. (In the kernel they wait in the sender's own workers.)
+ * The requests that others leave to workers are done. */
 static void messages(void)
 {
 	int sockets[2], file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), slots[SENT] = {0};
@@ -515,7 +517,8 @@ static void messages(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* The ring that is sent a file ends instead. The sender gets an error, or the file has been received unseen. */
+/* The ring to which a file is sent ends instead. The sender gets an error, or the ring received the file before it
+ * ended. */
 static void last_message(void)
 {
 	struct io_uring_cqe *cqe;
@@ -575,7 +578,7 @@ static void check_order(int signal, siginfo_t *info, void *context)
 	handled++;
 }
 
-/* Signals that the thread is sent meanwhile are handled in their order, each once, and with what the sender said. */
+/* Signals that are sent to the thread meanwhile are handled in their order, each once, and with the sender's value. */
 static void signals(void)
 {
 	struct sigaction action = {.sa_sigaction = check_order, .sa_flags = SA_SIGINFO | SA_RESTART};

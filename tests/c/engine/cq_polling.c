@@ -1,8 +1,10 @@
-/* Programs that only poll the CQ, and programs that wait in enter: which thread completes their requests, how soon,
- * and at what cost. The bounds hold on a busy machine, too; docs/limits.md has those of a quiet one. */
+/* Programs that only poll the CQ, and programs that wait in io_uring_enter(2). The cases check which thread completes
+ * their requests, how soon, and at what cost. The bounds hold on a busy machine, too. docs/limits.md has those of a
+ * quiet machine. */
 #include "engine.h"
 
-/* Rounds of each kind of request. In the first few the helper may wait for a period (1 ms) whether the program comes. */
+/* Rounds of each kind of request. In the first few rounds the helper may wait for a period (1 ms), in case the program
+ * makes a call. */
 #define ROUNDS 60
 #define FIRST 4
 #define PERIOD_NS 1000000L
@@ -20,7 +22,7 @@ static long now_ns(void)
 	return now.tv_sec * 1000000000L + now.tv_nsec;
 }
 
-/* Looks until the CQ holds something, without a call. Answers when it did. */
+/* Polls until the CQ is not empty, without a call. Returns the time at which that happened. */
 static long look_ns(void)
 {
 	long begin_ns = now_ns(), ns = begin_ns;
@@ -40,8 +42,8 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Checks how late the completions of one kind came. If none of the later ones came within a period, the helper
- * would wait each time for a program that it knows to stay away. */
+/* Checks how late the completions of one kind came. If no later completion came within a period, the helper would
+ * always wait for a program although it has made no call for long. */
 static void check_late(long *late_ns)
 {
 	long *later_ns = late_ns + FIRST;
@@ -93,7 +95,7 @@ static void a_timeout(void)
 	check_late(late_ns);
 }
 
-/* A timer that ends before the one which a watching helper sleeps for. */
+/* A timer that ends before the timer for which a watching helper sleeps. */
 static void an_earlier_timeout(void)
 {
 	struct __kernel_timespec long_time = {3600, 0}, short_time = {0, 1000000};
@@ -113,7 +115,7 @@ static void an_earlier_timeout(void)
 	}
 }
 
-/* A worker makes the first read; then the linked read waits, and no thread enters for it. */
+/* A worker makes the first read. Then the linked read waits, and no thread calls io_uring_enter(2) for it. */
 static void a_worker(void)
 {
 	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -136,8 +138,8 @@ static void a_worker(void)
 	check_late(late_ns);
 }
 
-/* Polls the CQ, waits in enter, and polls again. After each wait the program stays away from requests that were
- * still pending. */
+/* Polls the CQ, waits in io_uring_enter(2), and polls again. After each wait the program makes no further call,
+ * although requests are still pending. */
 static void in_turns(void)
 {
 	struct __kernel_timespec short_time = {0, 500000};
@@ -166,7 +168,7 @@ static void in_turns(void)
 	}
 }
 
-/* Nanoseconds that threads of ours have run, and whether there is one. */
+/* Returns the nanoseconds that the engine's threads have run, and whether there is such a thread. */
 static int helper_ran(long *ran_ns, long *slices)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -209,8 +211,8 @@ static void *echo(void *unused)
 	return unused;
 }
 
-/* A loop that waits in enter for half a second, with a request pending all the time: a helper has nothing to do there.
- * Natively there is none; with one that ticks it would run 500 times. */
+/* A loop that waits in io_uring_enter(2) for half a second, with a request pending all the time. A helper has nothing
+ * to do there. The kernel has no helper. A helper that ticks would run 500 times. */
 static void waiting(void)
 {
 	long ran_ns = 0, slices = 0, begin_ns;
@@ -245,9 +247,9 @@ static void poll_eventfd(int fd, uint64_t user_data)
 	sqe->user_data = user_data;
 }
 
-/* Asks to wait for CQEs that the helper has posted while the program stayed away. The program has come back, so for
- * a period it handles pending requests itself. If the helper continued, every event would wake it, and it would
- * always come first. */
+/* Asks to wait for CQEs that the helper has posted while the program made no call. The program now makes calls again,
+ * so for a period it handles pending requests itself. If the helper continued, every event would wake it, and it would
+ * always be first. */
 static void waiting_again(void)
 {
 	int fds[2] = {eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC)}, at_once = 0;
@@ -287,7 +289,7 @@ static void waiting_again(void)
 		CHECK(at_once == 0);
 }
 
-/* Nothing happens: what is pending costs nothing, whether the program looks, sleeps, or waits in enter. */
+/* Nothing happens. Pending requests cost nothing, whether the program polls, sleeps, or waits in io_uring_enter(2). */
 static void idle(void)
 {
 	long ran_ns = 0, slices = 0, before_ns = 0, before = 0;

@@ -1,4 +1,4 @@
-/* The stack that each call takes of its caller: natively next to nothing, here at most MOST bytes. */
+/* The stack that each call takes from its caller. The kernel takes next to nothing, anyring at most MOST bytes. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>

@@ -1,4 +1,4 @@
-/* A bad pointer is EFAULT, whatever signals the calling thread blocks or handles. */
+/* A call with a bad pointer fails with EFAULT, whatever signals the calling thread blocks or handles. */
 #include "engine.h"
 
 #include <semaphore.h>
@@ -23,7 +23,7 @@ static void block_all(sigset_t *old)
 	CHECK(pthread_sigmask(SIG_SETMASK, &all, old) == 0);
 }
 
-/* A blocked signal stays blocked for the program: one that it sends to itself stays pending. */
+/* A blocked signal stays blocked for the program. A signal that it sends to itself stays pending. */
 static void expect_blocked(void)
 {
 	sigset_t now, pending;
@@ -55,7 +55,7 @@ static void run_thread(void *(*body)(void *))
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* As in a program with a thread for signals: its threads begin with all signals blocked, before the first ring. */
+/* As in a program with a thread for signals, the threads begin with all signals blocked, before the first ring. */
 static void blocked_before_the_first_ring(void)
 {
 	pthread_t thread;
@@ -123,7 +123,7 @@ static void jump(int signal)
 	siglongjmp(before_the_fault, 1);
 }
 
-/* From the next call on that makes a ring, registers something, or is a thread's first. */
+/* The signal is guarded from the next call on that makes a ring, registers something, or is a thread's first. */
 static void handled_unseen(void)
 {
 	struct io_uring second;
@@ -155,7 +155,7 @@ static void handled_unseen(void)
 	expect_efault();
 }
 
-/* Enters the ring for the first time in a handler, on a thread that blocked the faults before the first ring. */
+/* A thread blocked the fault signals before the first ring. It first calls io_uring_enter(2) in a handler. */
 static void expect_efault_in_handler(int signal)
 {
 	(void)signal;
@@ -223,7 +223,7 @@ static void open_again(void)
 	CHECK(pthread_sigmask(SIG_UNBLOCK, &both, NULL) == 0);
 }
 
-/* Leaves a handler of SIGSEGV, with the mask from before or with that of the handler, or returns from it. */
+/* Leaves a handler of SIGSEGV by a jump, with the earlier mask or with that of the handler, or returns from it. */
 static void leave_once(int flags, int blocks_bus, int saves)
 {
 	struct sigaction action = {.sa_handler = leave, .sa_flags = flags};
@@ -245,7 +245,7 @@ static void leave_once(int flags, int blocks_bus, int saves)
 	expect_efault();
 }
 
-/* With the signal blocked a fault of its own kills, as one in the handler. */
+/* With the signal blocked, the program's own fault kills it, as does a fault in the handler. */
 static void die_of_the_next(void)
 {
 	int *volatile bad = (int *)8;

@@ -1,4 +1,4 @@
-/* As rights_unseen.c, by an instruction whose system call number cannot be known beforehand. */
+/* Does the same as rights_unseen.c, by an instruction whose system call number cannot be known beforehand. */
 static volatile long number;
 #define NUMBER number
 #define main unused_main

@@ -1,5 +1,5 @@
-/* A thread that becomes another user by an instruction of the program's own. That instruction makes no other call;
- * in rights_trapped.c it may make any. */
+/* A thread that becomes another user by one of the program's own instructions. That instruction makes no other call. In
+ * rights_trapped.c it may make any call. */
 #include "identity.h"
 
 #ifndef NUMBER
@@ -17,7 +17,7 @@ static int setuid_file(const char *name)
 	return fd;
 }
 
-/* Whether the set-user-ID bit of the file stays when it is written. */
+/* Whether the file keeps its set-user-ID bit when it is written. */
 static int write_keeps_bit(int fd)
 {
 	struct io_uring_sqe *sqe = next_sqe(&ring);

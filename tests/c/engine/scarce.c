@@ -1,5 +1,5 @@
 /* Resources that a program may leave itself few of: locked memory, descriptors, entries of epoll(7). Each case must
- * work with an amount that is enough natively. */
+ * work with an amount that is enough for the kernel's io_uring. */
 #include "engine.h"
 
 #include <poll.h>
@@ -8,7 +8,7 @@
 
 enum { NOBODY = 65534, NESTED = 5, CROWD = 1100, SHORTLY_US = 20000, SOON_MS = 1000, LOCKED_BYTES = 640 * 1024, REST_BYTES = 256 * 1024, MANY_RINGS = 4, BEYOND_THE_CQ = 3000 };
 
-/* Whatever is mapped from now on is locked, and there may be no more of it than LOCKED_BYTES. */
+/* All memory that is mapped from now on is locked, and there may be at most LOCKED_BYTES of locked memory. */
 static void limit_locked(void)
 {
 	struct rlimit limit = {LOCKED_BYTES, LOCKED_BYTES};
@@ -239,7 +239,7 @@ static void nested(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* More rings wait for one event than epoll sets may, and no thread enters them. */
+/* More rings wait for one event than the limit on epoll sets permits, and no thread makes a call on them. */
 static void crowd(void)
 {
 	static struct io_uring rings[CROWD];

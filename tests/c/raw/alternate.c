@@ -12,7 +12,7 @@ static pid_t waiter;
 static atomic_int waiting;
 static volatile int outer_calls, inner_calls, jumps;
 
-/* The one instruction that enters, so that it is patched after a while. */
+/* The only instruction that makes io_uring_enter(2), so that it is patched after a while. */
 static __attribute__((noinline)) long enter(struct ring *on, unsigned submit, unsigned wait)
 {
 	return ring_enter(on, submit, wait);

@@ -1,6 +1,6 @@
-/* Raw calls of a plugin that is loaded while a thread has blocked all signals; that thread makes the calls. In
- * "thread" it blocks by libc. In "unseen" it blocks by an instruction that the library does not see, in
- * "unseen-without-proc" without /proc, too. In "inherited" the program was executed with all signals blocked. */
+/* Raw calls of a plugin that is loaded while a thread has blocked all signals; that thread makes the calls. In "thread"
+ * the thread blocks them by libc. In "unseen" it does so by an instruction that the library does not trap; in
+ * "unseen-without-proc" there is also no /proc. In "inherited" the program was executed with all signals blocked. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* Closes many descriptors at once while a ring has a read in flight on a pipe. argv[1] names the way; argv[2] says
- * by libc's functions, by libc's syscall() or by instruction. Afterwards the ring works. Descriptors that are not
- * the program's all survive: natively there are none, under anyring they are the engine's. */
+/* Closes many descriptors at once while a ring has a read in flight on a pipe. argv[1] names the way; argv[2] says by
+ * libc's functions, by libc's syscall() or by instruction. Afterwards the ring works. All descriptors that are not the
+ * program's survive. Under anyring these are the engine's. With the kernel's io_uring there are none. */
 #include "raw.h"
 #include <fcntl.h>
 #include <linux/close_range.h>
@@ -87,7 +87,7 @@ static int find_foreign(void)
 	return lowest;
 }
 
-/* Each of them is still there. The engine may have made more by itself meanwhile. */
+/* Each of these descriptors is still there. The engine may have made more by itself meanwhile. */
 static void all_are_left(void)
 {
 	char name[64];
@@ -149,7 +149,7 @@ static void refused(void)
 	CHECK(replace_with(0, ring.fd, O_APPEND) == -1 && errno == EINVAL);
 }
 
-/* A child that shares our memory, but not our descriptors, closes all of its own. */
+/* A child that shares its parent's memory, but not its descriptors, closes all of its own. */
 static void in_a_vfork_child(int how)
 {
 	pid_t child = vfork();

@@ -1,5 +1,5 @@
 /* The program's own SIGSEGV and SIGBUS once a ring exists and the library guards both. The first argument names the
- * case; natively the same must happen. */
+ * case. The same must happen with the kernel's io_uring. */
 #include "raw.h"
 #include <ucontext.h>
 

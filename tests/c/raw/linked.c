@@ -1,4 +1,4 @@
-/* Linked with liburing.so, and without raw instructions of its own: served, but without a filter. */
+/* Linked with liburing.so, and without its own raw instructions. It is served, but without a filter. */
 #include <liburing.h>
 #include <stdio.h>
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
-/* Raw calls while libc has set a signal mask: of contexts ("contexts"), jumps ("jumps"), threads ("threads") and
- * started programs ("started"). The program reads back the mask that was set, and a started program inherits it. */
+/* Raw calls after libc has set a signal mask: that of a context ("contexts"), a jump ("jumps"), a thread ("threads") or
+ * a started program ("started"). The program reads back the mask that was set, and a started program inherits it. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #include "raw.h"
 #include <spawn.h>

@@ -1,5 +1,5 @@
-/* A ring is made by libc's syscall() and entered by an instruction, as fio does. Exit status: 0 if it was served, 3
- * if the ring was refused with EPERM. */
+/* Makes a ring by libc's syscall(), and calls io_uring_enter(2) by an instruction, as fio does. Exit status: 0 if it
+ * was served, 3 if the ring was refused with EPERM. */
 #include "raw.h"
 
 int main(void)

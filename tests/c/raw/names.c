@@ -42,7 +42,7 @@ static int answer_of(long answer)
 		}                                                                                                      \
 	} while (0)
 
-/* Calls that filters trap, too. `error`: for a number that is not open, 0 for a ring's. */
+/* Calls that filters trap, too. `error` is that for a number that is not open, or 0 for a ring's number. */
 static void rare_calls(int fd, int error)
 {
 	int one = 1;

@@ -1,4 +1,4 @@
-/* Many NOPs through raw instructions: user_data comes back, and errors are the kernel's. */
+/* Makes many NOPs through raw instructions. Their user_data comes back, and errors are those of the kernel. */
 #include "raw.h"
 
 int main(void)
@@ -14,7 +14,7 @@ int main(void)
 	CHECK(raw6(__NR_io_uring_setup, 0, 0, 0, 0, 0, 0) == -EFAULT);
 	CHECK(raw6(__NR_io_uring_register, ring.fd, 9999, 0, 0, 0, 0) == -EINVAL);
 	CHECK(errno == 77);
-	/* Numbers in the range of rings that are none: the call itself happens. */
+	/* Numbers in the range of rings' numbers that name no ring. The call itself is made. */
 	CHECK(dup2(1, 600) == 600);
 	CHECK(raw6(__NR_close, 600, 0, 0, 0, 0, 0) == 0);
 	CHECK(raw6(__NR_close, 600, 0, 0, 0, 0, 0) == -EBADF);

@@ -1,13 +1,14 @@
-/* Calls that trap so often that they are patched, and the events around that. The first argument names the case. */
+/* Calls that trap so often that they are patched, and what may happen before, during and after that. The first argument
+ * names the case. */
 #include "raw.h"
 #include "../filter.h"
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
-/* io_uring_enter by a call that can be patched; by one before which no five bytes lie in one aligned word; by ones with
- * instructions in between that may stand elsewhere and that may not; by ones that are reached past what is replaced; by one
- * that loads its arguments in between, and by one whose number comes in a register. */
+/* Different code that makes io_uring_enter(2). One can be patched easily. Before another, no five bytes lie in one
+ * aligned word. Some have instructions in between that may run elsewhere, or that may not. Some can be reached past the
+ * replaced instruction. One loads its arguments in between, and one has its number in a register. */
 long enter(long fd, long submit, long wait, long flags, long set, long size);
 long enter_straddling(long fd, long submit, long wait, long flags, long set, long size);
 long enter_apart(long fd, long submit, long wait, long flags, long set, long size);
@@ -19,7 +20,7 @@ long any_call(long fd, long submit, long wait, long flags, long set, long number
 extern const unsigned char enter_call[], straddling_or[], apart_call[], moved_load[], moved_call[], loaded_load[],
 	loaded_size[], any_size[];
 __asm__(".text\n.globl enter, enter_straddling, enter_apart, enter_behind, enter_moved, enter_behind_moved\n"
-	/* The fourth argument comes third: what is in between has to be done. */
+	/* The call's fourth argument is the function's third, so the instructions in between have to be done. */
 	".p2align 6\nenter_moved: mov %rdx, %r10\n.p2align 3\nmoved_load: mov $426, %eax\nmov %ecx, %edx\nxor %r8d, %r8d\n"
 	"moved_call: syscall\nret\n"
 	".p2align 6\nenter_behind_moved: mov %rdx, %r10\nmov $426, %eax\nmov %ecx, %edx\njmp moved_call\n"
@@ -216,7 +217,7 @@ static void *in_thread(void *data)
 	return NULL;
 }
 
-/* Threads that are everywhere in and around the call while it is patched, in a new process each time. */
+/* Threads that may be at any instruction in and around the call while it is patched. Each time is in a new process. */
 static void threads(entrance enter, const unsigned char *behind)
 {
 	used = enter;
@@ -378,7 +379,7 @@ static void forked(char *name)
 	nops(&ring, 100);
 }
 
-/* A filter of the program's own that refuses code to be made writable, or kills for it: the call keeps trapping. */
+/* One of the program's own filters refuses that code is made writable, or kills for it. The call keeps trapping. */
 static void refused(unsigned action)
 {
 	struct sock_filter code[] = {

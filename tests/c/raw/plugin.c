@@ -20,7 +20,7 @@ int plugin_nops(int count)
 	return count;
 }
 
-/* Whether poll(2) by instruction sees a completion on a ring that nothing else waited for. */
+/* Whether poll(2) by instruction reports a completion on a ring for which nothing else waited. */
 int plugin_polls(void)
 {
 	struct ring ring;
@@ -55,7 +55,7 @@ int plugin_is_patched(void)
 	return is_patched(plugin_enter_call);
 }
 
-/* Whether a ring works: it is entered, a poll(2) by instruction sees it, and it is closed by instruction. */
+/* Whether a ring works: io_uring_enter(2), poll(2) and close(2), all by instruction. */
 int plugin_runs(void)
 {
 	struct ring ring;

@@ -35,8 +35,8 @@ static inline __attribute__((always_inline)) long raw6(long nr, long a, long b, 
 	return answer;
 }
 
-/* As raw6(), by an instruction in memory that no file is mapped to. It cannot be known, as those of a just-in-time
- * compiler. */
+/* Does the same as raw6(), by an instruction in memory to which no file is mapped. The library cannot find it, just
+ * like those of a just-in-time compiler. */
 static inline long unseen6(long nr, long a, long b, long c, long d, long e, long f)
 {
 	static const unsigned char code[] = {0x0f, 0x05, 0xc3}; /* syscall; ret */
@@ -69,7 +69,7 @@ struct real_action {
 	uint64_t mask;
 };
 
-/* sigaction(2) that no library sees. libc knows where a handler returns to. */
+/* sigaction(2) past every library's wrapper. libc provides the code to which a handler returns. */
 static inline void set_handler_unseen(int signal, void (*handler)(int), unsigned long flags)
 {
 	struct sigaction any = {.sa_handler = handler}, none = {.sa_handler = SIG_DFL};
@@ -208,7 +208,7 @@ static inline int is_patched(const unsigned char *call)
 	return ((const volatile unsigned char *)call)[-5] == 0xe9;
 }
 
-/* The call was made often enough to be patched, and was, exactly where it should have been. */
+/* Checks that the call, which was made often enough, was patched exactly if that was to be expected. */
 static inline void expect_patched(const unsigned char *call)
 {
 	const char *trapped = getenv("EXPECT_TRAP"), *patch = getenv("ANYRING_PATCH");
@@ -290,7 +290,8 @@ static inline void wait_for_sleep(long (*look)(pid_t), pid_t tid)
 	}
 }
 
-/* Waits until that thread sleeps and stays asleep, or has ended: before the caller does what it is to be woken by. */
+/* Waits until that thread sleeps and stays asleep, or has ended. Call it before the event that should wake the thread.
+ * */
 static inline void wait_asleep(pid_t tid)
 {
 	wait_for_sleep(switches_asleep, tid);

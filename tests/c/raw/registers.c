@@ -1,5 +1,5 @@
-/* A trapped instruction preserves all that a plain one does: general, vector and floating-point registers, the
- * control words, the direction flag, and the red zone. */
+/* A trapped instruction preserves what an untrapped one does: general, vector and floating-point registers, the control
+ * words, the direction flag, and the red zone. */
 #include "raw.h"
 #include <stddef.h>
 #include <xmmintrin.h>

@@ -22,7 +22,7 @@ static int filters(void)
 	return count;
 }
 
-/* Keeps what is mapped next from the place at which the last round's was. */
+/* Keeps the next mapping from the addresses that the last round's had. */
 static void *taken[4];
 
 static void move_on(int round)

@@ -34,7 +34,7 @@ static void install(int sig, void (*handler)(int), int flags)
 	CHECK(sigaction(sig, &action, NULL) == 0);
 }
 
-/* A filter of the program's own: getppid is trapped, everything else allowed. */
+/* One of the program's own filters. It traps getppid and allows every other call. */
 static void trap_getppid(void)
 {
 	struct sock_filter code[] = {
@@ -146,7 +146,8 @@ static int trace(void *data)
 	return raw6(__NR_rt_sigaction, SIGUSR1, 0, (long)action, 8, 0, 0) == 0 ? 5 : 6;
 }
 
-/* As LeakSanitizer inspects a process that ends: from a process with the same memory, with all signals blocked. */
+/* Inspects the process as LeakSanitizer does at its end: from a process with the same memory, with all signals blocked.
+ * */
 static void traced(void)
 {
 	uint64_t all = ~0ul;
@@ -160,7 +161,7 @@ static void traced(void)
 	CHECK(trace(NULL) == 5);
 }
 
-/* A handler that makes raw calls of its own while the thread is in a blocking one. */
+/* A handler that itself makes raw calls while the thread is in a blocking raw call. */
 static void interrupted(void)
 {
 	struct itimerval every = { .it_interval.tv_usec = 2000, .it_value.tv_usec = 2000 };

@@ -1,4 +1,5 @@
-/* Waits on a ring's descriptor by every function that waits. It is readable exactly while there are completions. */
+/* Waits on a ring's descriptor by every function that waits. The descriptor is readable exactly while there are
+ * completions. */
 #include "raw.h"
 #include <poll.h>
 #include <sys/epoll.h>

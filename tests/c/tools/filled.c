@@ -1,5 +1,5 @@
 /* Stands in for MemorySanitizer, whose function this program defines. It checks that reads, receives and liburing's
- * functions report exactly the memory that they fill. Natively nothing is reported. */
+ * functions report exactly the memory that they fill. With the kernel's io_uring nothing is reported. */
 #include "../engine/engine.h"
 
 #define MOST 256

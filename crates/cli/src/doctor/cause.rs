@@ -1,8 +1,9 @@
 //! Finds out why the kernel's io_uring does not work here, from the answers of calls and from the kernel's own
 //! reports.
 //!
-//! A filter is distinguished from the kernel by calls to which the kernel has only one answer. A null parameter block
-//! is EFAULT and a closed descriptor EBADF. A filter sees neither, and answers its own error number instead.
+//! A filter is distinguished from the kernel by calls to which the kernel has only one answer. With a null parameter
+//! block a call fails with EFAULT, and with a closed descriptor it fails with EBADF. A filter cannot check either, and
+//! answers its own error number instead.
 
 use crate::child::{ask_if_safe, Outcome};
 use crate::errno;
@@ -188,8 +189,8 @@ fn refused(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) {
     (Cause::Unknown, format!("io_uring_setup answers {name}, and only it"))
 }
 
-/// Explains why closed descriptors were not answered with EBADF: the kernel does not know the calls, or never saw
-/// them.
+/// Explains why calls on closed descriptors did not fail with EBADF. The kernel does not know the calls, or they did
+/// not reach it.
 fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
     let [_, enter, register] = &evidence.calls;
     let strange = if enter.is_from_kernel() { register } else { enter };
@@ -209,7 +210,8 @@ fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
     }
 }
 
-/// Explains a failure after the kernel examined the arguments: neither a filter nor the sysctl refused the call.
+/// Explains a failure that came after the kernel examined the arguments. Neither a filter nor the sysctl refused the
+/// call then.
 fn past_the_gate(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) {
     let seen = format!("{call} answers {}", errno::name(code));
     match code {
@@ -257,7 +259,7 @@ fn answer(number: i64, args: [usize; 4]) -> String {
     outcome.describe(String::clone)
 }
 
-/// The mode without /proc, from prctl(2), unless the filter refuses that.
+/// Returns the seccomp mode from prctl(2), for when there is no /proc. `None` if the filter refuses that call.
 fn seccomp_mode() -> Option<i64> {
     // SAFETY: takes no pointers.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP) };

@@ -1,5 +1,5 @@
-//! Ways into the engine, each tried end to end in a new process. That is a dynamic program (`trial.c`) with the
-//! library preloaded, which makes a ring in that way, or this executable as a guest of itself.
+//! Ways into the engine, each tried end to end in a new process. The process is a dynamic program (`trial.c`) with the
+//! library preloaded, which makes a ring in that way. For guests, it is this executable as a guest of itself.
 
 use super::Check;
 use crate::child::{ask, hear, Outcome, Output};
@@ -47,7 +47,7 @@ impl EntryPoint {
     }
 }
 
-/// Tries every way that is available here; those of the library only with glibc. Also returns glibc's version.
+/// Tries every way that is available here. The library's ways are only tried with glibc. Also returns glibc's version.
 pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     let library = library.filter(|_| Path::new(LOADER).exists());
     // In a child: a filter may kill for this call.
@@ -78,19 +78,19 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     (checks, glibc)
 }
 
-/// The result of requests made by another process: how programs can be served here.
+/// The ways in which programs can be served here, as the requests of another process have shown.
 pub enum Trial {
     /// In every way.
     Served,
-    /// Through functions only. The process that used a system call instruction was killed; the text says how.
+    /// Through functions only. The process that used a system call instruction was killed. The text says how.
     WithoutInstructions(String),
     /// A fault that need not affect every program.
     Faulty,
-    /// A process that makes a ring is killed; the text says how.
+    /// A process that makes a ring is killed. The text says how.
     Killed(String),
 }
 
-/// Tries the library with the least that every program needs, below a filter that may kill for any of its calls.
+/// Tries the library with only the calls that every program needs, below a filter that may kill for any call.
 pub fn try_library(library: &Path, with_instructions: bool) -> Trial {
     let start = |way| start(way, Some(library), true, Needs::Least);
     let by_instruction = (with_instructions && anyring_guest::HERE).then(|| start(EntryPoint::Raw));
@@ -105,7 +105,7 @@ pub fn try_library(library: &Path, with_instructions: bool) -> Trial {
     }
 }
 
-/// Tries a guest likewise. This shows only whether guests are killed.
+/// Tries a guest in the same way. This shows only whether guests are killed.
 pub fn try_guest() -> Trial {
     match start(EntryPoint::Guest, None, true, Needs::Least) {
         Err(Fault::Killed(why)) => Trial::Killed(why),
@@ -128,7 +128,7 @@ impl Fault {
     }
 }
 
-/// Has a new process make requests, with the library preloaded or as a guest. Returns its output, or the fault.
+/// Makes a new process do requests, with the library preloaded or as a guest. Returns its output, or the fault.
 fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs: Needs) -> Result<String, Fault> {
     let executable = executable().map_err(Fault::Reported)?;
     let state = State { rings: true, aio: true, ..State::default() };
@@ -190,7 +190,7 @@ pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
     }
 }
 
-/// Becomes [`TRIAL`], with this process's environment. Returns only to say why not.
+/// Executes [`TRIAL`] in place of this process, with its environment. Returns only if that fails, with the reason.
 fn become_trial(way: EntryPoint, needs: Needs) -> Result<Infallible, String> {
     let failed = |what: &str, error: std::io::Error| format!("{what}: {}", errno::of(&error));
     let file =

@@ -17,18 +17,18 @@ struct Process {
     pid: u32,
     name: String,
     summary: String,
-    /// `library`, `guest`, or `null` if anyring is not in it.
+    /// `library`, `guest`, or `null` if anyring is not in the process.
     way: Option<&'static str>,
-    /// The library mapped into it.
+    /// The path of the library that is mapped into the process.
     library: Option<String>,
-    /// ANYRING_BACKEND and ANYRING_AIO, as they were when it started.
+    /// ANYRING_BACKEND and ANYRING_AIO, as they were when the process started.
     backend: Option<String>,
     aio: Option<String>,
-    /// Descriptors of the kernel's rings.
+    /// The process's descriptors of the kernel's rings.
     kernel_rings: Vec<u32>,
-    /// Its counters, summed with its children and all others that keep the same file.
+    /// The process's counters, which include those of its children and of all others that keep the same file.
     counters: Option<Counters>,
-    /// The reason why there are none.
+    /// The reason why there are no counters.
     no_counters: Option<String>,
     /// The file for its messages.
     log: Option<String>,
@@ -99,8 +99,8 @@ fn look(pid: u32) -> Result<Process, Failure> {
     })
 }
 
-/// Processes that were to keep their counters in `file` and may not write it, such as one that gave up its user.
-/// Covers the processes that the caller may see in /proc.
+/// Processes that should keep their counters in `file` but may not write it, for example after a change of user. Covers
+/// the processes that the caller may see in /proc.
 pub fn kept_out(file: &Path) -> Vec<String> {
     let (Ok(file), Ok(found)) = (fs::canonicalize(file), fs::metadata(file)) else { return Vec::new() };
     let of = |folder: &Path| {

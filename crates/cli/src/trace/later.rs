@@ -12,7 +12,7 @@ use std::path::Path;
 /// A file that is being recorded.
 pub struct Record {
     name: String,
-    /// Present until the first event: only then is the server known.
+    /// Present until the first event, since the server is known only then.
     file: Option<BufWriter<File>>,
     recorder: Option<Recorder<BufWriter<File>>>,
     written: IoResult<()>,
@@ -33,7 +33,7 @@ impl Record {
         Ok(())
     }
 
-    /// Records the next event; false once the file could not be written.
+    /// Records the next event. False once the file could not be written.
     pub fn add(&mut self, event: &Event, head: &Head) -> bool {
         if self.written.is_ok() {
             self.written =

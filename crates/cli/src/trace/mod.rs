@@ -1,8 +1,8 @@
 //! `anyring trace`: runs a program, or joins a running one, and reports the path of each of its io_uring and AIO
 //! requests.
 //!
-//! The program is a child of this process. Signals from other processes are passed on to it; it gets those of the
-//! terminal itself. At its end this process ends in the same way.
+//! The program is a child of this process. Signals from other processes are passed on to it. It gets the terminal's
+//! signals directly. When the program ends, this process ends in the same way.
 
 use crate::cli::{Backend, Program, TraceOptions};
 use crate::elf::Way;
@@ -72,7 +72,7 @@ impl Watched {
         }
     }
 
-    /// Returns the program's exit status, or dies by the same signal.
+    /// Returns the program's exit status. If a signal killed the program, this process dies by the same signal.
     pub fn end_as_it_did(&self) -> Result<i32, Failure> {
         self.subject.end_as_it_did(self.status)
     }
@@ -148,8 +148,8 @@ pub fn watch(
     Ok(Watched { report, head, tail, subject, status })
 }
 
-/// Measures the costs of requests here. For the kernel, also the cost of an event: some requests are traced, some
-/// not.
+/// Measures the costs of requests on this machine. For the kernel, also measures the cost of an event, by tracing only
+/// some of the requests.
 fn costs_of(by_kernel: bool) -> Option<Costs> {
     let costs = costs::here(by_kernel)?;
     let Some(mut source) = by_kernel.then(|| KernelSource::new().ok()).flatten() else { return Some(costs) };
@@ -288,7 +288,7 @@ fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
     Ok(Chosen { source: Box::new(source), by_kernel: true, why, not_kernel: None, by_host: None, unserved: None })
 }
 
-/// True if the process has a ring of the kernel open, or if this cannot be seen.
+/// True if the process has one of the kernel's rings open, or if /proc does not show that.
 fn has_ring(pid: i32) -> bool {
     let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
     let mut links = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());

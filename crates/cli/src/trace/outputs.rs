@@ -47,7 +47,8 @@ pub struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// Creates or empties the named files. Without one, the text goes to `otherwise`, which has a name.
+    /// Creates or empties the named files. If no file is named for the text, it goes to `otherwise`, which has a name
+    /// for messages.
     pub fn open(
         form: &'a Form,
         filter: Option<Filter>,
@@ -76,7 +77,7 @@ impl<'a> Outputs<'a> {
         })
     }
 
-    /// Writes the next event; false once an output could not be written.
+    /// Writes the next event. False once an output could not be written.
     pub fn add(&mut self, event: &Event, head: &Head, processes: &Processes) -> bool {
         let (zero_ns, has_sqe) = (*self.zero_ns.get_or_insert(event.time_ns), !head.by_kernel);
         let is_wanted = self.form.events && self.filter.as_mut().is_none_or(|filter| filter.passes(event, has_sqe));

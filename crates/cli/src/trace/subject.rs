@@ -1,4 +1,4 @@
-//! The traced program: started by this process, or running already.
+//! The traced program, which this process has started, or which was already running.
 
 use crate::cli::Program;
 use crate::errno;
@@ -29,13 +29,13 @@ const PASSED_ON: [i32; 9] = [
 pub enum Subject {
     /// A program that this process started.
     Child(Child),
-    /// A program that was running already.
+    /// A program that was already running.
     Running(Running),
 }
 
 impl Subject {
-    /// Returns the status once the program has ended, as waitpid(2) gives it: 0 for one that this process did not
-    /// start.
+    /// Returns the status once the program has ended, as waitpid(2) gives it. It is 0 for a program that this process
+    /// did not start.
     pub fn look(&mut self) -> Result<Option<i32>, Failure> {
         match self {
             Subject::Child(child) => child.look(),
@@ -43,8 +43,8 @@ impl Subject {
         }
     }
 
-    /// Reaps a started program that has ended; until then its name can still be read. Returns the CPU time of the
-    /// program and of the children that it waited for.
+    /// Reaps a started program that has ended. Until then its name can be read in /proc. Returns the CPU time of the
+    /// program and of the children for which it waited.
     pub fn reap(&self) -> Option<u64> {
         let Subject::Child(child) = self else { return None };
         // SAFETY: `used` is writable, and all zeros are one; no status is stored.
@@ -64,14 +64,16 @@ impl Subject {
         }
     }
 
-    /// Leaves a running process. A started program is waited for, whatever happens to its trace.
+    /// Stops tracing a running process. If this process started the program, waits for its end, whatever happens to the
+    /// trace.
     pub fn leave(&mut self) {
         if let Subject::Running(running) = self {
             running.over = true;
         }
     }
 
-    /// Returns the exit status for a program that ended with `status`, or dies by the same signal.
+    /// Returns the exit status for a program that ended with `status`. If a signal killed the program, this process
+    /// dies by the same signal.
     pub fn end_as_it_did(&self, status: i32) -> Result<i32, Failure> {
         match self {
             Subject::Child(child) => child.end_as_it_did(status),
@@ -80,7 +82,8 @@ impl Subject {
     }
 }
 
-/// Sleeps for a period, or until one of these signals arrives. Returns its number, 0 or less for none.
+/// Sleeps for a period, or until one of these signals arrives. Returns the signal's number, or 0 or less if no signal
+/// arrived.
 fn sleep_for_signals(signals: &libc::sigset_t) -> (i32, libc::siginfo_t) {
     let period = libc::timespec { tv_sec: 0, tv_nsec: PERIOD_NS };
     // SAFETY: all three are values that outlive the call; an all-zero siginfo is one.
@@ -91,7 +94,7 @@ fn sleep_for_signals(signals: &libc::sigset_t) -> (i32, libc::siginfo_t) {
 }
 
 /// Makes writes to a closed pipe fail instead of killing this process, which has to remove the files of the trace
-/// first. SIGPIPE is blocked and not ignored, since the program gets only the mask back.
+/// first. SIGPIPE is blocked and not ignored, since only the mask is restored for the program.
 fn block_sigpipe() {
     // SAFETY: the set is written before it is read, and the number is a signal.
     unsafe {
@@ -102,7 +105,7 @@ fn block_sigpipe() {
     }
 }
 
-/// A program that this process did not start: traced until it ends, or until this process gets a signal to end.
+/// A program that this process did not start. It is traced until it ends, or until this process gets a signal to end.
 pub struct Running {
     process: OwnedFd,
     signals: libc::sigset_t,
@@ -152,7 +155,7 @@ pub struct Child {
 impl Child {
     pub fn start(program: &Program) -> Result<Child, Failure> {
         // SAFETY: the sets are written before they are read, the numbers are signals. SIGCHLD's action is restored in
-        // the child: here an inherited "ignore" would discard the child's status.
+        // the child. In this process an inherited "ignore" would discard the child's status.
         let (signals, mask, inherited) = unsafe {
             let (mut signals, mut mask) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigemptyset(&mut signals);

@@ -1,14 +1,14 @@
-//! Children of a traced program that cannot be served: the log names them, and so does the report.
+//! Children of a traced program that cannot be served. The log names them, and the report repeats them.
 
 use std::path::{Path, PathBuf};
 
-/// The text before such a child in the log of the library and of the host.
+/// The text that precedes such a child in the logs of the library and of the host.
 const SAID: &str = "a child is not served: ";
 
-/// The program's log, from here on.
+/// The lines that are written to the program's log during the trace.
 pub struct Unserved {
     file: PathBuf,
-    /// Bytes that were in it before.
+    /// Number of bytes that were in the log before the trace.
     from: usize,
     is_own: bool,
 }
@@ -26,7 +26,7 @@ impl Unserved {
         Unserved { file: file.into(), from: 0, is_own: true }
     }
 
-    /// The children that the log names, each once, with the reason.
+    /// Returns the children that the log names, each once, with the reason.
     pub fn children(&self) -> Vec<String> {
         let log = std::fs::read(&self.file).unwrap_or_default();
         let log = String::from_utf8_lossy(log.get(self.from..).unwrap_or_default());

@@ -13,10 +13,10 @@ use std::time::Instant;
 
 /// Number of runs of each program.
 const TURNS: usize = 5;
-/// The smallest difference that counts.
+/// The smallest relative difference that counts.
 const LEAST: f64 = 0.03;
 
-/// The environment of this process before the trace changed it.
+/// The environment of this process as it was before the trace changed it.
 pub struct Before(Vec<(OsString, OsString)>);
 
 /// The times of one run: elapsed time and CPU time, in nanoseconds.
@@ -27,10 +27,10 @@ impl Before {
         Before(std::env::vars_os().collect())
     }
 
-    /// Runs both in turns on this backend, and prints which took less.
+    /// Runs both programs in turns on this backend, and prints which took less time.
     ///
     /// # Errors
-    /// One of them could not be run, or failed.
+    /// One of the programs could not be run, or failed.
     pub fn verify(&self, by_kernel: bool, program: &Program, changed: &OsStr) -> Result<(), Failure> {
         let backend = if by_kernel { "kernel" } else { "user" };
         let changed: [&OsStr; 3] = ["sh".as_ref(), "-c".as_ref(), changed];
