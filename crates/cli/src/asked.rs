@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub struct Decision {
     /// The server.
     pub server: Server,
-    /// Whether `auto` chose it: then anyring serves what the kernel refuses.
+    /// True if `auto` chose the server. Then anyring serves what the kernel refuses.
     pub is_auto: bool,
     /// The reason, for people.
     pub why: String,
@@ -40,10 +40,10 @@ impl Decision {
 /// The way in which the program is started.
 #[derive(Serialize, Deserialize)]
 pub enum Means {
-    /// With this library preloaded. The text says why the program's own system call instructions are not served, if
-    /// so.
+    /// With this library preloaded. The text, if any, says why the program's own system call instructions are not
+    /// served.
     Library(OsString, Option<String>),
-    /// Without the library. The text says why, if it was wanted.
+    /// Without the library. The text says why, if the library would have been preloaded.
     Plain(Option<String>),
     /// As a guest, for this reason.
     Guest(String),

@@ -26,7 +26,7 @@ const SCHEMA: u32 = 1;
 #[derive(Serialize)]
 struct Verdict {
     schema: u32,
-    /// True if all expectations hold, and this is proven.
+    /// True if all expectations hold, and the run proves that.
     holds: bool,
     /// The reason why nothing is proven.
     not_proven: Option<String>,

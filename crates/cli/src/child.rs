@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 /// Time limit of a child, in seconds.
 pub const PATIENCE_S: u32 = 5;
 
-/// The reason given where no child can be made.
+/// The reason that is reported if no child can be made.
 pub const NO_CHILD: &str = "no child process can be made";
 
-/// Whether a child was refused in the way of an emulator for programs of another processor. Relaxed: there is one
-/// thread.
+/// True if a child was refused in the way in which an emulator for another processor's programs refuses it. Relaxed:
+/// there is one thread.
 static IS_EMULATED: AtomicBool = AtomicBool::new(false);
 
 /// True if an emulator (qemu-user) answers this program's calls, as the last child has shown.
@@ -68,7 +68,8 @@ pub fn ask_if_safe<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T
     ask_or_here(question, || !may_be_filtered())
 }
 
-/// Like [`ask`]. If no child can be made, asks in this process even below a filter: it will make these calls anyway.
+/// Like [`ask`]. If no child can be made, asks in this process even below a filter, since this process will make these
+/// calls anyway.
 pub fn ask_anyhow<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
     ask_or_here(question, || true)
 }
@@ -140,8 +141,8 @@ pub struct Output {
     pub text: String,
 }
 
-/// Has a forked child execute a program by `execute`, which returns only to say why not. Opens no file and needs no
-/// pipe.
+/// Makes a forked child execute a program by `execute`, which returns only if that fails, with the reason. Opens no
+/// file and needs no pipe.
 pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Output> {
     let streams = match memfd_create("anyring-said", MemfdFlags::CLOEXEC) {
         Ok(file) => std::fs::File::from(file),
@@ -192,8 +193,7 @@ impl Answer {
         let text = serde_json::to_vec(answer).unwrap_or_default();
         let has_room = text.len() <= Answer::BYTES - 8;
         if has_room {
-            // SAFETY: inside the mapping. Only this process writes there, and the other reads after this one has
-            // ended.
+            // SAFETY: inside the mapping. Only the child writes there, and the parent reads after the child has ended.
             unsafe {
                 std::ptr::copy_nonoverlapping(text.as_ptr(), self.0.add(1).cast(), text.len());
                 self.0.write(text.len() as u64);

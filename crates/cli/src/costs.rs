@@ -1,6 +1,6 @@
-//! Measures the costs of requests here. Each is made in both of the ways between which a finding decides. A forked
-//! child does this on the kernel's io_uring, or on the engine in this executable. Costs are CPU time, the least of
-//! some tries.
+//! Measures the costs of requests on this machine. Each request is made in both of the two ways between which a finding
+//! decides. A forked child does this on the kernel's io_uring, or on the engine in this executable. A cost is the least
+//! CPU time of several tries.
 
 use crate::child::{ask, Outcome};
 use anyring_abi::{
@@ -18,10 +18,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const ENTRIES: usize = 64;
-/// Number of tries; each figure is the least of them.
+/// Number of tries. Each figure is the least of them.
 const TRIES: usize = 3;
 const ROUNDS: u32 = 200;
-/// Longer than a round, even on a busy machine: timeouts that expire together would cost less each.
+/// A timeout longer than a round, even on a busy machine. Timeouts that expire together would each cost less.
 static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 
 /// Measures the costs; `None` without rings in the program's own memory (Linux 6.5), or after an error.
@@ -32,8 +32,8 @@ pub fn here(by_kernel: bool) -> Option<Costs> {
     }
 }
 
-/// Total CPU time of the rounds of `polls`: in each a poll, the call that submits it, its event and the call that
-/// waits.
+/// Total CPU time of the rounds of `polls`. Each round has a poll, the call that submits it, its event, and the call
+/// that waits.
 pub fn rounds_ns(by_kernel: bool) -> Option<f64> {
     match ask(|| Client::new(by_kernel, 0, 0)?.polls(false)) {
         Outcome::Answered(each_ns) => each_ns.map(|each_ns| each_ns * (TRIES as u32 * ROUNDS) as f64),
@@ -194,7 +194,7 @@ impl Client {
         Some(each / 64.0)
     }
 
-    /// Handles an event in each round, with a poll of its own or with a single one (`once`).
+    /// Handles an event in each round, either with a new poll or with a single poll for all rounds (`once`).
     fn polls(&mut self, once: bool) -> Option<f64> {
         let event: OwnedFd = eventfd(0, EventfdFlags::NONBLOCK).ok()?;
         let len = if once { IORING_POLL_ADD_MULTI } else { 0 };
@@ -218,8 +218,8 @@ impl Client {
         cost
     }
 
-    /// Waits for a TIMEOUT in each round, or for shots of a single one (`once`). `alone`: submits it in a call of its
-    /// own.
+    /// Waits for a TIMEOUT in each round, or for shots of a single TIMEOUT (`once`). `alone`: submits it in a separate
+    /// call.
     fn timeouts(&mut self, once: bool, alone: bool) -> Option<f64> {
         let op_flags = if once { IORING_TIMEOUT_MULTISHOT } else { 0 };
         let addr = &raw const TICK as u64;

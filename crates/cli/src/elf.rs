@@ -128,7 +128,7 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(word)))
 }
 
-/// The missing interpreter that keeps a script from being executed.
+/// Returns the interpreter of a script that cannot be executed because the interpreter is missing.
 pub fn missing_interpreter(script: &Path) -> Option<PathBuf> {
     let mut file = script.to_owned();
     for _ in 0..INTERPRETER_DEPTH {

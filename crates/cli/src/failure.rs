@@ -16,12 +16,12 @@ pub const NOT_FOUND: i32 = 127;
 pub struct Failure {
     /// Exit status.
     pub status: i32,
-    /// The line for standard error, without the leading `anyring: `; empty if there is nothing to report.
+    /// The line for standard error, without the leading `anyring: `. Empty if there is nothing to report.
     pub message: String,
 }
 
 impl Failure {
-    /// Prints it to standard error.
+    /// Prints the failure's line to standard error.
     pub fn say(&self) {
         if !self.message.is_empty() {
             crate::output::complain(&format!("anyring: {}", self.message));

@@ -34,7 +34,7 @@ impl Rule {
 pub enum Calls {
     /// The call with this number.
     One(u32),
-    /// Calls with this number or a higher one, which an older kernel does not have.
+    /// Calls with this number or a higher number, which an older kernel lacks.
     From(u32),
 }
 
@@ -82,8 +82,8 @@ impl Test {
     }
 }
 
-/// Builds a filter that obeys the first rule that matches: of `everywhere` on any architecture, then of `native` on
-/// this one. Everything else is permitted.
+/// Builds a filter that obeys the first matching rule. The rules of `everywhere` apply to calls of any architecture.
+/// Those of `native` come after them and apply to this architecture. All other calls are permitted.
 pub fn program(everywhere: &[Rule], native: &[Rule]) -> Vec<sock_filter> {
     let mut program = Vec::new();
     append(&mut program, everywhere);

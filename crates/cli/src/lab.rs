@@ -97,8 +97,8 @@ extern "C" fn note(signal: libc::c_int) {
     INTERRUPTED.store(signal, Ordering::Relaxed);
 }
 
-/// Has SIGINT and SIGTERM noted, so that files and devices are removed before the end. Measured processes start with
-/// the default action.
+/// Makes SIGINT and SIGTERM only set a flag, so that files and devices are removed before the end. Measured processes
+/// start with the default action.
 pub fn catch_interruptions() {
     let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
     for signal in [libc::SIGINT, libc::SIGTERM] {

@@ -69,9 +69,9 @@ pub fn try_find(program: Option<&Path>) -> Result<Result<PathBuf, String>, Strin
     }
 }
 
-/// Checks that a program's loader accepts the library: in a child, the loader lists what it would load. It may lack
-/// something that the library needs, or the library may be on a file system without execution. Otherwise this would
-/// only show in the program's own output, or at its end.
+/// Checks that a program's loader accepts the library. In a child, the loader lists what it would load. The loader may
+/// lack something that the library needs, or the library may be on a file system without execution. Without this check,
+/// the fault would only show in the program's own output, or at its end.
 pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
     let file = elf::loaded_for(program);
     if !elf::is_of_glibc(&file) {

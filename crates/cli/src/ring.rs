@@ -1,6 +1,6 @@
-//! A trial of io_uring: a few requests through a ring, made as programs make them; one of them waits. A sandbox's
+//! A trial of io_uring. It makes a few requests through a ring, as programs do, and one of them waits. A sandbox's
 //! kernel may have only a part of io_uring: gVisor of 2022 has NOP and READV. The trial reaches whatever answers the
-//! system calls, the kernel or a library in between. The kind of the ring's descriptor distinguishes them.
+//! system calls, the kernel or a library in between. The kind of the ring's descriptor shows which of the two it was.
 
 use crate::child::{ask, ask_if_safe, Outcome};
 use crate::errno;
@@ -146,7 +146,7 @@ pub fn complete_requests(needs: Needs) -> Result<Server, Fault> {
     }
 }
 
-/// The files that the requests use. One that is unavailable is left out, since this says nothing about io_uring.
+/// The files that the requests use. A file that is unavailable is left out, since this says nothing about io_uring.
 struct Files {
     /// A file with a byte in it: this executable, or a memfd.
     file: Option<OwnedFd>,
@@ -167,7 +167,7 @@ impl Files {
         Files { file: own().or_else(memory), sockets: sockets.ok().map(<[OwnedFd; 2]>::from) }
     }
 
-    /// Those of [`REQUESTS`] that can be made, with their index.
+    /// The [`REQUESTS`] that can be made, with their indices.
     fn requests<'a>(&'a self, bytes: &'a mut [u8; 2]) -> impl Iterator<Item = (usize, Sqe)> + 'a {
         let [read, received] = bytes.each_mut().map(|byte| &raw mut *byte as u64);
         REQUESTS.into_iter().enumerate().filter_map(move |(index, opcode)| {
@@ -217,7 +217,7 @@ fn fill() -> Room {
     /// The least that a ring is charged: its SQEs and its queues.
     const BYTES_EACH: u64 = 8192;
     const MOST: u64 = 1280;
-    /// Rings that are made where no limit is set.
+    /// Number of rings that are made if no limit is set.
     const WITHOUT_LIMIT: u64 = 64;
     // One more than the limit has room for. Without a limit, a few show that rings fit.
     let limit = soft_limit(libc::RLIMIT_MEMLOCK);

@@ -17,38 +17,38 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Executes the program with libanyring.so preloaded, or as a guest. A program that anyring is not to serve, or
-/// cannot serve and need not, starts plainly.
+/// Executes the program with libanyring.so preloaded, or as a guest. A program that anyring should not serve starts
+/// without it. So does a program that anyring cannot serve, if it need not.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     const KILLED: &str =
         "anyring cannot serve io_uring: a filter kills here for a call that it makes before the program starts";
     child::rehearse(|| plan(options)).unwrap_or_else(|| Err(Failure::own(KILLED)))?.carry_out(options)
 }
 
-/// The plan for starting the program. Making it only asks and tries, so a child can do that.
+/// The plan for starting the program. Making the plan only asks the kernel and tries servers, so a child can do it.
 #[derive(Serialize, Deserialize)]
 struct Plan {
     rings: Decision,
     aio: Decision,
-    /// The means of starting it, for the log; `None` if the program does not exist.
+    /// The means of starting the program, for the log. `None` if the program does not exist.
     means: Option<Means>,
-    /// Whether the environment has to name the servers.
+    /// True if the environment has to name the servers.
     is_served: bool,
     /// Variables to set, and to remove.
     variables: Vec<(String, Option<OsString>)>,
     /// The host of guests, and the arguments between its name and the program's arguments.
     host: Option<(OsString, Vec<OsString>)>,
-    /// Whether a filter kills for io_uring's calls.
+    /// True if a filter kills for io_uring's calls.
     calls_kill: bool,
 }
 
 impl Plan {
-    /// The program without anything of anyring's.
+    /// The plan to start the program without anyring.
     fn plainly(rings: Decision, aio: Decision, means: Option<Means>) -> Plan {
         Plan { rings, aio, means, is_served: false, variables: Vec::new(), host: None, calls_kill: false }
     }
 
-    /// The program, served.
+    /// The plan to start the program with anyring.
     fn served(rings: Decision, aio: Decision, means: Option<Means>) -> Plan {
         let calls_kill = rings.server == Server::User && probe::ring_calls_kill();
         Plan { is_served: true, calls_kill, ..Plan::plainly(rings, aio, means) }
@@ -135,8 +135,8 @@ fn plan(options: &RunOptions) -> Result<Plan, Failure> {
     as_guest(options, file, why_no_library, rings, aio)
 }
 
-/// Finds the library, and tries it if `is_tried`. If that trial is served, its loader accepts the library; so does
-/// the program's loader, if it is the same one. Otherwise the program's loader is asked.
+/// Finds the library, and tries it if `is_tried`. If the trial is served, the loader of the trial's program accepts the
+/// library. If the program has another loader, or the trial was not served, the program's loader is asked.
 fn find_library(
     file: Option<&Path>,
     is_tried: bool,
@@ -157,8 +157,8 @@ fn not_served(why: &str) -> Failure {
     Failure::own(format!("anyring cannot serve io_uring: {why} (`anyring doctor` says more)"))
 }
 
-/// The plan for a program that the kernel serves. The library stands by for requests that the kernel refuses, if it
-/// is available; otherwise the program starts plainly.
+/// The plan for a program that the kernel serves. If the library is available, it serves the requests that the kernel
+/// refuses. If not, the program starts without anyring.
 fn left_to_kernel(file: Option<&Path>, rings: Decision, aio: Decision) -> Plan {
     let Some(file) = file else { return Plan::plainly(rings, aio, None) };
     let is_wanted = rings.stands_by() || aio.stands_by();
@@ -223,7 +223,8 @@ fn as_guest(
     Ok(plan)
 }
 
-/// The backend from the flag, or else from the variable, which the library reads itself where there is no `run`.
+/// Returns the backend from the flag, or else from the variable. Without `anyring run`, the library reads that variable
+/// itself.
 pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure> {
     if let Some(backend) = flag {
         return Ok(backend);
@@ -250,7 +251,7 @@ pub fn server_of_rings(choice: Backend) -> Result<Decision, Failure> {
     })
 }
 
-/// Decides on the server of Linux AIO likewise.
+/// Decides on the server of Linux AIO in the same way.
 fn server_of_aio(choice: Backend) -> Result<Decision, Failure> {
     decide(choice, "AIO", || {
         let trial = doctor::kernel_aio_in_brief();

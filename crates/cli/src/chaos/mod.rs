@@ -238,7 +238,7 @@ pub struct Linted {
     pub findings: Vec<Vec<String>>,
 }
 
-/// Runs the program once, with its own standard streams, and looks for misuse of the interface.
+/// Runs the program once, with this process's standard streams, and looks for misuse of the interface.
 pub fn lint(program: &Program) -> Result<Linted, Failure> {
     exec::check_found(program)?;
     let options = ChaosOptions {
@@ -285,7 +285,7 @@ fn print_findings(run: &Run) {
     }
 }
 
-/// Reports the injections that are left of a failing run, and the command that repeats it.
+/// Reports the injections of a failing run that remain after shrinking, and the command that repeats the run.
 fn print_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
     if fewest.is_empty() {
         return say("it fails without any injection, too");

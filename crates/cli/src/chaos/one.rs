@@ -29,7 +29,7 @@ pub struct Injection {
     opcode: Option<String>,
     user_data: Option<u64>,
     what: String,
-    /// The program's stack when it entered the ring, innermost frame first.
+    /// The program's stack when it called io_uring_enter(2), innermost frame first.
     #[serde(default)]
     at: Vec<String>,
 }
@@ -56,7 +56,7 @@ impl Injection {
     }
 }
 
-/// Memory that changed while a request used it, or misuse, as in the engine's log.
+/// A finding as in the engine's log: memory that changed while a request used it, or misuse.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Finding {
     /// `RING.POSITION.RULE`.
@@ -128,11 +128,11 @@ pub enum Ending {
 /// One run.
 pub struct Run {
     pub ending: Ending,
-    /// Whether the output has the text of `--fail-output`.
+    /// True if the output has the text of `--fail-output`.
     pub has_text: bool,
     pub injections: Vec<Injection>,
     pub findings: Vec<Finding>,
-    /// Number of rings that it made.
+    /// Number of rings that the program made.
     pub rings: usize,
 }
 
@@ -186,7 +186,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Runs the program once with this seed. If `only` is given, other injections are not made.
+    /// Runs the program once with this seed. If `only` is given, only these injections are made.
     pub fn run(&self, seed: u64, only: Option<&[String]>) -> Result<Run, Failure> {
         self.run_by(seed, only, |command| {
             let begin = Instant::now();
@@ -196,7 +196,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// One run as [`run`](Self::run) makes it, in which `follow` starts the program and waits until it has ended.
+    /// Makes one run like [`run`](Self::run), but `follow` starts the program and waits until it has ended.
     pub fn run_by(
         &self,
         seed: u64,
@@ -311,7 +311,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// True once the time for a run that began then is over.
+    /// True once the time limit of a run that began at that time is over.
     pub fn is_late(&self, begin: Instant) -> bool {
         self.timeout.is_some_and(|timeout| begin.elapsed() >= timeout)
     }
@@ -319,7 +319,7 @@ impl<'a> Runner<'a> {
     /// Sleeps until a child stops or ends, or for a period.
     ///
     /// # Errors
-    /// A signal that ends us.
+    /// A signal arrived that ends this process.
     pub fn sleep(&self) -> Result<(), Failure> {
         // SAFETY: both are values that outlive the call; no information on the signal is asked for.
         let signal = unsafe { libc::sigtimedwait(&self.signals, std::ptr::null_mut(), &PERIOD) };
@@ -329,12 +329,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// True if the program gets a process group of its own: it may have to be killed with all that it starts.
+    /// True if the program gets its own process group, since it may have to be killed with all processes that it
+    /// starts.
     fn has_group(&self) -> bool {
         self.apart || self.timeout.is_some()
     }
 
-    /// Kills what the program has left, if it had a process group: the group, and processes that have left it.
+    /// Kills the processes that the program has left running, if it had its own process group. These are the group, and
+    /// processes that have left it.
     fn kill(&self, child: &Child) {
         if self.has_group() {
             // SAFETY: takes no pointers. The child has not been waited for, so the group's number is still its own.
@@ -344,7 +346,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Makes orphaned descendants children of this process, in whatever session they are.
+/// Makes orphaned descendants children of this process, whatever session they are in.
 fn adopt_orphans() -> Result<(), Failure> {
     let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     adopted.map_err(|error| Failure::own(format!("PR_SET_CHILD_SUBREAPER: {error}")))
@@ -373,7 +375,7 @@ fn kill_orphans(program: u32) {
     }
 }
 
-/// True if the child has ended. It remains to be waited for.
+/// True if the child has ended. Another call must still wait for it.
 fn has_ended(child: &Child) -> Result<bool, Failure> {
     let Some(pid) = Pid::from_raw(child.id() as i32) else { return Ok(true) };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

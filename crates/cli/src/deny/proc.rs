@@ -1,4 +1,4 @@
-//! Hides /proc: mounts an empty directory over it, in a mount namespace of the program's own.
+//! Hides /proc. Mounts an empty directory over it, in the program's own mount namespace.
 
 use rustix::io::Errno;
 use rustix::mount::{mount, mount_change, MountFlags, MountPropagationFlags};

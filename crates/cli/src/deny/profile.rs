@@ -1,8 +1,8 @@
 //! Tables of the system calls that `deny --profile` refuses apart from io_uring's. docs/profiles.md names their
 //! sources.
 //!
-//! A seccomp filter sees numbers and arguments, not the kind of a descriptor or the contents of memory. Where an
-//! environment decides by those, its table refuses more than the environment, never less.
+//! A seccomp filter can read numbers and arguments, but not the kind of a descriptor or the contents of memory. If an
+//! environment decides by the latter, its table refuses more calls than the environment, never fewer.
 
 use crate::cli::Profile;
 use crate::filter::{Calls, Rule, Test};
@@ -246,7 +246,8 @@ const KILL: &[Rule] = &[
 pub const NO_FILTERS: &[Rule] =
     &[some(__NR_prctl, &[Test::equal(0, libc::PR_SET_SECCOMP as u32)], PERM), all(__NR_seccomp, PERM)];
 
-/// No real environment: refuses at once all that the engine can do without, each as some real environment does.
+/// This is no real environment. It refuses everything that the engine can do without, and each call as some real
+/// environment does.
 const MINIMAL: &[Rule] = &[
     from(__NR_pidfd_send_signal, NOSYS),
     some(__NR_preadv2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),

@@ -26,13 +26,13 @@ const UNUSED_CALL: u32 = 0x3ff0;
 #[derive(Debug, Serialize)]
 pub struct Check {
     name: String,
-    /// The use of what is probed.
+    /// The purpose for which anyring uses the probed facility.
     purpose: String,
-    /// Whether anyring cannot serve any program without it.
+    /// True if anyring cannot serve any program without it.
     needed: bool,
-    /// The replacement that anyring uses where it does not work.
+    /// The replacement that anyring uses if it does not work.
     instead: Option<&'static str>,
-    /// Whether it works.
+    /// True if it works.
     pub works: bool,
     /// `works`, or what went wrong.
     pub answer: String,
@@ -54,7 +54,7 @@ pub enum Server {
 
 #[derive(Debug, Serialize)]
 struct Verdict {
-    /// Whether an io_uring program would run here under `anyring run`.
+    /// True if an io_uring program would run here under `anyring run`.
     runs: bool,
     /// The server of the program.
     by: Option<Server>,
@@ -185,8 +185,8 @@ fn examine() -> Report {
     }
 }
 
-/// Returns what keeps anyring from serving a program here, or `None`. The trials decide; a block only gives the
-/// reason.
+/// Returns what keeps anyring from serving a program here, or `None`. The trials decide that. A failed building block
+/// only gives the reason.
 fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check]) -> Option<String> {
     let is_untried = |way: &Check| way.answer.starts_with(NO_CHILD);
     match library {
@@ -225,7 +225,7 @@ fn summary(io_uring: &KernelRing, missing: Option<&str>, is_tried: bool) -> Stri
     }
 }
 
-/// The advice where only some rings fit.
+/// The advice for the case that only some rings fit.
 fn crowded(room: &ring::Room, anyring_works: bool) -> Option<String> {
     let end = room.end.as_ref()?;
     let instead = if anyring_works { "anyring run -- PROGRAM ARGS serves them" } else { "raise it (ulimit -l)" };

@@ -1,4 +1,4 @@
-//! Building blocks of the engine's rings and waits, each tried in a child of its own.
+//! Building blocks of the engine's rings and waits. Each is tried in its own child.
 
 use super::{Check, UNUSED_CALL};
 use crate::child::{ask, ask_anyhow, ask_if_safe, Outcome};
@@ -24,7 +24,7 @@ type Finding = Result<(), String>;
 struct Block {
     name: &'static str,
     purpose: &'static str,
-    /// The replacement where it is missing. Without it nothing is served if this is `None`.
+    /// The replacement if the building block is missing. If this is `None`, nothing is served without the block.
     instead: Option<&'static str>,
     probe: fn() -> Finding,
 }
@@ -76,8 +76,8 @@ pub fn building_blocks() -> Vec<Check> {
     BLOCKS.iter().map(|block| check(block.name, block.purpose, block.instead, block.probe)).collect()
 }
 
-/// Returns the reason why the engine cannot serve anything here. One child tries all blocks; after a fault, each its
-/// own.
+/// Returns the reason why the engine cannot serve anything here. One child tries all blocks. After a fault, each block
+/// is tried in its own child.
 pub fn missing_block() -> Option<String> {
     let needed = || BLOCKS.iter().filter(|block| block.instead.is_none());
     if matches!(ask_anyhow(|| needed().all(|block| (block.probe)().is_ok())), Outcome::Answered(true)) {
@@ -180,7 +180,7 @@ fn watched_pair() -> Result<(OwnedFd, [OwnedFd; 2]), String> {
     Ok((epoll, [reader, writer]))
 }
 
-/// Waits by either call: the engine uses both, and a filter may kill for one.
+/// Waits by each of the two calls. The engine uses both, and a filter may kill for one of them.
 fn epoll_wakes() -> Finding {
     let told = |probe: fn() -> Finding| match ask_anyhow(probe) {
         Outcome::Answered(finding) => finding,
@@ -385,7 +385,8 @@ fn aio() -> Finding {
     expect((event.data, event.res) == (7, 4) && bytes == *b"\x7fELF", "a read completed with other bytes")
 }
 
-/// True if the completion ring is the kernel's: /proc names the file that is mapped. Without /proc it counts as one.
+/// True if the completion ring is the kernel's, which the name of the mapped file in /proc shows. Without /proc it
+/// counts as the kernel's.
 fn is_kernels(context: usize) -> bool {
     let start = format!("{context:x}-").trim_start_matches('0').to_owned();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

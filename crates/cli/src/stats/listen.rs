@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit of a request and its answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// More bytes than a request for a page has.
+/// A size in bytes that no request for a page exceeds.
 const REQUEST_BYTES: usize = 8192;
 
 enum Listener {
@@ -36,7 +36,7 @@ macro_rules! stream {
 }
 stream!(TcpStream UnixStream);
 
-/// Answers each request with the text that `metrics` returns then, until a signal ends the process.
+/// Answers each request with the text that `metrics` returns at that moment, until a signal ends the process.
 pub fn run(address: &str, metrics: impl Fn() -> Result<String, Failure>) -> Result<Infallible, Failure> {
     // An error from the start is reported now, and not to a scraper.
     metrics()?;

@@ -97,7 +97,7 @@ fn read(options: &StatsOptions) -> Result<Counters, Failure> {
     }
 }
 
-/// The counters in a file, or the reason why it has none.
+/// Returns the counters in a file, or the reason why the file has none.
 pub fn of(file: &Path) -> Result<Counters, String> {
     Ok(Counters { kept_out: doctor::kept_out(file), ..Counters::from(snapshot(file)?) })
 }
@@ -136,8 +136,8 @@ fn bytes(file: &Path, options: &OpenOptions) -> Result<Vec<u8>, String> {
     bytes_of(options.open(file).map_err(|error| errno::of(&error))?)
 }
 
-/// Opens the counters as the library will, so that it can: creates a missing file and reserves its space on the disk.
-/// `left`: the programs left to the kernel now. `Err` says why the file cannot be used.
+/// Opens the counters as the library will, to make sure that the library can. Creates a missing file and reserves its
+/// space on the disk. `left`: the programs that are now left to the kernel. `Err` says why the file cannot be used.
 pub fn open(file: &Path, left: [u64; 2]) -> Result<(), String> {
     let name = file.to_str().ok_or("its name is not UTF-8")?;
     let mut options = OpenOptions::new();

@@ -142,7 +142,7 @@ fn labels_of(pid: i32) -> String {
     format!("{},{}", label("pid", &pid.to_string()), label("program", &name))
 }
 
-/// Each block of counters that an accessible process has open, once.
+/// Returns each block of counters that an accessible process has open, once.
 fn all_processes() -> Vec<Subject> {
     let mut blocks = BTreeMap::new();
     let mut unreadable = Vec::new();

@@ -1,4 +1,5 @@
-//! The system calls that change files: what is there is read before a call is made, and what came of it before it returns.
+//! The system calls that change files. The content that a call replaces is read before the call is made. The change is
+//! recorded before the call returns.
 
 use super::change::{Change, Content, File};
 use super::tracer::Recording;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// A call that was begun.
 pub enum Begun {
-    /// A change as it will be, except for what the call decides; on this descriptor.
+    /// A change on this descriptor as it will be, except for the parts that the call's result decides.
     Change(Change, i32),
     /// A name that did not exist.
     Name(Vec<u8>),
@@ -18,23 +19,23 @@ pub enum Begun {
     Nameless,
     /// A file is mapped for writing: the descriptor, the length in bytes, and the offset.
     Map(i32, usize, u64),
-    /// Linux AIO completes without a call, so that the engine must not use it.
+    /// A Linux AIO call. Its requests complete without a call, so the engine must not use it.
     Refused,
 }
 
 impl Begun {
-    /// True if the call must not be made.
+    /// True if the kernel must not make the call.
     pub fn is_refused(&self) -> bool {
         matches!(self, Begun::Refused)
     }
 }
 
-/// A thread of the program's.
+/// One of the program's threads.
 #[derive(Clone, Copy)]
 struct Thread(i32);
 
 impl Thread {
-    /// Its process.
+    /// The thread's process.
     fn process(self) -> i32 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
@@ -45,13 +46,14 @@ impl Thread {
         format!("/proc/{}/fd/{fd}", self.0).into()
     }
 
-    /// The path of an open file, if the folders have it. A file that has lost its name counts where it was.
+    /// Returns the path of an open file, if the file is in the folders. A file that has lost its name counts under its
+    /// last path.
     fn path_of(self, fd: i32, recording: &Recording) -> Option<Vec<u8>> {
         let path = fs::read_link(self.link(fd)).ok()?.into_os_string().into_vec();
         Some(path).filter(|path| recording.is_inside(path))
     }
 
-    /// The position of a descriptor, and the flags that it was opened with.
+    /// Returns the position of a descriptor, and the flags with which it was opened.
     fn position_and_flags(self, fd: i32) -> Option<(u64, i32)> {
         let about = fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", self.0)).ok()?;
         let field = |name: &str, radix| {
@@ -61,7 +63,7 @@ impl Thread {
         Some((field("pos:", 10)?, field("flags:", 8)? as i32))
     }
 
-    /// The bytes of its memory at `address`, as many as can be read.
+    /// Returns the bytes of the thread's memory at `address`, as many as can be read.
     fn memory(self, address: usize, bytes: usize) -> Vec<u8> {
         let mut read = vec![0_u8; bytes];
         let ours = libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: bytes };
@@ -101,8 +103,8 @@ impl Thread {
         vector.chunks_exact(16).filter_map(|it| it[8..].first_chunk()).map(|bytes| u64::from_le_bytes(*bytes)).sum()
     }
 
-    /// The whole path that a call with `dirfd` and the string at `address` means, if the folders have it. The last part need
-    /// not exist, and is not followed.
+    /// Returns the whole path that a call with `dirfd` and the string at `address` means, if it is in the folders. The
+    /// path's last component need not exist, and is not followed.
     fn path_at(self, dirfd: i32, address: usize, recording: &Recording) -> Option<Vec<u8>> {
         let path = self.string(address)?;
         let begin = match dirfd {
@@ -126,7 +128,7 @@ fn open(path: &Path, follows: bool) -> Option<fs::File> {
     file.metadata().ok().filter(fs::Metadata::is_file).map(|_| file)
 }
 
-/// `count` bytes from `offset` on, or up to the end of the file. `None` if they are too many to be kept.
+/// Returns `count` bytes from `offset` on, or up to the end of the file. `None` if they are too many to be kept.
 fn read(file: &fs::File, offset: u64, count: u64) -> Option<Vec<u8>> {
     let size = file.metadata().ok()?.size();
     let count = count.min(size.saturating_sub(offset));
@@ -147,7 +149,7 @@ fn exists(path: &[u8]) -> bool {
     fs::symlink_metadata(OsStr::from_bytes(path)).is_ok()
 }
 
-/// A call of a thread's begins: `None` if it changes nothing in the folders.
+/// Called when a thread begins a call. Returns `None` if the call changes nothing in the folders.
 pub fn begin(recording: &mut Recording, thread: i32, number: i64, args: [usize; 6]) -> Option<Begun> {
     let thread = Thread(thread);
     let [a, b, c, d, e, f] = args;
@@ -245,7 +247,7 @@ fn of_names(recording: &Recording, thread: Thread, number: i64, [a, b, c, d, e, 
     }
 }
 
-/// A file is opened: it may be made, or emptied.
+/// Handles the opening of a file, which may create or empty the file.
 fn opened(recording: &Recording, thread: Thread, dirfd: i32, address: usize, flags: i32) -> Option<Begun> {
     let is = |flag: i32| flags & flag == flag;
     if is(libc::O_TMPFILE) {
@@ -260,14 +262,14 @@ fn opened(recording: &Recording, thread: Thread, dirfd: i32, address: usize, fla
     Some(Begun::Change(Change::Resize { file, from, to: 0, cut: content.bytes }, -1))
 }
 
-/// The file that is open, if the folders have it, opened here; and its size in bytes.
+/// Opens the file of a descriptor in this process, if it is in the folders. Also returns its size in bytes.
 fn open_file(recording: &Recording, thread: Thread, fd: i32) -> Option<(File, u64)> {
     thread.path_of(fd, recording)?;
     let about = fs::metadata(thread.link(fd)).ok()?;
     Some((recording.born.file(about.dev(), about.ino()), about.size()))
 }
 
-/// Bytes are written: at `at`, or where the descriptor stands.
+/// Handles a write of bytes at `at`, or at the descriptor's position.
 fn write(recording: &Recording, thread: Thread, fd: i32, at: Option<u64>, count: u64, flags: i32) -> Option<Begun> {
     let (file, size) = open_file(recording, thread, fd)?;
     let (position, opened_with) = thread.position_and_flags(fd)?;
@@ -278,7 +280,7 @@ fn write(recording: &Recording, thread: Thread, fd: i32, at: Option<u64>, count:
     Some(Begun::Change(Change::Write { file, offset, size, old, new: vec![], lasts }, fd))
 }
 
-/// A file gets another size, by a path that leads to it.
+/// Handles a change of a file's size, by a path that leads to the file.
 fn resize(recording: &Recording, thread: Thread, fd: i32, path: &Path, to: u64) -> Option<Begun> {
     if fd != -1 {
         thread.path_of(fd, recording)?;
@@ -309,7 +311,7 @@ fn fallocate(
     Some(Begun::Change(Change::Write { file, offset, size, old, new: vec![], lasts: false }, fd))
 }
 
-/// A sync begins: stores to mapped memory up to now are written with it.
+/// Handles the begin of a sync. It also writes the stores that were made to mapped memory until now.
 fn sync(recording: &mut Recording, file: Option<File>, range: [u64; 2], is_partial: bool) -> Option<Begun> {
     for store in recording.mapped.stores(file) {
         recording.add(store);
@@ -318,7 +320,7 @@ fn sync(recording: &mut Recording, file: Option<File>, range: [u64; 2], is_parti
     Some(Begun::Change(Change::Sync { file, begun, range, is_partial }, -1))
 }
 
-/// A call returns.
+/// Called when a call returns.
 pub fn end(recording: &mut Recording, thread: i32, begun: Begun, result: i64) {
     if result < 0 {
         return;
@@ -354,7 +356,7 @@ pub fn end(recording: &mut Recording, thread: i32, begun: Begun, result: i64) {
     change.into_iter().for_each(|change| recording.add(change));
 }
 
-/// The change that a call with this result has made.
+/// Returns the change that a call with this result has made.
 fn of_result(change: Change, thread: Thread, fd: i32, result: i64) -> Option<Change> {
     match change {
         Change::Write { file, offset, size, mut old, lasts, .. } => {
@@ -368,7 +370,7 @@ fn of_result(change: Change, thread: Thread, fd: i32, result: i64) -> Option<Cha
     }
 }
 
-/// Has the call that the thread has begun answer ENOSYS.
+/// Makes the call that the thread has begun fail with ENOSYS.
 pub fn refuse(thread: i32) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: no pointers: a word of the stopped thread's registers, by its offset.

@@ -1,11 +1,11 @@
-//! Changes of files, each with what it replaced, so that it can be undone.
+//! Changes of files. Each is kept with the content that it replaced, so that it can be undone.
 
 use std::collections::BTreeMap;
 
-/// A file: device, inode, and how many files had that inode before it.
+/// The identity of a file: its device, its inode, and how many earlier files had that inode.
 pub type File = [u64; 3];
 
-/// Numbers of files by device and inode: an inode that is freed serves the next file.
+/// Counts files by device and inode, since the inode of a removed file may serve the next file.
 #[derive(Debug, Clone, Default)]
 pub struct Born(BTreeMap<[u64; 2], u64>);
 
@@ -39,12 +39,12 @@ pub enum Change {
         file: File,
         /// First byte.
         offset: u64,
-        /// The file's size before, in bytes.
+        /// The file's size before the write, in bytes.
         size: u64,
-        /// The bytes before, up to the end of the file.
+        /// The replaced bytes, up to the end of the file.
         old: Vec<u8>,
         new: Vec<u8>,
-        /// True if it was durable when the call returned (O_DSYNC, RWF_DSYNC and the like).
+        /// True if the write was durable when the call returned (O_DSYNC, RWF_DSYNC and the like).
         lasts: bool,
     },
     /// The file has another size.
@@ -57,7 +57,7 @@ pub enum Change {
         /// The bytes that were cut off.
         cut: Vec<u8>,
     },
-    /// A name is new: of a file, a folder or a link.
+    /// A name was made, for a file, a folder or a link.
     Create {
         file: File,
         /// The whole path.
@@ -66,27 +66,27 @@ pub enum Change {
     /// A name was removed.
     Unlink {
         path: Vec<u8>,
-        /// The file that it led to, `None` for a folder.
+        /// The file to which the name led. `None` for a folder.
         content: Option<Content>,
     },
     /// A name was changed.
     Rename {
         from: Vec<u8>,
         to: Vec<u8>,
-        /// The file that `to` led to before.
+        /// The file to which `to` led before.
         replaced: Option<Content>,
         /// Both names were exchanged (RENAME_EXCHANGE).
         exchanged: bool,
     },
     /// A sync (fsync(2), fdatasync(2), sync(2), msync(2), or sync_file_range(2) that waits).
     Sync {
-        /// The file or folder, `None` for all.
+        /// The file or folder. `None` for all.
         file: Option<File>,
-        /// Number of changes before it began: these are durable now.
+        /// Number of changes before the sync began. These are durable now.
         begun: usize,
         /// Bytes of the file: first, and one past the last.
         range: [u64; 2],
-        /// Only data of this range is written, no names.
+        /// True if only data of this range is written, and no names.
         is_partial: bool,
     },
 }

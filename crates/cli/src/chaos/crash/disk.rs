@@ -1,7 +1,7 @@
 //! The possible contents of a disk after a loss of power, for a file system that writes names in order.
 //!
-//! - Names become durable in the order in which they were changed. Any sync of a file or folder makes all of them
-//!   durable. Creating, changing and removing a name counts, and so does setting a size.
+//! - Changes of names become durable in their order. Any sync of a file or folder makes all earlier changes of names
+//!   durable. Creating, changing and removing a name are such changes, and so is setting a file's size.
 //! - Bytes become durable by a sync of their file that began after they were written, or by O_DSYNC and the like.
 //!   Until then each sector of each write may be on the disk or not, independently of the others.
 //! - A file's size follows from the changes that are on the disk.
@@ -62,7 +62,8 @@ fn lasting(log: &Log) -> Vec<bool> {
     log.iter().enumerate().map(is_lasting).collect()
 }
 
-/// Draws the fate of each change from a seed. Some seeds lose all that may be lost, some names only, some bytes only.
+/// Draws the fate of each change from a seed. Some seeds lose everything that may be lost. Others lose only names, or
+/// only bytes.
 pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
     let lasting = lasting(log);
     let open_names =
@@ -92,7 +93,7 @@ pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
     fates.collect()
 }
 
-/// A write that left some of its sectors on the disk. One of a single sector is lost.
+/// Returns the fate of a write if only some of its sectors reached the disk. A write of a single sector is lost.
 fn torn(change: &Change, sector_bytes: u64, lot: u64) -> Fate {
     match change {
         Change::Write { offset, new, .. } if parts(*offset, new, sector_bytes).count() > 1 => {
@@ -102,7 +103,7 @@ fn torn(change: &Change, sector_bytes: u64, lot: u64) -> Fate {
     }
 }
 
-/// The contents of the disk. `killed`: the folders when the program was killed.
+/// Returns the contents of the disk. `killed`: the folders as they were when the program was killed.
 pub fn state(killed: &Tree, log: &Log, fates: &[Fate]) -> Tree {
     let mut tree = killed.clone();
     for change in log.iter().rev() {
@@ -207,7 +208,7 @@ fn put(bytes: &mut Vec<u8>, offset: u64, part: &[u8]) {
     bytes[offset..end].copy_from_slice(part);
 }
 
-/// The sectors of a write: the number of each, its offset in the file, and its bytes.
+/// Returns the sectors of a write: the number of each, its offset in the file, and its bytes.
 fn parts(offset: u64, bytes: &[u8], sector_bytes: u64) -> impl Iterator<Item = (u64, u64, &[u8])> {
     let end = offset + bytes.len() as u64;
     (offset / sector_bytes..end.div_ceil(sector_bytes)).map(move |sector| {
@@ -217,7 +218,8 @@ fn parts(offset: u64, bytes: &[u8], sector_bytes: u64) -> impl Iterator<Item = (
     })
 }
 
-/// Reduces the losses while `fails` stays true: undoes each that is not needed. Losses of names are undone in order.
+/// Reduces the losses while `fails` stays true: undoes each loss that is not needed for the failure. Losses of names
+/// are undone in order.
 pub fn fewest(log: &Log, fates: &[Fate], mut fails: impl FnMut(&[Fate]) -> bool) -> Vec<Fate> {
     let mut fates = fates.to_vec();
     let mut are_names_done = false;

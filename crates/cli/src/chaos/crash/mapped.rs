@@ -1,17 +1,18 @@
 //! Files that a program has mapped for writing (mmap(2) with MAP_SHARED).
 //!
-//! Stores to memory are no calls. So a copy of the file keeps the content that the recorded changes make. Each sync, and the
-//! end, compare the file with it: a page that differs was stored to, and counts as written then.
+//! Stores to memory are not system calls. So a copy of the file keeps the content that results from the recorded
+//! changes. At each sync, and at the end, the file is compared with this copy. A page that differs was stored to, and
+//! counts as written at that moment.
 
 use super::change::{Change, File};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Bytes that the page cache writes back at once.
+/// Number of bytes that the page cache writes back as a unit.
 const PAGE: usize = 4096;
 
-/// One mapping, to know what msync(2) is about.
+/// A mapping, which is recorded to find the file of an msync(2).
 struct Mapping {
     process: i32,
     address: usize,
@@ -20,13 +21,13 @@ struct Mapping {
     offset: u64,
 }
 
-/// A mapped file, and the content that the recorded changes make.
+/// A mapped file, with the content that results from the recorded changes.
 struct Shadow {
     open: fs::File,
     bytes: Vec<u8>,
 }
 
-/// The files that are mapped, or were.
+/// The files that are mapped, or were mapped.
 #[derive(Default)]
 pub struct Mapped {
     mappings: Vec<Mapping>,
@@ -34,7 +35,8 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// A process has mapped `bytes` bytes of the file, which is `open` here, from `offset` on.
+    /// Records that a process has mapped `bytes` bytes of the file from `offset` on. `open` is the file, opened by this
+    /// process.
     pub fn add(&mut self, process: i32, address: usize, bytes: usize, (file, open): (File, fs::File), offset: u64) {
         self.mappings.push(Mapping { process, address, bytes, file, offset });
         if let Some(bytes) = content(&open).filter(|_| !self.shadows.contains_key(&file)) {
@@ -42,12 +44,13 @@ impl Mapped {
         }
     }
 
-    /// A process has executed another program: its mappings are gone. Its stores stay.
+    /// Records that a process has executed another program. Its mappings are gone, but its stores stay.
     pub fn forget_process(&mut self, process: i32) {
         self.mappings.retain(|mapping| mapping.process != process);
     }
 
-    /// The file, and the bytes of it (first, and one past the last), that `bytes` bytes of memory show.
+    /// Returns the file that `bytes` bytes of memory map, and the range of the file's bytes: the first, and one past
+    /// the last.
     pub fn find(&self, process: i32, address: usize, bytes: usize) -> Option<(File, [u64; 2])> {
         let is_in = |it: &&Mapping| it.process == process && (it.address..it.address + it.bytes).contains(&address);
         let mapping = self.mappings.iter().rev().find(is_in)?;
@@ -55,7 +58,7 @@ impl Mapped {
         Some((mapping.file, [first, first.saturating_add(bytes as u64)]))
     }
 
-    /// Keeps up with a change that is recorded.
+    /// Applies a recorded change to the copy of the file.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Write { file, offset, new, .. } => {
@@ -74,7 +77,7 @@ impl Mapped {
         }
     }
 
-    /// The stores to `file`, or to all files, that were not recorded yet: a write for each page.
+    /// Returns the stores to `file`, or to all files, that were not recorded yet, as a write for each page.
     pub fn stores(&self, file: Option<File>) -> Vec<Change> {
         let mut stores = Vec::new();
         for (of, shadow) in self.shadows.iter().filter(|(of, _)| file.is_none_or(|file| file == **of)) {

@@ -1,6 +1,6 @@
-//! `anyring chaos --crash`: power is lost while the program changes files. The program is killed at a moment that a seed
-//! chooses (`tracer`). Its folders get the contents that a disk might have then (`disk`). A command that repairs them
-//! decides whether the seed fails.
+//! `anyring chaos --crash`: imitates a loss of power while the program changes files. The program is killed at a moment
+//! that a seed chooses (`tracer`). Its folders then get contents that a disk might have after the loss (`disk`). A
+//! command that repairs them decides whether the seed fails.
 
 mod calls;
 mod change;
@@ -26,7 +26,7 @@ use tree::Tree;
 
 /// Default number of seeds.
 const RUNS: u32 = 20;
-/// How much of a file is kept at most, in bytes. A change of more counts as lasting.
+/// The most bytes of a file that are kept. A larger change counts as durable.
 const MOST: u64 = 64 << 20;
 
 /// One loss of power.

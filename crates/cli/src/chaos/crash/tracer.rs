@@ -1,8 +1,8 @@
 //! Runs a program under ptrace(2), and records how it changes files in folders.
 //!
-//! Every system call stops its thread twice, in each process that the program starts. So it does not matter who makes a
-//! change: libc, a raw instruction, a static program, or a worker of the engine. The change is recorded before the program
-//! sees the result.
+//! Every system call stops its thread twice, in each process that the program starts. So it does not matter whether
+//! libc, a raw instruction, a static program, or an engine worker makes a change. The change is recorded before the
+//! call returns to the program.
 
 use super::calls::{self, Begun};
 use super::change::{Born, Change};
@@ -22,7 +22,7 @@ use std::time::Instant;
 pub struct Recording {
     /// The folders, without symbolic links in their names.
     folders: Vec<Vec<u8>>,
-    /// The program is killed once there are so many changes.
+    /// Number of changes after which the program is killed.
     killed_at: usize,
     pub changes: Vec<Change>,
     pub born: Born,
@@ -55,13 +55,13 @@ impl Recording {
         self.changes.push(change);
     }
 
-    /// True once the program is to be killed.
+    /// True once the program must be killed.
     fn is_over(&self) -> bool {
         self.changes.len() >= self.killed_at
     }
 }
 
-/// A thread that is traced: the call that it is in, if that changes something.
+/// A traced thread, with the call that it has begun, if that changes something.
 #[derive(Default)]
 struct Traced {
     call: Option<Begun>,
@@ -75,7 +75,7 @@ struct Tracer<'a> {
     threads: BTreeMap<i32, Traced>,
 }
 
-/// Options of ptrace(2): children are traced as well, and all of them end with us.
+/// Options of ptrace(2): children are traced as well, and all of them end with this process.
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
@@ -83,7 +83,8 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_EXITKILL;
 
-/// Runs the program to its end, or until it is killed: after its time, or with the last change that is asked for.
+/// Runs the program to its end, or until it is killed. It is killed when its time is over, or after the last change
+/// that the caller wants.
 pub fn run(runner: &Runner, command: &mut Command, recording: &mut Recording) -> Result<Ending, Failure> {
     // SAFETY: the child makes one system call between fork and exec, which takes no pointer.
     unsafe {
@@ -134,7 +135,7 @@ impl Tracer<'_> {
         Ok(Ending::Late)
     }
 
-    /// Handles one stop, and has the thread go on.
+    /// Handles one stop, and lets the thread continue.
     fn stopped(&mut self, thread: i32, status: i32) {
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         let is_new = !self.threads.contains_key(&thread);
@@ -146,7 +147,7 @@ impl Tracer<'_> {
                 return; // it stays in its stop until it is killed
             }
         } else if is_new {
-            // The first process stops at its exec, every other thread by a SIGSTOP of the kernel's.
+            // The first process stops at its exec. Every other thread is stopped by a SIGSTOP from the kernel.
             // SAFETY: no pointers.
             unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, thread, 0, OPTIONS) };
         } else if event == 0 {
@@ -159,7 +160,8 @@ impl Tracer<'_> {
         unsafe { libc::ptrace(libc::PTRACE_SYSCALL, thread, 0, delivered) };
     }
 
-    /// After an exec by another thread than the first, that thread has the first one's number, and its own is free.
+    /// Handles an exec by another thread than the first. That thread now has the first thread's number, and its own
+    /// number is free.
     fn forget_former(&mut self, thread: i32) {
         let mut former: libc::c_ulong = 0;
         // SAFETY: the kernel writes one word.
@@ -169,7 +171,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// A system call begins or returns.
+    /// Handles a stop at which a system call begins or returns.
     fn call(&mut self, thread: i32) {
         // SAFETY: the kernel writes at most so many bytes of a plain value.
         let info = unsafe {
@@ -202,7 +204,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Kills every process of the program's, and waits for them.
+    /// Kills every process of the program, and waits for them.
     fn kill_all(&mut self) {
         let mut left: Vec<i32> = self.threads.keys().copied().chain([self.first]).collect();
         loop {

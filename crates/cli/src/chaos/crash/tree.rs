@@ -1,5 +1,5 @@
-//! Folders in memory: names and the files that they lead to. Possible contents of a disk are thus values, computed
-//! from one another.
+//! Folders in memory: names, and the files to which they lead. So possible contents of a disk are values that are
+//! computed from one another.
 
 use super::change::{Born, File};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +56,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes `folders` hold this and nothing else. A name whose folder is missing is left out.
+    /// Makes the contents of `folders` equal to this tree. A name whose folder is missing is left out.
     pub fn write(&self, folders: &[PathBuf]) -> io::Result<()> {
         for folder in folders {
             empty(folder)?;
@@ -108,7 +108,7 @@ impl Tree {
         taken
     }
 
-    /// The bytes of a regular file; `None` for other files.
+    /// Returns the bytes of a regular file, or `None` for other files.
     pub fn bytes(&mut self, file: File) -> Option<&mut Vec<u8>> {
         match self.files.get_mut(&file) {
             Some(Node::Regular { bytes, .. }) => Some(bytes),
