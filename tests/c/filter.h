@@ -1,4 +1,4 @@
-/* A filter of the program's own for its system calls. */
+/* One of the program's own filters for its system calls. */
 #pragma once
 #include "check.h"
 

@@ -258,7 +258,7 @@ static int submit_nops(struct subject *s, int count, unsigned flags)
 	return io_uring_submit(&s->ring);
 }
 
-/* A file of pages that the kernel's AIO reads without waiting; ends the program where there is none. */
+/* Makes a file of pages that the kernel's AIO reads without waiting. Ends the program if that is impossible. */
 static void open_direct(void)
 {
 	struct iovec iovec = {NULL, PAGE};

@@ -162,7 +162,8 @@ impl Ready {
         let lead = [&state, &file, &name].map(|text| text.as_ptr() as usize);
         exec::with_arguments(lead, self.arguments, &mut |list| {
             let by_name = [c"/proc/self/exe".as_ptr() as usize, list, environment, 0, 0, 0];
-            // SAFETY: strings and a list of ours, and arguments that the guest has named, which the kernel checks.
+            // SAFETY: strings and a list of the host's, and arguments that the guest has named, which the kernel
+            // checks.
             answer = unsafe {
                 match start::host() {
                     Some(host) => {

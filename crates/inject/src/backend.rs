@@ -136,7 +136,7 @@ pub fn leave_to_kernel() {
 /// Resets the lock in a forked child: a thread that held it at the fork is the parent's.
 pub fn renew_sharing_after_fork() {
     if SHARING.is_held() {
-        // SAFETY: the child has no other thread that calls us, and the value is ().
+        // SAFETY: the child has no other thread that calls this library, and the value is ().
         unsafe { SHARING.reset() };
     }
 }

@@ -40,7 +40,7 @@ pub fn begin(environment: List) {
 
 /// Returns the environment of the process, as the kernel takes it.
 pub fn own_environment() -> List {
-    // SAFETY: libc's variable. A program that changes it during an exec has that race without us, too.
+    // SAFETY: libc's variable. A program that changes it during an exec races with libc in any case.
     unsafe { environ }
 }
 
@@ -67,7 +67,7 @@ pub fn execute<T>(call: &Call, start: impl FnOnce(usize) -> T) -> Option<T> {
 /// Replaces the process with the guest host, if the host is to run the program of this call.
 fn before(call: &Call) {
     serve(call, &mut |host, arguments| {
-        // SAFETY: strings and lists of the program and of ours, which the kernel reads.
+        // SAFETY: strings and lists from the program and this library, which the kernel reads.
         mask::inherited(|| unsafe { sys::call(libc::SYS_execve, [host, arguments, call.environment, 0, 0, 0]) });
     });
 }

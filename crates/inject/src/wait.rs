@@ -86,7 +86,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
         return answer;
     }
     signals::mask::with_temporary_set(mask, |mask| {
-        // SAFETY: the caller's own arguments; the mask is the caller's or a copy of it without our signals.
+        // SAFETY: the caller's own arguments. The mask is the caller's or a copy of it without the guarded signals.
         EPOLL_PWAIT.get().map_or_else(missing, |next| unsafe { next(epoll, events, limit, timeout_ms, mask) })
     })
 }

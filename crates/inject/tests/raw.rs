@@ -190,7 +190,7 @@ fn a_ring_that_the_kernel_has_made_stays_the_kernels() {
     if let Some(reason) = obstacle() {
         return skip(NAME, reason);
     }
-    // Without patching, a call in the constructor of a plugin goes unseen.
+    // Without patching, nothing serves a call in the constructor of a plugin.
     let program = with_early_plugin(NAME);
     let output = output(trapped(&program).env("ANYRING_PATCH", "0").env("EXPECT_TRAP", "0"));
     assert!(output.status.success(), "{}", text(&output));
@@ -382,7 +382,7 @@ fn has_no_filter(cat: &mut Command) {
     for line in ["Seccomp:\t0", "NoNewPrivs:\t0", "SigCgt:\t0000000000000000"] {
         let (name, _) = line.split_once('\t').expect("a name");
         let own = std::fs::read_to_string("/proc/self/status").expect("our own status");
-        // If the test itself runs under a filter, a child without one of ours has that, too.
+        // If the test itself runs under a filter, a child without one of the library's filters has that filter, too.
         let expected = match name {
             "SigCgt:" => line.to_owned(),
             _ => own.lines().find(|own| own.starts_with(name)).expect("the same line").to_owned(),

@@ -31,7 +31,8 @@ fn program(name: &str, compiler: &str, flags: &[&str]) -> PathBuf {
 
 fn natively(program: &Path) -> Command {
     let mut command = Command::new(program);
-    // The sanitizer reports if a test is traced itself, or runs where ptrace(2) is refused; natively, too.
+    // The sanitizer reports an error if a test is itself traced, or if ptrace(2) is refused, on the kernel's io_uring
+    // as well.
     command.current_dir(scratch("tools")).stdin(Stdio::null()).env("ASAN_OPTIONS", "verify_asan_link_order=0");
     command
 }

@@ -303,7 +303,7 @@ pub fn duplicated(fd: i32) {
 /// Makes the descriptor's readability agree with the CQ. Call it before the program waits on ring `fd` with a
 /// level-triggered primitive.
 pub fn update_readability(fd: i32) {
-    // Skip a ring whose lock is held by a sleeping thread: natively, too, the caller would not wait here.
+    // Skip a ring whose lock is held by a sleeping thread. In the kernel, too, the caller would not wait here.
     if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock_unless_asleep().ok()) {
         guard.update_readability();
     }

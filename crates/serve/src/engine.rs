@@ -18,7 +18,7 @@ pub fn quieten_panics() {
 
 /// Does the same in a program that shares this copy of std. Other panics go on to the program's own hook.
 pub fn quieten_own_panics() {
-    // The folder of our crates; in a registry, the common prefix of their names.
+    // The folder of anyring's crates. In a registry, the common prefix of their names.
     let own = file!().rfind("serve").map_or(file!(), |end| &file!()[..end]);
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -45,7 +45,7 @@ static PREPARED: Lock<bool> = Lock::new(false);
 /// Releases the lock in a forked child, if a thread of the parent was preparing the engine at the fork.
 pub fn renew_after_fork() {
     if PREPARED.is_held() {
-        // SAFETY: the child has no other thread that calls on us, and both values are sound.
+        // SAFETY: the child has no other thread that calls this library, and both values are sound.
         unsafe { PREPARED.reset() };
     }
 }

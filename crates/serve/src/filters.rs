@@ -102,7 +102,7 @@ pub fn are_many() -> bool {
     }
     let open = [libc::AT_FDCWD as usize, c"/proc/self/status".as_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
     let mut page = vec![0_u8; 2048];
-    // SAFETY: a path and an array of ours; nothing else uses the descriptor.
+    // SAFETY: a path and an array of this function. Nothing else uses the descriptor.
     let bytes = unsafe {
         let file = sys::call(libc::SYS_openat, open);
         if file < 0 {

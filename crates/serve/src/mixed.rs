@@ -122,7 +122,7 @@ fn mark_ours(fd: c_int, refusal: c_int, by_index: bool) {
         "ring {fd} is anyring's: the kernel's io_uring_setup answered {}",
         Errno::from_raw_os_error(refusal)
     ));
-    // A ring of the kernel's may poll this one, unseen by us.
+    // One of the kernel's rings may poll this ring, and the engine would not learn of that.
     if !by_index && KERNEL_HAS_RINGS.load(Ordering::Relaxed) {
         door::watch(fd, false);
         level::record(fd);
@@ -143,7 +143,7 @@ pub fn enter(args: [usize; 6], by_index: bool) -> Option<isize> {
     }
     wait::before_epoll_wait();
     let answer = raw(NR_IO_URING_ENTER, args);
-    // It may be an unknown duplicate of one of ours.
+    // The number may be an unknown duplicate of one of the engine's rings.
     (answer != -(libc::EOPNOTSUPP as isize)).then_some(answer)
 }
 

@@ -153,7 +153,7 @@ static void what_is_known_goes_with_the_file(void)
 	CHECK(ask(&request) == -1 && errno == EBADF);
 }
 
-/* O_NONBLOCK counts from when it is set. */
+/* O_NONBLOCK takes effect from the moment at which it is set. */
 static void a_description_turned_nonblocking_answers_at_once(void)
 {
 	struct iocb request;

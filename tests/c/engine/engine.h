@@ -137,7 +137,7 @@ static inline void take(struct io_uring *ring, uint64_t user_data, int res)
 	io_uring_cqe_seen(ring, cqe);
 }
 
-/* Waits in enter for a CQE, takes and checks it. */
+/* Waits in io_uring_enter(2) for a CQE, reaps it and checks it. */
 static inline void expect(struct io_uring *ring, uint64_t user_data, int res)
 {
 	struct io_uring_cqe *cqe;

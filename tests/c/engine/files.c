@@ -1,7 +1,7 @@
 /* Effects of a registration on the program's files. */
 #include "engine.h"
 
-/* Whether another process sees a record lock on the file. */
+/* Whether another process finds a record lock on the file. */
 static int is_locked(const char *name)
 {
 	pid_t child = fork();

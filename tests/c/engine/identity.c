@@ -203,7 +203,7 @@ static void completed_by_others(void *(*run)(void *), int wait_in_enter)
 	leave_and_remove();
 }
 
-/* Nobody is in enter when the READ completes. */
+/* No thread is in io_uring_enter(2) when the READ completes. */
 static void a_chain_that_nobody_waits_for(void)
 {
 	completed_by_others(submit_chain, 0);
@@ -211,7 +211,7 @@ static void a_chain_that_nobody_waits_for(void)
 	completed_by_others(submit_behind_a_drain, 0);
 }
 
-/* Another thread is in enter when the READ completes. */
+/* Another thread is in io_uring_enter(2) when the READ completes. */
 static void a_chain_that_another_thread_waits_for(void)
 {
 	completed_by_others(submit_chain, 1);

@@ -225,7 +225,7 @@ static void a_duplicate_keeps_level_readiness(void)
 	}
 }
 
-/* As above, but the duplicate was only ever used to enter. */
+/* As above, but the duplicate was only used for io_uring_enter(2). */
 static void an_entered_duplicate_keeps_level_readiness(void)
 {
 	struct io_uring ring;

@@ -69,7 +69,7 @@ static int threads(void)
 	return count;
 }
 
-/* Until none but the program's is left. */
+/* Waits until only the program's thread is left. */
 static void wait_for_threads(void)
 {
 	for (int ms = 0; threads() > 1 && ms < LONG_MS; ms++)
@@ -317,7 +317,7 @@ static unsigned long switches(void)
 	return sum;
 }
 
-/* All threads sleep for a second, at last: none is scheduled once. */
+/* Waits until all threads sleep for a whole second, in which no thread is scheduled. */
 static void wait_for_quiet(void)
 {
 	unsigned long before = switches(), now;
@@ -424,7 +424,7 @@ static void rings_without_end(void)
 	CHECK(result == -ENOMEM || result == -EAGAIN || result == -EMFILE);
 }
 
-/* Far more CQEs than there is room for; the program takes none. */
+/* Far more CQEs than there is room for. The program reaps none. */
 static void completions_without_end(void)
 {
 	init_ring(&ring, 256, 0);

@@ -146,7 +146,7 @@ static void collect(struct io_uring *ring, void (*take_one)(uint64_t, int, void 
 enum { RINGS = 10, ENDS = 48, KINDS = 4, SINGLE = 97 };
 enum { A_TIMEOUT, A_POLL, A_RECV, A_READ };
 
-/* In user_data: the answers of cancels. */
+/* Bits of user_data that mark the results of cancels. */
 #define ONE (1ULL << 32)
 #define AT_ONCE (1ULL << 33)
 

@@ -150,7 +150,7 @@ static void a_child_of_threads_never_asks_malloc(void)
 	CHECK(status == 0);
 }
 
-/* Threads of ours are none of the program's. */
+/* The engine makes its threads without the program's pthread_create(3). */
 static void no_thread_is_made_by_the_program_s(void)
 {
 	init_ring(&ring, 8, 0);

@@ -368,7 +368,8 @@ static void forks(void)
 	works(&ring);
 }
 
-/* Takes all mappings that the process may have: neighbours differ, so that none is joined to another. */
+/* Takes all mappings that the process may have. Neighbours differ in protection, so that the kernel joins no two of
+ * them. */
 static void take_mappings(void)
 {
 	for (int i = 0; i < 10000000; i++) {

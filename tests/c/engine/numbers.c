@@ -202,7 +202,7 @@ static void an_open_sleeps_below_a_number_closed_unseen(void)
 	an_open_sleeps(1);
 }
 
-/* Whether another process sees a record lock on the file. */
+/* Whether another process finds a record lock on the file. */
 static int is_locked(const char *name)
 {
 	pid_t child = fork();
@@ -277,7 +277,7 @@ static void a_splice_waits_for_its_output(void)
 	CHECK(read(pipes[0], text, 3) == 3 && !memcmp(text, "old", 3));
 }
 
-/* A child that calls nothing keeps none of the files open that the parent's requests work on. */
+/* A child that makes no call keeps no file open on which the parent's requests work. */
 static void a_child_has_no_files_of_requests(void)
 {
 	int pipes[2], control[2];

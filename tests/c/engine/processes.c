@@ -80,7 +80,7 @@ struct crowd {
 	unsigned char seen[SUBMITTERS][NOPS];
 };
 
-/* Puts one SQE into the SQ by hand: false when it is full. The caller holds the SQ's mutex. */
+/* Puts one SQE into the SQ by hand. Returns false if the SQ is full. The caller holds the SQ's mutex. */
 static bool put_nop(struct io_uring *ring, uint64_t user_data)
 {
 	unsigned tail = *ring->sq.ktail, mask = *ring->sq.kring_mask;

@@ -17,7 +17,7 @@ static struct ring raw;
 static struct io_uring ring;
 static atomic_long handled;
 
-/* Traps each call again, at whatever place it is. */
+/* Runs the case again without patching, so that each call traps, whichever instruction makes it. */
 static void leave_instructions(void)
 {
 	const char *self = (const char *)getauxval(AT_EXECFN); /* also where there is no /proc */

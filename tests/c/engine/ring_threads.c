@@ -79,7 +79,7 @@ static atomic_long submitted, completed;
 static int all_done; /* under cq_mutex */
 static int pipes[THREADS][2];
 
-/* Prepares a NOP, a READ that waits, a short timeout or a NOP by a worker; answers whether it is the READ. */
+/* Prepares a NOP, a READ that waits, a short timeout or a NOP by a worker; returns whether it is the READ. */
 static int prepare_any(int reader, unsigned *seed)
 {
 	static struct __kernel_timespec short_time = {0, 200000};

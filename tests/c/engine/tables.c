@@ -43,7 +43,7 @@ static void call_by_worker(struct io_uring *ring)
 	CHECK(close(file) == 0);
 }
 
-/* Reads that wait: in enter, or without an enter if `looks`. */
+/* Reads that wait: in io_uring_enter(2), or without that call if `looks`. */
 static void read_pipes(struct io_uring *ring, int looks)
 {
 	for (int round = 0; round < 4; round++) {

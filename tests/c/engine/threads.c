@@ -97,7 +97,7 @@ static bool may_be_in_an_island(void)
 	return door == INSTRUCTION && (work == enter_all_the_time || work == submit_all_the_time);
 }
 
-/* Ends the thread, and sees that it has cleaned up. */
+/* Ends the thread, and checks that it has cleaned up. */
 static void end(pthread_t id)
 {
 	void *result;

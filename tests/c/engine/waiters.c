@@ -40,7 +40,7 @@ static void prepare_cancel(struct io_uring *ring, uint64_t target, uint64_t user
 	sqe->user_data = user_data;
 }
 
-/* Cancels a request: natively the two CQEs come in either order. */
+/* Cancels a request. In the kernel the two CQEs come in either order. */
 static void cancel(struct io_uring *ring, uint64_t target)
 {
 	struct io_uring_cqe *cqe;

@@ -76,7 +76,7 @@ static int name_of(int fd, char name[64])
 	return length >= 0;
 }
 
-/* Fills `names`; answers the lowest number, or -1. */
+/* Fills `names`. Returns the lowest number, or -1. */
 static int find_foreign(void)
 {
 	int lowest = -1;
@@ -127,7 +127,7 @@ static void behind(void)
 	closefrom((ring.fd > pipes[1] ? ring.fd : pipes[1]) + 1);
 }
 
-/* `number` is the engine's own; natively there is none. */
+/* `number` is the engine's own. With the kernel's io_uring there is no such number. */
 static void singly(int number)
 {
 	if (number < 0)

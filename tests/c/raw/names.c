@@ -117,7 +117,7 @@ static void a_ring_is_no_socket(void)
 	CHECK(CALL(fcntl, ring.fd, F_SETFD, FD_CLOEXEC, 0, 0, 0, fcntl(ring.fd, F_SETFD, FD_CLOEXEC)) == 0);
 }
 
-/* Whether number `fd` is open and none that the program opened. */
+/* Whether number `fd` is open, although the program has not opened it. */
 static int is_foreign(int fd)
 {
 	return fd > 2 && fd != ring.fd && fd != pipes[0] && fd != pipes[1] && fd != file && fcntl(fd, F_GETFD) >= 0;

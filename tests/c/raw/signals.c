@@ -188,7 +188,7 @@ static int mappings(void)
 	return lines;
 }
 
-/* The thread that is to be interrupted, and in which round it is. */
+/* The thread that will be interrupted, and the round in which it is. */
 static pid_t waiter;
 static atomic_int round_of_waiter;
 

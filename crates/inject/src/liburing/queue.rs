@@ -138,7 +138,8 @@ pub(super) fn peek(ring: &Ring) -> Result<(*mut Cqe, u32), c_int> {
             return Ok((null_mut(), 0));
         }
         let cqe = ring.cqe(head);
-        // SAFETY: a slot between head and tail of this ring's CQ, which the server does not write until we advance.
+        // SAFETY: a slot between head and tail of this ring's CQ, which the server does not write until the head
+        // advances.
         let Cqe { user_data, res, flags } = unsafe { *cqe };
         let internal = user_data == LIBURING_UDATA_TIMEOUT && ring.features & IORING_FEAT_EXT_ARG == 0;
         let skip = flags & IORING_CQE_F_SKIP != 0;
@@ -226,7 +227,7 @@ fn queue_timeout(ring: &Ring, wait_nr: u32, ts: *const Timespec) -> Result<u32, 
         user_data: LIBURING_UDATA_TIMEOUT,
         ..Sqe::default()
     };
-    // SAFETY: the SQE was just handed out to us.
+    // SAFETY: the SQE was just handed out to this function.
     unsafe { sqe.write(timeout) };
     Ok(flush_sq(ring))
 }

@@ -237,7 +237,7 @@ pub unsafe extern "C" fn io_uring_ring_dontfork(ring: *mut Ring) -> c_int {
             (cq.ring_ptr, if own_cq { cq.ring_sz } else { 0 }),
         ];
         for (address, size) in areas {
-            // SAFETY: whole mappings of ours; MADV_DONTFORK does not touch their content.
+            // SAFETY: whole mappings that this library made. MADV_DONTFORK does not touch their content.
             if let Err(errno) = unsafe { madvise(address, size, Advice::LinuxDontFork) } {
                 return -errno.raw_os_error();
             }
@@ -450,7 +450,7 @@ fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
     }
     // SAFETY: the number is only handed to mmap(2), which refuses one that is no open ring or memfd.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+    // SAFETY: a new mapping at an address of the kernel's choice aliases no other memory.
     let area = unsafe {
         mmap(core::ptr::null_mut(), size, READ_WRITE, MapFlags::SHARED | MapFlags::POPULATE, fd, offset)
     }?;
@@ -516,7 +516,7 @@ pub(super) fn unmap_sides(sq: &Sq, cq: &Cq) {
 /// Closes ring descriptor `fd`.
 pub(super) fn close(fd: i32) {
     if !door::close(fd) {
-        // SAFETY: the number is the ring's that the program gave up; nothing of ours owns it.
+        // SAFETY: the number is that of the ring that the program has released. Nothing in this library owns it.
         unsafe { rustix::io::close(fd) };
     }
 }

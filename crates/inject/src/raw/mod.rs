@@ -65,7 +65,7 @@ static ENTERS_UNSEEN: AtomicBool = AtomicBool::new(false);
 /// anew.
 pub fn renew_after_fork() {
     if KNOWN.is_held() {
-        // SAFETY: the child has no other thread that calls us, and the value is replaced right away.
+        // SAFETY: the child has no other thread that calls this library, and the value is replaced at once.
         unsafe { KNOWN.reset() };
         if let Some(mut known) = KNOWN.lock() {
             // Not dropped: it may be half changed.

@@ -202,7 +202,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: a handle of our own, made by `take`.
+        // SAFETY: a handle that `take` has made.
         unsafe { libc::dlclose(self.0) };
     }
 }

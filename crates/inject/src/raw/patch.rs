@@ -129,7 +129,7 @@ pub fn patch(
         return Err("its code is writable");
     }
     // SAFETY: the object is mapped readable, at least until this thread makes its call, which comes from the object;
-    // only we write to it.
+    // only this library writes to it.
     let code = unsafe { core::slice::from_raw_parts(object.code.start as *const u8, object.code.len()) };
     let offset = site - object.code.start;
     let first = offset.saturating_sub(run::AROUND + run::MOVED_AT_MOST);
@@ -171,7 +171,8 @@ pub fn patch(
 #[unsafe(naked)]
 pub unsafe extern "C" fn patched() {
     asm_on_registers!(
-        // CFI as in `trampoline`: first on the program's stack, then on ours. The `Call` has the instruction pointer.
+        // CFI as in `trampoline`: first on the program's stack, then on the library's. The `Call` has the instruction
+        // pointer.
         ".cfi_startproc",
         ".cfi_signal_frame",
         ".cfi_def_cfa rsp, 0",

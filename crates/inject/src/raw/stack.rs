@@ -314,7 +314,7 @@ impl Slot {
         let on_ours = used.iter().any(|slot| slot.contains(now));
         let then = self.trapped_at.load(Ordering::Relaxed);
         if let Some(disabled) = self.disabled_alternate() {
-            // A handler that interrupts the emulation is on a stack of ours.
+            // A handler that interrupts the emulation is on one of these stacks.
             return !on_ours && (!range_of(&disabled).contains(&now) || now >= then);
         }
         let alternate = range_of(alternate);

@@ -34,7 +34,7 @@ pub unsafe extern "C-unwind" fn pthread_attr_setsigmask_np(
         point(Point::Sigmask);
         noted = wanted.and_then(mask::with_stamp);
     });
-    // SAFETY: the caller's own arguments, or a set of ours.
+    // SAFETY: the caller's own arguments, or a set made here.
     unsafe { next(attributes, noted.as_ref().map_or(set, core::ptr::from_ref)) }
 }
 

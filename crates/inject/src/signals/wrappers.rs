@@ -400,7 +400,7 @@ pub unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn sigsuspend(set: *const sigset_t) -> c_int {
     mask::with_temporary_set(set, |set| {
-        // SAFETY: the caller's own set, or a copy of it without our signals.
+        // SAFETY: the caller's own set, or a copy of it without the guarded signals.
         SIGSUSPEND.get().map_or_else(missing, |next| unsafe { next(set) })
     })
 }

@@ -161,7 +161,7 @@ impl File {
         let (empty, words) = (c"".as_ptr() as usize, [c"".as_ptr() as usize, 0]);
         let flags = libc::AT_EMPTY_PATH as usize;
         let check = [self.0 as usize, empty, words.as_ptr() as usize, 0, flags | AT_EXECVE_CHECK, 0];
-        // SAFETY: strings and an array of ours; nothing is executed.
+        // SAFETY: strings and an array of this function. Nothing is executed.
         let answer = unsafe { sys::call(libc::SYS_execveat, check) };
         if answer == 0 {
             return true;

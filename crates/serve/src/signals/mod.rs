@@ -312,7 +312,7 @@ unsafe fn defer(signal: c_int, info: &siginfo_t, context: *mut ucontext_t) -> bo
         handlers::defer_not(signal);
         return false;
     }
-    // SAFETY: the frame's mask is ours to change.
+    // SAFETY: the handler may change the frame's mask.
     unsafe { *(&raw mut (*context).uc_sigmask).cast::<u64>() |= block };
     true
 }
