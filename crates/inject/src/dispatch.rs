@@ -7,7 +7,7 @@ use anyring_serve::exec::Call;
 
 pub use anyring_serve::dispatch::NUMBERS;
 
-/// Performs system call `number`. Returns the value of the kernel's register; errno is untouched.
+/// Performs system call `number`. Returns the kernel's register (a value, or `-errno`). errno is untouched.
 pub fn call(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, _] = args;
     let call = |args| sanitizer::around(number, args, || anyring_serve::dispatch::call::<Preloaded>(number, args));

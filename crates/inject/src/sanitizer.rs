@@ -134,7 +134,7 @@ fn call(function: &AtomicPtr<c_void>, name: usize) {
     }
 }
 
-/// Records in [`TAILS`] that the program has mapped memory of ring `fd` at `address`, with this mmap(2) `offset`.
+/// Records in `TAILS` that the program has mapped memory of ring `fd` at `address`, with this mmap(2) `offset`.
 pub fn mapped(fd: i32, offset: i64, address: usize) {
     if is_present() && RING_OFFSETS.contains(&offset) {
         if let Some(tail) = TAILS.get(fd as usize) {

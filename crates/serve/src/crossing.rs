@@ -37,7 +37,7 @@ pub struct Registers {
     pub flags: u64,
     /// The address of the stack's record, which says who uses it.
     pub stack: u64,
-    /// 1 if the instruction is to be patched before the call is made, [`PATCHED`] if no trap led here.
+    /// 1 if the instruction must be patched before the call is made, or [`PATCHED`] if the call came by a jump.
     pub patch: u64,
     /// The trap's context, to which rt_sigreturn(2) returns at the end of the call. It is set only if the program was
     /// on its alternate signal stack, where that frame stays. Otherwise it is 0.

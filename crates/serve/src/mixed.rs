@@ -3,9 +3,8 @@
 //! The kernel is asked first for each ring or context. The engine makes those that the kernel refuses. Every later call
 //! goes to the maker of the ring or context that it names.
 //!
-//! For the kernel, one of the engine's rings is a file that is no ring, and the same is true for the engine. A
-//! registered index belongs to the side whose rings the thread has registered, since a thread's table holds rings of
-//! one side only.
+//! For the kernel, an engine ring is a file that is no ring. For the engine, so is a kernel ring. A registered index
+//! belongs to the side whose rings the thread has registered, since a thread's table holds rings of one side only.
 
 use crate::door::{self, raw};
 use crate::environment::variable;
@@ -77,11 +76,12 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params, may_do_less: bool) -> i
     made
 }
 
-/// Makes an engine ring that was to attach to one of the kernel's rings. It gets its own workers, or its own polling
-/// thread. These cannot be shared between the two sides, and the interface does not promise that they are.
+/// Makes an engine ring with the parameters of a refused ring, except that it does not attach to the kernel ring named
+/// there. It gets its own workers, or its own polling thread. These cannot be shared between the two sides, and the
+/// interface does not promise that they are.
 fn make_detached<H: Host>(entries: u32, params: *mut Params) -> Option<isize> {
     let given = sys::read_program(params.cast_const()).filter(|given| given.flags & IORING_SETUP_ATTACH_WQ != 0)?;
-    // This enter does nothing to a ring, and shows if it is one.
+    // This io_uring_enter(2) changes nothing in a ring, and shows whether the file is a ring.
     let answer = raw(NR_IO_URING_ENTER, [given.wq_fd as usize, 0, 0, 0, 0, 0]);
     if matches!(-answer as c_int, libc::EBADF | libc::EOPNOTSUPP) {
         return None;

@@ -2,8 +2,8 @@
 //!
 //! The engine's own numbers are not open for the program. A call that changes, duplicates, reads or writes such a
 //! descriptor fails with EBADF. So it is not damaged, nor inherited by a program that is executed. A ring's number is a
-//! socket in anyring. Calls for which a ring of the kernel's differs from a socket are answered as for the kernel's
-//! ring.
+//! socket in anyring. If a call has another result for a kernel ring than for a socket, the program gets that of the
+//! kernel ring.
 //!
 //! Calls that only query a descriptor pass: fstat(2), lseek(2), and F_GETFD. A program that searches for free numbers
 //! must find these numbers taken, since dup2(2) onto them is refused.

@@ -447,7 +447,8 @@ static void killed_anywhere(void)
 				last++;
 			} else if (which != 0) {
 				CHECK(answer(cqe->res) == -ECANCELED);
-				/* The last READ before the death belongs to an earlier round, and was not counted. */
+				/* A READ of an earlier round may have been submitted just before that round's death,
+				 * without being counted. */
 				if (cqe->user_data >> 32 == (unsigned)round) {
 					CHECK(seen[which]++ == 0);
 					ended += which <= *submitted;

@@ -35,7 +35,7 @@ impl MadeUp {
         (made.ring.cq.ring_mask, made.ring.cq.ring_entries) = (ENTRIES as u32 - 1, ENTRIES as u32);
         (made.ring.sq.sqes, made.ring.cq.cqes) = (made.sqes.as_mut_ptr(), made.cqes.as_mut_ptr());
         made.ring.flags = flags;
-        // These tests may make no enter call.
+        // These tests may not make an io_uring_enter(2) call.
         made.ring.enter_ring_fd.set(-1);
         made
     }

@@ -12,8 +12,8 @@ use anyring_serve::patch::ahead::{is_refused, Refusal, NUMBERS};
 use anyring_serve::patch::scan::{self, OfRings};
 use core::sync::atomic::Ordering;
 
-/// Replaces the instructions of these objects that may make a call on rings. Without `traps` none can be replaced.
-/// `may_refuse`: the program has not begun, so that it may be refused.
+/// Replaces the instructions of these objects that may make io_uring calls. Without `traps` no instruction can be
+/// replaced. `may_refuse`: the program has not begun, so it may be refused.
 pub fn replace(objects: &[Object], traps: bool, may_refuse: bool) {
     let faults_are_told = traps && island::guard_faults(); // before the mask changes, which a guard checks
     for object in objects {
@@ -40,15 +40,15 @@ pub fn replace(objects: &[Object], traps: bool, may_refuse: bool) {
     }
 }
 
-/// Reports that a call by this instruction ends the program: in the log, or if `anyring run` wants it, by refusing to
-/// start it.
+/// Handles an instruction whose call would end the program. Reports it in the log, or refuses to start the program if
+/// `anyring run` wants that.
 fn give_up(site: usize, why: &str, may_refuse: bool) {
     const CANNOT_SERVE: usize = 125;
     if !is_refused(site, why) || !may_refuse {
         return;
     }
     let line = format!("anyring: cannot serve io_uring: {}\n", Refusal { site, why });
-    // SAFETY: the kernel reads the line; none of the program's code has run, whose process this is to be.
+    // SAFETY: the kernel reads the line. None of the program's code has run in this process.
     unsafe {
         sys::call(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]);
         sys::call(libc::SYS_exit_group, [CANNOT_SERVE, 0, 0, 0, 0, 0]);

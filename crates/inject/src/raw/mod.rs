@@ -122,7 +122,7 @@ fn recheck(handle: *mut c_void) {
     }
 }
 
-/// True if loaded code is to be scanned before it runs.
+/// True if code that is loaded must be scanned before it runs.
 fn scans_loaded_objects() -> bool {
     let is_known = || KNOWN.try_lock().is_some_and(|known| known.is_some());
     let declined = DECLINED.load(Ordering::Relaxed) || mutated(Mutation::PluginsAreNotScanned);

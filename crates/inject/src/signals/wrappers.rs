@@ -38,7 +38,7 @@ const SIG_HOLD: sighandler_t = 2;
 /// library.
 const SA_INTERRUPT: c_int = 0x2000_0000;
 
-/// Returns the first word of a set. It holds every signal of the kernel's.
+/// Returns the first word of a set. It has a bit for each of the kernel's signals.
 ///
 /// # Safety
 /// `set` may be read.

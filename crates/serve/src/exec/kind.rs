@@ -5,7 +5,7 @@ use crate::sys;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-/// The way in which a program that is to be executed can be served.
+/// The way in which an executed program can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The preloaded library serves it.

@@ -112,7 +112,7 @@ static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
 static FORK_PAGE: ForkPage = ForkPage::new();
 /// The id of the process to which the actions and masks kept here belong, as last recorded.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The word in [`FORK_PAGE`], for code in assembly. Null if a child may lack the page. Then nothing is patched.
+/// The word in `FORK_PAGE`, for code in assembly. Null if a child may lack the page. Then nothing is patched.
 pub static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Returns the bit of `signal` in a mask.
