@@ -11,20 +11,20 @@ use std::path::Path;
 #[allow(dead_code)] // only the definition is used here, never a parsed value
 mod cli;
 
-/// How it works: the one page that describes no flag.
+/// The page anyring(7), which says how anyring works. It is the only page that describes no flag.
 const OVERVIEW: &str = include_str!("anyring.7");
 
-/// Completes the program that follows `--`, and its arguments, as its own.
+/// Completion for bash: the words after `--` are completed as for the program that they name.
 const BASH_PROGRAM: &str = include_str!("program.bash");
 
-/// Completion of the program for fish.
+/// Completion for fish of the program after `--`.
 const FISH_PROGRAM: &str = "\
 complete -c anyring -n 'contains -- -- (commandline -opc)' -x \
 -a '(set -l words (commandline -opc); \
 __fish_complete_subcommand --commandline $words[(math (contains -i -- -- $words) + 1)..] (commandline -ct))'
 ";
 
-/// A variable, what it does, and the commands that mind it.
+/// Environment variables: the name, what the variable does, and the commands that read it.
 const VARIABLES: &[(&str, &str, &[&str])] = &[
     (
         "ANYRING_BACKEND",
@@ -58,7 +58,7 @@ const VARIABLES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// A file, what it is, and the commands that use it.
+/// Files: the path, what the file is, and the commands that use it.
 const FILES: &[(&str, &str, &[&str])] = &[
     (
         "PREFIX/lib/anyring/libanyring.so",
@@ -83,7 +83,7 @@ const FILES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// The description of each command; the paragraphs of `--help` follow.
+/// The description of each command. On its page the paragraphs of `--help` follow.
 const DESCRIPTIONS: &[(&str, &str)] = &[
     ("", "Where the kernel refuses io_uring, programs that use it fail or fall back to something slower. anyring puts an implementation of io_uring into their process, made from ordinary system calls. Nothing is recompiled, and no privilege is needed. anyring(7) describes how it works."),
     ("run", "Tries in a child whether the kernel's io_uring and Linux AIO work. The program is started with libanyring.so preloaded, or as a guest that anyring maps into its own process. anyring serves what the kernel refuses. anyring run becomes the program: it stays the same process, and adds nothing to its output."),
@@ -127,7 +127,7 @@ pub fn write(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The name and the text of each page of section 1.
+/// Returns the file name and the text of each page of section 1.
 fn all_pages() -> Result<Vec<(String, String)>> {
     let mut all = cli::Cli::command();
     all.build();
@@ -142,7 +142,7 @@ fn all_pages() -> Result<Vec<(String, String)>> {
     Ok(pages)
 }
 
-/// One page; `name` is the subcommand's, empty for the command itself.
+/// Returns the text of one page; `name` is that of the subcommand, or empty for `anyring` itself.
 fn page(name: &str, command: Command, names: &[String]) -> Result<String> {
     let own = if name.is_empty() { "anyring".to_owned() } else { format!("anyring-{name}") };
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -199,7 +199,7 @@ fn page(name: &str, command: Command, names: &[String]) -> Result<String> {
     Ok(text + &others.join(",\n") + "\n")
 }
 
-/// The section with what concerns the command.
+/// Returns the section `title` with the entries of `of` that concern the command `name`; empty if there are none.
 fn listed(title: &str, of: &[(&str, &str, &[&str])], name: &str) -> String {
     let concerns = of.iter().filter(|(_, _, commands)| commands.contains(&name));
     let entries = concerns.map(|(entry, what, _)| format!(".TP\n\\fB{}\\fR\n{}\n", plain(entry), plain(what)));
@@ -211,7 +211,7 @@ fn listed(title: &str, of: &[(&str, &str, &[&str])], name: &str) -> String {
     }
 }
 
-/// Text of `--help`: lines that begin with blanks keep their form.
+/// Converts text of `--help` to roff. Lines that begin with two blanks are not filled.
 fn body(text: &str) -> String {
     let mut out = String::new();
     let mut kept = false;
@@ -233,10 +233,11 @@ fn body(text: &str) -> String {
     out
 }
 
-/// The columns of a line that keeps its form: 80 without the margin of 7.
+/// The width of an unfilled line: 80 columns without the margin of 7.
 const KEPT_COLUMNS: usize = 80 - 7;
 
-/// A line that keeps its form. One that is too wide goes on below itself: at what explains it, or after `joint`.
+/// Returns an unfilled line. A line that is too wide continues on the next line. It is broken before its explanation, or
+/// at a blank, where `joint` then ends the first line.
 fn kept_line(line: &str, joint: &str) -> String {
     if line.len() <= KEPT_COLUMNS {
         return format!("{}\n", plain(line));
@@ -255,7 +256,7 @@ fn kept_line(line: &str, joint: &str) -> String {
     }
 }
 
-/// As roff reads it as text.
+/// Escapes text, so that roff prints it as it is.
 fn plain(text: &str) -> String {
     let escaped = text.replace('\\', "\\e").replace('-', "\\-");
     if escaped.starts_with(['.', '\'']) {
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Text is broken by man(1); what keeps its form is not.
+    /// man(1) breaks filled text, but not unfilled lines, so these must be short enough.
     #[test]
     fn pages_can_be_read_at_80_columns() {
         let pages = all_pages().expect("pages").into_iter().chain([("anyring.7".to_owned(), OVERVIEW.to_owned())]);
