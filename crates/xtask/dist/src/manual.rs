@@ -28,18 +28,14 @@ __fish_complete_subcommand --commandline $words[(math (contains -i -- -- $words)
 const VARIABLES: &[(&str, &str, &[&str])] = &[
     (
         "ANYRING_BACKEND",
-        "Who serves io_uring where no flag says so: auto, kernel or user.",
+        "Who serves io_uring if no flag says it: auto, kernel or user.",
         &["run", "trace", "check", "advise"],
     ),
-    (
-        "ANYRING_AIO",
-        "Who serves Linux AIO where no flag says so: auto, kernel or user.",
-        &["run", "trace", "check"],
-    ),
-    ("ANYRING_RAW", "0: system call instructions of the program's own are not trapped.", &["run"]),
-    ("ANYRING_PATCH", "0: such instructions are not replaced by jumps.", &["run"]),
-    ("ANYRING_STATS", "A file for counters where no flag names one.", &["run"]),
-    ("ANYRING_LOG", "A file for messages where no flag names one.", &["run"]),
+    ("ANYRING_AIO", "Who serves Linux AIO if no flag says it: auto, kernel or user.", &["run", "trace", "check"]),
+    ("ANYRING_RAW", "If 0, the program's own system call instructions are not trapped.", &["run"]),
+    ("ANYRING_PATCH", "If 0, such instructions are not replaced by jumps.", &["run"]),
+    ("ANYRING_STATS", "The file for counters, if no flag names one.", &["run"]),
+    ("ANYRING_LOG", "The file for messages, if no flag names one.", &["run"]),
     (
         "ANYRING_LIBRARY",
         "The library to preload, instead of the one that was installed with the command.",
@@ -47,7 +43,7 @@ const VARIABLES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "ANYRING_GUEST",
-        "The host of static programs, instead of the installed one; 0: none.",
+        "The host of static programs, instead of the installed one. If 0, there is none.",
         &["run", "trace", "check", "chaos"],
     ),
     ("PATH", "Where the program is looked up.", &["run", "deny", "trace", "check", "chaos"]),
@@ -68,12 +64,12 @@ const FILES: &[(&str, &str, &[&str])] = &[
     ("PREFIX/lib/anyring/anyring-lab-worker", "The programs that are measured.", &["lab"]),
     (
         "/dev/shm/anyring-trace-PID-*",
-        "Events on their way, while anyring's own engine is traced.",
+        "Events in transit, while anyring's own engine is traced.",
         &["trace", "check"],
     ),
     (
         "/sys/kernel/tracing/instances/anyring-trace-PID-*",
-        "The same, while the kernel is traced.",
+        "Events in transit, while the kernel is traced.",
         &["trace", "check"],
     ),
     (
