@@ -7,7 +7,7 @@
 # programs and busybox's by its PATH, the lists of tests/conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its
 # status are this script's.
 #
-#   HOST_ARCH       aarch64: what was built is for that, and such a machine is emulated; without anyring (x86_64)
+#   HOST_ARCH       aarch64: what was built is for that, and such a machine is emulated (x86_64)
 #   HOST_PROGRAMS   further programs, names or paths: they go along with the libraries that ldd names
 #   HOST_CPU        QEMU's model of the processor (the default of KVM: host; emulated: Nehalem with XSAVE and AVX, or max)
 #   HOST_TIMEOUT_S  when the machine is stopped, with status 124 (900)
@@ -23,8 +23,8 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh
 . scripts/apt.sh
 
-programs=("$bin"/{libanyring.so,anyring-conformance-plain})
-[ "$arch" != x86_64 ] || programs+=("$bin/anyring")
+programs=("$bin"/{anyring,libanyring.so,anyring-conformance-plain})
+
 for program in ${HOST_PROGRAMS:-}; do
   programs+=("$(command -v "$program")") || { echo "host.sh: $program: no such program" >&2 && exit 2; }
 done

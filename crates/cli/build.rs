@@ -23,12 +23,14 @@ fn main() {
     }
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     for library in SHARED {
-        let archive = match library {
-            "gcc_s" => "libgcc_eh.a".to_owned(),
-            other => format!("lib{other}.a"),
+        let archives = match library {
+            // glibc's archive calls functions of the compiler's, on aarch64 those for atomics and long doubles.
+            "c" => "GROUP(-l:libc.a -l:libgcc.a -l:libgcc_eh.a)".to_owned(),
+            "gcc_s" => "INPUT(-l:libgcc_eh.a)".to_owned(),
+            other => format!("INPUT(-l:lib{other}.a)"),
         };
         let script = Path::new(&out).join(format!("lib{library}.so"));
-        std::fs::write(&script, format!("INPUT(-l:{archive})\n")).expect("write a linker script");
+        std::fs::write(&script, archives + "\n").expect("write a linker script");
     }
     // In a host the program break belongs to the guest: glibc's malloc calls a function of ours instead
     // (src/main.rs).

@@ -2,6 +2,7 @@
 //! machine that glibc's loader starts and that gains no privileges. A program that is linked otherwise may run as a
 //! guest.
 
+use crate::arch::MACHINE;
 use crate::exec::is_executable;
 use crate::output::complain;
 use object::elf::{FileHeader32, FileHeader64, ET_DYN, PT_INTERP};
@@ -15,11 +16,6 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-#[cfg(target_arch = "x86_64")]
-const MACHINE: (u16, &str) = (object::elf::EM_X86_64, "x86-64");
-#[cfg(target_arch = "aarch64")]
-const MACHINE: (u16, &str) = (object::elf::EM_AARCH64, "aarch64");
 
 /// Most `#!` files that may name each other, as in the kernel (fs/exec.c, exec_binprm).
 const INTERPRETER_DEPTH: usize = 5;

@@ -9,6 +9,7 @@
 #![no_main]
 
 mod advise;
+mod arch;
 mod asked;
 mod chaos;
 mod check;

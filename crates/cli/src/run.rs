@@ -1,6 +1,7 @@
 //! `anyring run`: decides which of the kernel and anyring serves the program's io_uring and Linux AIO, then becomes
 //! the program.
 
+use crate::arch;
 use crate::asked::{self, Decision, Means};
 use crate::cli::{Backend, RunOptions};
 use crate::doctor::{self, Server, Trial};
@@ -146,7 +147,7 @@ fn find_library(
     let mut trial = Trial::Faulty;
     if let (true, Ok(library)) = (is_tried, library::find_loadable()) {
         trial = doctor::try_library(&library, with_instructions);
-        if matches!(trial, Trial::Served) && loader.as_deref() == Some(Path::new(doctor::LOADER)) {
+        if matches!(trial, Trial::Served) && loader.as_deref() == Some(Path::new(arch::LOADER)) {
             return Ok(Ok((library, trial)));
         }
     }

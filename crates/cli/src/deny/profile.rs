@@ -4,6 +4,7 @@
 //! A seccomp filter can read numbers and arguments, but not the kind of a descriptor or the contents of memory. If an
 //! environment decides by the latter, its table refuses more calls than the environment, never fewer.
 
+use crate::arch::{self, AFTER_4_18};
 use crate::cli::Profile;
 use crate::filter::{Calls, Rule, Test};
 use linux_raw_sys::general::*;
@@ -37,7 +38,9 @@ impl Profile {
     /// The rules of this profile for calls other than io_uring's.
     pub fn rules(self) -> Vec<Rule> {
         match self {
-            Profile::Docker => [DOCKER, DOCKER_X86].concat(),
+            Profile::Docker => {
+                DOCKER.iter().copied().chain(arch::DOCKER.iter().map(|number| all(*number, PERM))).collect()
+            }
             Profile::Rhel8 => RHEL8.to_vec(),
             Profile::Gvisor => GVISOR.to_vec(),
             Profile::Minimal => MINIMAL.to_vec(),
@@ -125,22 +128,6 @@ const DOCKER: &[Rule] = &[
     all(__NR_vhangup, PERM),
 ];
 
-/// Calls of [`DOCKER`] that only x86-64 has.
-#[cfg(target_arch = "x86_64")]
-const DOCKER_X86: &[Rule] = &[
-    all(__NR__sysctl, PERM),
-    all(__NR_create_module, PERM),
-    all(__NR_get_kernel_syms, PERM),
-    all(__NR_ioperm, PERM),
-    all(__NR_iopl, PERM),
-    all(__NR_query_module, PERM),
-    all(__NR_sysfs, PERM),
-    all(__NR_uselib, PERM),
-    all(__NR_ustat, PERM),
-];
-#[cfg(not(target_arch = "x86_64"))]
-const DOCKER_X86: &[Rule] = &[];
-
 /// RWF_NOWAIT of preadv2(2), in their sixth argument.
 const RWF_NOWAIT: u32 = 8;
 /// Flags that Linux 4.18 does not know: RWF_NOAPPEND, RWF_ATOMIC, RWF_DONTCACHE, and later ones.
@@ -159,12 +146,6 @@ const SOL_SOCKET: Test = Test::equal(1, libc::SOL_SOCKET as u32);
 const SO_COOKIE: Test = Test::equal(2, libc::SO_COOKIE as u32);
 /// fcntl's F_DUPFD_QUERY, of Linux 6.10.
 const F_DUPFD_QUERY: u32 = 1027;
-
-/// The number after the last call of Linux 4.18.
-#[cfg(target_arch = "x86_64")]
-const AFTER_4_18: u32 = __NR_rseq + 1;
-#[cfg(target_arch = "aarch64")]
-const AFTER_4_18: u32 = __NR_kexec_file_load;
 
 const RHEL8: &[Rule] = &[
     from(AFTER_4_18, NOSYS),

@@ -2,6 +2,7 @@
 //! library preloaded, which makes a ring in that way. For guests, it is this executable as a guest of itself.
 
 use super::Check;
+use crate::arch::LOADER;
 use crate::child::{ask, hear, Outcome, Output};
 use crate::cli::EntryPoint;
 use crate::errno;
@@ -17,10 +18,6 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-
-/// glibc's loader, by the path in dynamic programs.
-pub const LOADER: &str =
-    if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
 
 /// The program of `trial.c`, built by build.rs.
 static TRIAL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trial"));

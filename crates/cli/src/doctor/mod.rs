@@ -7,7 +7,7 @@ mod probe;
 mod process;
 mod report;
 
-pub use entry::{try_guest, try_library, Trial, LOADER};
+pub use entry::{try_guest, try_library, Trial};
 pub use probe::{kernel_aio_in_brief, missing_block};
 pub use process::kept_out;
 

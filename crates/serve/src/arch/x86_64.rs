@@ -2,6 +2,11 @@
 
 use core::ffi::c_void;
 
+/// The machine of ELF files (linux/elf-em.h).
+pub const ELF_MACHINE: u32 = 62;
+/// The flag of mmap(2) for the lowest 2 GiB.
+pub const MAP_32BIT: i32 = libc::MAP_32BIT;
+
 /// Calls `then` with the address of `words` words of this thread's stack, and the context.
 ///
 /// # Safety

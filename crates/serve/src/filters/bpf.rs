@@ -3,16 +3,13 @@
 //! The seccompiler crate does not fit: its filters kill every call of a foreign architecture, and cannot compare the
 //! address of the instruction.
 
+use crate::arch;
 use core::mem::offset_of;
 use core::ops::Range;
 use libc::{seccomp_data, sock_filter};
 
-/// The AUDIT_ARCH_* value of the calls that this process makes (linux/audit.h: ELF machine, 64-bit and little-endian
-/// bits).
-#[cfg(target_arch = "x86_64")]
-pub const NATIVE: u32 = 62 | 0xc000_0000;
-#[cfg(target_arch = "aarch64")]
-pub const NATIVE: u32 = 183 | 0xc000_0000;
+/// The AUDIT_ARCH_* value of the calls this process makes (linux/audit.h: ELF machine, 64-bit and little-endian bits).
+pub const NATIVE: u32 = arch::ELF_MACHINE | 0xc000_0000;
 
 /// The answer that allows a call.
 pub const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;

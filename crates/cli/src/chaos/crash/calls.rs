@@ -3,6 +3,7 @@
 
 use super::change::{Change, Content, File};
 use super::tracer::Recording;
+use crate::arch;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -152,6 +153,7 @@ fn exists(path: &[u8]) -> bool {
 /// Called when a thread begins a call. Returns `None` if the call changes nothing in the folders.
 pub fn begin(recording: &mut Recording, thread: i32, number: i64, args: [usize; 6]) -> Option<Begun> {
     let thread = Thread(thread);
+    let (number, args) = arch::replaced(number, args);
     let [a, b, c, d, e, f] = args;
     let fd = a as i32;
     let cwd = libc::AT_FDCWD;
@@ -209,7 +211,6 @@ pub fn begin(recording: &mut Recording, thread: i32, number: i64, args: [usize; 
 
 /// Calls on names.
 fn of_names(recording: &Recording, thread: Thread, number: i64, [a, b, c, d, e, _]: [usize; 6]) -> Option<Begun> {
-    let cwd = libc::AT_FDCWD;
     let new = |dirfd: i32, address| {
         let path = thread.path_at(dirfd, address, recording).filter(|path| !exists(path))?;
         Some(Begun::Name(path))
@@ -228,19 +229,12 @@ fn of_names(recording: &Recording, thread: Thread, number: i64, [a, b, c, d, e, 
         Some(Begun::Change(Change::Rename { from, to, replaced, exchanged }, -1))
     };
     match number {
-        libc::SYS_open => opened(recording, thread, cwd, a, b as i32),
-        libc::SYS_creat => opened(recording, thread, cwd, a, libc::O_CREAT | libc::O_TRUNC),
         libc::SYS_openat => opened(recording, thread, a as i32, b, c as i32),
         libc::SYS_openat2 => opened(recording, thread, a as i32, b, thread.word(c)? as i32),
-        libc::SYS_mkdir | libc::SYS_mknod => new(cwd, a),
         libc::SYS_mkdirat | libc::SYS_mknodat => new(a as i32, b),
-        libc::SYS_symlink | libc::SYS_link => new(cwd, b),
         libc::SYS_symlinkat => new(b as i32, c),
         libc::SYS_linkat => new(c as i32, d),
-        libc::SYS_unlink => removed(cwd, a, false),
-        libc::SYS_rmdir => removed(cwd, a, true),
         libc::SYS_unlinkat => removed(a as i32, b, c as i32 & libc::AT_REMOVEDIR != 0),
-        libc::SYS_rename => renamed([cwd as usize, a, cwd as usize, b], 0),
         libc::SYS_renameat => renamed([a, b, c, d], 0),
         libc::SYS_renameat2 => renamed([a, b, c, d], e as u32),
         _ => None,
@@ -368,16 +362,4 @@ fn of_result(change: Change, thread: Thread, fd: i32, result: i64) -> Option<Cha
         }
         change => Some(change),
     }
-}
-
-/// Makes the call that the thread has begun fail with ENOSYS.
-pub fn refuse(thread: i32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: no pointers: a word of the stopped thread's registers, by its offset.
-    unsafe {
-        let number = std::mem::offset_of!(libc::user_regs_struct, orig_rax);
-        libc::ptrace(libc::PTRACE_POKEUSER, thread, number, -1_i64);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = thread;
 }

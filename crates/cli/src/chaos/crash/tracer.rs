@@ -7,6 +7,7 @@
 use super::calls::{self, Begun};
 use super::change::{Born, Change};
 use super::mapped::Mapped;
+use crate::arch;
 use crate::chaos::one::{Ending, Runner};
 use crate::errno;
 use crate::failure::{Failure, OWN_FAILURE};
@@ -190,7 +191,7 @@ impl Tracer<'_> {
                 let args = entry.args.map(|arg| arg as usize);
                 traced.call = calls::begin(self.recording, thread, entry.nr as i64, args);
                 if traced.call.as_ref().is_some_and(Begun::is_refused) {
-                    calls::refuse(thread);
+                    arch::refuse(thread);
                 }
             }
             libc::PTRACE_SYSCALL_INFO_EXIT => {
