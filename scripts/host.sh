@@ -9,6 +9,7 @@
 #
 #   HOST_ARCH       aarch64: what was built is for that, and such a machine is emulated (x86_64)
 #   HOST_PROGRAMS   further programs, names or paths: they go along with the libraries that ldd names
+#   HOST_PACKAGES   packages of the kernel's suite whose files are there, too, with all that they depend on
 #   HOST_CPU        QEMU's model of the processor (the default of KVM: host; emulated: Nehalem with XSAVE and AVX, or max)
 #   HOST_TIMEOUT_S  when the machine is stopped, with status 124 (900)
 #
@@ -16,7 +17,7 @@
 # needs no root, and unpacked into .build/hosts. Where they or QEMU cannot be had a line says why, with status 77.
 set -euo pipefail
 
-[ $# -ge 3 ] || { sed -n '2,15s/^# \?//p' "$0" >&2 && exit 2; }
+[ $# -ge 3 ] || { sed -n '2,16s/^# \?//p' "$0" >&2 && exit 2; }
 bin=$(realpath "$1") kernel=$2 arch=${HOST_ARCH:-x86_64}
 shift 2
 cd "$(dirname "$0")/.."
@@ -90,6 +91,20 @@ download() {
 
 fetch_apt() { apt "$1" -o APT::Architecture="$debian" -o APT::Architectures="$debian" "${@:2}"; }
 
+# fetch_packages FOLDER SUITE PACKAGES...: their files, and those of all that they depend on, into FOLDER.
+fetch_packages() {
+  [ -e "$1/packages" ] && [ "$(cat "$1/packages")" = "${*:3}" ] && return
+  rm -rf "$1"
+  mkdir -p "$1/files"
+  local package
+  apt_prepare "$PWD/$1/work" "deb [arch=$debian signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $2 main" >"$1/log" 2>&1 &&
+    { fetch_apt apt-get update && fetch_apt apt-get install --download-only "${@:3}"; } >>"$1/log" 2>&1 ||
+    no "${*:3} cannot be had from Debian $2: $(grep -m1 '^[EW]: ' "$1/log" || tail -n 1 "$1/log")"
+  for package in "$1"/work/cache/archives/*.deb; do dpkg-deb --extract "$package" "$1/files"; done
+  rm -rf "$1/work"
+  echo "${*:3}" >"$1/packages"
+}
+
 unpack() {
   local package module file root=$1/work/root
   for package in "$1"/work/*.deb; do dpkg-deb --extract "$package" "$root" || return; done
@@ -124,7 +139,7 @@ done
 for tty in ${terminals[*]:1}; do stty -F /dev/\$tty raw; done
 mount -t ext4 /dev/vda /scratch || { echo "no file system" >/dev/${terminals[1]} && reboot -f; }
 chmod 1777 /scratch
-export PATH=/bin HOME=/ TMPDIR=/scratch
+export PATH=/bin:/usr/bin HOME=/ TMPDIR=/scratch
 cd /scratch
 $(printf '%q ' "$@") </dev/null >/dev/${terminals[1]} 2>&1
 echo \$? >/dev/${terminals[2]}
@@ -140,6 +155,8 @@ command -v cpio >/dev/null || no "no cpio here"
 host=.build/hosts/$kernel${HOST_ARCH:+-$arch}
 # shellcheck disable=SC2086 # a list of words
 fetch "$host" $suites
+# shellcheck disable=SC2086 # lists of words
+[ -z "${HOST_PACKAGES:-}" ] || fetch_packages "$host-packages" ${suites%% *} $HOST_PACKAGES
 
 machine=$(mktemp -d)
 trap 'rm -rf "$machine"' EXIT
@@ -158,6 +175,7 @@ for program in "${programs[@]}"; do
 done | sort -u | xargs -r cp -L --parents -t "$root"
 # Without an ldd: the C library that cross compilers link with.
 [ "$arch" = x86_64 ] || cp -L "/usr/$arch-linux-gnu"/lib/*.so.[0-9] "$root/lib"
+[ -z "${HOST_PACKAGES:-}" ] || cp -r "$host-packages/files/." "$root"
 first_process "$@" >"$root/init"
 chmod 755 "$root/init"
 (cd "$root" && find . | cpio --quiet -o -H newc) >"$machine/initramfs"

@@ -296,7 +296,7 @@ fn set_environment(options: &RunOptions, plan: &Plan) -> Result<(), Failure> {
     if options.no_raw {
         std::env::set_var("ANYRING_RAW", "0");
     }
-    if plan.calls_kill {
+    if plan.calls_kill && !options.no_raw {
         std::env::set_var(REFUSES, std::process::id().to_string());
     }
     Ok(())

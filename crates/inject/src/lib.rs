@@ -27,10 +27,6 @@ mod musl;
 pub mod named;
 mod next;
 pub mod passing;
-#[cfg(target_arch = "x86_64")]
-pub mod raw;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "raw_elsewhere.rs"]
 pub mod raw;
 mod sanitizer;
 pub mod shell;

@@ -18,7 +18,7 @@ pub mod memory;
 mod mixed;
 pub mod named;
 pub mod passing;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(target_arch = "aarch64", path = "patch/aarch64.rs")]
 pub mod patch;
 pub mod probe;
 pub mod signals;

@@ -71,14 +71,30 @@ fn exports() -> Option<Exports> {
     })
 }
 
-/// Calls that aarch64 lacks, where nothing serves instructions.
-mod numbers {
+/// Waits by instructions: poll(2) and epoll_wait(2), or ppoll(2) and epoll_pwait(2) on aarch64, which lacks the others.
+mod waits {
+    use super::raw;
+
     #[cfg(target_arch = "x86_64")]
-    pub use libc::{SYS_epoll_wait as EPOLL_WAIT, SYS_poll as POLL};
-    #[cfg(not(target_arch = "x86_64"))]
-    pub const EPOLL_WAIT: i64 = -1;
-    #[cfg(not(target_arch = "x86_64"))]
-    pub const POLL: i64 = -1;
+    pub fn poll(entry: usize, timeout_ms: i32) -> isize {
+        raw(libc::SYS_poll, [entry, 1, timeout_ms as usize, 0, 0, 0])
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    pub fn poll(entry: usize, timeout_ms: i32) -> isize {
+        let time = std::time::Duration::from_millis(timeout_ms.max(0) as u64);
+        let time = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        let time = if timeout_ms < 0 { 0 } else { &raw const time as usize };
+        raw(libc::SYS_ppoll, [entry, 1, time, 0, 0, 0])
+    }
+
+    pub fn epoll(epoll: i32, event: usize, timeout_ms: i32) -> isize {
+        #[cfg(target_arch = "x86_64")]
+        let number = libc::SYS_epoll_wait;
+        #[cfg(target_arch = "aarch64")]
+        let number = libc::SYS_epoll_pwait;
+        raw(number, [epoll as usize, event, 1, timeout_ms as usize, 0, 0])
+    }
 }
 
 /// A system call from an instruction of the program's own.
@@ -287,7 +303,7 @@ impl Door {
     pub fn poll(self, fd: i32, events: i16, timeout_ms: i32) -> isize {
         let mut entry = libc::pollfd { fd, events, revents: 0 };
         let answer = if self == Door::Raw {
-            raw(numbers::POLL, [&raw mut entry as usize, 1, timeout_ms as usize, 0, 0, 0])
+            waits::poll(&raw mut entry as usize, timeout_ms)
         } else {
             // SAFETY: one entry is passed, and it lives until the call returns.
             from_libc(i64::from(unsafe { libc::poll(&mut entry, 1, timeout_ms) }))
@@ -314,8 +330,7 @@ impl Door {
     pub fn epoll_wait(self, epoll: i32, timeout_ms: i32) -> isize {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         let answer = if self == Door::Raw {
-            let address = &raw mut event as usize;
-            raw(numbers::EPOLL_WAIT, [epoll as usize, address, 1, timeout_ms as usize, 0, 0])
+            waits::epoll(epoll, &raw mut event as usize, timeout_ms)
         } else {
             // SAFETY: room for one event is passed, and it lives until the call returns.
             from_libc(i64::from(unsafe { libc::epoll_wait(epoll, &mut event, 1, timeout_ms) }))

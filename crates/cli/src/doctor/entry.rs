@@ -53,9 +53,7 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     let mut checks = Vec::new();
     for entry in EntryPoint::value_variants() {
         let found = match (entry, library) {
-            (EntryPoint::Raw | EntryPoint::Guest, _) if !anyring_guest::HERE => {
-                Err(Fault::Reported("x86-64 only".to_owned()))
-            }
+            (EntryPoint::Guest, _) if !anyring_guest::HERE => Err(Fault::Reported("x86-64 only".to_owned())),
             (EntryPoint::Guest, _) => start(*entry, None, leaves_no_core, Needs::All),
             (_, Some(library)) => start(*entry, Some(library), leaves_no_core, Needs::All),
             (_, None) => continue,
@@ -90,7 +88,7 @@ pub enum Trial {
 /// Tries the library with only the calls that every program needs, below a filter that may kill for any call.
 pub fn try_library(library: &Path, with_instructions: bool) -> Trial {
     let start = |way| start(way, Some(library), true, Needs::Least);
-    let by_instruction = (with_instructions && anyring_guest::HERE).then(|| start(EntryPoint::Raw));
+    let by_instruction = with_instructions.then(|| start(EntryPoint::Raw));
     if let Some(Ok(_)) = by_instruction {
         return Trial::Served;
     }

@@ -43,6 +43,7 @@ pub fn answers_as_7_3() -> bool {
 }
 
 /// True if the running kernel is older than release `version`, or does not say.
+#[allow(clippy::unnecessary_cast)] // c_char is unsigned on aarch64
 pub fn running_is_older(version: [u32; 2]) -> bool {
     let mut name = MaybeUninit::<libc::utsname>::zeroed();
     if syscall(libc::SYS_uname, [name.as_mut_ptr() as usize, 0, 0, 0, 0, 0]) != 0 {

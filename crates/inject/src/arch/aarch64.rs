@@ -3,6 +3,15 @@
 /// See `x86_64.rs`. Empty: on aarch64 the library asks the kernel for the process id instead.
 pub const LENDERS: &[i64] = &[];
 
+/// Calls that close or replace a descriptor, and exist on this processor only.
+pub const CLOSES: &[i64] = &[];
+
+/// Waits whose descriptors are in memory, which a filter cannot read. Any of them may be a ring.
+pub const WAITS: &[i64] = &[libc::SYS_ppoll];
+
+/// Waits that concern a ring only if their first argument is large enough to include its number.
+pub const SELECTS: &[i64] = &[libc::SYS_pselect6];
+
 /// libc's `syscall()`: calls `$special` for the numbers below `$limit` whose bits are set in `$ours`.
 macro_rules! syscall {
     ($limit:path, $ours:path, $special:path) => {
@@ -147,3 +156,59 @@ macro_rules! oldest {
     };
 }
 pub(crate) use oldest;
+
+/// Calls the next definition as if from the caller, and then `$opened` with its answer. `$prepare` gets the caller's
+/// address, and returns the two targets. The second loads x29 and x30 from the stack before it returns.
+macro_rules! in_the_callers_name {
+    ($prepare:path, $opened:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "stp x29, x30, [sp, -48]!",
+            ".cfi_adjust_cfa_offset 48",
+            ".cfi_rel_offset x29, 0",
+            ".cfi_rel_offset x30, 8",
+            "stp x0, x1, [sp, 16]",
+            "str x2, [sp, 32]",
+            "mov x0, x30",
+            "bl {prepare}",
+            "mov x16, x0",
+            "mov x30, x1",
+            "ldp x0, x1, [sp, 16]",
+            "ldr x2, [sp, 32]",
+            "adr x9, 2f",
+            "stp x29, x9, [sp, -16]!", // libc returns to the instruction that loads these
+            ".cfi_adjust_cfa_offset 16",
+            "br x16",
+            ".cfi_adjust_cfa_offset -16",
+            "2:",
+            "str x0, [sp, 16]",
+            "bl {opened}",
+            "ldr x0, [sp, 16]",
+            "ldp x29, x30, [sp], 48",
+            ".cfi_adjust_cfa_offset -48",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "ret",
+            ".cfi_endproc",
+            prepare = sym $prepare,
+            opened = sym $opened,
+        )
+    };
+}
+pub(crate) use in_the_callers_name;
+
+/// A return by an address on the stack, for a caller without any.
+macro_rules! just_return {
+    () => {
+        core::arch::naked_asm!("ldp x29, x30, [sp], 16", "ret")
+    };
+}
+pub(crate) use just_return;
+
+/// Returns the offset of the first `ldp x29, x30, [sp], 16` that a `ret` follows, in code that begins at a multiple of
+/// 4.
+pub fn return_in(code: &[u8]) -> Option<usize> {
+    const RETURN: [u8; 8] = 0xd65f_03c0_a8c1_7bfd_u64.to_le_bytes();
+    let mut words = code.windows(RETURN.len()).step_by(4);
+    words.position(|words| words == RETURN).map(|index| index * 4)
+}

@@ -3,6 +3,15 @@
 /// The numbers of calls that may make a child which runs in its parent's memory. [`syscall`] records such calls.
 pub const LENDERS: &[i64] = &[libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
+/// Calls that close or replace a descriptor, and exist on this processor only.
+pub const CLOSES: &[i64] = &[libc::SYS_dup2];
+
+/// Waits whose descriptors are in memory, which a filter cannot read. Any of them may be a ring.
+pub const WAITS: &[i64] = &[libc::SYS_poll, libc::SYS_ppoll];
+
+/// Waits that concern a ring only if their first argument is large enough to include its number.
+pub const SELECTS: &[i64] = &[libc::SYS_select, libc::SYS_pselect6];
+
 /// Lines of assembly that push registers, with CFI for unwinders.
 macro_rules! pushed {
     ($($register:literal),*) => { concat!($("push ", $register, "\n.cfi_adjust_cfa_offset 8\n"),*) };
@@ -186,3 +195,52 @@ macro_rules! oldest {
     };
 }
 pub(crate) use oldest;
+
+/// Calls the next definition as if from the caller, and then `$opened` with its answer. `$prepare` gets the caller's
+/// address, and returns the two targets.
+macro_rules! in_the_callers_name {
+    ($prepare:path, $opened:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            $crate::arch::pushed!("rdi", "rsi", "rdx"),
+            "mov rdi, [rsp + 24]", // our return address; the stack is aligned for the call
+            "call {prepare}",
+            "mov r11, rax",
+            "mov rax, rdx",
+            $crate::arch::popped!("rdx", "rsi", "rdi"),
+            "lea rcx, [rip + 2f]",
+            "push rcx",
+            ".cfi_adjust_cfa_offset 8",
+            "push rax", // libc returns to this `ret`, which returns to the label
+            ".cfi_adjust_cfa_offset 8",
+            "jmp r11",
+            ".cfi_adjust_cfa_offset -16",
+            "2:",
+            "push rax",
+            ".cfi_adjust_cfa_offset 8",
+            "mov rdi, rax",
+            "call {opened}",
+            "pop rax",
+            ".cfi_adjust_cfa_offset -8",
+            "ret",
+            ".cfi_endproc",
+            prepare = sym $prepare,
+            opened = sym $opened,
+        )
+    };
+}
+pub(crate) use in_the_callers_name;
+
+/// A return instruction, for a caller without any.
+macro_rules! just_return {
+    () => {
+        core::arch::naked_asm!("ret")
+    };
+}
+pub(crate) use just_return;
+
+/// Returns the offset of the first `ret` in some code.
+pub fn return_in(code: &[u8]) -> Option<usize> {
+    const RETURN: u8 = 0xc3;
+    memchr::memchr(RETURN, code)
+}

@@ -7,7 +7,7 @@ use super::patch::{self, When};
 use crate::signals::action::set_mask;
 use crate::sys;
 use anyring_engine::stats;
-pub use anyring_serve::patch::ahead::{is_needed, number_in, trapping};
+pub use anyring_serve::patch::ahead::is_needed;
 use anyring_serve::patch::ahead::{is_refused, Refusal, NUMBERS};
 use anyring_serve::patch::scan::{self, OfRings};
 use core::sync::atomic::Ordering;

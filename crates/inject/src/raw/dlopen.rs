@@ -2,13 +2,13 @@
 //!
 //! libc searches along the RUNPATH of the calling object, which it finds by the return address. With an ordinary
 //! wrapper, this library would be the caller every time. So the wrapper gives libc another return address: that of some
-//! `ret` instruction inside the real caller's code. That `ret` then returns here.
+//! return instruction inside the real caller's code. That instruction then returns here. On aarch64 it is one that
+//! first loads the return address from the stack.
 
-use crate::arch::{popped, pushed};
+use crate::arch::{in_the_callers_name, just_return, return_in};
 use crate::entry;
 use crate::next::next;
 use anyring_engine::forced::{point, Point};
-use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use libc::dl_phdr_info;
 
@@ -17,47 +17,13 @@ next! {
     DLMOPEN = c"dlmopen": fn(isize, *const c_char, c_int) -> *mut c_void;
 }
 
-/// The targets of the wrappers below, returned in rax and rdx.
+/// The targets of the wrappers below, returned in two registers.
 #[repr(C)]
 struct Onward {
     /// libc's function.
     next: usize,
     /// A `ret` instruction for it to return to.
     through: usize,
-}
-
-/// Calls libc's function as if from the wrapper's caller, and then [`opened`]. `prepare` returns the two addresses that
-/// this needs.
-macro_rules! in_the_callers_name {
-    ($prepare:path) => {
-        naked_asm!(
-            ".cfi_startproc",
-            pushed!("rdi", "rsi", "rdx"),
-            "mov rdi, [rsp + 24]", // our return address; the stack is aligned for the call
-            "call {prepare}",
-            "mov r11, rax",
-            "mov rax, rdx",
-            popped!("rdx", "rsi", "rdi"),
-            "lea rcx, [rip + 2f]",
-            "push rcx",
-            ".cfi_adjust_cfa_offset 8",
-            "push rax", // libc returns to this `ret`, which returns to the label
-            ".cfi_adjust_cfa_offset 8",
-            "jmp r11",
-            ".cfi_adjust_cfa_offset -16",
-            "2:",
-            "push rax",
-            ".cfi_adjust_cfa_offset 8",
-            "mov rdi, rax",
-            "call {opened}",
-            "pop rax",
-            ".cfi_adjust_cfa_offset -8",
-            "ret",
-            ".cfi_endproc",
-            prepare = sym $prepare,
-            opened = sym opened,
-        )
-    };
 }
 
 /// dlopen(3).
@@ -67,7 +33,7 @@ macro_rules! in_the_callers_name {
 #[cfg_attr(not(test), no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
-    in_the_callers_name!(before_dlopen)
+    in_the_callers_name!(before_dlopen, opened)
 }
 
 /// dlmopen(3).
@@ -77,7 +43,7 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 #[cfg_attr(not(test), no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlmopen(namespace: isize, name: *const c_char, flags: c_int) -> *mut c_void {
-    in_the_callers_name!(before_dlmopen)
+    in_the_callers_name!(before_dlmopen, opened)
 }
 
 /// Returns a handle of the loaded object with this name, which the caller must close. A null name is the program
@@ -131,7 +97,7 @@ fn onward(caller: usize, next: Option<usize>) -> Onward {
 /// Takes the place of a `ret` in the caller's code if none is found. libc then takes this library for the caller.
 #[unsafe(naked)]
 unsafe extern "C" fn just_return() {
-    naked_asm!("ret")
+    just_return!()
 }
 
 /// Takes the place of the function if libc lacks it.
@@ -171,12 +137,11 @@ fn return_instruction_near(address: usize) -> Option<usize> {
         }
         0
     }
-    const RETURN: u8 = 0xc3;
     let mut wanted = Wanted { address, code: 0..0 };
     // SAFETY: `visit` is called with `wanted` before this returns.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut wanted).cast()) };
     let length = wanted.code.end.checked_sub(address).filter(|_| !wanted.code.is_empty())?;
     // SAFETY: from the caller's return address to the end of its segment, mapped readable as long as it runs.
     let code = unsafe { core::slice::from_raw_parts(address as *const u8, length) };
-    Some(address + memchr::memchr(RETURN, code)?)
+    Some(address + return_in(code)?)
 }

@@ -9,8 +9,9 @@
 //! pages.
 
 use super::object::Object;
-use crate::backend;
+use super::scan;
 use crate::door::RING_NUMBERS;
+use crate::{arch, backend};
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::identity;
 use anyring_engine::mutation::{mutated, Mutation};
@@ -38,10 +39,6 @@ const ALWAYS: [i64; 6] = [
     libc::SYS_execve,
     libc::SYS_execveat,
 ];
-/// Waits whose descriptors are in memory, which a filter cannot read. Any of them may be a ring.
-const WAITS: [i64; 2] = [libc::SYS_poll, libc::SYS_ppoll];
-/// Waits that are trapped only if their first argument is large enough to include a ring's number.
-const SELECTS: [i64; 2] = [libc::SYS_select, libc::SYS_pselect6];
 
 /// The calls that a filter traps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +98,8 @@ pub fn filters<'a>(
         }
     };
     let ranges = objects.into_iter().flat_map(|object| {
-        let behind = object.sites.iter().map(|site| site + 2).filter(|behind| !are_trapped(*behind));
+        let behind =
+            object.sites.iter().map(|site| site + scan::SYSCALL.len()).filter(|behind| !are_trapped(*behind));
         addresses(&object.code, behind, mask).filter(|range| !range.exact.is_empty())
     });
     let (mut filters, empty) = (Vec::new(), || Filter { program: head.clone(), calls, at: Vec::new() });
@@ -174,8 +172,8 @@ fn head(calls: Calls) -> Vec<sock_filter> {
         named::find(&mut found);
     }
     if calls.include(Calls::Waits) {
-        WAITS.iter().for_each(|number| found.always(*number));
-        found.within(&SELECTS, 0, RING_NUMBERS.start + 1..i32::MAX);
+        arch::WAITS.iter().for_each(|number| found.always(*number));
+        found.within(arch::SELECTS, 0, RING_NUMBERS.start + 1..i32::MAX);
     }
     found.end()
 }
@@ -399,7 +397,7 @@ mod tests {
         for base in [WINDOW, WINDOW + 0x7000, WINDOW + 0xa000, WINDOW + 0x3400_0000, WINDOW + 0xffff_0000] {
             for site in [16, 90, 0x345] {
                 assert_eq!(verdict(&programs, 426, [0; 6], base + site), TRAP, "{base:#x} {site}");
-                assert!(traps_at(base + site + 2));
+                assert!(traps_at(base + site + scan::SYSCALL.len()));
             }
             for other in [0, 14, 18, 91, 0x346] {
                 assert_eq!(verdict(&programs, 426, [0; 6], base + other), ALLOW, "{base:#x} {other}");

@@ -10,7 +10,8 @@
 
 use super::{object, KNOWN};
 use crate::arch::{popped, pushed};
-use crate::{probe, sys};
+use crate::{backend, probe, sys};
+use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::ring::broken;
 use anyring_engine::thread::{self, symbol};
 use anyring_serve::entry;
@@ -23,10 +24,16 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// True once [`observe`] has run. Relaxed: a second thread would find that the function's code is no longer a `ret`.
 static OBSERVES: AtomicBool = AtomicBool::new(false);
 
+/// True if loaded code is to be scanned before it runs.
+fn scans_loaded_objects() -> bool {
+    let is_known = || KNOWN.try_lock().is_some_and(|known| known.is_some());
+    let declined = super::DECLINED.load(Ordering::Relaxed) || mutated(Mutation::PluginsAreNotScanned);
+    !declined && super::patch::is_enabled() && backend::serves_instructions() && is_known()
+}
+
 /// Installs the jump: the program is about to load something.
 pub(super) fn observe() {
-    if OBSERVES.load(Ordering::Relaxed) || !super::scans_loaded_objects() || OBSERVES.swap(true, Ordering::Relaxed)
-    {
+    if OBSERVES.load(Ordering::Relaxed) || !scans_loaded_objects() || OBSERVES.swap(true, Ordering::Relaxed) {
         return;
     }
     let dl_debug_state = dl_debug_state as *const () as usize;

@@ -20,13 +20,18 @@ mod ahead;
 pub mod dlopen;
 mod filter;
 mod installed;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/island.rs")]
 mod island;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/loader.rs")]
 mod loader;
 mod object;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/patch.rs")]
 mod patch;
 mod scan;
 mod stack;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/trap.rs")]
 mod trap;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/vforks.rs")]
 mod vforks;
 
 use crate::environment::variable_os;
@@ -122,13 +127,6 @@ fn recheck(handle: *mut c_void) {
     }
 }
 
-/// True if code that is loaded must be scanned before it runs.
-fn scans_loaded_objects() -> bool {
-    let is_known = || KNOWN.try_lock().is_some_and(|known| known.is_some());
-    let declined = DECLINED.load(Ordering::Relaxed) || mutated(Mutation::PluginsAreNotScanned);
-    !declined && patch::is_enabled() && backend::serves_instructions() && is_known()
-}
-
 /// Traps waits as well, since the program may now wait for its first ring. [`descriptor::rings_exist`] is already true.
 pub fn ring_made() {
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
@@ -166,7 +164,7 @@ fn cover(known: &mut Known, when: When) {
     }
     let calls = if descriptor::rings_exist() { Calls::All } else { Calls::OnRings };
     let trapped = !DECLINED.load(Ordering::Relaxed) && trap(known, first_new, calls);
-    if !DECLINED.load(Ordering::Relaxed) && ahead::is_needed() {
+    if ahead::is_needed() {
         ahead::replace(objects, trapped, when == When::Start);
     }
     if !trapped {
@@ -213,7 +211,7 @@ fn way_to_trap() -> Option<Way> {
     if installed() {
         return Some(way);
     }
-    anyring_serve::state::prepare();
+    trap::prepare();
     signals::install_guard(libc::SIGSYS, trap::guard).ok()?;
     if !os::kernel_copies() {
         backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on

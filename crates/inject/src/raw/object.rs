@@ -16,6 +16,7 @@ pub struct Object {
     /// The addresses of the instructions.
     pub sites: Vec<usize>,
     /// True if the loader mapped it readable and executable only.
+    #[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
     pub is_plain: bool,
     /// True if one of the instructions is sure to make io_uring_enter(2).
     pub enters: bool,
@@ -25,6 +26,7 @@ pub struct Object {
     pub name: u64,
 }
 
+#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 impl Object {
     /// Returns a value that differs for another object, or for the same at another place.
     pub fn identity(&self) -> u64 {

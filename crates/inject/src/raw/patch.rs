@@ -25,7 +25,6 @@
 //! Handlers of any thread write [`counters`]. [`apply`] runs under the lock of [`super::KNOWN`] with all signals
 //! blocked, since a handler that jumps away would keep the lock.
 
-use super::ahead;
 use super::island::{self, Call, Island};
 use super::object::Object;
 use super::stack::{self, Hint};
@@ -35,6 +34,7 @@ use crate::signals::action::set_mask;
 use crate::{probe, signals};
 use anyring_engine::{log, stats};
 use anyring_serve::crossing::{Registers, PATCHED};
+use anyring_serve::patch::ahead::trapping;
 use anyring_serve::patch::jump::Jump;
 use anyring_serve::patch::{counters, origin, run};
 use anyring_serve::{asm_on_registers, save_registers};
@@ -156,7 +156,7 @@ pub fn patch(
         if let Some(island) = Island::built_before(&jump, numbers, site, moved) {
             return jump.store(island);
         }
-        let trapping = |number| if when == When::Ahead { ahead::trapping(number) } else { u64::from(number) };
+        let trapping = |number| if when == When::Ahead { trapping(number) } else { u64::from(number) };
         match Island::build(object.identity(), &jump, numbers, trapping, site, moved) {
             Ok(island) => return jump.store(island).inspect_err(|_| Island::remove(island)),
             Err(reason) => refusal = reason,

@@ -1,11 +1,11 @@
 //! Finds the `syscall` instructions that may make calls served here. Every false finding would put a filter (and
 //! no_new_privs) on a process that needs none.
 
-use crate::backend;
+use crate::{arch, backend};
 use anyring_abi::{AIO_CALLS, NR_IO_URING_ENTER};
 use anyring_engine::{alloc, identity, Errno};
 pub use anyring_serve::patch::decode::SYSCALL;
-use anyring_serve::patch::scan::{around, is_number_of_rings, rings_number_is_near, Site};
+use anyring_serve::patch::scan::{follows_load_of, is_number_of_rings, number_is_near, rings_number_is_near, Site};
 
 /// The `syscall` instructions of some code.
 pub struct Sites {
@@ -41,20 +41,13 @@ pub fn sites(code: &[u8]) -> Result<Sites, Errno> {
 /// True if a system call closes a descriptor number, takes or drops a file lock (fcntl(2)), or changes a signal's
 /// action.
 fn closes(number: u64) -> bool {
-    let numbers = [
-        libc::SYS_close,
-        libc::SYS_close_range,
-        libc::SYS_dup2,
-        libc::SYS_dup3,
-        libc::SYS_fcntl,
-        libc::SYS_rt_sigaction,
-    ];
-    numbers.contains(&(number as i64))
+    let numbers = [libc::SYS_close, libc::SYS_close_range, libc::SYS_dup3, libc::SYS_fcntl, libc::SYS_rt_sigaction];
+    numbers.contains(&(number as i64)) || arch::CLOSES.contains(&(number as i64))
 }
 
 /// True if a system call may make a process that runs in its parent's memory.
 fn lends_memory(number: u64) -> bool {
-    [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3].contains(&(number as i64))
+    [libc::SYS_clone, libc::SYS_clone3].contains(&(number as i64)) || arch::LENDERS.contains(&(number as i64))
 }
 
 fn concerned_sites(code: &[u8], found: Vec<Site>) -> Vec<usize> {
@@ -66,13 +59,9 @@ fn concerned_sites(code: &[u8], found: Vec<Site>) -> Vec<usize> {
     }
 }
 
-/// The opcode of `mov $number, %eax`: this byte and four of the number.
-const LOAD: u8 = 0xb8;
-
-/// True if the bytes of the instruction directly before the `syscall` at `offset` load the number of io_uring_enter(2).
+/// True if the instruction directly before the `syscall` at `offset` loads the number of io_uring_enter(2).
 pub fn follows_load_of_enter(code: &[u8], offset: usize) -> bool {
-    let [a, b, c, d] = (NR_IO_URING_ENTER as u32).to_le_bytes();
-    code[..offset].ends_with(&[LOAD, a, b, c, d])
+    follows_load_of(code, offset, NR_IO_URING_ENTER as u32)
 }
 
 /// True if calls of this number are served here.
@@ -83,8 +72,7 @@ pub fn is_ours(number: u64) -> bool {
 /// True if the number of a call served here is in the code around `site`, as far as one function may reach. Compilers
 /// let several branches of a function share one `syscall` instruction.
 fn our_number_is_near(code: &[u8], site: &Site) -> bool {
-    let is_of_aio = |bytes: &[u8]| AIO_CALLS.iter().any(|number| (*number as u32).to_le_bytes() == *bytes);
-    rings_number_is_near(code, site) || (backend::finds_aio() && around(code, site).windows(4).any(is_of_aio))
+    rings_number_is_near(code, site) || (backend::finds_aio() && number_is_near(code, site, &AIO_CALLS))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@
 use crate::signals::action::thread_lives;
 use crate::{signals, sys};
 use anyring_engine::mutation::{mutated, Mutation};
-use core::mem::offset_of;
+use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use core::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use libc::stack_t;
@@ -66,10 +66,13 @@ pub const OWNER: usize = offset_of!(Slot, owner);
 /// See [`OWNER`].
 pub const BUSY: usize = offset_of!(Slot, busy);
 /// See [`OWNER`].
+#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 pub const FLAGS: usize = offset_of!(Slot, flags);
 /// See [`OWNER`].
+#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 pub const TRAPPED_AT: usize = offset_of!(Slot, trapped_at);
 /// See [`OWNER`].
+#[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 pub const BASE: usize = offset_of!(Slot, base);
 /// See [`OWNER`]: the size of the alternate signal stack, to be cleared when that is enabled again.
 pub const ALTERNATE_SIZE: usize = offset_of!(Slot, alternate) + 8;
@@ -91,18 +94,7 @@ pub struct Hint {
     pub alternate_top: usize,
 }
 
-core::arch::global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".p2align 4",
-    ".type anyring_thread_stack,@object",
-    ".size anyring_thread_stack,{size}",
-    ".globl anyring_thread_stack",
-    ".hidden anyring_thread_stack",
-    "anyring_thread_stack:",
-    ".zero {size}",
-    ".text",
-    size = const size_of::<Hint>(),
-);
+anyring_engine::thread_local_memory!("anyring_thread_stack", size_of::<Hint>());
 
 static SLOTS: [Slot; STACKS] = [const {
     Slot {
@@ -193,16 +185,7 @@ fn remember(slot: &'static Slot, me: u32) {
 
 /// The calling thread's hint.
 fn hint() -> *mut Hint {
-    let hint: *mut Hint;
-    // SAFETY: reads the thread pointer and the offset that the loader filled in.
-    unsafe {
-        core::arch::asm!(
-            "mov {hint}, [rip + anyring_thread_stack@GOTTPOFF]",
-            "add {hint}, fs:[0]",
-            hint = out(reg) hint, options(pure, readonly, nostack),
-        );
-    }
-    hint
+    anyring_engine::own_memory!("anyring_thread_stack")
 }
 
 /// Records that the calling thread's alternate signal stack is this one from now on.
@@ -217,6 +200,13 @@ pub fn record_alternate(alternate: &stack_t) {
 pub fn room_on(alternate: &stack_t, address: usize) -> Option<usize> {
     let range = range_of(alternate);
     range.contains(&address).then(|| address - range.start)
+}
+
+/// Returns the number of bytes of `alternate` from `address` on; `None` if that is elsewhere.
+#[cfg_attr(target_arch = "x86_64", expect(dead_code))] // only there a trap's frame is not needed again
+pub fn room_above(alternate: &stack_t, address: usize) -> Option<usize> {
+    let range = range_of(alternate);
+    range.contains(&address).then(|| range.end - address)
 }
 
 /// Returns the addresses of an alternate signal stack.

@@ -3,7 +3,6 @@
 //!
 //! A patched call reaches [`trampoline`] without the signal, from [`super::patch`].
 
-use super::ahead;
 use super::filter::MARK;
 use super::patch;
 use super::scan;
@@ -15,6 +14,7 @@ use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::ring::broken::contain_any;
 use anyring_engine::stats;
 use anyring_serve::crossing::{Registers, PATCHED};
+use anyring_serve::patch::ahead::number_in;
 use anyring_serve::signals::trap::trapped_call;
 use anyring_serve::state::{MOVES, STATE_SIZE};
 use core::sync::atomic::Ordering;
@@ -24,13 +24,18 @@ use libc::{siginfo_t, ucontext_t};
 /// a stack of its own. If there is less room, the call fails with ENOMEM.
 const ROOM: usize = 64 << 10;
 
+/// Prepares the crossing, before the first trap.
+pub fn prepare() {
+    anyring_serve::state::prepare();
+}
+
 /// The guard on SIGSYS. True if the trap came from one of the library's filters.
 ///
 /// # Safety
 /// As [`crate::signals::Guard`].
 pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let Some(number) = trapped_call(info, MARK) else { return false };
-    let meant = ahead::number_in(context.uc_mcontext.gregs[libc::REG_RAX as usize] as u64);
+    let meant = number_in(context.uc_mcontext.gregs[libc::REG_RAX as usize] as u64);
     let number = meant.unwrap_or(number);
     let this = core::ptr::from_mut(context) as u64;
     let mut registers = Registers::of(context, number);

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `ahead.rs` | instructions replaced before they run, because a filter kills for them |
 //! | `counters.rs` | when an instruction has trapped often enough |
-//! | `scan.rs` | finds the instructions |
+//! | `scan.rs`, `site.rs` | finds the instructions |
 //! | `decode.rs`, `run.rs` | which of the instructions before may run elsewhere |
 //! | `jump.rs` | the jump, and memory that it reaches |
 //! | `between.rs` | code for tests |
@@ -19,6 +19,7 @@ pub mod jump;
 pub mod origin;
 pub mod run;
 pub mod scan;
+mod site;
 
 /// Number of instructions whose traps are counted, and that may be patched. Others keep trapping.
 pub const COUNTED: usize = 64;

@@ -6,8 +6,9 @@
 //! the bytes after it decode as well.
 
 use super::decode::{decode, length, LONGEST_INSTRUCTION, STARTS, SYSCALL};
-use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
-use anyring_engine::{alloc, Errno};
+use super::site;
+pub use super::site::{around, is_number_of_rings, OfRings, Site};
+use anyring_engine::Errno;
 use memchr::arch::x86_64::sse2::packedpair::Finder;
 use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSpec};
 
@@ -37,17 +38,6 @@ pub fn sites(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
     candidates(code).filter_map(|offset| examine(code, offset))
 }
 
-/// A confirmed instruction.
-pub struct Site {
-    /// The offset in the code.
-    pub offset: usize,
-    /// The system call's number, if the instructions before it load a constant.
-    pub number: Option<u64>,
-    /// True if nearly all starting points before it agree. A trap would prove that there is an instruction. Before an
-    /// instruction is replaced ahead of its first run, it must be sure that the bytes are not part of another.
-    is_sure: bool,
-}
-
 impl Site {
     fn of_rings(&self, code: &[u8]) -> Option<OfRings> {
         let is_near = || rings_number_is_near(code, self);
@@ -60,33 +50,12 @@ impl Site {
     }
 }
 
-const _: () = assert!(NR_IO_URING_SETUP == 0x1a9 && NR_IO_URING_REGISTER == 0x1ab);
-
-/// True if a call of this number is io_uring's.
-pub fn is_number_of_rings(number: u64) -> bool {
-    (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number)
-}
-
-/// An instruction that may make a call on rings.
-pub struct OfRings {
-    /// The offset in the code.
-    pub offset: usize,
-    /// True if the instruction loads one of io_uring's numbers itself. Also true if its number comes from elsewhere,
-    /// and one of io_uring's numbers is near.
-    pub is_likely: bool,
-}
-
 /// Returns the instructions that may make a call on rings, likely ones first.
 ///
 /// # Errors
 /// NOMEM.
 pub fn of_rings(code: &[u8]) -> Result<Vec<OfRings>, Errno> {
-    let mut found = Vec::new();
-    for site in sites(code).filter_map(|site| site.of_rings(code)) {
-        alloc::push(&mut found, site)?;
-    }
-    found.sort_unstable_by_key(|site| (!site.is_likely, site.offset));
-    Ok(found)
+    site::collect(sites(code).filter_map(|site| site.of_rings(code)))
 }
 
 /// True if one of io_uring's numbers is in the code nearby, as far as one function may reach.
@@ -94,10 +63,17 @@ pub fn rings_number_is_near(code: &[u8], site: &Site) -> bool {
     around(code, site).windows(4).any(|bytes| bytes[1..] == [1, 0, 0] && (0xa9..=0xab).contains(&bytes[0]))
 }
 
-/// Returns the code around an instruction, as far as one function may reach.
-pub fn around<'a>(code: &'a [u8], site: &Site) -> &'a [u8] {
-    const FUNCTION: usize = 32 * 1024;
-    &code[site.offset.saturating_sub(FUNCTION)..code.len().min(site.offset + FUNCTION)]
+/// True if one of these numbers is in the code nearby, as far as one function may reach.
+pub fn number_is_near(code: &[u8], site: &Site, numbers: &[i64]) -> bool {
+    let is_one = |bytes: &[u8]| numbers.iter().any(|number| (*number as u32).to_le_bytes() == *bytes);
+    around(code, site).windows(4).any(is_one)
+}
+
+/// True if the instruction directly before the `syscall` at `offset` loads `number` into eax.
+pub fn follows_load_of(code: &[u8], offset: usize, number: u32) -> bool {
+    const LOAD: u8 = 0xb8;
+    let [a, b, c, d] = number.to_le_bytes();
+    code[..offset].ends_with(&[LOAD, a, b, c, d])
 }
 
 fn examine(code: &[u8], offset: usize) -> Option<Site> {
