@@ -3,7 +3,8 @@
 #
 # usage: scripts/host.sh BIN KERNEL COMMAND ARGS...   (BIN: the folder with anyring, libanyring.so, anyring-conformance-plain)
 #
-# KERNEL is 5.10, 6.1, 6.12, what Debian's backports have (6.18, 7.2 ...), or `newest`, that of Debian sid. The command finds these
+# KERNEL is 5.10, 6.1, 6.12, what Debian's backports have (6.18, 7.2 ...), or `newest`, that of Debian sid; 6.12-16k and later ones
+# are those for aarch64 with pages of 16 KiB. The command finds these
 # programs and busybox's by its PATH, the lists of tests/conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its
 # status are this script's.
 #
@@ -17,7 +18,7 @@
 # needs no root, and unpacked into .build/hosts. Where they or QEMU cannot be had a line says why, with status 77.
 set -euo pipefail
 
-[ $# -ge 3 ] || { sed -n '2,16s/^# \?//p' "$0" >&2 && exit 2; }
+[ $# -ge 3 ] || { sed -n '2,17s/^# \?//p' "$0" >&2 && exit 2; }
 bin=$(realpath "$1") kernel=$2 arch=${HOST_ARCH:-x86_64}
 shift 2
 cd "$(dirname "$0")/.."
@@ -46,7 +47,7 @@ no() {
 
 # suites_of KERNEL: the one that has it, and what that depends on.
 suites_of() {
-  case $1 in
+  case ${1%-16k} in
     5.10) echo bullseye ;;
     6.1) echo bookworm ;;
     6.12) echo trixie ;;
@@ -78,9 +79,11 @@ download() {
   apt_prepare "$1" "$(printf "deb [arch=$debian signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR %s main\n" "${@:2}")" &&
     fetch_apt apt-get update || return
   # The suite's own kernel, or one of several in backports.
-  image=$(fetch_apt apt-cache depends "linux-image-$debian" | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+  local flavour=$debian base=$kernel
+  [ "${kernel%-16k}" = "$kernel" ] || flavour+=-16k base=${kernel%-16k}
+  image=$(fetch_apt apt-cache depends "linux-image-$flavour" | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
   if [ $# -gt 2 ]; then
-    image=$(fetch_apt apt-cache pkgnames "linux-image-$kernel." | grep -E "^[^-]*-[^-]*-[^-]*-$debian\$" | sort -V | tail -n 1)
+    image=$(fetch_apt apt-cache pkgnames "linux-image-$base." | grep -E "^[^-]*-[^-]*-[^-]*-$flavour\$" | sort -V | tail -n 1)
   fi
   [ -n "$image" ] || { echo "E: no kernel is named there" && return 1; }
   # Newer releases have the modules and the kernel itself in packages of their own.
@@ -175,7 +178,11 @@ for program in "${programs[@]}"; do
 done | sort -u | xargs -r cp -L --parents -t "$root"
 # Without an ldd: the C library that cross compilers link with.
 [ "$arch" = x86_64 ] || cp -L "/usr/$arch-linux-gnu"/lib/*.so.[0-9] "$root/lib"
-[ -z "${HOST_PACKAGES:-}" ] || cp -r "$host-packages/files/." "$root"
+if [ -n "${HOST_PACKAGES:-}" ]; then
+  cp -r "$host-packages/files/." "$root"
+  # Their loader belongs to their C library.
+  find "$root/usr/lib" -maxdepth 1 -name 'ld-linux-*' -exec cp -L {} "$root/lib" \;
+fi
 first_process "$@" >"$root/init"
 chmod 755 "$root/init"
 (cd "$root" && find . | cpio --quiet -o -H newc) >"$machine/initramfs"

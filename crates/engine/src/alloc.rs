@@ -24,6 +24,7 @@
 pub mod failing;
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::arch::page_bytes;
 use crate::os::{self, arch, check, syscall, unlocked};
 use crate::Errno;
 use core::alloc::{GlobalAlloc, Layout};
@@ -39,7 +40,6 @@ const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 const CHUNK: usize = 64 * 1024;
 /// Number of chunks in each mapping.
 const CHUNKS: usize = 16;
-const PAGE: usize = 4096;
 
 /// The library's memory.
 pub static MEMORY: Slab = Slab::new();
@@ -214,7 +214,7 @@ impl Chunks {
 
     /// Maps new chunks, and unmaps those that are left of `old`. False if the kernel gives no memory.
     fn map(&self, old: usize) -> bool {
-        let Some(mapping) = map(MAPPED_CHUNKS, PAGE) else { return false };
+        let Some(mapping) = map(MAPPED_CHUNKS, page_bytes()) else { return false };
         let first = mapping.next_multiple_of(CHUNK);
         let (unused, left) =
             match self.0.compare_exchange(old, first | CHUNKS, Ordering::Relaxed, Ordering::Relaxed) {
@@ -326,7 +326,7 @@ fn class_of(layout: Layout) -> Option<(usize, usize)> {
 /// Returns the size in bytes of the separate mapping for a layout.
 fn mapped_size(layout: Layout) -> usize {
     // A layout's size is at most isize::MAX when rounded up to its alignment.
-    layout.size().next_multiple_of(PAGE)
+    layout.size().next_multiple_of(page_bytes())
 }
 
 // SAFETY: blocks are handed out once until they are given back, since the stack and the cursor change atomically.
@@ -371,7 +371,7 @@ unsafe impl GlobalAlloc for Slab {
         if fits {
             return block;
         }
-        if class_of(layout).is_none() && class_of(new_layout).is_none() && layout.align() <= PAGE {
+        if class_of(layout).is_none() && class_of(new_layout).is_none() && layout.align() <= page_bytes() {
             return remap(block as usize, mapped_size(layout), mapped_size(new_layout));
         }
         // SAFETY: a new block, distinct from the old one. Both hold the bytes copied, and the old block is given back
@@ -395,7 +395,7 @@ fn map(size: usize, alignment: usize) -> Option<usize> {
     }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let surplus = alignment.saturating_sub(PAGE);
+    let surplus = alignment.saturating_sub(page_bytes());
     let whole = size.checked_add(surplus)?;
     // A new private mapping at an address that the kernel chooses.
     let map =

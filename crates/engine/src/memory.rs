@@ -5,6 +5,7 @@ pub mod mapped;
 pub mod view;
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::arch::page_bytes;
 use crate::os::calls;
 use crate::os::{self, check_writable, unlocked, Question};
 use crate::{descriptors, Errno};
@@ -231,7 +232,8 @@ fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
     if sqes == 0 || rings == 0 {
         return Err(Errno::FAULT);
     }
-    if sqes % 4096 != 0 || rings % 4096 != 0 {
+    let page_bytes = page_bytes() as u64;
+    if !sqes.is_multiple_of(page_bytes) || !rings.is_multiple_of(page_bytes) {
         return Err(Errno::INVAL);
     }
     check_writable(rings, layout.rings_bytes as u64)?;
@@ -371,24 +373,24 @@ impl Memory {
     /// copy. If there is no memory for a mapping or a copy, CQEs go to the overflow list. The caller holds the ring's
     /// lock.
     pub fn leave_program(&mut self) {
-        const PAGE_BYTES: usize = 4096;
+        let page_bytes = page_bytes();
         if self.mapped.is_some() || !self.view.is_of_program() || mutated(Mutation::ClosedRingsStayWithTheProgram) {
             return;
         }
-        let (rings, bytes) = (self.view.rings(), self.view.layout().rings_bytes.next_multiple_of(PAGE_BYTES));
+        let (rings, bytes) = (self.view.rings(), self.view.layout().rings_bytes.next_multiple_of(page_bytes));
         let Ok(base) = map_private(bytes) else {
             self.view = self.view.with_rings_at(NOWHERE);
             return;
         };
-        for offset in (0..bytes).step_by(PAGE_BYTES) {
+        for offset in (0..bytes).step_by(page_bytes) {
             let (old, new) = (rings + offset, base + offset);
             // A size of 0 keeps the old mapping, and adds another mapping of the same page, if the page can be shared
             // (mremap(2)).
             // SAFETY: the page that is replaced is one of those just mapped, known to nothing else.
             let shared =
-                unsafe { calls::mremap_fixed(old as *mut _, 0, PAGE_BYTES, MremapFlags::MAYMOVE, new as *mut _) };
+                unsafe { calls::mremap_fixed(old as *mut _, 0, page_bytes, MremapFlags::MAYMOVE, new as *mut _) };
             if shared.is_err() {
-                let left = self.view.layout().rings_bytes.saturating_sub(offset).min(PAGE_BYTES);
+                let left = self.view.layout().rings_bytes.saturating_sub(offset).min(page_bytes);
                 let _ = copy_words(old as u64, new as u64, (left & !15) as u64);
                 // a page that is unmapped already leaves zeros
             }

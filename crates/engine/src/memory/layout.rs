@@ -1,6 +1,7 @@
 //! The layout of a ring's memory, as pure arithmetic. It is that of Linux 6.18 (`struct io_rings` in
 //! `include/linux/io_uring_types.h`). The offsets were read off that kernel.
 
+use crate::os::arch::page_bytes;
 use crate::Errno;
 use anyring_abi::{
     CqringOffsets, Params, SqringOffsets, IORING_OFF_CQ_RING, IORING_OFF_SQES, IORING_SETUP_CLAMP,
@@ -31,7 +32,6 @@ pub mod word {
 
 /// The largest submission queue (`IORING_MAX_ENTRIES`). The completion queue may be twice as large.
 pub const MAX_ENTRIES: u32 = 32_768;
-const PAGE: usize = 4096;
 /// log2 of the bytes of a large SQE.
 pub const LARGE_SHIFT: u32 = 7;
 
@@ -100,8 +100,8 @@ impl Layout {
             mixed_sqes,
             rewinds: params.flags & IORING_SETUP_SQ_REWIND != 0,
             array,
-            rings_bytes: end.next_multiple_of(PAGE),
-            sqes_bytes: ((sq_entries as usize) << sqe_shift).next_multiple_of(PAGE),
+            rings_bytes: end.next_multiple_of(page_bytes()),
+            sqes_bytes: ((sq_entries as usize) << sqe_shift).next_multiple_of(page_bytes()),
         })
     }
 

@@ -5,16 +5,15 @@
 //! A signal handler reads this module's state, so it consists of atomics, and costs one system call.
 
 use super::syscall;
+use crate::os::arch::page_bytes;
 use core::sync::atomic::{AtomicUsize, Ordering};
-
-const PAGE: usize = 4096;
 
 /// First address and end of each noted mapping, or 0 for none. The end is stored first and removed last.
 static NOTED: [[AtomicUsize; 2]; 4] = [const { [const { AtomicUsize::new(0) }; 2] }; 4];
 
 /// Records a mapping of whole pages. False if the table is full.
 pub fn record(address: usize, bytes: usize) -> bool {
-    let end = address + bytes.next_multiple_of(PAGE);
+    let end = address + bytes.next_multiple_of(page_bytes());
     NOTED.iter().any(|[first, last]| {
         // Acquire pairs with the Release in `forget`. Release pairs with the Acquire in `replace_page`.
         let taken = last.compare_exchange(0, end, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -38,7 +37,8 @@ pub fn forget(address: usize) {
 /// Puts an empty page at `address`, for the SIGBUS handler, so that the instruction can be retried. False if
 /// `address` is in no noted mapping, or no page is available.
 pub fn replace_page(address: usize) -> bool {
-    let page = address & !(PAGE - 1);
+    let page_bytes = page_bytes();
+    let page = address & !(page_bytes - 1);
     let is_noted = NOTED.iter().any(|[first, last]| {
         // Acquire pairs with the Release in `record`.
         let first = first.load(Ordering::Acquire);
@@ -46,7 +46,7 @@ pub fn replace_page(address: usize) -> bool {
     });
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
-    is_noted && syscall(libc::SYS_mmap, [page, PAGE, protection, flags, usize::MAX, 0]) == page as isize
+    is_noted && syscall(libc::SYS_mmap, [page, page_bytes, protection, flags, usize::MAX, 0]) == page as isize
 }
 
 /// Installs a SIGBUS handler, in an anyring program that reads such files without the library's handler. It replaces
@@ -92,7 +92,7 @@ mod tests {
         use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let mapped = unsafe { mmap_anonymous(core::ptr::null_mut(), 2 * PAGE, prot, MapFlags::PRIVATE) };
+        let mapped = unsafe { mmap_anonymous(core::ptr::null_mut(), 2 * page_bytes(), prot, MapFlags::PRIVATE) };
         let mapped = mapped.expect("two pages").cast::<AtomicUsize>();
         // SAFETY: an aligned word of that mapping.
         let word = unsafe { &*mapped };
@@ -100,13 +100,13 @@ mod tests {
         word.store(7, Ordering::Relaxed);
         assert!(!replace_page(address));
         assert!(record(address, 1));
-        assert!(!replace_page(address + PAGE) && !replace_page(address - 1));
+        assert!(!replace_page(address + page_bytes()) && !replace_page(address - 1));
         assert_eq!(word.load(Ordering::Relaxed), 7);
         assert!(replace_page(address + 5));
         assert_eq!(word.load(Ordering::Relaxed), 0);
         forget(address);
         assert!(!replace_page(address));
         // SAFETY: the mapping made above, whose word is not used any more.
-        unsafe { munmap(mapped.cast(), 2 * PAGE) }.expect("munmap");
+        unsafe { munmap(mapped.cast(), 2 * page_bytes()) }.expect("munmap");
     }
 }

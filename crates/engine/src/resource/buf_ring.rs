@@ -8,6 +8,7 @@
 
 use crate::memory::SharedArea;
 use crate::mutation::{mutated, Mutation};
+use crate::os::arch::page_bytes;
 use crate::os::{check_writable, user_read, user_write, version, GuardedWords};
 use crate::Errno;
 use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE, MAX_RW_COUNT};
@@ -22,7 +23,6 @@ const IOVECS_MAX: u16 = libc::UIO_MAXIOV as u16;
 const ENTRY_BYTES: u64 = 16;
 /// Offset in the first entry of the word whose upper half is the ring's tail.
 const TAIL_WORD: u64 = 12;
-const PAGE: u64 = 4096;
 
 /// The groups of a ring, by number.
 #[derive(Default)]
@@ -245,7 +245,7 @@ impl Groups {
             _ => {}
         }
         crate::alloc::reserve()?;
-        let bytes = (u64::from(entries) * ENTRY_BYTES).next_multiple_of(PAGE);
+        let bytes = (u64::from(entries) * ENTRY_BYTES).next_multiple_of(page_bytes() as u64);
         let area = match address {
             None => Some(SharedArea::create(c"anyring-buffers", bytes as usize)?),
             Some(address) => {
@@ -401,7 +401,7 @@ fn check_memory(address: u64, bytes: u64) -> Result<(), Errno> {
     if address == 0 {
         return Err(Errno::FAULT);
     }
-    if !address.is_multiple_of(PAGE) {
+    if !address.is_multiple_of(page_bytes() as u64) {
         return Err(Errno::INVAL);
     }
     check_writable(address, bytes)

@@ -2,6 +2,7 @@
 //! it (IORING_ENTER_EXT_ARG_REG). The region is program memory, or a memfd that the program maps through the ring's
 //! descriptor.
 
+use crate::os::arch::page_bytes;
 use crate::os::calls;
 use crate::os::{check_writable, user_read, user_write};
 use crate::{descriptors, Errno};
@@ -12,7 +13,6 @@ use rustix::fd::IntoRawFd;
 pub const MAP_OFFSET: u64 = IORING_MAP_OFF_PARAM_REGION;
 /// Bytes of `struct io_uring_reg_wait`.
 pub const ENTRY_BYTES: u64 = 64;
-const PAGE: u64 = 4096;
 
 /// The region of a ring.
 pub struct Region {
@@ -94,10 +94,11 @@ impl Region {
         if bytes == 0 || mmap_offset != 0 || id != 0 {
             return Err(Errno::INVAL);
         }
-        if bytes / PAGE > i32::MAX as u64 {
+        let page_bytes = page_bytes() as u64;
+        if bytes / page_bytes > i32::MAX as u64 {
             return Err(Errno::TOOBIG);
         }
-        if !(address | bytes).is_multiple_of(PAGE) {
+        if !(address | bytes).is_multiple_of(page_bytes) {
             return Err(Errno::INVAL);
         }
         let memory = match address {

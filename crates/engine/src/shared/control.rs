@@ -24,6 +24,7 @@
 
 use crate::memory;
 use crate::mutation::{mutated, Mutation};
+use crate::os::arch::LARGEST_PAGE_BYTES;
 use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::shared::waiters::Waiters;
@@ -150,7 +151,7 @@ const BACKLOG_OFFSET: usize = HEADER_BYTES + MEMBER_BYTES;
 const RECORD_OFFSET: usize = BACKLOG_OFFSET + BACKLOG_BYTES;
 const BYTES: usize = RECORD_OFFSET + RECORD_BYTES;
 /// Bytes of the control area, in whole pages.
-pub const PAGES_BYTES: usize = BYTES.next_multiple_of(4096);
+pub const PAGES_BYTES: usize = BYTES.next_multiple_of(LARGEST_PAGE_BYTES);
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
 /// The base address in a [`Control`] of a process that did not get the area.

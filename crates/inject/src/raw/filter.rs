@@ -373,8 +373,12 @@ mod tests {
         let object = object(0x5555_0000_0000, [16, 90].into_iter());
         let all = programs(Calls::All, Precision::Address, std::slice::from_ref(&object));
         assert_eq!(all.len(), 1);
-        let numbers =
-            ALWAYS.iter().chain(&WAITS).copied().chain(named::trapped().map(|(number, _)| number)).chain(SELECTS);
+        let numbers = ALWAYS
+            .iter()
+            .chain(arch::WAITS)
+            .copied()
+            .chain(named::trapped().map(|(number, _)| number))
+            .chain(arch::SELECTS.iter().copied());
         for number in numbers.chain([425, 426, 427]) {
             assert_eq!(verdict(&all, number, [600; 6], object.sites[1]), TRAP, "{number}");
             assert_eq!(verdict(&all, number, [600; 6], object.sites[1] + 4), ALLOW, "{number}");

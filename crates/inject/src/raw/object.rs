@@ -3,6 +3,7 @@
 use super::dlopen;
 use super::scan::{self, Sites};
 use crate::{backend, copy, sys};
+use anyring_engine::os::arch::page_bytes;
 use anyring_engine::{alloc, Errno};
 use core::ffi::{c_int, c_void, CStr};
 use core::ops::Range;
@@ -272,8 +273,7 @@ const LARGE: usize = 256 * 1024;
 
 /// Maps all pages of a segment at once, which takes a third of the time of one page fault after the other.
 fn populate(code: &Range<usize>) {
-    const PAGE: usize = 4096;
-    let start = code.start & !(PAGE - 1);
+    let start = code.start & !(page_bytes() - 1);
     // SAFETY: MADV_POPULATE_READ changes no contents. An older kernel refuses it, and the faults happen one by one.
     unsafe { sys::call(libc::SYS_madvise, [start, code.end - start, libc::MADV_POPULATE_READ as usize, 0, 0, 0]) };
 }

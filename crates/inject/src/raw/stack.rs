@@ -30,6 +30,7 @@
 use crate::signals::action::thread_lives;
 use crate::{signals, sys};
 use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::os::arch::LARGEST_PAGE_BYTES;
 use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use core::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -37,7 +38,7 @@ use libc::stack_t;
 
 /// Usable bytes of a stack. If one of the program's handlers interrupts an emulation, it runs on that stack, too.
 pub const SIZE: usize = 1 << 20;
-const GUARD: usize = 4096;
+const GUARD: usize = LARGEST_PAGE_BYTES;
 /// Number of threads that can emulate a call at the same time. Further threads do it inside the SIGSYS handler, on the
 /// handler's stack.
 const STACKS: usize = 1024;

@@ -1,8 +1,27 @@
 //! Code for aarch64: the same names as in `x86_64.rs`.
 
 use core::ffi::c_void;
-use core::sync::atomic::{compiler_fence, fence, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{compiler_fence, fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use libc::ucontext_t;
+
+/// Bytes of the largest page that a kernel for this processor may have.
+pub const LARGEST_PAGE_BYTES: usize = 64 << 10;
+
+/// Returns the bytes of a page, which the kernel was built with: 4, 16 or 64 KiB.
+#[inline]
+pub fn page_bytes() -> usize {
+    /// 0 before the first call. Relaxed: each thread finds the same.
+    static BYTES: AtomicUsize = AtomicUsize::new(0);
+    match BYTES.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: reads the auxiliary vector.
+            let bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
+            BYTES.store(bytes, Ordering::Relaxed);
+            bytes
+        }
+        bytes => bytes,
+    }
+}
 
 /// The instruction of [`syscall`](crate::os::syscall).
 #[inline(always)]

@@ -4,6 +4,15 @@ use core::ffi::c_void;
 use core::sync::atomic::{compiler_fence, Ordering};
 use libc::ucontext_t;
 
+/// Bytes of the largest page that a kernel for this processor may have.
+pub const LARGEST_PAGE_BYTES: usize = 4096;
+
+/// Returns the bytes of a page.
+#[inline(always)]
+pub const fn page_bytes() -> usize {
+    4096
+}
+
 /// The instruction of [`syscall`](crate::os::syscall).
 #[inline(always)]
 pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
