@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 pub use anyring_dist::dropin::Artifacts;
 
-/// Builds anyring-inject and answers where its libraries are.
+/// Builds anyring-inject, and returns the paths of its libraries.
 pub fn build(release: bool) -> Result<Artifacts> {
     let mut cargo = cargo("build", "anyring-inject");
     if release {
@@ -26,15 +26,15 @@ pub fn build(release: bool) -> Result<Artifacts> {
 pub struct ForTests {
     /// The libanyring.so that panics ([`anyring_engine::forced`]) and breaks ([`anyring_engine::mutation`]) on demand.
     pub library: PathBuf,
-    /// The program of anyring-engine's unit tests that can be broken so.
+    /// The program of anyring-engine's unit tests, which breaks on demand in the same way.
     pub units: PathBuf,
 }
 
 /// The features that only the build for tests has, of anyring-inject and of anyring-engine.
 const FEATURES: &str = "forced-panics,mutations";
 
-/// Builds the libanyring.so that can be made to panic and to break, in a folder of its own. Cheaply: the tests that want it
-/// often start from nothing, and do not ask how fast the library is.
+/// Builds the libanyring.so that panics and breaks on demand, in a folder of its own. The build is a cheap one: the
+/// tests that want it often start from nothing, and do not ask how fast the library is.
 pub fn build_for_tests() -> Result<PathBuf> {
     let mut cargo = cargo_for_tests("rustc", "anyring-inject")?;
     cargo.args(["--lib", "--crate-type", "cdylib"]);
@@ -51,7 +51,7 @@ pub fn build_all_for_tests() -> Result<ForTests> {
     Ok(ForTests { library, units })
 }
 
-/// Builds test programs of anyring-inject, `tests/NAME.rs` each: where they are.
+/// Builds these test programs of anyring-inject (`tests/NAME.rs`), and returns their paths.
 pub fn build_tests(names: &[&str]) -> Result<Vec<PathBuf>> {
     let mut cargo = cargo("test", "anyring-inject");
     cargo.arg("--no-run");
@@ -60,7 +60,7 @@ pub fn build_tests(names: &[&str]) -> Result<Vec<PathBuf>> {
     names.iter().map(|name| executable(&messages, name)).collect()
 }
 
-/// Builds these programs of the workspace with the profile for development: the folder that they are in.
+/// Builds these programs of the workspace with the development profile, and returns their folder.
 pub fn build_programs(packages: &[&str]) -> Result<PathBuf> {
     let (first, others) = packages.split_first().context("a package")?;
     let mut cargo = cargo("build", first);
@@ -99,7 +99,7 @@ fn cargo_for_tests(command: &str, package: &str) -> Result<Command> {
     Ok(cargo)
 }
 
-/// Runs the command: what it says of what it built.
+/// Runs the command, and returns cargo's messages about what it built.
 fn messages_of(mut cargo: Command) -> Result<Vec<serde_json::Value>> {
     let output = cargo.stderr(Stdio::inherit()).output().context("cargo")?;
     ensure!(output.status.success(), "{cargo:?} failed");
@@ -107,7 +107,7 @@ fn messages_of(mut cargo: Command) -> Result<Vec<serde_json::Value>> {
     Ok(messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
-/// Runs the command: the library files of anyring-inject that it built.
+/// Runs the command, and returns the library files of anyring-inject that it built.
 fn built_by(cargo: Command) -> Result<Vec<PathBuf>> {
     let messages = messages_of(cargo)?;
     let files = messages
@@ -117,7 +117,7 @@ fn built_by(cargo: Command) -> Result<Vec<PathBuf>> {
     Ok(files.filter_map(|file| file.as_str().map(PathBuf::from)).collect())
 }
 
-/// The program that was built of the target `name`.
+/// The program that was built from the target `name`.
 fn executable(messages: &[serde_json::Value], name: &str) -> Result<PathBuf> {
     let of_target = messages.iter().filter(|message| message["target"]["name"] == name);
     let program = of_target.filter_map(|message| message["executable"].as_str()).next();

@@ -1,6 +1,6 @@
-//! docs/conformance.md: a line for each name of the interface, made of committed files alone. These are the record of what the
-//! kernel answered (tests/conformance/oracle.json), the list of known differences, the engine's opcode table and docs/limits.md.
-//! The conformance runs show that ours answers as the record says, except for those differences.
+//! docs/conformance.md: a line for each name of the interface, made from committed files alone. They are the record of
+//! the kernel's answers (tests/conformance/oracle.json), the list of known differences, the engine's opcode table and
+//! docs/limits.md. The conformance runs show that anyring answers as the record says, except for those differences.
 
 use anyhow::{Context, Result};
 use anyring_abi::interface::{self, Name, OPCODES};
@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Names for hardware and drivers that user space cannot replace: they may fail as on a kernel that was built without them.
-/// They belong to zcrx and to filters by BPF. NVMe passthrough and ublk have no names, being commands of a driver's.
+/// Names for hardware and drivers that user space cannot replace. They may fail as on a kernel that was built without
+/// them. They belong to zcrx and to BPF filters. NVMe passthrough and ublk have no names, since they are commands of a
+/// driver.
 const OF_DRIVERS: &[&str] = &[
     "RECV_ZC",
     "IORING_REGISTER_ZCRX_IFQ",
@@ -30,10 +31,10 @@ const OF_NOBODY: &[(&str, &str)] = &[
     ("IORING_CQE_F_TSTAMP_HW", "it takes a network card that tells times"),
 ];
 
-/// Topics that are named in a line, at most.
+/// The most topics that a line names.
 const TOPICS: usize = 3;
 
-/// The names that a known difference is about, which its reason begins with (`NAME, NAME: reason`), and the rest.
+/// Splits the reason of a known difference (`NAME, NAME: reason`) into the names that it is about and the rest.
 fn names_of(difference: &Difference) -> (Vec<&str>, &str) {
     let known: BTreeSet<String> = interface::names().map(Name::to_string).collect();
     let reason = difference.reason.as_str();
@@ -43,8 +44,8 @@ fn names_of(difference: &Difference) -> (Vec<&str>, &str) {
     of_names.map_or((Vec::new(), reason), |(names, rest)| (names.map(str::trim).collect(), rest))
 }
 
-/// The heading of docs/limits.md for each word: the first that its index names, otherwise the one below which the word first
-/// stands.
+/// Maps each word to its heading in docs/limits.md. That is the first heading that the index names for the word, or
+/// else the one below which the word first stands.
 struct Limits<'a>(BTreeMap<&'a str, String>);
 
 impl<'a> Limits<'a> {
@@ -90,7 +91,7 @@ fn anchor(title: &str) -> String {
 enum Status {
     Works,
     Differs(String),
-    /// As on a kernel that was built without it.
+    /// The name may fail as on a kernel that was built without its driver.
     WithoutDriver,
     /// The kernel refuses it for this reason, and the engine answers the same.
     Refused(&'static str),
@@ -106,20 +107,20 @@ struct Evidence<'a> {
 }
 
 impl<'a> Evidence<'a> {
-    /// The cases in which something succeeds with `label` natively.
+    /// The cases in which something succeeds with `label` on the kernel.
     fn natively<'b>(&'b self, label: &'b str) -> impl Iterator<Item = (&'b str, &'b Recorded)> {
         let with = move |case: &Recorded| case.works.contains(label) || case.sometimes.contains(label);
         self.oracle.cases.iter().filter(move |(_, case)| with(case)).map(|(name, case)| (name.as_str(), case))
     }
 
-    /// Whether one of them passes on the engine, too.
+    /// True if one of these cases passes on the engine, too.
     fn works(&self, label: &str) -> bool {
         let fails =
             |name: &str| self.differences.iter().any(|line| line.kind == Kind::Fails && line.pattern() == name);
         self.oracle.every_ring.contains(label) || self.natively(label).any(|(name, _)| !fails(name))
     }
 
-    /// Whether a case tries `label` in vain, and so on both.
+    /// True if a case tries `label` in vain, on the kernel and on the engine.
     fn refused(&self, label: &str) -> bool {
         self.natively(label).next().is_none() && self.oracle.cases.values().any(|case| case.refused.contains(label))
     }
@@ -222,7 +223,7 @@ fn topic(case: &str) -> &str {
     case.split_once("::").map_or(case, |(topic, _)| topic)
 }
 
-/// A number of cases, so roughly that it stays the same for a while.
+/// A number of cases, rounded so that it stays the same for a while.
 fn about(count: usize) -> String {
     match [50, 20, 10, 5, 3].into_iter().find(|round| count >= *round) {
         Some(round) => format!("{round}+"),
@@ -254,7 +255,7 @@ impl Sources {
         Ok(Sources { oracle, differences: known, limits: text("docs/limits.md")? })
     }
 
-    /// The text of docs/conformance.md, and what is wrong with it.
+    /// The text of docs/conformance.md, and its faults.
     pub fn table(&self) -> Result<(String, Vec<String>)> {
         let limits = Limits::new(&self.limits);
         let evidence = Evidence { oracle: &self.oracle, differences: &self.differences, limits };

@@ -1,4 +1,4 @@
-//! `cargo xtask rooms --list`: every source file with one line of what it holds, which is the first sentence of its own head.
+//! `cargo xtask rooms --list`: prints every source file with the first sentence of its head.
 
 use anyhow::{ensure, Context, Result};
 use std::fmt::Write;
@@ -34,7 +34,7 @@ const LONGEST: usize = 200;
 /// The text's width, in columns.
 const WIDTH: usize = 116;
 
-/// The list. `root` is the repository.
+/// Returns the list as text. `root` is the repository.
 ///
 /// # Errors
 ///

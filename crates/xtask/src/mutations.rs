@@ -1,8 +1,9 @@
-//! `cargo xtask mutations`: proves that what is to find each bug of `anyring_engine::mutation` finds it.
+//! `cargo xtask mutations`: proves that each bug of `anyring_engine::mutation` is found by the check that is to find
+//! it.
 //!
-//! One build of the library has all of them; a variable chooses one. Each check runs without any, where it must pass, and
-//! then with each of its mutations, where it must fail. A crash or a hang is a failure, too. A check that is skipped here
-//! proves nothing: its mutations are skipped with its reason.
+//! One build of the library has all of these bugs (mutations), and an environment variable chooses one. Each check runs
+//! without a mutation first, where it must pass. It then runs with each of its mutations, where it must fail. A crash
+//! or a hang is a failure, too. A check that is skipped here proves nothing: its mutations are skipped with its reason.
 
 use anyhow::{ensure, Context, Result};
 use anyring_engine::mutation::{Check, Row, MUTATIONS};
@@ -36,7 +37,7 @@ pub struct Options {
     verbose: bool,
 }
 
-/// How long a check may take without a mutation.
+/// The longest time that a check may take without a mutation.
 const LIMIT: Duration = Duration::from_secs(120);
 /// The least time after which a check with a mutation hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -118,7 +119,7 @@ fn at_a_time<T: Sync, R: Send>(jobs: usize, items: &[T], work: impl Fn(&T) -> R 
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Prints a row's outcome, in one go: others print at the same time.
+/// Prints a row's outcome in one write, since other threads print at the same time.
 fn report(row: &Row, outcome: &Outcome, said: &str) {
     let check = named(row.check);
     let line = match outcome {
@@ -158,8 +159,8 @@ impl Programs {
         Ok(Programs { built, bin, engine, raw, panics, scratch })
     }
 
-    /// A check without a mutation: what came of it, and how long it took. One that fails once and then no more did so for
-    /// want of time.
+    /// Runs a check without a mutation. Returns its outcome and its duration. A check that fails once and then passes
+    /// only lacked time.
     fn run_without(&self, check: Check) -> (Outcome, Duration) {
         let begin = Instant::now();
         let mut outcome = self.run(check, None, LIMIT);
@@ -174,7 +175,7 @@ impl Programs {
         (outcome, took)
     }
 
-    /// Runs the row's check with its mutation: whether it finds it, and how it fails.
+    /// Runs the row's check with its mutation. Returns the outcome, and how the check failed.
     fn judge(&self, row: &Row, (without, took): &(Outcome, Duration)) -> (Outcome, String) {
         let failed = |why: String| (Outcome::Failed(why), String::new());
         match without {
@@ -189,7 +190,7 @@ impl Programs {
         }
     }
 
-    /// Runs a check, which hangs after `patience`.
+    /// Runs a check, which counts as hanging after `patience`.
     fn run(&self, check: Check, mutation: Option<&str>, patience: Duration) -> Outcome {
         static RUNS: AtomicUsize = AtomicUsize::new(0);
         if let Check::Simulation(_) = check {
@@ -242,7 +243,7 @@ impl Programs {
     }
 }
 
-/// Runs a command with its output in a file; its status, or `None` if it had to be killed after `limit`.
+/// Runs a command with its output in a file. Returns its status, or `None` if it had to be killed after `limit`.
 fn run_logged(mut command: Command, log: &Path, limit: Duration) -> Option<ExitStatus> {
     let output = File::create(log).expect("make a log");
     let errors = output.try_clone().expect("a second descriptor");

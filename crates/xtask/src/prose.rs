@@ -58,7 +58,7 @@ const BANNED: &[(&str, &str)] = &[
     ("whoever", "any thread that"),
 ];
 
-/// Generated, or no prose of ours.
+/// Paths that are generated, or whose prose is not this project's.
 const LEFT_OUT: &[&str] = &["docs/conformance.md", "docs/results"];
 
 /// A place that breaks a rule.

@@ -1,5 +1,5 @@
 //! How the engine's rooms depend on each other, by their imports. A room is a file or a folder directly in
-//! `crates/engine/src`; tests are none of it.
+//! `crates/engine/src`. Tests are left out.
 
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// One source file.
 pub struct File {
-    /// Below the folder of the crate's sources.
+    /// The file's path below the folder of the crate's sources.
     pub path: PathBuf,
     /// The room that it is in.
     pub room: String,
@@ -112,7 +112,7 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 impl File {
-    /// None for the crate's root, which only lists the rooms.
+    /// Reads one file. Returns `None` for the crate's root, which only lists the rooms.
     fn read(folder: &Path, path: &Path) -> Result<Option<File>> {
         let below = path.strip_prefix(folder)?;
         let first = below.components().next().context("a file in the folder")?;
@@ -135,7 +135,7 @@ impl File {
 }
 
 struct Finder {
-    /// Where the names that are read stand.
+    /// The module in which the names that are read stand.
     module: Vec<String>,
     imports: Imports,
     extends_guard: bool,
@@ -148,7 +148,7 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
 }
 
 impl Finder {
-    /// A name that is used: `crate::room::...`, or by `super`.
+    /// Records the use of a name, given as `crate::room::...` or by `super`.
     fn record(&mut self, path: &[String]) {
         let mut at: Vec<String> = match path.first().map(String::as_str) {
             Some("crate") => Vec::new(),

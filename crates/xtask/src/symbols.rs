@@ -89,8 +89,8 @@ pub fn check_not_for_tests(library: &Path) -> Result<Vec<String>> {
     Ok(built_with.map(|(feature, _)| complaint(feature)).collect())
 }
 
-/// The libraries that libanyring.so may need: each image that runs dynamic programs has them, and musl's loader takes the
-/// name for itself (crates/inject/src/musl.rs).
+/// The libraries that libanyring.so may need. Each image that runs dynamic programs has them, and musl's loader takes
+/// the name for itself (crates/inject/src/musl.rs).
 pub const OF_ANY_LIBC: &[&str] = &["libc.so.6"];
 /// The libraries that a drop-in may need: glibc's, which every program that uses it has.
 pub const OF_GLIBC: &[&str] = &["libc.so.", "ld-linux", "libpthread.so.", "libdl.so.", "libm.so."];
@@ -112,7 +112,7 @@ pub fn check_needed(library: &Path, allowed: &[&str]) -> Result<Vec<String>> {
 
 /// The newest version of glibc's symbols that anything may need.
 const NEWEST_GLIBC: [u32; 3] = [2, 17, 0];
-/// Symbols that may be needed without a version: glibc's loader has them, and musl's libc.
+/// Symbols that may be needed without a version. glibc's loader and musl's libc have them.
 const WITHOUT_VERSION: &[&str] = &["__tls_get_addr"];
 
 /// Returns the symbols that `library` needs and that glibc 2.17 lacks, or may have in another version. Weak symbols may be
@@ -163,7 +163,7 @@ fn missing(library: &Path, found: &Exports, wanted: &Exports) -> Vec<String> {
     wrong.map(|complaint| format!("{}: {complaint}", library.display())).collect()
 }
 
-/// Where the dynamic library `name` is installed, if it is.
+/// The path of the installed dynamic library `name`; `None` if it is not installed.
 pub fn installed(name: &str) -> Result<Option<PathBuf>> {
     let output = Command::new("cc").arg(format!("-print-file-name={name}")).output().context("run cc")?;
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());

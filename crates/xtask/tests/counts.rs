@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// As cargo test of one test, which prints the closing line of a runner of ours and fails the first time.
+/// A stand-in for `cargo test` with one test. The test prints the closing line of one of anyring's runners, and fails
+/// the first time.
 const FAILS_ONCE: &str = r#"#!/bin/sh
 case "$*" in *--exact*) echo 'test result: ok. 1 passed; 0 failed; 0 ignored'; exit ;; esac
 cat <<'END'

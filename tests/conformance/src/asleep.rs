@@ -28,8 +28,8 @@ pub fn wait_thread_asleep(tid: i32) {
     }
 }
 
-/// Waits until each thread of this process sleeps, except this one and `awake`. Workers, the kernel's or ours, have
-/// then done what they can, if the thread that asked for them has entered since.
+/// Waits until each thread of this process sleeps, except this one and `awake`. Workers of the kernel or of the engine
+/// have then done what they can, if the thread that asked for them has called io_uring_enter(2) since.
 pub fn wait_others_asleep(awake: &[i32]) {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
         return std::thread::sleep(Duration::from_millis(20));

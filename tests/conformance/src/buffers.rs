@@ -60,7 +60,7 @@ pub struct BufferRing {
 }
 
 impl BufferRing {
-    /// A group in memory of our own, with `flags` (`IOU_PBUF_RING_*`) and no buffer in it yet.
+    /// A group in the case's own memory, with `flags` (`IOU_PBUF_RING_*`) and no buffer in it yet.
     pub fn new(ring: &Ring, group: u16, entries: u16, bytes: usize, flags: u16) -> BufferRing {
         let address = pages((usize::from(entries) * 16).div_ceil(4096)).as_mut_ptr() as usize;
         let registration = Registration {

@@ -1,5 +1,6 @@
-//! The conformance cases, their runner (`command`), and what they share with the differential programs. That is rings
-//! through three doors, SQEs in the words of the man page, buffer rings, and the files and sockets that requests work on.
+//! The conformance cases, their runner (`command`), and what they share with the differential programs. They share
+//! rings through three doors, SQEs in the words of the man page, buffer rings, and the files and sockets that requests
+//! work on.
 
 pub mod aio;
 pub mod answers;

@@ -1,9 +1,9 @@
-//! The oracle: a committed file of the kernel's answers in each case, with which ours are compared.
+//! The oracle: a committed file of the kernel's answers in each case, with which anyring's answers are compared.
 //!
-//! `make oracle` makes it (`anyring-conformance --record FILE`): every case that passes natively, through each door,
-//! with each flag set, several times. Answers of every run are kept apart from those of only some runs. Where either
-//! of two outcomes happens natively, the record holds both. The record of a later kernel is a file of its own. It has
-//! only the cases that this kernel answers otherwise, and those about names that it brought.
+//! `make oracle` makes it (`anyring-conformance --record FILE`). It runs every case that passes on the kernel, through
+//! each door, with each flag set, several times. Answers of every run are kept apart from those of only some runs.
+//! Where the kernel gives either of two outcomes, the record holds both. The record of a later kernel is a file of its
+//! own. It has only the cases that this kernel answers otherwise, and those about names that it brought.
 
 use crate::case::version;
 use crate::evidence::{Evidence, Set};

@@ -25,14 +25,14 @@ pub fn polled(cx: &Context, entries: u32) -> Ring {
     ring_of(cx, entries, params(0))
 }
 
-/// A new ring, and the id of its thread, which has its name once it has begun.
+/// A new ring, and the id of its thread. The thread has its name once it has begun.
 pub fn polled_by(cx: &Context) -> (Ring, i32) {
     let ring = polled(cx, 4);
     look("the thread", || pollers().len() == 1);
     (ring, pollers()[0])
 }
 
-/// Looks only at memory until `done` holds; no system call is made but to yield.
+/// Checks memory until `done` holds. The only system call that it makes is one that yields the processor.
 pub fn look(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -81,14 +81,14 @@ pub fn go(ring: &mut Ring, sqes: &[Sqe]) {
     publish(ring);
 }
 
-/// The next CQE, seen in memory only.
+/// Waits for the next CQE by reading memory only.
 pub fn seen(ring: &mut Ring) -> Cqe {
     look("a CQE", || ring.cq_ready() != 0);
     ring.peek().expect("a CQE")
 }
 
-/// The ids of this process's threads that poll, ours by their name, the kernel's by theirs. Where there is no /proc the
-/// case ends as skipped.
+/// The ids of this process's polling threads. The engine's threads and the kernel's are found by their names. The case
+/// ends as skipped if there is no /proc.
 pub fn pollers() -> Vec<i32> {
     let tasks =
         std::fs::read_dir("/proc/self/task").unwrap_or_else(|_| crate::case::skip("there is no /proc here"));

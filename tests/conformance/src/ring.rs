@@ -16,7 +16,7 @@ pub const QUIET: Duration = Duration::from_millis(30);
 
 const PAGE: usize = 4096;
 
-/// A ring and its mappings; dropped, it unmaps them and closes the descriptor.
+/// A ring and its mappings. Dropping it unmaps them and closes the descriptor.
 pub struct Ring {
     /// The door it was made through and is used through.
     pub door: Door,
@@ -29,7 +29,7 @@ pub struct Ring {
     sq_tail: u32,
     submitted_tail: u32,
     requests: Requests,
-    /// Chaos is at work: a wait that answers one of [`TRANSIENT`] is made again.
+    /// True under chaos: a wait that fails with one of [`TRANSIENT`] is repeated.
     pub disturbed: bool,
 }
 
@@ -45,7 +45,7 @@ fn page_up(length: usize) -> usize {
     length.next_multiple_of(PAGE)
 }
 
-/// Zeroed memory of our own for NO_MMAP.
+/// Zeroed memory of the program for NO_MMAP.
 fn anonymous(length: usize) -> usize {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
@@ -55,7 +55,7 @@ fn anonymous(length: usize) -> usize {
 }
 
 impl Ring {
-    /// A ring of `entries` and `flags`; the register value when setup refuses.
+    /// Makes a ring of `entries` and `flags`. The error is the result register of io_uring_setup(2).
     pub fn new(door: Door, entries: u32, flags: u32) -> Result<Ring, isize> {
         let cq_entries = if flags & IORING_SETUP_CQSIZE != 0 { entries * 4 } else { 0 };
         Self::from_params(door, entries, Params { flags, cq_entries, ..Params::default() })
@@ -169,13 +169,13 @@ impl Ring {
         self.door.enter(self.fd, to_submit, min_complete, flags, arg, size)
     }
 
-    /// Submits everything pushed, without waiting: enter's answer.
+    /// Submits everything pushed, without waiting. Returns the result of io_uring_enter(2).
     pub fn submit(&mut self) -> isize {
         let count = self.publish();
         self.enter(count, 0, 0, 0, 0)
     }
 
-    /// Submits everything pushed and waits for `min_complete` CQEs: enter's answer.
+    /// Submits everything pushed and waits for `min_complete` CQEs. Returns the result of io_uring_enter(2).
     pub fn submit_and_wait(&mut self, min_complete: u32) -> isize {
         let count = self.publish();
         self.enter(count, min_complete, IORING_ENTER_GETEVENTS, 0, 0)
@@ -238,7 +238,7 @@ impl Ring {
         (position(self.params.cq_off.head), position(self.params.cq_off.tail))
     }
 
-    /// Waits in enter for one more CQE, for at most `limit`.
+    /// Waits in io_uring_enter(2) for one more CQE, for at most `limit`.
     pub fn wait_for(&mut self, limit: Duration) -> Option<Cqe> {
         let deadline = Instant::now() + limit;
         loop {
@@ -293,7 +293,7 @@ impl Ring {
         self.wait_all(count).iter().map(|cqe| (cqe.user_data, cqe.res)).collect()
     }
 
-    /// Submits one SQE and answers its one CQE's result.
+    /// Submits one SQE, and returns the result of its one CQE.
     #[track_caller]
     pub fn run(&mut self, sqe: Sqe) -> i32 {
         let user_data = sqe.user_data;
@@ -316,8 +316,8 @@ impl Ring {
         self.door.register(self.fd, opcode, arg, count)
     }
 
-    /// IORING_REGISTER_RESIZE_RINGS with these entries and flags (and memory of our own for NO_MMAP). When it succeeds the
-    /// ring is mapped anew, and its SQ array filled.
+    /// Calls IORING_REGISTER_RESIZE_RINGS with these entries and flags, and with the program's own memory for NO_MMAP.
+    /// On success the ring is mapped anew, and its SQ array is filled.
     pub fn resize(&mut self, entries: u32, cq_entries: u32, flags: u32) -> isize {
         let mut params = Params { sq_entries: entries, cq_entries, flags, ..Params::default() };
         let shape = Params { flags: self.params.flags, ..params };
@@ -366,7 +366,7 @@ impl Ring {
         self.fd = -1;
     }
 
-    /// New memory where a closed ring was that was made with IORING_SETUP_NO_MMAP.
+    /// Maps new memory in place of a closed ring that was made with IORING_SETUP_NO_MMAP.
     pub fn other_memory_there(&mut self) -> &mut [u8] {
         assert!(self.fd < 0 && self.params.flags & IORING_SETUP_NO_MMAP != 0);
         let (at, length) = (self.rings.address as *mut libc::c_void, self.rings.length);
@@ -379,7 +379,7 @@ impl Ring {
         }
     }
 
-    /// Leaves the descriptor to somebody else (the case closes it in another way).
+    /// Gives up the descriptor, which the case closes in another way. Returns its number.
     pub fn forget_fd(&mut self) -> i32 {
         std::mem::replace(&mut self.fd, -1)
     }
@@ -395,7 +395,7 @@ impl Drop for Ring {
     }
 }
 
-/// Memory of our own for a ring of `entries`, put into `params`.
+/// Allocates memory for a ring of `entries` with NO_MMAP, and puts its addresses into `params`.
 fn own_areas(entries: u32, params: &mut Params) -> (Area, Area) {
     // Twice the entries covers the rounding up, and a page the words before the CQEs.
     let entries = entries as usize * 2;

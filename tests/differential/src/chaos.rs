@@ -21,12 +21,12 @@ const QUIET_US: u64 = 8_000;
 #[derive(Default)]
 struct Totals {
     passed: u64,
-    /// Natively the program itself fails, and nothing is known of it.
+    /// Programs that fail on the kernel itself, so that nothing is known of them.
     skipped: Vec<String>,
     failed: Vec<String>,
 }
 
-/// Runs the seeds: whether each request of each program had one final CQE.
+/// Runs the seeds. Returns true if each request of each program had one final CQE.
 pub fn chaos(options: &RunnerOptions) -> Result<bool> {
     let runner = Runner::new(options.clone())?;
     let totals = Mutex::new(Totals::default());
@@ -38,7 +38,7 @@ pub fn chaos(options: &RunnerOptions) -> Result<bool> {
     Ok(failed.is_empty() && *passed != 0)
 }
 
-/// Runs some programs, by the first one's seed for chaos: whether any failed.
+/// Runs some programs, with the first one's seed as the chaos seed. Returns true if any failed.
 fn batch(runner: &Runner, seeds: &[u64], totals: &Mutex<Totals>) -> Result<bool> {
     let chaos_seed = seeds[0];
     let (native, _) = runner.run(Side::Kernel, seeds, None, 4_000, &[])?;

@@ -73,7 +73,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
     Ok(())
 }
 
-/// Runs one seed in a child: why it did not come to its end, if it did not.
+/// Runs one seed in a child. Returns the reason if the child did not come to its end.
 fn run_one(
     options: &RunOptions,
     seed: u64,
@@ -145,7 +145,8 @@ fn in_child(
     unsafe { libc::_exit(0) }
 }
 
-/// Keeps a child from taking the machine's memory; what would answers EFBIG or ENOMEM, on both sides.
+/// Keeps a child from taking the machine's memory. A call that would take too much fails with EFBIG or ENOMEM, on both
+/// sides.
 fn set_limits() {
     for (resource, bytes) in [(libc::RLIMIT_FSIZE, FILE_LIMIT_BYTES), (libc::RLIMIT_AS, ADDRESS_LIMIT_BYTES)] {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -213,7 +213,7 @@ pub fn in_batches(options: &RunnerOptions, size: u64, batch: impl Fn(&[u64]) -> 
     })
 }
 
-/// Compares: whether all agreed, and the coverage was had.
+/// Compares the seeds. Returns true if all agreed and the coverage was reached.
 pub fn compare(options: &CompareOptions) -> Result<bool> {
     let known = Known::read(options.expect.as_deref())?;
     let runner = Runner::new(options.runner.clone())?;
@@ -243,7 +243,7 @@ pub fn lock<T>(totals: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Runs and compares some seeds: whether any diverged.
+/// Runs and compares some seeds. Returns true if any diverged.
 fn batch(runner: &Runner, known: &Known, seeds: &[u64], totals: &Mutex<Totals>) -> Result<bool> {
     let (mut native, path) = runner.run(Side::Kernel, seeds, None, 4000, &[])?;
     let (mut ours, _) = runner.run(Side::Anyring, seeds, Some(&path), 4000, &[])?;
@@ -323,7 +323,7 @@ fn report(runner: &Runner, totals: &Totals, known: &Known, options: &CompareOpti
     failed == 0
 }
 
-/// Whether the running kernel lacks names of Linux 7.3.
+/// True if the running kernel lacks names of Linux 7.3.
 fn is_older_than_7_3() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers =

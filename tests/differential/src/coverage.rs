@@ -1,4 +1,4 @@
-//! How often each opcode, flag and result class occurred, natively.
+//! How often each opcode, flag and result class occurred on the kernel.
 
 use crate::generate::served;
 use crate::program::{opcode_name, Program, SETUP_FLAGS, SQE_FLAGS};
@@ -6,7 +6,7 @@ use crate::record::Record;
 use anyring_abi::Opcode;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// In how many seeds every opcode has to succeed.
+/// The number of seeds in which every opcode has to succeed.
 pub const SEEDS_EACH: usize = 50;
 
 /// Counts over all programs.

@@ -217,7 +217,7 @@ impl Generator {
             self.model.end_chain();
         }
         batch.truncate(ENTRIES as usize);
-        // Natively a chain that the end of the submission cuts off goes to a worker, which then sleeps in it.
+        // On the kernel a chain that the end of the submission cuts off goes to a worker, which then sleeps in it.
         if let Some(last) = batch.last_mut() {
             if last.opcode != Opcode::Nop as u8 {
                 last.flags &= !(IOSQE_IO_LINK | IOSQE_IO_HARDLINK);

@@ -57,9 +57,9 @@ pub const INITIAL_FILES: [Target; FILE_SLOTS as usize] = [
 /// A descriptor that a program begins with, or that one of its requests makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum End {
-    /// The end to read of a pipe: 0 and 1 are blocking, 2 is O_NONBLOCK.
+    /// The read end of a pipe: 0 and 1 are blocking, 2 is O_NONBLOCK.
     PipeRead(u8),
-    /// The end to write. Pipe 1 has room for one page.
+    /// The write end of a pipe. Pipe 1 has room for one page.
     PipeWrite(u8),
     /// A regular file: 0 on disk, 1 on disk with O_APPEND, 2 on tmpfs, 3 a memfd.
     File(u8),
@@ -247,7 +247,7 @@ pub enum Registration {
     Buffers,
     /// UNREGISTER_BUFFERS.
     NoBuffers,
-    /// EVENTFD, by an eventfd of the program's.
+    /// EVENTFD, with one of the program's eventfds.
     Eventfd(u8),
     /// UNREGISTER_EVENTFD.
     NoEventfd,
@@ -261,7 +261,7 @@ pub enum Registration {
     Unknown(u32),
 }
 
-/// An event between two moments in which everything is quiet.
+/// One step of a program. Everything is quiet before it begins and after it ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// These requests are submitted by one enter.
@@ -327,7 +327,7 @@ impl Program {
         self
     }
 
-    /// The number under which a step that is no submission is left out.
+    /// The number that `without` takes to leave out a step that is no submission.
     pub fn part_of_step(index: usize) -> u64 {
         10_000 + index as u64
     }

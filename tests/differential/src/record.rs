@@ -59,8 +59,8 @@ impl Record {
     }
 
     /// The CQEs without mere hints. The engine does not report more data in a socket (docs/limits.md,
-    /// `net_data::recv_sock_nonempty_flag`). Equal successive CQEs of a multishot poll in `polls` count as one.
-    /// Natively, wakes are one event if task work did not run between them.
+    /// `net_data::recv_sock_nonempty_flag`). Equal successive CQEs of a multishot poll in `polls` count as one. On the
+    /// kernel, wakes are one event if task work did not run between them.
     fn comparable(&self, polls: &BTreeSet<u64>) -> BTreeMap<u64, Vec<(i32, u32)>> {
         let without = |&(result, flags): &(i32, u32)| (result, flags & !anyring_abi::IORING_CQE_F_SOCK_NONEMPTY);
         let comparable = |(id, cqes): (&u64, &Vec<(i32, u32)>)| {

@@ -6,7 +6,7 @@ use crate::known::Known;
 use crate::record::Difference;
 use anyhow::Result;
 
-/// Prints the smallest program that was found: whether there is one.
+/// Prints the smallest program that was found. Returns false if there is none.
 pub fn shrink(options: &CompareOptions) -> Result<bool> {
     let runner = Runner::new(options.runner.clone())?;
     let known = Known::read(options.expect.as_deref())?;

@@ -1,5 +1,5 @@
 //! Runs real io_uring programs where the kernel refuses io_uring, and checks from this project's own statistics that
-//! our engine completed their requests.
+//! anyring's engine completed their requests.
 //!
 //! - [`environment`]: the refused calls, and the user.
 //! - [`mod@cases`]: each case in each environment, as tests.

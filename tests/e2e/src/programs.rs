@@ -1,4 +1,4 @@
-//! Where the programs are: ours in the target directory, the others in PATH.
+//! Where the programs are: anyring's in the target directory, the others in PATH.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +36,8 @@ pub fn library() -> PathBuf {
     anyring().with_file_name("libanyring.so")
 }
 
-/// Whether everybody may reach and read this file, and if it is a folder or a program, enter or execute it.
+/// True if everybody may reach and read this file. A folder must also let everybody enter it, and a program let
+/// everybody execute it.
 pub fn open_to_all(file: &Path) -> bool {
     let mode = |path: &Path| path.metadata().map_or(0, |metadata| metadata.mode());
     let wanted = if mode(file) & 0o100 != 0 { 0o5 } else { 0o4 };

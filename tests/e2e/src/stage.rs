@@ -268,8 +268,8 @@ impl Stage {
         }
     }
 
-    /// A command in the folder, of the environment's user, without any setting of ours that the caller's environment may
-    /// hold. It is the leader of a process group and dies with this thread.
+    /// A command in the folder, of the environment's user. It gets none of anyring's settings that the caller's
+    /// environment may hold. It is the leader of a process group and dies with this thread.
     fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.directory()).env("RUST_BACKTRACE", "0").env_remove("LD_PRELOAD");
@@ -323,7 +323,7 @@ impl Program {
     }
 }
 
-/// True if the programs run on the kernel's io_uring instead of ours.
+/// True if the programs run on the kernel's io_uring instead of anyring's.
 ///
 /// # Panics
 ///

@@ -69,7 +69,7 @@ fn total(outcome: &Outcome, direction: &str, counter: &str) -> u64 {
     jobs.iter().map(one).sum()
 }
 
-/// Runs a job of `jobs` copies on io_uring and compares fio's own counts with ours.
+/// Runs a job of `jobs` copies on io_uring, and compares fio's own counts with the engine's.
 fn verified(environment: Environment, jobs: u64, read: &str, write: &str, extra: &[&str]) {
     verified_on("--ioengine=io_uring", environment, jobs, [read, write], extra);
 }
@@ -129,8 +129,8 @@ fn two_processes(environment: Environment) {
     verified(environment, 2, "READ", "WRITE", &["--numjobs=2", "--iodepth=16"]);
 }
 
-/// A thread of the engine's takes the SQEs (IORING_SETUP_SQPOLL): fio enters only to wake it. The opcodes are those of
-/// plain requests; fio 3.33 registers its files with it.
+/// One of the engine's threads takes the SQEs (IORING_SETUP_SQPOLL). fio calls io_uring_enter(2) only to wake it. The
+/// opcodes are those of plain requests. fio 3.33 registers its files with SQPOLL.
 fn polled(environment: Environment, jobs: u64, extra: &[&str]) {
     verified(environment, jobs, "READ", "WRITE", &[&["--sqthread_poll=1"], extra].concat());
 }

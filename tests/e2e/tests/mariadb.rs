@@ -1,5 +1,5 @@
-//! MariaDB with innodb_linux_aio=aio: io_submit for writes and read-ahead, threads of the server's own that wait in
-//! io_getevents until io_destroy ends them.
+//! MariaDB with innodb_linux_aio=aio. It uses io_submit for writes and read-ahead. Its own threads wait in io_getevents
+//! until io_destroy ends them.
 
 use anyring_e2e::daemon::Daemon;
 use anyring_e2e::stage::{on_kernel, Program, Stage};

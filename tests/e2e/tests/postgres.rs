@@ -29,8 +29,8 @@ fn server(environment: Environment) -> Server {
     Server::init(Stage::new(environment), BIN.get().expect("set by main"))
 }
 
-/// Reading the accounts in the ways that read ahead, by processes that want the same pages at the same time. The last
-/// one is of parallel workers.
+/// Reads the accounts in the ways that read ahead, by processes that want the same pages at the same time. The last
+/// query is one of parallel workers.
 const SCANS: &str = "
 set max_parallel_workers_per_gather = 0;
 select sum(abalance) from pgbench_accounts;

@@ -63,9 +63,9 @@ fn crate_monoio(environment: Environment) {
     assert!(outcome.stdout.contains("all as they should be"), "{outcome}");
 }
 
-/// Node 20 (libuv 1.46) uses two rings a loop: one with SQPOLL for files, and one to submit epoll_ctl in batches. Were
-/// the first refused, libuv would use its thread pool for files, and only EPOLL_CTL would be left. The counts of file
-/// operations are those of the kernel; of EPOLL_CTL there are some 440 natively.
+/// Node 20 (libuv 1.46) uses two rings a loop: one with SQPOLL for files, and one to submit epoll_ctl in batches. If
+/// the first were refused, libuv would use its thread pool for files, and only EPOLL_CTL would be left. The counts of
+/// file operations are those of the kernel. On the kernel there are some 440 EPOLL_CTLs.
 fn node(environment: Environment) {
     let stage = Stage::new(environment);
     let program = Program::new(programs::node()).args([stage.readable(&programs::node_script())]).args(["."]);
@@ -76,7 +76,8 @@ fn node(environment: Environment) {
     assert!(outcome.stdout.contains("verified"), "{outcome}");
 }
 
-/// Node asks for io_uring when it starts, whether it is to use it or not: since 25 filters that kill or trap end it there.
+/// Node asks for io_uring when it starts, whether or not it is to use it. Since version 25 a filter that kills or traps
+/// therefore ends it there.
 fn newest_node(environment: Environment) {
     let folder = match programs::fetched("newest-node") {
         Ok(folder) => folder,

@@ -1,5 +1,5 @@
-//! The memory of a hostile program: areas in one reservation. Unmapped pages follow each area, so that a length that
-//! is too large reaches them and nothing of the process's.
+//! The memory of a hostile program: areas in one reservation. Unmapped pages follow each area, so that a length that is
+//! too large reaches them and no other memory of the process.
 //!
 //! The program itself touches none of it by loads and stores, since other threads unmap it: see
 //! [`crate::call::poke`].

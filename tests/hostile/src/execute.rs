@@ -64,7 +64,8 @@ impl Limits {
     }
 }
 
-/// True if the words of rings are left alone: natively Linux 6.18 hung. Relaxed: stored before any thread is made.
+/// True if the words of rings are left alone, since Linux 6.18 hung when they changed. Relaxed: stored before any
+/// thread is made.
 static GENTLE: AtomicBool = AtomicBool::new(false);
 
 fn is_gentle() -> bool {

@@ -74,7 +74,7 @@ pub fn make(flags: u32) {
     WORDS.store(words as usize, Ordering::Relaxed);
 }
 
-/// A word of the ring's, which the kernel, or the engine, changes as well.
+/// A word of the ring, which the kernel or the engine changes as well.
 fn word(offset: u32) -> &'static AtomicU32 {
     // SAFETY: inside the ring's page, which is never unmapped.
     unsafe { &*((WORDS.load(Ordering::Relaxed) + offset as usize) as *const AtomicU32) }

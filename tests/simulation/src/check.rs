@@ -54,7 +54,7 @@ impl Record {
     }
 }
 
-/// Every request that there was; its user_data is its place.
+/// Every request of the run. Its user_data is its place in the list.
 #[derive(Default)]
 pub struct Records(Vec<Record>);
 
@@ -138,7 +138,7 @@ impl Records {
     }
 }
 
-/// A ring of a thread's.
+/// The ring of one thread, and the calls on it.
 pub struct Slot {
     /// The ring.
     pub ring: Arc<Ring>,
@@ -201,7 +201,7 @@ impl Slot {
 }
 
 impl World {
-    /// Takes every CQE of this ring: whether there was one.
+    /// Reaps every CQE of this ring. Returns true if there was one.
     pub fn take_all(&mut self, at: usize, system: &Simulated) -> bool {
         let ring = self.slots[at].ring.clone();
         let mut any = false;

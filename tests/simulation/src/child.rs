@@ -70,7 +70,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     Ok(())
 }
 
-/// Waits until threads of the engine's have ended that have nothing left to do.
+/// Waits until the engine's threads that have nothing left to do have ended.
 fn wait_for_threads(system: &Simulated) {
     let begin_ns = system.now_ns();
     while system.engines_threads() > 0 {

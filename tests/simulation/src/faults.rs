@@ -139,7 +139,8 @@ impl Faults {
     }
 }
 
-/// A receive of the program's: the engine takes single bytes out of the sockets of rings.
+/// True if the call is one of the program's transfers. The engine's own receives take single bytes out of the sockets
+/// of rings, and do not count.
 fn is_transfer(number: libc::c_long, args: &[usize; 6]) -> bool {
     number == libc::SYS_recvmsg || args[2] > 32
 }

@@ -319,7 +319,7 @@ impl Program {
         self.system.progresses();
     }
 
-    /// A forked child, in which only this thread goes on, can use the engine.
+    /// Forks a child, in which only this thread goes on. The child must be able to use the engine.
     fn fork(&self) {
         if !self.world().forks {
             return;

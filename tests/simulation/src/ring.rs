@@ -37,7 +37,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A ring of the program's.
+/// One of the program's rings.
 pub struct Ring {
     /// Its descriptor.
     pub fd: i32,
@@ -50,7 +50,7 @@ impl Ring {
     /// Makes a ring.
     ///
     /// # Errors
-    /// What io_uring_setup(2) answers.
+    /// The error of io_uring_setup(2).
     pub fn new(flags: u32, sq_entries: u32, cq_entries: u32) -> Result<Ring, Errno> {
         let mut params = Params { flags: flags | IORING_SETUP_CQSIZE, cq_entries, ..Params::default() };
         let fd = setup(sq_entries, &raw mut params as u64)?;
@@ -95,7 +95,7 @@ impl Ring {
     /// io_uring_enter(2).
     ///
     /// # Errors
-    /// What it answers.
+    /// The error of io_uring_enter(2).
     pub fn enter(&self, to_submit: u32, min_complete: u32, flags: u32) -> Result<u32, Errno> {
         enter(&Enter { fd: self.fd as u32, to_submit, min_complete, flags, arg: 0, arg_size: 0 })
     }
@@ -103,7 +103,7 @@ impl Ring {
     /// Waits for this many CQEs, or until the time is over.
     ///
     /// # Errors
-    /// What io_uring_enter(2) answers.
+    /// The error of io_uring_enter(2).
     pub fn enter_for(&self, min_complete: u32, time: Timespec) -> Result<u32, Errno> {
         let argument = GeteventsArg { ts: &raw const time as u64, ..GeteventsArg::default() };
         let (flags, arg) = (IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &raw const argument as u64);

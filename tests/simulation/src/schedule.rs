@@ -45,7 +45,7 @@ pub enum Why {
     Interrupted,
 }
 
-/// A thread of the program's or the engine's.
+/// A thread of the program or of the engine.
 struct Thread {
     /// gettid(2); 0 before the thread runs.
     id: u32,

@@ -66,7 +66,7 @@ impl Simulated {
         }
     }
 
-    /// Threads of the engine's that have not ended.
+    /// The number of the engine's threads that have not ended.
     pub fn engines_threads(&self) -> usize {
         self.inner().engines_threads()
     }
@@ -182,7 +182,7 @@ impl Simulated {
         inner.arriving = Some((new_turn(), is_engines));
     }
 
-    /// Waits, and then makes the call, which does not wait any more; or answers instead of it.
+    /// Waits in place of the kernel. Then makes the call, which does not wait any more, or answers instead of it.
     fn wait(
         &self,
         me: usize,

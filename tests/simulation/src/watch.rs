@@ -63,10 +63,10 @@ const PLANTED: [(&str, &[&str]); 10] = [
     ("fork-leaves-the-word", &["deadlock", "no-progress", "fork", "result", "twice"]),
 ];
 
-/// Plants each bug: whether all of them are found, by seeds that find nothing without.
+/// Plants each bug. Returns true if all of them are found, by seeds that find nothing without the bug.
 ///
 /// # Errors
-/// What kept runs from being started.
+/// The reason why runs could not be started.
 pub fn planted(options: &WatchOptions) -> Result<bool> {
     let mut found = 0;
     for (bug, kinds) in PLANTED {
@@ -89,7 +89,7 @@ pub fn planted(options: &WatchOptions) -> Result<bool> {
     Ok(found == PLANTED.len())
 }
 
-/// One run, with a bug or without: what it printed, or what was found.
+/// Makes one run, with a bug or without. Returns what it printed, or the finding.
 fn watch(options: &WatchOptions, seed: u64, bug: Option<&str>) -> Result<Result<String, String>> {
     let program = std::env::current_exe().context("the program has no path")?;
     let mut command = Command::new(program);
@@ -120,10 +120,10 @@ fn watch(options: &WatchOptions, seed: u64, bug: Option<&str>) -> Result<Result<
     })
 }
 
-/// Runs the seeds: whether nothing was found.
+/// Runs the seeds. Returns true if nothing was found.
 ///
 /// # Errors
-/// What kept runs from being started.
+/// The reason why runs could not be started.
 pub fn run(options: &WatchOptions) -> Result<bool> {
     let (next, stop) = (AtomicU64::new(options.seed), AtomicBool::new(false));
     let (sums, failed) = (Mutex::new(Sums::default()), Mutex::new(None));

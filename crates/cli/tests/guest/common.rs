@@ -1,4 +1,4 @@
-//! Helpers of the tests here: compiled programs, run natively and as a guest.
+//! Helpers of the guest tests: compiled programs, run directly on the kernel and as a guest.
 #[path = "../../../inject/tests/common/running.rs"]
 #[allow(dead_code)] // other tests use all of it
 pub mod running;
@@ -42,7 +42,7 @@ pub fn skip(test: &str, reason: &str) {
     writeln!(std::io::stderr(), "skipped: {test}: {reason}").expect("write to stderr");
 }
 
-/// The reason why nothing can be compared with the kernel here, if there is one.
+/// The reason why nothing can be compared with the kernel where the tests run; `None` if it can.
 pub fn no_reference() -> Option<&'static str> {
     // SAFETY: io_uring_setup(2) with no parameters only answers an error.
     let answer = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
@@ -91,7 +91,7 @@ fn build(name: &str, linked: Linked) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs `program` with `words` natively.
+/// Runs `program` with `words` directly on the kernel.
 pub fn native(program: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(program);
     run(command.args(words))

@@ -1,4 +1,4 @@
-//! A static Go program (`tests/go/main.go`), as a guest and natively.
+//! A static Go program (`tests/go/main.go`), as a guest and directly on the kernel.
 
 use crate::common::{guest, native, no_reference, scratch, skip, text};
 use std::path::{Path, PathBuf};

@@ -8,8 +8,8 @@ use std::process::Output;
 /// The ways of linking without a libc of the system.
 const ALL: [Linked; 3] = [Linked::Static, Linked::StaticPie, Linked::Musl];
 
-/// Runs the part of `tests/c/hot.c` with this name as a guest, linked in each way. Its output must be the same as
-/// natively. Returns the counters of each run.
+/// Runs the part of `tests/c/hot.c` with this name as a guest, linked in each way. Its output must be the same as on
+/// the kernel. Returns the counters of each run.
 fn counters(name: &str, patches: bool) -> Vec<Snapshot> {
     let mut all = Vec::new();
     for linked in ALL {
@@ -79,7 +79,7 @@ fn calls_of_linux_aio_become_jumps() {
     }
 }
 
-/// Each thread traps until its FS base is known, which other threads had before.
+/// Each thread traps until its FS base is known. Earlier threads had the same FS bases.
 #[test]
 fn threads_and_children_are_distinguished() {
     for counted in counters("threads", true) {
@@ -88,7 +88,7 @@ fn threads_and_children_are_distinguished() {
     }
 }
 
-/// The kernel refuses it natively as well, and so does the preloaded library.
+/// The kernel refuses to pass a ring over a socket, and so does the preloaded library.
 #[test]
 fn a_ring_is_not_passed_over_a_socket() {
     counters("passing", true);

@@ -1,4 +1,4 @@
-//! Programs run by anyring: their output and their end are the same as natively on the kernel.
+//! Programs that run as guests: their output and their end are the same as on the kernel.
 
 use crate::common::{
     guest, guest_command, native, no_reference, program, run, scratch, skip, text, Linked, ALL, HOST,
@@ -120,7 +120,7 @@ fn what_a_guest_becomes_is_served_whatever_it_is() {
     }
 }
 
-/// `anyring run` does this in a guest.
+/// `anyring run` executes the host when it runs in a guest.
 #[test]
 fn a_guest_may_execute_the_host() {
     let Some(program) = program(Linked::Static) else { return };

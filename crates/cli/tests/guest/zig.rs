@@ -1,4 +1,4 @@
-//! A static Zig program (`tests/zig/main.zig`), as a guest and natively.
+//! A static Zig program (`tests/zig/main.zig`), as a guest and directly on the kernel.
 
 use crate::common::{guest, native, no_reference, scratch, skip, text};
 use std::path::{Path, PathBuf};

@@ -157,8 +157,8 @@ fn flatness(report: &WorkloadReport, chart: &Chart, comparisons: &mut Vec<Compar
     }
 }
 
-/// Finds the least ratio of a curve of ours to the kernel's asynchronous poll: the closest from above, or the
-/// farthest below.
+/// Finds the least ratio of one of anyring's curves to the curve of the kernel's asynchronous poll. There anyring is
+/// closest from above, or farthest below.
 fn least(report: &WorkloadReport, chart: &Chart, ours: Backend) -> Option<Comparison> {
     let rows = report.rows.iter().filter(|row| row.figure.group == chart.group);
     let ratios = rows.filter_map(|row| {

@@ -37,7 +37,7 @@ impl Artifacts {
 pub const DROPINS: [(&str, &str); 3] =
     [("liburing.so.2", "liburing.map"), ("liburing-ffi.so.2", "liburing-ffi.map"), ("libaio.so.1", "libaio.map")];
 
-/// Where the version map of that name is.
+/// The path of the version map of this name.
 pub fn map_path(map: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../inject/maps").join(map)
 }
@@ -53,7 +53,8 @@ pub fn link(built: &Artifacts, out: &Path) -> Result<Vec<PathBuf>> {
     DROPINS.iter().map(|(name, map)| link_one(&link, &built.archive, &map_path(map), &out.join(name))).collect()
 }
 
-/// The archive for programs that are linked with it, without what only debuggers and compilers read: a sixth of the size.
+/// Writes the archive for programs that are linked with it into `out`. What only debuggers and compilers read is left
+/// out, which leaves a sixth of the size.
 pub fn strip_archive(built: &Artifacts, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
     let mut strip = Command::new("strip");
@@ -77,7 +78,8 @@ fn link_one(link: &Link, archive: &Path, map: &Path, library: &Path) -> Result<P
     let mut cc = Command::new(&link.compiler);
     cc.arg("-shared").arg("-o").arg(library);
     cc.arg(format!("-Wl,--version-script={}", map.display())).arg(format!("-Wl,-soname,{name}"));
-    // Threads and handlers of ours outlive a dlclose; symbols are bound at once because a call may come from a handler.
+    // The engine's threads and handlers outlive a dlclose. Symbols are bound at once because a call may come from a
+    // handler.
     cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"]);
     // The whole archive, because nothing but the version map refers to the exported functions.
     cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");

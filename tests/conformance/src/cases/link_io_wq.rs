@@ -1,5 +1,6 @@
-//! Requests that a worker of io-wq issues without IOSQE_ASYNC. One is the next of a chain after a request that a
-//! worker completed. The other is a chain that the end of its submission cuts off. There O_NONBLOCK is EAGAIN.
+//! Requests that a worker of io-wq issues without IOSQE_ASYNC. The first kind is the next of a chain after a request
+//! that a worker completed. The second is a chain that the end of its submission cuts off. Such a request fails with
+//! EAGAIN if its file has O_NONBLOCK.
 
 use super::prelude::*;
 use crate::buffers::BufferRing;

@@ -243,7 +243,7 @@ fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
     assert_eq!(ring.run(read(fd(&file("f", b"1")))), -libc::EBADFD, "before it looks for a buffer");
 }
 
-/// Natively nothing starts the timer when a worker arms a multishot request; a poll arms itself.
+/// On the kernel nothing starts the timer when a worker arms a multishot request. A poll arms itself.
 #[case]
 fn async_link_timeout_is_not_started(cx: &Context) {
     let (listener, ((reader, _writer), (socket, _peer))) = (listener().0, (pipe(), pair()));

@@ -207,7 +207,7 @@ fn limit_on_all_of_it(cx: &Context) {
     assert_eq!(readable_bytes(&b), 8);
 }
 
-/// Natively the request repeats until other requests must run.
+/// On the kernel the request repeats until other requests must run.
 #[case]
 fn peeks_at_the_same(cx: &Context) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(64));

@@ -222,7 +222,8 @@ fn polled_with_quiet_nops(cx: &Context) -> Ring {
     ring
 }
 
-/// A number beyond any table is EBADF for polls, reads and waits. No memory in proportion to it is allocated.
+/// Polls, reads and waits fail with EBADF for a number beyond any table. No memory in proportion to the number is
+/// allocated.
 #[case]
 fn highest_descriptor_number_costs_no_memory(cx: &Context) {
     let mut ring = cx.ring(4);

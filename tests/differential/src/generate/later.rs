@@ -32,8 +32,8 @@ pub fn uses_later(seed: u64) -> bool {
     seed % 4 == 3
 }
 
-/// True if the program of `seed` sends with zero copy. It then has no drains. Natively no request is issued any more
-/// when a zero-copy send, whose notification counts as a request, follows a drain.
+/// True if the program of `seed` sends with zero copy. It then has no drains. The notification of a zero-copy send
+/// counts as a request. If such a send follows a drain, the kernel issues no request any more.
 pub fn sends_zero_copy(seed: u64) -> bool {
     seed % 8 == 3
 }

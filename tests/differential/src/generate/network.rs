@@ -30,8 +30,8 @@ impl Generator {
         }
     }
 
-    /// Returns POLL_FIRST now and then. After a punted request it would fail natively with EAGAIN, because a worker
-    /// does not poll.
+    /// Returns POLL_FIRST now and then. A request with it that follows a punted request would fail on the kernel with
+    /// EAGAIN, because a worker does not poll.
     fn poll_first(&mut self) -> u16 {
         if self.first_of_chain && !self.drains && self.chance(1, 4) {
             return IORING_RECVSEND_POLL_FIRST as u16;

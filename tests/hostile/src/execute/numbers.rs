@@ -1,4 +1,4 @@
-//! Steps on numbers of descriptors that are not the program's.
+//! Steps on descriptor numbers that do not belong to the program.
 
 use crate::child::{self, report};
 use crate::program::*;

@@ -54,7 +54,7 @@ impl Generator {
         (self.choose(&kinds) | self.bits(&kinds, 1, 6)) as u8
     }
 
-    /// In some programs an odd thread runs the first 40 steps.
+    /// In some programs a thread with odd attributes runs the first 40 steps.
     pub fn odd_beginning(&mut self, steps: &mut Vec<Step>) {
         if self.chance(1, 6) {
             let place = Place::Thread { manner: self.manner() };
