@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds for aarch64 what there is for it, lets clippy look at it, and runs the engine's unit tests and the conformance cases
-# on an emulated machine with Debian's kernel (scripts/host.sh).
+# Builds for aarch64 what supports it, and runs clippy on it. Then runs the engine's unit tests and the conformance
+# cases on an emulated machine with Debian's kernel (scripts/host.sh).
 #
 # usage: scripts/aarch64.sh TARGET [OPTIONS...]      (TARGET: where cargo builds; OPTIONS: more for the cases, as --filter TEXT)
 set -euo pipefail

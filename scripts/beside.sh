@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command beside processes that only spin, as on a machine that has other work.
+# Runs a command beside processes that only spin, as on a machine that is busy with other work.
 #
 # usage: scripts/beside.sh COUNT COMMAND ARGS...
 set -uo pipefail

@@ -3,11 +3,12 @@
 #
 # usage: scripts/build.sh TARGET [PROGRAMS...]      (TARGET: where cargo builds; PROGRAMS: those that check it)
 #
-# CARGO_CONFIG is one more line of configuration for what is installed (scripts/dist.sh).
+# CARGO_CONFIG is one more line of cargo's configuration for the programs that are installed (scripts/dist.sh).
 #
-# The programs that check are built with the development profile, which is quicker, and TARGET/check has them and what they
-# check in one folder. There anyring-conformance is as a static program, too, linked with glibc's archives, and with musl's if
-# the toolchain has that target: TARGET/check/anyring-conformance-gnu and -musl.
+# The programs that check are built with the development profile, which is quicker. TARGET/check holds them and what
+# they check in one folder. It also holds anyring-conformance as a static program that is linked with glibc's archives,
+# TARGET/check/anyring-conformance-gnu. If the toolchain has the musl target, it holds
+# TARGET/check/anyring-conformance-musl, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

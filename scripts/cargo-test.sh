@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# cargo test, after which what failed runs again, alone: it may have failed because the machine was elsewhere.
+# Runs cargo test. Then runs each failed test again, alone, since it may have failed because the machine was busy.
 #
 # usage: scripts/cargo-test.sh ARGS...            (those of cargo test; words after -- are the test programs')
 #
-# Each test that failed runs up to three times more. One that then passes is flaky: it is named with what it said, and
-# "flaky: N" takes N from the failed and adds them to the skipped (scripts/summary.sh). Only cargo's results count: the closing
-# line of a runner of ours that a failed test has printed is indented.
+# Each test that failed runs up to three times more. A test that then passes is flaky: it is named, with its output. The
+# line "flaky: N" moves N tests from the failed to the skipped (scripts/summary.sh). Only cargo's results count. The
+# closing line of an anyring runner that a failed test has printed is therefore indented.
 set -uo pipefail
 
 times=3

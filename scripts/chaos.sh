@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Real programs under chaos, by many seeds: the table of docs/found.md.
+# Runs real programs under chaos, with many seeds, for the table of docs/found.md.
 #
 # usage: scripts/chaos.sh BIN CLIENTS [NAMES...]      (BIN: the folder with anyring; CLIENTS: where the end-to-end clients are built)
 #
-# SEEDS is how many seeds each program gets: 100 unless told otherwise, from 1 on. NAMES are those of single rows. Each run
-# has an empty folder of its own and verifies its data. What is not here is skipped, with its reason; what was printed is in
-# .build/chaos.
+# SEEDS is the number of seeds for each program, from 1 on; the default is 100. NAMES are the names of single rows. Each
+# run has an empty folder of its own and verifies its data. A program that is not installed is skipped, with the reason.
+# The output is in .build/chaos.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the message of each commit since there is this check, as the hook does (scripts/hooks/commit-msg).
+# Checks the message of each commit since this check was introduced, as the hook does (scripts/hooks/commit-msg).
 #
 # usage: scripts/commits.sh
 set -euo pipefail

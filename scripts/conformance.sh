@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the conformance cases and holds what they are answered against tests/conformance/oracle.json, what the kernel answered.
+# Runs the conformance cases and compares the answers with tests/conformance/oracle.json, the record of the kernel's
+# answers.
 #
 # usage: scripts/conformance.sh once|engine|kernel|oracle BIN  (BIN: the folder with anyring and anyring-conformance)
 #        scripts/conformance.sh case BIN TOPIC::CASE            (BIN: cargo's debug folder, which is built first)
@@ -13,12 +14,13 @@
 #            that record says, and the cases of later names. What fails there is said and left out. FILTER=TEXT: those cases only
 #   case     one case on the kernel, then on anyring, held against what the kernel has just answered
 #
-# ANYRING_KERNEL=7.3 has the engine answer as that kernel, and holds it against that record.
+# With ANYRING_KERNEL=7.3 the engine answers as that kernel, and its answers are compared with that kernel's record.
 #
-# On ours the cases also run in a program without instructions of its own, where more is remembered of descriptors, and in
-# static programs, with glibc and with musl, which are served as guests (tests/conformance/differences-guest.txt), and, once each,
-# where the program's threads may differ in identity (tests/conformance/differences-identity.txt). What fails
-# runs again three times, alone; if it then passes it is called flaky and skipped (tests/conformance/README.md).
+# On anyring the cases also run in other programs. One has no `syscall` instructions of its own, so that the library
+# remembers more about descriptors. Two are static, with glibc and with musl, and are served as guests
+# (tests/conformance/differences-guest.txt). Each case also runs once where the program's threads may differ in identity
+# (tests/conformance/differences-identity.txt). A case that fails runs again three times, alone. If it then passes, it
+# is called flaky and skipped (tests/conformance/README.md).
 set -euo pipefail
 
 side=${1:-} bin=$(realpath "${2:-.}")

@@ -3,8 +3,9 @@
 #
 # usage: [SOURCE_DATE_EPOCH=S] scripts/deb.sh RELEASE OUT
 #
-# It needs dpkg-deb, and nothing of debhelper. The package is for Debian 11 and newer and what is made of them: nothing in it asks for
-# more than glibc 2.17, but the programs that `anyring lab` and `anyring advise` measure.
+# The script needs dpkg-deb, and nothing of debhelper. The package is for Debian 11 and newer and for distributions
+# derived from them. It needs no glibc newer than 2.17, except for the programs that `anyring lab` and `anyring advise`
+# measure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Debian 11's fio, qemu and shell with its glibc, 2.31, and its static busybox, for the end-to-end tests of an older C library.
+# Provides Debian 11's fio, qemu and shell with its glibc, 2.31, and its static busybox. The end-to-end tests of an
+# older C library use them.
 #
 # usage: scripts/debian11.sh fetch        puts them and their libraries into .build/debian11, unless that has happened
 #        scripts/debian11.sh place DIR    copies them to DIR and makes them run there, with these libraries
 #
-# Nothing is installed: the packages are fetched and checked by apt-get, which needs no root for that, and unpacked. Where
-# they cannot be had, `fetch` leaves the reason in .build/debian11/unavailable, which `place` prints as it fails with
+# Nothing is installed. apt-get fetches and checks the packages, which needs no root, and they are unpacked. If they are
+# unavailable, `fetch` leaves the reason in .build/debian11/unavailable. `place` then prints the reason and fails with
 # status 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."

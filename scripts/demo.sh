@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What anyring is for, on real programs: fio, qemu-img and a tokio-uring program where io_uring is denied, each with
-# its data verified; then our rate beside the kernel's, measured in turns.
+# Shows anyring on real programs: fio, qemu-img and a tokio-uring program where io_uring is denied, each with its data
+# verified. Then compares anyring's rate with the kernel's, measured in turns.
 #
 # usage: scripts/demo.sh TARGET       (`make demo` builds what it needs in TARGET and calls it)
 #
-# Plain text in at most 80 columns; bold only on a terminal and without NO_COLOR. Everything it writes is in a temporary
-# folder that is removed.
+# The output is plain text in at most 80 columns, with bold only on a terminal and without NO_COLOR. All files are in a
+# temporary folder, which is removed.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes the files of a release in OUT: the same bytes in whatever folder, by the same toolchain.
+# Makes the files of a release in OUT. The same toolchain makes the same bytes in any folder.
 #
 # usage: [NO_SBOM=] [SOURCE_DATE_EPOCH=S] [ANYRING_SIGNING_KEY=KEY] scripts/dist.sh TARGET OUT [RELEASE]
 #
-# TARGET is where cargo builds, in a folder of its own, since what is built here knows no path of this machine. With RELEASE what
-# is built there is packed instead, which shows the packing only. OUT gets
+# cargo builds in a folder of its own below TARGET, so that no path of this machine gets into the files. With RELEASE
+# the build in that folder is packed instead, which tests only the packing. OUT gets
 #
 #   anyring-VERSION-x86_64-linux.tar.gz   what `make install` installs, to be used where it is unpacked
 #   anyring-VERSION-x86_64-linux          the static program alone, for images that get one file

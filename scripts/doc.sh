@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the pages of all crates, without warnings. The command and the preloaded library have one name and so one folder of
-# pages: made at the same time, now and then one takes the folder from under the other.
+# Makes the documentation pages of all crates, without warnings. The command and the preloaded library have the same
+# name, and so the same folder of pages. They are made one after the other: at the same time, one would now and then
+# remove the other's folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTDOCFLAGS="-D warnings"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The crate `anyring`: its examples as docs/embedding.md has them, its tests where io_uring is refused and where it is not, and that what
-# `cargo publish` would upload builds.
+# Tests the crate `anyring`. Its examples must be those of docs/embedding.md. Its tests run where io_uring is refused
+# and where it is not. What `cargo publish` would upload must build.
 #
 # usage: scripts/embedding.sh TARGET       (TARGET/release holds what `make build` built; TARGET/embed is built in)
 set -euo pipefail

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Runs anyring in real container engines: Docker, podman as root and rootless, gVisor and LXC, of Debian 12 and sid (gVisor: 13), and
-# in services of systemd's.
+# Runs anyring in real container engines and in systemd services. The engines are Docker, podman as root and rootless,
+# gVisor and LXC, of Debian 12 and sid (gVisor: 13).
 #
 # usage: scripts/engines.sh TARGET [TREE/ENGINE...]      (such as sid/docker bookworm/podman; all without)
 # ONLY=WORDS keeps the tests whose names contain these words.
 #
-# The engines' packages are in systems of their own, made by debootstrap and kept in TARGET/engines, so that nothing is installed
-# here. Each runs in namespaces of its own for mounts, processes and control groups (tests/containers/enter-tree.sh), in which
-# tests/containers/in_engines.py starts the daemons and runs what tests/containers/engine_tests.py has. No image is pulled: the base images are
-# debootstrap's, and the build stage of packaging/Dockerfile finds what is built in TARGET already. Packages come from Debian only.
-# At the end nothing is left of it but TARGET/engines. WRITE=1 writes the table of docs/containers.md anew.
+# The engines' packages are in separate systems, which debootstrap makes and TARGET/engines keeps, so that nothing is
+# installed on this machine. Each engine runs in its own namespaces for mounts, processes and control groups
+# (tests/containers/enter-tree.sh). There tests/containers/in_engines.py starts the daemons and runs the tests of
+# tests/containers/engine_tests.py. No image is pulled: the base images are debootstrap's, and the build stage of
+# packaging/Dockerfile finds the build in TARGET. Packages come from Debian only. At the end only TARGET/engines is
+# left. WRITE=1 writes the table of docs/containers.md anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tests/kit/base.sh

@@ -1,11 +1,12 @@
 #!/bin/busybox sh
-# Runs programs on another kernel (scripts/host.sh), where io_uring is denied, through anyring: their data is verified.
+# Runs programs through anyring on another kernel (scripts/host.sh), where io_uring is denied, and verifies their data.
 #
 # usage: host-programs.sh           (those that scripts/hosts.sh has brought along, by PATH)
 #
-# Guests need FSGSBASE: without, a static program must be refused in one line, and is skipped for that.
+# Guests need FSGSBASE. On a processor without it a static program must be refused in one line, and is then skipped.
 #
-# A line for each: `program NAME: works`, `program NAME: fails`, or `skip: NAME: why`. What a failed one said follows, indented.
+# Prints a line for each program: `program NAME: works`, `program NAME: fails`, or `skip: NAME: why`. The output of a
+# failed program follows, indented.
 failed=0
 
 # How a program is begun: `anyring run` where io_uring is denied.

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command on another kernel: one of Debian's, booted in QEMU, with what was built.
+# Runs a command with the built programs on another kernel, which is one of Debian's, booted in QEMU.
 #
 # usage: scripts/host.sh BIN KERNEL COMMAND ARGS...   (BIN: the folder with anyring, libanyring.so, anyring-conformance-plain)
 #
-# KERNEL is 5.10, 6.1, 6.12, what Debian's backports have (6.18, 7.2 ...), or `newest`, that of Debian sid; 6.12-16k and later ones
-# are those for aarch64 with pages of 16 KiB. The command finds these
-# programs and busybox's by its PATH, the lists of tests/conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its
-# status are this script's.
+# KERNEL is 5.10, 6.1, 6.12, a kernel of Debian's backports (6.18, 7.2 ...), or `newest`, the kernel of Debian sid. 6.12-16k
+# and later ones are kernels for aarch64 with pages of 16 KiB. The command finds the programs of BIN and busybox's by its
+# PATH. The lists of tests/conformance/ are in /lists, and an ext4 file system is at TMPDIR. The output and status of the
+# command are those of this script.
 #
 #   HOST_ARCH       aarch64: what was built is for that, and such a machine is emulated (x86_64)
 #   HOST_PROGRAMS   further programs, names or paths: they go along with the libraries that ldd names
@@ -14,11 +14,12 @@
 #   HOST_CPU        QEMU's model of the processor (the default of KVM: host; emulated: Nehalem with XSAVE and AVX, or max)
 #   HOST_TIMEOUT_S  when the machine is stopped, with status 124 (900)
 #
-# KVM is used where the processor has it, otherwise the processor is emulated. Packages are fetched and checked by apt-get, which
-# needs no root, and unpacked into .build/hosts. Where they or QEMU cannot be had a line says why, with status 77.
+# The script uses KVM where the processor has it, and otherwise emulates the processor. apt-get fetches and checks the
+# packages, which needs no root, and they are unpacked into .build/hosts. If the packages or QEMU are unavailable, a
+# line gives the reason, and the status is 77.
 set -euo pipefail
 
-[ $# -ge 3 ] || { sed -n '2,17s/^# \?//p' "$0" >&2 && exit 2; }
+[ $# -ge 3 ] || { sed -n '2,18s/^# \?//p' "$0" >&2 && exit 2; }
 bin=$(realpath "$1") kernel=$2 arch=${HOST_ARCH:-x86_64}
 shift 2
 cd "$(dirname "$0")/.."

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs doctor, programs (scripts/host-programs.sh) and the conformance cases on Debian's kernels (scripts/host.sh), and holds
-# what fails of the cases there against tests/conformance/differences-host-KERNEL.txt. The programs also run on a processor without
-# XSAVE and FSGSBASE.
+# Runs doctor, programs (scripts/host-programs.sh) and the conformance cases on Debian's kernels (scripts/host.sh).
+# Failed cases are compared with tests/conformance/differences-host-KERNEL.txt. The programs also run on a processor
+# without XSAVE and FSGSBASE.
 #
 # usage: scripts/hosts.sh BIN [--write] [KERNEL...]   (BIN: the folder with what was built, beside that with the end-to-end
 #                                                      programs; KERNEL: as scripts/host.sh takes it)
 #
-# With --write, the table of docs/hosts.md is written anew of what was seen.
+# With --write, the results replace the table of docs/hosts.md.
 set -euo pipefail
 
 bin=$(realpath "$1")

@@ -3,9 +3,9 @@
 #
 # usage: [DESTDIR=] [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [STRIP=] scripts/install.sh install|uninstall RELEASE
 #
-# RELEASE is cargo's release folder. DESTDIR is put before every path and belongs to none of them: what is below it can
-# be moved to /, and all of PREFIX to any other place, since the command finds the library from where it is itself.
-# With STRIP=1 the symbols that only debuggers read are left out.
+# RELEASE is cargo's release folder. DESTDIR is put before every path, and no installed file contains it. So what is
+# below DESTDIR can be moved to /, and all of PREFIX to any other place: the command finds the library relative to
+# itself. With STRIP=1 the symbols that only debuggers read are left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

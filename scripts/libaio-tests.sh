@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# libaio's own harness, from Debian's source package, on the kernel's AIO and on ours. Nothing of it is kept in this
-# repository.
+# Runs libaio's own harness, from Debian's source package, on the kernel's AIO and on anyring's. This repository keeps
+# nothing of it.
 #
 # usage: scripts/libaio-tests.sh fetch              unpacks it into .build/libaio, unless that has happened
 #        scripts/libaio-tests.sh build              builds it there
 #        scripts/libaio-tests.sh run BIN [CASE...]  builds and runs it, or these cases, also those that are long
 #                                                   (BIN: the folder with anyring and libanyring.so)
 #
-# Each case is a program. Those that pass natively must pass under `anyring deny --aio -- anyring run`; one that fails once
-# and then passes three times is flaky, and skipped. The package is
-# fetched and checked by apt-get, which needs no root for that; where it cannot be had `run` prints the reason as a skip.
+# Each case is a program. Cases that pass on the kernel must pass under `anyring deny --aio -- anyring run`. A case that
+# fails once and then passes three times is flaky, and skipped. apt-get fetches and checks the package, which needs no
+# root. If the package is unavailable, `run` prints the reason as a skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh

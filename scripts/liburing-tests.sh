@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# liburing's own tests, from Debian's source package, on the kernel's io_uring and on ours. Nothing of them is kept in
-# this repository.
+# Runs liburing's own tests, from Debian's source package, on the kernel's io_uring and on anyring's. This repository
+# keeps nothing of them.
 #
 # usage: scripts/liburing-tests.sh fetch             unpacks them into .build/liburing-SUITE, unless that has happened
 #        scripts/liburing-tests.sh build             builds them there
 #        scripts/liburing-tests.sh run BIN [ARGS]    builds and runs them (BIN: the folder with anyring and libanyring.so)
 #
-# ARGS go to scripts/liburing_tests.py, which says how they are run and judged; its --help tells what there is.
-# LIBURING_SUITE is the release of Debian whose liburing is taken: bookworm (2.3) unless told otherwise (trixie has 2.9,
-# sid 2.15 or newer); the list of exceptions is about that one. The package is fetched and checked by apt-get, which needs no root for that. Where it
-# cannot be had `fetch` leaves the reason in .build/liburing-SUITE/unavailable, and `run` prints it as a skip.
+# ARGS go to scripts/liburing_tests.py, which says how the tests are run and judged; its --help lists the options.
+# LIBURING_SUITE is the Debian release whose liburing is tested. The default is bookworm (2.3); trixie has 2.9, sid 2.15
+# or newer. The list of exceptions is about bookworm's tests. apt-get fetches and checks the package, which needs no
+# root. If the package is unavailable, `fetch` leaves the reason in .build/liburing-SUITE/unavailable, and `run` prints
+# it as a skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh

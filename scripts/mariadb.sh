@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# MariaDB for one end-to-end test, from the Debian release that this machine runs.
+# Provides MariaDB for one end-to-end test, from the Debian release that this machine runs.
 #
 # usage: scripts/mariadb.sh fetch        unpacks it into .build/mariadb, unless that has happened
 #
-# The packages and the libraries that this machine lacks are fetched and checked by apt-get, which needs no root for that,
-# and unpacked. Nothing is installed. Where they cannot be had, or have no innodb_linux_aio, the reason is left in
+# apt-get fetches and checks the packages and the libraries that this machine lacks, which needs no root, and they are
+# unpacked. Nothing is installed. If they are unavailable, or have no innodb_linux_aio, the reason is left in
 # .build/mariadb/unavailable.
 set -euo pipefail
 cd "$(dirname "$0")/.."

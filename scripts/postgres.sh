@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# PostgreSQL 18, which Debian 12 and 13 do not have, for one end-to-end test, from Debian's next release.
+# Provides PostgreSQL 18 for one end-to-end test. It comes from Debian's next release, since Debian 12 and 13 do not
+# have it.
 #
 # usage: scripts/postgres.sh fetch        unpacks it into .build/postgres, unless that has happened
 #        scripts/postgres.sh place DIR    copies it to DIR and makes its programs run there
 #
-# The packages and the libraries they need, libc included, are fetched and checked by apt-get, which needs no root for
-# that, and unpacked. Nothing is installed: the programs of the copy are told where their libraries are. Where the
-# packages cannot be had, `fetch` leaves the reason in .build/postgres/unavailable, which `place` prints as it fails
-# with status 77.
+# apt-get fetches and checks the packages and their libraries, libc included, which needs no root, and they are
+# unpacked. Nothing is installed: the programs of the copy are told where their libraries are. If the packages are
+# unavailable, `fetch` leaves the reason in .build/postgres/unavailable. `place` then prints the reason and fails with
+# status 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh

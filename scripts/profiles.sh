@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Runs our engine where more than io_uring is missing, below `anyring deny --profile P` for each profile: the conformance
-# cases as the user who runs this and, if that is root, as an ordinary one, and some of the engine's C programs.
+# Runs anyring's engine where more than io_uring is missing, below `anyring deny --profile P` for each profile. It runs
+# some of the engine's C programs, and the conformance cases as the user who runs this script. If that user is root, the
+# cases also run as an ordinary user.
 #
 # usage: scripts/profiles.sh BIN       (BIN: the folder with anyring and anyring-conformance)
 #
-# One set of flags; libc's door, and raw instructions where the profile permits the filter that they need.
+# The cases run with one set of flags, through libc's door. They also run through raw instructions where the profile
+# permits the filter that these need.
 set -euo pipefail
 
 bin=$(realpath "$1")

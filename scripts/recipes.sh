@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fills in the recipes of other packagers, packaging/recipes, for the files of a release: OUT/recipes.
+# Fills in the recipes for other package managers (packaging/recipes) with the files of a release: OUT/recipes.
 #
 # usage: scripts/recipes.sh OUT       (OUT: what scripts/dist.sh made)
 set -euo pipefail

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Does every step of a release but pushing: checks, files, notes and the tag. docs/release.md says what comes before and after.
+# Does every step of a release except pushing: checks, files, notes and the tag. docs/release.md says what comes before
+# and after.
 #
 # usage: [ANYRING_SIGNING_KEY=KEY] scripts/release.sh [RELEASE]
 #
-# The files are in target/out, with NOTES.md and the recipes of other packagers. RELEASE is packed instead of a build, which tries
-# the other steps. What is pushed afterwards is printed, and left to you.
+# The files are in target/out, with NOTES.md and the recipes for other package managers. With RELEASE that folder is
+# packed instead of a new build, to try the other steps. The script prints the commands that push, and leaves them to
+# you.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The engine's tests below AddressSanitizer and ThreadSanitizer, which take a nightly toolchain (`rustup toolchain install
-# nightly`).
+# Runs the engine's tests below AddressSanitizer and ThreadSanitizer, which need a nightly toolchain (`rustup toolchain
+# install nightly`).
 #
 # usage: scripts/sanitizers.sh TARGET      (TARGET: where cargo builds; each has a folder of its own there)
 set -euo pipefail

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demo need on Debian 12 or newer, and nothing that is already there.
+# Installs what building, testing and the demo need on Debian 12 or newer. It leaves alone what is already installed.
 #
 # usage: scripts/setup.sh [demo|soak]       (demo: what `make demo` needs, and no more; soak: also what only `make soak` needs)
 #
-# Debian packages come through apt-get when this runs as root; otherwise the missing ones are named in one line and
-# the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
-# `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
-# they cannot be had its test is skipped. So it is with MariaDB, from this machine's release, in .build/mariadb, with Debian
-# 11's fio, qemu and glibc in .build/debian11, with the own tests of liburing and libaio, from Debian's source packages, and with
-# Netty, TigerBeetle's clients and the Zig compiler, from Maven Central, PyPI and npm's registry, where mvn, pip and npm are there. The
-# Rust toolchain is never installed: it is yours to choose.
+# Debian packages come through apt-get when this script runs as root. Otherwise it names the missing packages in one
+# line and fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own `node`
+# is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release. MariaDB is
+# unpacked into .build/mariadb from this machine's release, and Debian 11's fio, qemu and glibc into .build/debian11.
+# The own tests of liburing and libaio come from Debian's source packages. Netty, TigerBeetle's clients and the Zig
+# compiler come from Maven Central, PyPI and npm's registry, where mvn, pip and npm are installed. The test of a program
+# that is unavailable is skipped. The script never installs the Rust toolchain: it is yours to choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

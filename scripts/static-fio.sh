@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# fio, linked statically with glibc, from Debian's source package, for the end-to-end tests. Nothing of it is kept in this
-# repository.
+# Builds fio, linked statically with glibc, from Debian's source package, for the end-to-end tests. This repository
+# keeps nothing of it.
 #
 # usage: scripts/static-fio.sh fetch      unpacks it into .build/fio, unless that has happened
 #        scripts/static-fio.sh build      builds .build/fio/source/fio; a minute
 #
-# Where it cannot be had `fetch` leaves the reason in .build/fio/unavailable, and `build` prints it with the status 77.
+# If the package is unavailable, `fetch` leaves the reason in .build/fio/unavailable. `build` then prints it and fails
+# with status 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs one step of `make test` or `make soak`: a banner, the command with its output also in a log, and how long it took.
+# Runs one step of `make test` or `make soak`. Prints a banner, copies the command's output to a log, and prints how
+# long the command took.
 #
 # usage: scripts/step.sh LOGS NAME COMMAND ARGS...
 #

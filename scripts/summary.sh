@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Sums what the steps of `make test` or `make soak` counted, from their logs.
+# Adds up the test counts of the steps of `make test` or `make soak`, from their logs.
 #
 # usage: scripts/summary.sh LOGS STEPS...
 #
-# Two kinds of lines count: cargo test's "test result: ok. N passed; N failed; N ignored; ..." (ignored is skipped) and
-# the closing line "N passed, N failed, N skipped" of our own runners. "flaky: N" moves N from the failed to the skipped
-# (scripts/cargo-test.sh). A step that failed without counting a failure (a compile error, say) counts as one failed, and
-# so does a step of STEPS that has no finished log: it never ran to its end. The last line also goes to LOGS/summary. Each
-# step's skips were printed with their reasons where they happened; what failed or was flaky is printed once more, above the
-# table. Fails if anything failed.
+# Two kinds of lines count. The first is cargo test's "test result: ok. N passed; N failed; N ignored; ...", whose
+# ignored tests count as skipped. The second is the closing line of anyring's own runners, "N passed, N failed, N
+# skipped". "flaky: N" moves N from the failed to the skipped (scripts/cargo-test.sh). A step that failed without
+# counting a failure (a compile error, say) counts as one failure. So does a step of STEPS without a finished log, since
+# it never ran to its end. The last line also goes to LOGS/summary. The steps have already printed their skips with the
+# reasons. Failed and flaky tests are printed once more, above the table. The script fails if anything failed.
 set -euo pipefail
 
 logs=$1

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prints the version of what is in this checkout or, by the word `date`, the second of its last change.
+# Prints the version of this checkout. With the word `date` it prints the time of the checkout's last change, in
+# seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

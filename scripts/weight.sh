@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Counts what a request weighs: instructions of libanyring.so, and system calls of all threads, the program's own included.
-# No noise moves these figures much, so that `make test` holds them.
+# Counts the cost of a request: the instructions of libanyring.so, and the system calls of all threads, including the
+# program's own. Noise hardly moves these figures, so `make test` can check them.
 #
 # usage: scripts/weight.sh LIBRARY [KIND...]      prints a line a kind: instructions and system calls a round
 #        scripts/weight.sh LIBRARY --check        fails if a kind has grown since scripts/weight/counts.txt
 #        scripts/weight.sh LIBRARY --write        writes that file
 #
-# Each kind of scripts/weight/weight.c runs twice on a warm ring, below callgrind and strace, with two numbers of rounds: the
-# difference is what the rounds cost. Needs valgrind, strace and liburing-dev.
+# Each kind of scripts/weight/weight.c runs twice on a warm ring, below callgrind and strace, with two numbers of
+# rounds. The difference is the cost of the rounds. The script needs valgrind, strace and liburing-dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -12,9 +12,9 @@ use serde::Serialize;
 /// The advice for all situations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
-    /// For people: all of it, with its confidence.
+    /// The whole advice as a sentence for people, with its confidence.
     pub sentence: String,
-    /// For each situation.
+    /// The advice for each situation.
     pub clauses: Vec<Clause>,
 }
 
@@ -25,15 +25,16 @@ pub struct Clause {
     pub situation: Situation,
     /// The verdict on IOSQE_ASYNC.
     pub verdict: Verdict,
-    /// The bytes of the request whose interval it rests on: of those that speak for it, the one nearest to no difference.
+    /// The size whose interval the verdict rests on. Of the sizes that speak for the verdict, it is the one nearest to
+    /// no difference.
     pub evidence_bytes: u32,
-    /// Its time until the CQE, with IOSQE_ASYNC in relation to without.
+    /// That size's time until the CQE, with IOSQE_ASYNC in relation to without.
     pub ratio: Estimate,
-    /// From how many pairs.
+    /// The number of pairs behind the ratio.
     pub pairs: usize,
 }
 
-/// Whether to set IOSQE_ASYNC.
+/// The answer to the question whether to set IOSQE_ASYNC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "set")]
 pub enum Verdict {
@@ -41,14 +42,14 @@ pub enum Verdict {
     No,
     /// All sizes that have an answer are faster with it.
     Yes,
-    /// Only from this size on.
+    /// Requests should have IOSQE_ASYNC from this size on only.
     From {
         /// The size.
         bytes: u32,
     },
     /// All sizes that have an answer take as long with it as without.
     NoDifference,
-    /// Some are faster and some are not, and not by size.
+    /// Some sizes are faster with it and some are not, in no order of size.
     Mixed,
     /// No size has an answer.
     Undecided,
@@ -138,7 +139,7 @@ fn clause(situation: Situation, rows: &[&Row], threshold: Option<Threshold>) -> 
     Clause { situation, verdict, evidence_bytes: evidence.bytes, ratio: evidence.ratio, pairs: evidence.pairs }
 }
 
-/// After which a sentence goes on with "nor".
+/// The pair of verdicts after which a sentence goes on with "nor".
 const NO_AND_NO: (Verdict, Verdict) = (Verdict::No, Verdict::No);
 
 fn words(clause: &Clause, rows: &[&Row], threshold: Option<Threshold>, again: bool) -> String {
@@ -194,7 +195,7 @@ fn sizes(rows: &[&Row], answer: Answer) -> String {
     of.join(", ")
 }
 
-/// Why the sizes without an answer have none, for each reason with the numbers of the first of them.
+/// The reasons why sizes have no answer, each with the numbers of the first such size.
 fn reasons(rows: &[&Row]) -> Vec<String> {
     let reason = |answer| {
         let first = rows.iter().find(|row| row.answer == answer)?;
@@ -241,7 +242,7 @@ mod tests {
         Row { situation, bytes, pairs: 99, plain, forced, ratio, turns, answer, submit_ratio: ratio }
     }
 
-    /// One whose turns do not agree.
+    /// A row whose turns do not agree.
     fn torn(situation: Situation, bytes: u32) -> Row {
         let answer = Answer::TurnsDiffer;
         Row { answer, turns: vec![0.8, 1.25, 1.0], ..row(situation, bytes, 0.9, 0.98, 1.1) }

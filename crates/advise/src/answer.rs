@@ -4,10 +4,11 @@ use crate::TURNS;
 use anyring_lab::statistics::Estimate;
 use serde::Serialize;
 
-/// A smaller difference is none. Faster takes at most 1 minus this part of the time, slower at least 1 divided by that.
+/// The smallest difference that counts. A faster size takes at most 1 minus this part of the time, and a slower one at
+/// least 1 divided by that.
 const LEAST_EFFECT: f64 = 0.05;
 
-/// With IOSQE_ASYNC, in relation to without.
+/// The time with IOSQE_ASYNC, in relation to the time without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -17,14 +18,15 @@ pub enum Answer {
     Slower,
     /// Less than 5 % apart.
     Same,
-    /// The turns do not answer alike.
+    /// The turns give different answers.
     TurnsDiffer,
-    /// The turns answer alike, but the interval of all pairs holds 1, or there are too few for one.
+    /// The turns give the same answer, but the interval of all pairs holds 1, or there are too few pairs for an
+    /// interval.
     Chance,
 }
 
 impl Answer {
-    /// From all pairs, and from those of each turn alone.
+    /// Derives the answer from the ratio of all pairs, and from the ratios of each turn alone.
     pub fn of(all: &Estimate, turns: &[f64]) -> Answer {
         let answer = Answer::of_ratio(all.value);
         let agreed = turns.len() == TURNS as usize && turns.iter().all(|turn| Answer::of_ratio(*turn) == answer);
@@ -44,7 +46,7 @@ impl Answer {
         }
     }
 
-    /// Whether nothing follows from this size.
+    /// True if nothing follows from this size.
     pub fn is_open(self) -> bool {
         matches!(self, Answer::TurnsDiffer | Answer::Chance)
     }

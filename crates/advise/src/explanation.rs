@@ -1,4 +1,4 @@
-//! Why requests go the way they go, from what is known of the file and the device.
+//! Explains the way that requests take, from what is known of the file and the device.
 
 use crate::report::size;
 use crate::subject::{Kind, Subject};
@@ -49,7 +49,7 @@ fn never(situation: Situation, ours: bool) -> Vec<String> {
     vec![because.to_owned()]
 }
 
-/// Reasons from the rules of our engine.
+/// Reasons from the rules of anyring's engine.
 fn of_engine(situation: Situation) -> Vec<String> {
     let because = match situation {
         Situation::Direct => {

@@ -35,21 +35,21 @@ pub struct Question {
     pub operation: Transferring,
     /// Bytes a request, ascending; empty for [`sizes`].
     pub sizes: Vec<u32>,
-    /// Past the page cache.
+    /// True if the requests bypass the page cache (O_DIRECT).
     pub direct: bool,
     /// Pairs of requests for each size and situation.
     pub rounds: u32,
 }
 
-/// Sizes for which nothing else was asked.
+/// The sizes in bytes that are measured unless the question names others.
 const FILE_SIZES: [u32; 7] = [512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
 const STREAM_SIZES: [u32; 3] = [64, 4 << 10, 64 << 10];
-/// A TCP connection's buffers hold as much at once.
+/// The largest of these sizes for a stream: the buffers of a TCP connection hold as much at once.
 const MOST_STREAM_BYTES: u32 = 64 << 10;
-/// No request is larger.
+/// The size of the largest request that may be measured.
 pub const MOST_BYTES: u32 = 64 << 20;
 
-/// The sizes to measure, or why those asked for do not suit.
+/// Returns the sizes to measure. The error says why the requested sizes do not suit.
 pub fn sizes(subject: &Subject, question: &Question) -> Result<Vec<u32>, String> {
     let end = subject.bytes.unwrap_or(u64::from(MOST_STREAM_BYTES)).min(u64::from(MOST_BYTES));
     let unit = if question.direct { subject.step } else { 1 };
@@ -81,7 +81,7 @@ fn situations(subject: &Subject, question: &Question) -> &'static [Situation] {
     }
 }
 
-/// How often all sizes and situations are gone through, each time in other processes.
+/// The number of turns. Each goes through all sizes and situations, in processes of its own.
 pub const TURNS: u32 = 3;
 
 /// Number of steps that [`run`] reports to `progress`; the search for thresholds adds to them.
@@ -89,8 +89,8 @@ pub fn steps(subject: &Subject, question: &Question, sizes: &[u32]) -> u64 {
     (sizes.len() * situations(subject, question).len()) as u64 * u64::from(TURNS)
 }
 
-/// Measures and concludes. `progress` is called for each process that ended, and may end everything. The error is one line
-/// for people.
+/// Measures and concludes. It calls `progress` after each process, and ends if that returns an error. The error is one
+/// line for people.
 pub fn run(
     launcher: &Launcher,
     subject: &Subject,
@@ -184,7 +184,7 @@ fn limits(
     Ok(limits)
 }
 
-/// Compares with the kernel's tracepoint, where it is available; returns its counts.
+/// Compares the observed ways with the kernel's tracepoint, if that is available. Returns its counts.
 fn compare(measuring: &Measuring<'_>, conditions: &[Condition]) -> Result<Option<Punts>, String> {
     if measuring.question.backend.is_ours() {
         return Ok(None);

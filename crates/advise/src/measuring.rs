@@ -84,7 +84,8 @@ const PROBE_ROUNDS: u32 = 7;
 pub struct Punts {
     /// Number of requests.
     pub requests: u64,
-    /// Number of them that `io_uring_queue_async_work` reported: equals the number that was seen to need a worker.
+    /// Number of them that `io_uring_queue_async_work` reported. It equals the number that the worker process saw go to
+    /// a worker thread.
     pub traced: u64,
 }
 
@@ -113,7 +114,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Measures a condition once more, unless it cannot be.
+    /// Measures a condition once more, unless it was found that it cannot be measured here.
     pub fn add(&self, condition: &mut Condition, rounds: u32) -> Result<(), String> {
         if condition.missing.is_some() {
             return Ok(());
@@ -133,7 +134,8 @@ impl Measuring<'_> {
         Ok(worker * 2 > all)
     }
 
-    /// Runs a worker and returns its measurements. The inner error says what is missing here, the outer one what went wrong.
+    /// Runs a worker process and returns its measurements. The inner error says what is missing on this machine, the
+    /// outer one what went wrong.
     fn requests(
         &self,
         situation: Situation,

@@ -1,4 +1,4 @@
-//! The report: the structures are the JSON of docs/advise.md. Fields may be added; [`SCHEMA`] changes when one is
+//! The report, whose structures are the JSON of docs/advise.md. Fields may be added. [`SCHEMA`] changes when a field is
 //! removed or changes its meaning.
 
 use crate::advice::Advice;
@@ -34,7 +34,7 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The threshold of each situation of a file or device.
     pub limits: Vec<Limit>,
-    /// The counts of the kernel's tracepoint; `None` without root, and with our engine.
+    /// The counts of the kernel's tracepoint; `None` without root, and with anyring's engine.
     pub tracepoint: Option<Punts>,
     /// The advice.
     pub advice: Advice,

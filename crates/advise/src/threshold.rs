@@ -8,29 +8,29 @@ use serde::Serialize;
 pub enum Threshold {
     /// No size that was measured needs a worker.
     Never {
-        /// The largest of them.
+        /// The largest size that was measured.
         up_to_bytes: u32,
     },
-    /// All need one.
+    /// All sizes that were measured need a worker.
     Always {
-        /// The smallest of them.
+        /// The smallest size that was measured.
         from_bytes: u32,
     },
-    /// Requests up to `last_bytes` do without; from `first_bytes`, the next possible size, on they do not.
+    /// Requests up to `last_bytes` need no worker. From `first_bytes`, the next possible size, on they need one.
     At {
-        /// The largest that needs none.
+        /// The largest size that needs no worker.
         last_bytes: u32,
-        /// The smallest that needs one.
+        /// The smallest size that needs a worker.
         first_bytes: u32,
-        /// Whether both were so again each time that they were tried again.
+        /// True if both sizes gave the same result each time that they were tried again.
         sharp: bool,
     },
-    /// Smaller sizes need one and larger ones do not.
+    /// There is no threshold: smaller sizes need a worker, and larger ones do not.
     None,
 }
 
 impl Threshold {
-    /// The two sizes that it lies between.
+    /// The two sizes between which the threshold lies.
     pub fn sides(&self) -> impl Iterator<Item = u32> {
         let sides = match self {
             Threshold::At { last_bytes, first_bytes, .. } => vec![*last_bytes, *first_bytes],
@@ -40,7 +40,7 @@ impl Threshold {
     }
 }
 
-/// How often each side is tried again.
+/// The number of times that each side is tried again.
 const AGAIN: u32 = 3;
 
 /// Finds the threshold between two of the `measured` sizes, to a multiple of `step`. `measured` has at least one size,

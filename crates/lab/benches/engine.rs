@@ -1,4 +1,4 @@
-//! The costs of the engine's parts, called directly, without a door: `make bench`.
+//! The costs of the engine's parts, called directly instead of through a library or a system call: `make bench`.
 //!
 //! Each part is measured through the engine's own calls:
 //!
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes for a ring of a few hundred entries.
 const AREA: usize = 1 << 18;
 
-/// A ring in memory of our own (IORING_SETUP_NO_MMAP), kept until the process ends.
+/// A ring in the benchmark's own memory (IORING_SETUP_NO_MMAP), kept until the process ends.
 struct Ring {
     fd: u32,
     area: *mut u8,
@@ -75,12 +75,12 @@ impl Ring {
         assert_eq!(enter(&call), Ok(to_submit));
     }
 
-    /// Takes so many CQEs, which must be there and have this result.
+    /// Reaps `count` CQEs, which must be there and have this result.
     fn reap(&mut self, count: u32, result: i32) {
         self.reap_any(count, &[result]);
     }
 
-    /// Takes so many CQEs, which must be there and have one of these results each.
+    /// Reaps `count` CQEs, which must be there and have one of these results each.
     fn reap_any(&mut self, count: u32, results: &[i32]) {
         let head = self.word(self.params.cq_off.head);
         let first = head.load(Ordering::Relaxed);

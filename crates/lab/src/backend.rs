@@ -1,4 +1,4 @@
-//! The backends: our engine, the kernel's io_uring, and the interfaces that a program would use instead.
+//! The backends: anyring's engine, the kernel's io_uring, and the interfaces that a program would use instead.
 
 use crate::message::Program;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
-    /// libanyring.so, preloaded into a program of the interface.
+    /// libanyring.so, preloaded into a program that uses io_uring.
     Anyring,
     /// As [`Backend::Anyring`], on the kernel's io_uring.
     Kernel,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The way in which a program of the interfaces reaches io_uring, and Linux AIO.
+/// The way in which a program calls io_uring or Linux AIO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Door {
@@ -17,8 +17,8 @@ pub enum Door {
     Raw,
 }
 
-/// The program that the worker is. It does not know the server of [`Program::Uring`], [`Program::Aio`] and
-/// [`Program::AioPoll`].
+/// The program that the worker process becomes. It cannot tell which server serves [`Program::Uring`], [`Program::Aio`]
+/// and [`Program::AioPoll`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // as in Backend
@@ -233,7 +233,7 @@ pub struct Messages {
 pub enum Receiver {
     /// Polls all the time.
     Looks,
-    /// Waits in enter, epoll_wait or futex.
+    /// Waits in io_uring_enter(2), epoll_wait(2) or futex(2).
     Waits,
 }
 
@@ -270,10 +270,10 @@ pub struct DirectWrites {
     pub writes: u32,
 }
 
-/// Requests one at a time. Each round makes one as it comes and, if `forced`, one with IOSQE_ASYNC; which is first
-/// alternates. Each round that counts has figures of the one, then of the other. These are us from the submission to
-/// the CQE, and us of the submitting call. The counts are the number of requests by way ([`Way::count`]), `short`
-/// transfers, and `cached` reads that should have found no page.
+/// Requests, made one at a time. Each round makes a request without IOSQE_ASYNC and, if `forced`, one with it. The
+/// order alternates from round to round. Each round that counts has figures of the request without IOSQE_ASYNC, then of
+/// the one with it. These are us from the submission to the CQE, and us of the submitting call. The counts are the
+/// number of requests by way ([`Way::count`]), `short` transfers, and `cached` reads that should have found no page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paired {
     /// The subject of the requests.

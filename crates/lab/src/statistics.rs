@@ -96,11 +96,11 @@ impl Estimate {
     }
 }
 
-/// The fewest runs for an interval. Fewer would look more certain than they are, since an interval cannot be wider than
-/// the range of its runs. 5 runs have the true median in their range in 94 of 100 cases, 3 in 75.
+/// The fewest runs for an interval. An interval of fewer runs would look more certain than it is, since it cannot be
+/// wider than the range of its runs. 5 runs have the true median in their range in 94 of 100 cases, 3 in 75.
 pub const LEAST_RUNS: usize = 5;
 
-/// Enough that the interval's ends move by less than the printed precision.
+/// The number of resamples. It is enough that the interval's ends move by less than the printed precision.
 const RESAMPLES: usize = 2000;
 /// A constant seed, so that the same runs give the same interval.
 const SEED: u64 = 0x616e_7972_696e_6721;

@@ -94,8 +94,8 @@ impl Launcher {
         if backend.is_ours() {
             command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
             command.env("ANYRING_STATS", counters);
-            // The worker has instructions for the raw door. They concern no program that uses liburing. One that uses
-            // libc's syscall() counts as one that enters by instructions.
+            // The worker has instructions for the raw door, which matter to no program that uses liburing. A program
+            // that uses libc's syscall() counts as one that makes its calls by instructions.
             command.env("ANYRING_RAW", if task.door == Door::Liburing { "0" } else { "1" });
         }
         command

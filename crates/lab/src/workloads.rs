@@ -83,8 +83,8 @@ pub struct Measurement {
     pub runs: usize,
 }
 
-/// Counted runs of each figure unless a workload says otherwise. With the dropped one these are the 10 of the
-/// published pipes.
+/// Number of counted runs of each figure, unless a workload says otherwise. With the dropped run they are the 10 runs
+/// of the published pipes.
 pub const RUNS: usize = 9;
 
 impl Measurement {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct EngineSource {
     file: PathBuf,
-    /// Locked while this lives.
+    /// The lock file, which stays locked while this value lives.
     _lock: Option<File>,
     stream: Stream,
 }
@@ -23,8 +23,8 @@ fn lock(file: &Path) -> Option<File> {
     Some(opened.into())
 }
 
-/// Removes the files of tracers that were killed; each takes 16 MiB of memory. The process number alone does not
-/// decide: a folder may be shared with another PID namespace, whose tracers have other numbers here.
+/// Removes the files of tracers that were killed; each takes 16 MiB of memory. The process number in the name does not
+/// decide alone. A folder may be shared with another PID namespace, whose tracers have other numbers here.
 fn remove_left_behind(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if was_left_behind(&entry.file_name()) && lock(&entry.path()).is_some() {

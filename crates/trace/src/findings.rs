@@ -12,13 +12,13 @@ use anyring_abi::{
 use anyring_engine::op::Punt;
 use serde::Serialize;
 
-/// Fewer requests than this say nothing.
+/// The fewest requests from which a finding is drawn.
 pub(crate) const FEW: u64 = 100;
-/// A large request that keeps its submitter this long blocks it. The kernel's tracepoints carry no sizes.
+/// The time from which a large request counts as blocking its submitter. The kernel's tracepoints carry no sizes.
 const LONG_NS: u64 = 100_000;
 /// Workers pile up from this many requests with workers at a time.
 const MANY_WORKERS: u64 = 64;
-/// With this many requests in one call, the cost of the call itself hardly matters.
+/// The number of requests in one call from which the cost of the call itself hardly matters.
 const TOGETHER: u64 = 16;
 
 /// An improvement for one ring.

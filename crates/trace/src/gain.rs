@@ -14,7 +14,7 @@ pub struct Costs {
     pub poll_ns: f64,
     /// A TIMEOUT, in the call that waits, that a multishot TIMEOUT would spare.
     pub timeout_ns: f64,
-    /// A TIMEOUT with a call of its own, likewise.
+    /// A TIMEOUT with a call of its own that a multishot TIMEOUT would spare.
     pub timeout_alone_ns: f64,
     /// Handing a request to a worker, and being notified of its completion.
     pub worker_ns: f64,
@@ -56,7 +56,7 @@ pub struct Spent {
     pub elapsed_ns: u64,
     /// CPU time of its own and of the children that it waited for; `None` for a process that was joined.
     pub cpu_ns: Option<u64>,
-    /// `None` if they could not be measured.
+    /// The costs on this machine; `None` if they could not be measured.
     pub costs: Option<Costs>,
 }
 

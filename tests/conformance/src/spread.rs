@@ -4,7 +4,8 @@
 use crate::case::{Case, Context, FLAG_SETS};
 use crate::door::{Door, IS_STATIC};
 
-/// The doors of a program: without `syscall` instructions of its own it has no raw one, and a static one no shared library.
+/// The doors of a program. A program without `syscall` instructions of its own has no raw door. A static program has no
+/// shared library, and so no `liburing` door.
 fn doors(has_instructions: bool, is_static: bool) -> &'static [Door] {
     match (has_instructions, is_static) {
         (true, false) => &[Door::Liburing, Door::Libc, Door::Raw],

@@ -7,8 +7,8 @@
 # one of these endings, linked in another way: `-static` (with glibc), `-static-pie`, `-musl` (static), `-musl-dynamic`. `go` and
 # `zig` are the programs of crates/cli/tests, which are static.
 #
-# Quick when nothing changed. Several callers may run at once: a lock in OUT lets one build at a time. Where a compiler is
-# missing the reason is printed, and the status is 77.
+# The script is quick when nothing changed. Several callers may run at once, since a lock in OUT lets one build at a
+# time. If a compiler is missing, the script prints the reason, and its status is 77.
 set -euo pipefail
 
 out=${1:?usage: tests/e2e/clients/build.sh OUT [CLIENT...]}

@@ -212,7 +212,7 @@ impl World {
         any
     }
 
-    /// A CQE has come.
+    /// Records a CQE that was reaped, and checks it.
     fn answered(&mut self, at: usize, cqe: Cqe, system: &Simulated) {
         let place = (cqe.user_data & !MESSAGE) as usize;
         let Some(record) = self.records.0.get_mut(place) else {
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// The ring in this slot is about to be closed.
+    /// Marks the requests of the ring in this slot, which is about to be closed.
     pub fn abandon(&mut self, at: usize) {
         for record in self.records.0.iter_mut().filter(|record| record.slot == at && !record.done) {
             record.abandoned = true;
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// The ring in this slot is closed, with nothing in flight.
+    /// Marks the ring in this slot as closed, with nothing in flight.
     pub fn close(&mut self, at: usize) {
         self.slots[at].closed = true;
     }

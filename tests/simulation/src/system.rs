@@ -170,7 +170,7 @@ impl Simulated {
         inner.why(me)
     }
 
-    /// Another thread may come first.
+    /// Counts a step with this call. Another thread may get the turn before it.
     fn pass(&self, me: usize, number: libc::c_long) {
         let inner = self.step(me, number);
         self.switch(inner, me, false);
@@ -255,7 +255,7 @@ impl Simulated {
         self.wait(me, number, Wait::Descriptors(set), None, stop)
     }
 
-    /// A call that waits, if it is one.
+    /// Simulates the call if it is one that waits, and returns its result. `None`: the call is left to the kernel.
     fn sleeping(
         &self,
         me: usize,

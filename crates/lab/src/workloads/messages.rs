@@ -67,7 +67,7 @@ const STEADY: [(Receiver, u32, u32); 5] = [
     (Receiver::Waits, 20, 3_000),
     (Receiver::Waits, 100, 1_000),
 ];
-/// Number of runs. Five give intervals; the messages of one turn take a minute.
+/// Number of runs. Five runs are enough for intervals, and the messages of one turn take a minute.
 const RUNS: usize = 5;
 /// The percentiles in the terminal's table.
 const HEADLINES: [f64; 3] = [50.0, 99.0, 99.9];

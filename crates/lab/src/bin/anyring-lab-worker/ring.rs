@@ -1,6 +1,6 @@
-//! A ring as a program uses it, over one of three doors: liburing's functions by symbol, libc's `syscall()`, or our own
-//! system call instructions. The inline functions of liburing's header are written here as a compiler would inline
-//! them.
+//! A ring as a program uses it, over one of three doors: liburing's functions by symbol, libc's `syscall()`, or the
+//! worker's own system call instructions. The inline functions of liburing's header are written here as a compiler
+//! would inline them.
 //!
 //! One thread owns a [`Ring`]; the other side of its memory is the ring's server.
 

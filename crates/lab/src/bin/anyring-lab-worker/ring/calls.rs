@@ -1,4 +1,4 @@
-//! The system calls without liburing or libaio, through libc's `syscall()` or by our own instructions.
+//! The system calls without liburing or libaio, through libc's `syscall()` or by the worker's own instructions.
 
 use super::liburing::IoUring;
 use crate::provider;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The instructions that make the calls.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// True: our own. False: libc's.
+    /// True: the worker's own. False: libc's.
     pub raw: bool,
 }
 
@@ -57,12 +57,12 @@ impl Calls {
         }
     }
 
-    /// Returns the file whose `syscall()` is called; none for our own instruction.
+    /// Returns the file whose `syscall()` is called; `None` for the worker's own instructions.
     pub fn provider(self) -> Option<String> {
         (!self.raw).then(|| provider::of(libc::syscall as *const () as *const c_void))
     }
 
-    /// As liburing's. Returns 0 or a negative error number.
+    /// Does what liburing's function of this name does. Returns 0 or a negative error number.
     pub fn queue_init(self, entries: u32, ring: &mut IoUring, mut params: Params) -> i32 {
         let address = std::ptr::from_mut(&mut params) as usize;
         let fd = self.call::<NR_IO_URING_SETUP>([entries as usize, address, 0, 0, 0, 0]) as i32;
@@ -103,7 +103,7 @@ impl Calls {
         Ok(())
     }
 
-    /// As liburing's. Returns the number of SQEs, or a negative error number.
+    /// Does what liburing's function of this name does. Returns the number of SQEs, or a negative error number.
     #[inline]
     pub fn submit_and_wait(self, ring: &mut IoUring, wait: u32) -> i32 {
         let sq = &mut ring.sq;
@@ -144,9 +144,9 @@ impl Calls {
     }
 }
 
-/// Makes a system call by an instruction in our own text, as liburing's compiled code and Go programs do. The number is
-/// loaded right before it. So a scan can see that none of them closes a descriptor, and libanyring.so can put a jump
-/// there.
+/// Makes a system call by an instruction in the worker's own text, as liburing's compiled code and Go programs do. The
+/// number is loaded right before the instruction. So a scan can establish that none of these instructions closes a
+/// descriptor, and libanyring.so can put a jump there.
 #[inline(always)]
 fn raw_call<const NUMBER: i64>(args: [usize; 6]) -> isize {
     let answer: isize;
