@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How long io_submit takes for buffered random reads of a file that is not in the page cache: the kernel's AIO, and ours.
+"""Measures io_submit for buffered random reads of a file that is not in the page cache: the kernel's and anyring's.
 
 usage: scripts/aio-cold.py BIN [--turns N] [--folder DIR]      (BIN: the folder with anyring and libanyring.so)
 
-The kernel's io_submit returns when the device has answered, ours when a worker has been told. fio reads each block of a
-file once, in random order, after it has dropped the file from the page cache; its submission latency is the time inside
-io_submit. The two take turns, and the medians of all turns are compared.
+The kernel's io_submit returns when the device has answered. anyring's returns when a worker has been told. fio reads
+each block of a file once, in random order, after it has dropped the file from the page cache. Its submission latency is
+the time inside io_submit. The two engines take turns, and the medians of all turns are compared.
 """
 
 import argparse

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Which system calls anyring makes, taken from a trace of all conformance cases: those made from the library's own text, and those by
-which libc makes and ends its threads. Compares them with packaging/seccomp/anyring.json, which a filter can take as it is.
+"""Lists the system calls that anyring makes, from a trace of all conformance cases. They are the calls from the
+library's own text, and those by which libc makes and ends the library's threads. Compares them with
+packaging/seccomp/anyring.json, which a filter can take as it is.
 
 usage: scripts/calls.py BIN [--write]      (BIN: the folder with anyring-conformance and libanyring.so)
 
-Needs strace and nm. The exit status is 1 if the file lacks a call that was made. A call that is listed and was not made is named, and no
-failure: what a kernel or machine has decides some. --write makes the file, and the line of docs/containers.md.
+The script needs strace and nm. The exit status is 1 if the file lacks a call that was made. A call that is listed and
+was not made is named, but is no failure, since some calls depend on the kernel or the machine. --write makes the file,
+and the line of docs/containers.md.
 """
 
 import collections

@@ -5,14 +5,15 @@
 # usage: scripts/conformance.sh once|engine|kernel|oracle BIN  (BIN: the folder with anyring and anyring-conformance)
 #        scripts/conformance.sh case BIN TOPIC::CASE            (BIN: cargo's debug folder, which is built first)
 #
-#   once     on ours, each case once: its name gives the door and the flags (`make test`)
-#   engine   on ours, through every door with every set of flags (`make soak`)
-#   kernel   the same on the kernel's io_uring
-#   oracle   makes the record anew from such runs on the kernel, twice through each door, and docs/conformance.md of it; with
-#            ADD=1 adds these runs to the record that there is. With KERNEL=7.3 the cases run on that kernel of Debian's, in
-#            QEMU (scripts/host.sh names those that there are): tests/conformance/oracle-7.3.json gets what it answers otherwise than
-#            that record says, and the cases of later names. What fails there is said and left out. FILTER=TEXT: those cases only
-#   case     one case on the kernel, then on anyring, held against what the kernel has just answered
+#   once     runs each case once on anyring; its name gives the door and the flags (`make test`)
+#   engine   runs the cases on anyring, through every door with every set of flags (`make soak`)
+#   kernel   does the same on the kernel's io_uring
+#   oracle   makes the record anew from such runs on the kernel, twice through each door, and docs/conformance.md
+#            from it. With ADD=1 these runs are added to the existing record. With KERNEL=7.3 the cases run on that
+#            kernel of Debian's, in QEMU (scripts/host.sh names the kernels). tests/conformance/oracle-7.3.json then gets the
+#            answers that differ from that record, and the cases of later names. Cases that fail there are named and
+#            left out. FILTER=TEXT limits the run to the cases with this text in their names
+#   case     runs one case on the kernel, then on anyring, and compares the answers
 #
 # With ANYRING_KERNEL=7.3 the engine answers as that kernel, and its answers are compared with that kernel's record.
 #

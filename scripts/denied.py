@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Refuses each system call that anyring makes (packaging/seccomp/anyring.json), one at a time, beside io_uring's own: by EPERM, by ENOSYS
-and by a filter that kills. Below each, fio, a dynamic C program and a static one are served by `anyring run`, or that refuses in one line
-before they start.
+"""Refuses each system call that anyring makes (packaging/seccomp/anyring.json), one at a time, in addition to
+io_uring's own. Each is refused by EPERM, by ENOSYS and by a filter that kills. Under each refusal fio, a dynamic C
+program and a static one run. `anyring run` must serve each program, or refuse it in one line before it starts.
 
 usage: scripts/denied.py BIN [--sample | --all FILE | CALL...]      (BIN: the folder with anyring and libanyring.so)
 
---sample takes each call once, with each program by turns; --all writes every row, so that two can be compared; with CALLs all that became
-of them is shown. scripts/denied.txt has the rows that are neither served nor refused, each with the reason: one that is not there
-fails, and so does one that is there and is well. A program that the same filter keeps from running where io_uring is permitted says
-nothing of anyring, and is left out. Needs fio and a C compiler with glibc's archives.
+--sample tries each call once, with each program by turns. --all writes every row, so that two files can be compared.
+With CALLs it shows every result for these calls. scripts/denied.txt lists the rows that are neither served nor refused,
+each with the reason. The script fails if such a row is not listed, or if a listed row works. Some programs do not run
+under the filter even where io_uring is permitted. They say nothing about anyring, and are left out. The script needs
+fio and a C compiler with glibc's archives.
 """
 
 import collections

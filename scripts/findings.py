@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Whether what `anyring trace` finds is true when it is followed: ten programs, traced on both engines, each as it is and
-once more as the finding advises, by counts that do not depend on how fast the machine is.
+"""Checks that the findings of `anyring trace` are true. Ten programs are traced on both engines, each as it is and once
+more as the finding advises. The counts that are compared do not depend on the speed of the machine.
 
 usage: scripts/findings.py BIN [--folder DIR] [--backend kernel|user]...      (BIN: the folder with anyring)
 
-Needs fio, qemu-img, a C compiler and liburing; the kernel's engine needs root, and tracefs, which is mounted in a mount
-namespace of its own. The exit status is 1 if a finding is not there, is still there once it is followed, or its count is not
-a tenth of what it was (a quarter of the calls).
+The script needs fio, qemu-img, a C compiler and liburing. The kernel's engine needs root, and tracefs, which is mounted
+in a mount namespace of its own. The exit status is 1 if a finding is missing, or is still there once its advice is
+followed. It is also 1 if the finding's count does not fall to a tenth of what it was (a quarter, for calls).
 """
 
 import argparse

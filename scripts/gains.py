@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Whether the gain that `anyring trace` tells is what following its advice brings: the pairs of tests/e2e/clients/gains.c, the
-first of each traced on both engines, then both run in turns, untraced.
+"""Checks that following the advice of `anyring trace` brings the gain that it predicts. The programs are the pairs of
+tests/e2e/clients/gains.c. The first of each pair is traced on both engines. Then both run in turns, untraced.
 
 usage: scripts/gains.py BIN [--folder DIR] [--turns N]      (BIN: the folder with anyring)
 
-Needs a C compiler and liburing; the kernel's engine needs root, and tracefs, which is mounted in a mount namespace of its own.
-Prints the share that was told and the one that was measured, of elapsed or CPU time as told, as medians; an exit status of 1
-says that they differ by more than a factor of 1.5.
+The script needs a C compiler and liburing. The kernel's engine needs root, and tracefs, which is mounted in a mount
+namespace of its own. Prints the predicted share and the measured one, of elapsed or CPU time as predicted, as medians.
+The exit status is 1 if they differ by more than a factor of 1.5.
 """
 
 import argparse

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Runs liburing's own test programs on the kernel's io_uring and on ours; scripts/liburing-tests.sh builds them.
+"""Runs liburing's own test programs on the kernel's io_uring and on anyring's. scripts/liburing-tests.sh builds them.
 
-Each program runs up to four times, always in an empty folder: natively (linked with the shared library), and if that
-passes under `anyring deny -- anyring run --backend user`, linked with liburing.so.2 (whose functions ours replace), with
-liburing.a (whose `syscall` instructions are trapped), and with that and libc.a (a guest of ours). Programs run side by side, the runs of one do not: the ports
-and the names in /tmp that they use are different from program to program.
+Each program runs up to four times, always in an empty folder. The first run is on the kernel's io_uring (linked with
+the shared library). If that passes, the others run under `anyring deny -- anyring run --backend user`. They are linked
+with liburing.so.2 (whose functions anyring replaces), with liburing.a (whose `syscall` instructions are trapped), and
+with liburing.a and libc.a (as a guest). Programs run side by side, but the runs of one program do not. The ports and
+the names in /tmp that they use differ from program to program.
 
-On ours a run passes if it exits with 0 as it did natively, and says that it skips something only where it said so
-natively. 77, the exit status for "cannot be tested here", is a failure. A program that natively fails, skips itself or
-takes too long is a skip, with that reason.
+On anyring a run passes if it exits with 0 as it did on the kernel, and says that it skips something only where it said
+so on the kernel. 77, the exit status for "cannot be tested here", is a failure. A program that fails, skips itself or
+takes too long on the kernel is a skip, with that reason.
 
-The file of exceptions lists what fails on ours: `NAME reason` or `NAME@shared reason`, one a line. A listed run that
-passes is an error, except where the name begins with `?`: that one fails only now and then. At most 5 in a hundred of
-the programs that pass natively may be listed. What fails without being listed, and then passes five times alone, is
-said to be flaky and counts as skipped: many of these programs set threads against a clock.
+The file of exceptions lists what fails on anyring: `NAME reason` or `NAME@shared reason`, one a line. A listed run that
+passes is an error, except where the name begins with `?`: that program fails only now and then. At most 5 in a hundred
+of the programs that pass on the kernel may be listed. A run that is not listed, fails, and then passes five times alone
+is flaky and counts as skipped. Many of these programs set threads against a clock.
 """
 
 import argparse

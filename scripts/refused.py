@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Whether programs do what docs/refused.md says where io_uring is refused: those that this machine or a registry has cheaply.
+"""Checks that programs do what docs/refused.md says where io_uring is refused. It tries those that this machine has or
+that a registry provides cheaply.
 
 usage: scripts/refused.py BIN [NAME...]      (BIN: the folder with anyring; NAME: only these rows)
 
-Each program runs where io_uring answers EPERM, ENOSYS, ENOMEM and EINVAL, where a filter kills for it, and below `anyring run`. What it
-prints and how it ends is compared with the table below, and the page must have each program's version and words. Packages of
-Python's registry are installed into .build/refused, in the versions of the page. The exit status is 1 if a row has changed.
+Each program runs where io_uring fails with EPERM, ENOSYS, ENOMEM and EINVAL, where a filter kills for it, and below
+`anyring run`. Its output and its end are compared with the table below, and the page must have each program's version
+and words. Packages of Python's registry are installed into .build/refused, in the versions of the page. The exit status
+is 1 if a row has changed.
 """
 
 import ctypes

@@ -30,7 +30,7 @@ pub struct Clause {
     pub evidence_bytes: u32,
     /// That size's time until the CQE, with IOSQE_ASYNC in relation to without.
     pub ratio: Estimate,
-    /// The number of pairs behind the ratio.
+    /// The number of pairs that the ratio comes from.
     pub pairs: usize,
 }
 

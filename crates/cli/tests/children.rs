@@ -27,8 +27,8 @@ const WAYS: [&str; 16] = [
     "popen",
 ];
 
-/// The programs of these tests: the parent, and an ELF file that exits with the error of io_uring_setup(-2, NULL).
-/// That is EINVAL or EFAULT, depending on the server, and EPERM if the call is refused.
+/// The programs of these tests: the parent, and an ELF file that exits with the error of io_uring_setup(-2, NULL). The
+/// call fails with EINVAL or EFAULT, depending on the server, and with EPERM if it is refused.
 struct Programs {
     parent: PathBuf,
     directory: tempfile::TempDir,

@@ -34,7 +34,8 @@ fn sparse(cx: &Context) -> Ring {
     ring
 }
 
-/// True for each slot that holds an empty pipe (READ is EAGAIN); false for an empty slot (EBADF).
+/// True for each slot that holds an empty pipe, from which READ fails with EAGAIN. False for an empty slot, where READ
+/// fails with EBADF.
 fn held<const N: usize>(ring: &mut Ring, slots: [i32; N]) -> [bool; N] {
     slots.map(|slot| {
         let read = sqe::read(slot, &mut [0; 1], 0).with(IOSQE_FIXED_FILE).op_flags(libc::RWF_NOWAIT as u32);

@@ -106,7 +106,7 @@ impl Model for AioRead {
 /// The time that io_submit(2) may take for a read of an empty pipe.
 const PATIENCE_MS: i32 = 200;
 
-/// Makes a child submit a read of an empty pipe: natively it stays in io_submit(2) until another process writes.
+/// Makes a child submit a read of an empty pipe. The kernel keeps it in io_submit(2) until another process writes.
 fn check_that_it_returns(door: Door) -> Outcome<()> {
     let (empty, told) = (super::pipe()?, super::pipe()?);
     // SAFETY: this process has one thread, and no context or ring yet.
