@@ -10,9 +10,9 @@
 #   kernel   does the same on the kernel's io_uring
 #   oracle   makes the record anew from such runs on the kernel, twice through each door, and docs/conformance.md
 #            from it. With ADD=1 these runs are added to the existing record. With KERNEL=7.3 the cases run on that
-#            kernel of Debian's, in QEMU (scripts/host.sh names the kernels). tests/conformance/oracle-7.3.json then gets the
-#            answers that differ from that record, and the cases of later names. Cases that fail there are named and
-#            left out. FILTER=TEXT limits the run to the cases with this text in their names
+#            kernel of Debian's, in QEMU (scripts/host.sh names the kernels). Then tests/conformance/oracle-7.3.json
+#            gets the answers that differ from that record, and the cases of later names. Cases that fail there are
+#            named and left out. FILTER=TEXT limits the run to the cases with this text in their names
 #   case     runs one case on the kernel, then on anyring, and compares the answers
 #
 # With ANYRING_KERNEL=7.3 the engine answers as that kernel, and its answers are compared with that kernel's record.

@@ -48,9 +48,9 @@ pub struct Subject {
     pub request_limits: Option<RequestLimits>,
     /// The unit of sizes: the device's logical block.
     pub step: u32,
-    /// Whether the operation can be tried with RWF_NOWAIT; `None` where that was not tried.
+    /// True if the operation can be tried with RWF_NOWAIT; `None` where that was not tried.
     pub nowait: Option<bool>,
-    /// Whether a file has no blocks on the disk in some places.
+    /// True if a file has no blocks on the disk in some places.
     pub has_holes: bool,
 }
 
@@ -135,7 +135,7 @@ fn of_path(
     }
     let file =
         OpenOptions::new().read(true).write(write).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-    // SAFETY: a descriptor of ours and plain numbers.
+    // SAFETY: a descriptor of this process and plain numbers.
     let end = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
     if end <= 0 {
         return Err(refused("it is empty: requests need bytes that are there"));
@@ -212,7 +212,7 @@ fn nowait(file: &File, write: bool) -> Option<bool> {
     let mut byte = 0u8;
     let iovec = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };
     let fd = file.as_raw_fd();
-    // SAFETY: a descriptor of ours and one byte.
+    // SAFETY: a descriptor of this process and one byte.
     let answer = unsafe {
         match write {
             true if libc::pread(fd, iovec.iov_base, 1, 0) != 1 => return None,
@@ -244,7 +244,7 @@ const FILE_SYSTEMS: [(i64, &str); 14] = [
 fn file_system(file: &File) -> String {
     // SAFETY: numbers, for which zero is a value.
     let mut status: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a descriptor of ours, and `status` is writable.
+    // SAFETY: a descriptor of this process, and `status` is writable.
     if unsafe { libc::fstatfs(file.as_raw_fd(), &mut status) } != 0 {
         return "unknown".to_owned();
     }

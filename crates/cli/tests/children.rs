@@ -174,7 +174,8 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     assert!(report["unserved"][0].as_str().is_some_and(|child| child.starts_with(&reason)), "{report}");
 }
 
-/// Otherwise its loader would complain on standard error that the library has the wrong class.
+/// The library is removed from the environment of a 32-bit child, whose loader would report on standard error that it
+/// has the wrong class.
 #[test]
 fn a_32_bit_child_has_no_library_of_ours_in_its_environment() {
     let Some(programs) = programs(&[]) else { return };

@@ -75,7 +75,8 @@ fn refused(call: i64) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("call {call}: {error}: {output:?}"))
 }
 
-/// The first line is about what a program would find, not about calls that only doctor would like to make.
+/// The first line of the report is about the calls that a program makes, not about calls that only doctor would like to
+/// make.
 #[test]
 fn the_verdict_is_of_what_a_program_meets() {
     library();

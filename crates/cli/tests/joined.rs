@@ -27,7 +27,7 @@ impl Ended {
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
-    /// Its exit status, which it has soon.
+    /// Waits for the child's end, which must come soon, and returns the exit status.
     fn status(&mut self) -> Option<i32> {
         let limit = Instant::now() + Duration::from_secs(60);
         loop {

@@ -1,5 +1,5 @@
-//! `anyring lab`: every workload runs and verifies its data on every backend, and the report has the documented form.
-//! Nothing that was not measured looks as if it were. No figure is compared with another: the machine may be busy.
+//! `anyring lab`: every workload runs and verifies its data on every backend, and the report has the documented form. A
+//! value that was not measured never looks as if it were. No figure is compared with another: the machine may be busy.
 
 mod common;
 
@@ -331,7 +331,7 @@ fn load_says_what_loading_costs() {
     assert!(table.contains("\nloading costs ") && table.contains(" us (limit 200)\n"), "{table}");
 }
 
-/// Both sides are native: there must be no figure.
+/// Both sides run on the kernel's io_uring, since another library is preloaded: there must be no figure.
 #[test]
 fn another_library_is_not_taken_for_ours() {
     lab_worker();

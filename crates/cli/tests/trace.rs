@@ -115,7 +115,7 @@ fn a_program_that_makes_the_file_of_events_smaller_does_not_end_the_tracer() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("No ring was made."));
 }
 
-/// Otherwise the kernel would record on for nobody.
+/// An instance that nobody removes would make the kernel record for nobody.
 #[test]
 fn instances_of_killed_tracers_are_removed() {
     let places = ["/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"];
@@ -167,7 +167,7 @@ type Streams = BTreeMap<(u32, String), Vec<String>>;
 /// `queue_async_work` of a request with IOSQE_ASYNC.
 const ASKED_FOR: &str = "queue_async_work (asked for)";
 
-/// Events that depend on when a thread got around to a request, and say no more about it.
+/// Events that depend only on the moment at which a thread deals with a request.
 const NOT_COMPARED: [&str; 4] = ["task_add", "task_work_run", "local_work_run", "sys_enter_io_uring_enter"];
 
 fn streams(events: &str) -> Streams {

@@ -150,7 +150,7 @@ impl Side {
                 return Err(format!("{backend} gave {} figures", measured.figures.len()));
             }
             Reply::Failed(why) => return Err(format!("{backend}: {why}")),
-            // A program of the interfaces that our engine does not serve is a fault, not a gap.
+            // A program of the interfaces that anyring's engine does not serve is a fault, not a gap.
             Reply::Refused(refusal) if backend.is_ours() => return Err(format!("{backend}: {refusal}")),
             Reply::Refused(refusal) => refusal.to_string(),
             Reply::Missing(what) => what,

@@ -62,7 +62,7 @@ impl Scratch {
         let path = self.folder.path().join("device");
         let backing = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let backing = backing.map_err(|error| format!("{}: {error}", path.display()))?;
-        // SAFETY: a descriptor of ours and plain numbers.
+        // SAFETY: a descriptor of this process and plain numbers.
         if unsafe { libc::posix_fallocate(backing.as_raw_fd(), 0, bytes as i64) } != 0 {
             return Err(format!("{}: no room for {bytes} bytes", path.display()));
         }

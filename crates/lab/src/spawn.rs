@@ -44,7 +44,7 @@ impl Program {
         if error != 0 {
             return Err(failure("starting", std::io::Error::from_raw_os_error(error)));
         }
-        // SAFETY: `status` is writable; the child is ours and no other code waits for it.
+        // SAFETY: `status` is writable; the child is this process's own and no other code waits for it.
         while unsafe { libc::waitpid(pid, &mut status, 0) } == -1 {
             let error = std::io::Error::last_os_error();
             if error.kind() != std::io::ErrorKind::Interrupted {

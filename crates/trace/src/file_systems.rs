@@ -22,7 +22,7 @@ const MOST: usize = 4096;
 /// The file systems found so far.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FileSystems {
-    /// Whether to try RWF_NOWAIT.
+    /// True if RWF_NOWAIT is tried on the files.
     #[serde(skip)]
     tries: bool,
     /// Descriptors that were examined: ring, thread and number.
@@ -46,11 +46,11 @@ struct FileSystem {
 pub struct FilesOn {
     /// Its type, as in /proc/filesystems; `None` if unknown.
     pub file_system: Option<String>,
-    /// Whether these files were opened with O_DIRECT.
+    /// True if these files were opened with O_DIRECT.
     pub direct: bool,
-    /// Whether it reads through the page cache without waiting (RWF_NOWAIT).
+    /// True if it reads through the page cache without waiting (RWF_NOWAIT); `None` if unknown.
     pub nonblocking_reads: Option<bool>,
-    /// Whether it writes to the page cache without waiting.
+    /// True if it writes to the page cache without waiting; `None` if unknown.
     pub nonblocking_writes: Option<bool>,
 }
 

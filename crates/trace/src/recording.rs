@@ -23,7 +23,7 @@ const BYTES: usize = 56;
 /// The facts known before the first event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Head {
-    /// Whether the events come from the kernel, whose tracepoints carry fewer fields of an SQE.
+    /// True if the events come from the kernel, whose tracepoints carry fewer fields of an SQE.
     pub by_kernel: bool,
     /// The reason for that engine.
     pub why: String,

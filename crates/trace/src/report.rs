@@ -77,13 +77,13 @@ pub enum Interface {
 pub struct RingReport {
     /// Its number in this trace.
     pub ring: u32,
-    /// Whether it is a ring of the kernel.
+    /// True if the kernel serves this ring.
     #[serde(skip)]
     pub by_kernel: bool,
-    /// Whether most calls that submit also wait.
+    /// True if most calls that submit also wait.
     #[serde(skip)]
     pub submits_and_waits: bool,
-    /// Whether it is an io_uring or an AIO context.
+    /// The interface: an io_uring or an AIO context.
     pub interface: Interface,
     /// The descriptor that io_uring_setup(2) returned; `None` if its creation was not traced.
     pub fd: Option<i32>,
@@ -100,9 +100,9 @@ pub struct RingReport {
     pub enters: Option<u64>,
     /// SQEs that were submitted.
     pub submitted: u64,
-    /// Average number of SQEs per enter call that submits.
+    /// Average number of SQEs per io_uring_enter(2) call that submits.
     pub sqes_per_enter: Option<f64>,
-    /// Average number of enter calls per request.
+    /// Average number of io_uring_enter(2) calls per request.
     pub enters_per_request: Option<f64>,
     /// Waits that did not find enough CQEs.
     pub waits: u64,
@@ -114,7 +114,7 @@ pub struct RingReport {
     pub overflows: u64,
     /// SQEs that were refused. For AIO: iocbs, which then get no event.
     pub refused: u64,
-    /// Whether a single thread submitted all requests.
+    /// True if a single thread submitted all requests.
     pub one_submitter: bool,
     /// The largest number of requests that workers had at the same time.
     pub most_with_workers: u64,
@@ -183,7 +183,7 @@ pub struct Kinds {
     pub short: Option<u64>,
     /// Bytes that were moved; `None` if requests of this kind move none.
     pub bytes: Option<u64>,
-    /// Whether the operation itself waits: a timeout, poll, futex or child.
+    /// True if the operation itself waits: a timeout, poll, futex or child.
     pub waits: bool,
     /// Requests without a CQE at the end of the trace.
     pub unfinished: u64,

@@ -311,7 +311,7 @@ fn calls_a_thing_an_error(words: &[Word]) -> Option<Finding> {
         .then(|| Finding { line: error.line, said: format!("\"{verb} {}\": write \"fails with\"", error.text) })
 }
 
-/// Whether the words begin with those of `phrase`.
+/// True if the words begin with those of `phrase`.
 fn matches(words: &[Word], phrase: &str) -> bool {
     let mut rest = words.iter();
     phrase.split(' ').all(|wanted| rest.next().is_some_and(|word| word.bare() == wanted))

@@ -16,7 +16,7 @@ pub struct File {
     /// The room that it is in.
     pub room: String,
     imports: Imports,
-    /// Whether it extends `RingGuard`.
+    /// True if the file extends `RingGuard`.
     pub extends_guard: bool,
 }
 

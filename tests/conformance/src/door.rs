@@ -273,7 +273,7 @@ impl Door {
             let args = [0, length, protection as usize, flags as usize, fd as usize, offset as usize];
             raw(libc::SYS_mmap, args)
         } else {
-            // SAFETY: no address is asked for, so no mapping of ours can be replaced.
+            // SAFETY: no address is asked for, so no mapping of the process can be replaced.
             let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset as i64) };
             from_libc(address as i64)
         };

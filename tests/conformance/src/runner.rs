@@ -163,8 +163,8 @@ impl Running<'_> {
 /// Ends a case and what it forked, and reaps it: its status.
 fn end(child: Pid) -> i32 {
     let (child, mut status) = (child.as_raw_nonzero().get(), 0);
-    // SAFETY: the child is ours and not reaped yet, so its number and its process group are still its own: only it
-    // and what it forked are ended. `status` is one int.
+    // SAFETY: the child is this process's own and not reaped yet, so its number and its process group are still its
+    // own: only it and what it forked are ended. `status` is one int.
     unsafe {
         libc::kill(-child, libc::SIGKILL);
         libc::kill(child, libc::SIGKILL);

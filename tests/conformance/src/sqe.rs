@@ -1,6 +1,6 @@
 //! SQEs in the words of the man page: one function for each shape, and builders for the fields they share.
 //!
-//! Addresses are taken as numbers (`address`, `address_mut`): a case keeps the memory alive until the CQE came.
+//! Addresses are taken as numbers (`address`, `address_mut`). A case keeps the memory alive until the CQE has come.
 
 use anyring_abi::{Opcode, Sqe, Timespec};
 
@@ -68,7 +68,7 @@ impl SqeFields for Sqe {
     }
 }
 
-/// An SQE of nothing but its opcode; its descriptor is -1.
+/// An SQE that has only its opcode; its descriptor is -1.
 pub fn op(opcode: Opcode) -> Sqe {
     Sqe { opcode: opcode as u8, fd: -1, ..Sqe::default() }
 }

@@ -11,7 +11,7 @@ pub use libc::{
     EOPNOTSUPP, EOVERFLOW, EPIPE, ESPIPE, ETIME, EXDEV,
 };
 
-/// A pipe: the end to read and the end to write.
+/// A pipe: the read end and the write end.
 pub fn pipe() -> (File, File) {
     pipe_with(0)
 }
@@ -28,7 +28,7 @@ pub fn pipe_with(flags: i32) -> (File, File) {
 /// A pipe of one page whose buffer is full: the next write waits.
 pub fn full_pipe() -> (File, File) {
     let (reader, writer) = pipe();
-    // SAFETY: F_SETPIPE_SZ takes an integer and touches no memory of ours.
+    // SAFETY: F_SETPIPE_SZ takes an integer and touches no memory of the process.
     assert_eq!(unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) }, 4096);
     std::io::Write::write_all(&mut &writer, &[b'f'; 4096]).expect("fill the pipe");
     (reader, writer)
@@ -103,7 +103,8 @@ pub fn tcp_pair() -> (TcpStream, TcpStream) {
     (client, listener.accept().expect("accept").0)
 }
 
-/// A descriptor from a libc call that answers -1 and errno. Panics with `what` when it failed.
+/// Makes a descriptor from the result of a libc call that returns -1 and sets errno. Panics with `what` if the call
+/// failed.
 pub fn owned(number: i32, what: &str) -> OwnedFd {
     assert!(number >= 0, "{what}: {}", std::io::Error::last_os_error());
     // SAFETY: the caller passes the number that a call has just returned.
@@ -157,7 +158,7 @@ pub fn file(name: &str, content: &[u8]) -> File {
     File::options().read(true).write(true).open(name).expect("open the file")
 }
 
-/// A block device of `sectors`, over a file of the case's own. Goes with its descriptor.
+/// A block device of `sectors`, over one of the case's own files. It is removed with its descriptor.
 pub fn loop_device(sectors: usize) -> OwnedFd {
     const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
     const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
@@ -194,7 +195,7 @@ pub fn readable_bytes(file: &impl AsRawFd) -> i32 {
     count
 }
 
-/// Reserved address space that no access may touch: passing it must give EFAULT.
+/// Reserves address space that no access may touch: a call with an address in it must fail with EFAULT.
 pub fn bad_address() -> u64 {
     // SAFETY: a new inaccessible mapping at an address of the kernel's choice replaces nothing.
     let address = unsafe {
@@ -214,7 +215,7 @@ pub fn pages(count: usize) -> &'static mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(address.cast(), count * 4096) }
 }
 
-/// Changes what may be done with these whole pages.
+/// Changes the protection of these whole pages.
 pub fn protect(pages: &[u8], protection: i32) {
     // SAFETY: the range is a mapping of the case's own, which the caller accesses as `protection` allows.
     assert_eq!(unsafe { libc::mprotect(pages.as_ptr().cast_mut().cast(), pages.len(), protection) }, 0);
@@ -294,10 +295,10 @@ pub fn start_child(action: impl FnOnce()) -> Child {
 }
 
 impl Child {
-    /// Waits for its end: the exit status (128 + signal when it was killed).
+    /// Waits for the child's end. Returns the exit status (128 + signal if a signal killed it).
     pub fn wait(self) -> i32 {
         let mut status = 0;
-        // SAFETY: `status` is one int, the child is ours and not yet reaped.
+        // SAFETY: `status` is one int, the child is this process's own and not yet reaped.
         assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
         if libc::WIFEXITED(status) {
             libc::WEXITSTATUS(status)
@@ -307,12 +308,12 @@ impl Child {
     }
 }
 
-/// Runs `action` in a forked child and waits for it: its exit status.
+/// Runs `action` in a forked child and waits for it. Returns the exit status.
 pub fn in_child(action: impl FnOnce()) -> i32 {
     start_child(action).wait()
 }
 
-/// Whether descriptor number `number` is open in this process.
+/// True if descriptor number `number` is open in this process.
 pub fn is_open(number: i32) -> bool {
     // SAFETY: F_GETFD touches no memory.
     unsafe { libc::fcntl(number, libc::F_GETFD) >= 0 }
@@ -329,7 +330,7 @@ pub fn clock(clock: i32) -> anyring_abi::Timespec {
 /// The exit status of a case that was skipped, as in automake and liburing's tests.
 pub const SKIP_STATUS: i32 = 77;
 
-/// Ends the case: it cannot be tried here, for this reason.
+/// Ends the case as skipped: it cannot be tried here, for this reason.
 pub fn skip(reason: &str) -> ! {
     eprintln!("{reason}");
     std::process::exit(SKIP_STATUS);

@@ -72,7 +72,7 @@ fn faults(program: &Program, native: &Record, ours: &Record) -> Vec<String> {
     let mut found = Vec::new();
     for request in program.requests().filter(|request| !renamed.contains(&request.user_data)) {
         let id = request.user_data;
-        // A request without a CQE natively was not accepted, or ends only after the run.
+        // A request without a CQE on the kernel was not accepted, or ends only after the run.
         let may_have_none = quiet.contains(&id) || !native.completions.contains_key(&id);
         let [had, notified] = ends(ours, id);
         if had > 1 || had == 0 && !may_have_none || notified > 1 {

@@ -89,7 +89,7 @@ fn run_one(
     }
     let start = Instant::now();
     let mut status = 0;
-    // SAFETY: the child is ours and not reaped before the call that says so; `status` is one int.
+    // SAFETY: the child is this process's own and not reaped before the call that says so; `status` is one int.
     while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
         if start.elapsed() > LIMIT {
             // SAFETY: as above; its number is still its own.

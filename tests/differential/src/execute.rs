@@ -76,7 +76,7 @@ pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
     // A process gets futexes of its own in the kernel with its first thread, even an io-wq worker
     // (kernel/futex/core.c). A waiter from before is then never woken.
     std::thread::spawn(|| ()).join().expect("a thread that does nothing does not panic");
-    // Made first, so that they hold no descriptor of the program's.
+    // Made first, so that they hold none of the descriptors of the program.
     let waits = program.requests().any(|request| request.opcode == Opcode::Waitid as u8);
     let children = if waits { Children::new() } else { Children::default() };
     let mut objects = Objects::new(tmpfs);

@@ -234,7 +234,7 @@ impl Generator {
             let waits = self.model.waits(request.user_data);
             let timed = !self.holds && self.chance(1, if link == links { 40 } else { 8 });
             if timed && is_multishot(&request) {
-                // Natively the timer of a multishot request that begins on a worker is never started.
+                // On the kernel the timer of a multishot request that begins on a worker is never started.
                 request.flags &= !IOSQE_ASYNC;
             }
             // A request after one that waits would run beside the submission that ends the wait. So it must touch
@@ -269,7 +269,7 @@ impl Generator {
             };
             let id = self.next_id;
             if let Some(mut request) = self.draft(opcode) {
-                // After a punted request, or after a drain, a worker would sleep in it natively.
+                // After a punted request, or after a drain, a worker would sleep in it on the kernel.
                 if (!self.first_of_chain || self.drains) && self.model.waits_for_something(id) {
                     self.model.ended(|waiting| waiting.id == id);
                     continue;

@@ -145,7 +145,7 @@ impl Environment {
         }
     }
 
-    /// Why nothing can run here, if so.
+    /// The reason why nothing can run in this environment; `None` if programs can run.
     pub fn unavailable(self) -> Option<&'static str> {
         let missing = self.user == User::Root && User::caller() != User::Root;
         missing.then_some("the tests do not run as root")

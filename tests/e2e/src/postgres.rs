@@ -98,7 +98,7 @@ impl Server {
         let fixed = ["-D", "data", "-k", directory, "-c", "listen_addresses=", "-c", "max_connections=20"];
         let small =
             ["-c", "max_worker_processes=4", "-c", "io_max_concurrency=32", "-c", "effective_io_concurrency=32"];
-        // A backend that is killed while it makes a segment in /dev/shm leaves it there, natively too.
+        // A backend that is killed while it makes a segment in /dev/shm leaves it there, on the kernel too.
         let shared = ["-c", "dynamic_shared_memory_type=mmap"];
         let settings = settings.iter().flat_map(|setting| ["-c", setting]);
         let program = self.client("postgres", &fixed).args(small).args(shared).args(settings);

@@ -126,7 +126,7 @@ pub fn fetched(name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether Debian 11's programs are there, which `scripts/debian11.sh` fetched. The error is why they are not.
+/// Checks that Debian 11's programs are there, which `scripts/debian11.sh` fetched. The error is why they are not.
 pub fn debian11() -> Result<(), String> {
     match std::fs::read_to_string(root().join(".build/debian11/unavailable")) {
         Ok(reason) => Err(reason),

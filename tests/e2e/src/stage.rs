@@ -172,9 +172,10 @@ impl Stage {
         outcome
     }
 
-    /// [`Stage::serve`] for a program that enters by `syscall` instructions of its own. Where no filter may be installed
-    /// that would catch them it must fail as the kernel refuses; that is printed, and `None`. Likewise where they kill and cannot
-    /// be replaced, which `run` must have said.
+    /// [`Stage::serve`] for a program that makes its calls by its own `syscall` instructions. Returns `None`, after
+    /// printing why, where such calls cannot be served. That is so where no filter may be installed that would catch
+    /// them: the program must then fail as the kernel refuses. It is also so where the calls kill and cannot be
+    /// replaced, which `run` must have said.
     ///
     /// # Panics
     ///
@@ -202,8 +203,8 @@ impl Stage {
         None
     }
 
-    /// Runs a program under `anyring deny -- anyring run`, however it ends, and reads the statistics; plainly and
-    /// without any for `E2E_ON=kernel`.
+    /// Runs a program under `anyring deny -- anyring run`, however it ends, and reads the statistics. With
+    /// `E2E_ON=kernel` the program runs as it is, and there are no statistics.
     ///
     /// # Panics
     ///

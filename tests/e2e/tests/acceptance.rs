@@ -176,7 +176,7 @@ fn debian11_fio(environment: Environment) {
     stage.serve(&fio(stage.file("fio"), &[]), |_| vec![("READ", 30), ("WRITE", 15)]);
 }
 
-/// Linked with liburing.so.1, whose functions the preloaded library leaves to it.
+/// qemu is linked with liburing.so.1, whose functions the preloaded library leaves to it.
 fn debian11_qemu(environment: Environment) {
     let Some(stage) = debian11(environment) else { return };
     let disk = stage.make_file("disk", 0, 1 << 20);
@@ -192,7 +192,8 @@ fn debian11_qemu(environment: Environment) {
     assert!(bytes.iter().all(|&byte| byte == 171), "a block does not hold the pattern");
 }
 
-/// busybox, static, starts static programs, a dynamic one and itself, and becomes one. What has no environment is not counted.
+/// The static busybox starts static programs, a dynamic one and itself, and executes a program in its own place. A
+/// program without an environment is not counted.
 fn a_static_shell_as_parent(environment: Environment) {
     let Some(stage) = debian11(environment) else { return };
     let clients = ["nop", "nop-musl", "static-liburing-static"];

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Whether these programs are in PATH or where root has them; the reason is printed where one is not.
+/// Returns true if these programs are in PATH or where root has them. Prints the reason if one is not.
 fn installed(page: &str, names: &[&str]) -> bool {
     let path = std::env::var("PATH").expect("PATH") + SUPERUSERS;
     let missing = names.iter().find(|name| !path.split(':').any(|folder| Path::new(folder).join(name).is_file()));
@@ -32,7 +32,7 @@ fn installed(page: &str, names: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// Where Debian has programs that only administrators use, after those of PATH.
+/// The folders, after those of PATH, in which Debian has programs that only administrators use.
 const SUPERUSERS: &str = ":/usr/sbin:/sbin";
 
 /// The blocks of commands of one page in docs/.
@@ -70,7 +70,7 @@ fn runs(script: &str, stage: &Stage, folders: &[PathBuf], minimum: &[(&str, u64)
     outcome
 }
 
-/// Each block is of one tool, and is left out where that is missing.
+/// Runs each block, which uses one tool. A block is left out where its tool is missing.
 fn debuggers(environment: Environment) {
     let page = "debuggers.md";
     let client = programs::client("nop");
@@ -94,7 +94,7 @@ fn debuggers(environment: Environment) {
     }
 }
 
-/// Whether a tool does its work on a program that has no ring: containers refuse ptrace(2) and perf_event_open(2).
+/// Returns true if a tool works on a program that has no ring. Containers refuse ptrace(2) and perf_event_open(2).
 fn may_be_used(page: &str, stage: &Stage, tool: &str) -> bool {
     let arguments: &[&str] = match tool {
         "gdb" => &["-batch", "-return-child-result", "-ex", "run", "true"],
@@ -261,8 +261,8 @@ fn samba(environment: Environment) {
     assert!(sent == kept, "what the server wrote");
 }
 
-/// The server, which leaves the script's process group, by its file with the process's id. If the script failed it is still
-/// there; then it is killed.
+/// The server, found by its file with the process's id, since it leaves the script's process group. If the script
+/// failed, the server is still there, and is then killed.
 struct Smbd(PathBuf);
 
 impl Drop for Smbd {

@@ -189,7 +189,7 @@ pub fn handle_signals() {
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
     }
-    // Natively these come from a request's broken pipe or a file's limit, or from O_ASYNC.
+    // On the kernel these come from a request's broken pipe or a file's limit, or from O_ASYNC.
     for signal in [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGIO, libc::SIGURG] {
         // SAFETY: no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };

@@ -237,7 +237,7 @@ pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
         if start.elapsed() > patience && looks > LOOKS {
             let mut place = [0; 64];
             report(format_args!("hang: forked child {child} does not end: {}", place_of(child, &mut place)));
-            // SAFETY: it is ours and was not waited for.
+            // SAFETY: it belongs to this process and was not waited for.
             unsafe { libc::kill(child, libc::SIGKILL) };
             return;
         }

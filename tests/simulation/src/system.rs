@@ -221,7 +221,7 @@ impl Simulated {
         stop: Option<&AtomicU32>,
     ) -> isize {
         self.pass(me, libc::SYS_futex);
-        // SAFETY: a word of the engine's, which it waits on.
+        // SAFETY: a word of the engine, which waits on.
         let word = unsafe { &*(address as *const AtomicU32) };
         if word.load(Ordering::SeqCst) != value {
             return -(libc::EAGAIN as isize);

@@ -1,5 +1,5 @@
-/* Things that a guest may do, one for each name. The output is the same natively and as a guest. Exit status 1: something
-   is wrong. */
+/* Things that a guest may do, one for each name. The output is the same on the kernel and as a guest. Exit status 1:
+   something is wrong. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

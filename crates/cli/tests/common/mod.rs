@@ -123,8 +123,8 @@ pub fn kernel_works(left_out: &str) -> bool {
     works
 }
 
-/// Makes `path` an executable file of these bytes. Another process writes it. A child that another test starts just
-/// now could inherit a writable descriptor of this process, and executing the file would then be ETXTBSY.
+/// Makes `path` an executable file of these bytes. Another process writes the file. If this process wrote it, a child
+/// that another test starts could inherit the writable descriptor. Executing the file would then fail with ETXTBSY.
 pub fn install(bytes: &[u8], path: &Path) -> PathBuf {
     let source = path.with_extension("bytes");
     std::fs::write(&source, bytes).expect("write");

@@ -30,8 +30,8 @@ pub fn scratch(name: &str) -> PathBuf {
     directory
 }
 
-/// Copies an executable file. Another process writes it: a child that another test starts just now could inherit a
-/// writable descriptor of this process.
+/// Copies an executable file. Another process writes the copy. If this process wrote it, a child that another test
+/// starts could inherit the writable descriptor.
 pub fn install(from: &Path, to: &Path) {
     let status = Command::new("install").args(["-m", "755"]).arg(from).arg(to).status().expect("start install");
     assert!(status.success(), "{from:?} {to:?}");

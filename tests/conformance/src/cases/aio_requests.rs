@@ -239,7 +239,7 @@ fn read_of_a_pipe_turned_nonblocking_is_eagain(cx: &Context) {
     let (reader, writer) = pipe();
     let (tid, mut buffer) = (gettid(), [0; 8]);
     for _ in 0..8 {
-        // Natively io_submit(2) waits for it.
+        // On the kernel io_submit(2) waits for it.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 wait_thread_asleep(tid);

@@ -315,7 +315,7 @@ fn cancel_of_a_connect(cx: &Context) {
     assert_eq!(ring.run(sqe::connect(fd(&first), &name, size)), 0);
     ring.go(sqe::connect(fd(&second), &name, size).data(1));
     ring.expect_quiet();
-    wait_others_asleep(&[]); // natively a worker waits for the backlog
+    wait_others_asleep(&[]); // on the kernel a worker waits for the backlog
     ring.go(sqe::cancel(1, 0).data(2));
     let results = ring.wait_sorted(2);
     assert!(matches!(results[0], (1, res) if res == -ECANCELED || res == -EINTR), "{results:?}");

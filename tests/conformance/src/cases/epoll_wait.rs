@@ -1,4 +1,4 @@
-//! EPOLL_WAIT on an instance of the program's.
+//! EPOLL_WAIT on an instance of the program.
 
 use super::prelude::*;
 

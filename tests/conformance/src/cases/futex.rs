@@ -35,7 +35,7 @@ fn ended(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<(u64, i32)> {
 
 /// futex(2)'s FUTEX_WAKE_BITSET. Returns the number woken.
 pub(super) fn wake_now(word: &AtomicU32, count: i32, mask: u32, operation: i32) -> i32 {
-    // SAFETY: the word is ours; nothing is written.
+    // SAFETY: the word belongs to this case; nothing is written.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, count, 0usize, 0usize, mask) as i32 }
 }
 
@@ -456,7 +456,7 @@ fn close_ends_waits(cx: &Context) {
 pub(super) fn waiters(word: &AtomicU32) -> i32 {
     let operation = libc::FUTEX_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
     let (address, none, all) = (word.as_ptr(), 0, i32::MAX as usize);
-    // SAFETY: the word is ours, and nothing is written.
+    // SAFETY: the word belongs to this case, and nothing is written.
     unsafe { libc::syscall(libc::SYS_futex, address, operation, none, all, address, 0) as i32 }
 }
 
@@ -521,7 +521,7 @@ fn wait_is_moved_by_a_requeue(cx: &Context) {
     let ([from, to], mut ring) = (words::<2>(), cx.ring(4));
     ring.go_all(&[wait_on(&from, 0).data(1), wait_on(&from, 0).data(2)]);
     let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: both words are ours.
+    // SAFETY: both words belong to this case.
     let moved = unsafe { libc::syscall(libc::SYS_futex, from.as_ptr(), operation, 1, 9usize, to.as_ptr(), 0) };
     assert_eq!(moved, 2);
     assert_eq!(ring.wait().user_data, 1);

@@ -1,4 +1,4 @@
-//! IORING_SETUP_IOPOLL: a ring of O_DIRECT transfers. A caller of enter polls for their completions.
+//! IORING_SETUP_IOPOLL: a ring of O_DIRECT transfers. A caller of io_uring_enter(2) polls for their completions.
 
 use super::prelude::*;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -39,7 +39,7 @@ fn is_polled(file: &std::fs::File) -> bool {
     })
 }
 
-/// Enters with this `min_complete` until a CQE is there. The kernel's enter may return early when another thread
+/// Enters with this `min_complete` until a CQE is there. The kernel may return early when another thread
 /// wants the CPU, and the device takes its time.
 fn ask(ring: &Ring, min_complete: u32) {
     let deadline = std::time::Instant::now() + crate::ring::PATIENCE;
@@ -163,7 +163,7 @@ fn files_without_the_operation_are_eopnotsupp(cx: &Context) {
     let null = std::fs::File::open("/dev/null").expect("open");
     assert_eq!(ring.run(sqe::read(fd(&null), bytes, 0)), -EOPNOTSUPP);
     let memory = memfd();
-    // SAFETY: F_SETFL takes an integer and touches no memory of ours.
+    // SAFETY: F_SETFL takes an integer and touches no memory of the process.
     if unsafe { libc::fcntl(fd(&memory), libc::F_SETFL, libc::O_DIRECT) } == 0 {
         assert_eq!(ring.run(sqe::write(fd(&memory), bytes, 0)), -EOPNOTSUPP, "tmpfs");
     }

@@ -70,7 +70,7 @@ impl Library {
     }
 
     fn get_sqe(&mut self) -> Option<&mut Sqe> {
-        // SAFETY: the ring is initialised; the SQE it gives is ours until the next submit.
+        // SAFETY: the ring is initialised; the SQE it gives belongs to the case until the next submit.
         unsafe { function::<GetSqe>(c"io_uring_get_sqe")(self.at()).as_mut() }
     }
 

@@ -91,7 +91,8 @@ fn accept_on_a_blocking_listener_keeps_its_turn(cx: &Context) {
     accepts_in_turn(cx, false);
 }
 
-/// A multishot ACCEPT before a plain one takes each connection, even if no thread is in enter when it comes.
+/// A multishot ACCEPT before a plain one takes each connection, even if no thread is in io_uring_enter(2) when it
+/// comes.
 fn accepts_in_turn(cx: &Context, nonblocking: bool) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     listener.set_nonblocking(nonblocking).expect("nonblocking");

@@ -351,7 +351,7 @@ fn resized_beside_a_child(ring: &mut Ring, action: impl FnOnce(&mut Ring) -> boo
     assert_eq!(ring.resize(64, 0, 0), 0);
     drop((tell, resized));
     let mut status = 0;
-    // SAFETY: `status` is one int, the child is ours and not yet reaped.
+    // SAFETY: `status` is one int, the child is this process's own and not yet reaped.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "what the child saw");
 }

@@ -417,7 +417,7 @@ fn success_without_a_cqe(cx: &Context) {
 #[case(since = "5.6")]
 fn o_direct_set_and_cleared_later(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
-    // SAFETY: F_SETFL takes an integer and touches no memory of ours.
+    // SAFETY: F_SETFL takes an integer and touches no memory of the process.
     let set = |flags: i32| assert_eq!(unsafe { libc::fcntl(fd(&file), libc::F_SETFL, flags) }, 0);
     for round in 0..4 {
         assert_eq!(ring.run(sqe::read(fd(&file), bytes, round * 4096)), 4096);

@@ -293,7 +293,7 @@ fn child_of_a_dead_parent_is_notified(cx: &Context) {
     let (mut verdict, said) = pipe();
     let status = in_child(|| {
         let ring = polled(cx, 4);
-        // SAFETY: this process has no thread that could hold a lock of the allocator's.
+        // SAFETY: this process has no thread that could hold a lock of the allocator.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child != 0 {

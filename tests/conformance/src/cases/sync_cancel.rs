@@ -198,7 +198,7 @@ fn answers_in_time(cx: &Context, timeout: Timespec) {
     assert!(start.elapsed() < crate::ring::PATIENCE, "{answer} after {:?}", start.elapsed());
     let _writer = std::fs::File::options().read(true).write(true).open("fifo").expect("open the FIFO");
     let result = ring.wait().res;
-    // Natively the worker that the first attempt interrupted may be gone by the second: ENOENT, with its own
+    // On the kernel the worker that the first attempt interrupted may be gone by the second: ENOENT, with its own
     // ERESTARTSYS.
     let gone = answer == -ENOENT && result == -512;
     assert!(answer == -ETIME || (answer == 0 && result < 0) || gone, "{answer} with the CQE {result}");

@@ -70,7 +70,7 @@ fn messages_count(cx: &Context) {
     let message = Sqe { off: 7, ..prep(Opcode::MsgRing, ring.fd, IORING_MSG_DATA, 5, 7) };
     assert_eq!(other.run(message), 0);
     assert_eq!(ring.wait_ordered(1), [(7, 5)]);
-    // Natively it is checked at the next completion of the ring itself.
+    // On the kernel it is checked at the next completion of the ring itself.
     ring.go(sqe::nop().data(2));
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
 }

@@ -127,8 +127,8 @@ fn with_async(cx: &Context) {
     later(cx, IOSQE_ASYNC);
 }
 
-/// The failed read must leave no trace for the next request. That one waits, and an enter in between does not
-/// end it.
+/// The failed read must leave no trace for the next request. That one waits, and a call of io_uring_enter(2) in between
+/// does not end it.
 #[case]
 fn behind_a_multishot_read_that_failed(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(4), none(), cx.ring(4));

@@ -46,7 +46,7 @@ impl Objects {
             numbers.insert(End::PipeRead(pipe), reader.into_raw_fd());
             numbers.insert(End::PipeWrite(pipe), writer.into_raw_fd());
         }
-        // SAFETY: F_SETPIPE_SZ takes an integer and touches no memory of ours.
+        // SAFETY: F_SETPIPE_SZ takes an integer and touches no memory of the process.
         unsafe { libc::fcntl(numbers[&End::PipeWrite(1)], libc::F_SETPIPE_SZ, 4096) };
         let create = libc::O_RDWR | libc::O_CREAT;
         let files = [

@@ -99,7 +99,7 @@ impl Generator {
             _ if inside > 0 && self.chance(3, 4) => 1 + self.below(inside.min(3000) as u32),
             _ => 1 + self.below(3000),
         };
-        // After a punted request a socket's read would wait natively, in spite of RWF_NOWAIT.
+        // After a punted request a socket's read would wait on the kernel, in spite of RWF_NOWAIT.
         if self.chance(1, 16) && self.first_of_chain {
             request.op_flags = self.choose(&[libc::RWF_NOWAIT, libc::RWF_DSYNC, libc::RWF_APPEND]) as u32;
         }
@@ -138,7 +138,7 @@ impl Generator {
             return Some(());
         }
         if self.model.readable(end) == 0 || self.model.waits_at(end) {
-            // Natively a worker sleeps in the read of an eventfd.
+            // On the kernel a worker sleeps in the read of an eventfd.
             if matches!(end, End::Eventfd(_)) || !self.chance(1, 5) {
                 return None;
             }

@@ -238,7 +238,7 @@ impl Generator {
                 return None;
             }
         }
-        // After a punted request it is EAGAIN natively if nothing is ready.
+        // After a punted request it fails with EAGAIN on the kernel if nothing is ready.
         if !self.first_of_chain {
             return None;
         }

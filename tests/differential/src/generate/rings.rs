@@ -59,7 +59,7 @@ impl Generator {
         }
         let events = self.choose(&[libc::POLLIN, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT]);
         self.model.polled_listener |= end == End::Listener;
-        // Natively each result of a multishot poll holds the events of its wake-up, here all ready events. So it
+        // On the kernel each result of a multishot poll holds the events of its wake-up, here all ready events. So it
         // polls for one event only.
         let multi = events != libc::POLLIN | libc::POLLOUT && self.chance(1, 5);
         // The poll result of a listener that is shut down depends on timing.

@@ -1,4 +1,4 @@
-//! Linux AIO as a program uses it: libaio's functions if installed, libc's `syscall()`, or our own system call
+//! Linux AIO as a program uses it: libaio's functions if installed, libc's `syscall()`, or the worker's own system call
 //! instructions. Events are fetched by io_getevents(2) or read from the completion ring in memory, as fio does.
 //!
 //! One thread owns an [`Aio`]; the other side of its completion ring is the context's server.
@@ -181,7 +181,7 @@ impl Aio {
         };
         let ring = mapping_at(self.context);
         let answer = match self.way {
-            // SAFETY: a context of ours, not used after this.
+            // SAFETY: a context of this process, not used after this.
             Way::Libaio(functions) => unsafe { (functions.destroy)(self.context) as isize },
             Way::Calls(calls) => calls.call::<NR_IO_DESTROY>([self.context as usize, 0, 0, 0, 0, 0]),
         };

@@ -86,7 +86,7 @@ fn pool(field: &mut Field, work: &Pipes, pool: &mut impl Transfers) -> Outcome<M
     Ok(figure(rounds(field, work, pool, !work.ready)?, None))
 }
 
-/// Runs the rounds. `plain_writes`: write by our own calls, because the pool may be blocked in reads.
+/// Runs the rounds. `plain_writes`: write by the worker's own calls, because the pool may be blocked in reads.
 fn rounds(field: &mut Field, work: &Pipes, transfers: &mut impl Transfers, plain_writes: bool) -> Outcome<f64> {
     let pipes = work.pipes as usize;
     let mut ended = Vec::with_capacity(2 * pipes);

@@ -37,7 +37,7 @@ impl File {
             Some(libc::EBUSY) => Stop::Missing("the device is mounted or in use".to_owned()),
             _ => error.into(),
         })?;
-        // SAFETY: a descriptor of ours and plain numbers.
+        // SAFETY: a descriptor of this process and plain numbers.
         let end = checked("lseek", unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) })? as u64;
         let Some(last) = end.checked_sub(u64::from(work.bytes)) else {
             return Err(format!("it has {end} bytes, {} are needed", work.bytes).into());
@@ -67,7 +67,7 @@ impl File {
         let start = offset / FOLIO * FOLIO;
         let bytes = (offset + u64::from(self.bytes)).next_multiple_of(FOLIO) - start;
         for _ in 0..5 {
-            // SAFETY: a descriptor of ours and plain numbers.
+            // SAFETY: a descriptor of this process and plain numbers.
             let error =
                 unsafe { libc::posix_fadvise(self.fd(), start as i64, bytes as i64, libc::POSIX_FADV_DONTNEED) };
             if error == 0 && !self.is_still_cached(offset) {

@@ -33,7 +33,7 @@ impl Stream {
         checked("pipe2", unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
         // SAFETY: as stated.
         let [read, write] = ends.map(|end| std::fs::File::from(unsafe { OwnedFd::from_raw_fd(end) }));
-        // SAFETY: a descriptor of ours and a number.
+        // SAFETY: a descriptor of this process and a number.
         let room = unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, work.bytes.max(1 << 16)) };
         if room < work.bytes as i32 {
             let why = format!("a pipe cannot hold {} bytes here (/proc/sys/fs/pipe-max-size)", work.bytes);
@@ -53,7 +53,7 @@ impl Stream {
             for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
                 let bytes: libc::c_int = BUFFER;
                 let (value, size) = (std::ptr::from_ref(&bytes).cast(), size_of_val(&bytes) as u32);
-                // SAFETY: a descriptor of ours and an int.
+                // SAFETY: a descriptor of this process and an int.
                 let answer = unsafe { libc::setsockopt(end.as_raw_fd(), libc::SOL_SOCKET, option, value, size) };
                 checked("setsockopt", answer)?;
             }
@@ -63,7 +63,7 @@ impl Stream {
     }
 
     fn new(near: std::fs::File, far: std::fs::File, work: &Paired) -> Outcome<Stream> {
-        // SAFETY: a descriptor of ours and plain numbers; the access mode is not changed by F_SETFL.
+        // SAFETY: a descriptor of this process and plain numbers; the access mode is not changed by F_SETFL.
         checked("fcntl", unsafe { libc::fcntl(far.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) })?;
         let waits = work.situation == Situation::Waiting;
         let bytes = work.bytes as usize;

@@ -98,8 +98,8 @@ fn counted(counters: &PathBuf, opcode: Opcode) -> Outcome<[u64; PATHS]> {
     Ok(snapshot.completions[opcode as usize])
 }
 
-/// Returns the threads of io-wq: id, number of times that it was put on a processor, whether it sleeps.
-/// proc_pid_schedstat(5) counts when a thread is put there, so one that completed a request has been counted before.
+/// Returns the threads of io-wq. Each has its id, the number of times that it was put on a processor, and a flag that
+/// is true if it sleeps.
 fn threads() -> Vec<(i32, u64, bool)> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Vec::new() };
     let thread = |task: fs::DirEntry| {
