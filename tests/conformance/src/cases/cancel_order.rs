@@ -1,5 +1,5 @@
-//! The request that a cancel of one ends among several, and the order of the CQEs: ASYNC_CANCEL, POLL_REMOVE,
-//! TIMEOUT_REMOVE and LINK_TIMEOUT.
+//! The request that a cancel ends if several match, and the order of the CQEs. The cases are about ASYNC_CANCEL,
+//! POLL_REMOVE, TIMEOUT_REMOVE and LINK_TIMEOUT.
 
 use super::futex::wait_on;
 use super::prelude::*;
@@ -10,8 +10,8 @@ use std::time::Instant;
 
 topic!(since: "5.5", source: "io_uring/cancel.c, io_uring/poll.c, io_uring/timeout.c");
 
-/// Submits the requests as 1, 2 and 3, one a call, and cancels by their opcode until nothing is left. Returns the
-/// ended ones in turn.
+/// Submits the requests as 1, 2 and 3, one a call, and cancels by their opcode until none is left. Returns the ended
+/// requests in turn.
 fn by_opcode(cx: &Context, requests: [Sqe; 3]) -> Vec<u64> {
     let mut ring = cx.ring(8);
     let opcode = requests[0].opcode;
@@ -187,7 +187,7 @@ fn what_a_link_timeout_ends_comes_behind_it(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(2, -ETIME), (1, -ECANCELED), (3, -ECANCELED)]);
 }
 
-/// True if events are reported before a call comes in, rather than when the ring's owner asks for them.
+/// True if events are reported before a call arrives, instead of when the ring's owner asks for them.
 fn tells_at_once(cx: &Context) -> bool {
     cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN == 0
 }

@@ -1,5 +1,5 @@
-//! CQEs of 32 bytes: on rings of nothing else (IORING_SETUP_CQE32), and among others of 16 (IORING_SETUP_CQE_MIXED), where
-//! they take two entries that are neighbours.
+//! CQEs of 32 bytes: on rings of nothing else (IORING_SETUP_CQE32), and among CQEs of 16 bytes
+//! (IORING_SETUP_CQE_MIXED). There a CQE of 32 bytes takes two adjacent entries.
 
 use super::prelude::*;
 

@@ -245,7 +245,7 @@ fn register_from_another_thread_is_eexist(cx: &Context) {
     assert_eq!(answer as i32, -EEXIST);
 }
 
-/// A thread that waits for a CQE; returns once it sleeps.
+/// Starts a thread that waits for a CQE. Returns once that thread sleeps.
 fn wait_in_thread(cx: &Context, number: i32) -> std::thread::JoinHandle<isize> {
     let door = cx.door;
     asleep_in(move || door.enter(number, 0, 1, IORING_ENTER_GETEVENTS, 0, 0))
@@ -387,7 +387,7 @@ fn with_eventfd(ring: Ring, opcode: u32) -> (Ring, std::fs::File) {
     (ring, file)
 }
 
-/// Whether the eventfd was signalled within so long; its count is taken.
+/// Returns true if the eventfd was signalled within this time, and takes its count.
 fn signalled(cx: &Context, mut file: &std::fs::File, limit_ms: i32) -> bool {
     let ready = cx.door.poll(fd(file), libc::POLLIN, limit_ms) == READABLE;
     if ready {

@@ -123,7 +123,7 @@ fn wakes_no_more_than_asked(cx: &Context) {
     assert_eq!(ring.wait().user_data, 3);
 }
 
-/// Waits in a thread until it is woken; returns once that thread sleeps.
+/// Starts a thread that waits until it is woken. Returns once that thread sleeps.
 fn sleep_on(word: &'static AtomicU32) -> std::thread::JoinHandle<i64> {
     asleep_in(move || {
         let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;

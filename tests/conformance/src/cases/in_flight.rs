@@ -1,6 +1,6 @@
 //! Requests in flight while their resources go away. The descriptor is closed, the registered file or buffer is
-//! replaced, the submitting thread ends, the ring is closed, or another request cancels them. Also: when a
-//! cancellation's CQEs are posted.
+//! replaced, the submitting thread ends, the ring is closed, or another request cancels them. Some cases are about the
+//! moment at which a cancellation's CQEs are posted.
 
 use super::prelude::*;
 use crate::buffers::{buffer_of, BufferRing};

@@ -39,8 +39,8 @@ fn is_polled(file: &std::fs::File) -> bool {
     })
 }
 
-/// Enters with this `min_complete` until a CQE is there. The kernel may return early when another thread
-/// wants the CPU, and the device takes its time.
+/// Calls io_uring_enter(2) with this `min_complete` until a CQE is there. The kernel may return early when another
+/// thread wants the CPU, and the device takes its time.
 fn ask(ring: &Ring, min_complete: u32) {
     let deadline = std::time::Instant::now() + crate::ring::PATIENCE;
     while ring.cq_ready() == 0 {

@@ -8,8 +8,8 @@ use crate::ring::QUIET;
 
 topic!(since: "5.5", source: "io_wq_submit_work in io_uring/io_uring.c");
 
-/// True if results go to the submitter before the chain goes on. Then the submitter or the worker issues the next
-/// request, whichever drops the completed one last (`io_wq_free_work`). Both are right.
+/// True if results go to the submitter before the chain goes on. The next request is then issued by the submitter or by
+/// the worker, whichever drops the completed request last (`io_wq_free_work`). Both orders are right.
 fn defers(cx: &Context) -> bool {
     cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN != 0
 }
@@ -22,7 +22,7 @@ fn fsync(file: &std::fs::File) -> Sqe {
     prep(Opcode::Fsync, fd(file), 0, 0, 0)
 }
 
-/// Submits `sqe` after an FSYNC. It fails with EAGAIN, or with DEFER_TASKRUN it may wait, too.
+/// Submits `sqe` after an FSYNC. The request fails with EAGAIN. With DEFER_TASKRUN it may wait instead.
 fn gives_up(cx: &Context, ring: &mut Ring, sqe: Sqe) {
     let file = file("f", b"x");
     ring.go_all(&[fsync(&file).with(IOSQE_IO_LINK).data(1), sqe.data(2)]);
@@ -33,7 +33,7 @@ fn gives_up(cx: &Context, ring: &mut Ring, sqe: Sqe) {
     }
 }
 
-/// True if the second of a chain ended, with EAGAIN; with DEFER_TASKRUN it may wait.
+/// True if the second request of a chain ended, with EAGAIN. With DEFER_TASKRUN it may wait.
 fn second_gives_up(cx: &Context, ring: &mut Ring) -> bool {
     let cqe = if defers(cx) { ring.wait_for(QUIET) } else { Some(ring.wait()) };
     if let Some(cqe) = cqe {

@@ -25,7 +25,7 @@ fn to(number: i32, user_data: u64, len: u32) -> Sqe {
     prep(Opcode::MsgRing, number, IORING_MSG_DATA, len, user_data)
 }
 
-/// Spins: shorter than a sleep can be.
+/// The number of spins of a pause that is shorter than a sleep can be.
 fn spin(us: u64) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_micros(us) {

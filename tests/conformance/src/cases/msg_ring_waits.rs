@@ -14,7 +14,7 @@ const ROUNDS: u32 = 24;
 /// The number of messages in a round, before the wait under test.
 const MESSAGES: u32 = 12;
 
-/// Spins: shorter than a sleep can be.
+/// The number of spins of a pause that is shorter than a sleep can be.
 fn spin(us: u32) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_micros(us.into()) {

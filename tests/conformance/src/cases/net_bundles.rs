@@ -1,4 +1,5 @@
-//! IORING_RECVSEND_BUNDLE: a RECV or SEND that uses several buffers of a group for one result; and SENDs that choose one.
+//! IORING_RECVSEND_BUNDLE: a RECV or SEND that uses several buffers of a group for one result. Also SENDs that choose
+//! one buffer.
 
 use super::prelude::*;
 use crate::buffers::{buffer_of, BufferRing};

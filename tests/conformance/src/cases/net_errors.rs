@@ -90,7 +90,7 @@ fn urgent_byte_is_received_once(cx: &Context) {
     assert_eq!((ring.run(sqe::recv(fd(&b), &mut room, 0)), &room[..2]), (2, &b"ab"[..]));
 }
 
-/// Sockets of datagrams: of one machine's, connected, and not.
+/// Datagram sockets, each with its peer: a Unix socket, a connected UDP socket, and an unconnected UDP socket.
 fn datagram_sockets() -> Vec<(OwnedFd, OwnedFd)> {
     let (connected, peer) = (udp(), udp());
     connected.connect(peer.local_addr().expect("the address")).expect("connect");

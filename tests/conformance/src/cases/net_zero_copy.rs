@@ -58,7 +58,7 @@ fn arrives(ring: &mut Ring, peer: &mut TcpStream, expected: &[u8]) {
     assert_eq!(room, expected);
 }
 
-/// As `notified`, with the bytes read by the peer: until then the kernel may keep the buffer.
+/// Does the same as `notified`, after the peer has read the bytes: until then the kernel may keep the buffer.
 fn delivered(ring: &mut Ring, peer: &mut TcpStream, sqe: Sqe, expected: &[u8]) -> i32 {
     ring.go(sqe);
     arrives(ring, peer, expected);
@@ -470,7 +470,7 @@ fn negative_length_is_all_there_is(cx: &Context) {
     assert_eq!(ring.wait().flags, IORING_CQE_F_NOTIF);
 }
 
-/// Waits for all CQEs. Returns user_data, result and flags of the requests' own, and the user_data of the
+/// Waits for all CQEs. Returns the user_data, result and flags of the requests' own CQEs, and the user_data of the
 /// notifications.
 fn sorted(ring: &mut Ring, own: usize, notifications: usize) -> (Vec<(u64, i32, u32)>, Vec<u64>) {
     let cqes = ring.wait_all(own + notifications);

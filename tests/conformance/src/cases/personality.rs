@@ -254,7 +254,7 @@ fn capabilities_are_registered_with_the_ids(cx: &Context) {
     assert_eq!(changes_keep_bit(&mut ring, 0), [true; 3]);
 }
 
-/// Receives until the message of one byte, and returns its sender's user.
+/// Receives until the message of one byte comes, and returns the user of its sender.
 fn sender(socket: &std::os::fd::OwnedFd) -> u32 {
     const CONTROL: usize = 32; // CMSG_SPACE of a struct ucred
     loop {

@@ -187,7 +187,7 @@ fn multishot_of_its_own_eventfd_when_another_signals_it(cx: &Context) {
     ring.expect_quiet();
 }
 
-/// A ring with one submission: a multishot poll (1) that finds something, then `second` (2).
+/// A ring with one submission. It has a multishot poll (1), which finds its descriptor ready, then `second` (2).
 fn found_and(cx: &Context, second: Sqe) -> (OwnedFd, Ring) {
     let ((_reader, writer), mut ring) = (pipe(), cx.ring(8));
     let poll = sqe::poll_add(fd(&writer), libc::POLLOUT, IORING_POLL_ADD_MULTI);

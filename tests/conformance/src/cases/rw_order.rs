@@ -13,7 +13,7 @@ const PAGE: usize = 4096;
 const ROUNDS: usize = 24;
 const WRITES: usize = 16;
 
-/// Submits each on its own, and waits for none before the last.
+/// Submits each request on its own, and waits for none before the last is submitted.
 fn one_by_one(cx: &Context, sqes: &[Sqe]) -> Vec<i32> {
     let mut ring = cx.ring(64);
     for (index, sqe) in sqes.iter().enumerate() {

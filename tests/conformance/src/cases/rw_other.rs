@@ -9,7 +9,7 @@ fn file_of(number: i32) -> std::fs::File {
     std::fs::File::from(owned(number, "the descriptor"))
 }
 
-/// Makes a read of 8 bytes that waits until `wake` ran. Returns its result.
+/// Submits a read of 8 bytes, which waits until `wake` has run. Returns its result.
 fn waits(cx: &Context, file: &impl std::os::fd::AsRawFd, flags: u8, wake: impl FnOnce()) -> (i32, [u8; 8]) {
     let (mut ring, mut buffer) = (cx.ring(4), [0; 8]);
     ring.go(sqe::read(fd(file), &mut buffer, 0).with(flags));

@@ -1,4 +1,4 @@
-//! IORING_SETUP_SQPOLL: the polling thread submits, sleeps and is woken; results of enter.
+//! IORING_SETUP_SQPOLL: the polling thread submits, sleeps and is woken; results of io_uring_enter(2).
 
 use super::prelude::*;
 use crate::polled::*;

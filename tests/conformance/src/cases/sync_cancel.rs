@@ -18,7 +18,7 @@ struct SyncCancel {
     pad2: [u64; 3],
 }
 
-/// With a timeout of -1: wait for as long as it takes.
+/// The timeout -1, with which the call waits for as long as it takes.
 fn sync(addr: u64, fd: i32, flags: u32) -> SyncCancel {
     let timeout = Timespec { tv_sec: -1, tv_nsec: -1 };
     SyncCancel { addr, fd, flags, timeout, opcode: 0, pad: [0; 7], pad2: [0; 3] }
@@ -198,8 +198,8 @@ fn answers_in_time(cx: &Context, timeout: Timespec) {
     assert!(start.elapsed() < crate::ring::PATIENCE, "{answer} after {:?}", start.elapsed());
     let _writer = std::fs::File::options().read(true).write(true).open("fifo").expect("open the FIFO");
     let result = ring.wait().res;
-    // On the kernel the worker that the first attempt interrupted may be gone by the second: ENOENT, with its own
-    // ERESTARTSYS.
+    // On the kernel the worker that the first attempt interrupted may be gone by the second attempt. That attempt then
+    // fails with ENOENT, and the request with its own ERESTARTSYS.
     let gone = answer == -ENOENT && result == -512;
     assert!(answer == -ETIME || (answer == 0 && result < 0) || gone, "{answer} with the CQE {result}");
 }

@@ -8,7 +8,7 @@ fn command(fd: i32, command: u32) -> Sqe {
     prep(Opcode::UringCmd, fd, 0, 0, command.into())
 }
 
-/// `level` and `optname` share a field with `addr`, `optval` is where others have `addr3`.
+/// `level` and `optname` are in the field that other operations call `addr`, and `optval` is in their `addr3`.
 fn option(fd: i32, which: u32, level: i32, name: i32, value: u64, bytes: usize) -> Sqe {
     let addr = u64::from(level as u32) | u64::from(name as u32) << 32;
     Sqe { addr, addr3: value, ..command(fd, which) }.file_index(bytes as u32)

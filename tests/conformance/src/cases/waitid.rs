@@ -51,7 +51,7 @@ impl Child {
         }
     }
 
-    /// Waits until it has ended, without reaping it.
+    /// Waits until the child has ended, without reaping it.
     fn await_end(&self) {
         let mut info = none();
         // SAFETY: `info` is what the call fills in.
@@ -70,7 +70,7 @@ impl Child {
         assert_eq!(unsafe { libc::kill(self.pid, signal) }, 0);
     }
 
-    /// Ends and reaps it. True if it was still there to be reaped.
+    /// Ends the child and reaps it. True if it was still there to be reaped.
     fn reap(&mut self) -> bool {
         self.end();
         // SAFETY: no status is asked for.

@@ -1,4 +1,4 @@
-//! Further parameters of a wait in enter: minimum waits, clocks, arguments in a registered region.
+//! Further parameters of a wait in io_uring_enter(2): minimum waits, clocks, arguments in a registered region.
 
 use super::prelude::*;
 use std::time::{Duration, Instant};

@@ -59,8 +59,8 @@ impl Generator {
         }
         let events = self.choose(&[libc::POLLIN, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT]);
         self.model.polled_listener |= end == End::Listener;
-        // On the kernel each result of a multishot poll holds the events of its wake-up, here all ready events. So it
-        // polls for one event only.
+        // On the kernel each result of a multishot poll holds the events of its wake-up. On anyring it holds all ready
+        // events. So the poll is for one event only.
         let multi = events != libc::POLLIN | libc::POLLOUT && self.chance(1, 5);
         // The poll result of a listener that is shut down depends on timing.
         let quiet = matches!(end, End::PipeRead(_) | End::Listener) || events == libc::POLLIN;

@@ -16,7 +16,8 @@ use anyring_lab::message::{Reply, Task, Work};
 use outcome::Outcome;
 use std::process::ExitCode;
 
-/// A task takes seconds at most; a ring that never completes ends with SIGALRM, which the parent reports.
+/// The limit of a task, which takes seconds at most. A ring that never completes ends with SIGALRM, which the parent
+/// reports.
 const PATIENCE_S: u32 = 120;
 
 fn main() -> ExitCode {

@@ -16,7 +16,7 @@ pub struct KernelAio {
 }
 
 impl KernelAio {
-    /// Makes a context with room for so many in flight; `rw_flags` (RWF_*) go with each transfer.
+    /// Makes a context with room for `in_flight` transfers. Each transfer has the flags `rw_flags` (RWF_*).
     pub fn new(in_flight: u32, rw_flags: i32) -> Outcome<Self> {
         let events = vec![IoEvent::default(); in_flight.min(1024) as usize];
         Ok(KernelAio { aio: Aio::new(Door::Libc, in_flight)?, queued: Vec::new(), events, rw_flags })

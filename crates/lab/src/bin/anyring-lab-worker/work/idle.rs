@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const ENTRIES: u32 = 8;
 
-/// Makes them, uses each once and waits: us of CPU in all, KiB resident for each.
+/// Makes the rings, uses each once and waits. The figures are us of CPU in all, and KiB resident for each ring.
 pub fn run(program: Program, door: Door, rings: u32, for_ms: u32) -> Outcome<Measured> {
     want_descriptors(u64::from(rings) * 6 + 300)?;
     // The one-time cost that the first ring has for a process is not counted.

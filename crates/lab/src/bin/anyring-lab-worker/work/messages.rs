@@ -42,7 +42,7 @@ trait Channel: Sync {
     fn proof(&self, sender: &Self::Sender, receiver: Self::Receiver) -> Option<Proof>;
 }
 
-/// Runs it on this program. [`anyring_lab::message::Work::Messages`] lists the figures.
+/// Runs the workload on this program. [`anyring_lab::message::Work::Messages`] lists the figures.
 pub fn run(program: Program, door: Door, work: &Messages) -> Outcome<Measured> {
     match program {
         Program::Uring => both(uring::Rings::new(door), *work),
@@ -161,8 +161,8 @@ fn send<C: Channel>(channel: &C, work: &Messages) -> Outcome<(Vec<f64>, C::Sende
         channel.send(&mut sender, now, took.len() as u32)?;
         let done = now_ns();
         took.push((done - now) as f64);
-        // The loop itself may see the time a little late: `late` makes up for that. A longer delay is lost: a sender
-        // that was kept does not catch up by sending without delay.
+        // The loop itself may see the time a little late, and `late` makes up for that. A longer delay is lost: a
+        // sender that was held up does not catch up by sending without delay.
         let late = Some(now - due).filter(|late| *late < delay).unwrap_or(0);
         due = done + delay - late;
         now = done;

@@ -77,8 +77,8 @@ pub fn run(program: Program, door: Door, work: &Paired) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Makes a ring with IORING_SETUP_DEFER_TASKRUN: only a waiting thread sees later completions. So a CQE that is there
-/// when the submitting call returns was completed in that call. Linux before 6.1 has no such rings.
+/// Makes a ring with IORING_SETUP_DEFER_TASKRUN, where only a thread that waits gets later completions. So a CQE that
+/// is there when the submitting call returns was completed in that call. Linux before 6.1 has no such rings.
 fn new_ring(door: Door) -> Outcome<Ring> {
     match Ring::new(door, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {
         Err(Stop::Refused(refusal)) if refusal.errno == libc::EINVAL => Ring::new(door, 8, 0),

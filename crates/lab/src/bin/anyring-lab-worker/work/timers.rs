@@ -16,10 +16,10 @@ use std::time::Instant;
 
 /// SQEs in a submit call.
 const BATCH: usize = 128;
-/// Far enough in the future that none fires. Each has a different time.
+/// The time of the timeouts, far enough in the future that none fires. Each has a different time.
 const FAR_NS: u64 = 3_600_000_000_000;
 
-/// Arms, then cancels: ns for arming and cancelling one timeout.
+/// Arms timeouts, then cancels them. The figure is ns for arming and cancelling one timeout.
 pub fn arm_and_cancel(program: Program, door: Door, work: &ArmAndCancel) -> Outcome<Measured> {
     let count = work.timeouts as usize;
     let mut order: Vec<usize> = (0..count).collect();
@@ -108,7 +108,7 @@ const REMOVAL: u64 = u64::MAX;
 /// The time before the first deadline, so that all are armed by then.
 const HEAD_START_NS: u64 = 10_000_000;
 
-/// Lets them fire: mean and greatest lateness, us.
+/// Lets the timeouts fire. The figures are the mean and the greatest lateness, us.
 pub fn fire(program: Program, door: Door, timeouts: u32, over_ms: u32) -> Outcome<Measured> {
     let step = u64::from(over_ms) * 1_000_000 / u64::from(timeouts);
     let (late, proof) = match program {

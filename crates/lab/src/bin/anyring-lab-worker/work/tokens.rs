@@ -31,7 +31,7 @@ trait Model {
     fn end(self) -> Outcome<Option<Proof>>;
 }
 
-/// Runs it on this program: token passes a second.
+/// Runs the workload on this program. The figure is token passes a second.
 pub fn run(program: Program, door: Door, work: &TokenPasses) -> Outcome<Measured> {
     match program {
         Program::Poll => {

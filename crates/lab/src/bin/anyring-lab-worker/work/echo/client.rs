@@ -57,7 +57,7 @@ pub fn talk(numbers: &[u64]) -> Outcome<f64> {
     Ok(start.elapsed().as_nanos() as f64 / (each * connections) as f64)
 }
 
-/// Receives so many echoes. A connection sends again while it has more than `until` messages left.
+/// Receives this many echoes. A connection sends again while it has more than `until` messages left.
 fn finish(epoll: &mut Epoll, all: &mut [Connection], mut echoes: u64, until: u64) -> Outcome<()> {
     while echoes > 0 {
         for number in epoll.wait()? {

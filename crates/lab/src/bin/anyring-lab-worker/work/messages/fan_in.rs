@@ -10,7 +10,7 @@ use anyring_lab::message::{Door, FanIn, Measured, Program};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 
-/// Runs it on this program: ns and us of CPU for each message.
+/// Runs the workload on this program. The figures are ns and us of CPU for each message.
 pub fn run(program: Program, door: Door, work: &FanIn) -> Outcome<Measured> {
     let senders = work.senders as usize;
     match program {

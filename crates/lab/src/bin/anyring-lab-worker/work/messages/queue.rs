@@ -94,7 +94,7 @@ pub struct WithEventfd {
 }
 
 impl WithEventfd {
-    /// Makes an empty one for so many senders.
+    /// Makes an empty queue for `senders` senders.
     pub fn new(senders: usize) -> Outcome<Self> {
         // SAFETY: no pointers.
         let fd = available("eventfd", unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })? as i32;
@@ -158,7 +158,7 @@ pub struct WithFutex {
 }
 
 impl WithFutex {
-    /// Makes an empty one for so many senders.
+    /// Makes an empty queue for `senders` senders.
     pub fn new(senders: usize) -> Self {
         WithFutex { queues: Queues::new(senders), asleep: AtomicU32::new(0) }
     }
@@ -184,7 +184,8 @@ impl Channel for WithFutex {
 
     fn send(&self, own: &mut usize, sent_ns: u64, number: u32) -> Outcome<()> {
         self.queues.all[*own].push(sent_ns, number);
-        // SeqCst: with the fence in `receive`, either the receiver sees the message or this sees that it sleeps.
+        // SeqCst: with the fence in `receive`, either the receiver sees the message or the sender sees that the
+        // receiver sleeps.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) == 1 {
             self.asleep.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A pipe or a TCP connection with both ends here: requests are made on the near one.
+//! A pipe or a TCP connection whose ends are both in this process. Requests are made on the near end.
 
 use crate::outcome::{checked, expect, Outcome, Stop};
 use anyring_lab::message::{Paired, Situation};
@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Both ends. The near one blocks, as most programs' do; the far one does not.
+/// Both ends. The near one blocks, as in most programs; the far one does not.
 pub struct Stream {
     near: std::fs::File,
     far: std::fs::File,

@@ -17,7 +17,7 @@ pub struct Parked {
 }
 
 impl Parked {
-    /// Makes so many more.
+    /// Makes `count` more pipes.
     pub fn add(&mut self, count: usize) -> Outcome<()> {
         for _ in 0..count {
             let [read_end, write_end] = pipe()?;
