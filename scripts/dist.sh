@@ -3,8 +3,8 @@
 #
 # usage: [NO_SBOM=] [SOURCE_DATE_EPOCH=S] [ANYRING_SIGNING_KEY=KEY] scripts/dist.sh TARGET OUT [RELEASE]
 #
-# cargo builds in a folder of its own below TARGET, so that no path of this machine gets into the files. With RELEASE
-# the build in that folder is packed instead, which tests only the packing. OUT gets
+# cargo builds in a folder of its own in TARGET, so that the files contain no path of this machine. With RELEASE the
+# build in RELEASE is packed instead, which tests only the packing. OUT gets
 #
 #   anyring-VERSION-x86_64-linux.tar.gz   what `make install` installs, to be used where it is unpacked
 #   anyring-VERSION-x86_64-linux          the static program alone, for images that get one file

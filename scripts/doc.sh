@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the documentation pages of all crates, without warnings. The command and the preloaded library have the same
-# name, and so the same folder of pages. They are made one after the other: at the same time, one would now and then
-# remove the other's folder.
+# name, and so the same folder of pages. The two are made one after the other: otherwise one would now and then remove
+# the folder from under the other.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTDOCFLAGS="-D warnings"

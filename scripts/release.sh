@@ -4,9 +4,9 @@
 #
 # usage: [ANYRING_SIGNING_KEY=KEY] scripts/release.sh [RELEASE]
 #
-# The files are in target/out, with NOTES.md and the recipes for other package managers. With RELEASE that folder is
-# packed instead of a new build, to try the other steps. The script prints the commands that push, and leaves them to
-# you.
+# The files are in target/out, with NOTES.md and the recipes for other package managers. With RELEASE the build in
+# RELEASE is packed instead of a new one, to try the other steps. The script prints the commands that push, and leaves
+# them to you.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -28,7 +28,7 @@ pub struct Clause {
     /// The size whose interval the verdict rests on. Of the sizes that speak for the verdict, it is the one nearest to
     /// no difference.
     pub evidence_bytes: u32,
-    /// That size's time until the CQE, with IOSQE_ASYNC in relation to without.
+    /// The time until the CQE at that size, with IOSQE_ASYNC in relation to without.
     pub ratio: Estimate,
     /// The number of pairs that the ratio comes from.
     pub pairs: usize,
