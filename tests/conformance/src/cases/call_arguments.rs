@@ -5,9 +5,9 @@ use super::prelude::*;
 
 topic!(since: "5.1", source: "io_uring_setup(2), io_uring_enter(2), io_uring_register(2)");
 
-/// The results of each call with five arguments. The first two are nothing, and no address with a count of 1. The third
-/// is a bad address with a count of 1. The last two are zeroes with a count of 0, and a bad address with 32. The call
-/// for zero-copy receive queues is absent. It checks privileges first.
+/// The results of each call with five arguments, each an address with a count. The first is nothing. Two have a count
+/// of 1, with no address and with a bad one. The fourth has zeroes and a count of 0, the last a bad address and a count
+/// of 32. The call for zero-copy receive queues is absent, since it checks privileges first.
 const CALLS: &[(u32, [i32; 5])] = &[
     (IORING_REGISTER_BUFFERS, [-EFAULT, -EFAULT, -EFAULT, -EINVAL, -EFAULT]),
     (IORING_UNREGISTER_BUFFERS, [-ENXIO, -EINVAL, -EINVAL, -EINVAL, -EINVAL]),
