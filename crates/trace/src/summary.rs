@@ -1,120 +1,28 @@
 //! Sums of events: per ring, and per kind of request on a ring.
 
-use crate::class::{counts_bytes, moves_bytes, waits, SizeClass};
+use crate::class::{counts_bytes, waits, SizeClass};
 use crate::gain::Spent;
 use crate::later::{Moment, Threads};
-use crate::line::opcode_name;
-use crate::report::{Interface, Kinds, Latencies, Lookups, Report, RequestKind, RingReport, ThreadReport};
+use crate::report::{Interface, Report, ThreadReport};
 use crate::Event;
 use anyring_abi::{
     IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_IOPOLL, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS,
 };
 use anyring_engine::event::{FileKind, Kind};
 use anyring_engine::op::Punt;
-use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, HashMap};
 
 mod habits;
 mod rates;
+mod tally;
 
 pub use habits::Habits;
 pub use rates::Rates;
+use tally::{Key, Path, RingTally, DESCRIPTORS};
 
 /// A request that asks for no CQE on success never completes here. Beyond this many in flight, such requests are
 /// dropped.
 const QUIET_IN_FLIGHT: usize = 1 << 16;
-
-/// Number of a ring's descriptors that are followed.
-const DESCRIPTORS: usize = 4096;
-
-/// The path that a request took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Path {
-    Inline,
-    Poll,
-    KernelAio,
-    Worker,
-}
-
-const PATHS: usize = Path::Worker as usize + 1;
-
-/// The key of a [`RequestKind`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    opcode: u16,
-    file: FileKind,
-    size: SizeClass,
-}
-
-#[derive(Debug, Clone)]
-struct Tally {
-    paths: [u64; PATHS],
-    forced: u64,
-    /// Requests of workers by reason, indexed as [`Punt::ALL`].
-    punts: [u64; Punt::ALL.len()],
-    /// Requests that a worker had because it had the one before in the chain.
-    behind_worker: u64,
-    /// Requests that begin where the one before on their descriptor ended.
-    sequential: u64,
-    errors: u64,
-    short: u64,
-    bytes: u64,
-    unfinished: u64,
-    /// Latencies by path.
-    latency_ns: [Histogram<u64>; PATHS],
-    /// Times from being queued until a worker began.
-    queued_ns: Histogram<u64>,
-}
-
-impl Default for Tally {
-    fn default() -> Tally {
-        // The histogram grows as needed; two significant digits are exact to 1 %.
-        let new = || Histogram::new(2).unwrap_or_else(|_| unreachable!("two digits are allowed"));
-        Tally {
-            paths: [0; PATHS],
-            forced: 0,
-            punts: [0; Punt::ALL.len()],
-            behind_worker: 0,
-            sequential: 0,
-            errors: 0,
-            short: 0,
-            bytes: 0,
-            unfinished: 0,
-            latency_ns: core::array::from_fn(|_| new()),
-            queued_ns: new(),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Default)]
-struct RingTally {
-    interface: Interface,
-    fd: i32,
-    thread: u32,
-    entries: [u64; 2],
-    flags: u32,
-    known: bool,
-    enters: u64,
-    submitting_enters: u64,
-    /// Submitting calls that also wait.
-    waiting_submissions: u64,
-    submitted: u64,
-    waits: u64,
-    cqes: u64,
-    overflows: u64,
-    refused: u64,
-    /// The first thread that submitted, and whether another one did, too.
-    submitter: Option<u32>,
-    several_submitters: bool,
-    /// Requests that workers have now, and the largest number so far.
-    with_workers: u64,
-    most_with_workers: u64,
-    lookups: HashMap<i32, (u64, FileKind)>,
-    /// The end of the last transfer of each descriptor, if known.
-    ends: HashMap<i32, u64>,
-    kinds: BTreeMap<Key, Tally>,
-    habits: Habits,
-}
 
 #[derive(Debug, Clone)]
 struct InFlight {
@@ -470,130 +378,6 @@ impl Summary {
         report.find();
         report
     }
-}
-
-impl RingTally {
-    fn look_up(&mut self, fd: i32, file: FileKind) {
-        if self.lookups.len() < DESCRIPTORS || self.lookups.contains_key(&fd) {
-            let (count, names) = self.lookups.entry(fd).or_insert((0, file));
-            (*count, *names) = (*count + 1, file);
-        }
-    }
-
-    fn most_looked_up(&self) -> Vec<Lookups> {
-        let all =
-            self.lookups.iter().map(|(fd, (count, file))| Lookups { fd: *fd, file: file.name(), count: *count });
-        let mut all: Vec<_> = all.collect();
-        all.sort_by_key(|it| (core::cmp::Reverse(it.count), it.fd));
-        all.truncate(3);
-        all
-    }
-
-    fn report(self, ring: u32, by_kernel: bool) -> RingReport {
-        let ratio = |part: u64, whole: u64| (whole != 0).then(|| part as f64 / whole as f64);
-        RingReport {
-            ring,
-            by_kernel,
-            submits_and_waits: 2 * self.waiting_submissions > self.submitting_enters,
-            interface: self.interface,
-            fd: (self.known && self.interface == Interface::IoUring).then_some(self.fd),
-            thread: self.known.then_some(self.thread),
-            sq_entries: self.known.then_some(self.entries[0]),
-            cq_entries: self.known.then_some(self.entries[1]),
-            setup_flags: self.known.then_some(self.flags),
-            enters: (self.known || self.enters != 0).then_some(self.enters),
-            submitted: self.submitted,
-            sqes_per_enter: ratio(self.submitted, self.submitting_enters),
-            enters_per_request: ratio(self.enters, self.submitted).filter(|_| self.known || self.enters != 0),
-            waits: self.waits,
-            cqes: self.cqes,
-            cqes_per_wait: ratio(self.cqes, self.waits),
-            overflows: self.overflows,
-            refused: self.refused,
-            one_submitter: self.submitter.is_some() && !self.several_submitters,
-            most_with_workers: self.most_with_workers,
-            lookups: self.most_looked_up(),
-            habits: self.habits,
-            files_on: Vec::new(),
-            kinds: self.kinds.into_iter().map(|(key, tally)| tally.report(key)).collect(),
-        }
-    }
-}
-
-impl Tally {
-    /// Counts a request that completed by this path.
-    fn took(&mut self, path: Path, latency_ns: Option<u64>) {
-        self.paths[path as usize] += 1;
-        if let Some(latency_ns) = latency_ns {
-            let _ = self.latency_ns[path as usize].record(latency_ns);
-        }
-    }
-
-    fn report(self, key: Key) -> Kinds {
-        let quantile = |of: &Histogram<u64>, q| (!of.is_empty()).then(|| of.value_at_quantile(q));
-        let [inline, poll, kernel_aio, worker] = self.paths;
-        let [inline_p50_ns, poll_p50_ns, kernel_aio_p50_ns, worker_p50_ns] =
-            self.latency_ns.each_ref().map(|of| quantile(of, 0.5));
-        let latencies = spread(&self.latency_ns);
-        let total = |of: &Histogram<u64>| of.mean() * of.len() as f64;
-        let (inline_total_ns, queued_total_ns) =
-            (total(&self.latency_ns[Path::Inline as usize]), total(&self.queued_ns));
-        let [mut all, others @ ..] = self.latency_ns;
-        others.iter().for_each(|others| all += others);
-        let latency_total_ns = total(&all);
-        Kinds {
-            kind: RequestKind { opcode: opcode_name(key.opcode), file: key.file.name(), size: key.size.name() },
-            count: inline + poll + kernel_aio + worker,
-            inline,
-            poll,
-            kernel_aio,
-            worker,
-            forced: self.forced,
-            behind_worker: self.behind_worker,
-            sequential: self.sequential,
-            worker_because: Punt::ALL
-                .iter()
-                .zip(self.punts)
-                .filter(|(_, count)| *count != 0)
-                .map(|(why, count)| (why.name(), count))
-                .collect(),
-            bytes: moves_bytes(key.opcode).then_some(self.bytes),
-            waits: waits(key.opcode),
-            errors: self.errors,
-            short: (key.size != SizeClass::Unknown).then_some(self.short),
-            unfinished: self.unfinished,
-            p50_ns: quantile(&all, 0.5),
-            p90_ns: quantile(&all, 0.9),
-            p99_ns: quantile(&all, 0.99),
-            inline_p50_ns,
-            poll_p50_ns,
-            kernel_aio_p50_ns,
-            worker_p50_ns,
-            queued_p50_ns: quantile(&self.queued_ns, 0.5),
-            queued_p99_ns: quantile(&self.queued_ns, 0.99),
-            latencies,
-            inline_total_ns,
-            queued_total_ns,
-            latency_total_ns,
-        }
-    }
-}
-
-/// Counts latencies by powers of two, from the least to the greatest.
-fn spread(paths: &[Histogram<u64>; PATHS]) -> Vec<Latencies> {
-    let mut all: BTreeMap<u32, [u64; PATHS]> = BTreeMap::new();
-    for (path, histogram) in paths.iter().enumerate() {
-        for recorded in histogram.iter_recorded() {
-            let exponent = (recorded.value_iterated_to() + 1).next_power_of_two().trailing_zeros();
-            all.entry(exponent).or_default()[path] += recorded.count_at_value();
-        }
-    }
-    let Some((first, last)) = all.keys().next().zip(all.keys().next_back()) else { return Vec::new() };
-    let step = |exponent: u32| Latencies {
-        below_ns: 1 << exponent.min(63),
-        paths: all.get(&exponent).copied().unwrap_or_default(),
-    };
-    (*first..=*last).map(step).collect()
 }
 
 #[cfg(test)]

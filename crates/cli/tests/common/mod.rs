@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 
 pub const ANYRING: &str = env!("CARGO_BIN_EXE_anyring");
 
+pub const BACKENDS: [&str; 2] = ["auto", "user"];
+
 /// The error numbers that `deny --errno` accepts.
 pub const ERRNOS: [(&str, i32); 5] = [
     ("EPERM", libc::EPERM),
@@ -25,6 +27,18 @@ pub fn anyring(args: &[&str]) -> Command {
     let mut command = plainly(Command::new(ANYRING));
     command.args(args);
     command
+}
+
+/// `anyring run --backend BACKEND --`, with the library in its place.
+pub fn run(backend: &str, words: &[&str]) -> Command {
+    library();
+    anyring(&[&["run", "--backend", backend, "--"], words].concat())
+}
+
+/// `words` below `deny`.
+pub fn denied(words: &[&str]) -> Command {
+    library();
+    anyring(&[&["deny", "--", ANYRING], words].concat())
 }
 
 /// Another command, prepared in the same way.

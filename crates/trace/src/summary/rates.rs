@@ -1,7 +1,8 @@
 //! The events of an interval, in the manner of iostat(1): rates, shares of the paths and latencies, in lines of at
 //! most 80 characters.
 
-use super::{Key, RingTally, Summary, Tally, PATHS};
+use super::tally::{Key, RingTally, Tally, PATHS};
+use super::Summary;
 use crate::line::opcode_name;
 use hdrhistogram::Histogram;
 use std::fmt::Write;
