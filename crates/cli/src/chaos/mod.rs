@@ -57,6 +57,8 @@ fn again(options: &ChaosOptions, seed: u64, only: &[String]) -> String {
     let mut words = vec!["anyring".to_owned(), "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];
     let mut flag =
         |name: &str, value: Option<String>| words.extend(value.into_iter().flat_map(|it| [name.to_owned(), it]));
+    options.crash.iter().for_each(|folder| flag("--crash", Some(folder.display().to_string())));
+    flag("--recover", options.recover.clone());
     flag("--rules", options.rules.clone());
     flag("--only", (!only.is_empty()).then(|| only.join(",")));
     flag("--timeout", options.timeout.as_ref().map(|limit| limit.text.clone()));

@@ -8,6 +8,7 @@
 
 use super::change::{Change, Content, File};
 use super::tree::{Node, Tree};
+use anyring_engine::chaos::mix;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -25,14 +26,6 @@ pub enum Fate {
 
 /// The changes of a run, in order.
 pub type Log = [Change];
-
-/// Mixes all bits of a number (the finalizer of splitmix64: Steele, Lea, Flood 2014).
-pub fn mix(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
-}
 
 /// True if the change is about names, which are written in order.
 fn is_of_names(change: &Change) -> bool {

@@ -10,12 +10,13 @@ mod tracer;
 mod tree;
 
 use super::one::{memory_file, path_of, Ending, Runner};
-use super::{quoted, random_seed, rules, say, FAILED};
+use super::{again, random_seed, rules, say, FAILED};
 use crate::cli::ChaosOptions;
 use crate::errno;
 use crate::failure::{Failure, OWN_FAILURE, USAGE};
+use anyring_engine::chaos::mix;
 use change::{Born, Change};
-use disk::{mix, Fate};
+use disk::Fate;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -188,21 +189,7 @@ impl<'a> Crash<'a> {
         if lines.is_empty() {
             say("none of its changes was lost: being killed before the next change was enough");
         }
-        say(&self.again(seed));
+        say(&again(self.options, seed, &[]));
         Ok(disk::state(&loss.killed, &loss.log, &fates))
-    }
-
-    /// The whole shell command that repeats this loss of power.
-    fn again(&self, seed: u64) -> String {
-        let options = self.options;
-        let mut words = vec!["anyring".to_owned(), "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];
-        let mut flag = |name: &str, value: String| words.extend([name.to_owned(), value]);
-        self.folders.iter().for_each(|folder| flag("--crash", folder.display().to_string()));
-        flag("--recover", options.recover.clone().unwrap_or_default());
-        options.rules.iter().for_each(|rules| flag("--rules", rules.clone()));
-        options.timeout.iter().for_each(|limit| flag("--timeout", limit.text.clone()));
-        words.push("--".to_owned());
-        words.extend(options.program.words.iter().map(|word| word.to_string_lossy().into_owned()));
-        format!("again: {}", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
     }
 }
