@@ -27,6 +27,7 @@ mod junit;
 mod lab;
 mod library;
 mod output;
+mod places;
 mod ring;
 mod run;
 mod stats;

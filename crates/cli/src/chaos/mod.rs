@@ -30,9 +30,9 @@ struct Case {
 }
 
 impl Case {
-    fn of(options: &ChaosOptions, seed: u64, failure: Option<&str>, run: &Run) -> Case {
-        let again = again(options, seed, &options.only);
-        let lines: Vec<_> = run.findings.iter().flat_map(one::Finding::lines).chain([again]).collect();
+    fn of(runner: &Runner, seed: u64, failure: Option<&str>, run: &Run) -> Case {
+        let again = again(runner.options, seed, &runner.options.only);
+        let lines: Vec<_> = run.findings.iter().flat_map(|it| it.lines(&runner.places)).chain([again]).collect();
         let failure = failure.map(|how| format!("{how}; {}", count(run)));
         Case { seed, failure, details: lines.join("\n") }
     }
@@ -118,7 +118,7 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         let failure = runner.failure(&run);
         bar.iter().for_each(|bar| bar.inc(1));
         if junit.is_some() {
-            cases.push(Case::of(options, seed, failure.as_deref(), &run));
+            cases.push(Case::of(&runner, seed, failure.as_deref(), &run));
         }
         let Some(how) = failure else {
             if !many && run.rings != 0 {
@@ -132,17 +132,17 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         if options.shrink {
             // Before shrinking: the program may fail without any injection.
             say(&format!("seed {seed} fails: {how}; {}", count(&run)));
-            aside(&|| print_findings(&run));
+            aside(&|| print_findings(&runner, &run));
             bar.iter().for_each(|bar| bar.finish_and_clear());
             let fewest = shrink::shrink(&runner, seed, &run)?;
-            print_fewest(options, seed, &fewest);
+            print_fewest(&runner, seed, &fewest);
             return Ok(FAILED);
         }
         if failures.is_new(&how) {
             say(&format!("seed {seed} fails: {how}; {}", count(&run)));
         }
         if failures.is_empty() {
-            aside(&|| print_findings(&run));
+            aside(&|| print_findings(&runner, &run));
         }
         failures.add(how, seed);
         if options.fail_fast {
@@ -258,13 +258,15 @@ pub fn lint(program: &Program) -> Result<Linted, Failure> {
         recover: None,
         program: Program { words: program.words.clone() },
     };
-    let run = Runner::new(&options, Rule::Misuse.name().to_owned(), false)?.run(1, None)?;
+    let runner = Runner::new(&options, Rule::Misuse.name().to_owned(), false)?;
+    let run = runner.run(1, None)?;
     let status = match run.ending {
         Ending::Status(status) => status,
         Ending::Signal(signal) => 128 + signal,
         Ending::Late => OWN_FAILURE, // it has no limit
     };
-    Ok(Linted { status, rings: run.rings, findings: run.findings.iter().map(one::Finding::lines).collect() })
+    let findings = run.findings.iter().map(|it| it.lines(&runner.places)).collect();
+    Ok(Linted { status, rings: run.rings, findings })
 }
 
 fn say(line: &str) {
@@ -279,23 +281,23 @@ fn count(run: &Run) -> String {
 }
 
 /// Reports the first findings of a run that fails.
-fn print_findings(run: &Run) {
+fn print_findings(runner: &Runner, run: &Run) {
     const MOST: usize = 8;
-    run.findings.iter().take(MOST).flat_map(one::Finding::lines).for_each(|line| say(&line));
+    run.findings.iter().take(MOST).flat_map(|it| it.lines(&runner.places)).for_each(|line| say(&line));
     if run.findings.len() > MOST {
         say(&format!("{} findings more", run.findings.len() - MOST));
     }
 }
 
 /// Reports the injections of a failing run that remain after shrinking, and the command that repeats the run.
-fn print_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
+fn print_fewest(runner: &Runner, seed: u64, fewest: &[one::Injection]) {
     if fewest.is_empty() {
         return say("it fails without any injection, too");
     }
-    fewest.iter().flat_map(one::Injection::lines).for_each(|line| say(&line));
+    fewest.iter().flat_map(|it| it.lines(&runner.places)).for_each(|line| say(&line));
     let names: Vec<_> = fewest.iter().map(|injection| injection.name.as_str()).collect();
     let names: Vec<_> = names.into_iter().map(str::to_owned).collect();
-    say(&again(options, seed, &names));
+    say(&again(runner.options, seed, &names));
 }
 
 /// The names in `--rules`, or in the file that it names, separated by commas and checked.

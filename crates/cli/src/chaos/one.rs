@@ -3,6 +3,7 @@
 use crate::cli::ChaosOptions;
 use crate::errno;
 use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND, OWN_FAILURE};
+use crate::places::Places;
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::process::{kill_process, waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::Deserialize;
@@ -41,8 +42,8 @@ impl Injection {
     }
 
     /// The injection for people: a line, then one for each frame of the program.
-    pub fn lines(&self) -> Vec<String> {
-        with_frames(self.describe(), &self.at)
+    pub fn lines(&self, places: &Places) -> Vec<String> {
+        with_frames(self.describe(), &self.at, places)
     }
 
     fn describe(&self) -> String {
@@ -83,8 +84,8 @@ struct Memory {
 
 impl Finding {
     /// The finding for people: a line, then one for each frame of the program.
-    pub fn lines(&self) -> Vec<String> {
-        with_frames(self.describe(), &self.at)
+    pub fn lines(&self, places: &Places) -> Vec<String> {
+        with_frames(self.describe(), &self.at, places)
     }
 
     fn describe(&self) -> String {
@@ -102,8 +103,8 @@ impl Finding {
     }
 }
 
-fn with_frames(line: String, frames: &[String]) -> Vec<String> {
-    let frames = frames.iter().map(|frame| format!("    at {frame}"));
+fn with_frames(line: String, frames: &[String], places: &Places) -> Vec<String> {
+    let frames = frames.iter().flat_map(|frame| places.describe(frame)).map(|place| format!("    at {place}"));
     std::iter::once(line).chain(frames).collect()
 }
 
@@ -149,7 +150,7 @@ pub fn path_of(file: &File) -> String {
 
 /// Runs the program repeatedly.
 pub struct Runner<'a> {
-    options: &'a ChaosOptions,
+    pub options: &'a ChaosOptions,
     pub rules: String,
     /// The output is kept, and there is no standard input.
     apart: bool,
@@ -162,6 +163,8 @@ pub struct Runner<'a> {
     only: File,
     log: Option<File>,
     signals: libc::sigset_t,
+    /// The places in the program that its reports name.
+    pub places: Places,
 }
 
 impl<'a> Runner<'a> {
@@ -183,6 +186,7 @@ impl<'a> Runner<'a> {
             only: memory_file("anyring-chaos-only")?,
             log: log.transpose()?,
             signals: block_signals(),
+            places: Places::new(),
         })
     }
 

@@ -1,0 +1,54 @@
+//! Places in the program's code. The engine's log has them as `FILE+0xADDRESS`; a file's debug information and symbols
+//! give the function, the source file and the line.
+
+use addr2line::{demangle_auto, Loader};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// The files of which places were asked for. `None` for a file without symbols.
+pub struct Places {
+    files: RefCell<HashMap<String, Option<Loader>>>,
+    folder: PathBuf,
+}
+
+impl Places {
+    pub fn new() -> Places {
+        Places { files: RefCell::default(), folder: std::env::current_dir().unwrap_or_default() }
+    }
+
+    /// Describes a frame for people, as `FUNCTION (SOURCE:LINE)`. Functions that were inlined there come first, a string
+    /// each. Without debug information it is `FUNCTION (FILE+0xADDRESS)`, without symbols the frame as it is.
+    pub fn describe(&self, frame: &str) -> Vec<String> {
+        let place = frame.rsplit_once("+0x");
+        let place = place.and_then(|(file, address)| Some((file, u64::from_str_radix(address, 16).ok()?)));
+        let Some((file, address)) = place else { return vec![frame.to_owned()] };
+        let mut files = self.files.borrow_mut();
+        let known = files.entry(file.to_owned()).or_insert_with(|| Loader::new(file).ok());
+        let Some(known) = known else { return vec![frame.to_owned()] };
+        let lines = self.lines(known, address);
+        if !lines.is_empty() {
+            return lines;
+        }
+        match known.find_symbol(address) {
+            Some(symbol) => vec![format!("{} ({frame})", demangle_auto(Cow::Borrowed(symbol), None))],
+            None => vec![frame.to_owned()],
+        }
+    }
+
+    /// The functions at an address, from its file's debug information: innermost first, empty if there is none.
+    fn lines(&self, file: &Loader, address: u64) -> Vec<String> {
+        let Ok(mut frames) = file.find_frames(address) else { return Vec::new() };
+        let mut lines = Vec::new();
+        while let Ok(Some(frame)) = frames.next() {
+            let source = frame.location.and_then(|location| location.file.zip(location.line));
+            let (Some(function), Some((source, line))) = (frame.function, source) else { return Vec::new() };
+            let Ok(name) = function.demangle() else { return Vec::new() };
+            let source = Path::new(source);
+            let source = source.strip_prefix(&self.folder).unwrap_or(source);
+            lines.push(format!("{name} ({}:{line})", source.display()));
+        }
+        lines
+    }
+}
