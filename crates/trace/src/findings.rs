@@ -231,7 +231,7 @@ fn punted(
         None => 0,
     };
     // A chain continues where its last request ran, whatever the file.
-    let punted = punted.saturating_sub(kinds.behind_worker);
+    let punted = punted.saturating_sub(kinds.worker_by_chain);
     if !(is_block || kinds.kind.file == "file") || punted < FEW || !mostly(punted, kinds.count, percent) {
         return None;
     }
@@ -563,7 +563,7 @@ mod tests {
     fn what_is_behind_a_worker_is_not_the_file_system_s_fault() {
         let mut report = trace(400, Opcode::Write, 512, &[Kind::QueueAsyncWork], |_| 0);
         let kinds = &mut report.rings[0].kinds[0];
-        (kinds.worker, kinds.behind_worker) = (400, 400);
+        (kinds.worker, kinds.worker_by_chain) = (400, 400);
         kinds.worker_because = [("no_nonblocking_form", 400)].into_iter().collect();
         assert!(found_of(&report).iter().all(|it| it.name != "writes_punted"));
     }

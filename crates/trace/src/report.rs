@@ -173,7 +173,7 @@ pub struct Kinds {
     /// Number of requests that workers got, by reason. The kernel does not report reasons.
     pub worker_because: BTreeMap<&'static str, u64>,
     /// Requests that a worker had only because it had the one before them in their chain.
-    pub behind_worker: u64,
+    pub worker_by_chain: u64,
     /// Requests that begin where the one before on their descriptor ended; unknown on the kernel's rings.
     #[serde(skip)]
     pub sequential: u64,

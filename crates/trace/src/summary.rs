@@ -324,7 +324,7 @@ impl Summary {
             tally.punts[punt as usize] += 1;
         }
         let by_worker = request.path == Path::Worker;
-        tally.behind_worker += u64::from(by_worker && request.behind_worker);
+        tally.worker_by_chain += u64::from(by_worker && request.behind_worker);
         tally.sequential += u64::from(request.sequential);
         tally.errors += u64::from(event.result < 0);
         tally.short += u64::from(short);
@@ -535,7 +535,7 @@ mod tests {
         let kinds = |opcode| report.rings[0].kinds.iter().find(|it| it.kind.opcode == opcode).expect("that kind");
         let paths = |opcode| [kinds(opcode).inline, kinds(opcode).kernel_aio, kinds(opcode).worker];
         assert_eq!((paths("FSYNC"), paths("WRITE")), ([0, 0, 1], [0, 0, 1]));
-        assert_eq!((kinds("FSYNC").behind_worker, kinds("WRITE").behind_worker), (0, 1));
+        assert_eq!((kinds("FSYNC").worker_by_chain, kinds("WRITE").worker_by_chain), (0, 1));
         assert_eq!((paths("READ"), paths("STATX")), ([1, 0, 0], [0, 0, 1]));
         assert_eq!(kinds("FSYNC").queued_p50_ns, Some(8));
         assert_eq!(report.rings[0].most_with_workers, 1);

@@ -38,7 +38,7 @@ pub(super) struct Tally {
     /// Requests of workers by reason, indexed as [`Punt::ALL`].
     pub(super) punts: [u64; Punt::ALL.len()],
     /// Requests that a worker had because it had the one before in the chain.
-    pub(super) behind_worker: u64,
+    pub(super) worker_by_chain: u64,
     /// Requests that begin where the one before on their descriptor ended.
     pub(super) sequential: u64,
     pub(super) errors: u64,
@@ -59,7 +59,7 @@ impl Default for Tally {
             paths: [0; PATHS],
             forced: 0,
             punts: [0; Punt::ALL.len()],
-            behind_worker: 0,
+            worker_by_chain: 0,
             sequential: 0,
             errors: 0,
             short: 0,
@@ -178,7 +178,7 @@ impl Tally {
             kernel_aio,
             worker,
             forced: self.forced,
-            behind_worker: self.behind_worker,
+            worker_by_chain: self.worker_by_chain,
             sequential: self.sequential,
             worker_because: Punt::ALL
                 .iter()
