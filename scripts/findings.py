@@ -6,7 +6,8 @@ usage: scripts/findings.py BIN [--folder DIR] [--backend kernel|user]...      (B
 
 The script needs fio, qemu-img, a C compiler and liburing. The kernel's engine needs root, and tracefs, which is mounted
 in a mount namespace of its own. The exit status is 1 if a finding is missing, or is still there once its advice is
-followed. It is also 1 if the finding's count does not fall to a tenth of what it was (a quarter, for calls).
+followed. It is also 1 if the finding's count does not fall to a tenth of what it was (a quarter, for calls). Findings
+that save less than 3 % are left out, and must not be there.
 """
 
 import argparse
@@ -20,7 +21,11 @@ from pathlib import Path
 CLIENT = Path(__file__).resolve().parent.parent / "tests/e2e/clients/findings.c"
 
 # Advised on the kernel's rings only.
-SAVES_NOTHING_ON_OURS = ["attempts_in_vain", "unregistered_descriptor"]
+SAVES_NOTHING_ON_OURS = ["attempts_in_vain", "unregistered_descriptor", "workers_pile_up"]
+# Of these programs the findings save less than 3 %, and are left out.
+SAVES_TOO_LITTLE = ["fio, one file"]
+# These save about 3 %: told or not, as the costs are measured.
+SAVES_THREE_PERCENT = ["fio, 256 in flight", "findings.c recv"]
 
 
 def kinds(report, *opcodes):
@@ -70,8 +75,7 @@ def programs(folder, client):
          fio("writes", "--rw=randwrite", "--bs=4k", "--iodepth=8", "--direct=1"), "writes by workers", by_worker("WRITE"), 0.1),
         ("fio, cold random reads", "reads_punted", fio("cold", *cold),
          fio("cold", *cold, "--pre_read=1", "--invalidate=0"), "reads by workers", by_worker("READ"), 0.1),
-        ("fio, a call for each read", "one_enter_each", fio("calls", *warm),
-         fio("calls", *warm, "--iodepth_batch=16", "--iodepth_batch_complete_min=16"), "enter calls", of_rings("enters"), 0.25),
+        ("findings.c calls", "one_enter_each", [client, "calls"], [client, "calls-batch"], "enter calls", of_rings("enters"), 0.25),
         ("fio, one file", "unregistered_descriptor", fio("files", *warm),
          fio("files", *warm, "--registerfiles=1"), "descriptors looked up", looked_up, 0.1),
         ("fio, force_async", "async_always", fio("async", *async_, "--force_async=1"),
@@ -137,12 +141,13 @@ def main():
                 told = [any(it["name"] == finding for it in report["findings"]) for report in reports]
                 print(f"| {name} | `{finding}` | {counted} | {backend} | {before if told[0] else f'{before}, none'} | "
                       f"{f'{after}, still' if told[1] else after} |", flush=True)
-                if backend == "user" and finding in SAVES_NOTHING_ON_OURS:
-                    if told[0]:
-                        wrong.append(f"{name}: {finding} saves nothing on anyring's engine")
-                    continue
+                is_left_out = name in SAVES_TOO_LITTLE or (backend == "user" and finding in SAVES_NOTHING_ON_OURS)
+                if is_left_out and told[0]:
+                    wrong.append(f"{name}, {backend}: {finding} saves nothing, or too little to be told")
                 # What the kernel completes without a worker has no finding, rightly.
-                if told[1] or (told[0] and after > before * part) or (not told[0] and before >= 100):
+                may_be_left_out = is_left_out or name in SAVES_THREE_PERCENT
+                is_missing = not (told[0] or may_be_left_out) and before >= 100
+                if told[1] or (before >= 100 and after > before * part) or is_missing:
                     wrong.append(f"{name}, {backend}: {finding}: {before} -> {after}, told {told}")
     for line in wrong:
         print(line, file=sys.stderr)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Work that `anyring trace` has a finding about, and the same work with its advice followed. argv[1] names one:
  *
- *   recv            1,000 times: a RECV, and only then a byte to receive
+ *   recv            10,000 times: a RECV, and only then a byte to receive
  *   recv-multishot  one multishot RECV for all of them
  *   cq              100 times: 64 NOPs before any CQE is reaped, with a CQ of 16
- *   cq-large        the same with a CQ of 64 */
+ *   cq-large        the same with a CQ of 64
+ *   calls           20,000 NOPs, each submitted by a call of its own
+ *   calls-batch     the same, sixteen in a call */
 #include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ROUNDS 1000
+#define ROUNDS 10000
 #define BUFFERS 8
 
 #define CHECK(condition)                                                                                               \
@@ -92,6 +94,22 @@ static void fill(unsigned entries)
 	}
 }
 
+static void call(int each)
+{
+	CHECK(io_uring_queue_init(16, &ring, 0) == 0);
+	for (int round = 0; round < 20000 / each; round++) {
+		struct io_uring_cqe *cqe;
+
+		for (int at = 0; at < each; at++)
+			io_uring_prep_nop(io_uring_get_sqe(&ring));
+		CHECK(io_uring_submit(&ring) == each);
+		for (int at = 0; at < each; at++) {
+			CHECK(io_uring_wait_cqe(&ring, &cqe) == 0 && cqe->res == 0);
+			io_uring_cqe_seen(&ring, cqe);
+		}
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
@@ -104,6 +122,10 @@ int main(int argc, char **argv)
 		fill(16);
 	else if (strcmp(what, "cq-large") == 0)
 		fill(64);
+	else if (strcmp(what, "calls") == 0)
+		call(1);
+	else if (strcmp(what, "calls-batch") == 0)
+		call(16);
 	else
 		return 2;
 	return 0;
