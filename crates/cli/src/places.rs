@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// The files of which places were asked for. `None` for a file without symbols.
+/// The files whose places were asked for. `None` for a file without symbols.
 pub struct Places {
     files: RefCell<HashMap<String, Option<Loader>>>,
     folder: PathBuf,

@@ -21,8 +21,7 @@ use std::path::{Path, PathBuf};
 /// Executes the program with libanyring.so preloaded, or as a guest. A program that anyring should not serve starts
 /// without it. So does a program that anyring cannot serve, if it need not.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
-    const KILLED: &str =
-        "anyring cannot serve io_uring: a filter kills here for a call that it makes before the program starts";
+    const KILLED: &str = "anyring cannot serve io_uring: a seccomp filter kills it for a call it needs";
     child::rehearse(|| plan(options)).unwrap_or_else(|| Err(Failure::own(KILLED)))?.carry_out(options)
 }
 

@@ -6,9 +6,7 @@ mod causes;
 use crate::file_systems::FilesOn;
 use crate::gain::{Costs, Gain, Saved, Spent};
 use crate::report::{or_unknown, time, Interface, Kinds, RingReport};
-use anyring_abi::{
-    IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQPOLL,
-};
+use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SQPOLL};
 use anyring_engine::op::Punt;
 use serde::Serialize;
 
@@ -268,25 +266,23 @@ fn punted_reads(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved) 
     let (punted, why, name, source) = punted(kinds, files, 10, |it| it.nonblocking_reads)?;
     let (why, advice) = match why {
         Why::Direct => (
-            "the files are open with O_DIRECT, so that it is not for the page cache".to_owned(),
-            "read aligned pieces no larger than the device takes at once (max_sectors_kb), and keep fewer in flight than \
-             its queue has room for (nr_requests)",
+            "the files are open with O_DIRECT".to_owned(),
+            "read aligned, at most max_sectors_kb each and nr_requests at a time",
         ),
         Why::NoForm => (
             format!("{name} has no nonblocking read{source}"),
-            "read larger pieces at a time, or keep the file on a file system that can (ext4, XFS, Btrfs); IOSQE_ASYNC \
-             spares the attempt",
+            "read larger pieces, or keep the file on ext4, XFS or Btrfs",
         ),
         Why::WouldWait => (
-            format!("what they wanted was not in the page cache of {name}{source}"),
+            format!("the data was not in the page cache of {name}{source}"),
             match mostly(kinds.sequential, kinds.count, 50) {
-                true => "have the file read ahead (IORING_OP_FADVISE or posix_fadvise with POSIX_FADV_WILLNEED)",
-                false => "read with O_DIRECT, if what is read is not read again",
+                true => "have the file read ahead (posix_fadvise, POSIX_FADV_WILLNEED)",
+                false => "read with O_DIRECT, if the same data is not read again",
             },
         ),
         Why::Unknown => (
-            "the page cache did not have it, or the file system has no nonblocking read: which is not known".to_owned(),
-            "if the same reads are inline a second time, the page cache did not have them; else the file system is why",
+            "the data was not cached, or the file system cannot read without waiting".to_owned(),
+            "read the same again: if that is inline, the data was not cached before",
         ),
     };
     let evidence = format!(
@@ -306,33 +302,23 @@ fn punted_writes(kinds: &Kinds, files: &[FilesOn], saved: impl Fn(u64) -> Saved)
     let (why, advice) = match why {
         Why::Direct => (
             ": the file is open with O_DIRECT".to_owned(),
-            "allocate the file before (fallocate), since a write that makes it longer waits, keep it out of the page cache, \
-             and write pieces no larger than the device takes at once (max_sectors_kb)",
+            "allocate the file before (fallocate), and write max_sectors_kb at most",
         ),
         Why::NoForm => (
             format!(": {name} has no nonblocking write to the page cache{source}"),
-            "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb), to a file that is \
-             allocated and not in the page cache; through that allocating it (fallocate) changes nothing here, and IOSQE_ASYNC spares the \
-             attempt",
+            "write with O_DIRECT to an allocated file, max_sectors_kb at most",
         ),
         Why::WouldWait => (
-            format!(": {name} has nonblocking writes to the page cache, but not where blocks have to be allocated{source}"),
-            "allocate the file before it is written (fallocate), and write what is in the page cache or whole pages",
+            format!(": {name} has to wait where a write needs new blocks{source}"),
+            "allocate the file before it is written (fallocate), and write whole pages",
         ),
-        Why::Unknown if kinds.kind.file == "block" => (
-            String::new(),
-            "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb)",
-        ),
-        Why::Unknown => (
-            String::new(),
-            "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb); or, on a file \
-             system that can write to the page cache without waiting (RWF_NOWAIT: XFS, Btrfs), allocate the file before \
-             (fallocate). Where it cannot (ext4), each write through the page cache goes to a worker, and IOSQE_ASYNC \
-             spares the attempt",
-        ),
+        Why::Unknown if kinds.kind.file == "block" => {
+            (String::new(), "write with O_DIRECT, max_sectors_kb at most at a time")
+        }
+        Why::Unknown => (String::new(), "write with O_DIRECT; on XFS and Btrfs, allocating before may be enough"),
     };
     let evidence = format!(
-        "{punted} of {} {} could not be written without waiting and went to a worker, {} (median){why}",
+        "{punted} of {} {} went to a worker, {} (median){why}",
         kinds.count,
         kinds.kind,
         time(kinds.worker_p50_ns)
@@ -385,14 +371,9 @@ fn one_submitter(ring: &RingReport, costs: &Costs) -> Found {
     if !ring.one_submitter || ring.submitted < FEW || flags & others != 0 {
         return None;
     }
-    let (submitted, has) = (ring.submitted, flags & IORING_SETUP_SINGLE_ISSUER != 0);
-    let evidence = format!(
-        "one thread submitted all {submitted} requests, and the ring has {} IORING_SETUP_DEFER_TASKRUN",
-        if has { "IORING_SETUP_SINGLE_ISSUER but not" } else { "neither IORING_SETUP_SINGLE_ISSUER nor" }
-    );
-    let advice =
-        "set IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, if that thread also waits for completions: \
-                  they are then worked off when it asks, not whenever they come";
+    let evidence =
+        format!("one thread submitted all {} requests, without IORING_SETUP_DEFER_TASKRUN", ring.submitted);
+    let advice = "set IORING_SETUP_SINGLE_ISSUER and DEFER_TASKRUN, if it waits for CQEs too";
     let later: u64 = ring.kinds.iter().map(|kinds| kinds.count - kinds.inline).sum();
     Some(("one_submitter", evidence, advice, Saved::cpu(later as f64 * costs.deferred_ns)))
 }
@@ -528,7 +509,7 @@ mod tests {
         let mixed = [("xfs", false, Some(true)), ("xfs", true, Some(true))];
         for unknown in [&[][..], &two, &mixed] {
             let finding = of_punted(Opcode::Read, unknown);
-            assert!(finding.evidence.ends_with("which is not known"), "{}", finding.evidence);
+            assert!(finding.evidence.ends_with("cannot read without waiting"), "{}", finding.evidence);
         }
     }
 
@@ -586,12 +567,12 @@ mod tests {
     fn allocating_is_advised_where_it_helps() {
         let never = of_punted(Opcode::Write, &[("ext4", false, Some(false))]);
         assert!(never.evidence.contains("ext4 has no nonblocking write"), "{}", never.evidence);
-        assert!(never.advice.contains("allocating it (fallocate) changes nothing here"));
+        assert!(!never.advice.contains("fallocate"), "it changes nothing there: {}", never.advice);
         let can = of_punted(Opcode::Write, &[("xfs", false, Some(true))]);
         assert!(can.advice.starts_with("allocate the file before"), "{}", can.advice);
         let direct = of_punted(Opcode::Write, &[("ext4", true, Some(false))]);
         assert!(!direct.advice.contains("with O_DIRECT"), "it is already: {}", direct.advice);
-        assert!(of_punted(Opcode::Write, &[]).advice.contains("Where it cannot (ext4)"));
+        assert!(of_punted(Opcode::Write, &[]).advice.contains("on XFS and Btrfs"));
     }
 
     #[test]

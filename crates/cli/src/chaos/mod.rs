@@ -158,7 +158,7 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
     }
     if !unmet.is_empty() && failures.is_empty() {
         let message = format!(
-            "--only {}: the program never came to it, by {}, so that nothing is proven",
+            "--only {}: the program never reached it with {}, so that nothing is proven",
             unmet.join(","),
             if seeds.end - seeds.start == 1 { "this seed and these rules" } else { "these seeds and rules" }
         );

@@ -35,7 +35,7 @@ pub fn text(report: &Report) -> String {
                 Some(Server::Kernel) if name == "auto" && report.library.is_some() => {
                     "leaves it to the kernel; anyring serves what that refuses"
                 }
-                Some(Server::Kernel) => "leaves it to the kernel; the program starts plainly if both are",
+                Some(Server::Kernel) => "leaves it to the kernel, without anyring if both options do",
                 Some(Server::User) if report.library.is_some() => {
                     "starts the program with libanyring.so, or as a guest; anyring serves it"
                 }

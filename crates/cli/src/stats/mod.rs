@@ -217,7 +217,7 @@ pub fn table(counters: &Counters) -> String {
         [("io_uring", left.io_uring), ("Linux AIO", left.aio)].iter().filter(|(_, left)| *left != 0)
     {
         text.push_str(&format!(
-            "{:25}{programs} (programs; whether they asked for it is not counted)\n",
+            "{:25}{programs} programs, which may not have used it\n",
             format!("{what} left to kernel")
         ));
     }

@@ -37,13 +37,9 @@ fn sync_each(ring: &RingReport) -> Found {
     if habits.syncs < FEW || habits.writes < FEW || each >= GROUP / 2.0 {
         return None;
     }
-    let evidence = format!(
-        "{} FSYNCs for {} writes, which took {} in all",
-        habits.syncs,
-        habits.writes,
-        time(Some(habits.sync_ns))
-    );
-    let advice = "let several writes share an FSYNC (group commit), as far as they need not be lasting one by one";
+    let evidence =
+        format!("{} FSYNCs for {} writes took {} in all", habits.syncs, habits.writes, time(Some(habits.sync_ns)));
+    let advice = "share an FSYNC between writes that may be lost together (group commit)";
     Some(("sync_each", evidence, advice, Saved::elapsed(habits.sync_ns as f64 * (1.0 - each / GROUP))))
 }
 
@@ -54,8 +50,8 @@ fn submits_alone(ring: &RingReport) -> bool {
 
 fn poll_again(ring: &RingReport, around: &Around) -> Found {
     let count = ring.habits.polls_again;
-    let evidence = format!("{count} POLL_ADDs were of a descriptor that one had been of before");
-    let advice = "make it once: IORING_POLL_ADD_MULTI (io_uring_prep_poll_multishot)";
+    let evidence = format!("{count} POLL_ADDs polled a descriptor that an earlier one had polled");
+    let advice = "poll it once: IORING_POLL_ADD_MULTI (io_uring_prep_poll_multishot)";
     let call_ns = if submits_alone(ring) { 0.0 } else { around.costs.call_ns };
     let saved = Saved::cpu(count as f64 * (around.costs.poll_ns - call_ns).max(0.0));
     (count >= FEW).then_some(("poll_again", evidence, advice, saved))
