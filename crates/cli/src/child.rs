@@ -7,11 +7,13 @@
 use crate::errno;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::pipe::{pipe_with, PipeFlags};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -141,12 +143,39 @@ pub struct Output {
     pub text: String,
 }
 
+/// True if memfds can be made. A child asks if a filter might kill for the call.
+pub fn makes_memfds() -> bool {
+    let make = || memfd_create("anyring-asked", MemfdFlags::CLOEXEC).is_ok();
+    !may_be_filtered() || matches!(ask_anyhow(make), Outcome::Answered(true))
+}
+
+/// Makes the stream that a child writes: the end to read, and the end to write. Both are a memfd, or a pipe if memfds
+/// are refused. A full pipe takes no more bytes, and blocks nobody.
+fn streams() -> rustix::io::Result<(File, File)> {
+    if !makes_memfds() {
+        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        return Ok((ours.into(), theirs.into()));
+    }
+    let file = memfd_create("anyring-said", MemfdFlags::CLOEXEC)?;
+    Ok((File::from(rustix::io::fcntl_dupfd_cloexec(&file, 3)?), file.into()))
+}
+
+/// Returns all that was written.
+fn read_all(mut ours: File) -> String {
+    let mut text = Vec::new();
+    // A pipe cannot seek, and begins at its beginning anyway.
+    let _ = ours.rewind();
+    // An empty pipe gives an error while another process has its other end. All bytes before that are in `text`.
+    let _ = ours.read_to_end(&mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
 /// Makes a forked child execute a program by `execute`, which returns only if that fails, with the reason. Opens no
-/// file and needs no pipe.
+/// file by name.
 pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Output> {
-    let streams = match memfd_create("anyring-said", MemfdFlags::CLOEXEC) {
-        Ok(file) => std::fs::File::from(file),
-        Err(error) => return Outcome::Failed(format!("memfd_create: {}", errno::name(error.raw_os_error()))),
+    let (ours, streams) = match streams() {
+        Ok(streams) => streams,
+        Err(error) => return Outcome::Failed(format!("no pipe: {}", errno::name(error.raw_os_error()))),
     };
     let child = Child::make(|| {
         // SAFETY: replaces descriptors of the child only, whose single thread this is.
@@ -159,16 +188,11 @@ pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Output> {
         unsafe { libc::write(2, why.as_ptr().cast(), why.len()) };
         false
     });
-    let mut text = vec![0; 1 << 16];
     match child.map(Child::wait) {
         Err(why) => Outcome::Failed(why),
         Ok(None) => Outcome::TimedOut,
         Ok(Some(status)) if libc::WIFSIGNALED(status) => Outcome::Killed(libc::WTERMSIG(status)),
-        Ok(Some(status)) => {
-            let length = streams.read_at(&mut text, 0).unwrap_or(0);
-            let text = String::from_utf8_lossy(&text[..length]).into_owned();
-            Outcome::Answered(Output { status: libc::WEXITSTATUS(status), text })
-        }
+        Ok(Some(status)) => Outcome::Answered(Output { status: libc::WEXITSTATUS(status), text: read_all(ours) }),
     }
 }
 

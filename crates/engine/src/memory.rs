@@ -47,11 +47,18 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
     })
 }
 
+/// Whether memfd_create(2) is permitted. No other file takes its place, since only a memfd can be sealed.
+pub(crate) static MAKES_MEMFDS: Question =
+    Question::new(|| os::is_permitted(libc::SYS_memfd_create, [0, 0, 0, 0, 0, 0]));
+
 /// Makes a memfd of `bytes` bytes that no process can make smaller, nor seal against growth. Without these seals, a
 /// process that has or had the memfd could end every process that maps it, by SIGBUS. Source: memfd_create(2), File
-/// sealing.
+/// sealing. Fails with ENOSYS if a filter refuses memfds.
 pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd, Errno> {
     use rustix::fs::SealFlags;
+    if !MAKES_MEMFDS.is_yes() {
+        return Err(Errno::NOSYS);
+    }
     let memfd = calls::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     with_file_size(bytes, || calls::ftruncate(&memfd, bytes))?;
     calls::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::SEAL)?;
@@ -192,7 +199,8 @@ pub enum Area {
 
 /// Memory that the program maps by the ring's descriptor, and that is released independently of the ring's.
 pub struct SharedArea {
-    memfd: i32,
+    /// `None` where memfds are refused: children that were forked before the area was made cannot map it.
+    memfd: Option<i32>,
     address: usize,
     bytes: usize,
 }
@@ -200,8 +208,12 @@ pub struct SharedArea {
 impl SharedArea {
     /// Makes new zeroed memory of whole pages.
     pub fn create(name: &core::ffi::CStr, bytes: usize) -> Result<SharedArea, Errno> {
+        if !MAKES_MEMFDS.is_yes() {
+            let address = map_to_share(bytes).map_err(|_| Errno::NOMEM)?;
+            return Ok(SharedArea { memfd: None, address, bytes });
+        }
         let (memfd, address) = map_memfd(name, bytes)?;
-        Ok(SharedArea { memfd: memfd.into_raw_fd(), address, bytes })
+        Ok(SharedArea { memfd: Some(memfd.into_raw_fd()), address, bytes })
     }
 
     /// Returns the address of the engine's mapping. Only guarded accessors may touch that memory, since the program
@@ -210,9 +222,9 @@ impl SharedArea {
         self.address
     }
 
-    /// Returns the descriptor that the program's mmap(2) gets.
-    pub fn memfd(&self) -> i32 {
-        self.memfd
+    /// Returns what the program's mmap(2) gets.
+    pub fn area(&self) -> Area {
+        self.memfd.map_or(Area::Memory(self.address), |memfd| Area::File(memfd, 0))
     }
 }
 
@@ -220,8 +232,8 @@ impl Drop for SharedArea {
     fn drop(&mut self) {
         // SAFETY: `create` mapped the range, and each user of its address borrows `self`.
         let _ = unsafe { calls::munmap(self.address as *mut _, self.bytes) };
-        if self.memfd >= 0 {
-            descriptors::close(self.memfd);
+        if let Some(memfd) = self.memfd {
+            descriptors::close(memfd);
         }
     }
 }
@@ -249,12 +261,13 @@ fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
 impl Memory {
     /// Makes both areas, one after the other. They are in a memfd if the ring may be resized, since a child forked
     /// earlier must find the new areas. They are also in a memfd if memory without a file could not be mapped again.
-    /// In all other cases they follow `room` bytes for the control area.
+    /// In all other cases, and if memfds are refused, they follow `room` bytes for the control area.
     pub fn create(layout: Layout, is_resizable: bool, room: usize) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         // If the program enlarges its mapping of this memory, the mapping only reaches past the end, where there is
         // nothing.
-        let by_itself = if is_resizable { Err(Errno::AGAIN) } else { map_to_share(room + bytes) };
+        let needs_file = is_resizable && MAKES_MEMFDS.is_yes();
+        let by_itself = if needs_file { Err(Errno::AGAIN) } else { map_to_share(room + bytes) };
         let (memfd, mapped, base) = match by_itself {
             Err(Errno::AGAIN) => {
                 let (memfd, base) = map_memfd(c"anyring", bytes)?;

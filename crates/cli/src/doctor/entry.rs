@@ -3,7 +3,7 @@
 
 use super::Check;
 use crate::arch::LOADER;
-use crate::child::{ask, hear, Outcome, Output};
+use crate::child::{ask, hear, makes_memfds, Outcome, Output};
 use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::{executable, preload_list};
@@ -13,10 +13,11 @@ use clap::ValueEnum;
 use rustix::fs::{memfd_create, MemfdFlags};
 use std::convert::Infallible;
 use std::ffi::{c_char, CString};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The program of `trial.c`, built by build.rs.
@@ -185,13 +186,27 @@ pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
     }
 }
 
+/// Makes a file of [`TRIAL`] that has no name: a memfd, or a file in /dev/shm or /tmp if memfds are refused.
+fn trial_file() -> std::io::Result<File> {
+    if makes_memfds() {
+        let mut file = File::from(memfd_create("anyring-trial", MemfdFlags::CLOEXEC)?);
+        file.write_all(TRIAL)?;
+        return Ok(file);
+    }
+    let unnamed = |folder: &str| -> std::io::Result<File> {
+        let mut file =
+            OpenOptions::new().write(true).mode(0o700).custom_flags(libc::O_TMPFILE | libc::O_EXCL).open(folder)?;
+        file.write_all(TRIAL)?;
+        // A file that is open for writing cannot be executed.
+        File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    };
+    unnamed("/dev/shm").or_else(|_| unnamed("/tmp"))
+}
+
 /// Executes [`TRIAL`] in place of this process, with its environment. Returns only if that fails, with the reason.
 fn become_trial(way: EntryPoint, needs: Needs) -> Result<Infallible, String> {
     let failed = |what: &str, error: std::io::Error| format!("{what}: {}", errno::of(&error));
-    let file =
-        memfd_create("anyring-trial", MemfdFlags::CLOEXEC).map_err(|error| failed("memfd_create", error.into()))?;
-    let mut file = File::from(file);
-    file.write_all(TRIAL).map_err(|error| failed("a memfd", error))?;
+    let file = trial_file().map_err(|error| failed("no file for a program", error))?;
     let [name, way] = [way.name(), way.name()].map(|text| CString::new(text).unwrap_or_default());
     let sockets = if needs == Needs::All { c"sockets".as_ptr() } else { std::ptr::null() };
     let argv = [name.as_ptr(), way.as_ptr(), sockets, std::ptr::null()];
@@ -213,5 +228,5 @@ fn become_trial(way: EntryPoint, needs: Needs) -> Result<Infallible, String> {
             libc::AT_EMPTY_PATH,
         )
     };
-    Err(failed("a program in a memfd cannot be executed", std::io::Error::last_os_error()))
+    Err(failed("a program in a file without a name cannot be executed", std::io::Error::last_os_error()))
 }

@@ -10,7 +10,7 @@ use rustix::fs::{
     fcntl_add_seals, ftruncate, memfd_create, openat2, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags, CWD,
 };
 use rustix::io::{fcntl_dupfd_cloexec, preadv2, read, write, Errno, ReadWriteFlags};
-use rustix::mm::{madvise, mmap, mmap_anonymous, Advice, MapFlags, ProtFlags};
+use rustix::mm::{madvise, mmap, mmap_anonymous, mremap, Advice, MapFlags, MremapFlags, ProtFlags};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{getpid, pidfd_open, PidfdFlags};
@@ -37,8 +37,14 @@ const fn liked(name: &'static str, purpose: &'static str, instead: &'static str,
     Block { name, purpose, instead: Some(instead), probe }
 }
 
-const BLOCKS: [Block; 16] = [
-    needed("memfd_create", "ring memory that programs can map", memory_file),
+const BLOCKS: [Block; 17] = [
+    needed("shared memory", "ring memory that programs can map", ring_memory),
+    liked(
+        "memfd_create",
+        "ring memory that can be resized",
+        "memory without a file; IORING_REGISTER_RESIZE_RINGS fails with EINVAL",
+        memory_file,
+    ),
     needed("socketpair", "the ring's descriptor", socket_pair),
     needed("eventfd", "waking a waiting thread", event_fd),
     needed("epoll", "waiting for pipes and sockets", epoll_wakes),
@@ -133,6 +139,27 @@ fn libc_answer(answer: i64) -> Result<i64, String> {
 
 fn expect(fact: bool, otherwise: &str) -> Finding {
     fact.then_some(()).ok_or_else(|| otherwise.to_owned())
+}
+
+/// Memory without a file, or a memfd where such memory cannot be mapped again. The second is tried only then, since a
+/// filter may kill for it.
+fn ring_memory() -> Finding {
+    shared_memory().or_else(|why| memory_file().map_err(|_| why))
+}
+
+fn shared_memory() -> Finding {
+    let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, protection, shared) }.map_err(named)?;
+    // SAFETY: with an old size of 0, the page just mapped stays where it is.
+    let again = unsafe { mremap(page, 0, 4096, MremapFlags::MAYMOVE) }
+        .map_err(|error| format!("mremap answered {}", named(error)))?;
+    // SAFETY: the pages just mapped, which are writable and not shared with any thread.
+    let seen = unsafe {
+        page.cast::<u8>().write_volatile(7);
+        again.cast::<u8>().read_volatile()
+    };
+    expect(seen == 7, "the second mapping is not the same memory")
 }
 
 fn memory_file() -> Finding {

@@ -29,6 +29,7 @@
 
 use super::chunks::{map_file, map_prepared, ticks, Block};
 use crate::descriptors::{self, Own};
+use crate::memory::MAKES_MEMFDS;
 use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::{stats, Errno};
@@ -192,7 +193,8 @@ pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
 /// Makes the memfd for the tracer to prepare.
 fn invite(number: u32, answer: impl Fn(u32)) -> Present {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match calls::memfd_create("anyring-events", flags).and_then(descriptors::to_top) {
+    let made = if MAKES_MEMFDS.is_yes() { calls::memfd_create("anyring-events", flags) } else { Err(Errno::NOSYS) };
+    match made.and_then(descriptors::to_top) {
         Ok(memfd) => {
             answer(memfd.as_raw_fd() as u32 + 1);
             Present::Empty(number, memfd)

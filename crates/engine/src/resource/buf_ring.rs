@@ -2,11 +2,11 @@
 //! IORING_REGISTER_PBUF_RING. Source: io_uring_register(2), and io_uring/kbuf.c.
 //!
 //! A group is one of the engine's lists (provided buffers) or a ring in shared memory (buffer ring). The program
-//! writes the ring's entries and tail, and the engine owns its head. Ring memory belongs to the program, or is a
-//! mapping of a memfd that the program may have mapped, too. So only guarded accessors touch it. Everything is part
-//! of a ring's state and changes under the ring's lock.
+//! writes the ring's entries and tail, and the engine owns its head. Ring memory belongs to the program, or is shared
+//! memory that the program may have mapped, too. So only guarded accessors touch it. Everything is part of a ring's
+//! state and changes under the ring's lock.
 
-use crate::memory::SharedArea;
+use crate::memory::{Area, SharedArea};
 use crate::mutation::{mutated, Mutation};
 use crate::os::arch::page_bytes;
 use crate::os::{check_writable, user_read, user_write, version, GuardedWords};
@@ -276,9 +276,9 @@ impl Groups {
         self.ring(group).is_ok_and(|ring| ring.incremental)
     }
 
-    /// Returns the memfd of a group's ring, if the engine made that memory.
-    pub fn memfd(&self, group: u16) -> Option<i32> {
-        self.ring(group).ok()?.area.as_ref().map(SharedArea::memfd)
+    /// Returns the memory of a group's ring, if the engine made that memory.
+    pub fn area(&self, group: u16) -> Option<Area> {
+        self.ring(group).ok()?.area.as_ref().map(SharedArea::area)
     }
 
     fn ring(&self, group: u16) -> Result<&BufferRing, Errno> {

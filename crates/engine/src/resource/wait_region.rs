@@ -1,7 +1,8 @@
 //! A registered memory region: io_uring_register(2), IORING_REGISTER_MEM_REGION. Waits may read their arguments from
 //! it (IORING_ENTER_EXT_ARG_REG). The region is program memory, or a memfd that the program maps through the ring's
-//! descriptor.
+//! descriptor. If memfds are refused, other shared memory takes the memfd's place.
 
+use crate::memory::{sealed_memfd, Area, SharedArea, MAKES_MEMFDS};
 use crate::os::arch::page_bytes;
 use crate::os::calls;
 use crate::os::{check_writable, user_read, user_write};
@@ -26,6 +27,8 @@ enum Memory {
     Program(u64),
     /// A memfd that belongs to the engine, closed with the region.
     Own(i32),
+    /// Where memfds are refused.
+    Shared(SharedArea),
 }
 
 impl Drop for Region {
@@ -42,11 +45,12 @@ impl Region {
         self.waits
     }
 
-    /// Returns the memfd of a region that the engine made. The program's mmap(2) maps it.
-    pub fn memfd(&self) -> Option<i32> {
-        match self.memory {
+    /// Returns the memory of a region that the engine made. The program's mmap(2) maps it.
+    pub fn area(&self) -> Option<Area> {
+        match &self.memory {
             Memory::Program(_) => None,
-            Memory::Own(memfd) => Some(memfd),
+            Memory::Own(memfd) => Some(Area::File(*memfd, 0)),
+            Memory::Shared(area) => Some(area.area()),
         }
     }
 
@@ -58,12 +62,13 @@ impl Region {
         if !offset.is_multiple_of(8) || end > self.bytes {
             return Err(Errno::FAULT);
         }
-        match self.memory {
+        match &self.memory {
             Memory::Program(address) => user_read(address + offset),
+            Memory::Shared(area) => user_read(area.address() as u64 + offset),
             Memory::Own(memfd) => {
                 let mut entry = [0u8; ENTRY_BYTES as usize];
                 // SAFETY: the descriptor is the region's own, and open as long as the region lives.
-                let memfd = unsafe { rustix::fd::BorrowedFd::borrow_raw(memfd) };
+                let memfd = unsafe { rustix::fd::BorrowedFd::borrow_raw(*memfd) };
                 calls::pread(memfd, &mut entry, offset)?;
                 let (words, _) = entry.as_chunks::<8>();
                 Ok(core::array::from_fn(|index| u64::from_ne_bytes(words[index])))
@@ -102,13 +107,13 @@ impl Region {
             return Err(Errno::INVAL);
         }
         let memory = match address {
-            0 => Memory::Own(make(bytes)?),
+            0 => make(bytes)?,
             _ => {
                 check_writable(address, bytes)?;
                 Memory::Program(address)
             }
         };
-        let own = matches!(memory, Memory::Own(_));
+        let own = !matches!(memory, Memory::Program(_));
         let region = Region { memory, bytes, waits };
         if own {
             user_write(description + 24, &MAP_OFFSET)?;
@@ -117,8 +122,11 @@ impl Region {
     }
 }
 
-/// Makes a memfd of `bytes` bytes, at the top of the descriptor table.
-fn make(bytes: u64) -> Result<i32, Errno> {
-    let memfd = crate::memory::sealed_memfd("anyring-region", bytes)?;
-    Ok(descriptors::to_top(memfd)?.into_raw_fd())
+/// Makes a memfd of `bytes` bytes at the top of the descriptor table, or shared memory if memfds are refused.
+fn make(bytes: u64) -> Result<Memory, Errno> {
+    if !MAKES_MEMFDS.is_yes() {
+        return SharedArea::create(c"anyring-region", bytes as usize).map(Memory::Shared);
+    }
+    let memfd = sealed_memfd("anyring-region", bytes)?;
+    Ok(Memory::Own(descriptors::to_top(memfd)?.into_raw_fd()))
 }

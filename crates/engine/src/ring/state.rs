@@ -275,11 +275,11 @@ impl State {
     /// The memory that mmap(2) maps at `offset`.
     pub fn mapping(&self, offset: u64) -> Option<Area> {
         if offset == MAP_OFFSET {
-            return Some(Area::File(self.wait_region.as_ref()?.memfd()?, 0));
+            return self.wait_region.as_ref()?.area();
         }
         if offset & u64::from(IORING_OFF_MMAP_MASK) == u64::from(IORING_OFF_PBUF_RING) {
             let group = (offset & !u64::from(IORING_OFF_MMAP_MASK)) >> IORING_OFF_PBUF_SHIFT;
-            return Some(Area::File(self.groups.memfd(u16::try_from(group).ok()?)?, 0));
+            return self.groups.area(u16::try_from(group).ok()?);
         }
         self.memory.area(offset)
     }
