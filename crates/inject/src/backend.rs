@@ -146,7 +146,8 @@ pub fn renew_sharing_after_fork() {
 pub fn aio_is_chosen() -> bool {
     static CHOSEN: AtomicU32 = AtomicU32::new(UNDECIDED);
     match (AIO.decided.load(Ordering::Relaxed), CHOSEN.load(Ordering::Relaxed)) {
-        (UNDECIDED, UNDECIDED) => {
+        // The decision for our engine alone does not say whether the environment made it.
+        (UNDECIDED | USER, UNDECIDED) => {
             let user = variable(AIO.variable).as_deref() == Some("user");
             CHOSEN.store(if user { USER } else { KERNEL }, Ordering::Relaxed);
             user
@@ -171,5 +172,17 @@ pub fn guard_copies() {
     let guarded = [libc::SIGSEGV, libc::SIGBUS].map(|signal| signals::install_guard(signal, recover_copy));
     if guarded.iter().all(Result::is_ok) {
         os::handler_installed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{aio, aio_is_chosen, Server, AIO};
+
+    #[test]
+    fn the_environments_choice_is_known_after_the_decision() {
+        std::env::set_var(AIO.variable, "user");
+        assert!(matches!(aio(), Server::Engine));
+        assert!(aio_is_chosen());
     }
 }
