@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds for aarch64 what supports it, and runs clippy on it. Then runs the engine's unit tests and the conformance
-# cases on an emulated machine with Debian's kernel (scripts/host.sh).
+# Builds anyring for aarch64, checks it with clippy, and runs it on emulated machines with Debian's kernels (scripts/host.sh): the
+# engine's unit tests, the conformance cases, fio and the commands with pages of 4 KiB, and the cases with pages of 16 KiB.
 #
 # usage: scripts/aarch64.sh TARGET [OPTIONS...]      (TARGET: where cargo builds; OPTIONS: more for the cases, as --filter TEXT)
 set -euo pipefail
@@ -9,7 +9,6 @@ cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=$1
 shift
 triple=aarch64-unknown-linux-gnu
-kernel=6.1
 
 skip() {
   echo "skip: $1"
@@ -22,26 +21,59 @@ command -v aarch64-linux-gnu-gcc >/dev/null || skip "no aarch64-linux-gnu-gcc he
 [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || skip "no C library for aarch64 here (Debian's libc6-dev-arm64-cross)"
 
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-crates=(-p anyring-abi -p anyring-engine -p anyring-serve -p anyring-inject)
-cargo clippy --locked --target "$triple" "${crates[@]}" --lib --quiet -- -D warnings
-cargo build --locked --target "$triple" -p anyring-inject -p anyring-conformance
+crates=(-p anyring-abi -p anyring-engine -p anyring-serve -p anyring-inject -p anyring-guest -p anyring-cli)
+cargo clippy --locked --target "$triple" "${crates[@]}" --lib --bins --quiet -- -D warnings
+cargo build --locked --target "$triple" -p anyring-inject -p anyring-cli -p anyring-conformance
 tests=$(cargo test --locked --target "$triple" -p anyring-engine --lib --no-run 2>&1 | tee /dev/stderr |
   sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
-ln -f "$tests" "$CARGO_TARGET_DIR/$triple/debug/engine-tests"
+bin=$CARGO_TARGET_DIR/$triple/debug
+ln -f "$tests" "$bin/engine-tests"
+export HOST_ARCH=aarch64 HOST_TIMEOUT_S=${HOST_TIMEOUT_S:-1800}
 
-# Tests of the sources themselves are left to the machine that has them.
-# shellcheck disable=SC2016 # for the shell over there
-over_there='status=0
-engine-tests --skip every_room_has_a_mutation --skip every_call_leaves_through_one_point || status=1
 # The cases ask for these libraries, and take the functions of the preloaded one.
-ln -s /bin/libanyring.so /lib/liburing.so.2
+# shellcheck disable=SC2016 # for the shell over there
+cases='ln -s /bin/libanyring.so /lib/liburing.so.2
 ln -s /bin/libanyring.so /lib/libaio.so.1
-export ANYRING_BACKEND=user ANYRING_AIO=user
-LD_PRELOAD=/bin/libanyring.so anyring-conformance-plain --quiet --jobs 8 --confirm 3 --spread --oracle /lists/oracle.json \
-  --expect /lists/differences.txt --expect /lists/differences-host-6.1.txt --expect /lists/differences-identity.txt "$@" || status=1
-exit $status'
-status=0
-HOST_ARCH=aarch64 HOST_PROGRAMS=$CARGO_TARGET_DIR/$triple/debug/engine-tests HOST_TIMEOUT_S=${HOST_TIMEOUT_S:-1800} \
-  scripts/host.sh "$CARGO_TARGET_DIR/$triple/debug" "$kernel" sh -c "$over_there" sh "$@" || status=$?
-[ "$status" != 77 ] || skip "see above"
-exit "$status"
+anyring deny -- anyring run --backend user --aio user -- anyring-conformance --quiet --jobs 8 --confirm 3 --spread \
+  --door liburing --door libc --door raw --oracle /lists/oracle.json --oracle /lists/oracle-7.3.json \
+  --expect /lists/differences.txt "$@" || status=1'
+# Tests of the sources themselves are left to the machine that has them.
+tests='engine-tests --skip every_room_has_a_mutation --skip every_call_leaves_through_one_point || status=1'
+programs='host-programs.sh || status=1
+aarch64-commands.sh || status=1'
+
+total=0 failed=0 skipped=0 log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# on_host KERNEL SCRIPT ARGS...: runs the script there, and adds what it says to the totals.
+on_host() {
+  local status=0 passed bad missed
+  echo "--- Linux $1"
+  scripts/host.sh "$bin" "$1" sh -c "status=0
+$2
+exit \$status" sh "${@:3}" >"$log" 2>&1 || status=$?
+  sed 's/^/  /' "$log"
+  if [ "$status" = 77 ]; then
+    skipped=$((skipped + 1))
+    return
+  fi
+  read -r passed bad missed < <(awk '
+    /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/      { p += $1; f += $3; s += $5 }
+    /^test result: .* [0-9]+ passed; [0-9]+ failed/       { p += $4; f += $6 }
+    /^program .*: works$/                                 { p += 1 }
+    /^program .*: fails$/                                 { f += 1 }
+    /^skip: /                                             { s += 1 }
+    END                                                   { print p + 0, f + 0, s + 0 }' "$log")
+  # What failed without counting a failure did not run to its end.
+  if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
+  total=$((total + passed)) failed=$((failed + bad)) skipped=$((skipped + missed))
+}
+
+export HOST_PROGRAMS="$bin/engine-tests $bin/anyring-conformance scripts/host-programs.sh scripts/aarch64-commands.sh"
+HOST_PACKAGES=fio on_host 6.1 "$tests
+$programs
+$cases" --expect /lists/differences-host-6.1.txt "$@"
+on_host 6.12-16k "$cases" --expect /lists/differences-host-6.12.txt --expect /lists/differences-pages-16k.txt "$@"
+
+echo "$total passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]

@@ -5,10 +5,12 @@
 //! rt_sigreturn(2) from the trap's own frame. The kernel restores all registers from it, vector registers of any length
 //! included.
 //!
-//! During the call the thread is on our stack, where a copy of that frame is. At the end the copy goes back to the
-//! frame's place, once all signals are blocked. Until then a handler may have used that place, if it is on the
-//! program's alternate signal stack. The copy also serves unwinders and debuggers: [`trampoline`] looks to them like the
-//! code after a signal handler (`mov x8, 139; svc 0`), with the frame at its stack pointer.
+//! During the call the thread is on one of the engine's stacks, which holds a copy of that frame. At the end the copy
+//! goes back to the frame's place, once all signals are blocked. Until then a handler may have used that place, if it is
+//! on the program's alternate signal stack.
+//!
+//! The copy also serves unwinders and debuggers. They take [`trampoline`] for the code after a signal handler
+//! (`mov x8, 139; svc 0`), with the frame at its stack pointer.
 
 use super::filter::MARK;
 use super::scan;
@@ -24,8 +26,8 @@ use core::arch::naked_asm;
 use core::mem::size_of;
 use libc::{siginfo_t, ucontext_t};
 
-/// Bytes of an alternate signal stack that a call of ours may need. With less it is refused: it runs there only if
-/// there was no memory for a stack of its own.
+/// Bytes of the alternate signal stack that an emulated call may need. A call runs there only if there is no memory for
+/// a stack of its own. If there is less room, the call fails with ENOMEM.
 const ROOM: usize = 64 << 10;
 
 /// The most bytes of a signal frame that are copied. With vectors of 2,048 bits a frame has some 90 KiB.
@@ -33,7 +35,7 @@ const MOST: usize = 256 << 10;
 /// Bytes of a signal frame with all registers but the longest vector ones, which come after it.
 const FRAME: usize = CONTEXT_IN_FRAME + size_of::<ucontext_t>();
 
-/// A trapped call, at the top of our stack.
+/// A trapped call, at the top of the stack on which it is made.
 #[repr(C, align(16))]
 struct Trapped {
     /// The address of the signal's frame, of its copy, and the bytes of both.
@@ -56,7 +58,7 @@ struct Onward {
 /// Nothing is to be prepared: the kernel saves the registers.
 pub fn prepare() {}
 
-/// The guard on SIGSYS: true when the trap came from our filter.
+/// The guard on SIGSYS. True if the trap came from one of the library's filters.
 ///
 /// # Safety
 /// As [`crate::signals::Guard`].
@@ -82,7 +84,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     true
 }
 
-/// Has the signal return into [`trampoline`], on the stack of `slot`. If the program was on its alternate signal
+/// Makes the signal return into [`trampoline`], on the stack of `slot`. If the program was on its alternate signal
 /// stack, all signals are blocked until that is disabled.
 fn cross(context: &mut ucontext_t, number: i32, slot: &'static Slot) {
     let home = core::ptr::from_mut(context) as usize - CONTEXT_IN_FRAME;
@@ -121,7 +123,7 @@ unsafe extern "C" fn trampoline() {
 }
 const _: () = assert!(libc::SYS_rt_sigreturn == 139);
 
-/// Makes the trapped call, leaves our stack, and returns to rt_sigreturn(2) with the stack pointer at the signal's frame.
+/// Makes the trapped call, leaves the stack, and returns to rt_sigreturn(2) with the stack pointer at the signal's frame.
 #[unsafe(naked)]
 unsafe extern "C" fn leave() {
     naked_asm!(
@@ -161,7 +163,7 @@ unsafe extern "C" fn emulate(trapped: *mut Trapped) -> Onward {
     }
     let answer = call(trapped.number, context);
     finish(context, trapped.number, answer);
-    // SAFETY: the frame's own place. Nothing is there now: all signals are blocked, and the thread is on our stack.
+    // SAFETY: the frame's own place. Nothing is there now: all signals are blocked, and the thread is on another stack.
     unsafe { core::ptr::copy_nonoverlapping(trapped.copy as *const u8, trapped.home as *mut u8, trapped.bytes) };
     Onward { frame: trapped.home, slot: trapped.slot }
 }
@@ -179,8 +181,8 @@ fn call(number: i32, context: &ucontext_t) -> isize {
     answer
 }
 
-/// Completes the context, from which rt_sigreturn(2) resumes the program: with the answer, and with the signal mask
-/// and the alternate signal stack that the call may have changed. All signals are blocked until then.
+/// Completes the context, from which rt_sigreturn(2) resumes the program. It gets the call's answer. It also gets the
+/// signal mask and the alternate signal stack, which the call may have changed. All signals are blocked until then.
 fn finish(context: &mut ucontext_t, number: i32, answer: isize) {
     if i64::from(number) == libc::SYS_sigaltstack && answer == 0 && context.uc_mcontext.regs[0] != 0 {
         // SAFETY: the kernel has just read it.
