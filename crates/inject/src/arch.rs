@@ -1,5 +1,5 @@
 //! The code that differs between processors: one file for each processor, with the same names. Outside it, only the
-//! files for raw instructions (`raw/`) contain assembly or name registers. They are built for x86-64 only.
+//! files for raw instructions (`raw/`) contain assembly or name registers.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
