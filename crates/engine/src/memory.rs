@@ -47,9 +47,11 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
     })
 }
 
-/// Whether memfd_create(2) is permitted. No other file takes its place, since only a memfd can be sealed.
-pub(crate) static MAKES_MEMFDS: Question =
-    Question::new(|| os::is_permitted(libc::SYS_memfd_create, [0, 0, 0, 0, 0, 0]));
+/// Whether memfd_create(2) is permitted. No other file takes its place, since only a memfd can be sealed. The flags asked
+/// for do not exist, so that no file is made.
+pub(crate) static MAKES_MEMFDS: Question = Question::new(|| {
+    os::is_permitted(libc::SYS_memfd_create, [c"".as_ptr() as usize, u32::MAX as usize, 0, 0, 0, 0])
+});
 
 /// Makes a memfd of `bytes` bytes that no process can make smaller, nor seal against growth. Without these seals, a
 /// process that has or had the memfd could end every process that maps it, by SIGBUS. Source: memfd_create(2), File
