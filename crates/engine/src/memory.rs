@@ -393,21 +393,25 @@ impl Memory {
             return;
         }
         let (rings, bytes) = (self.view.rings(), self.view.layout().rings_bytes.next_multiple_of(page_bytes));
-        let Ok(base) = map_private(bytes) else {
-            self.view = self.view.with_rings_at(NOWHERE);
-            return;
-        };
+        self.view = self.view.with_rings_at(NOWHERE);
+        let Ok(base) = map_private(bytes) else { return };
         for offset in (0..bytes).step_by(page_bytes) {
             let (old, new) = (rings + offset, base + offset);
-            // A size of 0 keeps the old mapping, and adds another mapping of the same page, if the page can be shared
-            // (mremap(2)).
-            // SAFETY: the page that is replaced is one of those just mapped, known to nothing else.
-            let shared =
-                unsafe { calls::mremap_fixed(old as *mut _, 0, page_bytes, MremapFlags::MAYMOVE, new as *mut _) };
-            if shared.is_err() {
+            // In two steps. On older kernels (seen on 6.12) an mremap(2) to a given place unmaps that place even if it
+            // then fails, and something else may soon be there.
+            let Ok(shared) = map_again(old, page_bytes) else {
                 let left = self.view.layout().rings_bytes.saturating_sub(offset).min(page_bytes);
                 let _ = copy_words(old as u64, new as u64, (left & !15) as u64);
                 // a page that is unmapped already leaves zeros
+                continue;
+            };
+            // SAFETY: both pages were just mapped, and are known to nothing else.
+            let moved = unsafe {
+                let shared = shared as *mut _;
+                calls::mremap_fixed(shared, page_bytes, page_bytes, MremapFlags::MAYMOVE, new as *mut _)
+            };
+            if moved.is_err() {
+                return; // what is mapped stays: the place may be another's by now
             }
         }
         self.view = self.view.with_rings_at(base);
@@ -453,13 +457,55 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use super::layout::word;
     use super::*;
     use crate::os::refusing::refusing;
+    use crate::os::{check, syscall};
+    use anyring_abi::IORING_SETUP_NO_MMAP;
 
     #[test]
     fn a_range_reads_as_zero_afterwards() {
         clears();
         refusing(&[(libc::SYS_fallocate, None, libc::EOPNOTSUPP)], clears);
+    }
+
+    /// Closing a ring in program memory of this kind must leave its words in a mapping of the engine's.
+    fn leaves(flags: libc::c_int, is_unmapped: bool) {
+        let (entries, bytes) = (4, page_bytes());
+        let mut params = Params { flags: IORING_SETUP_NO_MMAP, sq_entries: entries, ..Params::default() };
+        let map = || {
+            let args = [0, bytes, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+            check(syscall(libc::SYS_mmap, args)).expect("mmap")
+        };
+        let [rings, sqes] = [map(), map()];
+        (params.cq_off.user_addr, params.sq_off.user_addr) = (rings as u64, sqes as u64);
+        let layout = Layout::new(entries, &params).expect("a layout");
+        assert!(layout.rings_bytes == bytes && layout.sqes_bytes == bytes);
+        let mut memory = Memory::of_program(layout, &params).expect("memory");
+        memory.view.store(word::CQ_FLAGS, 7).expect("a word");
+        if is_unmapped {
+            syscall(libc::SYS_munmap, [rings, bytes, 0, 0, 0, 0]);
+        }
+        memory.leave_program();
+        let (base, mapped) = memory.mapped.expect("a mapping");
+        let mut resident = 0_u8;
+        assert_eq!(mapped, bytes);
+        assert_eq!(syscall(libc::SYS_mincore, [base, bytes, &raw mut resident as usize, 0, 0, 0]), 0, "not mapped");
+        if !is_unmapped {
+            assert_eq!(memory.view.load(word::CQ_FLAGS).expect("a word"), 7);
+            syscall(libc::SYS_munmap, [rings, bytes, 0, 0, 0, 0]);
+        }
+        memory.release();
+        syscall(libc::SYS_munmap, [sqes, bytes, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_closed_ring_keeps_its_words_where_they_stay_mapped() {
+        for flags in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
+            for is_unmapped in [false, true] {
+                leaves(flags | libc::MAP_ANONYMOUS, is_unmapped);
+            }
+        }
     }
 
     fn clears() {
