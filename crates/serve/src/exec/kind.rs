@@ -1,6 +1,7 @@
 //! Determines which kind of program executing a file would start. It reads the file as execve(2) does. Allocates
 //! nothing: the caller may be a child of vfork(2), whose memory is its parent's.
 
+use crate::arch;
 use crate::sys;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -126,8 +127,7 @@ const ET_EXEC: usize = 2;
 const ET_DYN: usize = 3;
 const EM_386: usize = 3;
 const EM_X86_64: usize = 62;
-const EM_AARCH64: usize = 183;
-const EM_OWN: usize = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
+const EM_OWN: usize = arch::ELF_MACHINE as usize;
 const PT_LOAD: usize = 1;
 const PT_INTERP: usize = 3;
 
