@@ -6,7 +6,7 @@ use crate::script::Program;
 use anyring_serve::sys;
 use core::ffi::{c_char, CStr};
 
-/// The words at the top of a new stack, as the kernel has made them for the host. They are the arguments, the
+/// The words that the kernel put at the top of the host's stack. They are the arguments, the
 /// environment and the auxiliary vector, each with its end. All strings are at higher addresses.
 pub struct First {
     arguments: *const *const c_char,

@@ -53,7 +53,7 @@ pub fn client(name: &str) -> PathBuf {
     client_or_reason(name).unwrap_or_else(|reason| panic!("{name}: {reason}"))
 }
 
-/// [`client`]; the error is which compiler is missing.
+/// Like [`client`], but returns an error that says which compiler is missing.
 ///
 /// # Panics
 ///

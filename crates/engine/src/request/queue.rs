@@ -49,8 +49,8 @@ impl Queue {
         self.ready.pop_front()
     }
 
-    /// Queues a successor in a chain after the present group. In the kernel the successor's task work is queued when
-    /// the CQEs of the group are posted (`io_free_batch_list` in io_uring/io_uring.c).
+    /// Queues the next request of a chain. Its turn comes after the present group. In the kernel its task work is
+    /// queued when the CQEs of the group are posted (`io_free_batch_list` in io_uring/io_uring.c).
     pub fn follow(&mut self, id: Id) {
         match self.began_at {
             Some(_) => self.successors.push(id),

@@ -1,5 +1,5 @@
-//! Wrappers for libc's functions on signal actions and masks. Each one only calls libc until the first guard is
-//! installed.
+//! Wrappers for libc's functions on signal actions and masks. Each one only calls libc until anyring takes the guarded
+//! signals over (see [`anyring_serve::signals`]).
 
 use super::action::{self, Action};
 use super::{bit, guarded, mask};

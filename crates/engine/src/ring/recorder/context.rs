@@ -99,8 +99,8 @@ impl Recorder {
         self.at_hand = Known::default();
     }
 
-    /// Records that the iocb at hand waits alone, for `events` of poll(2), without a slot in the slab. Returns the
-    /// iocb's identity.
+    /// Records that the iocb at hand waits for `events` of poll(2) without a slot in the slab. Returns the iocb's
+    /// identity.
     #[cold]
     pub(crate) fn waits_singly(&mut self, events: Option<u32>, skip: Option<Skip>) -> Known {
         if let Some(events) = events {
