@@ -77,9 +77,9 @@ pub struct AioRing {
     pub head: u32,
     /// Index of the next event to write. The kernel stores it.
     pub tail: u32,
-    /// [`AIO_RING_MAGIC`].
+    /// Always [`AIO_RING_MAGIC`], by which libaio recognizes a ring.
     pub magic: u32,
-    /// [`AIO_RING_COMPAT_FEATURES`].
+    /// Always [`AIO_RING_COMPAT_FEATURES`].
     pub compat_features: u32,
     /// 0, so that a reader that knows the layout above may read the ring.
     pub incompat_features: u32,

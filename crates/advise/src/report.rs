@@ -18,7 +18,7 @@ pub const SCHEMA: u32 = 2;
 /// The whole report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// The layout's version, [`SCHEMA`].
     pub schema: u32,
     /// anyring's version.
     pub version: String,

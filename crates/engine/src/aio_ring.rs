@@ -13,7 +13,7 @@ use cold::Cold;
 use completions::Completions;
 use std::sync::Arc;
 
-/// A request that waits alone on its descriptor, without a slot in the slab.
+/// A request that waits for its descriptor without a slot in the slab. No other request waits for that descriptor.
 pub struct Single {
     /// The request's identity in traced events, if there is a tracer.
     pub(crate) name: Known,
@@ -47,9 +47,9 @@ pub(crate) struct Pending {
     pub(crate) data: u64,
     pub(crate) obj: u64,
     pub(crate) eventfd: Option<Arc<FixedFile>>,
-    /// See [`Context::overdue`].
+    /// True for a transfer through the page cache: [`Context::overdue`] counts these.
     pub(crate) overdue: bool,
-    /// The request itself, if it waits alone on its descriptor.
+    /// The request itself, if it waits without a slot in the slab.
     pub(crate) single: Option<Single>,
 }
 
@@ -92,18 +92,18 @@ impl Context {
         Some(pending)
     }
 
-    /// Returns the slot for a request of this place that waits alone.
+    /// Returns the part of this place that holds a request without a slot in the slab.
     pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
         Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.single)
     }
 
-    /// Finds the first request from this place on that waits alone. Returns its place and descriptor.
+    /// Finds the first request, from this place on, that waits without a slot. Returns its place and descriptor.
     pub fn waiting_singly(&self, from: usize) -> Option<(usize, i32)> {
         let fd = |pending: &Option<Pending>| Some(pending.as_ref()?.single.as_ref()?.fd);
         (from..).zip(self.pending.iter().skip(from)).find_map(|(place, pending)| Some((place, fd(pending)?)))
     }
 
-    /// Takes out a request that waits alone. Returns its place and opcode.
+    /// Takes out a request that waits without a slot. Returns its place and opcode.
     pub fn take_single(&mut self) -> Option<(u32, Opcode)> {
         let mut places = (0..).zip(&mut self.pending);
         places.find_map(|(place, pending)| Some((place, pending.as_mut()?.single.take()?.opcode)))

@@ -144,7 +144,7 @@ fn find_lowest() -> i32 {
 enum Use {
     /// Forked children may keep it.
     Kept,
-    /// See [`mark_in_flight`].
+    /// Requests in flight use it, so a forked child closes its copy ([`mark_in_flight`]).
     InFlight,
 }
 

@@ -8,9 +8,9 @@
 //! Before a thread sleeps, every entry armed since its last check gets one EPOLL_CTL_MOD. If that finds a reused
 //! number (ENOENT), the file is polled again.
 //!
-//! `poll/facts.rs` keeps what is remembered of each file, and `poll/turns.rs` the order of service. `issue/arm.rs`
-//! arms and serves the requests that wait. `issue/single.rs` does so for requests of Linux AIO that wait alone.
-//! `issue/turns.rs` makes polls together, and handles requests that were armed without an attempt.
+//! `poll/facts.rs` keeps what is remembered of each file, and `poll/turns.rs` the order of service. `issue/arm.rs` arms
+//! and serves the requests that wait. `issue/single.rs` does so for requests of Linux AIO that wait without a slot in
+//! the slab. `issue/turns.rs` makes polls together, and handles requests that were armed without an attempt.
 //!
 //! All of this is part of a ring's state and is accessed under the ring's lock only. `epoll_wait` alone is called
 //! outside it.
@@ -64,8 +64,8 @@ pub(crate) struct Entry {
     pub(crate) unwatched: bool,
     /// The events that the last poll of the file found. Multishot polls have reported them.
     pub(crate) found: u16,
-    /// The place, in the ring's context of Linux AIO, of a request that waits alone for this entry. The lists are
-    /// then empty.
+    /// The place, in the ring's context of Linux AIO, of a request that waits for this entry without a slot in the
+    /// slab. The lists are then empty.
     pub(crate) single: Option<u32>,
     pub(crate) readers: List,
     pub(crate) writers: List,
@@ -134,14 +134,14 @@ impl PollSet {
         }
     }
 
-    /// True if a request could wait alone on `fd` for the events `wanted`. The registration of `fd` must ask for
-    /// these events already.
+    /// True if a request could wait for the events `wanted` on `fd` without a slot in the slab. No other request may
+    /// wait for `fd`, whose registration must ask for these events already.
     pub(crate) fn has_room_single(&mut self, fd: i32, wanted: u32) -> bool {
         let entry = self.existing(fd).filter(|entry| entry.registered & wanted == wanted && entry.idle());
         entry.is_some_and(|entry| !entry.facts.is_shut_down()) && descriptors::closes_are_seen()
     }
 
-    /// Makes the request at `place` in the ring's context of Linux AIO wait alone on `fd`.
+    /// Makes the request at `place` in the ring's context of Linux AIO wait for `fd` without a slot in the slab.
     pub(crate) fn begin_single(&mut self, fd: i32, place: u32) {
         self.entry(fd).single = Some(place);
         self.armed += 1;

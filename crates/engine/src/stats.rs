@@ -26,7 +26,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x07");
 /// The block's layout. All words start at zero.
 #[repr(C)]
 pub struct Stats {
-    /// [`MAGIC`].
+    /// Always [`MAGIC`].
     pub magic: AtomicU64,
     /// The errno with which the kernel refused io_uring. 0 if the kernel was not asked or did not refuse.
     pub kernel_refused_errno: AtomicU64,
@@ -401,29 +401,29 @@ pub fn is_locked() -> bool {
 /// A copy of the counters. A program that is not served reads it, after the fact or while the counters change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// See [`Stats::kernel_refused_errno`].
+    /// The errno with which the kernel refused io_uring, or 0.
     pub kernel_refused_errno: u64,
-    /// See [`Stats::rings`].
+    /// Number of rings that the engine made.
     pub rings: u64,
-    /// See [`Stats::kernel_rings`].
+    /// Number of rings that the kernel made.
     pub kernel_rings: u64,
-    /// See [`Stats::overflows`].
+    /// Number of CQEs that found the CQ full.
     pub overflows: u64,
-    /// See [`Stats::errors`].
+    /// Number of completions with a negative result.
     pub errors: u64,
-    /// See [`Stats::traps`].
+    /// Number of system calls that came by a trap (SIGSYS).
     pub traps: u64,
-    /// See [`Stats::patches`].
+    /// Number of instructions that were replaced by a jump.
     pub patches: u64,
-    /// See [`Stats::left_to_kernel`].
+    /// Number of programs whose io_uring was left to the kernel, and of those whose Linux AIO was.
     pub left_to_kernel: [u64; 2],
-    /// See [`Stats::unserved_children`].
+    /// Number of programs that were executed and cannot be served.
     pub unserved_children: u64,
-    /// See [`Stats::unserved`].
+    /// The log's messages about the first such programs.
     pub unserved: Vec<String>,
-    /// See [`Shard::enters`].
+    /// Number of io_uring_enter(2) calls that the engine served.
     pub enters: u64,
-    /// See [`Shard::completions`].
+    /// Number of completions by opcode and path, of all shards together.
     pub completions: [[u64; PATHS]; Opcode::COUNT],
 }
 

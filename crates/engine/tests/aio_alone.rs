@@ -1,5 +1,5 @@
-//! Reads of Linux AIO that wait alone on a pipe (`issue::single`), in a process where the engine notices every close.
-//! These tests need a process of their own, since the unit tests close descriptors without reporting it.
+//! Reads of Linux AIO that wait on a pipe without a slot (`issue::single`), in a process where the engine notices every
+//! close. These tests need a process of their own, since the unit tests close descriptors without reporting it.
 
 use anyring_abi::{AioRing, IoEvent, Iocb, Timespec, IOCB_CMD_POLL, IOCB_CMD_PREAD};
 use anyring_engine::aio::{io_cancel, io_destroy, io_getevents, io_setup, io_submit, Wait};
@@ -14,7 +14,7 @@ struct Program {
 }
 
 impl Program {
-    /// Makes a context and a pipe that was read often, so that the next read waits alone.
+    /// Makes a context and a pipe that was read often, so that the next read waits without a slot.
     fn new() -> Program {
         descriptors::set_closes_are_seen(true);
         let mut context = 0;

@@ -54,7 +54,8 @@ pub struct Block {
     pub has_jumped: AtomicBool,
     /// For each level: the guest's stack pointer at the trap.
     pub trapped_at: [AtomicUsize; LEVELS],
-    /// For each level: the alternate signal stack that is disabled meanwhile (address, size, flags); size 0 for none.
+    /// For each level: the alternate signal stack that is disabled while the level's call is served (address, size,
+    /// flags). The size is 0 if there is none.
     pub alternate: [[AtomicUsize; 3]; LEVELS],
     /// For each level: one past the end of its stack, 0 before its first use.
     stacks: [AtomicUsize; LEVELS],
@@ -73,35 +74,36 @@ pub struct Level {
     pub flags: AtomicU64,
 }
 
-/// [`Block::minus_fs`] of a thread that is not found by its FS base. No FS base is -1.
+/// The value of [`Block::minus_fs`] for a thread that is not found by its FS base. It stands for an FS base of -1,
+/// which no thread has.
 pub const NOT_FOUND: usize = 1;
 
-/// Offset of a field, for the assembly.
+/// Offset of [`Block::host_fs`], for the assembly.
 pub const HOST_FS: usize = offset_of!(Block, host_fs);
-/// See [`HOST_FS`].
+/// Offset of [`Block::guest_fs`].
 pub const GUEST_FS: usize = offset_of!(Block, guest_fs);
-/// See [`HOST_FS`].
+/// Offset of [`Block::tid`].
 pub const TID: usize = offset_of!(Block, tid);
-/// See [`HOST_FS`].
+/// Offset of `Block::index`.
 pub const INDEX: usize = offset_of!(Block, index);
-/// See [`HOST_FS`].
+/// Offset of [`Block::mask`].
 pub const MASK: usize = offset_of!(Block, mask);
-/// See [`HOST_FS`].
+/// Offset of [`Block::begin`].
 pub const BEGIN: usize = offset_of!(Block, begin);
 
-/// See [`HOST_FS`].
+/// Offset of [`Block::minus_fs`].
 pub const MINUS_FS: usize = offset_of!(Block, minus_fs);
-/// See [`HOST_FS`].
+/// Offset of [`Block::frame`].
 pub const FRAME: usize = offset_of!(Block, frame);
-/// See [`HOST_FS`].
+/// Offset of [`Block::avoided`].
 pub const AVOIDED: usize = offset_of!(Block, avoided);
-/// See [`HOST_FS`]. Of the first stack.
+/// Offset of the first of [`Block::levels`].
 pub const LEVEL: usize = offset_of!(Block, levels);
-/// The offset in a level.
+/// Offset of [`Level::flags`] in a level.
 pub const LEVEL_FLAGS: usize = offset_of!(Level, flags);
-/// See [`HOST_FS`]. Of the first stack.
+/// Offset of [`Block::trapped_at`] for the first level.
 pub const TRAPPED_AT: usize = offset_of!(Block, trapped_at);
-/// See [`HOST_FS`]. The size of the first alternate stack.
+/// Offset of the size of the first alternate signal stack.
 pub const ALTERNATE_SIZE: usize = offset_of!(Block, alternate) + size_of::<usize>();
 
 /// A thread id that no thread has: the block is being prepared.
@@ -129,8 +131,8 @@ pub fn is_only_one(mine: &Block) -> bool {
     !any_other(mine, |_| true)
 }
 
-/// True if the last call that changed a thread's identity was the same in all of the guest's threads. See
-/// [`Block::identity`].
+/// True if the last call that changed a thread's identity ([`Block::identity`]) was the same in all of the guest's
+/// threads.
 pub fn all_agree(mine: &Block) -> bool {
     let identity = mine.identity.load(Ordering::Relaxed);
     // SeqCst: partner of the store in `change_identity`.

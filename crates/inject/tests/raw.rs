@@ -10,8 +10,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The environment variable that makes a child of this test overflow its stack. See
-/// [`a_rust_program_still_reports_its_stack_overflow`].
+/// The environment variable with which [`a_rust_program_still_reports_its_stack_overflow`] makes its child overflow the
+/// stack.
 const OVERFLOW: &str = "ANYRING_TEST_OVERFLOW";
 
 /// Returns the reason why a test cannot run here, if there is one.

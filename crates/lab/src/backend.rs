@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Backend {
     /// libanyring.so, preloaded into a program that uses io_uring.
     Anyring,
-    /// As [`Backend::Anyring`], on the kernel's io_uring.
+    /// Kernel io_uring, for that program.
     Kernel,
     /// Nonblocking calls, edge-triggered epoll.
     Epoll,
@@ -23,9 +23,9 @@ pub enum Backend {
     KernelAio,
     /// io_submit(2) with IOCB_CMD_POLL only.
     KernelAioPoll,
-    /// As [`Backend::KernelAio`], with libanyring.so preloaded.
+    /// io_submit(2), with libanyring.so preloaded.
     AnyringAio,
-    /// As [`Backend::KernelAioPoll`], with libanyring.so preloaded.
+    /// io_submit(2) with IOCB_CMD_POLL only, with libanyring.so preloaded.
     AnyringAioPoll,
     /// Blocking calls, on threads if several are to overlap.
     Threads,

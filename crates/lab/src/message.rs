@@ -156,7 +156,7 @@ pub struct Echo {
 pub enum EchoStyle {
     /// A RECV, then a SEND, on a ring without flags.
     Plain,
-    /// As [`EchoStyle::Plain`], with IORING_SETUP_DEFER_TASKRUN and SINGLE_ISSUER.
+    /// A RECV, then a SEND, on a ring with IORING_SETUP_DEFER_TASKRUN and SINGLE_ISSUER.
     DeferTaskrun,
     /// A multishot RECV with a buffer ring.
     Multishot,

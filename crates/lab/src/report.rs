@@ -13,7 +13,7 @@ pub const SCHEMA: u32 = 1;
 /// All measurements of one command.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// The layout's version, [`SCHEMA`].
     pub schema: u32,
     /// The version of anyring.
     pub version: String,

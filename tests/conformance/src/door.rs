@@ -100,7 +100,7 @@ mod waits {
 /// A system call from an instruction of the program's own.
 pub type Instruction = fn(i64, [usize; 6]) -> isize;
 
-/// See [`have_instructions`].
+/// The raw door's instruction, once [`have_instructions`] has set it.
 static INSTRUCTION: OnceLock<Instruction> = OnceLock::new();
 
 /// Enables the raw door: this program has `syscall` instructions of its own, unlike most programs.
@@ -235,7 +235,8 @@ impl Door {
         answer
     }
 
-    /// [`Door::enter`] without evidence, since timing decides whether a case has to wait for a CQE.
+    /// Calls io_uring_enter(2) without recording evidence. Timing decides whether a case makes this call to wait for a
+    /// CQE, so the record would differ from run to run.
     pub fn enter_unseen(
         self,
         fd: i32,

@@ -21,14 +21,14 @@ pub fn run(environments: &[Environment], cases: &[Case]) -> ExitCode {
     run_unless(None, environments, cases)
 }
 
-/// [`run`] of cases that each have environments of their own.
+/// The `main` of a test file with several sets of cases. The cases of a set run in the set's own environments.
 pub fn run_all(sets: &[(&[Environment], &[Case])]) -> ExitCode {
     let arguments = Arguments::from_args();
     let trials = sets.iter().flat_map(|(environments, cases)| trials(None, &arguments, environments, cases));
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
-/// [`run`], unless a program is `missing`, for this reason: then all cases are counted as ignored.
+/// The `main` of a test file whose program may be missing. If `missing` gives the reason, all cases count as ignored.
 pub fn run_unless(missing: Option<&str>, environments: &[Environment], cases: &[Case]) -> ExitCode {
     let arguments = Arguments::from_args();
     let trials = trials(missing, &arguments, environments, cases);

@@ -62,7 +62,7 @@ impl Refusal {
         self != Refusal::Unfiltered
     }
 
-    /// [`Refusal::errno`] as text of strerror(3).
+    /// The text of strerror(3) for [`Refusal::errno`].
     pub fn message(self) -> &'static str {
         if self.errno() == libc::EPERM {
             "Operation not permitted"

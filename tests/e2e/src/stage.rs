@@ -146,7 +146,7 @@ impl Stage {
         self.judge(self.attempt(program), minimum)
     }
 
-    /// [`Stage::serve`], as a guest whatever the program is.
+    /// Does the same as [`Stage::serve`], but makes the program a guest even if it could load the library.
     ///
     /// # Panics
     ///
@@ -172,10 +172,10 @@ impl Stage {
         outcome
     }
 
-    /// [`Stage::serve`] for a program that makes its calls by its own `syscall` instructions. Returns `None`, after
-    /// printing why, where such calls cannot be served. That is so where no filter may be installed that would catch
-    /// them: the program must then fail as the kernel refuses. It is also so where the calls kill and cannot be
-    /// replaced, which `run` must have said.
+    /// Does the same as [`Stage::serve`], for a program that makes its calls by its own `syscall` instructions. If such
+    /// calls cannot be served here, prints the reason and returns `None`. There are two reasons. Where a program may
+    /// not install a filter, nothing traps the calls, so the program must fail with the kernel's errno. Where the calls
+    /// kill and the instructions cannot be replaced, `run` must have refused to start the program.
     ///
     /// # Panics
     ///
@@ -213,7 +213,7 @@ impl Stage {
         self.attempt_by(&[], program)
     }
 
-    /// [`Stage::attempt`] with these options for `anyring run`.
+    /// Does the same as [`Stage::attempt`], with these options for `anyring run`.
     fn attempt_by(&self, options: &[&str], program: &Program) -> (Outcome, Option<Statistics>) {
         if on_kernel() {
             return (self.plain(program), None);

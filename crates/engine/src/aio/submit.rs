@@ -180,7 +180,8 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
     Ok(())
 }
 
-/// Handles an iocb that its first attempt did not finish. Lets it wait alone, or makes a request of it.
+/// Handles an iocb that its first attempt did not finish. Lets it wait without a slot in the slab (`issue/single.rs`),
+/// or makes it a request with a slot.
 fn follow_iocb(
     guard: &mut RingGuard,
     place: u32,

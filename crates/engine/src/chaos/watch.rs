@@ -44,7 +44,7 @@ pub struct Watch {
     pub memory: Memory,
     /// The buffer into which a read or receive goes first. It is leaked, not freed, if a call may still write to it.
     pub inlet: Option<ManuallyDrop<Vec<u8>>>,
-    /// See [`Op::answers_errors`](crate::op::Op::answers_errors).
+    /// True if the operation fills some of its memory even when it fails.
     pub answers_errors: bool,
 }
 

@@ -133,7 +133,7 @@ impl State {
     }
 
     /// True if a first attempt to read is postponed. No attempt is postponed while no other request waits on the ring.
-    /// A poll would then report this request alone, as the sleep's own poll does. On an AIO context io_getevents(2)
+    /// A poll would then report only this request, as the sleep's own poll does. On an AIO context io_getevents(2)
     /// polls.
     #[inline]
     fn is_put_off(&mut self, fd: i32) -> bool {

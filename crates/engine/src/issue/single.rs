@@ -1,11 +1,11 @@
-//! Requests of Linux AIO that wait alone on their descriptor.
+//! Requests of Linux AIO that wait for their descriptor without a slot in the slab.
 //!
-//! Such a request has no neighbours, no chain and no shared record (a context belongs to one process). Of a [`Request`]
-//! it needs only the operation. It stays in its place in the context. The descriptor's entry names that place, and
-//! readiness ends the request there.
+//! Such a request is the only one that waits for its descriptor. It has no chain and no shared record, since a context
+//! belongs to one process. So it needs only the operation of a [`Request`], and stays in its place in the context. The
+//! descriptor's entry names that place, and readiness ends the request there.
 //!
-//! For any other purpose the request first joins the entry's list ([`join_list`]). Examples are a cancellation, a
-//! close, a second request on the descriptor, and a verdict that leads elsewhere.
+//! For any other purpose the request first gets a slot and joins the entry's list ([`join_list`]). Examples are a
+//! cancellation, a close, a second request on the descriptor, and a verdict that leads elsewhere.
 //!
 //! These requests are part of a ring's state, like everything in `poll`. While a request is in neither place, an
 //! [`Unanswered`] stands for it in case of a panic.
@@ -75,14 +75,14 @@ pub fn wait_singly(
     Ok(())
 }
 
-/// Returns the request that waits alone on `fd`, and its place in the context.
+/// Returns the request that waits for `fd` without a slot, and its place in the context.
 fn single(guard: &mut RingGuard, fd: i32) -> Option<(u32, &mut Option<Single>)> {
     let state = &mut **guard;
     let place = state.poll_set.existing(fd)?.single?;
     Some((place, state.single(place)?))
 }
 
-/// Takes the request that waits alone on `fd` out of its place.
+/// Takes the request that waits for `fd` without a slot out of its place.
 fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Unanswered)> {
     let ring = guard.ring();
     let (place, single) = single(guard, fd)?;
@@ -101,7 +101,7 @@ fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Unanswere
     }
 }
 
-/// Serves an event of the descriptor on which a request waits alone.
+/// Serves an event of a descriptor for which a request waits without a slot.
 pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
     let answer = match single(guard, fd) {
         Some((_, Some(single))) => match single.op.poll().map(|poll| poll.matching(seen as u16)) {
@@ -168,7 +168,7 @@ pub(crate) fn attempt_single(guard: &mut RingGuard, fd: i32) {
     }
 }
 
-/// Moves the request that waits alone on `fd` to the entry's list.
+/// Gives a slot to the request that waits for `fd` without one, and moves the request to the entry's list.
 #[inline]
 pub fn join_list(guard: &mut RingGuard, fd: i32) {
     if guard.is_context() {
@@ -188,7 +188,7 @@ fn join_list_of_context(guard: &mut RingGuard, fd: i32) {
     state.poll_set.entry(fd).list(list).push_front(&mut state.slab, id);
 }
 
-/// Moves every request that waits alone in the context to the slab.
+/// Gives a slot to each of the context's requests that waits without one.
 pub fn join_lists(guard: &mut RingGuard) {
     let mut from = 0;
     while let Some((place, fd)) = guard.aio.as_deref().and_then(|context| context.waiting_singly(from)) {

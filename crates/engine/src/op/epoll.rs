@@ -75,7 +75,7 @@ impl EpollWait {
         Ok(EpollWait { events: sqe.addr, count: sqe.len })
     }
 
-    /// See [`super::Op::each_part`].
+    /// Calls `place` for the array of events, as [`super::Op::each_part`] says.
     pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
         let bytes = (self.count as usize).saturating_mul(size_of::<EpollEvent>());
         self.events = place("events", self.events as usize, bytes) as u64;

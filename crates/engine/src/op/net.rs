@@ -371,7 +371,7 @@ impl Accept {
         })
     }
 
-    /// See [`super::Op::each_part`].
+    /// Calls `place` for the peer's address and its length, as [`super::Op::each_part`] says.
     pub(super) fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
         if self.multishot || self.address == 0 {
             return;

@@ -182,7 +182,7 @@ impl Rw {
         (self.flags & libc::RWF_ATOMIC as u32 == 0).then_some((bytes, self.write))
     }
 
-    /// See [`crate::op::Op::cut`]. The shortened request ends short, which breaks its chain.
+    /// Limits the transfer to its first `bytes` bytes. The shortened request ends short, which breaks its chain.
     pub(super) fn cut(&mut self, bytes: usize) {
         self.is_cut = true;
         if let Some(selection) = &mut self.selection {

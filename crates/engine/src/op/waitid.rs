@@ -119,7 +119,7 @@ impl Waitid {
         self.pidfd.as_ref().filter(|_| only_exit)
     }
 
-    /// See [`super::Op::each_part`].
+    /// Calls `place` for the `siginfo_t` to fill, as [`super::Op::each_part`] says.
     pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
         if self.info != 0 {
             self.info = place("infop", self.info as usize, INFO_WORDS * size_of::<i32>()) as u64;

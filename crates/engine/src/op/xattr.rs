@@ -55,7 +55,7 @@ impl Xattr {
         Ok(Xattr { path, name, access })
     }
 
-    /// See [`super::Op::each_part`].
+    /// Calls `place` for the memory of a value to read, as [`super::Op::each_part`] says.
     pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
         if let Access::Get(address, room) = &mut self.access {
             *address = place("value", *address as usize, *room as usize) as u64;

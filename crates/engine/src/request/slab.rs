@@ -60,9 +60,9 @@ pub struct Slab {
     buckets: Vec<u32>,
     /// Number of requests that have come so far.
     arrivals: u64,
-    /// See [`has_room`](Self::has_room).
+    /// True if one more request finds a slot without allocating.
     has_room: bool,
-    /// See [`is_scattered`](Self::is_scattered).
+    /// True if a request that has begun may not be on a list of its descriptor's entry.
     scattered: bool,
 }
 

@@ -20,7 +20,7 @@ use core::sync::atomic::{fence, AtomicU32, Ordering};
 /// The reason why a thread no longer sleeps.
 pub(super) struct Ended {
     pub why: Errno,
-    /// See [`Awake::held_cqes`].
+    /// True if the CQ was not empty when the first signal handler interrupted the sleep. `None` without such a handler.
     pub held_cqes: Option<bool>,
 }
 

@@ -35,7 +35,7 @@ pub fn fence_after_swap() {
 
 /// Does nothing, since the models have no signals.
 pub fn enter_critical() {}
-/// See [`enter_critical`].
+/// Does nothing, like [`enter_critical`].
 pub fn leave_critical() {}
 
 loom::lazy_static! {

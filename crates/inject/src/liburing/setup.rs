@@ -112,7 +112,7 @@ unsafe fn init(entries: u32, ring: *mut Ring, params: &mut Params, buffer: Optio
 /// refused. Returns the number of bytes used of the program's memory, 0, or `-errno`.
 ///
 /// # Safety
-/// As [`init`].
+/// As for [`init`]: `ring` is valid for writes, and `buffer` outlives the ring.
 unsafe fn init_as_asked(
     entries: u32,
     ring: *mut Ring,

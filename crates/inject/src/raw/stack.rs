@@ -62,20 +62,20 @@ pub struct Slot {
     alternate: [AtomicUsize; 3],
 }
 
-/// Offset of a field, for the assembly. A store of 8 zero bytes at `OWNER` releases the slot.
+/// Offset of `Slot::owner`, for the assembly. A store of 8 zero bytes there releases the slot.
 pub const OWNER: usize = offset_of!(Slot, owner);
-/// See [`OWNER`].
+/// Offset of `Slot::busy`.
 pub const BUSY: usize = offset_of!(Slot, busy);
-/// See [`OWNER`].
+/// Offset of `Slot::flags`.
 #[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 pub const FLAGS: usize = offset_of!(Slot, flags);
-/// See [`OWNER`].
+/// Offset of `Slot::trapped_at`.
 #[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 pub const TRAPPED_AT: usize = offset_of!(Slot, trapped_at);
-/// See [`OWNER`].
+/// Offset of `Slot::base`.
 #[cfg_attr(target_arch = "aarch64", expect(dead_code))] // only what is patched needs it
 pub const BASE: usize = offset_of!(Slot, base);
-/// See [`OWNER`]: the size of the alternate signal stack, to be cleared when that is enabled again.
+/// Offset of the size of the alternate signal stack. The assembly clears that size when it enables the stack again.
 pub const ALTERNATE_SIZE: usize = offset_of!(Slot, alternate) + 8;
 const _: () = assert!(OWNER.is_multiple_of(8) && BUSY == OWNER + 4);
 

@@ -100,7 +100,7 @@ pub unsafe extern "C" fn vfork() -> c_int {
     )
 }
 
-/// As [`vfork`].
+/// [`vfork`] under glibc's other name for it.
 ///
 /// # Safety
 /// As libc's `vfork`.
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn clone() -> c_int {
     )
 }
 
-/// As [`clone`].
+/// [`clone`] under glibc's other name for it.
 ///
 /// # Safety
 /// As libc's `clone`.

@@ -20,16 +20,17 @@ static WAY: Way = Way {
     call: call_plainly,
 };
 
-/// See [`anyring_serve::signals::install_guard`].
+/// Makes `guard` get every `signal` before the program's own action, by this library's way of serving signals.
 ///
 /// # Errors
-/// As there.
+/// Those of [`anyring_serve::signals::install_guard`].
 pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     set_way(&WAY);
     anyring_serve::signals::install_guard(signal, guard)
 }
 
-/// See [`anyring_serve::signals::begin`].
+/// Prepares the guarded signals when the library is loaded, unless another library owns the program's signal functions
+/// ([`anyring_serve::signals::begin`]).
 pub fn begin() {
     set_way(&WAY);
     if owns_the_symbols() {
@@ -54,7 +55,7 @@ fn install_through_libc(signal: c_int) -> Result<u64, c_int> {
 }
 
 /// True if the program's signal functions are those of this library. It is false for a drop-in liburing.so.2, which
-/// exports liburing's functions alone. There the program could replace the library's SIGSYS handler, and the next trap
+/// exports only liburing's functions. There the program could replace the library's SIGSYS handler, and the next trap
 /// would kill it.
 pub fn owns_the_symbols() -> bool {
     // SAFETY: a C string; looks up the first definition in the process.

@@ -14,13 +14,13 @@ pub const NATIVE: u32 = arch::ELF_MACHINE | 0xc000_0000;
 /// The answer that allows a call.
 pub const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
-/// Tests of a [`jump`], unsigned.
+/// The test of a [`jump`] that the loaded word equals the value.
 pub const EQUAL: u32 = libc::BPF_JEQ;
-/// See [`EQUAL`].
+/// The test that the loaded word, unsigned, is at least the value.
 pub const AT_LEAST: u32 = libc::BPF_JGE;
-/// See [`EQUAL`].
+/// The test that the loaded word, unsigned, is greater than the value.
 pub const ABOVE: u32 = libc::BPF_JGT;
-/// See [`EQUAL`]: true if the loaded word and the value have a bit in common.
+/// The test that the loaded word and the value have a bit in common.
 pub const ANY_BIT: u32 = libc::BPF_JSET;
 
 /// The offset of the call's number.

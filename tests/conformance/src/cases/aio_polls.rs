@@ -40,7 +40,8 @@ fn wait_often(aio: &Aio, (mut reader, mut writer): (&std::fs::File, &std::fs::Fi
     }
 }
 
-/// [`wait_often`], then a poll after which one of two bytes is read. The other is for the next poll.
+/// Calls [`wait_often`], then polls once more while two bytes come. Reads one byte, and leaves the other for the next
+/// poll.
 fn leave_something(aio: &Aio, (mut reader, mut writer): (&std::fs::File, &std::fs::File)) {
     wait_often(aio, (reader, writer));
     let mut polls = [poll(reader, libc::POLLIN)];

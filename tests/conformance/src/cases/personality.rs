@@ -273,7 +273,7 @@ fn sender(socket: &std::os::fd::OwnedFd) -> u32 {
     }
 }
 
-/// As [`become_user`], with the real id, too.
+/// Makes `id` the real and the effective user. [`become_user`] changes only the effective user.
 fn become_really(id: u32) {
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::setresuid(id, id, 0) }, 0, "setresuid({id})");

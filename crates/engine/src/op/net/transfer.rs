@@ -164,7 +164,7 @@ impl Transfer {
         }
     }
 
-    /// See [`crate::op::Op::cqe_flags`].
+    /// `IORING_CQE_F_*` of a zero-copy send, otherwise 0.
     pub(crate) fn cqe_flags(&self) -> u32 {
         self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.cqe_flags())
     }
@@ -188,7 +188,8 @@ impl Transfer {
         }
     }
 
-    /// See [`crate::op::Op::divisible_bytes`]: returns the number of bytes, and true for a send.
+    /// Returns the number of bytes, and true for a send. `None` if the transfer must not be cut
+    /// ([`crate::op::Op::divisible_bytes`]).
     pub(crate) fn divisible_bytes(&self) -> Option<(usize, bool)> {
         const WHOLE: u32 = MSG_WAITALL | BESIDE_THE_DATA | (libc::MSG_PEEK | libc::MSG_TRUNC) as u32;
         let with_header = self.multishot && matches!(self.data, Data::Message(_));
@@ -202,7 +203,7 @@ impl Transfer {
         Some((bytes, self.direction == Direction::Write))
     }
 
-    /// See [`crate::op::Op::data`].
+    /// The addresses and lengths of the data. `None` if buffers are selected or the send is zero-copy.
     pub(crate) fn plain_data(&self) -> Option<Vec<[usize; 2]>> {
         let plain = self.selection.is_none() && self.zero_copy.is_none();
         plain.then(|| match &self.data {
@@ -211,7 +212,7 @@ impl Transfer {
         })
     }
 
-    /// See [`crate::op::Op::redirect`].
+    /// Moves the data to memory from `to` on, one range after the other.
     pub(crate) fn redirect(&mut self, to: usize) {
         match &mut self.data {
             Data::Buffer { address, .. } => *address = to,
@@ -219,7 +220,7 @@ impl Transfer {
         }
     }
 
-    /// See [`crate::op::Op::each_part`].
+    /// Calls `place` for the parts of a message that are not its data, as [`crate::op::Op::each_part`] says.
     pub(crate) fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
         match &mut self.data {
             Data::Message(message) if !self.multishot && self.zero_copy.is_none() => {
@@ -229,7 +230,7 @@ impl Transfer {
         }
     }
 
-    /// See [`crate::op::Op::cut`].
+    /// Limits the transfer to its first `bytes` bytes.
     pub(crate) fn cut(&mut self, bytes: usize) {
         if let Some(selection) = &mut self.selection {
             selection.wanted = bytes;
@@ -246,12 +247,12 @@ impl Transfer {
         self.selection.is_some()
     }
 
-    /// See [`crate::op::Op::selection`].
+    /// Returns the buffer group to choose from and the chosen buffer, with IOSQE_BUFFER_SELECT.
     pub(crate) fn selection(&mut self) -> Option<&mut Selection> {
         self.selection.as_deref_mut()
     }
 
-    /// See [`crate::op::Op::use_buffers`].
+    /// Makes the ranges of the chosen buffers the memory to transfer, from their start.
     pub(crate) fn use_buffers(&mut self) {
         self.done = 0;
         let Some(selection) = &self.selection else { return };
@@ -284,12 +285,13 @@ impl Transfer {
         self.bundle && !self.polled && self.direction == Direction::Write
     }
 
-    /// See [`crate::op::Op::transferred`].
+    /// Number of bytes that earlier attempts transferred without ending the operation.
     pub(crate) fn transferred(&self) -> usize {
         self.done as usize
     }
 
-    /// See [`crate::op::Op::end_of_datagrams`]. RECVMSG respects O_NONBLOCK (`____sys_recvmsg`); RECV ignores it.
+    /// The verdict if the operation waits to read from a datagram socket that was shut down. `None` if it continues to
+    /// wait. RECVMSG respects O_NONBLOCK (`____sys_recvmsg`); RECV ignores it.
     pub(crate) fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
         if self.direction == Direction::Write || self.multishot || self.flags & BESIDE_THE_DATA != 0 {
             return None;
@@ -306,13 +308,13 @@ impl Transfer {
         })
     }
 
-    /// See [`crate::op::Op::forget_transferred`].
+    /// Forgets the bytes transferred, since their CQE is posted.
     pub(crate) fn forget_transferred(&mut self) {
         self.done = 0;
     }
 
-    /// See [`Net::polls_first`](super::Net::polls_first). Of these operations only RECV waits on a file that is no
-    /// socket.
+    /// Returns the direction to wait for, with `IORING_RECVSEND_POLL_FIRST`. Of these operations only RECV waits on a
+    /// file that is no socket.
     pub(super) fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
         self.poll_first = false;
         if self.direction == Direction::Write || matches!(self.data, Data::Message(_)) {

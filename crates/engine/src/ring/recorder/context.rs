@@ -109,7 +109,8 @@ impl Recorder {
         core::mem::take(&mut self.at_hand)
     }
 
-    /// Records that the readiness for which a lone iocb waited has arrived: the next event posted ends it.
+    /// Records that the readiness for which an iocb waited without a slot has arrived. The next event posted ends the
+    /// iocb.
     #[cold]
     pub(crate) fn single_ends(&mut self, known: Known) {
         self.at_hand = known;
@@ -117,7 +118,7 @@ impl Recorder {
         self.iocb_ends();
     }
 
-    /// Records that an iocb which waited alone gets a slot in the slab.
+    /// Records that an iocb that waited without a slot gets one in the slab.
     #[cold]
     pub(crate) fn joins(&mut self, known: Known) {
         self.at_hand = known;
