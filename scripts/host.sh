@@ -209,8 +209,8 @@ boot() {
     -serial "file:$machine/console" "${devices[@]}" || stopped=$?
 }
 boot
-# QEMU's emulation may run an instruction that the kernel has replaced meanwhile, which ends the kernel while it starts: it is
-# started again, unless the command has said something.
+# QEMU's emulation may run an old copy of an instruction that the kernel has replaced. That ends the kernel while it
+# starts. It is started again, unless the command has written something.
 for _ in 1 2; do
   [ ! -s "$machine/output" ] && [ ! -s "$machine/status" ] && grep -aq 'Kernel panic' "$machine/console" || break
   echo "host.sh: Linux $kernel panicked before the command began; it is started again" >&2

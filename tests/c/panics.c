@@ -191,7 +191,8 @@ static void set_up(struct subject *s, int number, int drains)
 	CHECK(io_uring_cq_ready(&s->ring) == 0);
 }
 
-/* A worker's result for a ring that was closed meanwhile may have no CQE, since no thread could reap it. */
+/* A worker's result may have no CQE if the ring was closed during the worker's call, since no thread could reap the
+ * CQE. */
 static int may_be_missing(struct subject *s, uint64_t user_data)
 {
 	return at("close-ring") && s == subjects && user_data == FIFO_OPEN;

@@ -115,8 +115,8 @@ struct Class {
 
 /// A stack of free blocks. Each block begins with the address of the next.
 ///
-/// The head is the first block's address and a count of all changes ever made: 128 bits that change together. The
-/// count detects that an address was taken and put back meanwhile (the ABA problem).
+/// The head is the first block's address and a count of all changes ever made: 128 bits that change together. The count
+/// detects that an address was taken and put back between a load and the exchange (the ABA problem).
 #[repr(C, align(16))]
 struct FreeBlocks(UnsafeCell<[u64; 2]>);
 
@@ -144,8 +144,8 @@ impl FreeBlocks {
     fn pop(&self) -> Option<*mut u8> {
         let mut head = self.head();
         while head[0] != 0 {
-            // SAFETY: a block's memory is never unmapped. If another thread has taken the block meanwhile, this reads
-            // that thread's data. In that case the count has changed, so the value is not used.
+            // SAFETY: a block's memory is never unmapped. If another thread has taken the block since `head` was
+            // loaded, this reads that thread's data. In that case the count has changed, so the value is not used.
             let next = unsafe { (*(head[0] as *const AtomicU64)).load(Ordering::Relaxed) };
             match self.replace(head, [next, head[1].wrapping_add(1)]) {
                 Ok(()) => return Some(head[0] as *mut u8),
@@ -304,7 +304,7 @@ impl Slab {
     }
 }
 
-/// Pauses for 1 ms, since the program or another thread may free memory meanwhile.
+/// Pauses for 1 ms, in which the program or another thread may free memory.
 #[cold]
 pub fn wait() {
     os::pause(1_000_000);

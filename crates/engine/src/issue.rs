@@ -122,7 +122,7 @@ impl RingGuard {
         })
     }
 
-    /// Runs `work` on a request's operation, which is moved out of the slab meanwhile.
+    /// Runs `work` on a request's operation, which is out of the slab while `work` runs.
     #[inline]
     pub(crate) fn with_op<R>(&mut self, id: Id, work: impl FnOnce(&mut RingGuard, &mut Op) -> R) -> R {
         let mut op = core::mem::take(&mut self.slab[id].op);

@@ -76,8 +76,8 @@ impl<T> Lock<T> {
         None
     }
 
-    /// Takes the lock again, for a thread that has just released it, if `left` says that work has arrived meanwhile.
-    /// `None` if there is no such work, or another thread holds the lock, which will then check for the work.
+    /// Takes the lock again, for a thread that has just released it, if `left` says that work has arrived since it took
+    /// the lock. `None` if there is no such work, or another thread holds the lock, which will then check for the work.
     /// Partner: the fence between leaving the work and a `try_lock`.
     #[inline(always)] // in each call
     pub fn lock_again_if(&self, left: impl FnOnce() -> bool) -> Option<Held<'_, T>> {

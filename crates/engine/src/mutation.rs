@@ -397,7 +397,7 @@ mod chosen {
     #[cold]
     fn ask() -> u32 {
         // SAFETY: a C string. The first caller is the library's constructor, or a test's first thread, so nothing
-        // changes the environment meanwhile.
+        // changes the environment during the call.
         let wanted = unsafe { libc::getenv(VARIABLE.as_ptr()) };
         let chosen = match wanted.is_null() {
             true => NONE,

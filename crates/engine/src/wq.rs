@@ -304,7 +304,7 @@ pub fn queue_close(fd: i32) -> bool {
     if pool.closes.try_reserve(1).is_err() {
         return false;
     }
-    descriptors::mark_in_flight(fd); // a child that is forked meanwhile closes its copy
+    descriptors::mark_in_flight(fd); // a child that is forked before the close closes its copy
     pool.closes.push_back(fd);
     QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
     let need = Need::of(&mut pool);

@@ -149,7 +149,7 @@ pub unsafe extern "C" fn patched() {
         "mov [rsp + {rip}], rcx",
         save_registers!(),
         "jmp {trampoline}",
-        // On the alternate signal stack: use a trap, which disables that stack meanwhile.
+        // On the alternate signal stack: use a trap, which disables that stack until the call ends.
         "3:",
         "push qword ptr [rsp + {flags}]",
         "popfq",

@@ -85,7 +85,7 @@ pub fn ahead(code: Range<usize>) -> Result<(), String> {
         return Ok(());
     }
     let mapping = Mapping { range: code.clone(), is_writable: false };
-    // SAFETY: just mapped; if another thread unmaps it meanwhile, that is a race in the program itself.
+    // SAFETY: just mapped; if another thread unmaps it during the scan, that is a race in the program itself.
     let bytes = unsafe { mapping.bytes(code.clone()) };
     for OfRings { offset, is_likely } in scan::of_rings(bytes).unwrap_or_default() {
         let site = code.start + offset;
@@ -210,7 +210,7 @@ pub fn code_was_mapped(code: Range<usize>) {
         return;
     }
     let mapping = Mapping { range: code.clone(), is_writable: false };
-    // SAFETY: just mapped; if another thread unmaps it meanwhile, that is a race in the program itself.
+    // SAFETY: just mapped; if another thread unmaps it during the scan, that is a race in the program itself.
     if sets_fs(unsafe { mapping.bytes(code) }) {
         log::line("new code sets the FS base: calls trap again");
         fast::give_up();

@@ -208,8 +208,8 @@ fn keep_environment(first: &First) {
         static mut _dl_auxv: *const [usize; 2];
     }
     let strings = first.environment();
-    // SAFETY: each is a string of the environment. The copies are leaked. There is no other thread yet that could
-    // read the variables meanwhile.
+    // SAFETY: each is a string of the environment. The copies are leaked. There is no other thread yet that could read
+    // the variables during the change.
     unsafe {
         let copy = |string: &usize| CStr::from_ptr(*string as *const c_char).to_owned().into_raw() as *const c_char;
         let mut list: Vec<*const c_char> = strings.iter().map(copy).collect();

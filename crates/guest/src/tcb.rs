@@ -106,7 +106,8 @@ pub fn allocate() -> Option<usize> {
 /// of thread-locals.
 pub fn renew(tcb: usize, ends: bool) {
     let (mine, mask) = (current(), set_mask(u64::MAX));
-    // SAFETY: the thread has ended, so that nothing uses its TCB; and no handler runs here meanwhile.
+    // SAFETY: the thread has ended, so that nothing uses its TCB; and all signals are blocked, so that no handler runs
+    // here.
     unsafe {
         if ends {
             set(tcb);
@@ -125,8 +126,8 @@ fn fill(tcb: usize) {
     let at = |offset: usize| (tcb + offset) as *mut usize;
     let of_mine = |offset: usize| (mine + offset) as *const usize;
     let mask = set_mask(u64::MAX);
-    // SAFETY: a whole `struct pthread` that nothing else uses; each offset is one of its fields. `__ctype_init` acts
-    // on the current thread, which has no handlers meanwhile.
+    // SAFETY: a whole `struct pthread` that nothing else uses; each offset is one of its fields. `__ctype_init` acts on
+    // the current thread, which blocks all signals, so that no handler runs.
     unsafe {
         SELF.iter().for_each(|offset| at(*offset).write(tcb));
         at(MULTIPLE_THREADS).cast::<i32>().write(1);

@@ -20,8 +20,8 @@ static MEANWHILE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Finds a string for which `is_it` holds in the environment. Returns the address of its pointer.
 fn place(is_it: impl Fn(*const c_char) -> bool) -> Option<*mut *const c_char> {
-    // SAFETY: libc's list, which ends with a null pointer. A thread that changes it meanwhile races with libc in any
-    // case.
+    // SAFETY: libc's list, which ends with a null pointer. A thread that changes the list during the search races with
+    // libc in any case.
     unsafe {
         let mut at = own_environment().cast_mut();
         while !at.is_null() && !(*at).is_null() {
@@ -41,8 +41,8 @@ struct Hidden {
 }
 
 impl Hidden {
-    /// Removes the entries that cannot be loaded from LD_PRELOAD. A shell that another thread starts meanwhile may lack
-    /// them, too.
+    /// Removes the entries that cannot be loaded from LD_PRELOAD. A shell that another thread starts before `end` may
+    /// lack them, too.
     fn begin() -> Option<Hidden> {
         // SAFETY: strings of the environment.
         let bytes = |string| unsafe { CStr::from_ptr(string) }.to_bytes_with_nul();

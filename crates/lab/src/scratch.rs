@@ -135,7 +135,7 @@ fn attach(backing: &File) -> std::io::Result<(File, PathBuf)> {
             return Ok((device, name));
         }
         let error = std::io::Error::last_os_error();
-        // Another process took it meanwhile.
+        // EBUSY: another process took the device first.
         if error.raw_os_error() != Some(libc::EBUSY) {
             return Err(error);
         }

@@ -194,7 +194,7 @@ fn pselect6<H: Host>([a, b, c, d, e, f]: [usize; 6]) -> isize {
     })
 }
 
-/// Makes a call that may wait. If the thread must end meanwhile, the wait ends.
+/// Makes a call that may wait. The wait ends early if the thread must end.
 fn waiting(number: i64, args: [usize; 6]) -> isize {
     os::wait(number, args)
 }

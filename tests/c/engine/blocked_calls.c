@@ -106,7 +106,7 @@ static void transfers(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* A thread that changes its identity meanwhile does not wait. */
+/* A thread that changes its identity does not wait for the thread that is stuck. */
 static void changes_of_identity(void)
 {
 	int sockets[2], waits[2];
@@ -133,7 +133,7 @@ static void changes_of_identity(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* The ring itself is closed meanwhile. */
+/* The ring is closed while the thread is stuck in a call on it. */
 static void ends(void)
 {
 	int sockets[2], number;
@@ -449,7 +449,7 @@ static void *sends_files(void *unused)
 		prepare_message(100 + i, i)->flags |= i % 2 ? IOSQE_ASYNC : 0;
 	submit(&other, SENT);
 	CHECK(sem_post(&go_on) == 0);
-	/* Natively what a thread has submitted ends with it. */
+	/* In the kernel the requests that a thread has submitted end with the thread. */
 	for (int i = 0; i < SENT; i++) {
 		struct io_uring_cqe *cqe;
 
@@ -475,8 +475,8 @@ static void keep_ring_from_files(int *sockets)
 	wait_for_fault();
 }
 
-/* Files are sent to the ring meanwhile, and have to wait for it. (In the kernel they wait in the sender's own workers.)
- * The requests that others leave to workers are done. */
+/* Files that are sent to the ring have to wait until the thread is no longer stuck. (In the kernel they wait in the
+ * sender's own workers.) Requests of other rings that need workers are done. */
 static void messages(void)
 {
 	int sockets[2], file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), slots[SENT] = {0};
@@ -508,7 +508,7 @@ static void messages(void)
 		}
 		io_uring_cqe_seen(&ring, cqe);
 	}
-	/* They are there. */
+	/* The ring has the files. */
 	write_all(sockets[1], "d");
 	prepare_read(&ring, SENT - 1, &byte, 1, 1)->flags |= IOSQE_FIXED_FILE;
 	submit(&ring, 1);
@@ -517,8 +517,8 @@ static void messages(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* The ring to which a file is sent ends instead. The sender gets an error, or the ring received the file before it
- * ended. */
+/* The ring to which a file is sent is closed while the file waits. The sender gets an error, or the ring received the
+ * file before it ended. */
 static void last_message(void)
 {
 	struct io_uring_cqe *cqe;
@@ -534,7 +534,7 @@ static void last_message(void)
 	CHECK(pthread_join(submitter, NULL) == 0);
 }
 
-/* One that waits for the ring can be taken back. */
+/* A message that waits for the ring can be cancelled. */
 static void cancelled_message(void)
 {
 	int sockets[2], gone = 0;
@@ -553,7 +553,7 @@ static void cancelled_message(void)
 		struct io_uring_cqe *cqe;
 
 		CHECK(wait_ms(&other, &cqe, LONG_MS) == 0);
-		if (cqe->user_data == 2) /* natively a worker may sleep for it by now */
+		if (cqe->user_data == 2) /* in the kernel a worker may sleep for it by now */
 			CHECK(cqe->res == 0 || cqe->res == -EALREADY);
 		else
 			gone = cqe->res == -ECANCELED;
@@ -578,7 +578,7 @@ static void check_order(int signal, siginfo_t *info, void *context)
 	handled++;
 }
 
-/* Signals that are sent to the thread meanwhile are handled in their order, each once, and with the sender's value. */
+/* Signals that are sent to the stuck thread are handled in their order, each once, and with the sender's value. */
 static void signals(void)
 {
 	struct sigaction action = {.sa_sigaction = check_order, .sa_flags = SA_SIGINFO | SA_RESTART};

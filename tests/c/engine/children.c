@@ -182,7 +182,7 @@ static void child_closes_polled_rings(void)
 	child_leaves(IORING_SETUP_SQPOLL, 1);
 }
 
-/* The ring that the child uses meanwhile is the only one that it keeps. */
+/* The child closes one of two rings, and still uses the other. */
 static void child_keeps_one_of_two(void)
 {
 	struct full one, other;

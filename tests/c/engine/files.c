@@ -170,7 +170,8 @@ static void the_number_of_a_waiting_read_is_used_again(void)
 }
 
 /* Registered files are replaced by threads with rings of their own, and numbers that were used are given again. No ring
- * is made or closed meanwhile, since in the kernel a READ on a ring's number waits until the ring has a CQE. */
+ * is made or closed while the threads run, since in the kernel a READ on a ring's number waits until the ring has a
+ * CQE. */
 enum { REPLACERS = 4, UPDATES = 600 };
 static pthread_barrier_t made, done;
 

@@ -87,7 +87,8 @@ static int find_foreign(void)
 	return lowest;
 }
 
-/* Each of these descriptors is still there. The engine may have made more by itself meanwhile. */
+/* Checks that each of these descriptors is still there. The engine may have made more by itself since they were
+ * listed. */
 static void all_are_left(void)
 {
 	char name[64];

@@ -74,7 +74,8 @@ static void open_stream(struct stream *stream)
 	CHECK(stream->file);
 }
 
-/* The first READ still waits for the pipe that its number named, although the number names another pipe meanwhile. */
+/* The first READ still waits for the pipe that its number named, although the number has since been given to another
+ * pipe. */
 static void reuse_descriptors(void)
 {
 	enum { ROUNDS = 500 };

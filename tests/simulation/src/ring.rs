@@ -122,7 +122,7 @@ impl Ring {
         self.params.sq_entries - self.room()
     }
 
-    /// Reaps a CQE, if there is one. No other thread may reap meanwhile.
+    /// Reaps a CQE, if there is one. No other thread may reap at the same time.
     pub fn take(&self) -> Option<Cqe> {
         let head = self.word(self.params.cq_off.head);
         let at = head.load(Ordering::Relaxed);

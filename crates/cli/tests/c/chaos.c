@@ -546,7 +546,7 @@ static void aside(void) {
         io_uring_prep_read(io_uring_get_sqe(&ring), from, data, sizeof data, 0);
         submit_all(1);
         bool there = io_uring_cq_ready(&ring);
-        // No thread enters the ring meanwhile.
+        // While this loop waits, no thread calls io_uring_enter(2).
         for (int look = 0; !there && io_uring_cq_ready(&ring) == 0; look++) {
             if (look == 10000) end(2, "nothing comes");
             usleep(1000);

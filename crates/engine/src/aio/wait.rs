@@ -115,8 +115,8 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
     }
 }
 
-/// Locks the context after a wait. Another thread may have destroyed it meanwhile, and made the next context at its
-/// address.
+/// Locks the context after a wait. During the wait another thread may have destroyed the context, and made the next
+/// context at its address.
 fn lock_again(ring: &'static Ring, address: u64, life: u64) -> Result<RingGuard, Errno> {
     lock(ring, address, Errno::INTR)
         .and_then(|guard| if guard.cookie == life { Ok(guard) } else { Err(Errno::INVAL) })

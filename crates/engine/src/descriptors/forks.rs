@@ -21,7 +21,8 @@ const LOOKS_OF_FORKS: u32 = 140;
 /// takes longer the more memory there is.
 const LOOKS_OF_CHANGES: u32 = 240;
 
-/// Lives while a change is under way. Meanwhile no handler runs on its thread, since a handler might fork.
+/// Lives while a change is under way. As long as it lives, no signal handler runs on its thread, since a handler might
+/// fork.
 struct Change;
 
 impl Drop for Change {

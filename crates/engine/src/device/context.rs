@@ -230,7 +230,7 @@ mod tests {
         let Some(context) = context() else { return };
         let address = context.address();
         context.give_back();
-        // Another test may have taken the context meanwhile. It is then in use or spare, but not lost.
+        // Another test may have taken the context since it was given back. It is then in use or spare, but not lost.
         let again = Context::get().expect("a context");
         assert!(again.address() == address || again.places == 0 || again.places > MOST);
         again.destroy();

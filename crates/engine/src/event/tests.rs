@@ -69,7 +69,7 @@ fn every_kind_comes_back_as_it_was_put_with_its_time_and_thread() {
     }
     for event in &events {
         assert_eq!((event.ring, event.thread), (1, thread));
-        // The two clocks are compared within a microsecond, unless the thread is preempted meanwhile.
+        // The two clocks are read within a microsecond, unless the thread is preempted between the two reads.
         assert!(event.time_ns + 5_000_000 > before && event.time_ns < after + 5_000_000, "{before} {event:?}");
     }
 }

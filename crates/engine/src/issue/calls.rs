@@ -7,8 +7,8 @@
 //! anyway, the thread makes the calls in order, and brings back each result.
 //!
 //! The kernel opens a cached path before it reads the next SQE. It also closes a file without data to write back before
-//! then. For these two the engine interrupts the submission ([`RingGuard::stops_for_calls`]). Meanwhile another thread
-//! in io_uring_enter(2) may take the next SQEs.
+//! then. For these two the engine interrupts the submission ([`RingGuard::stops_for_calls`]). During the interruption
+//! another thread in io_uring_enter(2) may take the next SQEs.
 //!
 //! Only a thread inside io_uring_enter(2) makes such calls. A call may also become due elsewhere, in a chain or on a
 //! polled ring. Such a call goes to a worker, or to a credentials pool of the submitter.
@@ -156,8 +156,8 @@ impl RingGuard {
         self.queue.resume(together);
     }
 
-    /// Takes the requests of this thread that are not issued yet and that follow one of its calls in a chain. No other
-    /// thread issues these meanwhile. Other threads may issue the rest, which gets a credentials pool.
+    /// Takes the requests of this thread that are not issued yet and that follow one of its calls in a chain. Until
+    /// they are put back, no other thread issues them. Other threads may issue the rest, which gets a credentials pool.
     fn keep_own_chains(&mut self) -> Option<Box<Submission>> {
         let mut submission = self.submission.take()?;
         let mut behind = BTreeSet::new();
@@ -172,7 +172,7 @@ impl RingGuard {
         Some(submission)
     }
 
-    /// Makes a call without holding the ring's lock. The ring does not end meanwhile.
+    /// Makes a call without holding the ring's lock. The ring does not end during the call.
     fn without_ring<T>(&mut self, call: impl FnOnce() -> T) -> T {
         if mutated(Mutation::CallsUnderTheLock) {
             return call();
@@ -193,7 +193,7 @@ impl RingGuard {
         self.relock();
         self.calls.begin();
         drop(awake);
-        // A thread that closed the ring meanwhile left it to this thread to end the ring.
+        // A thread that closed the ring during the call left it to this thread to end the ring.
         if self.is_closed() {
             self.after_release.add(AfterRelease::END);
         }

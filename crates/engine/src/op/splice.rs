@@ -97,7 +97,7 @@ impl Splice {
     }
 
     /// Returns the descriptor to wait on after `WouldBlock(Read)`. It belongs to the request: the program may close its
-    /// number meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
+    /// number during the wait, and the kernel's request would still have the file. Errors: those of dup(2).
     pub fn own_input(&mut self) -> Result<HeldInput, Errno> {
         let number = self.input_number();
         if let Some(fd) = number {

@@ -17,7 +17,8 @@ pub struct Waitid {
     options: i32,
     /// The address at which the program wants the result; 0 for none.
     info: u64,
-    /// A pidfd of the child, once the request waits: meanwhile a process id may be reused, or a descriptor closed.
+    /// A pidfd of the child, once the request waits. During the wait the child's process id may be reused, or the
+    /// program may close its own pidfd.
     pidfd: Option<Arc<FixedFile>>,
 }
 

@@ -1,7 +1,7 @@
 //! For tests: a forked child of a process in which other tests run.
 
 /// Returns the exit status of a forked child that runs `body`, which makes system calls only. The child shares the
-/// descriptor table. With a copy of the table, files that other tests close would stay open meanwhile.
+/// descriptor table. With a copy of the table, files that other tests close would stay open until the child ends.
 pub fn in_child(body: impl FnOnce() -> u8) -> u8 {
     let flags = i64::from(libc::CLONE_FILES | libc::SIGCHLD);
     // SAFETY: as fork(2). No stack is given, so the child has a copy of this stack, and of everything else.

@@ -47,7 +47,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         }
         let ranges = registered_ranges(&other, from, to, count)?;
         drop(other);
-        // Meanwhile another thread may have closed the ring, and made another ring in its place.
+        // While the ring was unlocked, another thread may have closed it, and made another ring in its place.
         guard = ring.lock().ok().filter(|guard| guard.cookie == life).ok_or(Errno::BADF)?;
         if !replaces && guard.buffers.is_some() {
             return Err(Errno::BUSY);

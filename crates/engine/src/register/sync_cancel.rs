@@ -44,7 +44,7 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
             Ok(()) | Err(Errno::TIME) => {}
             Err(error) => return Err(error),
         }
-        // Meanwhile another thread may have closed the ring, and made another ring in its place.
+        // During the wait another thread may have closed the ring, and made another ring in its place.
         guard = ring.lock().ok().filter(|guard| guard.cookie == life).ok_or(Errno::BADF)?;
         answer = ended(guard.cancel_requests(&cancel));
     }

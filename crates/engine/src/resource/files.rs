@@ -112,7 +112,7 @@ fn holds_none() -> bool {
     if MAY_HOLD.load(Ordering::Relaxed) == UNKNOWN {
         let is_programs = |first: &str| first.parse().is_ok_and(|first: u64| first < descriptors::LOCKS_FROM);
         let found = if own_locks_have(|_, first| is_programs(first)).unwrap_or(true) { SOME } else { NONE };
-        // The exchange fails if a lock is being taken meanwhile.
+        // The exchange fails if `mark_posix_lock` was called since the load.
         let _ = MAY_HOLD.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
     }
     MAY_HOLD.load(Ordering::Relaxed) == NONE

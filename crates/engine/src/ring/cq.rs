@@ -263,7 +263,7 @@ impl RingGuard {
     /// asks for events.
     #[inline]
     pub fn flush_overflow(&mut self) {
-        // If no other process shares the ring, no other process can add to the backlog meanwhile.
+        // If no other process shares the ring, no other process can add to the backlog after this check.
         if self.is_shared() || self.has_own_backlog() {
             self.move_overflow();
         }
@@ -384,7 +384,7 @@ impl RingGuard {
         let waiting = self.ring().driver.is_announced() || self.ring().has_arrived();
         if self.cq_ready(tail) == Ok(0) && backlog == 0 && !waiting {
             self.drain_descriptor();
-            // Another process may have posted meanwhile, and this call may have taken that process's byte.
+            // Another process may have posted since the check, and this call may have taken that process's byte.
             if self.is_shared() && self.cq_ready(self.posted().0) != Ok(0) {
                 self.make_readable();
             }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 /// io_uring/sqpoll.c).
 const POLLER_SHARE: usize = 32;
 
-/// Exclusive access to a ring's state. Dropping the guard issues ready requests, posts the batch, and checks again for
-/// results that have arrived meanwhile.
+/// Exclusive access to a ring's state. Dropping the guard issues ready requests and posts the batch. It then checks for
+/// results that arrived while the lock was held.
 pub struct RingGuard {
     pub(super) ring: &'static Ring,
     /// A pointer to the state inside `held`, so that the hot path does not check two options.
@@ -62,8 +62,8 @@ impl RingGuard {
         }
         // A polling thread continues after it has released the lock to others.
         let mut left = if self.is_polled() { POLLER_SHARE } else { usize::MAX };
-        // Issues the present queue as one group, like one run of task work. Requests that become ready meanwhile form
-        // the next group.
+        // Issues the present queue as one group, like one run of task work. Requests that become ready while the group
+        // is issued form the next group.
         let mut together = 0;
         let in_submission = self.queue.is_together(); // restored below: `catch_up` may call this in a submission
         while left != 0 {
@@ -298,7 +298,7 @@ impl RingGuard {
         core::mem::forget(self); // the guard holds nothing any more
     }
 
-    /// Releases the lock. Takes it again if work was left for the holder meanwhile.
+    /// Releases the lock. Takes it again if work was left for the holder before the release.
     #[inline(always)] // in each call
     fn release(&mut self) {
         let due = self.take_pending_wake();
@@ -329,7 +329,7 @@ impl RingGuard {
         }
     }
 
-    /// Continues with the lock, which was taken again for work left meanwhile.
+    /// Continues with the lock, which `release` took again for work left for the holder.
     #[cold]
     #[inline(never)]
     fn go_on_holding(&mut self, mut held: Held<'static, Option<Box<State>>>) {

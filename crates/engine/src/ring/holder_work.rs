@@ -4,7 +4,7 @@
 //! and the ring's holder does it.
 //!
 //! The holder does the work before it releases the ring, and before it takes up each SQE, event and request. So no
-//! operation continues on a number that has been closed meanwhile.
+//! operation continues on a number that was closed while the ring was held.
 
 use super::{LockFailure, Ring, RingGuard};
 use crate::issue::lint;
@@ -283,7 +283,7 @@ mod tests {
             }
             let running = HolderWorkRuns::begin(ring);
             assert_eq!(ring.holder_work.take(&ring.left).len(), 1);
-            // This thread runs meanwhile, so that it does not look asleep.
+            // This thread runs for 2 ms, so that the closing thread does not find it asleep.
             let until = Instant::now() + Duration::from_millis(2);
             while Instant::now() < until {
                 assert!(!closed.load(Ordering::Acquire), "the number is still in use");

@@ -115,7 +115,8 @@ impl RingGuard {
             if self.is_closed() || self.is_broken() {
                 break;
             }
-            // Other threads may have submitted meanwhile, so this works like a submission among other processes.
+            // Other threads may have submitted during those calls, so this works like a submission among other
+            // processes.
             submitted = self.submit_among_others(to_submit - count).map(|more| count + more).or(Ok(count));
         }
         self.end_together();

@@ -86,7 +86,7 @@ fn remove_number(fd: i32, ring: &'static Ring, release: impl FnOnce()) -> bool {
         RINGS[fd as usize].compare_exchange(known, core::ptr::null_mut(), Ordering::Release, Ordering::Relaxed);
     let before = match was_known {
         Ok(_) => {
-            release(); // under the lock, so that no thread adopts the number meanwhile
+            release(); // under the lock, so that no thread can adopt the number
             ring.numbers.fetch_sub(1, Ordering::Relaxed)
         }
         Err(_) => ring.numbers.load(Ordering::Relaxed) + 1,

@@ -77,8 +77,9 @@ pub fn failed() {
 
 /// Subtracts an engine thread that was started from libc's count.
 pub fn started() {
-    // Possible if an engine thread made it and the program's last thread left meanwhile. libc took the engine thread
-    // for one of the program's.
+    // This was the last thread in libc's count if another engine thread made it, and the program's last thread ended
+    // before this line. That thread did not end the process, since libc counted the new engine thread as one of the
+    // program's.
     if libc_count().is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1) {
         // SAFETY: the program's last thread would have called the same.
         unsafe { libc::exit(0) };

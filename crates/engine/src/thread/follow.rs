@@ -226,7 +226,8 @@ const CAP_VERSIONS: [(u32, usize); 3] = [(0x1998_0330, 3), (0x2007_1026, 6), (0x
 /// NGROUPS_MAX in the kernel.
 const GROUPS_MAX: usize = 65_536;
 
-/// A call with a copy of the memory that its pointers point to, since the program may change that memory meanwhile.
+/// A call with a copy of the memory that its pointers point to, since the program may change that memory before the
+/// call is made.
 pub struct Copy {
     number: i64,
     args: [usize; 3],

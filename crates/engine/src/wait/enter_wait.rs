@@ -259,7 +259,7 @@ impl Wait {
         let closed = guard.is_closed();
         drop(guard);
         if closed {
-            // Another thread closed the ring meanwhile, and this call was the ring's last user.
+            // Another thread closed the ring during this call, which was the ring's last user.
             table::end_if_unused(ring);
         }
     }

@@ -54,8 +54,8 @@ fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
 /// io_uring/io_uring.c.
 pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let (ring, clock, cookie, min_complete) = (guard.ring(), guard.clock, guard.cookie, call.min_complete);
-    // Counted before `find` counts the transfers: a result that arrives meanwhile is then posted, not kept and waited
-    // for.
+    // Counted before `find` counts the transfers. A result that arrives between the two is then posted, not kept and
+    // waited for.
     guard.count_asking(1);
     let target = match find(&mut guard, call) {
         Ok(Some(target)) => target,
@@ -69,7 +69,7 @@ pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let options = WaitOptions { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
     let waited = wait_until(guard, &options, Some(target));
     if let Ok(mut guard) = ring.lock() {
-        // If the ring ended meanwhile, this may be another ring in its place, with threads of its own that ask.
+        // If the ring ended during the wait, this may be another ring in its place, with threads of its own that ask.
         if guard.cookie == cookie {
             guard.count_asking(-1);
         }

@@ -77,8 +77,9 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     Some(guard)
 }
 
-/// Locks the ring again. `None` if the ring has ended meanwhile, even if its memory has begun its next life. That is
-/// possible if a jump out of a signal handler ended the sleep, since only a sleep keeps the ring.
+/// Locks the ring again after a sleep. `None` if the ring ended during the sleep, even if another ring now uses its
+/// memory. A ring can end during a sleep only if a jump out of a signal handler gave up the sleep, which keeps the
+/// ring.
 pub(super) fn lock_again(ring: &'static Ring, cookie: u64) -> Option<RingGuard> {
     ring.lock().ok().filter(|guard| guard.cookie == cookie)
 }

@@ -257,7 +257,7 @@ impl Poller {
         served.retain_mut(Served::recheck);
     }
 
-    /// Ends the thread, unless a ring was attached meanwhile.
+    /// Marks the thread as ended, unless a ring waits to be attached. True if the thread must end.
     fn end(&self) -> bool {
         let Some(mut waiting) = self.waiting.lock() else { return false };
         waiting.ended = waiting.rings.is_empty();

@@ -60,7 +60,7 @@ impl Number {
             let stays = status.has_blocks() || status.kind == libc::S_IFDIR;
             (!stays).then(|| FixedFile::private(fd).ok())?
         });
-        // If the number was replaced meanwhile, `private` may be a duplicate of another file.
+        // If the number was replaced since the check, `private` may be a duplicate of another file.
         if let Some(private) = private {
             if self.kept.set(private.clone()).is_ok() {
                 self.fd.store(private.fd, SeqCst);

@@ -158,7 +158,7 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     waiter.withdraw(job);
     match job.cancel() {
         true => Err(error),
-        false => Ok(()), // the wait was woken meanwhile
+        false => Ok(()), // the wait was woken before it could be cancelled
     }
 }
 

@@ -4,8 +4,9 @@
 //! not sleep.
 //!
 //! The scheduler notifies io-wq when a worker sleeps, but it does not notify this pool. So another thread watches: it
-//! sleeps for a while, again and again. If no job was taken meanwhile although some are queued, the worker sleeps in
-//! its call. From then on each read gets a thread, until several reads in a row have returned without sleeping.
+//! sleeps for a while, again and again. If no job was taken during such a sleep although some are queued, the worker
+//! sleeps in its call. From then on each read gets a thread, until several reads in a row have returned without
+//! sleeping.
 //!
 //! This state is part of the pool, under the pool's lock.
 

@@ -63,7 +63,7 @@ pub(crate) fn guard<T: Broken>(body: impl FnOnce() -> T) -> T {
 /// `ring` points to a `struct io_uring` that was set up and not exited, for the length of the call.
 #[inline(always)]
 pub(crate) unsafe fn ring<'call>(ring: *const Ring) -> &'call Ring {
-    // SAFETY: the caller's promise; the fields that other threads may write meanwhile are cells.
+    // SAFETY: the caller's promise; the fields that other threads may write during the call are cells.
     unsafe { &*ring }
 }
 

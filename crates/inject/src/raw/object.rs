@@ -85,7 +85,7 @@ struct Seen {
 }
 
 /// An executable segment, as listed while the loader's lock was held. Slower work waits until the lock is released: if
-/// another thread forked meanwhile, the lock would stay held in the child.
+/// another thread forked while the lock is held, it would stay held in the child.
 struct Listed {
     seen: Seen,
     /// The object's name, which is empty for the program itself.
@@ -159,7 +159,7 @@ pub fn look(known: &mut Known) -> usize {
     first_new
 }
 
-/// Scans a segment, whose object the caller keeps mapped meanwhile.
+/// Scans a segment. The caller keeps the segment's object mapped during the scan.
 fn scan(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
     let range = &segment.seen.code;
     if segment.flags & libc::PF_R == 0 {
@@ -173,7 +173,7 @@ fn scan(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
         populate(range);
     }
     // SAFETY: the loader mapped these bytes readable, and does not unmap the object while the caller keeps it. A
-    // program that rewrites its own code meanwhile may spoil the finding, but no memory.
+    // program that rewrites its own code during the scan may spoil the finding, but no memory.
     let code = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
     let Sites { offsets: sites, may_close, may_change_identity, may_lend_memory } = scan::sites(code)?;
     let is_of_rings = closes_rings_only(&segment.path);

@@ -8,13 +8,13 @@
 //! itself. Otherwise it jumps to [`patched`], which takes a stack, builds the frame that a trap builds, and continues
 //! as a trap does. As after the instruction, rax holds the answer, rcx the return address, and r11 the flags.
 //!
-//! Other threads may be at any instruction meanwhile. The instructions after the replaced one stay in place. A thread
-//! that has already executed the replaced instruction, or branches to a later one, traps as before. Only bytes of the
-//! replaced instruction change, by one store to the aligned eight bytes that hold them. An instruction fetch sees that
-//! store as a whole or not at all. The bytes of the jump beyond the instruction keep their value. A core may use the
-//! old bytes for a while, which is harmless. During the store the page is writable as well as executable. If the system
-//! refuses that (SELinux's execmod, or a filter), nothing changes. Since a filter may kill the process for it, a child
-//! process tries it first.
+//! While the instruction is replaced, other threads may be at any instruction. The instructions after the replaced one
+//! stay in place. A thread that has already executed the replaced instruction, or branches to a later one, traps as
+//! before. Only bytes of the replaced instruction change, by one store to the aligned eight bytes that hold them. An
+//! instruction fetch sees that store as a whole or not at all. The bytes of the jump beyond the instruction keep their
+//! value. A core may use the old bytes for a while, which is harmless. During the store the page is writable as well as
+//! executable. If the system refuses that (SELinux's execmod, or a filter), nothing changes. Since a filter may kill
+//! the process for it, a child process tries it first.
 //!
 //! `patched` leaves difficult cases to the `syscall`, which traps. These are calls without a valid [`stack::Hint`]: a
 //! thread's first call, the first after a fork, a handler's call in the middle of another. A forked child has the
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn patched() {
         ".cfi_escape 0x10, 16, 3, 0x7b, {behind} + 128, 0",
         "endbr64",
         // If the thread is on its alternate signal stack, as far as that is known, go to the `syscall` itself, which
-        // traps. The flags are in rax meanwhile.
+        // traps. During the check the flags are in rax.
         "lahf",
         "seto al",
         "mov rcx, [rip + anyring_thread_stack@GOTTPOFF]",

@@ -340,8 +340,8 @@ fn install_over(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
     })
 }
 
-/// Installs anyring's action in front of the program's. Repeats that if the program's action has changed meanwhile.
-/// False if the kernel refuses.
+/// Installs anyring's action in front of the program's. Repeats that if another thread changed the program's action
+/// before the installation was done. False if the kernel refuses.
 fn install(signal: c_int) -> bool {
     let kept = &KEPT[signal as usize];
     loop {
@@ -403,8 +403,8 @@ fn not_programs() -> u64 {
 }
 
 /// Replaces the program's action by the result of `change`, and installs it. This takes one system call, unless another
-/// thread changes the action meanwhile. Returns the previous action. If the program had set that past anyring, it is
-/// the kernel's.
+/// thread changes the action at the same time. Returns the previous action. If the program had set that past anyring,
+/// it is the kernel's.
 fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
     let kept = &KEPT[signal as usize];
     let [(old, before), (new, word)] = kept.exchange(|old| {

@@ -13,7 +13,7 @@ fn workers(cx: &Context, field: &str) -> Vec<String> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { cx.skip("/proc tells of no threads here") };
     let mut lines = Vec::new();
     for task in tasks.flatten() {
-        // A thread may end meanwhile.
+        // A thread may have ended since the folder was read.
         let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
         let name = status.lines().next().unwrap_or_default();
         if name.contains("iou-wrk") || name.contains("anyring-worker") {

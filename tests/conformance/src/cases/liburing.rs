@@ -141,7 +141,7 @@ fn index_array_is_there_before_liburing_2_6(_: &Context) {
     if !array.is_null() {
         library.push(sqe::nop().data(1));
         library.push(sqe::nop().data(2));
-        // SAFETY: the array has an index for each of the two SQEs, and no other thread submits meanwhile.
+        // SAFETY: the array has an index for each of the two SQEs, and no other thread submits.
         unsafe { array.cast::<[u32; 2]>().write([1, 0]) };
         assert_eq!(library.call(c"io_uring_submit"), 2);
         assert_eq!(library.peek(2).iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [2, 1]);

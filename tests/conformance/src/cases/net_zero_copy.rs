@@ -47,7 +47,7 @@ fn both(ring: &mut Ring) -> (i32, i32) {
     (cqe.res, notification.res)
 }
 
-/// Reads the data at the peer, and runs the ring's deferred work meanwhile.
+/// Reads the data at the peer, and runs the ring's deferred work between the reads.
 fn arrives(ring: &mut Ring, peer: &mut TcpStream, expected: &[u8]) {
     let (mut room, mut count, start) = (vec![0; expected.len()], 0, std::time::Instant::now());
     peer.set_nonblocking(true).expect("nonblocking");

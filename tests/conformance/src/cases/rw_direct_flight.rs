@@ -1,5 +1,5 @@
-//! Transfers of O_DIRECT files in flight: chains and drains with them, cancelling, and waiting. Meanwhile descriptors
-//! are closed or replaced, rings are closed, and processes fork, exit or execute.
+//! Transfers of O_DIRECT files in flight: chains and drains with them, cancelling, and waiting. While a transfer is in
+//! flight, descriptors are closed or replaced, rings are closed, and processes fork, exit or execute.
 
 use super::prelude::*;
 use super::rw_direct::direct_file;

@@ -157,7 +157,7 @@ impl Tracer<'_> {
             self.recording.mapped.forget_process(thread);
             self.forget_former(thread);
         }
-        // SAFETY: no pointers. A thread that has ended meanwhile is waited for later.
+        // SAFETY: no pointers. If the thread has ended since the event, it is waited for later.
         unsafe { libc::ptrace(libc::PTRACE_SYSCALL, thread, 0, delivered) };
     }
 

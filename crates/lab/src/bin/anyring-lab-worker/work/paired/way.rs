@@ -1,8 +1,8 @@
 //! The way of a request, observed without privilege.
 //!
 //! anyring's engine counts completions by path in the file that ANYRING_STATS names, as for any program. The threads of
-//! the kernel's io-wq appear in /proc/self/task. A thread that ran meanwhile ran for the request, which is the only
-//! one. The rest follows from whether the CQE is there when the submitting call returns.
+//! the kernel's io-wq appear in /proc/self/task. The request is the only one in flight, so a thread that ran during it
+//! ran for it. The rest follows from whether the CQE is there when the submitting call returns.
 
 use crate::outcome::{Outcome, Stop};
 use anyring_abi::Opcode;
