@@ -1,5 +1,6 @@
-//! Wrappers for libc's functions on signal actions and masks. Each one only calls libc until anyring takes the guarded
-//! signals over (see [`anyring_serve::signals`]).
+//! Wrappers for libc's functions on signal actions and masks. The head of [`anyring_serve::signals`] says when anyring
+//! takes the guarded signals over. Until then a wrapper only calls libc, with two exceptions. A function that is about
+//! to block a guarded signal first takes the guarded signals over. [`sigaltstack`] also records the stack.
 
 use super::action::{self, Action};
 use super::{bit, guarded, mask};

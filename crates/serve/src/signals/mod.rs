@@ -1,22 +1,30 @@
-//! Guarded signals: signals that the engine needs for itself, while for the program they seem to be its own.
+//! Guarded signals: signals that anyring handles first, and that the program still sees as its own.
 //!
-//! SIGSYS is needed once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
-//! be a bad pointer. A forced signal that is blocked kills, and a thread may have blocked such a signal long before. So
-//! all three signals are taken over with the first guard, or when a thread first would block one of them. Until then
-//! every wrapper of a signal function only calls libc. From then on:
+//! SIGSYS is needed once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies by a pointer of the
+//! program, which may be bad. The kernel kills a process if it must send a thread such a signal while the thread blocks
+//! it. A thread may block a signal long before the first trap or copy. So all three signals are taken over together, at
+//! the first of these events:
+//!
+//! - The first guard is installed. That is before the first filter that traps raw instructions, or before the engine
+//!   makes its first ring or context of Linux AIO. For a guest it is before the program begins.
+//! - A thread is about to block one of the signals by a libc function.
+//! - The library is loaded, and the thread that loads it blocks one of them.
+//!
+//! The library does none of this as long as it leaves everything to the kernel (decision 31). Once the signals are
+//! taken over:
 //!
 //! - The real action is `on_signal`, with the flags and the mask that the program asked for. When `on_signal` calls the
 //!   program's handler, that handler therefore runs in the frame that the kernel would have built for it. The program's
 //!   own action is kept in [`action`].
 //! - Once there is a guard, `on_signal` also precedes every handler that the program has for other signals. Such a
 //!   handler must not run in the middle of an engine call: see `os::handlers` in the engine.
-//! - The program cannot really block a guarded signal, since a forced signal that is blocked kills. [`mask`] keeps the
-//!   mask that each thread wishes to have. The thread reads that mask back, and it decides what a signal does.
+//! - The program cannot really block a guarded signal. [`mask`] keeps the mask that each thread wishes to have. The
+//!   thread reads that mask back, and the mask decides what a signal does.
 //!
 //! A program can see three differences from the kernel:
 //!
-//! - Suppose that kill(2) sends a guarded signal, and the thread that gets it wishes to block it. The signal is then
-//!   held for that thread. It is not offered to another thread or to sigwait(3).
+//! - Suppose that kill(2) sends a guarded signal, and the thread that gets the signal wishes to block it. The signal is
+//!   then held for that thread. It is not offered to another thread or to sigwait(3).
 //! - exec resets a guarded signal to its default action, even if the program ignores it.
 //! - A handler does not see guarded signals in `uc_sigmask`.
 
@@ -152,9 +160,9 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     taken.inspect_err(|_| free.store(core::ptr::null_mut(), Ordering::Relaxed))
 }
 
-/// Guards the guardable signals, if this thread blocks one of them when the library is loaded. The signal is then
-/// unblocked, but the thread still believes that it is blocked. If the thread blocks none of them, there is nothing to
-/// guard yet.
+/// Takes the guardable signals over, if this thread blocks one of them when the library is loaded. The signal is then
+/// unblocked, but the thread still believes that it is blocked. If the thread blocks none of them, nothing is taken
+/// over yet.
 pub fn begin() {
     // Without the page nothing could be guarded either.
     if map_fork_page().is_ok() && mask::real_now() & ALL != 0 {
