@@ -73,8 +73,8 @@ impl Driver {
         self.announced.store(false, Ordering::Relaxed);
     }
 
-    /// Takes the role from a driver that was killed, since it no longer runs in this memory. If the kernel cannot
-    /// tell, the driver may still live. It then notices the loss, as it does when a handler has taken the role.
+    /// Takes the role from a driver that was killed, since it no longer runs in this memory. If the kernel cannot tell,
+    /// the driver may still live. It then notices the loss, as it does when a signal handler has taken the role.
     pub(crate) fn bury(&self) -> bool {
         let dead = self.handover.thread().filter(|thread| may_be_killed() && !shares_memory_with(*thread));
         dead.inspect(|thread| self.handover.give_back_if_mine(*thread)).is_some()

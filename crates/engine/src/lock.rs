@@ -1,6 +1,6 @@
 //! The engine's mutex: a futex word that holds the owner's thread pointer. Re-entry by the same thread is recognised
-//! and does not hang. Signal handlers wait until their thread holds no lock (`thread::handlers`). Handlers that the
-//! program installed without anyring's notice do not wait.
+//! and does not hang. Signal handlers wait until their thread holds no lock (`os::handlers`). Signal handlers that
+//! the program installed without anyring's notice do not wait.
 
 use crate::sync::{
     before_lock, constructor, enter_critical, fence_after_swap, futex_wait, futex_wake_one, leave_critical,

@@ -399,9 +399,9 @@ pub fn at_fork(renew: fn()) -> bool {
     AT_FORK.iter().any(claim)
 }
 
-/// Prepares for libc's fork(3). Called before it forks and takes malloc's locks. A handler that interrupted fork(3)
-/// might call a ring for which a thread must be made, and wait for these locks forever. So the program's handlers are
-/// deferred until the locks are free.
+/// Prepares for libc's fork(3). Called before it forks and takes malloc's locks. A signal handler that interrupted
+/// fork(3) might call a ring for which a thread must be made, and wait for these locks forever. So the program's
+/// handlers are deferred until the locks are free.
 pub fn forks() {
     handlers::enter_critical();
     descriptors::forks::begin();

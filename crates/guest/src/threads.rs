@@ -26,7 +26,7 @@ pub fn vfork(block: &Block, registers: &mut Registers) -> isize {
 
 /// Serves clone(2), with the kernel's arguments. Returns in the parent, and in a child that has its own memory.
 pub fn clone(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
-    // No handler runs before the child has its record.
+    // No signal handler runs before the child has its record.
     let mask = set_mask(u64::MAX);
     let answer = match args[0] & VM {
         0 => copy(block, registers, args),

@@ -41,7 +41,7 @@ impl PuntCounter {
         let mut file = file.map_err(|error| format!("{}: {error}", path.display()))?;
         let write_own = move || file.write_all(std::process::id().to_string().as_bytes());
         // SAFETY: formats a number and writes it. The child of a process with other threads may do that, since it
-        // allocates only after glibc's fork handlers have put malloc in order.
+        // allocates only after glibc's atfork handlers have put malloc in order.
         unsafe { command.pre_exec(write_own) };
         Ok(())
     }

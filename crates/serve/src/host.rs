@@ -40,7 +40,7 @@ pub trait Host {
         0
     }
 
-    /// Makes bad addresses in the engine's copies of program memory harmless, by a handler that calls
+    /// Makes bad addresses in the engine's copies of program memory harmless, by a signal handler that calls
     /// [`crate::engine::recover_copy`].
     fn guard_copies();
 

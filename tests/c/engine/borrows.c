@@ -21,8 +21,8 @@ static pid_t fork_without_handlers(void)
 	return _Fork();
 }
 
-/* A process is made without libc's fork handlers. Its child by vfork(2) closes descriptors first. Afterwards the engine
- * must notice what the process itself closes. */
+/* A process is made without libc's atfork handlers. Its child by vfork(2) closes descriptors first. Afterwards the
+ * engine must notice what the process itself closes. */
 static void borrows_from(pid_t (*make)(void))
 {
 	struct io_uring_cqe *cqe;

@@ -1,5 +1,5 @@
-/* User threads between which a timer's handler switches by swapcontext(3). They may be anywhere: inside a call, or in a
- * wait that another user thread must end. */
+/* User threads between which a timer's signal handler switches by swapcontext(3). They may be anywhere: inside a call,
+ * or in a wait that another user thread must end. */
 #include "engine.h"
 
 #include "holdings.h"

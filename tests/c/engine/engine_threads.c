@@ -1,5 +1,5 @@
-/* A program cannot distinguish the engine's threads, and the code that runs before its handlers, from the kernel:
- * by signals, scheduling, malloc or locks. */
+/* A program cannot distinguish the engine's threads, and the code that runs before its signal handlers, from the
+ * kernel: by signals, scheduling, malloc or locks. */
 #include "engine.h"
 
 #include <sys/timerfd.h>

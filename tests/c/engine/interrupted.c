@@ -1,5 +1,5 @@
-/* Signals that arrive while their thread is inside a system call. In the kernel the handler runs when the call is over.
- * */
+/* Signals that arrive while their thread is inside a system call. In the kernel the signal handler runs when the call
+ * is over. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>

@@ -136,7 +136,7 @@ static void cancel_a_thread(int round)
 	while (!__atomic_load_n(&tid, __ATOMIC_ACQUIRE))
 		sched_yield();
 	wait_asleep(tid);
-	CHECK(pthread_kill(thread, SIGUSR2) == 0); /* whose handler exits: io_uring_enter is no cancellation point */
+	CHECK(pthread_kill(thread, SIGUSR2) == 0); /* whose signal handler exits: io_uring_enter is no cancellation point */
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 

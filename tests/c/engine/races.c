@@ -1,4 +1,4 @@
-/* Cases that the hostile program (tests/hostile/) found: handlers at the narrowest moments, and limits. */
+/* Cases that the hostile program (tests/hostile/) found: signal handlers at the narrowest moments, and limits. */
 #include "engine.h"
 
 #include <pthread.h>

@@ -69,7 +69,7 @@ struct real_action {
 	uint64_t mask;
 };
 
-/* sigaction(2) past every library's wrapper. libc provides the code to which a handler returns. */
+/* sigaction(2) past every library's wrapper. libc provides the code to which a signal handler returns. */
 static inline void set_handler_unseen(int signal, void (*handler)(int), unsigned long flags)
 {
 	struct sigaction any = {.sa_handler = handler}, none = {.sa_handler = SIG_DFL};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static RAW: AtomicBool = AtomicBool::new(false);
 
-/// The way in which a handler leaves a call.
+/// The way in which a signal handler leaves a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leap {
     /// siglongjmp(3)

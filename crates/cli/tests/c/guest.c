@@ -226,7 +226,7 @@ static void signals(void) {
     nop_once(&ring);
     CHECK(handled == 1);
     CHECK(sigprocmask(SIG_UNBLOCK, &set, NULL) == 0 && handled == 2);
-    /* The program uses a bad pointer, and jumps out of its handler. */
+    /* The program uses a bad pointer, and jumps out of its signal handler. */
     action = (struct sigaction){.sa_handler = jump_out, .sa_flags = SA_NODEFER};
     CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
     if (sigsetjmp(jump, 1) == 0) {

@@ -4,8 +4,8 @@
 //! descriptor table first and the memory later. If a number were opened or closed between the two, the child's table
 //! and memory would differ. The child would then keep that file open forever.
 //!
-//! So a fork waits until no change is under way, and new changes wait for the fork. Both give up after a while. A
-//! close may linger. Also, a handler that interrupted malloc would wait for a fork that waits for malloc.
+//! So a fork waits until no change is under way, and new changes wait for the fork. Both give up after a while. A close
+//! may linger. Also, a signal handler that interrupted malloc would wait for a fork that waits for malloc.
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{handlers, nap};

@@ -1,5 +1,5 @@
-//! For tests: the handler of faults. It serves systems where the kernel copies nothing for the engine (qemu's user
-//! emulation, filters).
+//! For tests: the signal handler of faults. It serves systems where the kernel copies nothing for the engine (qemu's
+//! user emulation, filters).
 //!
 //! On other systems the tests run without it, as a process does before its first ring. The preloaded library's tests
 //! have the handler.

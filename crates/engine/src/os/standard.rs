@@ -21,8 +21,8 @@ static TABLES_DIFFER: AtomicBool = AtomicBool::new(false);
 /// Number of threads that are making a descriptor (times [`MAKER`]), the numbers that the engine fills (bit n: number
 /// n), and [`BUSY`].
 static STATE: AtomicU32 = AtomicU32::new(0);
-/// Set while a thread changes the word, and the descriptors that fill numbers. That thread may only open and close,
-/// and no handler interrupts it.
+/// Set while a thread changes the word, and the descriptors that fill numbers. That thread may only open and close, and
+/// no signal handler interrupts it.
 const BUSY: u32 = 1 << 31;
 const MAKER: u32 = 1 << END;
 const HELD: u32 = MAKER - 1;

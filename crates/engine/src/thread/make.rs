@@ -3,8 +3,9 @@
 //! They are made by libc's own pthread_create(3), so that libc knows them: its setuid(3) changes every thread that it
 //! knows. A thread that it missed would be a way back to privileges that the program gave up.
 //!
-//! But pthread_create(3) calls the program's malloc(3), which one of the program's handlers may have interrupted. So
-//! in a handler the maker makes the thread (`thread/maker.rs`). Without a maker, a handler makes no thread.
+//! But pthread_create(3) calls the program's malloc(3), which one of the program's signal handlers may have
+//! interrupted. So in a handler the maker makes the thread (`thread/maker.rs`). Without a maker, a handler makes no
+//! thread.
 
 use super::{change_mask, count, follow, maker, name, open_signals, place, symbol, tables, IS_OURS, NAMES};
 use crate::os::{handlers, Os, Sys};

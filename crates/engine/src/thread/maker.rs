@@ -1,9 +1,9 @@
 //! The maker: an engine thread that makes the threads which serve the whole process, in a process with several
 //! threads.
 //!
-//! The thread that first needs another may be unsuitable to make it. It may have its own seccomp filter, or other
-//! CPUs or priorities than the process. Its scheduling class may not permit new threads (SCHED_DEADLINE). It may be
-//! in a handler that interrupted malloc(3). So the maker is made when such a process makes a ring.
+//! The thread that first needs another may be unsuitable to make it. It may have its own seccomp filter, or other CPUs
+//! or priorities than the process. Its scheduling class may not permit new threads (SCHED_DEADLINE). It may be in a
+//! signal handler that interrupted malloc(3). So the maker is made when such a process makes a ring.
 //!
 //! The maker makes the other threads while the asking thread waits, but only briefly. The maker may be stuck because
 //! the asking thread holds something that it needs. Then the asking thread does without the new thread.

@@ -1,8 +1,8 @@
 //! Islands, the pieces of code to which patched instructions jump, and the reporting of faults there.
 //!
-//! The moved instructions may read and write the program's memory. If one faults, the program's handler and the core
-//! file show the instruction at its original place. For this, [`move_to_origin`] gets SIGSEGV and SIGBUS first, and
-//! sets the instruction pointer back. All other registers are the same there, so a handler may also return to that
+//! The moved instructions may read and write the program's memory. If one faults, the program's signal handler and the
+//! core file show the instruction at its original place. For this, [`move_to_origin`] gets SIGSEGV and SIGBUS first,
+//! and sets the instruction pointer back. All other registers are the same there, so a handler may also return to that
 //! place.
 
 use super::patch::patched;

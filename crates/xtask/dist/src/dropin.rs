@@ -78,8 +78,8 @@ fn link_one(link: &Link, archive: &Path, map: &Path, library: &Path) -> Result<P
     let mut cc = Command::new(&link.compiler);
     cc.arg("-shared").arg("-o").arg(library);
     cc.arg(format!("-Wl,--version-script={}", map.display())).arg(format!("-Wl,-soname,{name}"));
-    // The engine's threads and handlers outlive a dlclose. Symbols are bound at once because a call may come from a
-    // handler.
+    // The engine's threads and signal handlers outlive a dlclose. Symbols are bound at once because a call may come
+    // from a handler.
     cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"]);
     // The whole archive, because nothing but the version map refers to the exported functions.
     cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");

@@ -1,5 +1,5 @@
-//! Steps in another context of the same thread: with another mask, on a small stack, or in a context that a handler
-//! leaves.
+//! Steps in another context of the same thread: with another mask, on a small stack, or in a context that a signal
+//! handler leaves.
 
 use super::{all_but_the_alarm, Runner, STACK_BYTES};
 use crate::call::{leap_from_calls, Leap};
