@@ -42,8 +42,8 @@ Examples:
   anyring deny --aio -- anyring run -- fio --ioengine=libaio job.fio
   anyring deny -- anyring run -- qemu-img bench -i io_uring disk.img
 
-A program into which no library can be preloaded (statically linked, or linked with musl) runs as a guest: anyring maps it into
-its own process, and serves it and everything that it starts. Without libanyring.so every program runs so.
+A library cannot be preloaded into a program that is statically linked or linked with musl. anyring maps such a program
+into its own process as a guest, and serves it and everything that it starts. Without libanyring.so every program is a guest.
 
 Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot be executed or
 cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage error.";
@@ -65,7 +65,7 @@ pub struct RunOptions {
     /// Write anyring's messages to FILE (ANYRING_LOG)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Do not trap the program's own system call instructions, so that no_new_privs stays as it is (ANYRING_RAW=0)
+    /// Do not trap the program's own system call instructions: that needs a filter and no_new_privs (ANYRING_RAW=0)
     #[arg(long)]
     pub no_raw: bool,
     /// Run PROGRAM as a guest, even if the library can be preloaded into it or the kernel serves it
@@ -92,9 +92,9 @@ const DENY_EXAMPLES: &str = "\
 Examples:
   anyring deny -- fio job.fio                             as under a container's default profile
   anyring deny --errno ENOSYS --aio -- myserver           no io_uring and no kernel AIO
-  anyring deny --errno kill -- myserver                   as below a filter that kills the caller
-  anyring deny --profile rhel8 -- myserver                without what Linux 4.18 lacks
-  anyring deny --profile minimal -- anyring doctor        doctor's report where most is missing
+  anyring deny --errno kill -- myserver                   io_uring calls kill the process
+  anyring deny --profile rhel8 -- myserver                with the system calls of Linux 4.18
+  anyring deny --profile minimal -- anyring doctor        what doctor reports with the fewest calls allowed
 
 Every process that PROGRAM starts inherits the filter; nothing takes it off again. It sets no_new_privs, so set-user-ID
 programs run without their privileges.
@@ -109,14 +109,14 @@ pub struct DenyOptions {
     /// Answer to io_uring_setup, io_uring_enter and io_uring_register [default: EPERM, or the profile's]
     #[arg(long, value_enum, ignore_case = true)]
     pub errno: Option<DenyErrno>,
-    /// Imitate this environment, including all else that it lacks (docs/profiles.md lists it)
+    /// Imitate this environment: refuse io_uring and everything else that it lacks (docs/profiles.md)
     #[arg(long, value_enum)]
     pub profile: Option<Profile>,
     /// Also refuse io_setup, io_submit, io_getevents, io_pgetevents, io_destroy and io_cancel
     #[arg(long)]
     pub aio: bool,
-    /// Also refuse new seccomp filters, with EPERM: anyring then cannot serve programs that make their own system
-    /// calls
+    /// Also refuse new seccomp filters, with EPERM. anyring then cannot serve programs with system call
+    /// instructions of their own
     #[arg(long)]
     pub seccomp: bool,
     #[command(flatten)]
@@ -152,7 +152,7 @@ pub enum Profile {
     Rhel8,
     /// The gVisor sandbox (ENOSYS)
     Gvisor,
-    /// Nothing that anyring can do without, and no /proc (EPERM)
+    /// Only the calls that anyring cannot do without, and no /proc (EPERM)
     Minimal,
     /// A coding agent's sandbox without network: no sockets that reach other processes, no ptrace (EPERM)
     Agent,
@@ -185,10 +185,10 @@ Examples:
   anyring doctor --pid $(pidof fio)
   docker run --rm -v \"$PWD:/a\" debian /a/anyring doctor
 
-Exit status: 0 when an io_uring program would run here (by the kernel or by anyring), with --pid when anyring is in that process;
-1 when not.";
+Exit status: 0 when an io_uring program would run here, served by the kernel or by anyring; 1 when not. With --pid: 0 when
+anyring is in that process; 1 when not.";
 
-/// Say whether io_uring works here, why not, and what to do
+/// Say whether io_uring works here, and if not, why and what to do
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorOptions {
@@ -209,12 +209,12 @@ Examples:
   anyring stats --listen 127.0.0.1:9639 &
   anyring stats --listen /run/anyring.sock & curl --unix-socket /run/anyring.sock http://localhost/metrics
 
-A process counts from its first ring, with or without a FILE. --pid, and --prometheus and --listen without a FILE, need
-permission to trace the process (ptrace(2)). They find it while it has a ring of anyring's.
+A process counts from its first ring on, with or without a FILE. --pid needs permission to trace the process (ptrace(2)),
+as do --prometheus and --listen without a FILE. They find a process only while it has a ring that anyring serves.
 
 Exit status: 0 when the counters were printed, 125 when FILE or PID has none.";
 
-/// Print the counters of anyring: those in a file of `run --stats` (ANYRING_STATS), or those of a running process
+/// Print anyring's counters, from a file of `run --stats` (ANYRING_STATS) or from a running process
 #[derive(Debug, Args)]
 #[command(after_help = STATS_EXAMPLES)]
 pub struct StatsOptions {
@@ -248,8 +248,8 @@ Examples:
   anyring trace --verify './mybench --depth 32' -- ./mybench --depth 1
   anyring trace --json -o report.json -- ./mytest && jq '.rings[].kinds[]' report.json
 
-With anyring's own engine no privilege is needed. The kernel's io_uring is traced through tracefs, as root; its
-tracepoints carry no sizes.
+Tracing anyring's own engine needs no privilege. Tracing the kernel's io_uring needs root, for tracefs, and reports no
+sizes.
 
 Exit status: the program's own; a signal that ended it ends anyring too. 125 when anyring could not do its part, 126
 when the program cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error.";
@@ -272,7 +272,7 @@ pub struct TraceOptions {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub live: Option<u32>,
     /// Afterwards run PROGRAM and COMMAND in turns, five times each and untraced, and say whether COMMAND takes less time.
-    /// sh(1) runs COMMAND. It should be PROGRAM changed as a finding advises, doing the same work
+    /// sh(1) runs COMMAND, which should do the same work as PROGRAM, changed as a finding advises
     #[arg(long, value_name = "COMMAND", conflicts_with = "pid")]
     pub verify: Option<OsString>,
     /// Trace the running process PID until it ends or anyring gets SIGINT
@@ -289,11 +289,11 @@ pub struct Form {
     /// Print a line for each event, named as in bpftrace, instead of the summary
     #[arg(long)]
     pub events: bool,
-    /// Print only events that meet all conditions, as in opcode=READ,fd=7,ring=1,res<0. Further fields: thread, len,
+    /// Print only events that meet all conditions, such as opcode=READ,fd=7,ring=1,res<0. Further fields: thread, len,
     /// user_data, event. Further operators: != <= > >=
     #[arg(long, value_name = "CONDITIONS", requires = "events")]
     pub filter: Option<String>,
-    /// Print the times of events from CLOCK_MONOTONIC, instead of counting from the first event
+    /// Print the times of events as CLOCK_MONOTONIC has them, not relative to the first event
     #[arg(long, requires = "events")]
     pub monotonic: bool,
     /// Print the summary as JSON (docs/trace.md describes it)
@@ -317,12 +317,12 @@ Examples:
   anyring report --events --filter 'res<0' trace.rec
   anyring report --html page.html --perfetto trace.json -o report.txt trace.rec
 
-A recording without its end (the trace was killed, or goes on) is reported as far as it goes, with status 125.
+A recording has no end if the trace was killed or still runs. It is reported as far as it goes, with status 125.
 
-Exit status: 0 when all was reported, 125 when FILE is no recording, has no end, or something cannot be written, 2 for a
-usage error.";
+Exit status: 0 when everything was reported, 125 when FILE is no recording or has no end, or when the report cannot be
+written, 2 for a usage error.";
 
-/// Report on a recording that anyring trace has made
+/// Report on a recording of `anyring trace --record`
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_EXAMPLES)]
 pub struct ReportOptions {
@@ -340,12 +340,14 @@ Examples:
   anyring check --lint -- ./mytest
   anyring check --backend user --max-worker-share 5% --max-p99 2ms -- ./myserver-test
 
-Standard error gets a line for each broken expectation, or one line that all held, and who served and why.
---no-punts and --max-worker-share check the kernel. If it cannot be traced, the check fails before the program starts;
---backend user checks anyring's own workers instead.
+The verdict goes to standard error: a line for each broken expectation, or one line that all held. Another line says who
+served the program and why.
 
-Exit status: the program's own if that is not 0; else 1 when an expectation did not hold, and 125 when nothing is
-proven: events were lost, or no ring was made. The rest as for trace.";
+--no-punts and --max-worker-share check the kernel's io_uring. If that cannot be traced, the check fails before the program
+starts. --backend user checks anyring's own workers instead.
+
+Exit status: the program's own if that is not 0; else 1 when an expectation did not hold, and 125 when nothing is proven,
+since events were lost or no ring was made. Other statuses are as for `anyring trace`.";
 
 /// Run PROGRAM and fail if its io_uring requests break the given expectations
 #[derive(Debug, Args)]
@@ -369,8 +371,8 @@ pub struct CheckOptions {
     /// purpose is to wait do not count (timeouts, polls, futexes, waitid)
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub max_p99: Option<Bound>,
-    /// Report silent misuse: CQEs never seen, user_data twice in flight, files closed while in use. Nothing else is
-    /// checked, and anyring serves the rings (docs/chaos.md)
+    /// Report misuse that no errno shows: unread CQEs, user_data twice in flight, files closed while in use. Nothing
+    /// else is checked, and anyring serves the rings (docs/chaos.md)
     #[arg(long, conflicts_with_all = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "except", "backend"])]
     pub lint: bool,
     /// Leave out requests with these opcodes: FSYNC, or FSYNC,FALLOCATE (--no-overflow still counts them)
@@ -390,7 +392,7 @@ pub struct CheckOptions {
 fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
     let percent = number.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
-    percent.ok_or_else(|| "a percentage, as 5%".to_owned())
+    percent.ok_or_else(|| "a percentage such as 5%".to_owned())
 }
 
 /// A time as it was given.
@@ -420,34 +422,34 @@ fn parse_bound(text: &str) -> Result<Bound, String> {
 /// Parses a time limit.
 fn parse_patience(text: &str) -> Result<Bound, String> {
     let bound = parse_bound(text)?;
-    (bound.ns != 0).then_some(bound).ok_or_else(|| "a time above 0: nothing takes none".to_owned())
+    (bound.ns != 0).then_some(bound).ok_or_else(|| "a time above 0".to_owned())
 }
 
 const LAB_EXAMPLES: &str = "\
 Workloads:
-  pipes    128 pipes, 256 rounds of reading and writing, as published for Linux 6.4
+  pipes    128 pipes, 256 rounds of reading and writing: a benchmark published for Linux 6.4
   nop      one NOP, submitted and reaped
   files    reading a file: page cache and O_DIRECT, random and sequential, several depths
   echo     a TCP server: 1 to 256 connections, small and large messages, plain and multishot
   timers   arming, cancelling and firing timeouts
   polls    up to 10,000 idle descriptors, a few of which become ready
-  pipetest tokens that go round 128 pipes, beside up to 10,000 that stay empty, as published
+  pipetest tokens that go round 128 pipes, beside up to 10,000 empty pipes: a published benchmark
   idle     memory and CPU of rings that nobody uses
-  msg      messages from ring to ring, as published in 2024
-  async    O_DIRECT writes with and without IOSQE_ASYNC (on a loop device when root)
+  msg      messages from ring to ring: a benchmark published in 2024
+  async    O_DIRECT writes with and without IOSQE_ASYNC (as root, on a loop device)
   load     loading libanyring.so into a process that never uses io_uring
 
 Backends: anyring, kernel, epoll, poll, libuv, posix-aio, anyring-aio, anyring-aio-poll, kernel-aio, kernel-aio-poll,
-threads, futex, libc; each where it makes sense.
+threads, futex, libc. Each workload uses those that can do its work.
 
 Examples:
   anyring lab nop load
   anyring lab pipes --backends anyring,kernel,epoll --runs 20
-  anyring lab --out results             everything, as tables and into results/: report.html, report.json, charts
-  anyring lab --from results/report.json --out results     the tables, report.html and the charts again
+  anyring lab --out results             everything: prints tables, and writes report.html, report.json and charts
+  anyring lab --from results/report.json --out results     the same tables, page and charts, without measuring
 
-Exit status: 0 when it was measured, whatever came out; 125 when it could not be, or when a result was wrong; 2 for a
-usage error; 128 and the signal's number when interrupted.";
+Exit status: 0 when the measurement was made, whatever its result; 125 when it could not be made, or a program computed
+something wrong; 2 for a usage error; 128 plus the signal's number when interrupted.";
 
 /// Measure anyring, the kernel's io_uring and the alternatives in turns
 #[derive(Debug, Args)]
@@ -459,13 +461,13 @@ pub struct LabOptions {
     /// Measure only these backends
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub backends: Option<Vec<String>>,
-    /// Number of runs that count, after one that is dropped [default: 9, or what the workload needs]
+    /// Number of runs that count; one run before them is discarded [default: 9, or what the workload needs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub runs: Option<u16>,
-    /// Approximate total time in minutes; if it is short, workloads make fewer runs, at least 2
+    /// Approximate total time in minutes. If it is short, workloads make fewer runs, but at least 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub minutes: Option<u16>,
-    /// Do little work in 1 run, to check that everything works: do not use the figures
+    /// Do little work, in 1 run, to check that everything works. Do not use the figures
     #[arg(long)]
     pub quick: bool,
     /// Measure nothing: show the report.json of an earlier run, and with --out draw its charts again
@@ -500,20 +502,22 @@ pub enum LabDoor {
 
 const ADVISE_EXAMPLES: &str = "\
 Examples:
-  anyring advise /var/lib/db/table                    reads of a file, in the page cache and not
+  anyring advise /var/lib/db/table                    reads of a file, from the page cache and from the device
   anyring advise /dev/nvme1n1 --direct --json
   anyring advise /dev/loop0 --direct --op write --rewrite --size 256K,512K,1M
   anyring deny -- anyring advise tcp                  on anyring's engine, where io_uring is denied
 
-The verdict comes first, then what it rests on. A size counts as faster or slower if its time differs by 5 % or more
-in each of three turns, and an interval corrected for the number of sizes excludes chance. Otherwise it is undecided.
+The verdict comes first, then the figures behind it. A size counts as faster or slower with IOSQE_ASYNC if two conditions
+hold: its time differs by 5 % or more in each of three turns, and the confidence interval excludes that the times are equal.
+The interval is corrected for the number of sizes. Otherwise the size is undecided.
 
-To measure cache misses, a file's pages are evicted from the page cache. If you can open the file, you need no root.
+To measure cache misses, advise evicts the file's pages from the page cache. It needs no root, only the right to open the
+file.
 
-Exit status: 0 when it was measured, whatever came out; 125 when it could not be or must not be; 2 for a usage error; 128
-and the signal's number when interrupted.";
+Exit status: 0 when the measurement was made, whatever its result; 125 when it could not or must not be made; 2 for a usage
+error; 128 plus the signal's number when interrupted.";
 
-/// Measure whether IOSQE_ASYNC pays for a file, a block device, pipes or TCP, and from which size on
+/// Measure whether IOSQE_ASYNC makes requests faster on a file, a block device, pipes or TCP, and from which size on
 #[derive(Debug, Args)]
 #[command(after_help = ADVISE_EXAMPLES)]
 pub struct AdviseOptions {
@@ -523,19 +527,19 @@ pub struct AdviseOptions {
     /// The kind of requests [default: read; recv for tcp]
     #[arg(long, value_enum)]
     pub op: Option<AdviseOperation>,
-    /// Bytes per request, as in 4096,64K,1M; K means 1024 and M means 1024 * 1024 [default: several sizes]
+    /// Bytes per request, such as 4096,64K,1M; K means 1024 and M means 1024 * 1024 [default: several sizes]
     #[arg(long = "size", value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub sizes: Vec<u32>,
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// Permit writes: data is read and written back unchanged, so nothing else may write it meanwhile
+    /// Permit writes: data is read and written back unchanged, so nothing else may write to it during the measurement
     #[arg(long)]
     pub rewrite: bool,
     /// Choose who serves io_uring [default: ANYRING_BACKEND, else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// Number of request pairs per size, without and with IOSQE_ASYNC (at least 15; fewer if they are slow)
+    /// Number of pairs of requests per size, one without and one with IOSQE_ASYNC; at least 15, fewer if they are slow
     #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u16).range(15..))]
     pub rounds: u16,
     /// Print the report as JSON (docs/advise.md describes it)
@@ -563,24 +567,24 @@ fn parse_size(text: &str) -> Result<u32, String> {
     match bytes {
         Some(bytes) if bytes > 0 => Ok(bytes),
         None if digits => Err("a request has less than 4 GiB".to_owned()),
-        _ => Err("a number of bytes, as 4096, 64K or 1M".to_owned()),
+        _ => Err("a number of bytes, such as 4096, 64K or 1M".to_owned()),
     }
 }
 
 const CHAOS_EXAMPLES: &str = "\
 Examples:
   anyring chaos -- ./mytest                                one run, with a seed that it prints
-  anyring chaos --runs 100 -- ./mytest                     seeds 1 to 100; which of them fail
+  anyring chaos --runs 100 -- ./mytest                     seeds 1 to 100; prints which of them fail
   anyring chaos --seed 17 --shrink -- ./mytest             the fewest injections with which seed 17 fails
   anyring chaos --rules short,late --log log.jsonl -- ./mytest
   anyring chaos --runs 100 --junit chaos.xml -- ./mytest   for CI: a test case for each seed
 
 A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than --timeout, prints the text of
 --fail-output, changes memory that `lifetimes` watches, or does what `misuse` reports. With --runs or --shrink, PROGRAM has no
-standard input, and the output of the first failed run is shown.
+standard input, and anyring shows the output of the first run that failed.
 
 Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring) or anyring could not do
-its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error, 128 and the
+its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error, 128 plus the
 signal's number when interrupted.";
 
 /// The list of rules, from the engine's table.
@@ -589,15 +593,15 @@ fn chaos_help() -> String {
     let rules = |permitted| RULES.iter().filter(move |row| row.page.is_some() == permitted).map(line);
     let (permitted, outside) = (rules(true).collect::<String>(), rules(false).collect::<String>());
     format!(
-        "Rules, all of which the manual permits (docs/chaos.md says where):\n{permitted}\n\
-         Followed only when named:\n{outside}\n{CHAOS_EXAMPLES}"
+        "Rules that the manual permits (docs/chaos.md says where):\n{permitted}\n\
+         Rules that are followed only when named:\n{outside}\n{CHAOS_EXAMPLES}"
     )
 }
 
 /// Parses the name of an injection or a finding.
 fn parse_injection(text: &str) -> Result<String, String> {
     let name = anyring_engine::chaos::Name::parse(text);
-    name.map(|name| name.to_string()).ok_or_else(|| "RING.POSITION.RULE, as 1.2.short".to_owned())
+    name.map(|name| name.to_string()).ok_or_else(|| "RING.POSITION.RULE, such as 1.2.short".to_owned())
 }
 
 /// Run PROGRAM while anyring injects rare but legal behaviour, chosen by a seed: short reads, late CQEs ...
@@ -607,8 +611,8 @@ pub struct ChaosOptions {
     /// Seed of the choices; with --runs, the first of several [default: a random one; 1 with --runs]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Rules to follow: names separated by commas, or a file of names. `all`: everything that the manual permits.
-    /// `thorough`: all, lifetimes and misuse [default: all]
+    /// Rules to follow: names separated by commas, or a file of names. `all`: the rules that the manual permits.
+    /// `thorough`: those, lifetimes and misuse [default: all]
     #[arg(long, value_name = "FILE|RULE,...")]
     pub rules: Option<String>,
     /// Number of runs, each with its own seed
@@ -623,10 +627,11 @@ pub struct ChaosOptions {
     /// Make only these injections, named as by --shrink and in the log
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_injection)]
     pub only: Vec<String>,
-    /// Kill a run that takes longer, and count it as failed: 500ms, 10s [default: none; 10s with --runs or --shrink]
+    /// Kill a run that takes longer than TIME (500ms, 10s), and count it as failed [default: none; 10s with --runs or
+    /// --shrink]
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub timeout: Option<Bound>,
-    /// Fail a run that prints this on standard output or standard error
+    /// Count a run as failed if it prints TEXT on standard output or standard error
     #[arg(long, value_name = "TEXT")]
     pub fail_output: Option<String>,
     /// Write what was injected and found to FILE, as JSON, one line each (docs/chaos.md describes it)
@@ -635,11 +640,11 @@ pub struct ChaosOptions {
     /// Also write the outcome of the runs to FILE as JUnit XML, with a test case for each seed
     #[arg(long, value_name = "FILE", requires = "runs", conflicts_with = "shrink")]
     pub junit: Option<PathBuf>,
-    /// Lose power while the program changes files in FOLDER: kill it, and give FOLDER the contents that a disk
+    /// Simulate a power loss while PROGRAM changes files in FOLDER: kill PROGRAM, and give FOLDER contents that a disk
     /// might have then
     #[arg(long, value_name = "FOLDER", requires = "recover", conflicts_with_all = ["only", "junit", "log", "fail_output"])]
     pub crash: Vec<PathBuf>,
-    /// With --crash: run COMMAND then, by sh. The seed fails if COMMAND fails
+    /// With --crash: run COMMAND by sh(1) after the power loss. The seed fails if COMMAND fails
     #[arg(long, value_name = "COMMAND", requires = "crash")]
     pub recover: Option<String>,
     #[command(flatten)]

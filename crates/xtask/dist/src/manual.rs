@@ -28,14 +28,14 @@ __fish_complete_subcommand --commandline $words[(math (contains -i -- -- $words)
 const VARIABLES: &[(&str, &str, &[&str])] = &[
     (
         "ANYRING_BACKEND",
-        "Who serves io_uring if no flag says it: auto, kernel or user.",
+        "Who serves io_uring if --backend is not given: auto, kernel or user.",
         &["run", "trace", "check", "advise"],
     ),
-    ("ANYRING_AIO", "Who serves Linux AIO if no flag says it: auto, kernel or user.", &["run", "trace", "check"]),
+    ("ANYRING_AIO", "Who serves Linux AIO if --aio is not given: auto, kernel or user.", &["run", "trace", "check"]),
     ("ANYRING_RAW", "If 0, the program's own system call instructions are not trapped.", &["run"]),
-    ("ANYRING_PATCH", "If 0, such instructions are not replaced by jumps.", &["run"]),
-    ("ANYRING_STATS", "The file for counters, if no flag names one.", &["run"]),
-    ("ANYRING_LOG", "The file for messages, if no flag names one.", &["run"]),
+    ("ANYRING_PATCH", "If 0, instructions that trap are not replaced by jumps.", &["run"]),
+    ("ANYRING_STATS", "The file for counters, if --stats is not given.", &["run"]),
+    ("ANYRING_LOG", "The file for messages, if --log is not given.", &["run"]),
     (
         "ANYRING_LIBRARY",
         "The library to preload, instead of the one that was installed with the command.",
@@ -83,15 +83,15 @@ const FILES: &[(&str, &str, &[&str])] = &[
 const DESCRIPTIONS: &[(&str, &str)] = &[
     ("", "Where the kernel refuses io_uring, programs that use it fail or fall back to something slower. anyring puts an implementation of io_uring into their process, made from ordinary system calls. Nothing is recompiled, and no privilege is needed. anyring(7) describes how it works."),
     ("run", "Tries in a child whether the kernel's io_uring and Linux AIO work. The program is started with libanyring.so preloaded, or as a guest that anyring maps into its own process. anyring serves what the kernel refuses. anyring run becomes the program: it stays the same process, and adds nothing to its output."),
-    ("deny", "Installs a seccomp filter that answers io_uring's system calls with an error, as a container's runtime does, and becomes the program."),
-    ("doctor", "Tries the kernel's io_uring and every way in which anyring reaches a program, each in a process of its own, and says what would happen here and why."),
-    ("stats", "Prints the counters that anyring keeps in FILE: rings, calls, errors, and for each opcode how many requests completed in the call, after readiness, by the kernel's AIO and by a worker thread. FILE can be read while the program runs. Programs that the kernel serves are only counted."),
+    ("deny", "Installs a seccomp filter that answers io_uring's system calls with an error, as a container runtime does. Then anyring deny becomes the program."),
+    ("doctor", "Tries the kernel's io_uring and every way in which anyring reaches a program, each in a process of its own. Says which of them work here, and why others do not."),
+    ("stats", "Prints the counters that anyring keeps in FILE: rings, calls, errors, and for each opcode how many requests completed in the call, after readiness, by the kernel's AIO and by a worker thread. FILE can be read while the program runs. Of programs that the kernel serves, it prints only the number."),
     ("trace", "Runs a program, or joins one that runs, and reports for each kind of request which path it took, how long it took, and what could be better."),
     ("report", "Reports a recorded trace as anyring-trace(1) would have reported it: as a summary, as events, as a page or for Perfetto. It runs nothing and needs no privilege."),
     ("check", "Runs a program as anyring-trace(1) does, and fails if its requests did not take the stated paths. Use it in continuous integration."),
-    ("chaos", "Runs a program on anyring's own engine, which injects behaviour that io_uring permits and programs seldom meet, chosen by a seed: short transfers, late completions, refused calls. A program that then fails has relied on what is not promised."),
+    ("chaos", "Runs a program on anyring's own engine, which injects behaviour that io_uring permits and programs seldom meet, chosen by a seed: short transfers, late completions, refused calls. A program that then fails has relied on behaviour that io_uring does not promise."),
     ("lab", "Measures workloads on anyring, on the kernel's io_uring and on the alternatives, in turns, and checks every result."),
-    ("advise", "Measures whether IOSQE_ASYNC pays for a file or a device, and from which size on."),
+    ("advise", "Measures whether IOSQE_ASYNC makes requests faster on a file, a block device, pipes or TCP, and from which size on."),
 ];
 
 /// Writes `man1/*.1`, `man7/anyring.7` and `completions/*` into `out`.
