@@ -31,7 +31,7 @@ const VARIABLES: &[(&str, &str, &[&str])] = &[
         "Who serves io_uring if --backend is not given: auto, kernel or user.",
         &["run", "trace", "check", "advise"],
     ),
-    ("ANYRING_AIO", "Who serves Linux AIO if --aio is not given: auto, kernel or user.", &["run", "trace", "check"]),
+    ("ANYRING_AIO", "Who serves Linux AIO if no option says it: auto, kernel or user.", &["run", "trace", "check"]),
     ("ANYRING_RAW", "If 0, the program's own system call instructions are not trapped.", &["run"]),
     ("ANYRING_PATCH", "If 0, instructions that trap are not replaced by jumps.", &["run"]),
     ("ANYRING_STATS", "The file for counters, if --stats is not given.", &["run"]),
