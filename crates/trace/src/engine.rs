@@ -23,8 +23,9 @@ fn lock(file: &Path) -> Option<File> {
     Some(opened.into())
 }
 
-/// Removes the files of tracers that were killed; each takes 16 MiB of memory. The process number in the name does not
-/// decide alone. A folder may be shared with another PID namespace, whose tracers have other numbers here.
+/// Removes the files of tracers that were killed; each takes 16 MiB of memory. The file's lock shows whether its tracer
+/// lives. The process number in the name does not suffice, since the folder may be shared with another PID namespace,
+/// whose tracers have other numbers here.
 fn remove_left_behind(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if was_left_behind(&entry.file_name()) && lock(&entry.path()).is_some() {
@@ -66,7 +67,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Reads from `reader`.
+    /// A stream without events yet. It takes them from `reader`.
     pub fn new(reader: Reader) -> Stream {
         Stream { reader, held: Vec::new() }
     }
@@ -87,7 +88,7 @@ impl Source for Stream {
     }
 
     fn finish(&mut self, events: &mut Vec<Event>) {
-        // Bounded: other processes of the program may live on and produce events.
+        // At most 64 rounds, since other processes of the program may live on and produce events.
         let mut rounds = 0;
         while self.reader.drain(&mut self.held) && rounds < 64 {
             rounds += 1;

@@ -128,7 +128,8 @@ fn opcode(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("there is no opcode {text:?} (as READ or IORING_OP_READ)"))
 }
 
-/// The name without `io_uring_`, so that the same condition also finds the events of AIO contexts.
+/// Parses the name of an event. Returns it without `io_uring_`, so that the same condition also finds the events of AIO
+/// contexts.
 fn event(text: &str) -> Result<String, String> {
     let name = text.rsplit(':').next().unwrap_or(text);
     let of_kind = |kind: &Kind| short_name(kind.name()) == short_name(name);
@@ -151,7 +152,8 @@ fn number(text: &str) -> Option<i128> {
 }
 
 impl Filter {
-    /// True if the event is to be printed. Every event must be passed in. `has_sqe` as for [`crate::line`].
+    /// True if the event must be printed. Call it for every event, since it remembers submissions. `has_sqe` as for
+    /// [`crate::line`].
     pub fn passes(&mut self, event: &Event, has_sqe: bool) -> bool {
         let request = self.follow(event, has_sqe);
         self.conditions.iter().all(|condition| condition.holds(event, request.as_ref()))
@@ -177,7 +179,7 @@ impl Filter {
                     request.fd = Some(event.fd);
                 }
             }
-            // Without the request's number: any request with this user_data will do.
+            // The event does not number its request: take any request with this user_data.
             Kind::CqeOverflow if event.request == 0 => {
                 let of_it = |((ring, _), it): &(&(u32, u32), &Submitted)| {
                     *ring == event.ring && it.user_data == event.user_data
@@ -209,7 +211,7 @@ impl Condition {
             Field::Result => is_cqe.then_some(event.result.into()),
             Field::Thread => Some(event.thread.into()),
         };
-        // An unknown field is neither equal nor unequal.
+        // A condition on an unknown field never holds, not even `!=`.
         let (Some(number), Value::Number(value)) = (number, &self.value) else { return false };
         match self.sign {
             Sign::Equal => number == *value,

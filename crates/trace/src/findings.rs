@@ -166,7 +166,7 @@ fn slow_inline(kinds: &Kinds, costs: &Costs) -> Found {
         kinds.kind,
         time(Some(median))
     );
-    // Overlapping with another core saves at most half of that time.
+    // If another core does the transfer in parallel, that saves at most half of the time.
     let saved = Saved::elapsed(if costs.cores > 1 { kinds.inline_total_ns / 2.0 } else { 0.0 });
     Some(("inline_blocks", evidence, "IOSQE_ASYNC lets the submitter go on meanwhile, where a core is idle", saved))
 }
@@ -211,9 +211,9 @@ enum Why {
     Unknown,
 }
 
-/// Returns the number of requests of a kind that went to workers without IOSQE_ASYNC, if it is at least `percent` of
-/// them. The reason follows: the most frequent one that the engine reported, otherwise by trying `can`. The last two
-/// items are the file systems' names and how the reason is known.
+/// Returns four items if at least `percent` of the requests of a kind went to workers without IOSQE_ASYNC. The first is
+/// the number of these requests. The second is the reason: the most frequent one that the engine reported, otherwise
+/// one found by trying `can`. The last two items are the file systems' names and how the reason is known.
 fn punted(
     kinds: &Kinds,
     files: &[FilesOn],

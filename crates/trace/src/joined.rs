@@ -19,7 +19,7 @@ pub struct JoinedSource {
     own_pid: u32,
     /// The process's counters, locked while this lives.
     counters: File,
-    /// The number of the last wish, answered or not.
+    /// The number of the tracer's last request for events, answered or not.
     number: u32,
     step: Step,
 }
@@ -28,7 +28,7 @@ pub struct JoinedSource {
 enum Step {
     /// The process creates the file of events at its next call on a ring.
     Asked,
-    /// Events arrive, from the process's next call on.
+    /// The process writes events from its next call on.
     Hears(Stream, File),
     /// The reason why no events will come.
     Refused(String),

@@ -367,7 +367,7 @@ impl Instance {
         until_ns
     }
 
-    /// Number of events that found no room.
+    /// Number of events that the kernel dropped because the instance's buffer was full.
     fn dropped(&self) -> u64 {
         let processors = fs::read_dir(self.folder.join("per_cpu")).into_iter().flatten().flatten();
         let stats = processors.filter_map(|processor| fs::read_to_string(processor.path().join("stats")).ok());
@@ -384,7 +384,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // An instance in use cannot be removed.
+        // The kernel refuses to remove an instance while one of its files is open.
         self.pipes.clear();
         for group in ["io_uring", "syscalls"] {
             let _ = self.write(&format!("events/{group}/enable"), "0");

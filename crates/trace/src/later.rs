@@ -1,13 +1,14 @@
-//! Decides whether a request completed in the submitting call, if no tracepoint reports it between its submission and
-//! its completion. anyring's engine reports this itself. The kernel's tracepoints show it only by the order of a
-//! thread's events. A device's request is completed by task work on the submitting thread, perhaps on its way out of
-//! the same call.
+//! Decides whether a request of the kernel's completed in the submitting call, if no tracepoint says what happened
+//! between its submission and its completion. Only the order of the submitting thread's events shows that. A request
+//! that a device completes is completed by task work on this thread, perhaps on the way out of the same call. anyring's
+//! engine reports the path itself.
 
 use std::collections::HashMap;
 
 #[derive(Debug, Clone)]
 struct Thread<T> {
-    /// Number of steps so far. A request submitted before the present step does not complete inline.
+    /// Number of steps so far. A step lasts from one entry into the kernel, or wait there, to the next. A request that
+    /// was submitted before the present step does not complete inline.
     steps: u64,
     /// Completions in the present step; `None` for one whose path is known.
     done: Vec<Option<T>>,
@@ -35,13 +36,13 @@ impl<T> Default for Threads<T> {
 pub type Moment = (u32, u64);
 
 impl<T> Threads<T> {
-    /// The present moment of a thread. A request keeps the one at which it was submitted.
+    /// The present moment of a thread. A request keeps the moment at which it was submitted.
     pub fn moment(&self, thread: u32) -> Moment {
         (thread, self.0.get(&thread).map_or(0, |thread| thread.steps))
     }
 
-    /// Ends a step: the thread enters the kernel, or begins to wait there. Returns its completions without task work,
-    /// which were inline.
+    /// Ends a step, since the thread enters the kernel or begins to wait there. Returns the step's completions for
+    /// which no task work ran: these were inline.
     pub fn step(&mut self, thread: u32) -> Vec<Option<T>> {
         let thread = self.0.entry(thread).or_default();
         thread.steps += 1;
@@ -49,16 +50,16 @@ impl<T> Threads<T> {
         core::mem::take(&mut thread.done)
     }
 
-    /// Records a completion by the thread. `what` is given if it may have been in the submitting call. `begins_next`:
-    /// task work of the thread then starts the next request of its chain.
+    /// Records a completion by the thread. `what` is given if the request may have completed in the submitting call.
+    /// `begins_next`: after this completion, task work of the thread starts the next request of the chain.
     pub fn complete(&mut self, thread: u32, what: Option<T>, begins_next: bool) {
         let thread = self.0.entry(thread).or_default();
         thread.done.push(what);
         thread.begun += u32::from(begins_next);
     }
 
-    /// Records that the thread ran `count` items of task work. They made at most as many of its last completions; the
-    /// ones before those were inline. Returns the inline completions and the later ones.
+    /// Records that the thread ran `count` items of task work. At most that many of its last completions came by task
+    /// work. The completions before those were inline. Returns the inline completions and the later ones.
     pub fn task_work(&mut self, thread: u32, count: u32) -> [Vec<Option<T>>; 2] {
         let Some(thread) = self.0.get_mut(&thread) else { return [Vec::new(), Vec::new()] };
         let count = count.saturating_sub(core::mem::take(&mut thread.begun));

@@ -11,7 +11,7 @@ use std::fs;
 /// Number of generations that the search for an ancestor goes up.
 const DEEPEST: usize = 64;
 
-/// The processes found so far. One that ended before it was looked up stays unknown.
+/// The processes found so far. A process that ended before it was looked up stays unknown.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Processes {
     /// The ancestor of all accepted processes.

@@ -172,9 +172,10 @@ pub struct Kinds {
     pub forced: u64,
     /// Number of requests that workers got, by reason. The kernel does not report reasons.
     pub worker_because: BTreeMap<&'static str, u64>,
-    /// Requests that a worker had only because it had the one before them in their chain.
+    /// Requests that went to a worker only because the previous request of their chain did.
     pub worker_by_chain: u64,
-    /// Requests that begin where the one before on their descriptor ended; unknown on the kernel's rings.
+    /// Requests whose transfer begins at the offset where the previous transfer on their descriptor ended. Unknown on
+    /// the kernel's rings.
     #[serde(skip)]
     pub sequential: u64,
     /// Requests that completed with an error.
@@ -271,7 +272,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A value as text; "unknown" for `None`, which is not 0.
+/// A value as text. `None` is "unknown", so that nobody reads it as 0.
 pub(crate) fn or_unknown(value: Option<impl std::fmt::Display>) -> String {
     value.map_or("unknown".to_owned(), |value| value.to_string())
 }
@@ -403,7 +404,7 @@ impl Report {
         (elapsed_ns != 0 && self.rings.iter().any(RingReport::is_used)).then(line)
     }
 
-    /// Writes the findings. One that several rings share is written once, for the first of them.
+    /// Writes the findings. A finding that several rings share is written once, for the first of them.
     fn write_findings(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, finding) in self.findings.iter().enumerate() {
             let same = |other: &&Finding| other.is_like(finding);

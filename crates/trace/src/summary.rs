@@ -32,23 +32,23 @@ struct InFlight {
     file: FileKind,
     path: Path,
     submitted_ns: u64,
-    /// The time at which it could begin: when the one before it in its chain completed.
+    /// The time at which it could begin: when the previous request of its chain completed.
     begun_ns: u64,
     /// The descriptor that it names, unless that is registered.
     looked_up: Option<i32>,
     /// The time at which it was last queued for a worker, and the total time in the queue, as far as known.
     queued_ns: u64,
     in_queue_ns: Option<u64>,
-    /// The reason why a worker got it, if known.
+    /// The reason why it went to a worker, if known.
     punt: Option<Punt>,
     several: bool,
     /// Bytes of the CQEs before the last.
     bytes: u64,
     /// The next request in its chain; 0 for none.
     next: u32,
-    /// True if a worker had the request before it in its chain.
+    /// True if the previous request of its chain went to a worker.
     behind_worker: bool,
-    /// True if it begins where the one before on its descriptor ended.
+    /// True if its transfer begins at the offset where the previous transfer on its descriptor ended.
     sequential: bool,
     user_data: u64,
     /// The step of its thread at which it was submitted.
@@ -63,7 +63,7 @@ struct PathPending {
     latency_ns: Option<u64>,
 }
 
-/// Adds events up.
+/// Counts events by ring, by kind of request and by thread.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     rings: BTreeMap<u32, RingTally>,
@@ -139,7 +139,7 @@ impl Summary {
             }
             Kind::CqringWait => ring.waits += 1,
             Kind::ReqFailed if event.is_aio() => {
-                // It was reported as submitted, unless it could not even be read, and gets no event.
+                // A refused iocb gets no event. It was reported as submitted, unless it could not even be read.
                 ring.refused += 1;
                 ring.submitted += u64::from(event.request == 0);
                 if self.in_flight.remove(&(event.ring, event.request)).is_some() {
@@ -175,7 +175,7 @@ impl Summary {
             }
             Kind::TaskAdd => {
                 let mut request = request;
-                // It was not armed for anything, and no worker had it.
+                // The request was neither armed for readiness nor sent to a worker.
                 if let Some(request) = request.as_mut().filter(|request| request.path == Path::Inline) {
                     request.path = Path::KernelAio;
                 }
@@ -279,7 +279,7 @@ impl Summary {
         }
     }
 
-    /// True if it begins where the one before on its descriptor ended.
+    /// True if its transfer begins at the offset where the previous transfer on its descriptor ended.
     fn goes_on(&mut self, event: &Event) -> bool {
         let Some(ring) = self.rings.get_mut(&event.ring).filter(|_| counts_bytes(event.opcode)) else {
             return false;

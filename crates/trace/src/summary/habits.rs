@@ -10,7 +10,7 @@ use anyring_abi::{
 use anyring_engine::event::AIO;
 use std::collections::HashSet;
 
-/// Larger transfers keep a device busy even one at a time.
+/// The most bytes of a small transfer. Larger transfers keep a device busy even one at a time.
 const SMALL_BYTES: i32 = 64 << 10;
 
 /// The habits seen on one ring.
@@ -18,16 +18,16 @@ const SMALL_BYTES: i32 = 64 << 10;
 pub struct Habits {
     /// Small transfers that waited for their device with nothing else in flight.
     pub alone: u64,
-    /// Their total time.
+    /// Total latency of these transfers.
     pub alone_ns: u64,
     /// FSYNCs and FDATASYNCs, and writes.
     pub syncs: u64,
     pub writes: u64,
     /// Time during which at least one FSYNC or FDATASYNC was in flight.
     pub sync_ns: u64,
-    /// One-shot POLL_ADDs of a descriptor that an earlier one had polled.
+    /// One-shot POLL_ADDs of a descriptor that an earlier POLL_ADD had polled.
     pub polls_again: u64,
-    /// One-shot TIMEOUTs that took about as long as the one before.
+    /// One-shot TIMEOUTs that took about as long as the TIMEOUT before.
     pub timeouts_again: u64,
     in_flight: u64,
     /// The request that has been alone in flight since its submission.

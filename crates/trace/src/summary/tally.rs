@@ -35,11 +35,11 @@ pub(super) struct Key {
 pub(super) struct Tally {
     pub(super) paths: [u64; PATHS],
     pub(super) forced: u64,
-    /// Requests of workers by reason, indexed as [`Punt::ALL`].
+    /// Requests that went to workers, by reason, indexed as [`Punt::ALL`].
     pub(super) punts: [u64; Punt::ALL.len()],
-    /// Requests that a worker had because it had the one before in the chain.
+    /// Requests that went to a worker only because the previous request of their chain did.
     pub(super) worker_by_chain: u64,
-    /// Requests that begin where the one before on their descriptor ended.
+    /// Requests whose transfer begins at the offset where the previous transfer on their descriptor ended.
     pub(super) sequential: u64,
     pub(super) errors: u64,
     pub(super) short: u64,
@@ -81,7 +81,7 @@ pub(super) struct RingTally {
     pub(super) known: bool,
     pub(super) enters: u64,
     pub(super) submitting_enters: u64,
-    /// Submitting calls that also wait.
+    /// io_uring_enter(2) calls that submit and wait.
     pub(super) waiting_submissions: u64,
     pub(super) submitted: u64,
     pub(super) waits: u64,
