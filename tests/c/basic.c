@@ -40,7 +40,7 @@ static void reap(struct io_uring *ring, const char *what)
 	io_uring_cqe_seen(ring, cqe);
 }
 
-/* The poller sets a flag of the SQ when it sleeps. If it never does, this waits forever. */
+/* Waits until the polling thread sleeps, which sets IORING_SQ_NEED_WAKEUP. Waits forever if it never sleeps. */
 static void let_the_poller_sleep(struct io_uring *ring)
 {
 	while (!(IO_URING_READ_ONCE(*ring->sq.kflags) & IORING_SQ_NEED_WAKEUP))
@@ -87,8 +87,8 @@ static void queues(void)
 	io_uring_cq_advance(&ring, seen);
 	expect("cq ready at last", io_uring_cq_ready(&ring));
 
-	/* Goes round the queues twice, so that the indices wrap. Submits one by one, and with the wait in the same
-	 * call. */
+	/* Goes round the queues twice, so that the indices wrap. Each NOP is submitted by its own call, which also
+	 * waits. */
 	for (i = 0; i < 40; i++) {
 		nop(&ring, i);
 		if (io_uring_submit_and_wait(&ring, 1) != 1 || io_uring_peek_cqe(&ring, &cqe) || cqe->user_data != i)

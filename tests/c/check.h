@@ -17,7 +17,7 @@
 	} while (0)
 #endif
 
-/* Ends the program: what it checks cannot be tried here. */
+/* Ends the program, since its checks cannot be made here. */
 static inline void skip(const char *why)
 {
 	printf("skipped: %s\n", why);

@@ -18,7 +18,7 @@ static int is_refusal(int result)
 	return result == -ENOMEM || result == -EAGAIN;
 }
 
-/* Natively. */
+/* Used without anyring, where no allocation is made to fail. */
 static int none_fails(long before, long count)
 {
 	(void)before, (void)count;
@@ -54,7 +54,7 @@ static void submit_all(struct io_uring *ring)
 
 static unsigned ended;
 
-/* Takes what CQEs there are; whether there was one. */
+/* Reaps the CQEs that are there. Returns whether there was one. */
 static int reap(struct io_uring *ring)
 {
 	struct io_uring_cqe *cqe;
@@ -114,7 +114,7 @@ static void prepare_each(struct io_uring *ring, int round)
 	sqe->addr3 = 0xffffffff; /* FUTEX_BITSET_MATCH_ANY */
 	NEXT(fsync, file, 0);
 	NEXT(send_zc, sockets[1], bytes, 16, 0, 0);
-	NEXT(msg_ring, ring->ring_fd, 0, 0, 0); /* its message has no name */
+	NEXT(msg_ring, ring->ring_fd, 0, 0, 0); /* its message has user_data 0 */
 	NEXT(cancel64, 1, 0);
 }
 
@@ -133,7 +133,7 @@ static void registrations(struct io_uring *ring)
 	struct io_uring_buf_reg reg = {.ring_addr = (unsigned long)buffers, .ring_entries = 64, .bgid = 100};
 	result = io_uring_register_buf_ring(ring, &reg, 0);
 	CHECK(answer(result) == 0 || is_refusal(result));
-	result = io_uring_register_eventfd(ring, file); /* none: EINVAL, but it is looked at */
+	result = io_uring_register_eventfd(ring, file); /* no eventfd: EINVAL, but the engine examines it */
 	CHECK(result < 0);
 	result = io_uring_register_personality(ring);
 	CHECK(answer(result) > 0 || is_refusal(result));
@@ -231,7 +231,7 @@ static void scenario(unsigned flags, long before, long count)
 		end_all(&ring);
 		io_uring_queue_exit(&ring);
 	}
-	/* And all is as ever. */
+	/* A new ring works as before. */
 	init_ring(&other, 8, flags);
 	prepare_nop(&other, 1);
 	submit(&other, 1);
@@ -240,7 +240,7 @@ static void scenario(unsigned flags, long before, long count)
 	_exit(failed ? 0 : NONE_FAILED);
 }
 
-/* Runs the scenario once; whether something failed. */
+/* Runs the scenario once. Returns whether an allocation failed. */
 static int run_once(unsigned flags, long before, long count)
 {
 	int status;

@@ -40,7 +40,7 @@ static int is_kernels(int fd)
 	return !strcmp(name, "anon_inode:[io_uring]");
 }
 
-/* One of each. */
+/* Makes a ring of the kernel and a ring of anyring. */
 static void both(struct io_uring *theirs, struct io_uring *ours)
 {
 	refuse();
@@ -114,7 +114,7 @@ static void refusals(void)
 	CHECK(setup(128, &good) == -1 && errno == EMFILE);
 	CHECK(setup(512, &good) == -1 && errno == ENXIO);
 	CHECK(setup(64, (void *)8) == -1 && errno == ENOMEM);
-	/* The kernel lacks what the engine has; or neither knows the flag. */
+	/* The kernel lacks a flag that the engine has; or neither knows the flag. */
 	fd = setup(256, &good);
 	CHECK(fd >= 0 && !is_kernels(fd));
 	close(fd);
@@ -204,7 +204,7 @@ static void attached(void)
 	CHECK(answer(io_uring_queue_init_params(THEIRS, &more, &params)) == 0);
 	CHECK(!is_kernels(more.ring_fd));
 	works(&more), works(&theirs), works(&ours);
-	/* To what is no ring. */
+	/* Attaching to a descriptor that is no ring fails. */
 	params = (struct io_uring_params){.flags = IORING_SETUP_ATTACH_WQ, .wq_fd = 0};
 	CHECK(answer(io_uring_queue_init_params(OURS, &more, &params)) == -ENOMEM);
 }

@@ -145,7 +145,7 @@ static void set_up(struct subject *s, int number, int drains)
 	if (registered)
 		CHECK(io_uring_register_ring_fd(&s->ring) == 1);
 	if (at_one_of(" helper-start helper-tick helper-ring ")) {
-		/* Only the helper may check it. */
+		/* Only the helper may find the event. */
 		sqe = sqe_of(s);
 		io_uring_prep_read(sqe, s->pipes[0][0], s->buffers[0], 8, 0);
 		with(s, sqe, READ_PIPE, 0);
@@ -198,7 +198,7 @@ static int may_be_missing(struct subject *s, uint64_t user_data)
 	return at("close-ring") && s == subjects && user_data == FIFO_OPEN;
 }
 
-/* Lets the worker come back that opens the FIFO. */
+/* Ends the call of the worker that opens the FIFO. */
 static void release_worker(struct subject *s)
 {
 	int fd = open(s->fifo, O_RDWR | O_NONBLOCK);
@@ -206,7 +206,7 @@ static void release_worker(struct subject *s)
 	CHECK(fd >= 0);
 	for (int ms = 0; ms < (may_be_missing(s, FIFO_OPEN) ? 50 : LONG_MS) && !s->answers[FIFO_OPEN]; ms++) {
 		reap(s);
-		enter(s, 0, 0, IORING_ENTER_GETEVENTS); /* -EIO on the broken ring, but what overflowed comes */
+		enter(s, 0, 0, IORING_ENTER_GETEVENTS); /* answers -EIO on the broken ring, but moves CQEs out of the backlog */
 		usleep(1000);
 	}
 	CHECK(s->answers[FIFO_OPEN] == 1 || (s->answers[FIFO_OPEN] == 0 && may_be_missing(s, FIFO_OPEN)));
@@ -218,7 +218,7 @@ static void release_worker(struct subject *s)
 
 static void *wait_for_many(void *victim)
 {
-	/* More than ever come. */
+	/* More CQEs than ever come. */
 	return (void *)(intptr_t)enter(victim, 0, 60, IORING_ENTER_GETEVENTS);
 }
 
@@ -290,7 +290,7 @@ static int submit_direct(struct subject *s)
 	return io_uring_submit(&s->ring);
 }
 
-/* Something for a worker: one of the pool, or one with the identity of this thread. */
+/* A request for a worker: one of the pool, or one with this thread's identity. */
 static int submit_to_worker(struct subject *s)
 {
 	struct io_uring_sqe *sqe = sqe_of(s);
@@ -308,7 +308,7 @@ static int is_ring_point(void)
 	return !strcmp(breaks, "ring");
 }
 
-/* The helper comes by itself, on a busy machine late. */
+/* Waits for the helper, which may come late on a busy machine. */
 static void wait_for_log(void)
 {
 	struct stat log;
@@ -420,7 +420,7 @@ static void trigger(struct subject *s)
 		CHECK(fd >= 0 && close(fd) == 0);
 		CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
 	} else if (at("close-range")) {
-		int fd = dup(s->fd); /* what concerns nobody passes by */
+		int fd = dup(s->fd); /* a close that concerns no ring */
 
 		CHECK(fd >= 0 && close_range(fd, fd, 0) == 0);
 		CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);

@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
 
-#define MANY 8 /* more than it takes for an attempt to be put off */
+#define MANY 8 /* enough reads for the engine to postpone the next first attempt */
 
 static aio_context_t context;
 static char byte;
@@ -55,7 +55,7 @@ static void poll_often(const int ends[2])
 	}
 }
 
-/* A write comes while io_submit of a read waits, with the kernel's AIO, or while io_getevents does. */
+/* A write comes while a read waits for it: in io_submit with the kernel's AIO, in io_getevents with anyring. */
 static void *write_late(void *end)
 {
 	wait_asleep(getpid());
@@ -127,7 +127,7 @@ static void a_poll_finds_what_is_left_beside_others(void)
 	}
 }
 
-/* The number names one file after the other. */
+/* One descriptor number names several files in turn. */
 static void what_is_known_goes_with_the_file(void)
 {
 	int ends[2], other[2], file = open("/proc/self/exe", O_RDONLY);
@@ -220,7 +220,7 @@ static void reads_ask_nothing(void)
 	request = read_of(ends[0]);
 	ask_nothing();
 	for (int i = 0; i < MANY; i++) {
-		write_all(ends[1], "x"); /* first: natively io_submit would wait for it */
+		write_all(ends[1], "x"); /* before the read, for which the kernel's io_submit would wait */
 		CHECK(ask(&request) == 1 && result_of(&request) == 1);
 	}
 }

@@ -44,19 +44,19 @@ static void others_go_on(void)
 	submit(&other, 1);
 	only_look(&other);
 	take(&other, 0, -ETIME);
-	/* Descriptors that it uses are closed. */
+	/* Descriptors that the other ring uses are closed. */
 	CHECK(pipe(first) == 0 && pipe(second) == 0);
 	submit_read(&other, first[0], &byte, 1, 11);
 	CHECK(close(first[0]) == 0 && close(second[0]) == 0 && close(second[1]) == 0);
 	write_all(first[1], "x");
 	expect(&other, 11, 1);
 	CHECK(close(first[1]) == 0);
-	/* The ring that is stuck is in a set. */
+	/* The ring that is stuck is in an epoll set. */
 	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ring.ring_fd, &readable) == 0);
 	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, event, &readable) == 0);
 	CHECK(epoll_wait(set, &readable, 1, LONG_MS) == 1);
 	CHECK(close(set) == 0 && close(event) == 0);
-	/* A child has rings. */
+	/* A child makes and uses rings. */
 	child = fork();
 	if (!child) {
 		struct io_uring own;
@@ -71,13 +71,13 @@ static void others_go_on(void)
 		_exit(0);
 	}
 	wait_for_child(child);
-	/* A ring begins and ends. */
+	/* Another ring can be closed and made. */
 	io_uring_queue_exit(&other);
 	init_ring(&other, 8, 0);
 }
 
-/* The page is the target of a transfer. The kernel, too, makes it under the ring's lock. A READ that waits on the same
- * ring keeps its pipe, even if another file has that number by then. */
+/* The page is the target of a transfer, which the kernel, too, makes under the ring's lock. A READ that waits on the
+ * same ring keeps its pipe, even if another file has that number by then. */
 static void transfers(void)
 {
 	int sockets[2], waits[2], file;
@@ -157,8 +157,7 @@ static void ends(void)
 	expect(&other, 10, 0);
 }
 
-/* The page is where the answer of a call on a name goes. In the kernel a worker makes the call, so the ring is not
- * locked. */
+/* A call on a name writes its answer to the page. In the kernel a worker makes the call, so the ring is not locked. */
 static void names(void)
 {
 	struct __kernel_timespec soon = {.tv_nsec = 2000000};
@@ -217,7 +216,7 @@ static void events_of_a_polled_ring(void)
 static int lingering_socket(int *to, int *listener)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct linger linger = {1, 10 * LONG_MS / 1000}; /* longer than anybody waits */
+	struct linger linger = {1, 10 * LONG_MS / 1000}; /* longer than any test waits */
 	socklen_t length = sizeof(address);
 	int from = socket(AF_INET, SOCK_STREAM, 0);
 	static char data[65536];
@@ -314,7 +313,7 @@ static sem_t go_on, end;
 
 static char received;
 
-/* In the kernel a thread's requests end with it, and it closes their files itself. So the thread stays. */
+/* In the kernel a thread's requests end with the thread, which closes their files itself. So the thread stays. */
 static void *receives(void *unused)
 {
 	struct io_uring_sqe *sqe = next_sqe(&ring);
@@ -358,7 +357,7 @@ static void received_file_lingers(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* Natively what a thread has submitted ends with it: it stays. */
+/* In the kernel a thread's requests end with the thread, so this thread stays. */
 static void *submits_when_told(void *unused)
 {
 	while (sem_wait(&go_on) != 0)
@@ -428,7 +427,7 @@ static void looks_without_threads(void)
 	sleeps_without_threads(0);
 }
 
-/* More than there are workers. */
+/* More requests than there are workers. */
 #define SENT 40
 
 /* Sends file 0 of `other` to `ring`, into whichever slot is free. */

@@ -175,7 +175,7 @@ static void parts(void)
 		}
 }
 
-/* A child whose handlers are gone. */
+/* A child whose signal handlers were reset (CLONE_CLEAR_SIGHAND). */
 static void without_handlers(void (*what)(void))
 {
 	struct clone_args args = {.flags = CLONE_CLEAR_SIGHAND, .exit_signal = SIGCHLD};
@@ -183,7 +183,7 @@ static void without_handlers(void (*what)(void))
 
 	CHECK(pipe(pipes) == 0);
 	init_ring(&ring, 8, 0);
-	submit_read(&ring, pipes[0], (char *)16, 1, 1); /* whose faults are recovered from here on */
+	submit_read(&ring, pipes[0], (char *)16, 1, 1); /* from here on the engine recovers from faults of its copies */
 	write_all(pipes[1], "xy");
 	expect(&ring, 1, -EFAULT);
 	child = syscall(SYS_clone3, &args, sizeof(args));

@@ -86,7 +86,7 @@ static void prepare_any(void)
 	case 6:
 		cancel_all(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL, pipes[any(PIPES)][0]);
 		break;
-	default: /* wakes a reader, or gives the next to come something */
+	default: /* wakes a reader, or leaves a byte for the next one */
 		write_all(pipes[any(PIPES)][1], "x");
 		sqe = next_sqe(&ring);
 		io_uring_prep_nop(sqe);

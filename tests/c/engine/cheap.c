@@ -209,7 +209,7 @@ static void traced(void)
 	CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
 	raise(SIGSTOP);
 	for (int i = 0; i < COUNT; i++) {
-		all[i].function(); /* the first time is for free */
+		all[i].function(); /* the first call may make system calls that later calls do not */
 		mark(i);
 		for (int round = 0; round < ROUNDS; round++)
 			all[i].function();

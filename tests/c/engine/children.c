@@ -6,7 +6,7 @@
 static char buffer[64];
 static int pipes[2];
 
-/* A ring with one of everything that takes descriptors or mappings. */
+/* A ring with one of each thing that takes a descriptor or a mapping. */
 struct full {
 	struct io_uring ring;
 	void *buffers;
@@ -276,7 +276,7 @@ static void parent_outlives_a_hostile_child(void)
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			truncate_all();
 			if (round % 4 >= 2) {
-				io_uring_submit(&full.ring); /* it takes part */
+				io_uring_submit(&full.ring); /* the child submits to the inherited ring */
 			}
 			scribble(round + 1, times);
 		}

@@ -1,4 +1,4 @@
-/* A program closes every descriptor from 3 on, the ring included, and starts anew. */
+/* A program closes every descriptor from 3 on, its ring included, and makes a new ring. */
 #include "engine.h"
 
 static char buffer[8];
@@ -9,7 +9,7 @@ static void begin_read(struct io_uring *ring)
 	CHECK(pipe(pipes) == 0);
 	init_ring(ring, 8, 0);
 	submit_read(ring, pipes[0], buffer, 1, 1);
-	wait_others_asleep(0); /* until everything has seen it that watches pending requests */
+	wait_others_asleep(0); /* until the helper, too, watches the pending request */
 }
 
 static void close_everything(void)

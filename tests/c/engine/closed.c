@@ -71,7 +71,7 @@ static pthread_t begin_to_wait(void)
 	return thread;
 }
 
-/* Other memory comes to the addresses. */
+/* Maps other memory at the ring's addresses. */
 static void use_memory_again(void)
 {
 	CHECK(munmap(memory, BYTES) == 0);
@@ -114,7 +114,7 @@ static void a_thread_waits_on_private_memory(void)
 	a_thread_waits(MAP_PRIVATE);
 }
 
-/* The program keeps the memory: who waited finds its CQE there. */
+/* The program keeps the memory, so the waiting thread finds its CQE there. */
 static void the_memory_stays(void)
 {
 	struct io_uring_cqe *cqes;
@@ -131,7 +131,7 @@ static void the_memory_stays(void)
 	CHECK(*word(params.cq_off.tail) == 1 && cqes[0].user_data == 7 && cqes[0].res == 1);
 }
 
-/* Nobody waits, but a call has begun. */
+/* No thread waits, but one has begun a call. */
 static void a_worker_goes_on(void)
 {
 	uint64_t much = UINT64_MAX - 1, count;

@@ -156,7 +156,7 @@ static void in_turns(void)
 		}
 		submit_read(&ring, pipes[0], buffer, 1, round);
 		if (round % 7 == 0)
-			usleep(2000); /* some rounds come late */
+			usleep(2000); /* in some rounds the data comes late */
 		write_all(pipes[1], "x");
 		if (round % 5 == 0)
 			expect(&ring, round, 1);
@@ -285,11 +285,12 @@ static void waiting_again(void)
 		CHECK(read(fds[0], &value, sizeof(value)) == sizeof(value));
 		CHECK(read(fds[1], &value, sizeof(value)) == sizeof(value));
 	}
-	if (helper_ran(&ran_ns, &slices)) /* natively there is none, and all come at once */
+	if (helper_ran(&ran_ns, &slices)) /* the kernel has no helper, and all CQEs come at once */
 		CHECK(at_once == 0);
 }
 
-/* Nothing happens. Pending requests cost nothing, whether the program polls, sleeps, or waits in io_uring_enter(2). */
+/* Pending requests cost no CPU time as long as nothing happens, whether the program polls, sleeps, or waits in
+ * io_uring_enter(2). */
 static void idle(void)
 {
 	long ran_ns = 0, slices = 0, before_ns = 0, before = 0;
@@ -298,7 +299,7 @@ static void idle(void)
 	CHECK(pipe(pipes) == 0);
 	init_ring(&ring, 8, 0);
 	submit_read(&ring, pipes[0], buffer, 1, 1);
-	usleep(100000); /* longer than any period of the helper's; then as long as shows that it has none */
+	usleep(100000); /* longer than any period of the helper, which then must not run for 300 ms */
 	helper_ran(&before_ns, &before);
 	usleep(300000);
 	helper_ran(&ran_ns, &slices);

@@ -22,7 +22,7 @@ static __attribute__((noinline)) long depth_of(void (*call)(void))
 {
 	volatile uint64_t *top, *at;
 
-	__asm__ volatile("mov %%rsp, %0" : "=r"(top)); /* nothing below is in use but by calls to come */
+	__asm__ volatile("mov %%rsp, %0" : "=r"(top)); /* below this address only later calls use the stack */
 	for (at = top - PAINTED / sizeof(*at); at < top; at++)
 		*at = PAINT;
 	call();
@@ -297,7 +297,7 @@ static int too_deep(const struct test *calls, size_t count, long most)
 	return deep;
 }
 
-/* Symbols are bound before: ld.so takes 3 KiB for each. */
+/* Symbols are bound before the measurement, since binding one takes 3 KiB of the stack. */
 static void bind_now(void)
 {
 	const char *self = (const char *)getauxval(AT_EXECFN);

@@ -55,7 +55,7 @@ static void send_once_more(int signal, siginfo_t *info, void *context)
 	CHECK(depth++ == 0);
 	if (handled++ == 0)
 		CHECK(kill(getpid(), signal) == 0);
-	usleep(50000); /* in which another thread would take it */
+	usleep(50000); /* time for another thread to take the signal */
 	depth--;
 }
 
@@ -133,7 +133,7 @@ static void handlers_jump_at_the_limit_of(int signal)
 			may_jump = 0;
 		} else {
 			may_jump = 0;
-			ring.sq.sqe_head = ring.sq.sqe_tail = *ring.sq.ktail; /* an interrupted submission's */
+			ring.sq.sqe_head = ring.sq.sqe_tail = *ring.sq.ktail; /* drop the SQEs of an interrupted submission */
 		}
 		while (io_uring_peek_cqe(&ring, &cqe) == 0)
 			io_uring_cqe_seen(&ring, cqe);
@@ -220,7 +220,7 @@ static void real_time_waits_for_no_lock(void)
 	for (int i = 0; i < 200; i++) {
 		uint64_t begun_ns;
 
-		usleep(1000); /* the other one is at it */
+		usleep(1000); /* let the other thread take the lock */
 		begun_ns = now_ns();
 		CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
 		if (now_ns() - begun_ns > longest_ns)

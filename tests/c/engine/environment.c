@@ -8,7 +8,7 @@
 
 extern char **environ;
 
-/* As setproctitle does, which uses the memory of all the strings. */
+/* Overwrites the memory of all the environment's strings, as setproctitle does. */
 static void write_over_environment(void)
 {
 	for (char **variable = environ; *variable; variable++)

@@ -6,7 +6,7 @@
 static struct io_uring ring;
 static sem_t go, made;
 
-/* A wait whose argument is a bad pointer. */
+/* Waits with a bad pointer as the argument. */
 static void expect_efault(void)
 {
 	unsigned flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
@@ -144,7 +144,7 @@ static void handled_unseen(void)
 		set_handler_unseen(SIGUSR1, never, 0);
 		CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && action.sa_handler == never);
 	}
-	/* A fault of its own is the program's. */
+	/* The program's handler gets a fault of the program itself. */
 	set_handler_unseen(SIGSEGV, jump, 0);
 	io_uring_queue_exit(&second);
 	init_ring(&second, 8, 0);

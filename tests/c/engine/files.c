@@ -73,7 +73,7 @@ static void unregistering_keeps_record_locks(void)
 	}
 }
 
-/* An executed program has the record locks that there were. */
+/* An executed program keeps the process's record locks. */
 static void record_locks_of_before(void)
 {
 	char name[] = "locked-XXXXXX", number[16];

@@ -83,7 +83,7 @@ static void use_rings_of_its_own(void)
 		submit_read(&own, own_pipes[0], own_buffer, 4, 2);
 		write_all(own_pipes[1], "efgh");
 		if (i == 0)
-			only_look(&own); /* so there is a helper in the child, too */
+			only_look(&own); /* so that the child has a helper, too */
 		expect(&own, 2, 4);
 		CHECK(!memcmp(own_buffer, "efgh", 4));
 		io_uring_queue_exit(&own);
@@ -256,7 +256,7 @@ static void a_child_exits_whose_thread_registered_the_ring(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* Any library that is not loaded and not small. */
+/* Names a library that is not loaded yet and takes some time to load. */
 static const char *const LIBRARIES[] = {"libcrypto.so.3", "libstdc++.so.6", "libm.so.6"};
 
 static void *load_and_unload(void *unused)

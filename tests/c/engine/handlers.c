@@ -71,13 +71,13 @@ static void submit_with(void (*install)(void (*handler)(int)))
 		long consumed;
 
 		for (int i = 0; i < NOPS; i++)
-			io_uring_prep_nop(next_sqe(&ring)); /* there is room unless some are never consumed */
+			io_uring_prep_nop(next_sqe(&ring)); /* the SQ has room unless SQEs are never consumed */
 		published = publish(&ring);
 		sigprocmask(SIG_UNBLOCK, &alarms, NULL);
 		consumed = syscall(__NR_io_uring_enter, ring.ring_fd, published, 0, 0, NULL, 0);
 		sigprocmask(SIG_BLOCK, &alarms, NULL);
 		CHECK(consumed >= 0);
-		/* At once, and not by what the handler submits the next time. */
+		/* This call has consumed the SQEs. The handler's next submission must not have to do so. */
 		CHECK(io_uring_sq_ready(&ring) == 0);
 		taken += take_nops();
 	}
@@ -104,7 +104,7 @@ static void on_alarm_unseen(void (*handler)(int))
 /* No anyring handler precedes such a handler, so it may run in the middle of the call that it interrupts. */
 static void unseen_handler_submits(void)
 {
-	init_ring(&ring, 8, 0); /* whatever is done with the first ring */
+	init_ring(&ring, 8, 0); /* so that the work of the first ring is done */
 	submit_with(on_alarm_unseen);
 }
 
@@ -222,7 +222,7 @@ static void jump_from_handler(int signal)
 	siglongjmp(before_the_wait, 1);
 }
 
-/* Leaves a wait for the READ of that number without returning from it. */
+/* Leaves a wait for the READ with that user_data by a jump. */
 static void jump_out_of_a_wait(int number)
 {
 	struct io_uring_cqe *cqe;
@@ -249,7 +249,7 @@ static void wait_after_the_jump(void)
 	}
 }
 
-/* Nobody waits any more, so the program is one that stays away. */
+/* No thread waits any more, so the helper treats the program as one that only polls the CQ. */
 static void only_look_after_the_jump(void)
 {
 	for (int round = 0; round < 3; round++) {
@@ -311,7 +311,7 @@ static void handler_waits_elsewhere(void)
 		io_uring_queue_exit(&ring);
 	}
 	CHECK(seen_by_handler == rings);
-	/* The helper's and the first ring's own are there by now. */
+	/* The descriptors of the helper and of the first ring exist by now. */
 	while (entries_of("/proc/self/fd") > descriptors + 6 && ms++ < LONG_MS)
 		usleep(1000);
 	CHECK(entries_of("/proc/self/fd") <= descriptors + 6);
@@ -338,7 +338,7 @@ static void jump_while_waiting(int signal)
 	siglongjmp(before_the_wait, 1);
 }
 
-/* A jump leaves a wait after a handler has ended its own, or it leaves two waits at once. */
+/* A jump leaves a wait after the handler's own wait has ended, or it leaves two waits at once. */
 static void jumps_over_waits(void (*handler)(int))
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_NODEFER};

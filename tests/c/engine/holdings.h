@@ -5,11 +5,11 @@
 struct holdings {
 	int descriptors, threads, mappings;
 	long mapped_kib;
-	/* Contexts of the kernel's AIO, by their completion rings. */
+	/* Number of contexts of the kernel's AIO, counted by their completion rings. */
 	int contexts;
 };
 
-/* Entries of a directory, without `.` and `..`. */
+/* Returns the number of entries of a directory, without `.` and `..`. */
 static inline int entries_of(const char *directory)
 {
 	DIR *entries = opendir(directory);

@@ -89,7 +89,7 @@ static void every_thread_answers_setgid(void)
 	prepare_read(&ring, pipes[0], buffer, 1, 9)->flags |= IOSQE_ASYNC;
 	submit(&ring, 1);
 	wait_others_asleep(0);
-	alarm(LONG_MS / 1000); /* its handler is the default: a hang ends the program */
+	alarm(LONG_MS / 1000); /* SIGALRM's default action ends a program that hangs */
 	CHECK(pthread_create(&thread, NULL, set_group, NULL) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);
 	alarm(0);
@@ -121,7 +121,7 @@ static void signals_wait_for_the_program(void)
 	CHECK(sigprocmask(SIG_BLOCK, &all, NULL) == 0);
 	for (unsigned i = 0; i < 5; i++)
 		CHECK(kill(getpid(), signals[i]) == 0);
-	usleep(50000); /* in which another thread would take them */
+	usleep(50000); /* time for another thread to take the signals */
 	CHECK(handled == 0);
 	CHECK(sigpending(&pending) == 0);
 	for (unsigned i = 0; i < 5; i++)
@@ -213,7 +213,7 @@ static void pipes_end(void)
 
 static atomic_int taken_elsewhere;
 
-/* Reads what comes, unless the ring was faster. */
+/* Reads the data, unless the ring has read it first. */
 static void *read_elsewhere(void *fd)
 {
 	char byte;
@@ -246,7 +246,7 @@ static void losing_to_another_reader(int in, int out)
 			won++;
 		}
 	}
-	wait_others_asleep(0); /* the thread has what it could get */
+	wait_others_asleep(0); /* the thread has read what the ring left */
 	while (won + taken_elsewhere < ROUNDS) {
 		expect(&ring, 1, 1);
 		pending = 0;
@@ -266,7 +266,7 @@ static void a_faster_reader_of_a_pipe(void)
 	losing_to_another_reader(pipes[0], pipes[1]);
 }
 
-/* A FIFO knows no RWF_NOWAIT. */
+/* A FIFO does not support RWF_NOWAIT. */
 static void a_faster_reader_of_a_fifo(void)
 {
 	int in, out;

@@ -47,7 +47,7 @@ static void *without_capabilities(void *unused)
 	return unused;
 }
 
-/* Between the others, root's own threads keep what they are. */
+/* Between the other threads' requests, root's threads keep their own identity. */
 static void credentials_are_the_submitters(void)
 {
 	root_only();
@@ -73,7 +73,7 @@ static void own_directory(void)
 	umask(077);
 }
 
-/* Later than the header. */
+/* Newer than the installed header. */
 #define OP_BIND 56
 
 static void bind_socket(const char *path)
@@ -245,7 +245,7 @@ static void both_ends_of_a_fifo_are_opened(void)
 {
 	enter_new_directory(0755);
 	init_ring(&ring, 8, 0);
-	make_directory("first", 0); /* so there is a worker that is not like that thread */
+	make_directory("first", 0); /* so that there is a worker with another identity */
 	in_a_thread(open_both_ends);
 	leave_and_remove();
 }
@@ -277,7 +277,7 @@ static void a_connection_is_the_submitters(void)
 	root_only();
 	enter_new_directory(0755);
 	init_ring(&ring, 8, 0);
-	make_directory("below", 0); /* so there is a worker that is not like that thread */
+	make_directory("below", 0); /* so that there is a worker with another identity */
 	CHECK(bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(listener, 4) == 0);
 	CHECK(chmod("below/socket", 0777) == 0);
 	in_a_thread(connect_as_nobody);

@@ -122,7 +122,7 @@ static void round_of_numbers(long us)
 	write_all(ends[1], "xy");
 	take_all(NOPS, results);
 	CHECK(answer(results[0]) == 0 && answer(results[1]) == 1);
-	CHECK(answer(results[2]) == behind); /* else of /dev/null, or of a file that is shut down */
+	CHECK(answer(results[2]) == behind); /* another result would come from /dev/null, or from a file that was shut down */
 	CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
 }
 
@@ -240,7 +240,7 @@ static void closes_ring(void)
 	rounds(round_of_rings);
 }
 
-/* Finds what was submitted first. */
+/* Reaps the CQEs of the requests that were submitted first. */
 static void enter_in_handler(void)
 {
 	struct __kernel_timespec soon = {0, 1000000};
@@ -303,7 +303,7 @@ static void fork_in_handler(void)
 {
 	child = fork();
 	CHECK(child >= 0);
-	if (child == 0 && !behind) /* what it would submit is its parent's to submit */
+	if (child == 0 && !behind) /* its parent submits those SQEs */
 		read_with_an_own_ring();
 }
 
@@ -398,7 +398,7 @@ static void queues(void)
 	struct sigaction action = {.sa_sigaction = on_queued, .sa_flags = SA_SIGINFO | SA_RESTART};
 	pthread_t self = pthread_self(), sender;
 
-	sigfillset(&action.sa_mask); /* one handler does not interrupt another while it counts */
+	sigfillset(&action.sa_mask); /* no handler interrupts another while it counts */
 	init_ring(&ring, 4096, 0);
 	for (int i = 0; i < 3; i++)
 		CHECK(sigaction(SIGRTMIN + i, &action, NULL) == 0);

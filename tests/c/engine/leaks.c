@@ -24,7 +24,7 @@ enum {
 	FUTEX2_32_PRIVATE = 2 | 128,
 };
 
-/* Used by all rounds: what each leaves in it stays. */
+/* All rounds use this ring, so what a round leaves in it stays. */
 static struct io_uring ring;
 
 static void end_somehow(int round)
@@ -131,7 +131,7 @@ static void cancel_a_thread(int round)
 	pid_t tid = 0;
 
 	if (round % 8)
-		return; /* to see that it sleeps takes milliseconds */
+		return; /* it takes milliseconds to see that the thread sleeps */
 	CHECK(pthread_create(&thread, NULL, waits_for_ever, &tid) == 0);
 	while (!__atomic_load_n(&tid, __ATOMIC_ACQUIRE))
 		sched_yield();
@@ -155,7 +155,7 @@ static void use_linux_aio(int round)
 	aio_context_t context = 0;
 
 	if (round % 4 > 1)
-		return; /* natively a context takes tens of milliseconds to end */
+		return; /* a context of the kernel takes tens of milliseconds to end */
 	read.aio_buf = (uintptr_t)buffers[3];
 	CHECK(syscall(SYS_io_setup, 8, &context) == 0);
 	CHECK(syscall(SYS_io_submit, context, 2, iocbs) == 2);
@@ -171,7 +171,7 @@ static void register_files(int round)
 	int files[] = {pipes[0], file, -1, -1}, other[] = {pipes[1], pipes[0]};
 
 	CHECK(answer(io_uring_register_files(&ring, files, 4)) == 0);
-	prepare_read(&ring, 0, buffers[4], 1, 1)->flags |= IOSQE_FIXED_FILE; /* goes on with the file that it has */
+	prepare_read(&ring, 0, buffers[4], 1, 1)->flags |= IOSQE_FIXED_FILE; /* keeps the file that it has */
 	submit(&ring, 1);
 	CHECK(answer(io_uring_register_files_update(&ring, 0, other, 2)) == 2);
 	io_uring_prep_openat_direct(next_sqe(&ring), AT_FDCWD, "/dev/null", O_RDWR, 0, 2);
@@ -251,7 +251,7 @@ static void register_the_rest(int round)
 	CHECK(answer(io_uring_unregister_eventfd(&ring)) == 0);
 	CHECK(close(eventfd_number) == 0);
 	if (round % 4)
-		return; /* a personality is a thread of ours */
+		return; /* a personality takes an engine thread */
 	personality = io_uring_register_personality(&ring);
 	CHECK(answer(personality) > 0);
 	io_uring_prep_openat(next_sqe(&ring), AT_FDCWD, "/dev/null", O_RDONLY, 0);
@@ -282,7 +282,7 @@ static void resize(int round)
 	by_close(&made);
 }
 
-/* Requests that wait and are then cancelled, removed or updated, each in its way. */
+/* Requests that wait, and are then cancelled, removed or updated, each by its own call. */
 static void cancel(int round)
 {
 	struct __kernel_timespec long_time = {3600, 0};
@@ -425,7 +425,7 @@ static void talk(int round)
 		CHECK(close(sockets[0]) == 0);
 		return;
 	}
-	CHECK(close(sockets[0]) == 0 && close(sockets[1]) == 0); /* the request goes on with its file */
+	CHECK(close(sockets[0]) == 0 && close(sockets[1]) == 0); /* the request keeps its file */
 	take_any(&ring, 1);
 }
 
@@ -460,7 +460,7 @@ static void (*const kinds[])(int) = {
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-/* All that is compared. */
+/* All resources that are compared. */
 struct wear {
 	struct holdings held;
 	long resident_kib, filters;
@@ -509,7 +509,7 @@ static void say(const char *when, const struct wear *it)
 
 static void go(int rounds)
 {
-	const char *only = getenv("WEAR_KIND"); /* to find which one it is */
+	const char *only = getenv("WEAR_KIND"); /* to find the kind that leaks */
 
 	for (int round = 0; round < rounds; round++)
 		for (int kind = 0; kind < KINDS; kind++)
@@ -537,7 +537,7 @@ static void wear(int rounds)
 	CHECK(!has_more(&once, &warm) && !has_more(&twice, &once));
 	io_uring_queue_exit(&ring);
 	for (int ms = 0; once.held.threads > 1 || once.held.contexts; ms += 10, once.held = look()) {
-		CHECK(ms < LONG_MS); /* of these some are kept as long as there is a ring */
+		CHECK(ms < LONG_MS); /* some threads and contexts are kept as long as there is a ring */
 		usleep(10000);
 	}
 }

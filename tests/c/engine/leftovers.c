@@ -112,7 +112,7 @@ static void a_killed_child_leaves_nothing(void)
 	leaves_nothing(with_a_killed_child, RINGS / 10);
 }
 
-/* Nothing with a name stays, in any of the usual places. */
+/* Checks that no named file stays in any of the usual places. */
 static void no_files_are_left(void)
 {
 	const char *reason = isolate();

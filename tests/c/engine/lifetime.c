@@ -107,7 +107,7 @@ static void leaves_nothing(void (*end)(struct io_uring *), int with_drain)
 		if (i % 4 == 0)
 			wait_others_asleep(0);
 		end(&ring);
-		if (i == -1) { /* what the process makes once and keeps is there now */
+		if (i == -1) { /* by now the process has made what it makes once and keeps */
 			wait_others_asleep(0);
 			before = look();
 		}
@@ -173,7 +173,7 @@ static void a_late_connect_meets_no_other_ring(void)
 	sqe->flags |= IOSQE_ASYNC;
 	sqe->user_data = 1;
 	submit(&old, 1);
-	wait_others_asleep(0); /* until a worker sleeps in it */
+	wait_others_asleep(0); /* until a worker sleeps in the call */
 	io_uring_queue_exit(&old);
 
 	CHECK(pipe(pipes) == 0);

@@ -11,7 +11,7 @@ enum { ROUNDS = 20, CHILDREN = 3, BLOCK = 64, OWN_USER = 54321 };
 
 static struct io_uring ring;
 static char bytes[4096];
-/* Each controller's file of it; NULL without. */
+/* The control group's file for this controller; NULL without a control group. */
 static const char *group;
 
 static void write_limit(const char *file, const char *value)
@@ -56,7 +56,7 @@ static void limit_threads(int most)
 	}
 }
 
-/* Threads of this process. */
+/* Returns the number of threads of this process. */
 static int threads(void)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -89,7 +89,7 @@ static int result_of(struct io_uring *of, uint64_t user_data)
 	return result;
 }
 
-/* Submits the one prepared SQE with IOSQE_ASYNC: its result. */
+/* Submits the one prepared SQE with IOSQE_ASYNC, and returns its result. */
 static int by_worker(struct io_uring *of, struct io_uring_sqe *sqe)
 {
 	int result;
@@ -108,7 +108,7 @@ static void expect_by_worker(struct io_uring *of, struct io_uring_sqe *sqe, int 
 	CHECK(answer(result) == expected);
 }
 
-/* Requests that need a worker: each is made, and has its result. */
+/* Requests that need a worker: each is made, and its CQE has the right result. */
 static void make_all(struct io_uring *of)
 {
 	static struct statx status;
@@ -171,7 +171,7 @@ static void wake_sleeper(struct io_uring *of, uint64_t user_data)
 	CHECK(munmap(page, 4096) == 0);
 }
 
-/* Such a call blocks no other once there may be threads again. */
+/* Such a call delays no other request once threads may be made again. */
 static void a_worker_sleeps(struct io_uring *of)
 {
 	submit_sleeper(of, 9);
@@ -179,7 +179,7 @@ static void a_worker_sleeps(struct io_uring *of)
 	wake_sleeper(of, 9);
 }
 
-/* There is no thread but the program's. */
+/* The process has no thread but the program's own. */
 static void alone(void)
 {
 	struct io_uring_params polled = {.flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 1};
@@ -395,7 +395,7 @@ static void quiet(void)
 	submit_sleeper(&sleeps, 3);
 	wait_for_quiet();
 	CHECK(asleep_at_last == 0);
-	/* They were all waiting. */
+	/* All of these did wait: the events end every wait. */
 	for (int i = 0; i < 8; i++)
 		write_all(ends[1], "x");
 	prepare_nop(&sleeps, 4);
@@ -460,7 +460,7 @@ static void polls_without_end(void)
 	}
 }
 
-/* More than the group may have, registered and read into. */
+/* Registers, and reads into, a buffer larger than the group's limit. */
 static void large_buffers(void)
 {
 	struct iovec large = {.iov_len = 64UL << 20};
@@ -478,7 +478,7 @@ static void large_buffers(void)
 	CHECK(answer(result) > 0 || result == -EFAULT || result == -ENOMEM);
 }
 
-/* Each ends by itself with an error, or the kernel's OOM killer ends it. */
+/* Each child ends by itself with an error, or the kernel's OOM killer ends it. */
 static void little_memory(void)
 {
 	void (*const greedy[])(void) = {rings_without_end, completions_without_end, polls_without_end, large_buffers};

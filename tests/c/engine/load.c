@@ -8,7 +8,7 @@
 #include <netinet/in.h>
 #include <time.h>
 
-/* The resources held, and the resident memory of the process and of the machine's kernel. */
+/* The resources that the process holds, and the resident memory of the process and of the kernel. */
 struct amount {
 	struct holdings held;
 	long resident_kib, kernel_kib;
@@ -50,7 +50,7 @@ static void begin(void)
 	clock_gettime(CLOCK_MONOTONIC, &begun);
 }
 
-/* For docs/reliability.md. */
+/* Prints the cost of a round, for docs/reliability.md. */
 static void say(const char *what, long count)
 {
 	struct timespec now;
@@ -95,7 +95,7 @@ static void repeat(void (*round)(unsigned), unsigned size, int rounds)
 	}
 }
 
-/* Room for that many descriptors, or nothing to check. */
+/* Raises the limit to that many descriptors, or skips the case. */
 static void need_descriptors(unsigned count)
 {
 	struct rlimit limit;
@@ -114,7 +114,7 @@ static void init_large(struct io_uring *ring, unsigned entries, unsigned cq_entr
 	CHECK(answer(io_uring_queue_init_params(entries, ring, &params)) == 0);
 }
 
-/* The next SQE, which may take a submission of those before. */
+/* Returns the next SQE. If the SQ is full, submits the SQEs before it first. */
 static struct io_uring_sqe *any_sqe(struct io_uring *ring)
 {
 	if (!io_uring_sq_space_left(ring))
@@ -128,7 +128,7 @@ static void submit_all(struct io_uring *ring)
 		CHECK(answer(io_uring_submit(ring)) >= 0);
 }
 
-/* Waits for one CQE at least, and hands on each that is there. */
+/* Waits for at least one CQE, and passes each CQE in the CQ to `take_one`. */
 static void collect(struct io_uring *ring, void (*take_one)(uint64_t, int, void *), void *context)
 {
 	struct io_uring_cqe *cqe, copy;
@@ -228,7 +228,7 @@ static void cancel_each(int number)
 	collect_until(number, tally->count - cancelled, cancelled);
 }
 
-/* Those that wait for the even ends. */
+/* The requests that wait for the even ends. */
 static unsigned end_by_events(int number)
 {
 	struct tally *tally = &tallies[number];
@@ -240,7 +240,7 @@ static unsigned end_by_events(int number)
 		char many[4096] = "";
 
 		write_all(pipes[number][end][1], "x");
-		/* Room enough for a byte for each. */
+		/* The buffer has a byte for each request. */
 		for (unsigned sent = 0; sent < tally->count / ENDS; sent += sizeof(many)) {
 			CHECK(write(sockets[number][end][0], many, sizeof(many)) == sizeof(many));
 			CHECK(write(sockets[number][end][1], many, sizeof(many)) == sizeof(many));
@@ -418,7 +418,7 @@ static void serve_one(uint64_t user_data, int res, void *context)
 	}
 }
 
-/* The client opens all of them before it sends on any. */
+/* The client opens all connections before it sends on any of them. */
 static void ask_one(uint64_t user_data, int res, void *context)
 {
 	struct peers *peers = context;

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
-/* The program's own stands before libc's. */
+/* The program's own `syscall` comes before libc's in the search order. */
 pid_t getppid(void)
 {
 	return -7;

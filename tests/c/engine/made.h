@@ -7,7 +7,7 @@
 #endif
 
 static char buffers[16][64];
-/* Opened with O_DIRECT; -1 where the folder's file system does not know that. */
+/* Opened with O_DIRECT; -1 if the folder's file system does not support that. */
 static int pipes[2], file, direct;
 static char *pages;
 
@@ -114,7 +114,7 @@ static void make(struct made *made, int round)
 		make_in_own_memory(made);
 		return;
 	}
-	/* A poller for each tenth ring that asks for one: a thousand threads take their time. */
+	/* Only each tenth ring that asks for a polling thread gets one, since a thousand threads take their time. */
 	if (p.flags & IORING_SETUP_SQPOLL && (round % 10 || io_uring_queue_init_params(8, &made->ring, &p) != 0))
 		p.flags = 0;
 	if (!(p.flags & IORING_SETUP_SQPOLL))
@@ -126,7 +126,7 @@ static void make(struct made *made, int round)
 	if (round % 7 == 0)
 		register_things(&made->ring);
 	leave_in_flight(&made->ring, round);
-	if (round % 20 == 0) /* known to everything that watches pending requests */
+	if (round % 20 == 0) /* so that the helper, too, watches the pending requests */
 		io_uring_wait_cqe_timeout(&made->ring, &cqe, &soon);
 }
 
@@ -228,8 +228,8 @@ static void with_a_killed_child(struct made *made)
 			io_uring_submit(&made->ring);
 		}
 		while (io_uring_wait_cqe(&made->ring, &cqe) == 0)
-			io_uring_cqe_seen(&made->ring, cqe); /* of the parent's requests, or it would not sleep */
-		for (;;) /* where another may not wait (DEFER_TASKRUN) it just stays */
+			io_uring_cqe_seen(&made->ring, cqe); /* CQEs of the parent's requests, which would end the wait */
+		for (;;) /* on a DEFER_TASKRUN ring the child may not wait, so it only stays */
 			pause();
 	}
 	CHECK(child > 0);

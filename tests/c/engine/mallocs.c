@@ -8,13 +8,13 @@
 static struct io_uring ring;
 static char buffer[64];
 static atomic_int created;
-static __thread volatile int in_malloc; /* the calling thread has been interrupted in it */
-static volatile int locked;		/* by that thread */
+static __thread volatile int in_malloc; /* true while the calling thread is in malloc */
+static volatile int locked;		/* true if that thread holds the lock */
 
 void *__libc_calloc(size_t count, size_t size);
 void *__libc_malloc(size_t size);
 
-/* One lock for all, as some have. */
+/* One lock for all threads, as some implementations have. */
 static void enter_malloc(void)
 {
 	CHECK(!in_malloc); /* the thread would wait for itself */
@@ -50,7 +50,7 @@ static void use_a_worker(int signal)
 
 	(void)signal;
 	read_by_worker(&ring, 1);
-	/* The helper frees the rest. */
+	/* The helper frees the remaining memory. */
 	prepare_read(&ring, pipes[0], &byte, 1, 2);
 	submit(&ring, 1);
 	CHECK(write(pipes[1], "x", 1) == 1);
@@ -130,7 +130,8 @@ static void a_child_never_asks_malloc(void)
 	CHECK(status == 0);
 }
 
-/* Nor is malloc called to make a thread. A _Fork child of a process with several threads continues without one. */
+/* The engine does not call malloc to make a thread, either. A _Fork child of a process with several threads continues
+ * without one. */
 static void a_child_of_threads_never_asks_malloc(void)
 {
 	struct io_uring_params params = {0};

@@ -55,7 +55,7 @@ static void collect(struct io_uring *ring, unsigned long count, int result, int 
 	CHECK(!io_uring_cq_ready(ring));
 }
 
-/* The ring takes a request as before, after the rest of its SQ. */
+/* The ring serves a request as before, after the remaining SQEs. */
 static void works(struct io_uring *ring)
 {
 	struct io_uring_sqe *sqe;
@@ -128,7 +128,7 @@ static void submits_polls(void)
 	unsigned long taken = submit_many(&ring, prepare_poll, 0, MANY);
 	write_all(ends[1], "x");
 	collect(&ring, taken, POLLIN, POLLIN);
-	works(&ring); /* what the polls had is there again */
+	works(&ring); /* the memory of the polls is free again */
 	unlimit();
 	works(&ring);
 }

@@ -124,7 +124,7 @@ static void submit_nops(struct crowd *crowd, unsigned who)
 			CHECK(pthread_mutex_lock(&crowd->sq) == 0);
 			put = put_nop(&crowd->ring, (uint64_t)who << 32 | i);
 			CHECK(pthread_mutex_unlock(&crowd->sq) == 0);
-			/* Outside of the mutex: the processes meet in here. */
+			/* The call is made outside the mutex, so that several processes are in it at once. */
 			CHECK(io_uring_enter(crowd->ring.ring_fd, 1, 0, 0, NULL) >= 0);
 		} while (!put);
 		if (i % 16 == who)
@@ -210,7 +210,7 @@ static void wait_until_started(struct pair *pair)
 	CHECK(read(pair->started[0], &byte, 1) == 1);
 }
 
-/* Takes the CQEs of both reads; the results by user_data. */
+/* Reaps the CQEs of both reads, and stores the results by user_data. */
 static void take_both(struct pair *pair, int results[3], int within_ms)
 {
 	double begin = now_ms();
@@ -280,7 +280,7 @@ static void collect_from(bool killed)
 	CHECK(results[FROM_PIPE] == -ECANCELED);
 	CHECK(results[FROM_FILE] == -ECANCELED || (results[FROM_FILE] == BLOCK && holds_number(pair->block, 7)));
 	CHECK(waitpid(child, NULL, 0) == child);
-	/* The ring is as good as before. */
+	/* The ring still works. */
 	submit_both(pair);
 	write_all(pair->to_read[1], "efgh");
 	take_both(pair, results, LONG_MS);

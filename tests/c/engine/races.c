@@ -82,7 +82,7 @@ static long used_pages(void)
 	return pages;
 }
 
-/* There is no memory for another stack on which to make a call. The child continues with its parent's. */
+/* No memory is left for another stack on which to make a call. The child uses the stack that its parent used. */
 static void trap_without_memory(void)
 {
 	struct rlimit limit;
@@ -151,7 +151,7 @@ static void faults_blocked_in_wait(void)
 	CHECK(fd >= 0);
 	CHECK(pthread_create(&other, NULL, take_memory_away, &me) == 0);
 	answered = syscall(__NR_io_uring_enter, fd, 0, 1, IORING_ENTER_GETEVENTS, &mask, sizeof(mask));
-	/* The kernel has the pages, and sees the signal only. */
+	/* The kernel pins the ring's pages, so there only the signal ends the wait. */
 	CHECK(handled == 1 && (answered == 0 || (answered == -1 && (errno == EINTR || errno == EFAULT))));
 	CHECK(pthread_join(other, NULL) == 0);
 }
@@ -163,7 +163,7 @@ static void submit_in_handler(int signal)
 
 	(void)signal;
 	io_uring_prep_fsync(sqe, 0, 0);
-	sqe->flags |= IOSQE_ASYNC; /* for which a thread is made */
+	sqe->flags |= IOSQE_ASYNC; /* needs a worker, so a thread is made */
 	CHECK(answer(io_uring_submit(&ring)) == 1);
 	handled++;
 	errno = saved;
@@ -195,7 +195,7 @@ static void fork_beside(long us)
 		usleep(100);
 }
 
-/* A handler interrupts fork(3) and submits what takes a thread. */
+/* A handler interrupts fork(3) and submits a request that takes a thread. */
 static void handler_in_fork(void)
 {
 	for (int turn = 0; turn < TURNS; turn++) {

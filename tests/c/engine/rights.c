@@ -4,7 +4,7 @@
 #include "identity.h"
 
 #define SETUID_MODE 04777
-/* Later than the header. */
+/* Newer than the installed header. */
 #define OP_FTRUNCATE 55
 
 static struct io_uring ring;
@@ -170,7 +170,7 @@ static void begin(unsigned flags)
 	CHECK(pipe(pipes) == 0);
 	init_ring(&ring, 8, flags);
 	CHECK(answer(io_uring_register_buffers(&ring, &registered, 1)) == 0);
-	change_files(1); /* so there are workers that are root */
+	change_files(1); /* so that there are workers with root's identity */
 }
 
 static void end(void)
@@ -327,7 +327,7 @@ static void fill_socket(void)
 	CHECK(errno == EAGAIN);
 }
 
-/* Receives until the message of one byte: who sent it. */
+/* Receives until the message of one byte comes, and returns its sender's user. */
 static struct ucred sender(void)
 {
 	for (;;) {
@@ -391,7 +391,7 @@ static void *send_as_root(void *unused)
 	return unused;
 }
 
-/* Completed by a thread that has become another user since. */
+/* The request is completed by a thread that has become another user since the submission. */
 static void *wait_as_nobody(void *unused)
 {
 	become_nobody();
@@ -431,7 +431,7 @@ static void messages_are_the_submitters(void)
 	begin(0);
 	for (by_write = 0; by_write < 2; by_write++) {
 		if (by_write == 0)
-			sent_by(send_as_root, 1, 0); /* while no thread has become another user yet */
+			sent_by(send_as_root, 1, 0); /* before any thread becomes another user */
 		for (int in_enter = 0; in_enter < 2; in_enter++) {
 			sent_by(send_as_nobody, in_enter, NOBODY);
 			sent_by(send_asynchronously_as_nobody, in_enter, NOBODY);

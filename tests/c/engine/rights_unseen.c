@@ -45,7 +45,7 @@ static void an_instruction_changes_the_user(void)
 	init_ring(&ring, 8, 0);
 	fds[0] = setuid_file("one");
 	fds[1] = setuid_file("other");
-	CHECK(write_keeps_bit(fds[0])); /* so there is a worker that is root */
+	CHECK(write_keeps_bit(fds[0])); /* so that there is a worker with root's identity */
 	in_a_thread(write_as_nobody);
 	CHECK(write_keeps_bit(fds[0]));
 	io_uring_queue_exit(&ring);

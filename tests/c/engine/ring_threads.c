@@ -161,7 +161,7 @@ static void a_shared_ring(void)
 	CHECK(pthread_mutex_lock(&cq_mutex) == 0);
 	all_done = 1;
 	CHECK(pthread_mutex_unlock(&cq_mutex) == 0);
-	prepare_nop(&shared, 0); /* nobody takes its CQE, so it ends the wait of each */
+	prepare_nop(&shared, 0); /* no thread reaps its CQE, so the CQE ends the wait of every thread */
 	submit(&shared, 1);
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_join(waiters[i], NULL) == 0);

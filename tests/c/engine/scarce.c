@@ -14,7 +14,7 @@ static void limit_locked(void)
 	struct rlimit limit = {LOCKED_BYTES, LOCKED_BYTES};
 
 	CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
-	if (getuid() == 0) /* which no limit binds */
+	if (getuid() == 0) /* the limit does not apply to root */
 		CHECK(setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0);
 }
 
@@ -50,7 +50,7 @@ static void use_rings_and_the_rest(void)
 		init_ring(&rings[i], 8, 0);
 		use_ring(&rings[i]);
 	}
-	/* The program may use what the rings do not take. */
+	/* The program may use the entries that the rings do not take. */
 	CHECK(mmap(NULL, REST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
 	for (int i = 0; i < MANY_RINGS; i++)
 		io_uring_queue_exit(&rings[i]);
@@ -147,7 +147,7 @@ static void no_numbers(void)
 	expect_result(&ring, 3, 3);
 }
 
-/* Until the next would be one too many. */
+/* Opens descriptors until the next one fails with EMFILE. */
 static void fill_table(void)
 {
 	while (dup(0) >= 0)
@@ -195,7 +195,7 @@ static void full_below_the_hard_limit(void)
 	close_under_read(0, 0);
 }
 
-/* Another file under a ring's number: what the ring has ends. */
+/* Another file gets the ring's number, so the ring's requests end. */
 static void full_taken(void)
 {
 	struct pollfd peer = {.events = POLLIN};

@@ -17,7 +17,7 @@ static void reply(int fuse, const struct fuse_in_header *to, int error, const vo
 	struct fuse_out_header header = {sizeof(header) + bytes, error, to->unique};
 	struct iovec parts[] = {{&header, sizeof(header)}, {(void *)body, bytes}};
 
-	/* The one who asked may be gone. */
+	/* ENOENT: the request was interrupted, and nobody waits for the answer. */
 	CHECK(writev(fuse, parts, 2) == (ssize_t)header.len || errno == ENOENT);
 }
 
@@ -46,7 +46,7 @@ static int serve(int fuse)
 	case FUSE_INIT: {
 		struct fuse_init_out out = {.major = 7, .minor = 31, .max_write = 65536, .max_background = 16};
 
-		out.flags = FUSE_ASYNC_READ; /* an attempt that may not wait begins to read, and does not */
+		out.flags = FUSE_ASYNC_READ; /* a nonblocking attempt starts the read and returns without waiting for it */
 
 		reply(fuse, header, 0, &out, sizeof(out));
 		break;
@@ -129,7 +129,7 @@ static void open_files_for(int to)
 	files[1] = open(path, O_WRONLY | O_CLOEXEC);
 	CHECK(files[0] >= 0 && files[1] >= 0);
 	event.fd = files[0];
-	CHECK(poll(&event, 1, LONG_MS) == 1); /* the kernel learns that the server knows no FUSE_POLL, and does not ask again */
+	CHECK(poll(&event, 1, LONG_MS) == 1); /* the kernel learns that the server lacks FUSE_POLL, and asks no more */
 	send_files(to, files, 2);
 	CHECK(close(files[0]) == 0 && close(files[1]) == 0);
 	_exit(0);

@@ -67,7 +67,7 @@ static void below_a_low_limit(int ready[2])
 	mine(0);
 }
 
-/* Leaves no other number free. */
+/* Fills all other numbers. */
 static void fill_the_table(void)
 {
 	int last = -1, fd;
@@ -94,7 +94,7 @@ static void traced(void)
 	CHECK(pipe(ready) == 0);
 	out_of_the_way(&ready[0]);
 	out_of_the_way(&ready[1]);
-	use_a_ring(ready); /* while all three are open */
+	use_a_ring(ready); /* while all three standard descriptors are open */
 	CHECK(close(0) == 0);
 	use_a_ring(ready);
 	CHECK(close(1) == 0 && syscall(SYS_close, 2) == 0);
@@ -136,7 +136,7 @@ static int made(pid_t thread, const struct __ptrace_syscall_info *call, long ans
 	switch (call->entry.nr) {
 	case SYS_openat:
 		return call->entry.args[2] & O_PATH ? -1 : answer;
-	case SYS_fcntl: /* the number of a ring may be any, as natively */
+	case SYS_fcntl: /* a ring may get any number, as in the kernel */
 		return call->entry.args[1] == F_DUPFD_CLOEXEC && call->entry.args[2] ? answer : -1;
 	case SYS_memfd_create:
 	case SYS_epoll_create1:
@@ -174,7 +174,7 @@ static void nothing_is_made_there(void)
 		if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
 			call = call_of(thread);
 			if (ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(now), &now) <= 0) {
-				CHECK(errno == ESRCH); /* it ends with the process */
+				CHECK(errno == ESRCH); /* the tracee ended with the process */
 				continue;
 			}
 			if (now.op == PTRACE_SYSCALL_INFO_ENTRY) {

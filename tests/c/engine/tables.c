@@ -20,7 +20,7 @@ static int is_kernels(const struct io_uring *ring)
 	return strstr(name, "io_uring") != NULL;
 }
 
-/* Calls by a worker on a number that is new. */
+/* Has a worker make calls on a new number. */
 static void call_by_worker(struct io_uring *ring)
 {
 	char name[] = "table-XXXXXX";
@@ -84,14 +84,14 @@ static void the_only_thread(void)
 
 	init_ring(&ring, 8, 0);
 	if (!is_kernels(&ring))
-		call_by_worker(&ring); /* there are workers from before */
+		call_by_worker(&ring); /* so that there are workers with the old table */
 	read_pipes(&ring, 1);
 	for (int how = 0; how < 3; how++) {
 		CHECK(dup2(0, 405) == 405);
 		get_table(how);
 		CHECK((fcntl(405, F_GETFD) == 0) == (how < 2));
 		init_ring(&new, 8, 0);
-		if (!is_kernels(&ring) || how == 2) { /* these leave workers there */
+		if (!is_kernels(&ring) || how == 2) { /* these calls leave workers with the new table */
 			call_by_worker(&ring);
 			call_by_worker(&new);
 		}

@@ -49,7 +49,7 @@ static __attribute__((noinline)) void start_to_work(void)
 	work();
 }
 
-/* Two frames that have something to clean up, by the two ways that C has. */
+/* Two frames with something to clean up: one by an attribute, one by pthread_cleanup_push(3). */
 static __attribute__((noinline)) void work_in_a_frame(void)
 {
 	__attribute__((cleanup(clean_variable))) int variable = 0;
@@ -197,7 +197,7 @@ static void ends_anywhere_in(void (*what)(void))
 
 		door = LIBC + round % 2;
 		init_ring(&ring, MANY, 0);
-		/* All are published, and submitted by the thread: */
+		/* All SQEs are published here. The thread submits them. */
 		for (int i = 0; what == submit_all_the_time && i < MANY; i++)
 			io_uring_prep_nop(next_sqe(&ring));
 		published = *ring.sq.ktail + (ring.sq.sqe_tail - ring.sq.sqe_head);
@@ -209,7 +209,7 @@ static void ends_anywhere_in(void (*what)(void))
 		for (volatile int i = rand_r(&seed) % 20000; i > 0; i--)
 			;
 		end(id);
-		/* Each SQE that was taken has its CQE. */
+		/* Each SQE that was consumed has its CQE. */
 		CHECK(syscall(__NR_io_uring_enter, ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS, NULL, 0) == 0);
 		CHECK(io_uring_cq_ready(&ring) == MANY * (what == submit_all_the_time) - io_uring_sq_ready(&ring));
 		io_uring_cq_advance(&ring, io_uring_cq_ready(&ring));
@@ -386,7 +386,7 @@ static void points(void)
 				is_deferred = deferred;
 				end_asleep(all[i]);
 			}
-		/* These are none. */
+		/* These calls are no cancellation points. */
 		is_deferred = false;
 		end_asleep(in_sleeping_syscall);
 		end_asleep(in_sleeping_instruction);
@@ -454,7 +454,7 @@ static atomic_int nested;
 static void wait_in_handler(int signal)
 {
 	__attribute__((cleanup(clean_variable))) int variable = 0;
-	void (*volatile what)(void) = wait_for_a_cqe; /* the compiler is not to see that nothing is thrown */
+	void (*volatile what)(void) = wait_for_a_cqe; /* volatile, so that the compiler does not see that nothing is thrown */
 
 	(void)signal;
 	(void)variable;

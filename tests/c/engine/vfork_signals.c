@@ -39,7 +39,7 @@ static int blocks(int signal)
 	return sigismember(&set, signal);
 }
 
-/* Changes that such a child makes for itself. */
+/* Changes that the child makes to its own signals. */
 static int change(void *unused)
 {
 	sigset_t set;
@@ -83,7 +83,7 @@ static void by_vfork(void)
 	}
 }
 
-/* The child of a child, and a child's own fork. */
+/* A child makes a child of its own, by vfork(2) and by fork(2). */
 static void by_nested_vfork(void)
 {
 	pid_t child;
@@ -139,7 +139,7 @@ static void in_what_is_left_of_memory(void)
 static atomic_int ticks;
 static volatile sig_atomic_t wrong;
 
-/* Puts back what it has found, having changed it. */
+/* Changes the action, and restores the action that it found. */
 static void tick(int signal)
 {
 	struct sigaction mine = {.sa_handler = SIG_IGN}, found;

@@ -131,7 +131,7 @@ static void end(pthread_t thread)
 	io_uring_queue_exit(&ring);
 }
 
-/* Others that wait, from before or from then on, get what comes. */
+/* Other threads get the events, whether they began to wait before the thread left its wait or after. */
 static void others_wait(void)
 {
 	pthread_t thread, beside;

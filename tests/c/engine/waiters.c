@@ -80,7 +80,7 @@ static void end_child(pid_t child)
 	CHECK(waitpid(child, NULL, 0) == child || errno == ECHILD);
 }
 
-/* Four waits of all kinds: numbers 1 to 4. */
+/* Submits four waits, of different kinds, with user_data 1 to 4. */
 static void wait_for_all(struct io_uring *ring, unsigned *words, pid_t child)
 {
 	prepare_wait(ring, &words[0], 0, ANY_BIT, 1);

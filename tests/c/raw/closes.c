@@ -50,7 +50,7 @@ static int is_used(int fd)
 	return fd == ring.fd || fd == pipes[0] || fd == pipes[1];
 }
 
-/* The read that is in flight gets `byte`. */
+/* Ends the read in flight, which gets `byte`. */
 static void finish_read(char *into, char byte)
 {
 	uint64_t user_data;
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
 	CHECK(argc == 3);
 	way = !strcmp(argv[2], "libc") ? LIBC : !strcmp(argv[2], "syscall") ? SYSCALL : INSTRUCTION;
 	expect_trap();
-	CHECK(close_range(3, ~0U, 0) == 0); /* what the caller left open */
+	CHECK(close_range(3, ~0U, 0) == 0); /* close what the caller left open */
 	CHECK(pipe(pipes) == 0);
 	CHECK(ring_open(&ring, 8) == 0);
 	ring_read(&ring, pipes[0], &byte);

@@ -139,7 +139,7 @@ int main(int argc, char **argv)
 		CHECK(raise(SIGSEGV) == 0 && calls == 0);
 		CHECK(sigprocmask(SIG_UNBLOCK, &mask, NULL) == 0 && calls == 1);
 		CHECK(sigprocmask(SIG_BLOCK, &mask, NULL) == 0);
-		store_nowhere(); /* nor blocked */
+		store_nowhere(); /* nor can it be blocked */
 	} else if (!strcmp(name, "raised")) {
 		CHECK(signal(SIGBUS, SIG_DFL) == SIG_DFL);
 		raise(SIGBUS);

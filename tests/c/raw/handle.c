@@ -1,5 +1,5 @@
-/* Linked with liburing.so. It looks up one of its functions by the library's handle, which bypasses symbols of
- * libraries that come first. */
+/* Linked with liburing.so. The program looks up one of liburing's functions by liburing's handle, which bypasses the
+ * symbols of libraries that come first. */
 #include <dlfcn.h>
 #include <liburing.h>
 #include <stdio.h>

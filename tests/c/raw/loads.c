@@ -29,7 +29,7 @@ int main(void)
 	nops = (int (*)(int))dlsym(plugin, "plugin_nops");
 	if (!nops || nops(300) != 300)
 		return 7;
-	/* Another one when there is a ring already. */
+	/* Loads another plugin while there is a ring. */
 	plugin = dlopen("libplugin2.so", RTLD_NOW);
 	if (!plugin)
 		return 8;

@@ -26,13 +26,13 @@ static int answer_of(long answer)
 	return -1;
 }
 
-/* One call, by the way that was chosen. */
+/* Makes a call in the way that argv[2] chose. */
 #define CALL(name, a, b, c, d, e, f, by_libc)                                                                          \
 	(way == LIBC ? (int)(by_libc) :                                                                                \
 	 way == SYSCALL ? (int)syscall(SYS_##name, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f)) : \
 			  answer_of(raw6(SYS_##name, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))))
 
-/* The call fails so; errno is named where it does not. */
+/* Checks that the call fails with this error. Otherwise prints its errno. */
 #define FAILS(error, call)                                                                                             \
 	do {                                                                                                           \
 		errno = 0;                                                                                             \
@@ -196,7 +196,7 @@ static int is_named(int fd, char **numbers)
 	return 0;
 }
 
-/* All that is open has been named. */
+/* Checks that the open descriptors are exactly those in `numbers`. */
 static int list(char **numbers)
 {
 	for (int fd = 3; fd < 70000; fd++)
@@ -224,7 +224,7 @@ int main(int argc, char **argv)
 	CHECK(argc == 3);
 	way = !strcmp(argv[2], "libc") ? LIBC : !strcmp(argv[2], "syscall") ? SYSCALL : INSTRUCTION;
 	expect_trap();
-	CHECK(close_range(3, ~0U, 0) == 0); /* what the caller left open */
+	CHECK(close_range(3, ~0U, 0) == 0); /* close what the caller left open */
 	CHECK(pipe(pipes) == 0);
 	file = memfd_create("file", 0);
 	CHECK(file >= 0 && pwrite(file, "x", 1, 0) == 1);

@@ -20,7 +20,7 @@ int plugin_nops(int count)
 	return count;
 }
 
-/* Whether poll(2) by instruction reports a completion on a ring for which nothing else waited. */
+/* Whether poll(2) by instruction reports a completion on a ring on which no other call has waited. */
 int plugin_polls(void)
 {
 	struct ring ring;

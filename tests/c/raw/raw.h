@@ -217,7 +217,7 @@ static inline void expect_patched(const unsigned char *call)
 	CHECK(is_patched(call) == (atoi(trapped) && !(patch && !strcmp(patch, "0"))));
 }
 
-/* The time that threads get to fall asleep where no /proc shows which sleep. */
+/* The time, in milliseconds, in which threads should fall asleep. Used if no /proc shows which threads sleep. */
 #define BLIND_MS 20
 
 static inline int is_blind(void)
@@ -247,7 +247,8 @@ static inline long switches_asleep(pid_t tid)
 	return state == 'S' || state == 'D' ? switches : -1;
 }
 
-/* Returns the sum for all threads of this process except the caller and `busy` (0: none); never -2. */
+/* Returns the sum of `switches_asleep` for all threads of this process except the caller and `busy` (0: none); never
+ * -2. */
 static inline long others_switches_asleep(pid_t busy)
 {
 	DIR *tasks = opendir("/proc/self/task");

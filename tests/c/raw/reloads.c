@@ -6,7 +6,7 @@
 
 #define PLUGINS 3
 #define ROUNDS 1000
-/* No more filters than this. */
+/* The largest number of filters. */
 #define FEW 16
 
 static int filters(void)
@@ -22,7 +22,7 @@ static int filters(void)
 	return count;
 }
 
-/* Keeps the next mapping from the addresses that the last round's had. */
+/* Mappings that keep the next plugin from the addresses of the last round's plugin. */
 static void *taken[4];
 
 static void move_on(int round)
@@ -35,7 +35,7 @@ static void move_on(int round)
 	CHECK(*mine != MAP_FAILED);
 }
 
-/* Whether calls are replaced by jumps that were made often enough. */
+/* Whether calls that were made often enough are replaced by jumps. */
 static int patches(void)
 {
 	const char *patch = getenv("ANYRING_PATCH");
@@ -74,7 +74,7 @@ int main(void)
 		CHECK(filtered() == trapped);
 	}
 	CHECK(trapped ? filters() >= 1 && filters() <= FEW : filters() == 0);
-	/* A child has what its parent has. */
+	/* A child has its parent's filters. */
 	child = fork();
 	CHECK(child >= 0);
 	if (!child) {

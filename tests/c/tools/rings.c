@@ -60,7 +60,7 @@ static void read_a_byte(bool by_instruction)
 	CHECK(buffer[0] == 'x');
 }
 
-/* Only programs with a sanitizer have it. */
+/* Null in programs without a sanitizer. */
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
 __attribute__((noinline)) static void leak(void)
@@ -70,7 +70,7 @@ __attribute__((noinline)) static void leak(void)
 	lost[0] = 1;
 }
 
-/* Nothing on the stack leads to the memory any more. */
+/* Overwrites the stack, so that no pointer to the memory is left on it. */
 __attribute__((noinline)) static void clear_the_stack(void)
 {
 	volatile char cleared[4096];
@@ -95,6 +95,6 @@ int main(int argc, char **argv)
 		clear_the_stack();
 	}
 	puts("done");
-	fflush(stdout); /* a sanitizer that has found a leak does not do it */
+	fflush(stdout); /* a sanitizer that finds a leak ends the program without flushing */
 	return 0;
 }
