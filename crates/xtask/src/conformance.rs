@@ -24,11 +24,11 @@ const OF_DRIVERS: &[&str] = &[
 
 /// Names that the kernel itself refuses here, or never gives, with the reason.
 const OF_NOBODY: &[(&str, &str)] = &[
-    ("POLL_ADD: IORING_POLL_ADD_LEVEL", "Linux 6.18 names it and takes it nowhere"),
-    ("URING_CMD: IORING_URING_CMD_MULTISHOT", "only commands of drivers complete with it"),
-    ("READ: IORING_RW_ATTR_FLAG_PI", "it takes a block device with protection information"),
-    ("WRITE: IORING_RW_ATTR_FLAG_PI", "it takes a block device with protection information"),
-    ("IORING_CQE_F_TSTAMP_HW", "it takes a network card that tells times"),
+    ("POLL_ADD: IORING_POLL_ADD_LEVEL", "Linux 6.18 defines it and accepts it nowhere"),
+    ("URING_CMD: IORING_URING_CMD_MULTISHOT", "only driver commands complete with it"),
+    ("READ: IORING_RW_ATTR_FLAG_PI", "it needs a block device with protection information"),
+    ("WRITE: IORING_RW_ATTR_FLAG_PI", "it needs a block device with protection information"),
+    ("IORING_CQE_F_TSTAMP_HW", "it needs a network card with hardware timestamps"),
 ];
 
 /// The most topics that a line names.
@@ -286,27 +286,27 @@ const COLUMNS: &str = "| name | since Linux | status | cases | setup flags | top
 const HEAD: &str = "\
 # What is supported
 
-Every name of the io_uring interface of Linux 7.3, and how it fares. `cargo xtask conformance` makes this file of what the
-kernel answered in the conformance cases (tests/conformance/oracle.json, and for names after 6.18 oracle-7.3.json) and of the known differences. `make test` runs the cases
-on anyring and holds them against the same files.
+This file lists every name of the io_uring interface of Linux 7.3 with its status. `cargo xtask conformance` makes it from
+the known differences and from the kernel's answers in the conformance cases (tests/conformance/oracle.json, and for names
+after 6.18 oracle-7.3.json). `make test` runs the cases on anyring and compares the answers with the same files.
 
-- *works*: a case succeeds with it on the kernel and on anyring: a request whose CQE says so, a call, a bit that was seen.
-  What docs/limits.md says of it is linked.
-- *differs*: a listed case shows how.
-- *fails as a kernel without it*: what only drivers can give.
-- *refused as by the kernel*: cases show that both refuse it, or that neither ever gives it.
-- *not yet*: it succeeds on the kernel only. *no case*: nothing is known.
+- *works*: a case succeeds with the name on the kernel and on anyring. A request's CQE says so, a call returns no error, or
+  a flag was seen set. A link leads to the differences in docs/limits.md.
+- *differs*: a case that is listed below shows how.
+- *fails as a kernel without it*: only a driver can provide it.
+- *refused as by the kernel*: cases show that the kernel and anyring both refuse it, or that neither ever sets it.
+- *not yet*: a case succeeds on the kernel only. *no case*: no case succeeds with the name on the kernel.
 
-NVMe passthrough and ublk are commands of drivers through URING_CMD, without names here; they fail as on a kernel without
-those drivers. `ANYRING_KERNEL=6.18` takes away what came after that release.
+NVMe passthrough and ublk are driver commands through URING_CMD, and have no names here. They fail as on a kernel without
+those drivers. With `ANYRING_KERNEL=6.18` the names that came after that release are unavailable.
 
-Each case runs through liburing's functions, libc's `syscall()` and raw instructions; with *every set*, those of the topic
-that hold for any setup flags also run with the sets of `--matrix`. *cases* counts those that succeed with the name.
+Each case runs through liburing's functions, libc's `syscall()` and raw instructions. With *every set*, the topic's cases
+that hold for any setup flags also run with each set of `--matrix`. *cases* is the number of cases that succeed with the name.
 ";
 
 const DIFFERENCES: &str = "\
-Cases that fail on anyring, or are answered otherwise, with the reason, from tests/conformance/differences.txt. [limits.md](limits.md) tells more,
-and what no case can show.";
+These cases fail on anyring, or get another answer there. tests/conformance/differences.txt lists them with the reasons.
+[limits.md](limits.md) explains them, and lists differences that no case can show.";
 
 #[cfg(test)]
 mod tests {
