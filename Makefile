@@ -1,23 +1,23 @@
-# anyring: `make help` says what there is to make.
+# anyring: `make help` lists the targets.
 
 # Where cargo builds.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The folder with the programs that are checked and those that check them (scripts/build.sh).
+# The folder with the programs that are tested and the programs that test them (scripts/build.sh).
 CHECK := $(TARGET)/check
 # One log for each step of `make test` or `make soak`.
 LOGS := $(TARGET)/test-logs
 SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
-# `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
+# `make test`: the checks whose result depends only on the code, in the order in which they run. 20 minutes at most.
 STEPS := setup format lint doc commits build-tests prose weight unit loom simulation conformance denied e2e install-test ci-test
-# `make soak`: the rest, and then all of it again beside four processes that spin.
+# `make soak`: the other checks. Those of LOADED then run again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile simulation-soak sanitizers e2e-soak findings refused denied-soak calls containers hosts engines aarch64 \
         dist-test dist-soak packages embedding
 LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos denied-soak sanitizers containers hosts engines aarch64 dist-test dist-soak packages embedding,$(SOAK))
 
-# Where `make install` puts things; see scripts/install.sh for what each means.
+# Where `make install` puts files; scripts/install.sh explains each variable.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
@@ -45,7 +45,7 @@ help:
 	@echo "make deb, make rpm   a package of what is built, in $(TARGET)/out"
 	@echo "make clean           removes what was built, and what setup put into .build"
 
-# Goes on after a failed step, so that one run shows everything; the summary fails if anything did.
+# Continues after a failed step, so that one run shows all failures. The summary fails if a step failed.
 test:
 	@rm -rf $(LOGS)
 	@-$(MAKE) --no-print-directory --keep-going $(STEPS)
@@ -61,7 +61,7 @@ soak:
 	scripts/summary.sh $(SOAK_LOGS)/loaded $(LOADED) || status=1; \
 	exit $$status
 
-# What the other steps need, from the package registries.
+# Installs what the other steps need, from the package registries.
 setup:
 	@$(STEP) $@ scripts/setup.sh
 setup-soak: setup
@@ -76,7 +76,7 @@ lint: setup
 doc: setup
 	@$(STEP) $@ scripts/doc.sh
 
-# The subjects of commits.
+# Checks the subjects of commits.
 commits:
 	@$(STEP) $@ scripts/commits.sh
 
@@ -84,30 +84,30 @@ commits:
 build:
 	@scripts/build.sh $(TARGET)
 
-# The same and the programs that check it.
+# Builds the same, and the programs that test it.
 build-tests: setup
 	@$(STEP) $@ scripts/build.sh $(TARGET) $(addprefix anyring-,conformance conformance-plain differential hostile)
 
-# The English of documents, help and doc comments.
+# Checks the English of documents, help texts and doc comments.
 prose: build-tests
 	@$(STEP) $@ $(TARGET)/debug/anyring-xtask prose
 
-# Instructions and system calls a request, against those committed; WRITE=1 commits to the present ones.
+# Compares the instructions and system calls of each request with the committed counts. WRITE=1 writes the present counts.
 weight: build-tests
 	@$(STEP) $@ scripts/weight.sh $(CHECK)/libanyring.so $(if $(WRITE),--write,--check)
 
-# Unit and integration tests of all crates but the end-to-end ones. `unit-soak`: those that measure, or take long.
+# Unit and integration tests of all crates, without the end-to-end tests. `unit-soak`: tests that measure or take long.
 UNIT := scripts/cargo-test.sh --locked --workspace --exclude anyring-e2e --no-fail-fast
 unit: build-tests
 	@$(STEP) $@ $(UNIT)
 unit-soak: build-tests
 	@$(STEP) $@ $(UNIT) -- --ignored
 
-# Model checks of how threads hand things to each other. The flag rebuilds everything, so in a folder of its own.
+# Model checks of how threads hand work over. The flag rebuilds everything, so the build has a folder of its own.
 loom: setup
 	@RUSTFLAGS="--cfg loom" $(STEP) $@ cargo test --locked --release --target-dir $(TARGET)/loom -p anyring-engine --test loom
 
-# The conformance cases on ours, each once; through every door with every set of flags; and so on the kernel.
+# The conformance cases: each once on anyring; through every door with every set of flags on anyring, and on the kernel.
 conformance: build-tests
 	@$(STEP) $@ scripts/conformance.sh once $(CHECK)
 conformance-engine: build-tests
@@ -115,50 +115,50 @@ conformance-engine: build-tests
 conformance-kernel: build-tests
 	@$(STEP) $@ scripts/conformance.sh kernel $(CHECK)
 
-# One of them, in seconds: make case NAME=nop::completes_with_zero
+# A single conformance case, in seconds: make case NAME=nop::completes_with_zero
 case:
 	@scripts/conformance.sh case $(TARGET)/debug "$(NAME)"
 
-# ADD=1 adds to the record that there is.
+# ADD=1 adds to the existing record.
 oracle: build-tests
 	@scripts/conformance.sh oracle $(CHECK)
 
-# That what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then.
+# Checks that each bug of crates/engine/src/mutation.rs makes its check fail, which passes without the bug.
 mutations: build-tests
 	@$(STEP) $@ cargo xtask mutations --bin $(CHECK)
 
-# Random programs, of 2,000 fixed seeds, on the kernel and on ours.
+# 2,000 random programs with fixed seeds, on the kernel and on anyring.
 differential: build-tests
 	@$(STEP) $@ $(CHECK)/anyring-differential compare --expect tests/differential/differences.txt
 
-# Hostile programs of 20,000 fixed seeds, on ours; a few run with the unit tests.
+# 20,000 hostile programs with fixed seeds, on anyring; a few of them run with the unit tests.
 hostile: build-tests
 	@$(STEP) $@ $(CHECK)/anyring-hostile run --runs 20000 --jobs 4
 
-# Real programs under chaos, by 100 seeds each: the table of docs/found.md.
+# Real programs under chaos, with 100 seeds each, for the table of docs/found.md.
 chaos: setup-soak build-tests
 	@$(STEP) $@ scripts/chaos.sh $(CHECK) $(TARGET)/e2e
 
-# The engine's tests below AddressSanitizer and ThreadSanitizer.
+# The engine's tests with AddressSanitizer and ThreadSanitizer.
 sanitizers: setup
 	@$(STEP) $@ scripts/sanitizers.sh $(TARGET)
 
-# What there is for aarch64: built, and the engine's unit tests and the conformance cases on an emulated machine.
+# Builds anyring for aarch64, and runs the engine's unit tests and the conformance cases on an emulated machine.
 aarch64: setup-soak
 	@$(STEP) $@ scripts/aarch64.sh $(TARGET)/aarch64
 
 # The engine on a simulated system: a million steps, and planted bugs; in soak, 10^8 steps. The feature rebuilds the engine, so
-# in a folder of its own.
+# the build has a folder of its own.
 simulation: setup
 	@$(STEP) $@ scripts/simulation.sh $(TARGET)/simulation 220
 simulation-soak: setup
 	@$(STEP) $@ scripts/simulation.sh $(TARGET)/simulation 20000
 
-# The conformance cases where more than io_uring is missing.
+# The conformance cases in environments that lack more than io_uring.
 profiles: build-tests
 	@$(STEP) $@ scripts/profiles.sh $(CHECK)
 
-# liburing's own test programs, on the kernel and on ours.
+# liburing's own test programs, on the kernel and on anyring.
 liburing-tests: setup-soak build-tests
 	@$(STEP) $@ scripts/liburing-tests.sh run $(CHECK)
 
@@ -166,7 +166,7 @@ liburing-tests: setup-soak build-tests
 libaio-tests: setup-soak build-tests
 	@$(STEP) $@ scripts/libaio-tests.sh run $(CHECK)
 
-# Real programs: in Docker's profile and where Linux AIO is refused, too; `e2e-soak` in every environment.
+# Real programs: in Docker's profile, and where Linux AIO is refused, too. `e2e-soak`: in every environment.
 E2E := scripts/cargo-test.sh --locked -p anyring-e2e --no-fail-fast
 e2e: build-tests
 	@E2E_IN=docker::user,noaio $(STEP) $@ $(E2E)
@@ -176,11 +176,11 @@ e2e-soak: build-tests
 e2e-kernel: build-tests
 	@E2E_ON=kernel $(STEP) $@ $(E2E)
 
-# What `anyring trace` finds in ten programs, on both engines, is true once it is followed: the table of docs/trace.md.
+# Follows the findings of `anyring trace` in ten programs, on the kernel and on anyring, for the table of docs/trace.md.
 findings: setup-soak build-tests
 	@$(STEP) $@ scripts/findings.py $(CHECK)
 
-# Programs do what docs/refused.md says where io_uring is refused: the rows that are cheap to have.
+# Checks that programs behave as docs/refused.md says where io_uring is refused. Tests the programs that are quick to install.
 refused: setup-soak build-tests
 	@$(STEP) $@ scripts/refused.py $(CHECK)
 
@@ -191,7 +191,7 @@ denied: build-tests
 denied-soak: build-tests
 	@$(STEP) $@ scripts/denied.py $(CHECK)
 
-# The calls that a filter has to permit: packaging/seccomp/anyring.json.
+# The system calls that a filter must permit: packaging/seccomp/anyring.json.
 calls: setup-soak build-tests
 	@$(STEP) $@ scripts/calls.py $(CHECK)
 
@@ -203,8 +203,8 @@ demo:
 bench: setup
 	@cargo bench --locked -p anyring-lab --bench engine
 
-# At most 15 minutes. What is in docs/results is replaced once all is measured; documents show the charts as SVG.
-# LAB=--quick tries it out, with figures that are worth nothing.
+# At most 15 minutes. The files in docs/results are replaced once everything is measured. Documents show the SVG charts.
+# LAB=--quick only tests this step; its figures mean nothing.
 results: setup
 	@scripts/build.sh $(TARGET)
 	@rm -rf $(TARGET)/results
@@ -212,7 +212,7 @@ results: setup
 	@rm -rf docs/results $(TARGET)/results/*.png
 	@cp -r $(TARGET)/results docs/results
 
-# Whatever an installed program is made of; without it `make install` builds first, without `make setup`.
+# The files that an installation consists of. If they are missing, `make install` builds them first, without `make setup`.
 install:
 	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
 	@scripts/install.sh install $(TARGET)/release
@@ -223,25 +223,25 @@ install-strip:
 uninstall:
 	@scripts/install.sh uninstall $(TARGET)/release
 
-# What `make install` installs runs from any place and goes away again.
+# Checks that the installed files work from any place, and that `make uninstall` removes them.
 install-test: build-tests
 	@$(STEP) $@ tests/packaging/test-install.sh $(TARGET)
 
-# The files of a release, the same bytes wherever they are built.
+# The files of a release. They have the same bytes wherever they are built.
 dist:
 	@scripts/dist.sh $(TARGET) $(TARGET)/out
 
-# That they are; `dist-test` packs twice what is built, `dist-soak` builds it twice.
+# Checks that they have: `dist-test` packs one build twice, `dist-soak` builds twice.
 dist-test: build-tests
 	@$(STEP) $@ tests/packaging/test-dist.sh $(TARGET)
 dist-soak: build-tests
 	@FULL=1 $(STEP) $@ tests/packaging/test-dist.sh $(TARGET)
 
-# The crate `anyring`, for programs in Rust, and that it could be published.
+# Tests the crate `anyring`, and that it could be published.
 embedding: setup-soak build-tests
 	@$(STEP) $@ scripts/embedding.sh $(TARGET)
 
-# The steps of action.yml and packaging/ci, as a runner runs them.
+# Runs the steps of action.yml and packaging/ci as a CI runner does.
 ci-test: build-tests
 	@$(STEP) $@ tests/packaging/test-ci.sh $(TARGET)
 
@@ -253,11 +253,11 @@ rpm:
 	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
 	@scripts/rpm.sh $(TARGET)/release $(TARGET)/out
 
-# What lintian and rpm say of them, and what Debian 11, 12 and 13 do.
+# Checks the packages with lintian and rpm, and installs them in Debian 11, 12 and 13.
 packages: setup-soak build-tests
 	@$(STEP) $@ tests/packaging/test-packages.sh $(TARGET)
 
-# packaging/Dockerfile and kubernetes.yaml, step by step in a chroot; with FULL=1 the build, too.
+# Runs the steps of packaging/Dockerfile and kubernetes.yaml in chroots; with FULL=1 the build step, too.
 containers: setup-soak build-tests
 	@$(STEP) $@ tests/containers/test-in-chroot.sh $(TARGET)
 
