@@ -40,12 +40,12 @@ impl Decision {
 /// The way in which the program is started.
 #[derive(Serialize, Deserialize)]
 pub enum Means {
-    /// With this library preloaded. The text, if any, says why the program's own system call instructions are not
-    /// served.
+    /// The program has this library preloaded. The text, if any, says why the program's own system call instructions
+    /// are not served.
     Library(OsString, Option<String>),
-    /// Without the library. The text says why, if the library would have been preloaded.
+    /// The program has no library. The text says why, if the library would have been preloaded.
     Plain(Option<String>),
-    /// As a guest, for this reason.
+    /// The program is a guest, for this reason.
     Guest(String),
 }
 

@@ -65,13 +65,13 @@ pub fn ask<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Out
     answers.end(child.map(Child::wait))
 }
 
-/// Like [`ask`]. If no child can be made, asks in this process, unless a filter might kill it.
+/// Does the same as [`ask`], but asks in this process if no child can be made and no filter might kill this process.
 pub fn ask_if_safe<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
     ask_or_here(question, || !may_be_filtered())
 }
 
-/// Like [`ask`]. If no child can be made, asks in this process even below a filter, since this process will make these
-/// calls anyway.
+/// Does the same as [`ask`], but asks in this process if no child can be made. It does so even below a filter, since
+/// this process will make these calls anyway.
 pub fn ask_anyhow<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
     ask_or_here(question, || true)
 }

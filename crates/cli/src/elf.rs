@@ -25,9 +25,9 @@ const SCRIPT_LINE_BYTES: u64 = 256;
 /// The way in which a program can be served.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Way {
-    /// With the library preloaded.
+    /// The library can be preloaded.
     Preloaded,
-    /// As a guest.
+    /// The program can only be a guest.
     Guest {
         /// The property of the program that LD_PRELOAD cannot handle.
         what: String,

@@ -42,8 +42,8 @@ pub fn is_named() -> bool {
     std::env::var_os("ANYRING_LIBRARY").is_some()
 }
 
-/// Like [`find`], for a library that the loader accepts. Otherwise the loader would complain in the program's output
-/// and start the program without the library.
+/// Finds the library as [`find`] does, and checks that the loader accepts it. The loader would complain about another
+/// library in the program's output, and start the program without it.
 pub fn find_loadable() -> Result<PathBuf, String> {
     let library = find()?;
     let why = match elf::check_library(&library) {
@@ -53,15 +53,15 @@ pub fn find_loadable() -> Result<PathBuf, String> {
     Err(format!("{} cannot be preloaded: {why} (ANYRING_LIBRARY=FILE names another)", library.display()))
 }
 
-/// Like [`find_loadable`], for a library that loads into this program.
+/// Finds the library as [`find_loadable`] does, and checks that it loads into this program.
 pub fn find_for(program: &Path) -> Result<PathBuf, String> {
     let library = find_loadable()?;
     loads_into(&library, program).map_err(|why| format!("{} cannot be preloaded: {why}", library.display()))?;
     Ok(library)
 }
 
-/// Like [`find_for`], if the program can also be served as a guest: the inner error is the reason for that. If
-/// ANYRING_LIBRARY names the library, its fault is the outer error.
+/// Finds the library as [`find_for`] does, for a program that could also be a guest. The inner error is the reason for
+/// running it as a guest. The outer error is a fault of the library that ANYRING_LIBRARY names.
 pub fn try_find(program: Option<&Path>) -> Result<Result<PathBuf, String>, String> {
     match program.map_or_else(find_loadable, find_for) {
         Err(why) if is_named() => Err(why),

@@ -33,7 +33,7 @@ fn crash_anew(folder: &Path, program: &Path, case: &str, options: &[&str]) -> Ou
     crash(folder, program, case, options)
 }
 
-/// Like [`crash_anew`], with the contents that the folder has.
+/// Does the same as [`crash_anew`], but starts with the contents that the folder has.
 fn crash(folder: &Path, program: &Path, case: &str, options: &[&str]) -> Output {
     library();
     let kept = folder.join("kept").display().to_string();

@@ -112,7 +112,7 @@ unsafe extern "C" fn fstat(fd: c_int, stat: *mut c_void) -> c_int {
 /// Makes a call, and answers as libc does.
 ///
 /// # Safety
-/// As [`call`].
+/// As for [`call`].
 unsafe fn answer(number: i64, args: [usize; 6]) -> c_int {
     // SAFETY: the caller's promise.
     let result = unsafe { call(number, args) };

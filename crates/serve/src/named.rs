@@ -30,7 +30,7 @@ pub struct Row {
 /// The answer to a call that names a ring's number. Source: `io_uring_fops` in io_uring/io_uring.c, and such calls made
 /// on rings of the kernel.
 enum OnRing {
-    /// As the kernel answers for a socket.
+    /// The call is made on the socket that the ring's descriptor is.
     Passes,
     Fails(Errno),
     /// A call at the current offset fails with EINVAL. Others are answered by the kernel, as for a socket.

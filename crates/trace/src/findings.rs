@@ -411,7 +411,7 @@ mod tests {
         traced(Summary::new(true), count, opcode, len, more, flags, 0)
     }
 
-    /// Like [`trace`], with io_uring_enter(2) calls that wait for `waits` CQEs.
+    /// Makes the same trace as [`trace`], with io_uring_enter(2) calls that wait for `waits` CQEs.
     fn traced(
         mut summary: Summary,
         count: u32,

@@ -53,7 +53,7 @@ pub fn client(name: &str) -> PathBuf {
     client_or_reason(name).unwrap_or_else(|reason| panic!("{name}: {reason}"))
 }
 
-/// Like [`client`], but returns an error that says which compiler is missing.
+/// Builds and finds a client as [`client`] does, but returns an error that says which compiler is missing.
 ///
 /// # Panics
 ///

@@ -98,9 +98,9 @@ pub fn kernel_aio() -> Check {
     check_aio(aio)
 }
 
-/// Like [`kernel_aio`], but without a context if possible, to start programs quickly. A process that had a context
-/// waits about 30 ms when it ends (exit_aio, RCU). A kernel that counts contexts and has room for more can make them,
-/// unless a filter answers in its place.
+/// Does the same as [`kernel_aio`], but without a context if possible, to start programs quickly. A process that had a
+/// context waits about 30 ms when it ends (exit_aio, RCU). A kernel that counts contexts and has room for more can make
+/// them, unless a filter answers in its place.
 pub fn kernel_aio_in_brief() -> Check {
     let number =
         |name: &str| std::fs::read_to_string(format!("/proc/sys/fs/{name}")).ok()?.trim().parse::<u64>().ok();

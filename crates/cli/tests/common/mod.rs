@@ -269,7 +269,7 @@ pub fn calling_with(number: u32, arguments: [u64; 6]) -> Vec<u8> {
     code
 }
 
-/// Like [`calling`] for i386, with its own numbers and `int 0x80`.
+/// Code for i386 that does the same as that of [`calling`], with i386's own call numbers and `int 0x80`.
 pub fn calling_i386(number: u32) -> Vec<u8> {
     let mut code = vec![0xb8];
     code.extend(number.to_le_bytes());

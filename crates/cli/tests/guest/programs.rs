@@ -11,7 +11,7 @@ fn as_natively(name: &str) {
     as_natively_below(name, &|command| run(command));
 }
 
-/// Like [`as_natively`], with the guest run by `run_guest`.
+/// Does the same as [`as_natively`], but has `run_guest` run the guest.
 fn as_natively_below(name: &str, run_guest: &dyn Fn(&mut Command) -> Output) {
     if let Some(why) = no_reference() {
         return skip(name, why);

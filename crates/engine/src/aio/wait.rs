@@ -31,8 +31,8 @@ pub fn io_getevents(wait: &Wait) -> Result<u64, Errno> {
     read_events(wait, span_ns(wait.timeout)?, None)
 }
 
-/// Like [`io_getevents`], with another signal mask while it waits. `mask` is the address of a `struct __aio_sigset`,
-/// or 0.
+/// Does the same as [`io_getevents`], with another signal mask while it waits. `mask` is the address of a `struct
+/// __aio_sigset`, or 0.
 ///
 /// # Errors
 /// Also FAULT and INVAL for that structure.

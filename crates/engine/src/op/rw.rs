@@ -173,7 +173,8 @@ impl Rw {
         self.buffer = buffer;
     }
 
-    /// See [`crate::op::Op::divisible_bytes`]: returns the number of bytes, and true for a write.
+    /// Returns the number of bytes, and true for a write. `None` if the transfer must not be cut
+    /// ([`crate::op::Op::divisible_bytes`]).
     pub(super) fn divisible_bytes(&self) -> Option<(usize, bool)> {
         let bytes = match &self.selection {
             Some(selection) => selection.wanted.max(1),

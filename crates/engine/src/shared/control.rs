@@ -280,7 +280,7 @@ impl Control {
         self.lock_post_among_others()
     }
 
-    /// Like [`lock_post`](Self::lock_post), where other processes may post at the same time.
+    /// Takes the post lock if other processes may post at the same time.
     fn lock_post_among_others(&self) -> PostLock<'_> {
         let header = self.header();
         // Acquire pairs with the Release store in PostLock's drop.

@@ -158,7 +158,7 @@ impl Wait {
         self.is_reached(&guard.control.lock_post())
     }
 
-    /// Like [`is_satisfied`](Self::is_satisfied), for a caller that holds the post lock.
+    /// Answers [`is_satisfied`](Self::is_satisfied) for a caller that holds the post lock.
     pub fn is_reached(&self, post: &PostLock) -> bool {
         let timeouts = &post.control().header().waiters.timeouts;
         post.cq_total() >= self.target || timeouts.load(Ordering::Relaxed) != self.timeouts

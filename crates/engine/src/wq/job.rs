@@ -49,7 +49,7 @@ pub enum Approach {
     ByCaller,
     /// The plain call, which mostly does not sleep (`wq/quick.rs`).
     Quick,
-    /// Like `Started`, to find out whether attempts begin transfers on this kernel.
+    /// Makes the call of `Started`, to find out whether attempts begin transfers on this kernel.
     Trial,
 }
 

@@ -1,6 +1,7 @@
 //! The code for aarch64: the same names as in `x86_64.rs`.
 
-/// See `x86_64.rs`. Empty: on aarch64 the library asks the kernel for the process id instead.
+/// The numbers of calls that may make a child in its parent's memory. Empty: on aarch64 the library does not record
+/// such calls, and asks the kernel for the process id instead.
 pub const LENDERS: &[i64] = &[];
 
 /// Calls that close or replace a descriptor, and exist on this processor only.

@@ -89,9 +89,9 @@ pub struct Hint {
     pub thread: u32,
     /// The complement of the process's id. After a fork it does not match, as the hint names a thread of the parent.
     pub not_process: u32,
-    /// The thread's alternate signal stack, from here up to `alternate_top`; both 0 for none.
+    /// Start of the thread's alternate signal stack, or 0 if there is none.
     pub alternate: usize,
-    /// See `alternate`.
+    /// End of the thread's alternate signal stack, or 0.
     pub alternate_top: usize,
 }
 

@@ -201,7 +201,8 @@ impl Message {
         Ok((count, header.flags))
     }
 
-    /// See [`crate::op::Op::each_part`].
+    /// Calls `place` for the name, the control data and the fields that a receive fills, as
+    /// [`crate::op::Op::each_part`] says.
     pub(super) fn each_part(
         &mut self,
         direction: Direction,

@@ -2,7 +2,7 @@
 
 use super::object::Object;
 
-/// See `patch.rs` of x86-64.
+/// When an instruction is replaced: names what `patch.rs` of x86-64 names, for shared code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// Before it first runs.
