@@ -25,8 +25,8 @@ pub struct Clause {
     pub situation: Situation,
     /// The verdict on IOSQE_ASYNC.
     pub verdict: Verdict,
-    /// The size whose interval the verdict rests on. Of the sizes that speak for the verdict, it is the one nearest to
-    /// no difference.
+    /// The size whose interval the verdict rests on. Of the sizes that support the verdict, it has the smallest
+    /// difference.
     pub evidence_bytes: u32,
     /// The time until the CQE at that size, with IOSQE_ASYNC in relation to without.
     pub ratio: Estimate,

@@ -89,9 +89,9 @@ fn ask_or_here<T: Serialize + DeserializeOwned>(
     }
 }
 
-/// Runs `rehearsal` in a forked child if a seccomp filter may be in force: any of its calls might be fatal.
-/// Otherwise, or if no child can be made, runs it in this process. Returns its answer, or `None` if the child was
-/// killed.
+/// Runs `rehearsal` in a forked child if a seccomp filter may be in force, since the filter may kill for any of its
+/// calls. Otherwise, or if no child can be made, runs it in this process. Returns its answer, or `None` if the child
+/// was killed.
 ///
 /// Until the end of the child is known, this process makes only calls that starting a program or reporting an error
 /// needs anyway. It does not even wait for the child or unmap memory.

@@ -135,8 +135,8 @@ fn plan(options: &RunOptions) -> Result<Plan, Failure> {
     as_guest(options, file, why_no_library, rings, aio)
 }
 
-/// Finds the library, and tries it if `is_tried`. If the trial is served, the loader of the trial's program accepts the
-/// library. If the program has another loader, or the trial was not served, the program's loader is asked.
+/// Finds the library, and tries it if `is_tried`. A trial that was served shows that the loader of the trial's program
+/// accepts the library. If the program has another loader, or the trial was not served, the program's loader is asked.
 fn find_library(
     file: Option<&Path>,
     is_tried: bool,

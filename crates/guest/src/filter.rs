@@ -29,8 +29,8 @@ const LOW: Range<usize> = 0..1 << 32;
 
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
-/// Calls trapped whatever the arguments, like those of io_uring and [`identity::NUMBERS`]. They concern threads,
-/// processes, signals or the engine's descriptors. exit(2) is not among them: see `world.rs`.
+/// Calls that are trapped whatever their arguments, like those of io_uring and [`identity::NUMBERS`]. They concern
+/// threads, processes, signals or the engine's descriptors. exit(2) is not among them: see `world.rs`.
 const ALWAYS: [i64; 13] = [
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,

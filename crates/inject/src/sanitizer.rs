@@ -12,9 +12,9 @@
 //! This orders more events than the ring does: also submissions whose CQE the thread has not read yet. So no false race
 //! is reported, but some true races are missed.
 //!
-//! MemorySanitizer keeps a mark for each byte of the program's memory that nobody has written. The engine reports which
-//! bytes reads and receives have filled (`chaos::set_fill_observer`). liburing's functions in this library report their
-//! own writes.
+//! MemorySanitizer keeps a mark for each byte of the program's memory that the program has not written. The engine
+//! reports which bytes reads and receives have filled (`chaos::set_fill_observer`). liburing's functions in this
+//! library report their own writes.
 //!
 //! AddressSanitizer marks freed memory as poisoned. The engine's chaos mode asks it whether a request's memory has
 //! become poisoned.

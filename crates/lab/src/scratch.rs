@@ -32,7 +32,7 @@ impl Drop for Scratch {
 }
 
 impl Scratch {
-    /// Makes the folder in TMPDIR, or else in /var/tmp. The last choice is /tmp, which is often in memory, where
+    /// Makes the folder in TMPDIR, else in /var/tmp, else in /tmp. /tmp comes last because it is often in memory, where
     /// O_DIRECT means nothing.
     pub fn new() -> Result<Self, String> {
         let on_disk = || Some(PathBuf::from("/var/tmp")).filter(|folder| folder.is_dir());

@@ -108,8 +108,8 @@ fn queued(ring: &RingReport, kinds: &Kinds, around: &Around) -> impl Fn(u64) -> 
     move |count| Saved { elapsed_ns: count as f64 * each_ns / depth, cpu_ns: count as f64 * worker_ns }
 }
 
-/// A finding that saves something on the kernel's rings, but nothing or less than nothing (multishot RECV) on
-/// anyring's.
+/// A finding whose advice saves something on the kernel's rings. On anyring's rings it saves nothing, or makes things
+/// slower (multishot RECV).
 fn of_kernel(ring: &RingReport, find: impl Fn() -> Found) -> Found {
     ring.by_kernel.then(find).flatten()
 }

@@ -1,5 +1,4 @@
-//! `cargo xtask mutations`: proves that each bug of `anyring_engine::mutation` is found by the check that is to find
-//! it.
+//! `cargo xtask mutations`: proves that each bug of `anyring_engine::mutation` makes the check fail that its row names.
 //!
 //! One build of the library has all of these bugs (mutations), and an environment variable chooses one. Each check runs
 //! without a mutation first, where it must pass. It then runs with each of its mutations, where it must fail. A crash

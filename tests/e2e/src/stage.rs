@@ -52,8 +52,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty folder that belongs to the environment's user. It is in TMPDIR, or else, or if that user cannot reach
-    /// it, in /var/tmp (on disk, where direct I/O works).
+    /// An empty folder that belongs to the environment's user. It is in TMPDIR, if that is set and the user can reach
+    /// it. Otherwise it is in /var/tmp, which is on disk, so that direct I/O works.
     ///
     /// # Panics
     ///

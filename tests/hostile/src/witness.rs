@@ -107,7 +107,7 @@ pub fn arm() {
         Sqe { opcode: Opcode::Read as u8, fd: READER, addr, len: 8, off: u64::MAX, user_data: 1, ..Sqe::default() };
     let answer = submit(&read, 0);
     SUBMITTED.store(1, Ordering::Relaxed);
-    // Without memory it is taken later.
+    // Without memory the SQE is consumed later.
     if answer != 1 && answer != -i64::from(libc::EAGAIN) && answer != -i64::from(libc::ENOMEM) {
         report(format_args!("witness: a READ is submitted with {answer}"));
     }
@@ -119,8 +119,8 @@ fn ready() -> u32 {
     word(12).load(Ordering::Acquire).wrapping_sub(word(8).load(Ordering::Relaxed))
 }
 
-/// Checks both at the end. The READ waits, and completes once there is data. A worker completes an FSYNC. Its EPERM
-/// is accepted if a thread of this program has a filter.
+/// Checks at the end that the ring still works. The READ still waits, and completes once there is data. A worker
+/// completes an FSYNC, which may fail with EPERM if a thread of this program has a filter.
 pub fn check(program: &Program, patience: Duration) {
     arm();
     if SUBMITTED.load(Ordering::Relaxed) == 0 {
@@ -145,7 +145,7 @@ pub fn check(program: &Program, patience: Duration) {
             report(format_args!("hang: a ring that nobody named has {} of 2 CQEs", ready()));
             return;
         }
-        // What was not taken yet, too.
+        // Also submits SQEs that were not consumed yet.
         let answer = enter(word(4).load(Ordering::Relaxed).wrapping_sub(word(0).load(Ordering::Acquire)), 2);
         if answer < 0 && !call_interrupted(answer) {
             report(format_args!("witness: its ring's enter answers {answer}"));

@@ -141,8 +141,8 @@ fn expect(fact: bool, otherwise: &str) -> Finding {
     fact.then_some(()).ok_or_else(|| otherwise.to_owned())
 }
 
-/// Memory without a file, or a memfd where such memory cannot be mapped again. The second is tried only then, since a
-/// filter may kill for it.
+/// Tries to map memory without a file twice. Tries a memfd only if that fails, since a filter may kill for
+/// memfd_create(2).
 fn ring_memory() -> Finding {
     shared_memory().or_else(|why| memory_file().map_err(|_| why))
 }

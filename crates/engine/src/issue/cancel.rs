@@ -115,7 +115,7 @@ impl RingGuard {
     }
 
     /// Lets a cancelled WAITID report zeroes to the program, even while a thread waits for the child. Other operations
-    /// report nothing: a worker holds the lock of its operation for as long as its call takes.
+    /// report nothing, since a worker holds the lock of its operation for as long as its call takes.
     #[cold]
     fn write_back_cancelled(&self, id: Id) {
         let request = &self.slab[id];

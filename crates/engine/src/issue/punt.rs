@@ -139,8 +139,8 @@ impl RingGuard {
         let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // workers have the first table
         if by_creds_pool || approach == Approach::AttemptFirst {
             // The request may come back to be armed, or may open a file while another request is armed. So the poll set
-            // is made first. While it is made, it takes the number that the program's next open expects. If there is no
-            // room for it, arming will report that.
+            // is made first. While the poll set is made, it has the number that the program's next open expects. If no
+            // descriptor is free for it, the arming of the request reports that.
             let engine_end = self.engine_end;
             let _ = self.poll_set.make_epoll(engine_end);
         }

@@ -153,8 +153,8 @@ pub trait Operation {
         SHOTS_TOGETHER
     }
 
-    /// Returns true once: for the attempt or the result that belongs to the submission. The kernel makes that attempt
-    /// without polling.
+    /// True for the attempt or the result that belongs to the submission, which the kernel makes without polling. Later
+    /// calls return false.
     #[inline]
     fn take_submitted(&mut self) -> bool {
         false

@@ -1,8 +1,8 @@
 //! Questions to the kernel for which a seccomp filter may kill. A child process asks them.
 //!
 //! The child usually shares this process's memory. The exception is a process with a filter on a kernel older than
-//! Linux 5.16. There the core dump of a killed process ends all other processes with the same memory, so also this
-//! one (`zap_threads` in fs/coredump.c). So the child then gets a copy of the memory, and writes no core file.
+//! Linux 5.16. There the core dump of a killed process ends all other processes with the same memory, and so this
+//! process (`zap_threads` in fs/coredump.c). In that case the child gets a copy of the memory, and writes no core file.
 
 use super::handlers::set_mask;
 use super::{arch, check, syscall};
@@ -157,8 +157,8 @@ extern "C" fn child(asked: *mut c_void) -> ! {
     // SAFETY: `by_child_on` passes it, and waits for this child.
     let asked = unsafe { &*asked.cast::<Asked>() };
     if asked.is_copy {
-        // Only with a copy, since the flag belongs to the memory: it would change for the process that shares it as
-        // well.
+        // The flag belongs to the memory. So it is set only if the child has a copy. Otherwise it would change for the
+        // program, too.
         syscall(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 0, 0, 0, 0, 0]);
     }
     let code = (-(asked.question)()).max(0);

@@ -152,8 +152,9 @@ impl Groups {
         }
     }
 
-    /// Takes the first `count` buffers, or the `bytes` used of them, off their ring. A transfer that continued calls
-    /// this again. The call then takes what was added since, unless another request has taken that.
+    /// Takes the first `count` buffers off their ring, or the `bytes` used of an incremental ring's buffers. A transfer
+    /// that was continued calls this again with larger numbers. Then only the difference is taken, and only if no other
+    /// request has taken buffers since.
     pub fn commit(&mut self, group: u16, held: &mut Held, bytes: usize, count: u16) {
         if let (false, Some(Group::Ring(ring))) = (held.listed, self.0.get_mut(&group)) {
             let (taken_bytes, taken_count) = held.taken;

@@ -189,8 +189,8 @@ impl Ring {
         }
     }
 
-    /// Waits until the holder has done the work, or sleeps. Some instructions before its system call, the holder may be
-    /// about to use the number that is being closed. The kernel already has the file at that point.
+    /// Waits until the holder has done the work, or sleeps. An awake holder may be a few instructions before a system
+    /// call on the number that is being closed. If it sleeps in such a call, the kernel already has the file.
     fn wait_for_holder(&'static self) {
         let begin_ns = Clock::Monotonic.now_ns();
         let mut tries = 0;

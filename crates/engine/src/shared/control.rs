@@ -344,8 +344,8 @@ impl Control {
 
     /// Removes a registered waiter, which is awake again.
     pub fn leave(&self, by_futex: bool) {
-        // The member's part first. If the process dies in between, the totals stay too high, which costs needless
-        // wakes. The totals are never too low.
+        // The member's counts change before the totals. If the process dies in between, the totals stay too high, which
+        // costs needless wakes. The totals are never too low.
         let me = self.member(self.member);
         me.in_futex.fetch_sub(by_futex.into(), Ordering::Relaxed);
         me.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -54,8 +54,8 @@ fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
 /// io_uring/io_uring.c.
 pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let (ring, clock, cookie, min_complete) = (guard.ring(), guard.clock, guard.cookie, call.min_complete);
-    // Counted before `find` counts the transfers. A result that arrives between the two is then posted, not kept and
-    // waited for.
+    // This thread counts as asking before `find` counts the transfers. So a result that arrives between the two is
+    // posted, not kept for a thread that asks.
     guard.count_asking(1);
     let target = match find(&mut guard, call) {
         Ok(Some(target)) => target,

@@ -80,8 +80,8 @@ impl Quick {
         self.unsettled = if slept { CALM } else { self.unsettled.saturating_sub(1) };
     }
 
-    /// True if a read gets a thread although a worker is awake. That is so if some reads have slept, or another
-    /// worker pays off for the `queued` reads.
+    /// True if a read gets a thread although a worker is awake. That is so if some reads have slept, or if the `queued`
+    /// reads are enough work for another worker.
     pub fn wants_thread(&self, queued: usize) -> bool {
         self.unsettled != 0 || (self.running < self.most && queued > SHARE * self.running as usize)
     }

@@ -6,7 +6,8 @@
 //! within its reach (`island.rs`), which has a copy of the instructions from there to the `syscall`. After its copy,
 //! the island compares the call's number. If it is not the number that trapped, the island jumps to the `syscall`
 //! itself. Otherwise it jumps to [`patched`], which takes a stack, builds the frame that a trap builds, and continues
-//! as a trap does. As after the instruction, rax holds the answer, rcx the return address, and r11 the flags.
+//! as a trap does. Afterwards rax holds the answer, rcx the return address, and r11 the flags, as they do after the
+//! instruction.
 //!
 //! While the instruction is replaced, other threads may be at any instruction. The instructions after the replaced one
 //! stay in place. A thread that has already executed the replaced instruction, or branches to a later one, traps as

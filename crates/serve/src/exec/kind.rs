@@ -155,8 +155,8 @@ impl File {
         }
     }
 
-    /// True if the file may be executed. Asks the kernel, if it can answer: no process has the file open for writing
-    /// (ETXTBSY), and its file system permits execution.
+    /// True if the file may be executed: its mode and its file system permit that, and no process has the file open for
+    /// writing (ETXTBSY). Only a kernel with AT_EXECVE_CHECK answers the last question.
     fn may_be_executed(&self) -> bool {
         let (empty, words) = (c"".as_ptr() as usize, [c"".as_ptr() as usize, 0]);
         let flags = libc::AT_EMPTY_PATH as usize;

@@ -1,9 +1,9 @@
 //! Signals whose handlers wait until their thread holds no engine lock (`os::handlers`).
 //!
-//! The signal itself is kept here, and a *carrier*, a signal of the same number, is sent to the thread. Of a carrier
-//! the kernel only has to keep that it is pending, so RLIMIT_SIGPENDING refuses no carrier. When the number is
-//! unblocked, any pending signal of that number may come first. The handler gets the one that has been kept longest.
-//! Each thread has its list, which only the thread itself and its handlers touch.
+//! The signal itself is kept here, and a *carrier*, a signal of the same number, is sent to the thread. The kernel only
+//! has to remember that a carrier is pending, so RLIMIT_SIGPENDING refuses no carrier. When the number is unblocked,
+//! any pending signal of that number may come first. The handler gets the one that has been kept longest. Each thread
+//! has its list, which only the thread itself and its handlers touch.
 
 use super::{mask, sys};
 use anyring_engine::mutation::{mutated, Mutation};

@@ -1,5 +1,5 @@
-//! `anyring-conformance` without `syscall` instructions of its own, as most programs are: there anyring trusts that it sees
-//! every close, and remembers more of descriptors.
+//! `anyring-conformance` without `syscall` instructions of its own, like most programs. In such a program anyring
+//! trusts that it sees every close, and remembers more facts about descriptors.
 
 use std::process::ExitCode;
 

@@ -333,9 +333,8 @@ fn chain_that_drains_holds_back_what_follows(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(2, 1), (3, 0)]);
 }
 
-/// A drain that ran may still hold the next submission back, and mostly does. The kernel forgets the drain once it
-/// finds nothing held back. When it checks depends on when its task work runs. On a busy machine, one native run of
-/// some 200 differs.
+/// A drain that ran mostly still holds the next submission back. The kernel forgets the drain once it finds nothing
+/// held back, and checks that when its task work runs. On a busy machine, one of some 200 runs on the kernel differs.
 #[case(since = "5.6")]
 fn drain_that_ran_may_hold_back_the_next_submission(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);

@@ -281,7 +281,8 @@ fn stop(ring: &Ring) {
     });
 }
 
-/// The thread goes through the queue again and again while the tail is less than the head; it does not spin in place.
+/// While the tail is less than the head, the polling thread consumes SQEs round after round. It does not spin without
+/// consuming any.
 #[case(own_flags)]
 fn tail_behind_the_head_of_a_polled_ring_in_two_processes(cx: &Context) {
     let ring = polled_with_quiet_nops(cx);
