@@ -60,8 +60,8 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
 
-/// The comparison of two medians, with the interval that holds 95 % of it if the runs are resampled. Some intervals
-/// hold more: [`Estimate::ratio_among`].
+/// The comparison of two medians, with its 95 % bootstrap interval. Intervals by [`Estimate::ratio_among`] hold more
+/// than 95 %.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The comparison of the runs as measured.
@@ -79,7 +79,8 @@ impl Estimate {
         Estimate::ratio_among(pairs, 1)
     }
 
-    /// Estimates one of `family` ratios, whose intervals hold 95 % together: each has its part of the 5 % (Bonferroni).
+    /// Estimates one of `family` ratios whose intervals together hold with 95 % confidence: each has its part of the 5
+    /// % (Bonferroni).
     ///
     /// # Panics
     /// If `pairs` is empty.
@@ -106,7 +107,8 @@ const RESAMPLES: usize = 2000;
 const SEED: u64 = 0x616e_7972_696e_6721;
 
 /// Makes a percentile bootstrap over pairs: each resample draws as many pairs as there are, with replacement. The
-/// number of resamples is proportional to `family`. So as many of them are beyond each end as for a single ratio.
+/// number of resamples is proportional to `family`. So as many resamples lie beyond each end of the interval as for a
+/// single ratio.
 fn bootstrap(pairs: &[(f64, f64)], family: usize, compare: impl Fn(f64, f64) -> f64) -> Estimate {
     let (mut first, mut second): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let value = compare(quantile(&sorted(&first), 0.5), quantile(&sorted(&second), 0.5));

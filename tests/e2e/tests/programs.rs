@@ -54,8 +54,8 @@ fn crate_tokio_uring(environment: Environment) {
     assert!(outcome.stdout.contains("checksums equal"), "{outcome}");
 }
 
-/// A ring a thread, which the other threads wake by its eventfd; reads are cancelled while they wait. A thread that has yet to
-/// fall asleep needs no READ: of those that it is sent ten are usual, and one each is sure.
+/// Each thread has a ring, and other threads wake it by an eventfd that the ring reads. Waiting reads are cancelled. A
+/// thread that is awake needs no such READ: about ten are usual, and one for each thread is certain.
 fn crate_monoio(environment: Environment) {
     let minimum =
         [("ACCEPT", 32), ("CONNECT", 32), ("SEND", 1280), ("RECV", 1280), ("ASYNC_CANCEL", 128), ("READ", 2)];

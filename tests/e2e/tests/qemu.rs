@@ -55,7 +55,7 @@ fn bench_writes_with_flushes(environment: Environment) {
     let stage = Stage::new(environment);
     let disk = stage.make_file("disk", 0, IMAGE_BYTES);
     // qemu merges flushes that coincide: on the kernel 6 to 10 of the ten reach the ring. The 5,000 requests of 4,096
-    // bytes go once around a disk of 4,096 such blocks, and further.
+    // bytes cover a disk of 4,096 such blocks more than once.
     stage.serve(&bench(environment, BUFFERED, &["-w", "--pattern=171", "--flush-interval=500"]), |_| {
         vec![("WRITEV", requests(environment)), ("FSYNC", 1)]
     });

@@ -60,14 +60,15 @@ pub struct Rw {
     submitted: bool,
     /// The file is known to have no position.
     stream: bool,
-    /// The request has protection information. No file that the engine can reach takes it.
+    /// The request has protection information, which no file that the engine can reach accepts.
     protected: bool,
-    /// A worker shall make the transfer (IOSQE_ASYNC). RWF_NOWAIT then only asks whether the file knows that flag:
-    /// `io_read` and `io_write` in io_uring/rw.c take IOCB_NOWAIT back.
+    /// A worker makes the transfer (IOSQE_ASYNC). The program's RWF_NOWAIT then only asks whether the file supports
+    /// that flag: `io_read` and `io_write` in io_uring/rw.c clear IOCB_NOWAIT.
     by_worker: bool,
-    /// The file refused RWF_NOWAIT, since its writes through the page cache do not know that flag.
+    /// The file refused RWF_NOWAIT, since its writes through the page cache do not support that flag.
     unknown_nowait: bool,
-    /// Address, length and offset are multiples of a sector: the request can be a direct transfer to or from a device.
+    /// Address, length and offset are multiples of a sector, so the request can be a direct transfer to or from a
+    /// device.
     aligned: bool,
     /// The I/O priority; 0 for the thread's own.
     priority: u16,

@@ -9,8 +9,9 @@ pub struct Site {
     pub offset: usize,
     /// The system call's number, if the instructions before it load a constant.
     pub number: Option<u64>,
-    /// True if nearly all starting points before it agree. A trap would prove that there is an instruction. Before an
-    /// instruction is replaced ahead of its first run, it must be sure that the bytes are not part of another.
+    /// True if decoding from nearly every starting point before it finds this instruction. An instruction that is
+    /// replaced before its first run has no trap that proves it. So it must be certain that its bytes are not part of
+    /// another instruction.
     pub(super) is_sure: bool,
 }
 
