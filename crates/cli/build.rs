@@ -32,7 +32,7 @@ fn main() {
         let script = Path::new(&out).join(format!("lib{library}.so"));
         std::fs::write(&script, archives + "\n").expect("write a linker script");
     }
-    // In a host the program break belongs to the guest: glibc's malloc calls a function of ours instead
+    // In a host the program break belongs to the guest, so glibc's malloc calls a function of this crate instead
     // (src/main.rs).
     for argument in ["-static-pie", "-Wl,--wrap=__sbrk"] {
         println!("cargo::rustc-link-arg-bins={argument}");

@@ -92,7 +92,7 @@ impl Context {
         Some(pending)
     }
 
-    /// Returns the part of this place that holds a request without a slot in the slab.
+    /// Returns the request that waits at `place` without a slot in the slab, or room for one.
     pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
         Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.single)
     }

@@ -202,7 +202,8 @@ impl Word {
     }
 }
 
-/// The paragraphs of Markdown, list items and table cells each one; without headings, blocks of code and definitions of links.
+/// Returns the paragraphs of Markdown. Each list item and each table cell is one. Headings, blocks of code and
+/// definitions of links are left out.
 fn paragraphs<'t>(lines: impl Iterator<Item = (usize, &'t str)>) -> Vec<Vec<Word>> {
     let (mut all, mut open, mut code): (Vec<Vec<Word>>, Vec<Word>, bool) = (Vec::new(), Vec::new(), false);
     let mut span = String::new();

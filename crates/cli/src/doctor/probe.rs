@@ -412,8 +412,8 @@ fn aio() -> Finding {
     expect((event.data, event.res) == (7, 4) && bytes == *b"\x7fELF", "a read completed with other bytes")
 }
 
-/// True if the completion ring is the kernel's, which the name of the mapped file in /proc shows. Without /proc it
-/// counts as the kernel's.
+/// True if the completion ring is the kernel's, as the name of the mapped file in /proc shows. Without /proc it counts
+/// as the kernel's.
 fn is_kernels(context: usize) -> bool {
     let start = format!("{context:x}-").trim_start_matches('0').to_owned();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

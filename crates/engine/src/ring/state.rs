@@ -305,8 +305,8 @@ impl State {
         self.aio.is_some()
     }
 
-    /// The part of this place that holds a request without a slot in the slab. `None` unless the ring is a context and
-    /// a request has that place.
+    /// The request that waits at `place` without a slot in the slab, or room for one. `None` unless the ring is a
+    /// context and a request has that place.
     #[inline]
     pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
         self.aio.as_deref_mut()?.single(place)
