@@ -27,7 +27,7 @@ const KEPT: u32 = 4;
 /// Number of changes that the engine has noticed.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// System calls that change the identity of the calling thread alone.
+/// System calls that change only the calling thread's identity.
 pub const NUMBERS: [i64; 14] = [
     libc::SYS_setuid,
     libc::SYS_setgid,

@@ -12,8 +12,8 @@
 //! and serves the requests that wait. `issue/single.rs` does so for requests of Linux AIO that wait without a slot in
 //! the slab. `issue/turns.rs` makes polls together, and handles requests that were armed without an attempt.
 //!
-//! All of this is part of a ring's state and is accessed under the ring's lock only. `epoll_wait` alone is called
-//! outside it.
+//! All of this is part of a ring's state and is accessed under the ring's lock only. The exception is `epoll_wait`,
+//! which is called without the lock.
 
 pub(crate) mod facts;
 pub(crate) mod turns;

@@ -181,7 +181,7 @@ struct Ran {
     class: usize,
     started: bool,
     quick: bool,
-    /// The inode on which the job keeps other jobs waiting. A worker takes such a job alone.
+    /// The inode on which the job keeps other jobs waiting. A worker takes such a job without any other job.
     inode: Option<Inode>,
 }
 
@@ -425,7 +425,7 @@ fn poll_for_job(seen: u32) -> bool {
 /// Runs jobs of one ring on a worker of the pool.
 fn run_together(mut jobs: Vec<Arc<Job>>) {
     if let Some(job) = jobs.pop_if(|job| job.approach == Approach::Quick) {
-        return quick::run(job); // the job came alone
+        return quick::run(job); // it is the only job
     }
     let sleeps = |job: &Arc<Job>| matches!(job.approach, Approach::Plain | Approach::Trial);
     let asleep = jobs.first().is_some_and(sleeps).then(Asleep::new);

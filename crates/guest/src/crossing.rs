@@ -176,7 +176,7 @@ pub unsafe extern "C" fn patched() {
 /// with the registers in `block.begin`. Returns in the parent only.
 ///
 /// # Safety
-/// All signals are blocked; `block` is the child's alone; the arguments are those of clone(2).
+/// All signals are blocked; only the child uses `block`; the arguments are those of clone(2).
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn clone_away(

@@ -141,12 +141,12 @@ pub fn renew_sharing_after_fork() {
     }
 }
 
-/// True if the environment chose the engine alone for Linux AIO, so that the kernel need not be asked. `anyring run`
+/// True if the environment chose only the engine for Linux AIO, so that the kernel need not be asked. `anyring run`
 /// decides that once, so that not every process has to ask the kernel.
 pub fn aio_is_chosen() -> bool {
     static CHOSEN: AtomicU32 = AtomicU32::new(UNDECIDED);
     match (AIO.decided.load(Ordering::Relaxed), CHOSEN.load(Ordering::Relaxed)) {
-        // The decision for our engine alone does not say whether the environment made it.
+        // A decision for only the engine does not say whether the environment made it.
         (UNDECIDED | USER, UNDECIDED) => {
             let user = variable(AIO.variable).as_deref() == Some("user");
             CHOSEN.store(if user { USER } else { KERNEL }, Ordering::Relaxed);

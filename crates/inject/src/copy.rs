@@ -4,8 +4,8 @@
 
 use core::ffi::c_void;
 
-/// The symbol by which copies find each other. Drop-ins do not export it: a program may call their functions by a
-/// handle alone, and then they must serve.
+/// The symbol by which copies find each other. Drop-ins do not export it: a program may call their functions only by a
+/// handle, and then they must serve.
 #[cfg(not(test))]
 #[no_mangle]
 #[allow(non_upper_case_globals)]

@@ -139,8 +139,8 @@ fn register_of(answer: c_int) -> isize {
     }
 }
 
-/// Runs `calls`, which may make several calls by libc, and answers as one call of libc's would. errno is that of the
-/// final answer alone.
+/// Runs `calls`, which may make several calls by libc, and answers as a single libc call would. Only the final answer
+/// changes errno.
 fn by_libc(calls: impl FnOnce() -> isize) -> c_int {
     let errno = sys::errno();
     let answer = calls();

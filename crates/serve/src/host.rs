@@ -5,13 +5,13 @@ use core::ffi::c_int;
 /// The server of a process's rings, or of its contexts of Linux AIO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
-    /// The kernel alone.
+    /// Only the kernel.
     Kernel,
     /// The kernel, which has refused nothing yet. The engine would serve what the kernel refuses.
     KernelFirst,
     /// The kernel and the engine. The kernel has refused some rings or contexts, and the engine serves those.
     Mixed,
-    /// The engine alone.
+    /// Only the engine.
     Engine,
 }
 

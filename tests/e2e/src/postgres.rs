@@ -69,7 +69,7 @@ impl Server {
         server
     }
 
-    /// Asserts that initdb fails with the kernel's error under `anyring deny` alone.
+    /// Asserts that initdb fails with the kernel's error under `anyring deny` without `anyring run`.
     ///
     /// # Panics
     ///

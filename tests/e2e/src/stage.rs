@@ -244,7 +244,7 @@ impl Stage {
         program.complete(command)
     }
 
-    /// Runs a program under `anyring deny` alone.
+    /// Runs a program under `anyring deny` without `anyring run`.
     pub fn deny(&self, program: &Program) -> Outcome {
         let mut command = self.command(self.readable(&programs::anyring()).as_os_str());
         command.arg("deny").args(self.environment.refusal.options()).arg("--").arg(self.executable(program));

@@ -143,7 +143,7 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
             std::env::remove_var(ours);
         }
         if let Some(library) = library {
-            // A trial before a start is about this library alone, whatever else the program preloads.
+            // A trial before a start tests only this library, whatever else the program preloads.
             let list = if needs == Needs::Least { library.into() } else { preload_list(library) };
             std::env::set_var("LD_PRELOAD", list);
             return become_trial(entry, needs).map_or_else(|why| why, |never| match never {});

@@ -229,7 +229,7 @@ impl RingGuard {
         if let Some(times) = job.work_times() {
             self.record_of(id, |it| it.task_add_of_worker(times));
         }
-        // A cancelled connect is left alone in its call: its result is dropped.
+        // The worker of a cancelled connect stays in its call, whose result is dropped.
         if !self.slab.get(id).is_some_and(|request| matches!(request.state(), State::Queued(_))) {
             return;
         }

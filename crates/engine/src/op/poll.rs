@@ -11,8 +11,8 @@ use anyring_abi::{
 /// Waits for readiness. Source: io_uring_enter(2), IORING_OP_POLL_ADD.
 #[derive(Debug)]
 pub struct PollAdd {
-    /// `POLL*` bits that the program asked for. Errors and hang-ups, also of the peer alone, are always reported
-    /// (`IO_POLL_UNMASK` in io_uring/poll.c).
+    /// `POLL*` bits that the program asked for. Errors and hang-ups, including a hang-up of only the peer, are always
+    /// reported (`IO_POLL_UNMASK` in io_uring/poll.c).
     pub events: u16,
     /// The request stays armed and posts CQE after CQE.
     pub multishot: bool,

@@ -460,9 +460,9 @@ impl RingGuard {
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, IORING_SQ_TASKRUN, 0);
         }
-        // Messages alone wake the owner only once there are as many as it waits for (`IOU_F_TWQ_LAZY_WAKE` in the
-        // kernel). A worker's results may be any number of CQEs. Another process that posts does not count the messages
-        // that are left here.
+        // If only messages are left, they wake the owner once there are as many as it waits for (`IOU_F_TWQ_LAZY_WAKE`
+        // in the kernel). A worker's results may be any number of CQEs. Another process that posts does not count the
+        // messages that are left here.
         let left = entries_left(self.ring(), &self.memory.view);
         let only_messages = left != 0 && !self.ring().left.any(Left::RESULTS) && !self.is_shared();
         let control = self.control;

@@ -9,7 +9,7 @@
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds the lock |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `shared::member` | |
-//! | `generation`, `entries`, `area` | a process that resizes the ring and is alone | see `ring::resize` |
+//! | `generation`, `entries`, `area` | a process that resizes the ring, if no other process uses it | see `ring::resize` |
 //! | `waiters` | the holder of `post_lock` (see [`Waiters`]) | |
 //! | `room_waiters` | a thread that waits for room in the SQ counts itself | the polling thread reads it after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
@@ -76,8 +76,8 @@ pub struct Header {
     pub locks_are_blind: AtomicU32,
     /// Number of times that a process woke another process's epoll wait through the socket pair.
     pub kicks: AtomicU32,
-    /// Number of times the ring was resized. A process that is alone stores this word, `entries` and `area`, while
-    /// `submitter` is set. A process that joins reads them.
+    /// Number of times the ring was resized. The only process that uses the ring stores this word, `entries` and
+    /// `area`, while `submitter` is set. A process that joins reads them.
     pub generation: AtomicU32,
     /// SQ and CQ entries, once the ring was resized.
     pub entries: [AtomicU32; 2],

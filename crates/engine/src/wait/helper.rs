@@ -12,8 +12,7 @@
 //! - On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) the helper only signals.
 //!
 //! `driver::owner` holds the state shared by the helper and the ring's users, under the ring's lock. Users hand rings
-//! over to the helper in `MAILBOX`, whose lock is taken after a ring's. A `Driven` belongs to the helper thread
-//! alone.
+//! over to the helper in `MAILBOX`, whose lock is taken after a ring's. Only the helper thread uses a `Driven`.
 
 use crate::device;
 use crate::driver::owner::Duty;

@@ -137,7 +137,7 @@ impl Job {
 
     /// Cancels a job that no worker has started. False if a worker has.
     pub fn cancel(&self) -> bool {
-        // Relaxed: this word decides alone, and the operation's own lock hands the operation over.
+        // Relaxed: only this word decides, and the operation's own lock hands the operation over.
         let cancelled =
             self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         match self.waiter.get().filter(|_| cancelled) {

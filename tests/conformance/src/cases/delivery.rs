@@ -1,4 +1,4 @@
-//! Ways to learn of a completion: the CQ alone, the ring's descriptor, an eventfd, task work, other threads.
+//! Ways to learn of a completion: only the CQ, the ring's descriptor, an eventfd, task work, other threads.
 
 use super::prelude::*;
 use crate::ring::QUIET;

@@ -24,7 +24,7 @@ const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
 const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
 const MSG_ERRQUEUE: u32 = libc::MSG_ERRQUEUE as u32;
 const MSG_ZEROCOPY: u32 = libc::MSG_ZEROCOPY as u32;
-/// The flags of a receive that leaves the data in the socket's queue alone.
+/// The flags of a receive that takes no data out of the socket's queue.
 const BESIDE_THE_DATA: u32 = libc::MSG_OOB as u32 | MSG_ERRQUEUE;
 /// The received message or its control data was longer than the room for it.
 const MSG_CUT: u32 = (libc::MSG_TRUNC | libc::MSG_CTRUNC) as u32;
