@@ -42,11 +42,13 @@ Examples:
   anyring deny --aio -- anyring run -- fio --ioengine=libaio job.fio
   anyring deny -- anyring run -- qemu-img bench -i io_uring disk.img
 
-A library cannot be preloaded into a program that is statically linked or linked with musl. anyring maps such a program
-into its own process as a guest, and serves it and everything that it starts. Without libanyring.so every program is a guest.
+A library cannot be preloaded into a program that is statically linked or linked with musl. anyring
+maps such a program into its own process as a guest, and serves it and everything that it starts.
+Without libanyring.so every program is a guest.
 
-Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot be executed or
-cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage error.";
+Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot
+be executed or cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage
+error.";
 
 /// Run PROGRAM; anyring serves it if the kernel's io_uring does not work
 #[derive(Debug, Args)]
@@ -94,13 +96,13 @@ Examples:
   anyring deny --errno ENOSYS --aio -- myserver           no io_uring and no kernel AIO
   anyring deny --errno kill -- myserver                   io_uring calls kill the process
   anyring deny --profile rhel8 -- myserver                with the system calls of Linux 4.18
-  anyring deny --profile minimal -- anyring doctor        what doctor reports with the fewest calls allowed
+  anyring deny --profile minimal -- anyring doctor        doctor with the fewest calls allowed
 
-Every process that PROGRAM starts inherits the filter; nothing takes it off again. It sets no_new_privs, so set-user-ID
-programs run without their privileges.
+Every process that PROGRAM starts inherits the filter; nothing takes it off again. It sets
+no_new_privs, so set-user-ID programs run without their privileges.
 
-Exit status: the program's own. 125 when the filter cannot be installed, 126 when the program cannot be executed,
-127 when it was not found, 2 for a usage error.";
+Exit status: the program's own. 125 when the filter cannot be installed, 126 when the program cannot
+be executed, 127 when it was not found, 2 for a usage error.";
 
 /// Run PROGRAM with the io_uring calls refused, as containers do
 #[derive(Debug, Args)]
@@ -185,8 +187,8 @@ Examples:
   anyring doctor --pid $(pidof fio)
   docker run --rm -v \"$PWD:/a\" debian /a/anyring doctor
 
-Exit status: 0 when an io_uring program would run here, served by the kernel or by anyring; 1 when not. With --pid: 0 when
-anyring is in that process; 1 when not.";
+Exit status: 0 when an io_uring program would run here, served by the kernel or by anyring; 1 when
+not. With --pid: 0 when anyring is in that process; 1 when not.";
 
 /// Say whether io_uring works here, and if not, why and what to do
 #[derive(Debug, Args)]
@@ -209,8 +211,9 @@ Examples:
   anyring stats --listen 127.0.0.1:9639 &
   anyring stats --listen /run/anyring.sock & curl --unix-socket /run/anyring.sock http://localhost/metrics
 
-A process counts from its first ring on, with or without a FILE. --pid needs permission to trace the process (ptrace(2)),
-as do --prometheus and --listen without a FILE. They find a process only while it has a ring that anyring serves.
+A process counts from its first ring on, with or without a FILE. --pid needs permission to trace the
+process (ptrace(2)), as do --prometheus and --listen without a FILE. They find a process only while
+it has a ring that anyring serves.
 
 Exit status: 0 when the counters were printed, 125 when FILE or PID has none.";
 
@@ -248,11 +251,12 @@ Examples:
   anyring trace --verify './mybench --depth 32' -- ./mybench --depth 1
   anyring trace --json -o report.json -- ./mytest && jq '.rings[].kinds[]' report.json
 
-Tracing anyring's own engine needs no privilege. Tracing the kernel's io_uring needs root, for tracefs, and reports no
-sizes.
+Tracing anyring's own engine needs no privilege. Tracing the kernel's io_uring needs root, for
+tracefs, and reports no sizes.
 
-Exit status: the program's own; a signal that ended it ends anyring too. 125 when anyring could not do its part, 126
-when the program cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error.";
+Exit status: the program's own; a signal that ended it ends anyring too. 125 when anyring could not
+do its part, 126 when the program cannot be executed or cannot be served, 127 when it was not found,
+2 for a usage error.";
 
 /// Run PROGRAM and report which path each of its io_uring requests took
 #[derive(Debug, Args)]
@@ -317,10 +321,11 @@ Examples:
   anyring report --events --filter 'res<0' trace.rec
   anyring report --html page.html --perfetto trace.json -o report.txt trace.rec
 
-A recording has no end if the trace was killed or still runs. It is reported as far as it goes, with status 125.
+A recording has no end if the trace was killed or still runs. It is reported as far as it goes, with
+status 125.
 
-Exit status: 0 when everything was reported, 125 when FILE is no recording or has no end, or when the report cannot be
-written, 2 for a usage error.";
+Exit status: 0 when everything was reported, 125 when FILE is no recording or has no end, or when
+the report cannot be written, 2 for a usage error.";
 
 /// Report on a recording of `anyring trace --record`
 #[derive(Debug, Args)]
@@ -340,14 +345,15 @@ Examples:
   anyring check --lint -- ./mytest
   anyring check --backend user --max-worker-share 5% --max-p99 2ms -- ./myserver-test
 
-The verdict goes to standard error: a line for each broken expectation, or one line that all held. Another line says who
-served the program and why.
+The verdict goes to standard error: a line for each broken expectation, or one line that all held.
+Another line says who served the program and why.
 
---no-punts and --max-worker-share check the kernel's io_uring. If that cannot be traced, the check fails before the program
-starts. --backend user checks anyring's own workers instead.
+--no-punts and --max-worker-share check the kernel's io_uring. If that cannot be traced, the check
+fails before the program starts. --backend user checks anyring's own workers instead.
 
-Exit status: the program's own if that is not 0; else 1 when an expectation did not hold, and 125 when nothing is proven,
-since events were lost or no ring was made. Other statuses are as for `anyring trace`.";
+Exit status: the program's own if that is not 0; else 1 when an expectation did not hold, and 125
+when nothing is proven, since events were lost or no ring was made. Other statuses are as for
+`anyring trace`.";
 
 /// Run PROGRAM and fail if its io_uring requests break the given expectations
 #[derive(Debug, Args)]
@@ -439,17 +445,18 @@ Workloads:
   async    O_DIRECT writes with and without IOSQE_ASYNC (as root, on a loop device)
   load     loading libanyring.so into a process that never uses io_uring
 
-Backends: anyring, kernel, epoll, poll, libuv, posix-aio, anyring-aio, anyring-aio-poll, kernel-aio, kernel-aio-poll,
-threads, futex, libc. Each workload uses those that can do its work.
+Backends: anyring, kernel, epoll, poll, libuv, posix-aio, anyring-aio, anyring-aio-poll, kernel-aio,
+kernel-aio-poll, threads, futex, libc. Each workload uses those that can do its work.
 
 Examples:
   anyring lab nop load
   anyring lab pipes --backends anyring,kernel,epoll --runs 20
-  anyring lab --out results             everything: prints tables, and writes report.html, report.json and charts
-  anyring lab --from results/report.json --out results     the same tables, page and charts, without measuring
+  anyring lab --out results             everything: tables, report.html, report.json, charts
+  anyring lab --from results/report.json --out results     the same, without measuring
 
-Exit status: 0 when the measurement was made, whatever its result; 125 when it could not be made, or a program computed
-something wrong; 2 for a usage error; 128 plus the signal's number when interrupted.";
+Exit status: 0 when the measurement was made, whatever its result; 125 when it could not be made, or
+a program computed something wrong; 2 for a usage error; 128 plus the signal's number when
+interrupted.";
 
 /// Measure anyring, the kernel's io_uring and the alternatives in turns
 #[derive(Debug, Args)]
@@ -502,22 +509,23 @@ pub enum LabDoor {
 
 const ADVISE_EXAMPLES: &str = "\
 Examples:
-  anyring advise /var/lib/db/table                    reads of a file, from the page cache and from the device
+  anyring advise /var/lib/db/table                    reads of a file, cached and not cached
   anyring advise /dev/nvme1n1 --direct --json
   anyring advise /dev/loop0 --direct --op write --rewrite --size 256K,512K,1M
   anyring deny -- anyring advise tcp                  on anyring's engine, where io_uring is denied
 
-The verdict comes first, then the figures behind it. A size counts as faster or slower with IOSQE_ASYNC if two conditions
-hold: its time differs by 5 % or more in each of three turns, and the confidence interval excludes that the times are equal.
-The interval is corrected for the number of sizes. Otherwise the size is undecided.
+The verdict comes first, then the figures behind it. A size counts as faster or slower with
+IOSQE_ASYNC if two conditions hold: its time differs by 5 % or more in each of three turns, and the
+confidence interval excludes that the times are equal. The interval is corrected for the number of
+sizes. Otherwise the size is undecided.
 
-To measure cache misses, advise evicts the file's pages from the page cache. It needs no root, only the right to open the
-file.
+To measure cache misses, advise evicts the file's pages from the page cache. It needs no root, only
+the right to open the file.
 
-Exit status: 0 when the measurement was made, whatever its result; 125 when it could not or must not be made; 2 for a usage
-error; 128 plus the signal's number when interrupted.";
+Exit status: 0 when the measurement was made, whatever its result; 125 when it could not or must not
+be made; 2 for a usage error; 128 plus the signal's number when interrupted.";
 
-/// Measure whether IOSQE_ASYNC makes requests faster on a file, a block device, pipes or TCP, and from which size on
+/// Measure whether, and from which size on, IOSQE_ASYNC helps on a file, a device, pipes or TCP
 #[derive(Debug, Args)]
 #[command(after_help = ADVISE_EXAMPLES)]
 pub struct AdviseOptions {
@@ -575,17 +583,18 @@ const CHAOS_EXAMPLES: &str = "\
 Examples:
   anyring chaos -- ./mytest                                one run, with a seed that it prints
   anyring chaos --runs 100 -- ./mytest                     seeds 1 to 100; prints which of them fail
-  anyring chaos --seed 17 --shrink -- ./mytest             the fewest injections with which seed 17 fails
+  anyring chaos --seed 17 --shrink -- ./mytest             the fewest with which seed 17 fails
   anyring chaos --rules short,late --log log.jsonl -- ./mytest
   anyring chaos --runs 100 --junit chaos.xml -- ./mytest   for CI: a test case for each seed
 
-A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than --timeout, prints the text of
---fail-output, changes memory that `lifetimes` watches, or does what `misuse` reports. With --runs or --shrink, PROGRAM has no
-standard input, and anyring shows the output of the first run that failed.
+A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than
+--timeout, prints the text of --fail-output, changes memory that `lifetimes` watches, or does what
+`misuse` reports. With --runs or --shrink, PROGRAM has no standard input, and anyring shows the
+output of the first run that failed.
 
-Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring) or anyring could not do
-its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error, 128 plus the
-signal's number when interrupted.";
+Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring)
+or anyring could not do its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when
+it was not found, 2 for a usage error, 128 plus the signal's number when interrupted.";
 
 /// The list of rules, from the engine's table.
 fn chaos_help() -> String {
