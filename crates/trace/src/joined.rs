@@ -173,8 +173,8 @@ fn is_new_memfd(file: &File) -> bool {
 /// The reason why the counters of a process cannot be read if they have another layout.
 pub const ANOTHER_VERSION: &str = "another version of anyring serves it";
 
-/// Opens the counters of the process with these options. They are the file among its descriptors that has their size
-/// and magic number. The file exists while the process has a ring of anyring's engine.
+/// Opens the counters of the process with these options. They are in that file among its descriptors that has the
+/// counters' size and magic number. The file exists while the process has a ring of anyring's engine.
 ///
 /// # Errors
 /// One line that says why the counters are unavailable.

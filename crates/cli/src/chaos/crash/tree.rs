@@ -1,5 +1,5 @@
-//! Folders in memory: names, and the files to which they lead. So possible contents of a disk are values that are
-//! computed from one another.
+//! Folders in memory: names, and the files to which they lead. So each possible content of a disk is a value, computed
+//! from another such value.
 
 use super::change::{Born, File};
 use std::collections::{BTreeMap, BTreeSet};
