@@ -56,8 +56,8 @@ pub fn futex_wake_one(word: &AtomicUsize) {
     Sys::futex_wake(low_half(word), 1);
 }
 
-/// A function of a higher module that this or another lower module calls. No such function is called before the first
-/// ring is known.
+/// A function that a higher module sets, so that lower modules can call it. No hook is called before the first ring is
+/// known.
 pub struct Hook<A, R> {
     function: AtomicPtr<()>,
     kind: PhantomData<fn(A) -> R>,
