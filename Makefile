@@ -129,7 +129,7 @@ mutations: build-tests
 
 # 2,000 random programs with fixed seeds, on the kernel and on anyring.
 differential: build-tests
-	@$(STEP) $@ $(CHECK)/anyring-differential compare --expect tests/differential/differences.txt
+	@$(STEP) $@ $(CHECK)/anyring-differential compare --runs 2000 --jobs 4 --expect tests/differential/differences.txt
 
 # 20,000 hostile programs with fixed seeds, on anyring; a few of them run with the unit tests.
 hostile: build-tests

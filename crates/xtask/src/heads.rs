@@ -20,6 +20,7 @@ const CRATES: &[&str] = &[
     "tests/hostile",
     "tests/simulation",
     "tests/fuzz",
+    "tests/kit",
     "tests/e2e",
     "crates/xtask",
     "crates/xtask/dist",

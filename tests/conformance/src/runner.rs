@@ -6,12 +6,12 @@
 use crate::case::{Case, Context, SKIP_STATUS};
 use crate::evidence::Places;
 use crate::report::{Outcome, Report};
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use anyring_test_kit::{wait_for_any, Child, End};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The time after which the runner kills a case. Most cases take less than a second. A case that waits in vain for an
 /// event fails by itself before that, after [`PATIENCE`](crate::ring::PATIENCE).
@@ -36,11 +36,8 @@ struct Running<'c> {
     job: Job<'c>,
     report: Report,
     left: u32,
-    child: Pid,
-    /// None before Linux 5.3.
-    process: Option<OwnedFd>,
+    child: Child,
     output: File,
-    begun: Instant,
 }
 
 impl Runner {
@@ -67,10 +64,9 @@ impl Runner {
             if running.iter().all(Option::is_none) {
                 break;
             }
-            wait_for_any(running.iter().flatten());
+            wait_for_any(running.iter().flatten().map(|running| &running.child));
             for place in 0..self.together {
-                let over = |running: &Running| running.ended() || running.is_late();
-                if let Some(ended) = running[place].take_if(|running| over(running)) {
+                if let Some(ended) = running[place].take_if(|running| running.child.is_over()) {
                     let (job, left, report) = (ended.job, ended.left, self.finish(place, ended));
                     if report.outcome == Outcome::Passed && left > 1 {
                         running[place] = Some(self.start(place, job, report, left - 1, &running));
@@ -114,24 +110,17 @@ impl Runner {
             drop(output);
             in_child(job, &directory, input, self.identities_differ);
         }
-        let child = Pid::from_raw(child).expect("a process id");
-        let process = match rustix::process::pidfd_open(child, PidfdFlags::empty()) {
-            Ok(process) => Some(process),
-            Err(rustix::io::Errno::NOSYS) => None, // before Linux 5.3
-            Err(error) => panic!("pidfd_open: {error}"),
-        };
-        Running { job, report, left, child, process, output, begun: Instant::now() }
+        Running { job, report, left, child: Child::watch(child, LIMIT), output }
     }
 
     /// Takes what an ended case left, or ends one that is late.
     fn finish(&self, place: usize, mut ended: Running) -> Report {
-        let hung = !ended.ended();
-        let status = end(ended.child);
+        ended.report.elapsed_ms += ended.child.elapsed().as_millis() as u64;
+        let end = ended.child.end();
         let mut text = Vec::new();
         // Nonblocking: a process that the case left may still hold the other end.
         let _ = ended.output.read_to_end(&mut text);
-        ended.report.elapsed_ms += ended.begun.elapsed().as_millis() as u64;
-        ended.report.outcome = judge(status, hung, String::from_utf8_lossy(&text).trim().to_owned());
+        ended.report.outcome = judge(end, String::from_utf8_lossy(&text).trim().to_owned());
         ended.report.runs.extend(self.places.as_ref().map(|places| places.take(place)));
         if let Err(error) = std::fs::remove_dir_all(self.directory_of(place)) {
             eprintln!("anyring-conformance: {}: {error}", self.directory_of(place).display());
@@ -143,68 +132,22 @@ impl Runner {
 impl Running<'_> {
     /// Closes what a child of the runner has of it.
     fn forget(&self) {
-        let numbers = [Some(self.output.as_raw_fd()), self.process.as_ref().map(AsRawFd::as_raw_fd)];
+        let numbers = [Some(self.output.as_raw_fd()), self.child.descriptor().map(|process| process.as_raw_fd())];
         for number in numbers.into_iter().flatten() {
             // SAFETY: the child's copy; its owner, in the child's copy of the runner, is never dropped there.
             unsafe { libc::close(number) };
         }
     }
-
-    fn ended(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        rustix::process::waitid(WaitId::Pid(self.child), options).expect("waitid").is_some()
-    }
-
-    fn is_late(&self) -> bool {
-        self.begun.elapsed() > LIMIT
-    }
 }
 
-/// Ends a case and what it forked, and reaps it: its status.
-fn end(child: Pid) -> i32 {
-    let (child, mut status) = (child.as_raw_nonzero().get(), 0);
-    // SAFETY: the child is this process's own and not reaped yet, so its number and its process group are still its
-    // own: only it and what it forked are ended. `status` is one int.
-    unsafe {
-        libc::kill(-child, libc::SIGKILL);
-        libc::kill(child, libc::SIGKILL);
-        assert_eq!(libc::waitpid(child, &mut status, 0), child, "waitpid");
-    }
-    status
-}
-
-/// Waits until one of these has ended or is late; without pidfds for a millisecond.
-fn wait_for_any<'r>(running: impl Iterator<Item = &'r Running<'r>>) {
-    let (mut entries, mut left) = (Vec::new(), LIMIT);
-    for running in running {
-        left = left.min(LIMIT.saturating_sub(running.begun.elapsed()));
-        match &running.process {
-            Some(process) => {
-                entries.push(rustix::event::PollFd::from_borrowed_fd(process.as_fd(), rustix::event::PollFlags::IN))
-            }
-            None => left = left.min(Duration::from_millis(1)),
-        }
-    }
-    let limit = rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-    match rustix::event::poll(&mut entries, Some(&limit)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => panic!("poll the children: {error}"),
-    }
-}
-
-fn judge(status: i32, hung: bool, text: String) -> Outcome {
-    if hung {
-        return Outcome::Failed(format!("still running after {LIMIT:?}; {text}"));
-    }
-    if libc::WIFSIGNALED(status) {
-        return Outcome::Failed(format!("killed by signal {}; {text}", libc::WTERMSIG(status)));
-    }
-    match libc::WEXITSTATUS(status) {
-        0 => Outcome::Passed,
-        SKIP_STATUS if !text.is_empty() => Outcome::Skipped(text),
-        SKIP_STATUS => Outcome::Failed("skipped without a reason".to_owned()),
-        code if text.is_empty() => Outcome::Failed(format!("exit status {code}")),
-        _ => Outcome::Failed(text),
+fn judge(end: End, text: String) -> Outcome {
+    match end {
+        End::Late(_) | End::Killed(_) => Outcome::Failed(format!("{end}; {text}")),
+        End::Exited(0) => Outcome::Passed,
+        End::Exited(SKIP_STATUS) if !text.is_empty() => Outcome::Skipped(text),
+        End::Exited(SKIP_STATUS) => Outcome::Failed("skipped without a reason".to_owned()),
+        End::Exited(_) if text.is_empty() => Outcome::Failed(end.to_string()),
+        End::Exited(_) => Outcome::Failed(text),
     }
 }
 
@@ -254,9 +197,9 @@ mod tests {
 
     #[test]
     fn a_skip_needs_a_reason() {
-        let status = SKIP_STATUS << 8;
-        assert_eq!(judge(status, false, "no tmpfs".into()), Outcome::Skipped("no tmpfs".into()));
-        assert!(matches!(judge(status, false, String::new()), Outcome::Failed(_)));
+        let end = End::Exited(SKIP_STATUS);
+        assert_eq!(judge(end, "no tmpfs".into()), Outcome::Skipped("no tmpfs".into()));
+        assert!(matches!(judge(end, String::new()), Outcome::Failed(_)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Runs seeds on the engine under chaos. Each request that was accepted must have one final CQE, as it has on the
 //! kernel, and no program may hang or crash.
 
-use crate::compare::{in_batches, lock, Runner, RunnerOptions, Side};
+use crate::compare::{lock, Runner, RunnerOptions, Side};
 use crate::program::{opcode_name, Program, Request, Step, Value};
 use crate::record::Record;
 use anyhow::{Context, Result};
@@ -30,7 +30,7 @@ struct Totals {
 pub fn chaos(options: &RunnerOptions) -> Result<bool> {
     let runner = Runner::new(options.clone())?;
     let totals = Mutex::new(Totals::default());
-    in_batches(options, BATCH, |seeds| batch(&runner, seeds, &totals))?;
+    options.seeds.in_batches(BATCH, |seeds| batch(&runner, &Vec::from_iter(seeds), &totals))?;
     let Totals { passed, skipped, failed } = &*lock(&totals);
     skipped.iter().for_each(|line| println!("skip: {line}"));
     failed.iter().for_each(|line| println!("FAIL   {line}"));

@@ -8,13 +8,14 @@ use crate::generate;
 use crate::record::Record;
 use anyhow::{Context, Result};
 use anyring_conformance::door::Door;
+use anyring_test_kit::{set_soft_limit, Child, End};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The time that a program may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -87,24 +88,11 @@ fn run_one(
     if child == 0 {
         in_child(options, seed, counts, folders, output);
     }
-    let start = Instant::now();
-    let mut status = 0;
-    // SAFETY: the child is this process's own and not reaped before the call that says so; `status` is one int.
-    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
-        if start.elapsed() > LIMIT {
-            // SAFETY: as above; its number is still its own.
-            unsafe {
-                libc::kill(child, libc::SIGKILL);
-                libc::waitpid(child, &mut status, 0);
-            }
-            return Some(format!("still running after {LIMIT:?}"));
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    match status {
-        0 => None,
-        _ if libc::WIFSIGNALED(status) => Some(format!("killed by signal {}", libc::WTERMSIG(status))),
-        _ => Some(format!("exit status {}", libc::WEXITSTATUS(status))),
+    let child = Child::watch(child, LIMIT);
+    child.wait();
+    match child.end() {
+        End::Exited(0) => None,
+        end => Some(end.to_string()),
     }
 }
 
@@ -148,16 +136,10 @@ fn in_child(
 /// Keeps a child from taking the machine's memory. A call that would take too much fails with EFBIG or ENOMEM, on both
 /// sides.
 fn set_limits() {
-    for (resource, bytes) in [(libc::RLIMIT_FSIZE, FILE_LIMIT_BYTES), (libc::RLIMIT_AS, ADDRESS_LIMIT_BYTES)] {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` outlives both calls. The hard limit stays: the engine makes a ring's memory, which is larger and
-        // sparse, under a soft limit that it raises for a moment.
-        unsafe {
-            assert_eq!(libc::getrlimit(resource, &mut limit), 0, "getrlimit");
-            limit.rlim_cur = bytes.min(limit.rlim_max);
-            assert_eq!(libc::setrlimit(resource, &limit), 0, "setrlimit");
-        }
-    }
+    set_soft_limit(libc::RLIMIT_FSIZE, FILE_LIMIT_BYTES);
+    // The hard limit stays: the engine makes a ring's memory, which is larger and sparse, under a soft limit that it
+    // raises for a moment.
+    set_soft_limit(libc::RLIMIT_AS, ADDRESS_LIMIT_BYTES);
     // SAFETY: no handler, and this process has one thread. A write that is too large is EFBIG, without a signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

@@ -9,10 +9,10 @@ use crate::program::Program;
 use crate::record::{Difference, Record};
 use anyhow::{bail, Context, Result};
 use anyring_conformance::door::Door;
+use anyring_test_kit::{list, Folder, Seeds};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -24,15 +24,9 @@ const TIMES_AGAIN: u32 = 3;
 /// The options of all runs: seeds and processes.
 #[derive(clap::Args, Debug, Clone)]
 pub struct RunnerOptions {
-    /// The seeds, FIRST..END or one number
-    #[arg(long, value_parser = parse_range, default_value = "0..2000")]
-    pub seeds: (u64, u64),
-    /// End after this many minutes, with the seeds run so far
-    #[arg(long)]
-    pub minutes: Option<u64>,
-    /// Processes at a time on each side
-    #[arg(long, default_value_t = 4)]
-    pub jobs: usize,
+    /// The seeds
+    #[command(flatten)]
+    pub seeds: Seeds,
     /// The door for all programs, instead of the one that the seed chooses
     #[arg(long, value_enum)]
     pub door: Option<Door>,
@@ -42,9 +36,6 @@ pub struct RunnerOptions {
     /// The library to preload, instead of the one that `anyring run` finds
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
-    /// End at the first seed that fails
-    #[arg(long)]
-    pub first: bool,
 }
 
 /// The options of a comparison.
@@ -59,14 +50,6 @@ pub struct CompareOptions {
     /// Do not ask for the coverage that 2,000 seeds have
     #[arg(long)]
     pub any_coverage: bool,
-}
-
-fn parse_range(text: &str) -> Result<(u64, u64), String> {
-    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
-    match text.split_once("..") {
-        Some((first, end)) => Ok((number(first)?, number(end)?)),
-        None => number(text).map(|seed| (seed, seed + 1)),
-    }
 }
 
 /// The io_uring that a process gets.
@@ -91,16 +74,13 @@ pub struct Divergence {
 /// Starts processes that run seeds.
 pub struct Runner {
     options: RunnerOptions,
-    folder: PathBuf,
-    next: AtomicUsize,
+    folder: Folder,
 }
 
 impl Runner {
     /// A runner with a folder for records.
     pub fn new(options: RunnerOptions) -> Result<Runner> {
-        let folder = std::env::temp_dir().join(format!("anyring-differential-records-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
-        Ok(Runner { options, folder, next: AtomicUsize::new(0) })
+        Ok(Runner { options, folder: Folder::new("anyring-differential-records")? })
     }
 
     /// The program of a seed, as both sides get it.
@@ -142,8 +122,7 @@ impl Runner {
         quiet_us: u64,
         without: &[u64],
     ) -> Result<(BTreeMap<u64, Record>, PathBuf)> {
-        let path = self.folder.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
-        let list = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        let path = self.folder.fresh();
         let mut command = self.command(side)?;
         command.arg("run").arg("--seeds").arg(list(seeds)).arg("--record").arg(&path);
         command.arg("--quiet-us").arg(quiet_us.to_string()).stdin(Stdio::null());
@@ -167,14 +146,6 @@ impl Runner {
     }
 }
 
-impl Drop for Runner {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
-            eprintln!("anyring-differential: {}: {error}", self.folder.display());
-        }
-    }
-}
-
 #[derive(Default)]
 struct Totals {
     coverage: Coverage,
@@ -189,37 +160,13 @@ struct Totals {
     flaky: Vec<Divergence>,
 }
 
-/// Lets `batch` run the seeds, `size` at a time, on several threads. It says whether any failed.
-pub fn in_batches(options: &RunnerOptions, size: u64, batch: impl Fn(&[u64]) -> Result<bool> + Sync) -> Result<()> {
-    let (first, end) = options.seeds;
-    let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
-    let deadline = options.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
-    let work = || -> Result<()> {
-        loop {
-            let from = next.fetch_add(size, Ordering::Relaxed);
-            let late = deadline.is_some_and(|deadline| Instant::now() > deadline);
-            if from >= end || late || stop.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            let seeds: Vec<u64> = (from..end.min(from + size)).collect();
-            if batch(&seeds)? && options.first {
-                stop.store(true, Ordering::Relaxed);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of ours does not panic"))
-    })
-}
-
 /// Compares the seeds. Returns true if all agreed and the coverage was reached.
 pub fn compare(options: &CompareOptions) -> Result<bool> {
     let known = Known::read(options.expect.as_deref())?;
     let runner = Runner::new(options.runner.clone())?;
     let totals = Mutex::new(Totals::default());
     let start = Instant::now();
-    in_batches(&options.runner, BATCH, |seeds| batch(&runner, &known, seeds, &totals))?;
+    options.runner.seeds.in_batches(BATCH, |seeds| batch(&runner, &known, &Vec::from_iter(seeds), &totals))?;
     let mut totals = totals.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     try_again(&runner, &known, &mut totals)?;
     Ok(report(&runner, &totals, &known, options, start.elapsed()))

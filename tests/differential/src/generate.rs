@@ -14,6 +14,7 @@ mod sequences;
 use crate::program::*;
 use anyring_abi::*;
 use anyring_conformance::door::Door;
+use anyring_test_kit::Choices;
 pub use later::flags_of_word;
 use later::SERVED_LATER;
 use model::{Claim, Model};
@@ -33,7 +34,7 @@ pub fn served() -> impl Iterator<Item = Opcode> {
 pub fn program(seed: u64, door: Option<Door>) -> Program {
     let mut random = fastrand::Rng::with_seed(seed);
     let doors = [Door::Liburing, Door::Libc, Door::Raw];
-    let chosen = doors[random.usize(0..3)];
+    let chosen = random.choose(&doors);
     let (setup_flags, cq_entries) = setup(&mut random);
     let mut generator = Generator {
         random,
@@ -94,13 +95,12 @@ fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
         IORING_SETUP_R_DISABLED,
         IORING_SETUP_SUBMIT_ALL,
     ];
-    let running =
-        if random.u32(0..24) == 0 { IORING_SETUP_SQPOLL } else { RUNNING[random.usize(0..RUNNING.len())] };
-    let mut flags = running | SHAPES[random.usize(0..SHAPES.len())];
+    let running = if random.chance(1, 24) { IORING_SETUP_SQPOLL } else { random.choose(&RUNNING) };
+    let mut flags = running | random.choose(&SHAPES);
     if random.bool() {
-        flags |= SHAPES[random.usize(0..SHAPES.len())];
+        flags |= random.choose(&SHAPES);
     }
-    let cq_entries = if flags & IORING_SETUP_CQSIZE != 0 { [16, 32, 64][random.usize(0..3)] } else { 0 };
+    let cq_entries = if flags & IORING_SETUP_CQSIZE != 0 { random.choose(&[16, 32, 64]) } else { 0 };
     (flags, cq_entries)
 }
 
@@ -131,19 +131,13 @@ struct Generator {
     zero_copy: bool,
 }
 
+impl Choices for Generator {
+    fn random(&mut self) -> &mut fastrand::Rng {
+        &mut self.random
+    }
+}
+
 impl Generator {
-    fn chance(&mut self, part: u32, of: u32) -> bool {
-        self.random.u32(0..of) < part
-    }
-
-    fn choose<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.random.usize(0..from.len())]
-    }
-
-    fn below(&mut self, limit: u32) -> u32 {
-        self.random.u32(0..limit.max(1))
-    }
-
     /// Adds one or a few steps.
     fn steps(&mut self, steps: &mut Vec<Step>) {
         match self.below(42) {

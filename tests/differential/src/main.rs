@@ -13,6 +13,7 @@ mod program;
 mod record;
 mod shrink;
 
+use anyring_test_kit::exit_code;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -53,12 +54,5 @@ fn main() -> ExitCode {
         }
         Command::Run(options) => child::run(&options).map(|()| true),
     };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("anyring-differential: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code("anyring-differential", done)
 }

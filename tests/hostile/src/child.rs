@@ -7,6 +7,7 @@ use crate::generate;
 use crate::program::{FIRST_VICTIM, VICTIMS};
 use crate::threads;
 use anyhow::Result;
+use anyring_test_kit::set_soft_limit;
 use libc::{c_int, c_void};
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -70,9 +71,9 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     arena::make(cut);
     // SAFETY: as above.
     unsafe { libc::close(cut) };
-    limit(libc::RLIMIT_NOFILE, NUMBERS);
-    limit(libc::RLIMIT_FSIZE, FILE_LIMIT_BYTES);
-    limit(libc::RLIMIT_AS, ADDRESS_LIMIT_BYTES);
+    set_soft_limit(libc::RLIMIT_NOFILE, NUMBERS);
+    set_soft_limit(libc::RLIMIT_FSIZE, FILE_LIMIT_BYTES);
+    set_soft_limit(libc::RLIMIT_AS, ADDRESS_LIMIT_BYTES);
     handle_signals();
     let progress = Progress::map();
     if !options.slowly {
@@ -128,17 +129,6 @@ impl Progress {
         if let Some(word) = unsafe { self.0.as_ref() } {
             word.store(step as u64, Ordering::Relaxed);
         }
-    }
-}
-
-/// Sets a soft limit.
-pub fn limit(resource: u32, value: u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives both calls.
-    unsafe {
-        libc::getrlimit(resource, &mut limit);
-        limit.rlim_cur = value.min(limit.rlim_max);
-        libc::setrlimit(resource, &limit);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::call::{self, poke, poke_u32};
 use crate::child::{self, report, Progress};
 use crate::program::*;
 use crate::witness;
+use anyring_test_kit::set_soft_limit;
 use libc::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -59,7 +60,7 @@ impl Limits {
 
     fn restore_those(&self, is_meant: impl Fn(u32) -> bool) {
         for (known, value) in self.0.into_iter().filter(|(known, _)| is_meant(*known)) {
-            child::limit(known, value);
+            set_soft_limit(known, value);
         }
     }
 }
@@ -175,9 +176,9 @@ impl Runner {
             Step::Limit { resource, value } => match value {
                 None => self.limits.restore(Some(*resource)),
                 Some(value) if *resource == libc::RLIMIT_AS => {
-                    child::limit(*resource, used_bytes() + (value << 20))
+                    set_soft_limit(*resource, used_bytes() + (value << 20))
                 }
-                Some(value) => child::limit(*resource, *value),
+                Some(value) => set_soft_limit(*resource, *value),
             },
             Step::Signal { signal, to_process } => {
                 // SAFETY: the program has a handler for it.

@@ -11,6 +11,7 @@ mod requests;
 use crate::arena::{self, Area};
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 /// The offsets of structures in [`Area::Structs`], and their distances.
 pub mod place {
@@ -79,19 +80,13 @@ struct Generator {
     next_id: u64,
 }
 
+impl Choices for Generator {
+    fn random(&mut self) -> &mut fastrand::Rng {
+        &mut self.random
+    }
+}
+
 impl Generator {
-    fn chance(&mut self, part: u32, of: u32) -> bool {
-        self.random.u32(0..of) < part
-    }
-
-    fn choose<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.random.usize(0..from.len())]
-    }
-
-    fn below(&mut self, limit: u32) -> u32 {
-        self.random.u32(0..limit.max(1))
-    }
-
     /// Returns some bits of `from`, each with a low probability.
     fn bits(&mut self, from: &[u32], part: u32, of: u32) -> u32 {
         from.iter().fold(0, |bits, bit| if self.chance(part, of) { bits | bit } else { bits })

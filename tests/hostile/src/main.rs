@@ -12,6 +12,7 @@ mod threads;
 mod watch;
 mod witness;
 
+use anyring_test_kit::exit_code;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -56,12 +57,5 @@ fn main() -> ExitCode {
         }
         Command::Child(options) => child::run(&options).map(|()| true),
     };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("anyring-hostile: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code("anyring-hostile", done)
 }

@@ -3,7 +3,7 @@
 use crate::generate;
 use crate::watch::{print, Outcome, WatchOptions, Watcher};
 use anyhow::Result;
-use std::time::{Duration, Instant};
+use anyring_test_kit::{fewest, list};
 
 /// The default number of runs without some steps before these count as needed.
 const TIMES: u32 = 3;
@@ -11,50 +11,40 @@ const TIMES: u32 = 3;
 /// Prints the shortest program that was found. True if there is one.
 pub fn shrink(options: &WatchOptions) -> Result<bool> {
     let watcher = Watcher::new(options.clone())?;
-    let (seed, times) = (options.seed, options.times.max(TIMES));
+    let (seed, times) = (options.seeds.seed, options.times.max(TIMES));
     let length = generate::program(seed).steps.len();
     let mut outcome = None;
     for _ in 0..times {
         outcome =
             outcome.or(Some(watcher.watch(seed, &options.without)?).filter(|outcome| !outcome.findings.is_empty()));
     }
-    let Some(mut outcome) = outcome else {
+    let Some(outcome) = outcome else {
         println!("seed {seed}: nothing found in {times} runs");
         return Ok(false);
     };
     let kind = kind(&outcome);
-    let start = Instant::now();
-    let late = || options.seconds.is_some_and(|seconds| start.elapsed() > Duration::from_secs(seconds));
+    let late = options.seeds.clock();
     let mut without = options.without.clone();
     // Steps that were never begun are not needed.
     if (outcome.step as usize) < length {
         without.extend((outcome.step as usize + 1..length).filter(|step| !options.without.contains(step)));
     }
-    let mut size = (length / 2).max(1);
-    while size > 0 && !late() {
-        let left: Vec<usize> = (0..length).filter(|step| !without.contains(step)).collect();
-        let mut smaller = false;
-        for chunk in left.chunks(size) {
-            let attempt: Vec<usize> = without.iter().chain(chunk).copied().collect();
-            for _ in 0..times {
-                let found = watcher.watch(seed, &attempt)?;
-                if !found.findings.is_empty() && self::kind(&found) == kind {
-                    (without, outcome, smaller) = (attempt.clone(), found, true);
-                    break;
-                }
-                if late() {
-                    break;
-                }
+    let fails = |without: &[usize]| {
+        for _ in 0..times {
+            if late() {
+                break;
+            }
+            let found = watcher.watch(seed, without)?;
+            if !found.findings.is_empty() && self::kind(&found) == kind {
+                return Ok(Some(found));
             }
         }
-        if !smaller || size > 1 {
-            size /= 2;
-        }
-    }
+        Ok(None)
+    };
+    let (without, outcome) = fewest(&Vec::from_iter(0..length), without, outcome, fails)?;
     print!("{}", generate::program(seed).without(&without));
     print(options, seed, &outcome);
-    let list: Vec<String> = without.iter().map(usize::to_string).collect();
-    println!("--without {}", list.join(","));
+    println!("--without {}", list(&without));
     Ok(true)
 }
 

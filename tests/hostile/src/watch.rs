@@ -4,14 +4,13 @@ use crate::child::{PROGRESS_FD, REPORT_FD};
 use crate::generate;
 use crate::program::{Program, Step};
 use anyhow::{Context, Result};
+use anyring_test_kit::{list, memory_file, start, text_of, Child, End, Folder, Seeds};
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -27,24 +26,15 @@ pub enum Backend {
 /// The options of a run.
 #[derive(clap::Args, Debug, Clone)]
 pub struct WatchOptions {
-    /// The first seed
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Number of seeds: one, or with --seconds as many as there is time for
-    #[arg(long)]
-    pub runs: Option<u64>,
-    /// End after this many seconds, with the seeds run so far
-    #[arg(long)]
-    pub seconds: Option<u64>,
+    /// The seeds
+    #[command(flatten)]
+    pub seeds: Seeds,
     /// The io_uring that serves the programs
     #[arg(long, value_enum, default_value = "user")]
     pub backend: Backend,
     /// The library to preload; the one beside this program if not given
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
-    /// Processes at a time
-    #[arg(long, default_value_t = 2)]
-    pub jobs: usize,
     /// Limit of a program in seconds; it ends by itself after two
     #[arg(long, default_value_t = 120)]
     pub limit: u64,
@@ -57,13 +47,6 @@ pub struct WatchOptions {
     /// Folder for gdb's output about programs that hang, and about cores
     #[arg(long, value_name = "FOLDER")]
     pub traces: Option<PathBuf>,
-}
-
-impl WatchOptions {
-    /// Returns the number of seeds.
-    pub fn runs(&self) -> u64 {
-        self.runs.unwrap_or(if self.seconds.is_some() { u64::MAX } else { 1 })
-    }
 }
 
 /// The outcome of one run.
@@ -79,42 +62,23 @@ pub struct Outcome {
 /// Runs the seeds. True if there is no finding.
 pub fn run(options: &WatchOptions) -> Result<bool> {
     let watcher = Watcher::new(options.clone())?;
-    let (next, steps, found) = (AtomicU64::new(options.seed), AtomicU64::new(0), AtomicUsize::new(0));
-    let (start, failed) = (Instant::now(), Mutex::new(None));
-    let late = || options.seconds.is_some_and(|seconds| start.elapsed() > Duration::from_secs(seconds));
-    let ran = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let work = || {
-        while !late() && !stop.load(Ordering::Relaxed) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= options.seed.saturating_add(options.runs()) {
-                return;
-            }
-            for _ in 0..options.times {
-                match watcher.watch(seed, &options.without) {
-                    Ok(outcome) => {
-                        ran.fetch_add(1, Ordering::Relaxed);
-                        let length = generate::program(seed).steps.len() as u64;
-                        steps.fetch_add(outcome.step.min(length), Ordering::Relaxed);
-                        found.fetch_add(usize::from(!outcome.findings.is_empty()), Ordering::Relaxed);
-                        print(options, seed, &outcome);
-                    }
-                    Err(error) => {
-                        *failed.lock().expect("no thread panics") = Some(error);
-                        stop.store(true, Ordering::Relaxed);
-                    }
-                }
-            }
+    let (start, sums) = (Instant::now(), Mutex::new((0, 0, 0)));
+    options.seeds.each(|seed| {
+        let mut any = false;
+        for _ in 0..options.times {
+            let outcome = watcher.watch(seed, &options.without)?;
+            let (length, found) = (generate::program(seed).steps.len() as u64, !outcome.findings.is_empty());
+            let mut sums = sums.lock().expect("no thread panics");
+            *sums = (sums.0 + 1, sums.1 + outcome.step.min(length), sums.2 + u64::from(found));
+            print(options, seed, &outcome);
+            any |= found;
         }
-    };
-    std::thread::scope(|scope| (0..options.jobs.max(1)).for_each(|_| drop(scope.spawn(work))));
-    if let Some(error) = failed.into_inner().expect("no thread panics") {
-        return Err(error);
-    }
-    let (ran, steps, found) = (ran.into_inner(), steps.into_inner(), found.into_inner());
+        Ok(any)
+    })?;
+    let (ran, steps, found) = sums.into_inner().expect("no thread panics");
     println!("{ran} runs, {steps} steps, {found} with findings, {} s", start.elapsed().as_secs());
     // As scripts/summary.sh counts.
-    println!("{} passed, {found} failed, 0 skipped", ran - found as u64);
+    println!("{} passed, {found} failed, 0 skipped", ran - found);
     Ok(found == 0)
 }
 
@@ -139,8 +103,7 @@ pub struct Watcher {
     library: PathBuf,
     /// A copy of the library.
     copy: PathBuf,
-    folder: PathBuf,
-    next: AtomicUsize,
+    folder: Folder,
 }
 
 impl Watcher {
@@ -153,38 +116,31 @@ impl Watcher {
         if options.backend == Backend::User {
             std::fs::metadata(&library).with_context(|| format!("the library {}", library.display()))?;
         }
-        let folder = std::env::temp_dir().join(format!("anyring-hostile-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755))?;
-        let copy = folder.join("libcopy.so");
+        let folder = Folder::new("anyring-hostile")?;
+        let copy = folder.path.join("libcopy.so");
         if options.backend == Backend::User {
             std::fs::copy(&library, &copy).with_context(|| format!("copy {}", library.display()))?;
         }
-        Ok(Watcher { options, program, library, copy, folder, next: AtomicUsize::new(0) })
+        Ok(Watcher { options, program, library, copy, folder })
     }
 
     /// Runs the seed's program once.
     pub fn watch(&self, seed: u64, without: &[usize]) -> Result<Outcome> {
-        let folder = self.folder.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
+        let folder = self.folder.fresh();
         std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
         // The program may run as a user without privileges.
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777))?;
-        let output = File::options().create(true).append(true).read(true).open(folder.with_extension("output"))?;
-        // Its report is a file, too: unlike a pipe, no process that it leaves can keep it open.
-        let report = File::options().create(true).append(true).read(true).open(folder.with_extension("report"))?;
-        let progress = shared_page()?;
-        let mut child = self.start(seed, without, &folder, [&output, &report, &progress])?;
-        let (status, in_kernel) = self.wait_for(&mut child, seed);
+        let (output, report, progress) = (memory_file()?, memory_file()?, memory_file()?);
+        progress.set_len(4096)?; // a page that the program counts its steps in
+        let child = self.start(seed, without, &folder, [&output, &report, &progress])?;
+        let (end, in_kernel) = self.wait_for(child, seed);
         let mut step = [0; 8];
         progress.read_exact_at(&mut step, 0)?;
         let mut outcome = Outcome { findings: Vec::new(), known: Vec::new(), step: u64::from_ne_bytes(step) };
-        judge(&mut outcome, status, &text(&report)?, &text(&output)?);
+        judge(&mut outcome, end, &text_of(&report)?, &text_of(&output)?);
         excuse(&mut outcome, &generate::program(seed).without(without), in_kernel);
         if self.options.traces.is_some() {
             self.trace_core(seed, &folder)?;
-        }
-        for file in [folder.with_extension("output"), folder.with_extension("report")] {
-            std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
         }
         std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
         Ok(outcome)
@@ -193,13 +149,12 @@ impl Watcher {
     fn start(&self, seed: u64, without: &[usize], folder: &Path, files: [&File; 3]) -> Result<Child> {
         let [output, report, progress] = files;
         let mut command = Command::new(&self.program);
-        command.arg("child").arg("--seed").arg(seed.to_string()).current_dir(folder).process_group(0);
+        command.arg("child").arg("--seed").arg(seed.to_string()).current_dir(folder);
         if self.options.backend == Backend::Kernel {
             command.arg("--gentle");
         }
         if !without.is_empty() {
-            let list: Vec<String> = without.iter().map(usize::to_string).collect();
-            command.arg("--without").arg(list.join(","));
+            command.arg("--without").arg(list(without));
         }
         for variable in ["LD_PRELOAD", "ANYRING_BACKEND", "ANYRING_AIO", "ANYRING_RAW"] {
             command.env_remove(variable);
@@ -212,12 +167,10 @@ impl Watcher {
             }
             command.env("LD_PRELOAD", libraries).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
         }
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
         let fds = [report.as_raw_fd(), progress.as_raw_fd()];
         let pass = move || {
             // SAFETY: numbers. Above all that is open first, so that neither is on the other's place.
             unsafe {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 let high = fds.map(|fd| libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 600));
                 libc::dup2(high[0], REPORT_FD);
                 libc::dup2(high[1], PROGRESS_FD);
@@ -226,39 +179,25 @@ impl Watcher {
         };
         // SAFETY: between fork and exec it makes system calls only.
         unsafe { command.pre_exec(pass) };
-        command.spawn().context("start the program")
+        start(&mut command, output, self.limit())
     }
 
-    /// Waits for the end. Returns the status, `None` if the program had to be killed, and whether the [kernel
-    /// hangs](hangs_in_kernel). Kills the rest of its group.
-    fn wait_for(&self, child: &mut Child, seed: u64) -> (Option<ExitStatus>, bool) {
-        let (start, group) = (Instant::now(), child.id() as libc::pid_t);
-        let hangs = loop {
-            // SAFETY: all zeroes is a siginfo_t, and it outlives the call, which leaves the child to be waited for: its
-            // number, which is its group's, stays its own.
-            let ended = unsafe {
-                let mut info: libc::siginfo_t = std::mem::zeroed();
-                libc::waitid(libc::P_PID, child.id(), &mut info, libc::WEXITED | libc::WNOWAIT | libc::WNOHANG);
-                info.si_pid() != 0
-            };
-            if ended {
-                break false;
-            }
-            if start.elapsed() > Duration::from_secs(self.options.limit) {
-                break true;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        };
-        let in_kernel = hangs && hangs_in_kernel(group);
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.options.limit)
+    }
+
+    /// Waits for the end. Returns it, and whether the [kernel hangs](hangs_in_kernel). Ends the rest of the group.
+    fn wait_for(&self, child: Child, seed: u64) -> (End, bool) {
+        let hangs = !child.wait();
+        let in_kernel = hangs && hangs_in_kernel(child.id());
         if hangs && !in_kernel {
-            for process in processes_of(group) {
+            for process in processes_of(child.id()) {
                 self.trace(seed, &["-p".to_owned(), process]);
             }
         }
-        // SAFETY: the group of a process that was not waited for yet.
-        unsafe { libc::kill(-group, libc::SIGKILL) };
-        let status = child.wait().ok();
-        (status.filter(|_| !hangs), in_kernel)
+        // It may end while it is looked at.
+        let end = child.end();
+        (if hangs { End::Late(self.limit()) } else { end }, in_kernel)
     }
 
     /// Writes the trace of a core in the program's working directory (`ulimit -c unlimited`, kernel.core_pattern
@@ -288,7 +227,7 @@ impl Watcher {
             .output();
         let written = gdb.and_then(|gdb| {
             std::fs::create_dir_all(folder)?;
-            let name = format!("{seed}-{}.txt", self.next.fetch_add(1, Ordering::Relaxed));
+            let name = format!("{seed}-{}.txt", self.folder.number());
             std::fs::write(folder.join(name), &gdb.stdout)
         });
         if let Err(error) = written {
@@ -297,27 +236,19 @@ impl Watcher {
     }
 }
 
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder); // in the folder for what is temporary
-    }
-}
-
-/// Adds the findings from a run's exit status, report and output.
-fn judge(outcome: &mut Outcome, status: Option<ExitStatus>, report: &str, output: &str) {
+/// Adds the findings from a run's end, report and output.
+fn judge(outcome: &mut Outcome, end: End, report: &str, output: &str) {
     let findings = report.lines().filter_map(|line| line.strip_prefix("finding "));
     outcome.findings.extend(findings.map(str::to_owned));
     let done = report.lines().any(|line| line == "done");
-    match status {
-        None => outcome.findings.push("hang: still running at the limit".to_owned()),
-        Some(status) => match (status.signal(), status.code()) {
-            (Some(signal), _) => outcome.findings.push(format!("signal {signal} killed it")),
-            (_, Some(0)) if !done && outcome.findings.is_empty() => {
-                outcome.findings.push("exit: it ended before its end".to_owned());
-            }
-            (_, Some(0)) => {}
-            (_, code) => outcome.findings.push(format!("exit: it ended with {code:?}")),
-        },
+    match end {
+        End::Late(_) => outcome.findings.push("hang: still running at the limit".to_owned()),
+        End::Killed(signal) => outcome.findings.push(format!("signal {signal} killed it")),
+        End::Exited(0) if !done && outcome.findings.is_empty() => {
+            outcome.findings.push("exit: it ended before its end".to_owned());
+        }
+        End::Exited(0) => {}
+        End::Exited(status) => outcome.findings.push(format!("exit: it ended with {status}")),
     }
     if !output.is_empty() {
         let start: String = output.chars().take(300).collect();
@@ -367,22 +298,4 @@ fn hangs_in_kernel(group: libc::pid_t) -> bool {
         waits |= place.contains("pipe") && stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'));
     }
     splices && waits
-}
-
-fn text(file: &File) -> Result<String> {
-    let mut bytes = Vec::new();
-    std::io::Seek::rewind(&mut &*file)?;
-    file.take(1 << 16).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// A page that the program counts its steps in.
-fn shared_page() -> Result<File> {
-    // SAFETY: a constant name; the descriptor is new, without another owner.
-    let fd = unsafe { libc::memfd_create(c"progress".as_ptr(), libc::MFD_CLOEXEC) };
-    anyhow::ensure!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
-    // SAFETY: as above.
-    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    file.set_len(4096)?;
-    Ok(file)
 }

@@ -3,6 +3,7 @@
 //! Only calls on resources that may fail get faults: a wake-up, a close or a read of the clock always works. EAGAIN
 //! is injected where another path must then be taken (RWF_NOWAIT on a file), not where only readiness ends it.
 
+use anyring_test_kit::Choices;
 use std::collections::BTreeMap;
 
 /// The flag of preadv2(2) that keeps it from waiting.
@@ -36,8 +37,8 @@ pub struct Faults {
 impl Faults {
     /// Draws the rates of a run's faults. In a third of the runs no call fails.
     pub fn new(random: &mut fastrand::Rng) -> Faults {
-        let every = [0, 0, 1000, 200, 50, 20][random.usize(..6)];
-        let short_every = [0, 20, 5][random.usize(..3)];
+        let every = random.choose(&[0, 0, 1000, 200, 50, 20]);
+        let short_every = random.choose(&[0, 20, 5]);
         Faults { on: false, every, short_every, short_plain: random.bool(), counts: BTreeMap::new() }
     }
 
@@ -70,7 +71,7 @@ impl Faults {
     }
 
     fn one_of(&mut self, random: &mut fastrand::Rng, kind: &'static str, errors: &[i32]) -> i32 {
-        let error = errors[random.usize(..errors.len())];
+        let error = random.choose(errors);
         *self.counts.entry((kind, error)).or_default() += 1;
         error
     }

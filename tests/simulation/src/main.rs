@@ -11,6 +11,7 @@ mod schedule;
 mod system;
 mod watch;
 
+use anyring_test_kit::exit_code;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -39,12 +40,5 @@ fn main() -> ExitCode {
         Command::Planted(options) => watch::planted(&options),
         Command::Child(options) => child::run(&options).map(|()| true),
     };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("anyring-simulation: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code("anyring-simulation", done)
 }

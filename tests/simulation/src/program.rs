@@ -9,6 +9,7 @@ use anyring_abi::{
 };
 use anyring_engine::os::simulated::kernel;
 use anyring_engine::Errno;
+use anyring_test_kit::{set_soft_limit, Choices};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The size of the files. Each transfer ends inside it.
@@ -108,9 +109,9 @@ impl Program {
             _ => 0,
         };
         let shares = flags & IORING_SETUP_SINGLE_ISSUER == 0;
-        let cq_entries = [8, 32, 256][random.usize(..3)];
+        let cq_entries = random.choose(&[8, 32, 256]);
         let streams = (0..random.usize(1..5)).map(|_| stream(&mut random)).collect();
-        let (forks, drains, limits) = (random.u32(..3) == 0, random.bool(), random.u32(..3) == 0);
+        let (forks, drains, limits) = (random.chance(1, 3), random.bool(), random.chance(1, 3));
         let (slots, files, records, finished) = (Vec::new(), open_files(), Records::default(), 0);
         let limited = false;
         let world =
@@ -235,7 +236,7 @@ impl Program {
             for index in 0..count {
                 linked = world.push(at, &ring, linked, index + 1 == count, self.system.now_ns());
             }
-            (ring, count, world.random.u32(..4) == 0)
+            (ring, count, world.random.chance(1, 4))
         };
         let before = ring.unsubmitted();
         let flags = if wait { IORING_ENTER_GETEVENTS } else { 0 };
@@ -421,13 +422,7 @@ impl World {
     fn limit(&mut self, on: bool) {
         /// A limit below the number of descriptors, and above the number that a thread polls.
         const FEW: u64 = 8;
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a local that outlives the calls.
-        unsafe {
-            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-            limit.rlim_cur = if on { FEW } else { limit.rlim_max };
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
+        set_soft_limit(libc::RLIMIT_NOFILE, if on { FEW } else { u64::MAX });
         self.limited = on;
     }
 

@@ -2,6 +2,7 @@
 
 use crate::faults::Faults;
 use anyring_engine::os::simulated::kernel;
+use anyring_test_kit::Choices;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -313,7 +314,7 @@ impl Schedule {
             return me;
         }
         if !leaves && self.random.u64(..self.delay_every) == 0 {
-            let steps = [20, 200, 2000][self.random.usize(..3)];
+            let steps = self.random.choose(&[20, 200, 2000]);
             self.threads[me].delayed_until = self.steps + self.random.u64(..steps);
             self.faults.count("delay", 1);
         }
@@ -330,10 +331,10 @@ impl Schedule {
                 _ => soon.iter().filter(others).copied().collect(),
             };
             if !soon.is_empty() {
-                break *soon[self.random.usize(..soon.len())];
+                break *self.random.choose(&soon);
             }
             if !can.is_empty() {
-                break can[self.random.usize(..can.len())];
+                break self.random.choose(&can);
             }
             let ends = self.threads.iter().filter_map(|thread| match thread.state {
                 State::Sleeps { until_ns, .. } => until_ns,

@@ -1,31 +1,22 @@
 //! Starts runs, each in a process of its own, and judges their ends.
 
 use anyhow::{Context, Result};
+use anyring_test_kit::{memory_file, start, text_of, End, Seeds};
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Mutex;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The options of the runs.
 #[derive(clap::Args, Debug, Clone)]
 pub struct WatchOptions {
-    /// The first seed
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Number of seeds
-    #[arg(long, default_value_t = 1)]
-    pub runs: u64,
+    /// The seeds
+    #[command(flatten)]
+    pub seeds: Seeds,
     /// Steps of the program's threads in a run
     #[arg(long, default_value_t = 300)]
     pub steps: u64,
-    /// End after this many seconds, with the seeds run so far
-    #[arg(long)]
-    pub seconds: Option<u64>,
-    /// Processes at a time
-    #[arg(long, default_value_t = 2)]
-    pub jobs: usize,
     /// Limit of a run, in seconds
     #[arg(long, default_value_t = 60)]
     pub limit: u64,
@@ -35,9 +26,6 @@ pub struct WatchOptions {
     /// No call fails: only the order of threads is the seed's
     #[arg(long)]
     pub no_faults: bool,
-    /// End at the first finding
-    #[arg(long)]
-    pub first: bool,
 }
 
 #[derive(Default)]
@@ -71,7 +59,7 @@ pub fn planted(options: &WatchOptions) -> Result<bool> {
     let mut found = 0;
     for (bug, kinds) in PLANTED {
         let mut shown = None;
-        for seed in options.seed..options.seed.saturating_add(options.runs) {
+        for seed in options.seeds.range() {
             let Err(text) = watch(options, seed, Some(bug))? else { continue };
             let is_of_kind = kinds.iter().any(|kind| text.contains(&format!("finding: {kind}")));
             if is_of_kind && watch(options, seed, None)?.is_ok() {
@@ -81,7 +69,7 @@ pub fn planted(options: &WatchOptions) -> Result<bool> {
         }
         match &shown {
             Some((seed, text)) => println!("{bug}: seed {seed}, {text}"),
-            None => println!("{bug}: NOT FOUND in {} seeds", options.runs),
+            None => println!("{bug}: NOT FOUND in seeds {:?}", options.seeds.range()),
         }
         found += usize::from(shown.is_some());
     }
@@ -100,23 +88,21 @@ fn watch(options: &WatchOptions, seed: u64, bug: Option<&str>) -> Result<Result<
     if let Some(bug) = bug {
         command.env("ANYRING_MUTATION", bug);
     }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let limit = options.limit as libc::c_uint;
-    // SAFETY: only calls that are allowed after a fork: the same addresses each time, and an end to each run.
+    // SAFETY: only a call that is allowed after a fork: the same addresses each time.
     unsafe {
-        command.pre_exec(move || {
+        command.pre_exec(|| {
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
-            libc::alarm(limit);
             Ok(())
         });
     }
-    let output = command.output().context("start a run")?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    Ok(match output.status.success() {
-        true => Ok(printed),
-        false if printed.contains("finding: ") => Err(format!("{printed}{errors}")),
-        false => Err(format!("finding: the run ended with {}\n{printed}{errors}", output.status)),
+    let output = memory_file()?;
+    let child = start(&mut command, &output, Duration::from_secs(options.limit))?;
+    child.wait();
+    let (end, printed) = (child.end(), text_of(&output)?);
+    Ok(match end {
+        End::Exited(0) => Ok(printed),
+        _ if printed.contains("finding: ") => Err(printed),
+        end => Err(format!("finding: the run ended: {end}\n{printed}")),
     })
 }
 
@@ -125,49 +111,23 @@ fn watch(options: &WatchOptions, seed: u64, bug: Option<&str>) -> Result<Result<
 /// # Errors
 /// The reason why runs could not be started.
 pub fn run(options: &WatchOptions) -> Result<bool> {
-    let (next, stop) = (AtomicU64::new(options.seed), AtomicBool::new(false));
-    let (sums, failed) = (Mutex::new(Sums::default()), Mutex::new(None));
-    let start = Instant::now();
-    let late = || options.seconds.is_some_and(|seconds| start.elapsed() > Duration::from_secs(seconds));
-    let work = || {
-        while !late() && !stop.load(Ordering::Relaxed) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= options.seed.saturating_add(options.runs) {
-                return;
-            }
-            let outcome = watch(options, seed, None).and_then(|first| match options.twice {
-                true => Ok((first, Some(watch(options, seed, None)?))),
-                false => Ok((first, None)),
-            });
-            let Ok(mut sums) = sums.lock() else { return };
-            match outcome {
-                Ok((Ok(first), Some(second))) if second.as_ref() != Ok(&first) => {
-                    let second = second.unwrap_or_else(|found| found);
-                    sums.find(options, seed, &format!("finding: two runs differ\n{first}{second}"));
-                }
-                Ok((Ok(printed), _)) => sums.add(&printed),
-                Ok((Err(found), _)) => {
-                    sums.find(options, seed, &found);
-                    stop.fetch_or(options.first, Ordering::Relaxed);
-                }
-                Err(error) => {
-                    stop.store(true, Ordering::Relaxed);
-                    if let Ok(mut failed) = failed.lock() {
-                        *failed = Some(error);
-                    }
-                }
+    let (start, sums) = (Instant::now(), Mutex::new(Sums::default()));
+    options.seeds.each(|seed| {
+        let mut outcome = watch(options, seed, None)?;
+        if let (Ok(first), true) = (&outcome, options.twice) {
+            let second = watch(options, seed, None)?.unwrap_or_else(|found| found);
+            if second != *first {
+                outcome = Err(format!("finding: two runs differ\n{first}{second}"));
             }
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..options.jobs.max(1) {
-            scope.spawn(work);
+        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+        match &outcome {
+            Ok(printed) => sums.add(printed),
+            Err(found) => sums.find(options, seed, found),
         }
-    });
-    if let Some(error) = failed.into_inner().ok().flatten() {
-        return Err(error);
-    }
-    let sums = sums.into_inner().unwrap_or_default();
+        Ok(outcome.is_err())
+    })?;
+    let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
     let (runs, steps, requests, found) = (sums.runs, sums.steps, sums.requests, sums.findings);
     let seconds = start.elapsed().as_secs_f64();
     println!("{runs} runs, {steps} steps, {requests} requests, {found} findings, {seconds:.1} s");

@@ -5,6 +5,7 @@ use super::Generator;
 use crate::execute::FILE_BYTES;
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "g"];
 const ATTRIBUTES: [&str; 3] = ["user.one", "user.two", "user.three"];

@@ -5,6 +5,7 @@ use super::model::Claim;
 use super::Generator;
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 /// The opcodes that only programs of some seeds use.
 pub const SERVED_LATER: &[Opcode] = &[

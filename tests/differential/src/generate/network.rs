@@ -5,6 +5,7 @@ use super::model::Claim;
 use super::Generator;
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 impl Generator {
     /// Drafts a request on sockets.

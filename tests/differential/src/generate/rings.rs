@@ -5,6 +5,7 @@ use super::model::Claim;
 use super::Generator;
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 /// Long after the end of any program, in seconds.
 pub(super) const NEVER: i64 = 100;

@@ -5,6 +5,7 @@ use super::rings::NEVER;
 use super::Generator;
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 /// More buffers than a group ever has.
 const ALL_BUFFERS: i32 = 100;

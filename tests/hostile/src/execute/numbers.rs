@@ -1,7 +1,8 @@
 //! Steps on descriptor numbers that do not belong to the program.
 
-use crate::child::{self, report};
+use crate::child::report;
 use crate::program::*;
+use anyring_test_kit::set_soft_limit;
 use libc::{c_int, c_void};
 use std::io::Write;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -154,7 +155,7 @@ static FILLED: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
 
 /// Takes every number below `limit` except the last `left`.
 pub fn fill(limit: u32, left: u8) {
-    child::limit(libc::RLIMIT_NOFILE, u64::from(limit));
+    set_soft_limit(libc::RLIMIT_NOFILE, u64::from(limit));
     // SAFETY: a constant path, and duplicates of what was opened, which nothing depends on.
     unsafe {
         let mut fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);

@@ -4,6 +4,7 @@ use super::Generator;
 use crate::execute::places::NO_HANDLERS;
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 /// True if two copies of the library cannot serve this step (docs/limits.md). A small stack has no room for the
 /// thread-local memory of both. The idle copy may end a child in its parent's memory by a trap.

@@ -4,6 +4,7 @@ use super::{place, Generator};
 use crate::arena::{self, Area};
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 /// IORING_REGISTER_USE_REGISTERED_RING, which may be added to any register call.
 const BY_REGISTERED: u32 = 1 << 31;

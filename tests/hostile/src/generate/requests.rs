@@ -4,6 +4,7 @@ use super::{place, Generator, DATA_WORD};
 use crate::arena::{self, Area};
 use crate::program::*;
 use anyring_abi::*;
+use anyring_test_kit::Choices;
 
 impl Generator {
     /// Makes a few requests, and the enter that submits them.
