@@ -154,6 +154,7 @@ impl Sums {
     fn find(&mut self, options: &WatchOptions, seed: u64, found: &str) {
         self.findings += 1;
         println!("seed {seed}: {}", found.trim_end());
-        println!("  again: anyring-simulation run --seed {seed} --steps {}\n", options.steps);
+        let no_faults = if options.no_faults { " --no-faults" } else { "" };
+        println!("  again: anyring-simulation run --seed {seed} --steps {}{no_faults}\n", options.steps);
     }
 }
