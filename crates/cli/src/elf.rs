@@ -5,7 +5,7 @@
 use crate::arch::MACHINE;
 use crate::exec::is_executable;
 use crate::output::complain;
-use object::elf::{FileHeader32, FileHeader64, ET_DYN, PT_INTERP};
+use object::elf::{FileHeader32, FileHeader64, Machine, ET_DYN, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::read::{FileKind, ReadCache, ReadRef};
 use object::{Endian, Endianness};
@@ -219,7 +219,7 @@ fn linkage<'data>(header: &FileHeader64<Endianness>, data: impl ReadRef<'data>) 
     None
 }
 
-fn machine_name(machine: u16) -> String {
+fn machine_name(machine: Machine) -> String {
     match machine {
         object::elf::EM_386 => "i386".to_owned(),
         object::elf::EM_X86_64 => "x86-64".to_owned(),
@@ -228,7 +228,7 @@ fn machine_name(machine: u16) -> String {
         object::elf::EM_RISCV => "riscv".to_owned(),
         object::elf::EM_PPC64 => "ppc64".to_owned(),
         object::elf::EM_S390 => "s390".to_owned(),
-        other => format!("ELF machine {other}"),
+        other => format!("ELF machine {}", other.0),
     }
 }
 

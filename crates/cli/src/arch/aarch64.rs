@@ -3,7 +3,7 @@
 use linux_raw_sys::general::__NR_kexec_file_load;
 
 /// The machine of an ELF file, and its name.
-pub const MACHINE: (u16, &str) = (object::elf::EM_AARCH64, "aarch64");
+pub const MACHINE: (object::elf::Machine, &str) = (object::elf::EM_AARCH64, "aarch64");
 
 /// glibc's loader, by the path in dynamic programs.
 pub const LOADER: &str = "/lib/ld-linux-aarch64.so.1";

@@ -3,7 +3,7 @@
 use linux_raw_sys::general::*;
 
 /// The machine of an ELF file, and its name.
-pub const MACHINE: (u16, &str) = (object::elf::EM_X86_64, "x86-64");
+pub const MACHINE: (object::elf::Machine, &str) = (object::elf::EM_X86_64, "x86-64");
 
 /// glibc's loader, by the path in dynamic programs.
 pub const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
