@@ -1,8 +1,8 @@
 //! Asks a question in a forked child, because the answer may be a signal. A seccomp filter may kill the process that
 //! makes the call, and a supervisor may never answer it.
 //!
-//! The child's exit signal is 0. A program that is executed later therefore inherits no pending SIGCHLD. An inherited
-//! "ignore SIGCHLD" does not discard the child's status.
+//! The child's exit signal is 0, unless it is a [`Worker`]. A program that is executed later therefore inherits no
+//! pending SIGCHLD. An inherited "ignore SIGCHLD" does not discard the child's status.
 
 use crate::errno;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -270,6 +270,46 @@ fn be_child(body: impl FnOnce() -> bool) -> ! {
     }
 }
 
+/// A child that works while this process goes on. SIGCHLD says that it has ended. It gets SIGTERM if this process ends
+/// first.
+pub struct Worker {
+    child: Child,
+    answer: Answer,
+}
+
+impl Worker {
+    /// Starts a worker. The caller must have only one thread.
+    pub fn start<T: Serialize>(work: impl FnOnce() -> T) -> Result<Worker, String> {
+        let answer = Answer::new().ok_or_else(|| refused("mmap"))?;
+        let parent = std::process::id();
+        let child = Child::make_with(libc::SIGCHLD, || {
+            // SAFETY: takes no pointers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+            let is_orphan = std::os::unix::process::parent_id() != parent; // it ended before the call
+            !is_orphan && answer.give(&work())
+        })?;
+        Ok(Worker { child, answer })
+    }
+
+    /// True once the worker has ended. It has then been waited for.
+    pub fn has_ended(&self) -> bool {
+        // ECHILD if this process inherited "ignore SIGCHLD": then the kernel has waited.
+        // SAFETY: no status is stored.
+        unsafe { libc::waitpid(self.child.pid, std::ptr::null_mut(), libc::WNOHANG) != 0 }
+    }
+
+    /// Asks a worker that has not ended yet to end.
+    pub fn terminate(&self) {
+        // SAFETY: takes no pointers. The worker was not waited for, so that the number is still its own.
+        unsafe { libc::kill(self.child.pid, libc::SIGTERM) };
+    }
+
+    /// The answer of a worker that has ended. `None` if it was killed.
+    pub fn answer<T: DeserializeOwned>(self) -> Option<T> {
+        self.answer.read()
+    }
+}
+
 /// A child that has not been waited for.
 struct Child {
     pid: libc::pid_t,
@@ -280,15 +320,20 @@ struct Child {
 impl Child {
     /// Forks a child that ends with status 0 if `body` returns true.
     fn make(body: impl FnOnce() -> bool) -> Result<Child, String> {
+        Child::make_with(0, body)
+    }
+
+    /// Like [`make`](Child::make); this process gets the signal when the child has ended.
+    fn make_with(signal: libc::c_int, body: impl FnOnce() -> bool) -> Result<Child, String> {
         let mut end = -1;
         let mut fork = |flags: libc::c_int| {
             // SAFETY: a fork: nothing is shared, and with one thread no lock is held by another that the child would
             // lack. The kernel stores the descriptor, if it knows the flag.
             unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut end, 0, 0) as libc::pid_t }
         };
-        let mut pid = fork(libc::CLONE_PIDFD);
+        let mut pid = fork(libc::CLONE_PIDFD | signal);
         if pid == -1 && errno::last() == libc::EINVAL {
-            pid = fork(0);
+            pid = fork(signal);
         }
         // Every kernel can make a child without an exit signal; qemu-user accepts only the flags of libc's fork(3).
         if pid == -1 && errno::last() == libc::EINVAL {

@@ -627,6 +627,9 @@ pub struct ChaosOptions {
     /// Number of runs, each with its own seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: Option<u32>,
+    /// Make up to N runs at once. They may use the seed, $ANYRING_CHAOS, to name their own files and ports
+    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: u32,
     /// Stop at the first run that fails
     #[arg(long, requires = "runs")]
     pub fail_fast: bool,

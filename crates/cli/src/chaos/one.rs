@@ -1,16 +1,16 @@
 //! One run of the program: starts it like `anyring run --backend user`, watches it and returns how it ended.
 
+use super::jobs::Task;
 use crate::cli::ChaosOptions;
 use crate::errno;
 use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND, OWN_FAILURE};
 use crate::places::Places;
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::process::{kill_process, waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ enum Line {
 }
 
 /// The way in which a program ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
     Status(i32),
     Signal(i32),
@@ -129,12 +129,40 @@ pub enum Ending {
 /// One run.
 pub struct Run {
     pub ending: Ending,
-    /// True if the output has the text of `--fail-output`.
-    pub has_text: bool,
     pub injections: Vec<Injection>,
     pub findings: Vec<Finding>,
     /// Number of rings that the program made.
     pub rings: usize,
+    /// The reason why the run failed, if it did.
+    pub failure: Option<String>,
+    /// The output of a run that failed or was refused, if it was kept.
+    pub output: Vec<u8>,
+}
+
+impl Run {
+    /// The exit status with which the program, or `anyring run`, says that nothing was served. Its output has the
+    /// reason.
+    pub fn refusal(&self) -> Option<i32> {
+        match (self.ending, self.rings) {
+            (Ending::Status(status @ (OWN_FAILURE | CANNOT_EXECUTE | NOT_FOUND)), 0) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// The run, unless it was refused.
+    ///
+    /// # Errors
+    /// It was refused. The reason was printed.
+    pub fn unless_refused(self) -> Result<Run, Failure> {
+        let Some(status) = self.refusal() else { return Ok(self) };
+        self.show_output();
+        Err(Failure { status, message: String::new() })
+    }
+
+    /// Prints the output, if it was kept.
+    pub fn show_output(&self) {
+        let _ = std::io::stderr().write_all(&self.output);
+    }
 }
 
 /// Makes a file without a name.
@@ -150,8 +178,8 @@ pub fn path_of(file: &File) -> String {
 
 /// Runs the program repeatedly.
 pub struct Runner<'a> {
-    pub options: &'a ChaosOptions,
-    pub rules: String,
+    options: &'a ChaosOptions,
+    rules: String,
     /// The output is kept, and there is no standard input.
     apart: bool,
     timeout: Option<Duration>,
@@ -161,87 +189,76 @@ pub struct Runner<'a> {
     /// opens them through this process's /proc entry.
     injected: File,
     only: File,
-    log: Option<File>,
     signals: libc::sigset_t,
-    /// The places in the program that its reports name.
-    pub places: Places,
 }
 
 impl<'a> Runner<'a> {
-    pub fn new(options: &'a ChaosOptions, rules: String, many: bool) -> Result<Runner<'a>, Failure> {
-        let log = options.log.as_ref().map(|path| {
-            let opened = File::options().write(true).create(true).truncate(true).mode(0o644).open(path);
-            opened.map_err(|error| {
-                Failure::own(format!("--log: cannot use {}: {}", path.display(), errno::of(&error)))
-            })
-        });
+    pub fn new(options: &'a ChaosOptions, rules: &str, many: bool) -> Result<Runner<'a>, Failure> {
         let timeout = options.timeout.as_ref().map(|limit| Duration::from_nanos(limit.ns));
-        Ok(Runner {
+        let runner = Runner {
             options,
-            rules,
+            rules: rules.to_owned(),
             apart: many || options.fail_output.is_some(),
             timeout: timeout.or(many.then_some(PATIENCE)),
             printed: memory_file("anyring-chaos-output")?,
             injected: memory_file("anyring-chaos-log")?,
             only: memory_file("anyring-chaos-only")?,
-            log: log.transpose()?,
             signals: block_signals(),
-            places: Places::new(),
-        })
-    }
-
-    /// Runs the program once with this seed. If `only` is given, only these injections are made.
-    pub fn run(&self, seed: u64, only: Option<&[String]>) -> Result<Run, Failure> {
-        self.run_by(seed, only, |command| {
-            let begin = Instant::now();
-            let mut child =
-                command.spawn().map_err(|error| Failure::own(format!("cannot start itself: {error}")))?;
-            self.wait(&mut child, begin)
-        })
-    }
-
-    /// Makes one run like [`run`](Self::run), but `follow` starts the program and waits until it has ended.
-    pub fn run_by(
-        &self,
-        seed: u64,
-        only: Option<&[String]>,
-        follow: impl FnOnce(&mut Command) -> Result<Ending, Failure>,
-    ) -> Result<Run, Failure> {
-        let ending = follow(&mut self.command(seed, only)?);
-        let text = read_all(&self.injected)?;
-        if let Some(mut log) = self.log.as_ref() {
-            let written = log.write_all(&text);
-            written.map_err(|error| Failure::own(format!("--log: {}", errno::of(&error))))?;
+        };
+        if runner.has_group() {
+            adopt_orphans()?;
         }
-        let ending = ending?; // the log is written even after an interrupt
-        let (mut injections, mut findings, mut rings) = (Vec::new(), Vec::new(), 0);
+        Ok(runner)
+    }
+
+    /// Starts the program by a [`command`](Self::command), and waits until it has ended.
+    pub fn follow(&self, command: &mut Command) -> Result<Ending, Failure> {
+        let begin = Instant::now();
+        let mut child = command.spawn().map_err(|error| Failure::own(format!("cannot start itself: {error}")))?;
+        self.wait(&mut child, begin)
+    }
+
+    /// Returns what the last run left: the engine's log, also after an interrupt, and the run.
+    pub fn collect(&self, ending: Result<Ending, Failure>) -> (Vec<u8>, Result<Run, Failure>) {
+        match read_all(&self.injected) {
+            Ok(log) => {
+                let run = ending.and_then(|ending| self.run(ending, &log));
+                (log, run)
+            }
+            Err(failure) => (Vec::new(), Err(failure)),
+        }
+    }
+
+    fn run(&self, ending: Ending, log: &[u8]) -> Result<Run, Failure> {
+        let mut run = Run {
+            ending,
+            injections: Vec::new(),
+            findings: Vec::new(),
+            rings: 0,
+            failure: None,
+            output: Vec::new(),
+        };
         // The last line of a process that was killed while writing it is incomplete, and is skipped.
-        for line in text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()) {
+        for line in log.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()) {
             match line {
-                Line::Injection(injection) => injections.push(injection),
-                Line::Finding(finding) => findings.push(finding),
-                Line::Ring { made_ring } => rings += usize::from(made_ring != 0),
+                Line::Injection(injection) => run.injections.push(injection),
+                Line::Finding(finding) => run.findings.push(finding),
+                Line::Ring { made_ring } => run.rings += usize::from(made_ring != 0),
             }
         }
         let has_text = match &self.options.fail_output {
             Some(text) => contains(&read_all(&self.printed)?, text.as_bytes()),
             None => false,
         };
-        if let (Ending::Status(status @ (OWN_FAILURE | CANNOT_EXECUTE | NOT_FOUND)), 0) = (ending, rings) {
-            // `anyring run` or the program has reported the reason; nothing was served.
-            self.show_output();
-            return Err(Failure { status, message: String::new() });
-        }
-        Ok(Run { ending, has_text, injections, findings, rings })
-    }
-
-    /// The reason why the run failed, if it did.
-    pub fn failure(&self, run: &Run) -> Option<String> {
-        let text = || run.has_text.then(|| "it printed the text of --fail-output".to_owned());
+        let text = || has_text.then(|| "it printed the text of --fail-output".to_owned());
         let memory = run.findings.iter().any(|finding| finding.memory.is_some());
         let found = if memory { "memory in flight was changed" } else { "misuse was found" };
         let findings = || (!run.findings.is_empty()).then(|| found.to_owned());
-        run.ending.describe().or_else(text).or_else(findings)
+        run.failure = ending.describe().or_else(text).or_else(findings);
+        if self.apart && run.failure.is_some() {
+            run.output = read_all(&self.printed)?;
+        }
+        Ok(run)
     }
 
     /// The output of the last run, if it was kept.
@@ -251,21 +268,14 @@ impl<'a> Runner<'a> {
 
     /// Runs another command to its end or until its time is over, with all that it starts.
     pub fn watch(&self, command: &mut Command, begin: Instant) -> Result<Ending, Failure> {
-        adopt_orphans()?;
         let started = command.process_group(0).spawn();
         let mut child =
             started.map_err(|error| Failure::own(format!("cannot start /bin/sh: {}", errno::of(&error))))?;
         self.wait(&mut child, begin)
     }
 
-    /// Prints the output of the last run, if it was kept.
-    pub fn show_output(&self) {
-        if self.apart {
-            let _ = read_all(&self.printed).map(|text| std::io::stderr().write_all(&text));
-        }
-    }
-
-    fn command(&self, seed: u64, only: Option<&[String]>) -> Result<Command, Failure> {
+    /// Empties the files of the last run. Returns the command that makes a run.
+    pub fn command(&self, (seed, only): &Task) -> Result<Command, Failure> {
         let myself = std::env::current_exe().map_err(|error| Failure::own(format!("/proc/self/exe: {error}")))?;
         let mut command = Command::new(myself);
         command.args(["run", "--backend", "user", "--"]).args(&self.options.program.words);
@@ -285,7 +295,6 @@ impl<'a> Runner<'a> {
         }
         if self.has_group() {
             // All that the program starts is killed with it. A background process group may not read from a terminal.
-            adopt_orphans()?;
             command.process_group(0);
             if std::io::stdin().is_terminal() {
                 command.stdin(Stdio::null());
@@ -345,31 +354,32 @@ impl<'a> Runner<'a> {
         if self.has_group() {
             // SAFETY: takes no pointers. The child has not been waited for, so the group's number is still its own.
             unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
-            kill_orphans(child.id());
+            kill_orphans(Some(child.id()));
         }
     }
 }
 
 /// Makes orphaned descendants children of this process, whatever session they are in.
-fn adopt_orphans() -> Result<(), Failure> {
+pub fn adopt_orphans() -> Result<(), Failure> {
     let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     adopted.map_err(|error| Failure::own(format!("PR_SET_CHILD_SUBREAPER: {error}")))
 }
 
 /// Kills all children of this process. Their children, who become this process's when orphaned, follow. The program
-/// itself is killed or has ended, and is not waited for here.
-fn kill_orphans(program: u32) {
+/// itself, if it is one of them, is killed or has ended, and is not waited for here.
+pub fn kill_orphans(program: Option<u32>) {
+    let program = program.and_then(|pid| Pid::from_raw(pid as i32));
     let children = || {
         let list = std::fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id()));
         list.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
     };
-    if let Some(pid) = Pid::from_raw(program as i32) {
+    if let Some(pid) = program {
         // It ends soon after the kill; until then its children belong to it.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let _ = kill_process(pid, Signal::KILL).and_then(|()| waitid(WaitId::Pid(pid), ended).map(|_| ()));
     }
     loop {
-        let orphans = children().into_iter().filter(|pid| *pid != program as i32).filter_map(Pid::from_raw);
+        let orphans = children().into_iter().filter_map(Pid::from_raw).filter(|pid| Some(*pid) != program);
         let killed = orphans.filter(|pid| {
             kill_process(*pid, Signal::KILL).is_ok() && waitpid(Some(*pid), WaitOptions::empty()).is_ok()
         });

@@ -299,3 +299,35 @@ pub fn compiled(source: &str, folder: &Path) -> Option<PathBuf> {
     assert!(built.status.success(), "{built:?}");
     Some(program)
 }
+
+/// The programs of tests/c/chaos.c; `None`, after saying so, if they cannot be compiled.
+pub fn chaos_program() -> Option<&'static str> {
+    static PROGRAM: OnceLock<Option<tempfile::TempDir>> = OnceLock::new();
+    let folder = PROGRAM.get_or_init(|| {
+        let compiler = Command::new("cc").arg("--version").output();
+        if compiler.is_err() || !Path::new("/usr/include/liburing.h").exists() {
+            eprintln!("skipped: there is no C compiler, or no liburing.h (Debian: liburing-dev)");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/chaos.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).arg(source);
+        let compiled = output(cc.arg("-o").arg(folder.path().join("chaos")).arg("-luring"));
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        Some(folder)
+    });
+    let path = folder.as_ref()?.path().join("chaos");
+    static PATH: OnceLock<String> = OnceLock::new();
+    Some(PATH.get_or_init(|| path.to_str().expect("UTF-8").to_owned()))
+}
+
+/// `anyring chaos` with these options, for a program.
+pub fn chaos(options: &[&str], words: &[&str]) -> Output {
+    library();
+    output(&mut anyring(&[&["chaos"], options, &["--"], words].concat()))
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -9,8 +9,9 @@ mod mapped;
 mod tracer;
 mod tree;
 
-use super::one::{memory_file, path_of, Ending, Runner};
-use super::{again, random_seed, rules, say, FAILED};
+use super::one::{memory_file, path_of, Run, Runner};
+use super::report::{again, say};
+use super::{random_seed, rules, FAILED};
 use crate::cli::ChaosOptions;
 use crate::errno;
 use crate::failure::{Failure, OWN_FAILURE, USAGE};
@@ -49,6 +50,10 @@ struct Crash<'a> {
 
 /// Runs the program repeatedly, and loses power each time.
 pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
+    if options.jobs > 1 {
+        let message = "--jobs: with --crash the runs follow each other, since all of them change the same folder";
+        return Err(Failure { status: USAGE, message: message.to_owned() });
+    }
     let recover = options.recover.as_deref().unwrap_or_default();
     let crash = Crash::new(options)?;
     let changes = crash.whole_run(recover)?;
@@ -98,33 +103,34 @@ impl<'a> Crash<'a> {
         let before = Tree::read(&folders, &Born::default()).map_err(unusable)?;
         // No rule disturbs the program, unless one is asked for.
         let rules = options.rules.as_deref().map_or(Ok("none".to_owned()), |list| rules(Some(list)))?;
-        let runner = Runner::new(options, rules, true)?;
+        let runner = Runner::new(options, &rules, true)?;
         let printed = memory_file("anyring-crash-recovery")?;
         Ok(Crash { options, runner, folders, before, printed })
     }
 
-    /// Runs the program to its end, or until it has made `killed_at` changes. Returns how it ended, and its changes.
-    fn run(&self, seed: u64, killed_at: Option<usize>) -> Result<(Ending, Recording), Failure> {
+    /// Runs the program to its end, or until it has made `killed_at` changes. Returns the run, and its changes.
+    fn run(&self, seed: u64, killed_at: Option<usize>) -> Result<(Run, Recording), Failure> {
         self.before.write(&self.folders).map_err(unusable)?;
         let mut recording = Recording::new(&self.folders, killed_at);
-        let follow = |command: &mut Command| tracer::run(&self.runner, command, &mut recording);
-        let run = self.runner.run_by(seed, None, follow)?;
+        let ending = tracer::run(&self.runner, &mut self.runner.command(&(seed, None))?, &mut recording);
+        let (_, run) = self.runner.collect(ending);
+        let run = run?.unless_refused()?;
         // Stores to mapped memory that no sync has written.
         for store in recording.mapped.stores(None) {
             recording.add(store);
         }
-        Ok((run.ending, recording))
+        Ok((run, recording))
     }
 
     /// Runs the program and the recovery without a loss of power. Returns the changes that the program made.
     fn whole_run(&self, recover: &str) -> Result<Vec<Change>, Failure> {
-        let (ending, Recording { changes, .. }) = self.run(1, None)?;
+        let (run, Recording { changes, .. }) = self.run(1, None)?;
         let fails = |why: &str| Failure {
             status: OWN_FAILURE,
             message: format!("the program fails though no power is lost: {why}"),
         };
-        if let Some(why) = ending.describe() {
-            self.runner.show_output();
+        if let Some(why) = run.ending.describe() {
+            run.show_output();
             return Err(fails(&why));
         }
         if changes.is_empty() {

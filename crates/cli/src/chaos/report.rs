@@ -1,0 +1,281 @@
+//! The report of several runs: what is printed as they end, the test report, and the summary.
+
+use super::one::{Injection, Run};
+use super::FAILED;
+use crate::cli::ChaosOptions;
+use crate::failure::{Failure, OWN_FAILURE};
+use crate::junit::{Outcome, Suite};
+use crate::places::Places;
+use crate::{lab, output};
+use anyring_engine::chaos::rules::{Rule, Rules};
+use indicatif::ProgressBar;
+use std::fs::File;
+use std::io::Write;
+use std::ops::{ControlFlow, Range};
+
+/// The reason why nothing is proven.
+const NO_RING: &str = "the program made no ring that anyring served";
+
+/// The facts that are known of the runs so far.
+pub struct Report<'a> {
+    options: &'a ChaosOptions,
+    /// Several runs, not one.
+    many: bool,
+    seeds: Range<u64>,
+    bar: Option<ProgressBar>,
+    places: Places,
+    failures: Failures,
+    cases: Vec<Case>,
+    injections: usize,
+    rings: usize,
+    /// The last seed.
+    last: u64,
+    /// The injections of `--only` that no run has reached.
+    unmet: Vec<String>,
+    /// The failing run, whose injections are to be shrunk.
+    failing: Option<(u64, Run)>,
+}
+
+impl<'a> Report<'a> {
+    pub fn new(options: &'a ChaosOptions, many: bool, first: u64) -> Report<'a> {
+        let seeds = first..first.saturating_add(options.runs.unwrap_or(1).into());
+        Report {
+            options,
+            many,
+            bar: many.then(|| lab::progress("chaos", seeds.end - seeds.start)),
+            seeds,
+            places: Places::new(),
+            failures: Failures::default(),
+            cases: Vec::new(),
+            injections: 0,
+            rings: 0,
+            last: first,
+            unmet: options.only.clone(),
+            failing: None,
+        }
+    }
+
+    /// The seeds of the runs.
+    pub fn seeds(&self) -> Range<u64> {
+        self.seeds.clone()
+    }
+
+    /// Adds a run, in the order of the seeds. Breaks off if no further run is wanted.
+    pub fn take(&mut self, seed: u64, run: Run) -> ControlFlow<()> {
+        self.last = seed;
+        self.injections += run.injections.len();
+        self.rings += run.rings;
+        self.unmet.retain(|name| !run.injections.iter().any(|injection| injection.is(name)));
+        if self.options.junit.is_some() {
+            self.cases.push(Case::of(self.options, &self.places, seed, &run));
+        }
+        self.bar.iter().for_each(|bar| bar.inc(1));
+        let Some(how) = run.failure.clone() else {
+            if !self.many && run.rings != 0 {
+                say(&format!("seed {seed}: the program did not fail; {}", count(&run)));
+            }
+            return ControlFlow::Continue(());
+        };
+        self.beside_bar(|report| report.print_failure(seed, &how, &run));
+        self.failures.add(how, seed);
+        if self.options.shrink {
+            self.failing = Some((seed, run));
+        }
+        match self.options.shrink || self.options.fail_fast {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Prints while the progress bar is hidden.
+    fn beside_bar(&self, print: impl FnOnce(&Self)) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| print(self)),
+            None => print(self),
+        }
+    }
+
+    /// Prints a run that failed: the first in full, and others that fail in another way in one line.
+    fn print_failure(&self, seed: u64, how: &str, run: &Run) {
+        if self.failures.is_empty() {
+            run.show_output();
+        }
+        if self.failures.is_new(how) {
+            say(&format!("seed {seed} fails: {how}; {}", count(run)));
+        }
+        if self.failures.is_empty() {
+            self.print_findings(run);
+        }
+    }
+
+    /// Prints the first findings of a run that fails.
+    fn print_findings(&self, run: &Run) {
+        const MOST: usize = 8;
+        run.findings.iter().take(MOST).flat_map(|it| it.lines(&self.places)).for_each(|line| say(&line));
+        if run.findings.len() > MOST {
+            say(&format!("{} findings more", run.findings.len() - MOST));
+        }
+    }
+
+    /// Writes the test report.
+    pub fn write_junit(&self, mut file: File) -> Result<(), Failure> {
+        let text = junit_of(&self.cases, self.rings != 0, self.options.rules.as_deref());
+        let name = self.options.junit.as_deref().unwrap_or("".as_ref()).display().to_string();
+        file.write_all(text.as_bytes()).map_err(|error| output::unwritten(&name, &error))
+    }
+
+    /// Returns the failing run whose injections are to be shrunk.
+    pub fn take_failing(&mut self) -> Option<(u64, Run)> {
+        self.bar.iter().for_each(|bar| bar.finish_and_clear());
+        self.failing.take()
+    }
+
+    /// Prints the injections of a failing run that remain after shrinking, and the command that repeats the run.
+    pub fn print_fewest(&self, seed: u64, fewest: &[Injection]) {
+        if fewest.is_empty() {
+            return say("it fails without any injection, too");
+        }
+        fewest.iter().flat_map(|it| it.lines(&self.places)).for_each(|line| say(&line));
+        let names: Vec<_> = fewest.iter().map(|injection| injection.name.clone()).collect();
+        say(&again(self.options, seed, &names));
+    }
+
+    /// Prints the summary of all runs. Returns the exit status.
+    ///
+    /// # Errors
+    /// The runs prove nothing.
+    pub fn end(&self, rules: Rules) -> Result<i32, Failure> {
+        let Report { options, failures, seeds, last, injections, .. } = self;
+        if self.rings == 0 && failures.is_empty() {
+            return Err(Failure { status: OWN_FAILURE, message: format!("{NO_RING}, so that nothing is proven") });
+        }
+        if !self.unmet.is_empty() && failures.is_empty() {
+            let message = format!(
+                "--only {}: the program never reached it with {}, so that nothing is proven",
+                self.unmet.join(","),
+                if seeds.end - seeds.start == 1 { "this seed and these rules" } else { "these seeds and rules" }
+            );
+            return Err(Failure { status: OWN_FAILURE, message });
+        }
+        if self.many {
+            let (first, of) = (seeds.start, last - seeds.start + 1);
+            failures.lines().iter().for_each(|line| say(line));
+            say(&format!("{} of {of} seeds fail ({first} to {last}); {injections} injections", failures.len()));
+            let is_thorough = rules.has(Rule::Lifetimes) && rules.has(Rule::Misuse);
+            if failures.is_empty() && options.only.is_empty() && !is_thorough {
+                say("not looked for: memory and descriptors that requests in flight lose (--rules thorough does)");
+            }
+        }
+        Ok(if failures.is_empty() { 0 } else { FAILED })
+    }
+}
+
+/// A run in the test report.
+struct Case {
+    seed: u64,
+    /// The failure, if it failed.
+    failure: Option<String>,
+    /// The findings, and the command that repeats the run; a line each.
+    details: String,
+}
+
+impl Case {
+    fn of(options: &ChaosOptions, places: &Places, seed: u64, run: &Run) -> Case {
+        let again = again(options, seed, &options.only);
+        let lines: Vec<_> = run.findings.iter().flat_map(|it| it.lines(places)).chain([again]).collect();
+        let failure = run.failure.as_ref().map(|how| format!("{how}; {}", count(run)));
+        Case { seed, failure, details: lines.join("\n") }
+    }
+}
+
+/// The runs as a test report. If no run made a ring, runs that did not fail prove nothing.
+fn junit_of(cases: &[Case], made_rings: bool, rules: Option<&str>) -> String {
+    let mut suite = Suite::new("anyring chaos");
+    for Case { seed, failure, details } in cases {
+        let name = format!("seed {seed}");
+        match failure {
+            Some(how) => suite.case(&name, Outcome::Failed(how.clone()), details),
+            None if !made_rings => suite.case(&name, Outcome::Error(NO_RING.to_owned()), ""),
+            None => suite.case(&name, Outcome::Passed, ""),
+        }
+    }
+    suite.report(&[("rules", rules.unwrap_or("all"))])
+}
+
+/// The whole shell command that repeats a run.
+pub fn again(options: &ChaosOptions, seed: u64, only: &[String]) -> String {
+    let mut words = vec!["anyring".to_owned(), "chaos".to_owned(), "--seed".to_owned(), seed.to_string()];
+    let mut flag =
+        |name: &str, value: Option<String>| words.extend(value.into_iter().flat_map(|it| [name.to_owned(), it]));
+    options.crash.iter().for_each(|folder| flag("--crash", Some(folder.display().to_string())));
+    flag("--recover", options.recover.clone());
+    flag("--rules", options.rules.clone());
+    flag("--only", (!only.is_empty()).then(|| only.join(",")));
+    flag("--timeout", options.timeout.as_ref().map(|limit| limit.text.clone()));
+    flag("--fail-output", options.fail_output.clone());
+    words.push("--".to_owned());
+    words.extend(options.program.words.iter().map(|word| word.to_string_lossy().into_owned()));
+    format!("again: {}", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+}
+
+/// Quotes a word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./,:=+@%".contains(it);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// The kinds of failure, each with its seeds.
+#[derive(Default)]
+struct Failures(Vec<(String, Vec<u64>)>);
+
+impl Failures {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(|(_, seeds)| seeds.len()).sum()
+    }
+
+    fn is_new(&self, how: &str) -> bool {
+        self.0.iter().all(|(known, _)| known != how)
+    }
+
+    fn add(&mut self, how: String, seed: u64) {
+        match self.0.iter_mut().find(|(known, _)| *known == how) {
+            Some((_, seeds)) => seeds.push(seed),
+            None => self.0.push((how, vec![seed])),
+        }
+    }
+
+    /// A line for each kind of failure that several seeds have: only its first seed has been reported.
+    fn lines(&self) -> Vec<String> {
+        let several = self.0.iter().filter(|(_, seeds)| seeds.len() > 1);
+        several.map(|(how, seeds)| format!("{how}: {} seeds: {}", seeds.len(), ranges(seeds))).collect()
+    }
+}
+
+/// Ascending numbers, with consecutive ones as a range: `1, 3-5`.
+fn ranges(numbers: &[u64]) -> String {
+    let groups = numbers.chunk_by(|one, next| one + 1 == *next);
+    let range = |group: &[u64]| match group {
+        [first, .., last] => format!("{first}-{last}"),
+        [only] => only.to_string(),
+        [] => String::new(),
+    };
+    groups.map(range).collect::<Vec<_>>().join(", ")
+}
+
+pub fn say(line: &str) {
+    output::complain(&format!("anyring chaos: {line}"));
+}
+
+fn count(run: &Run) -> String {
+    match run.injections.len() {
+        1 => "1 injection".to_owned(),
+        count => format!("{count} injections"),
+    }
+}
