@@ -13,7 +13,7 @@ fn last_of(rules: &str) -> &str {
 }
 
 /// A case of the C program, the rule that reveals its bug, and rules that do not affect the program without the bug.
-const CASES: [(&str, &str, &str); 21] = [
+const CASES: [(&str, &str, &str); 24] = [
     ("short-read", "short", "all"),
     ("short-send", "short", "all"),
     ("late", "late", "all"),
@@ -33,6 +33,9 @@ const CASES: [(&str, &str, &str); 21] = [
     ("faults", "enospc", "enospc,late,enter"),
     ("faults", "enomem", "enomem,late,enter"),
     ("faults", "corrupt", "corrupt,late,enter"),
+    ("close-late", "late", "all"),
+    ("close-again", "eio", "eio,late,enter"),
+    ("close-again", "eintr", "all,eintr"),
     ("reuse-write", "lifetimes", "all,lifetimes"),
     ("misuse-twice", "misuse", "all,misuse"),
 ];
@@ -113,7 +116,7 @@ fn programs_without_bugs_pass_many_seeds() {
     for (case, _, rules) in CASES {
         passes(program, case, rules, "100");
     }
-    for case in ["whole", "ordered"] {
+    for case in ["whole", "ordered", "close-slot"] {
         passes(program, case, "all", "100");
     }
     passes(program, "copy", "all,lifetimes", "100");
@@ -125,7 +128,7 @@ fn programs_without_bugs_pass_many_seeds() {
 #[test]
 fn what_is_whole_or_in_order_stays_so() {
     let Some(program) = program() else { return };
-    for case in ["whole", "ordered"] {
+    for case in ["whole", "ordered", "close-slot"] {
         passes(program, case, "all", "10");
     }
     passes(program, "copy", "all,lifetimes", "10");

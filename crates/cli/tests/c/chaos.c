@@ -578,6 +578,57 @@ static void faults(void) {
     }
 }
 
+// Bug: assumes that a descriptor is closed once its CLOSE is submitted, so that a reader has seen the end.
+static void close_late(void) {
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        int pipes[2];
+        char byte;
+        if (pipe2(pipes, O_NONBLOCK) != 0) end(2, "pipe");
+        io_uring_prep_close(io_uring_get_sqe(&ring), pipes[1]);
+        submit_all(1);
+        if (right && wait_one().res != 0) end(2, "close");
+        if (read(pipes[0], &byte, 1) != 0) end(1, "it is not closed yet");
+        if (!right && wait_one().res != 0) end(2, "close");
+        close(pipes[0]);
+    }
+}
+
+// Bug: closes again what was closed with an error. The number belongs to another file by then.
+static void close_again(void) {
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        int fd = memfd_create("one", 0);
+        io_uring_prep_close(io_uring_get_sqe(&ring), fd);
+        submit_all(1);
+        int result = wait_one().res;
+        if (result != 0 && result != -EINTR && result != -EIO) end(2, "close");
+        int other = memfd_create("other", 0);
+        if (other != fd) end(2, "it is not closed");
+        if (result != 0 && !right) close(fd);
+        if (write(other, "a", 1) != 1) end(1, "another file was closed");
+        close(other);
+    }
+}
+
+// No bug: a slot is empty once a CLOSE of it is submitted, so that an UPDATE that follows fills it.
+static void close_slot(void) {
+    set_up(8);
+    int fds[2] = { make_file(), make_pipe(NULL) };
+    if (io_uring_register_files(&ring, fds, 1) != 0) end(2, "register");
+    for (int round = 0; round < 20; round++) {
+        io_uring_prep_close_direct(io_uring_get_sqe(&ring), 0);
+        submit_all(1);
+        if (io_uring_register_files_update(&ring, 0, fds, 1) != 1) end(2, "update");
+        if (wait_one().res != 0) end(2, "close");
+        char byte;
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, 0, &byte, 1, 0);
+        sqe->flags |= IOSQE_FIXED_FILE;
+        if (request(sqe) != 1 || byte != pattern(0)) end(1, "the slot is empty");
+    }
+}
+
 // Two bugs that only matter together.
 static void both(void) {
     static char data[2][64];
@@ -908,6 +959,7 @@ int main(int count, char **words) {
         { "short-read", short_read }, { "short-send", short_send }, { "whole", whole }, { "late", late },
         { "ordered", ordered }, { "enter", enter }, { "multishot", multishot }, { "cancel", cancel },
         { "nobufs", nobufs }, { "overflow", overflow }, { "faults", faults }, { "both", both },
+        { "close-late", close_late }, { "close-again", close_again }, { "close-slot", close_slot },
         { "spurious", spurious }, { "busy", busy }, { "notify", notify }, { "edge", edge },
         { "edge-count", edge_count }, { "edge-remove", edge_remove }, { "aside", aside },
         { "reuse-write", reuse_write }, { "reuse-send", reuse_send }, { "reuse-writev", reuse_writev },

@@ -22,6 +22,7 @@ pub enum Rule {
     Corrupt,
     Lifetimes,
     Misuse,
+    Eintr,
 }
 
 /// A row of [`RULES`].
@@ -46,7 +47,7 @@ const fn outside(rule: Rule, name: &'static str, what: &'static str) -> Row {
 }
 
 /// Every rule, in the order of [`Rule`].
-pub const RULES: [Row; 17] = [
+pub const RULES: [Row; 18] = [
     permitted(Rule::Short, "short", "reads, writes, sends and receives transfer fewer bytes than asked", "read(2)"),
     permitted(Rule::Late, "late", "requests start late, and complete in another order", "io_uring(7)"),
     permitted(
@@ -98,7 +99,7 @@ pub const RULES: [Row; 17] = [
         "a LINK_TIMEOUT or TIMEOUT of up to 100 ms fires just as its request ends, its count is reached, or it is removed",
         "io_uring_enter(2)",
     ),
-    outside(Rule::Eio, "eio", "reads, writes and syncs fail with EIO"),
+    outside(Rule::Eio, "eio", "reads, writes, syncs and CLOSE fail with EIO"),
     outside(Rule::Enospc, "enospc", "writes to files and FALLOCATE fail with ENOSPC"),
     outside(Rule::Enomem, "enomem", "requests fail with ENOMEM"),
     outside(Rule::Corrupt, "corrupt", "a read or received byte is wrong"),
@@ -112,6 +113,7 @@ pub const RULES: [Row; 17] = [
         "misuse",
         "a run fails where CQEs are not seen, user_data is twice in flight, or a file is closed that is in use",
     ),
+    outside(Rule::Eintr, "eintr", "CLOSE fails with EINTR, and its descriptor is closed"),
 ];
 
 /// A set of rules.

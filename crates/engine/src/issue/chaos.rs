@@ -18,6 +18,7 @@ use crate::chaos::{Draw, HeldBack, Subject};
 use crate::event::Kind;
 use crate::issue::lint;
 use crate::memory::layout::word;
+use crate::op::fs::Fs;
 use crate::op::Op;
 use crate::os::{file_status, user_read, user_write, Clock};
 use crate::request::{Id, Request, Target};
@@ -229,10 +230,27 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
         state.log(Rule::Cancel, number, About::Request(id), "EALREADY");
         return (-Errno::ALREADY.raw_os_error(), true);
     }
+    if let Some(error) = close_error(state, id, result) {
+        return (-error.raw_os_error(), true);
+    }
+    let Some(chaos) = &state.chaos else { return (result, failed) };
     if chaos.spoiled.iter().any(|(of, _)| *of == number) {
         spoil(guard, id, number, result);
     }
     (result, failed)
+}
+
+/// Returns the error that a CLOSE reports although it has closed its descriptor, as close(2) may.
+fn close_error(state: &mut State, id: Id, result: i32) -> Option<Errno> {
+    let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
+    let number = request.number & NUMBER;
+    if result != 0 || !matches!(request.op, Op::Fs(Fs::Close { slot: 0, .. })) {
+        return None;
+    }
+    let errors = [(Rule::Eio, Errno::IO), (Rule::Eintr, Errno::INTR)];
+    let (rule, error) = errors.into_iter().find(|(rule, _)| chaos.draw(*rule, number).is_some())?;
+    state.log(rule, number, About::Request(id), "fails; its descriptor is closed");
+    Some(error)
 }
 
 /// Changes one byte of the data that a request read.

@@ -7,7 +7,8 @@ use super::{edge, is_notification, About, ASIDE_NS, HELD_BACK_NS, NUMBER, OVERTA
 use crate::chaos::rules::Rule;
 use crate::chaos::HeldBack;
 use crate::descriptors::record_use;
-use crate::op::{row, FileUse};
+use crate::op::fs::Fs;
+use crate::op::{row, FileUse, Op};
 use crate::os::{file_status, Clock};
 use crate::request::{self, Id, Request, Target};
 use crate::ring::{RingGuard, State};
@@ -27,7 +28,8 @@ pub(super) fn may_be_held(guard: &RingGuard, request: &Request) -> bool {
         let fd = guard.number_of(&request.target).unwrap_or(-1);
         request.number & UNORDERED == 0 && file_status(fd).is_ok_and(|status| status.has_blocks())
     };
-    may_take_long(request.opcode) && (!guard.ring().defers() || (takes && !keeps_order()))
+    let empties_slot = matches!(request.op, Op::Fs(Fs::Close { slot: 1.., .. })); // never waits in the kernel
+    may_take_long(request.opcode) && !empties_slot && (!guard.ring().defers() || (takes && !keeps_order()))
 }
 
 /// True if the kernel may let such a request wait, at least for a device, a server or memory.
@@ -54,6 +56,7 @@ fn may_take_long(opcode: Opcode) -> bool {
             | Openat
             | Openat2
             | Statx
+            | Close
             | Fsync
             | SyncFileRange
             | Fallocate
