@@ -1,5 +1,5 @@
 //! Places in the program's code. The engine's log has them as `FILE+0xADDRESS`; a file's debug information and symbols
-//! give the function, the source file and the line.
+//! give the function, the source file and the line. For generated code the file is a perf map, which has the names.
 
 use addr2line::{demangle_auto, Loader};
 use std::borrow::Cow;
@@ -10,12 +10,18 @@ use std::path::{Path, PathBuf};
 /// The files whose places were asked for. `None` for a file without symbols.
 pub struct Places {
     files: RefCell<HashMap<String, Option<Loader>>>,
+    /// The texts of perf maps.
+    maps: RefCell<HashMap<String, String>>,
     folder: PathBuf,
 }
 
 impl Places {
     pub fn new() -> Places {
-        Places { files: RefCell::default(), folder: std::env::current_dir().unwrap_or_default() }
+        Places {
+            files: RefCell::default(),
+            maps: RefCell::default(),
+            folder: std::env::current_dir().unwrap_or_default(),
+        }
     }
 
     /// Describes a frame for people, as `FUNCTION (SOURCE:LINE)`. Functions that were inlined there come first, a string
@@ -24,6 +30,12 @@ impl Places {
         let place = frame.rsplit_once("+0x");
         let place = place.and_then(|(file, address)| Some((file, u64::from_str_radix(address, 16).ok()?)));
         let Some((file, address)) = place else { return vec![frame.to_owned()] };
+        if file.starts_with("/tmp/perf-") && file.ends_with(".map") {
+            let mut maps = self.maps.borrow_mut();
+            let text =
+                maps.entry(file.to_owned()).or_insert_with(|| std::fs::read_to_string(file).unwrap_or_default());
+            return vec![generated(text, address).unwrap_or_else(|| frame.to_owned())];
+        }
         let mut files = self.files.borrow_mut();
         let known = files.entry(file.to_owned()).or_insert_with(|| Loader::new(file).ok());
         let Some(known) = known else { return vec![frame.to_owned()] };
@@ -51,4 +63,28 @@ impl Places {
         }
         lines
     }
+}
+
+/// Describes an address in generated code as the perf map does, whose lines are `START SIZE NAME`. CPython's names are
+/// `py::FUNCTION:FILE`. V8's are `KIND:FUNCTION FILE:LINE:COLUMN`, with a sign of the compiler before the function.
+fn generated(map: &str, address: u64) -> Option<String> {
+    // Memory that was used again has its name in a later line.
+    let name = map.lines().rev().find_map(|line| {
+        let mut words = line.splitn(3, ' ');
+        let mut number = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();
+        let (start, size) = (number()?, number()?);
+        let is_there = address >= start && address - start < size;
+        is_there.then(|| words.next()).flatten()
+    })?;
+    let python = name.strip_prefix("py::").and_then(|name| name.split_once(':'));
+    let v8 = || {
+        let (_, name) = name.split_once(':').filter(|(kind, _)| kind.chars().all(char::is_alphanumeric))?;
+        let (function, file) = name.trim_start_matches(['*', '~', '^', '+']).rsplit_once(' ')?;
+        file.contains(':').then_some((function, file))
+    };
+    Some(match python.or_else(v8) {
+        Some(("", file)) => format!("(anonymous) ({file})"),
+        Some((function, file)) => format!("{function} ({file})"),
+        None => name.to_owned(),
+    })
 }

@@ -20,7 +20,7 @@
 use crate::jump;
 use crate::next::next;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::os::{self, arch};
+use anyring_engine::os::{self, arch, user_read};
 use anyring_serve::entry::DUE;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -62,6 +62,8 @@ const SEARCH_PHASE: c_int = 1;
 const FORCE_UNWIND: c_int = 8;
 const CONTINUE_UNWIND: c_int = 8;
 const NORMAL_STOP: c_int = 4;
+/// _URC_END_OF_STACK: the last frame has no unwind information.
+const END_OF_STACK: c_int = 5;
 
 unsafe extern "C" {
     /// The word in which unwinders find the personality of this library's frames. The compiler makes the word, and
@@ -78,6 +80,7 @@ unsafe extern "C" {
     fn _Unwind_Backtrace(step: extern "C" fn(*mut Context, *mut c_void) -> c_int, walk: *mut c_void) -> c_int;
     fn _Unwind_GetIPInfo(context: *mut Context, is_interrupted: *mut c_int) -> usize;
     fn _Unwind_GetCFA(context: *mut Context) -> usize;
+    fn _Unwind_GetGR(context: *mut Context, register: c_int) -> usize;
     /// The linker's names for the ends of the section.
     fn __start_anyring_inside();
     fn __stop_anyring_inside();
@@ -169,28 +172,64 @@ extern "C" fn step(context: *mut Context, walk: *mut c_void) -> c_int {
 struct Found<'a> {
     places: &'a mut [usize],
     count: usize,
+    /// The frame pointer in the last frame.
+    frame: usize,
 }
+
+impl Found<'_> {
+    /// Adds a return address. False if there is no room, or no caller.
+    fn add(&mut self, address: usize) -> bool {
+        match self.places.get_mut(self.count) {
+            Some(place) if address != 0 => {
+                *place = address;
+                self.count += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Adds the callers of a frame without unwind information, by frame pointers. Code that a program generates has
+    /// such frames. In other code the register may hold anything, so nothing is taken on trust.
+    fn follow_pointers(&mut self) {
+        while let (true, Ok([outer, address])) =
+            (self.frame.is_multiple_of(8), user_read::<[usize; 2]>(self.frame as u64))
+        {
+            // Callers have higher addresses on the same stack.
+            if !self.add(address) || !(1..FARTHEST).contains(&outer.wrapping_sub(self.frame)) {
+                return;
+            }
+            self.frame = outer;
+        }
+    }
+}
+
+/// The most bytes of one frame that is found by frame pointers.
+const FARTHEST: usize = 1 << 20;
 
 /// Writes the return addresses of the calling thread's frames, innermost first. Returns their number.
 fn callers(places: &mut [usize]) -> usize {
-    let mut found = Found { places, count: 0 };
+    let mut found = Found { places, count: 0, frame: 0 };
     let walk: *mut Found = &mut found;
     // SAFETY: `note` gets a pointer to `found`, which lives as long as the walk.
-    unsafe { _Unwind_Backtrace(note, walk.cast()) };
+    if unsafe { _Unwind_Backtrace(note, walk.cast()) } == END_OF_STACK {
+        found.follow_pointers();
+    }
     found.count
 }
 
 extern "C" fn note(context: *mut Context, walk: *mut c_void) -> c_int {
     let mut is_interrupted = 0;
     // SAFETY: the unwinder's own context, and the pointer that `callers` passed.
-    let (found, address) = unsafe { (&mut *walk.cast::<Found>(), _Unwind_GetIPInfo(context, &mut is_interrupted)) };
-    match found.places.get_mut(found.count) {
-        Some(place) if address != 0 => {
-            *place = address;
-            found.count += 1;
-            0
-        }
-        _ => NORMAL_STOP,
+    let (found, address, frame) = unsafe {
+        let address = _Unwind_GetIPInfo(context, &mut is_interrupted);
+        (&mut *walk.cast::<Found>(), address, _Unwind_GetGR(context, arch::FRAME_POINTER))
+    };
+    found.frame = frame;
+    if found.add(address) {
+        0
+    } else {
+        NORMAL_STOP
     }
 }
 

@@ -1,13 +1,16 @@
 //! The place in the program from which it called io_uring_enter(2): return addresses on the thread's stack. The log
 //! has them as `FILE+0xADDRESS`, for addr2line(1), with each injection and finding of that call.
+//!
+//! Code that the program generates is in no file. If the program describes such code in a perf map, FILE is that map.
 
 use crate::os::{calls, user_read};
 use crate::thread;
+use rustix::fs::{Mode, OFlags};
 use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Number of the program's stack frames that the log has.
-const FRAMES: usize = 8;
+const FRAMES: usize = 12;
 /// Number of further frames to walk, for the library's own frames, which come first.
 const OURS: usize = 24;
 
@@ -87,23 +90,36 @@ impl Modules {
     fn find(&mut self, address: usize) -> Option<&Module> {
         if self.looks < LOOKS && !self.known.iter().any(|module| module.range.contains(&address)) {
             self.looks += 1;
-            self.known = mapped(&calls::read_text("/proc/self/maps").ok()?);
+            self.known = mapped(&calls::read_text("/proc/self/maps").ok()?, perf_map().as_deref());
         }
         self.known.iter().find(|module| module.range.contains(&address))
     }
 }
 
-/// Returns the files in the text of /proc/PID/maps.
-fn mapped(text: &str) -> Vec<Module> {
+/// Returns the name of this process's perf map, if there is one (tools/perf/Documentation/jit-interface.txt).
+fn perf_map() -> Option<String> {
+    let name = format!("/tmp/perf-{}.map", std::process::id());
+    calls::open(&name[..], OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok().map(|_| name)
+}
+
+/// Returns the files in the text of /proc/PID/maps. `perf_map` stands for executable memory that is in no file. Its
+/// addresses are those of the process.
+fn mapped(text: &str, perf_map: Option<&str>) -> Vec<Module> {
     let mut modules: Vec<Module> = Vec::new();
     for line in text.lines() {
         let mut words = line.splitn(6, ' ');
         let bounds = words.next().and_then(|range| range.split_once('-'));
-        let (Some((start, end)), Some(name)) = (bounds, words.nth(4)) else { continue };
+        let (Some((start, end)), Some(protection)) = (bounds, words.next()) else { continue };
+        let name = words.nth(3).unwrap_or_default();
         let number = |text| usize::from_str_radix(text, 16);
-        let (Ok(start), Ok(end), true) = (number(start), number(end), name.trim().starts_with('/')) else {
+        let (Ok(start), Ok(end)) = (number(start), number(end)) else { continue };
+        let is_file = name.trim().starts_with('/') && !name.trim().starts_with("/memfd:");
+        if let (false, true, Some(map)) = (is_file, protection.contains('x'), perf_map) {
+            modules.push(Module { range: start..end, base: 0, name: map.to_owned() });
+        }
+        if !is_file {
             continue;
-        };
+        }
         // A string of JSON. Characters that need an escape become `?`.
         let name: String =
             name.trim().chars().map(|it| if "\"\\".contains(it) || it.is_control() { '?' } else { it }).collect();
@@ -149,11 +165,26 @@ mod tests {
     fn mappings_of_one_file_are_one_module() {
         let text = "1000-2000 r--p 00000000 08:01 1    /a \"b\"\n2000-3000 r-xp 00001000 08:01 1    /a \"b\"\n\
                     5000-6000 rw-p 00000000 00:00 0 \n7000-8000 r-xp 00000000 00:00 0    [vdso]\n";
-        let modules = mapped(text);
+        let modules = mapped(text, None);
         assert_eq!(modules.len(), 1);
         assert_eq!(
             (modules[0].range.clone(), modules[0].base, modules[0].name.as_str()),
             (0x1000..0x3000, 0x1000, "/a ?b?")
+        );
+    }
+
+    #[test]
+    fn executable_memory_without_a_file_is_in_the_perf_map() {
+        let text = "1000-2000 r-xp 00000000 08:01 1    /a\n2000-3000 rwxp 00000000 00:00 0 \n\
+                    3000-4000 rw-p 00000000 00:00 0 \n4000-5000 r-xp 00000000 00:01 7    /memfd:jit (deleted)\n";
+        let modules: Vec<_> = mapped(text, Some("/tmp/perf-1.map"))
+            .into_iter()
+            .map(|module| (module.name, module.range, module.base))
+            .collect();
+        let jit = || "/tmp/perf-1.map".to_owned();
+        assert_eq!(
+            modules,
+            [("/a".to_owned(), 0x1000..0x2000, 0x1000), (jit(), 0x2000..0x3000, 0), (jit(), 0x4000..0x5000, 0)]
         );
     }
 }

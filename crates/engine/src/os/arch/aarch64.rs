@@ -201,6 +201,9 @@ pub unsafe fn return_from_handler(context: usize) -> ! {
     }
 }
 
+/// The unwinders' number of the register that holds the frame pointer (X29, in the psABI's DWARF numbering).
+pub const FRAME_POINTER: core::ffi::c_int = 29;
+
 /// Number of words of registers at the start of libc's `jmp_buf` (glibc's sysdeps/aarch64/bits/setjmp.h).
 pub const JUMP_WORDS: usize = 22;
 

@@ -206,6 +206,9 @@ pub unsafe fn return_from_handler(context: usize) -> ! {
     }
 }
 
+/// The unwinders' number of the register that holds the frame pointer (RBP, in the psABI's DWARF numbering).
+pub const FRAME_POINTER: core::ffi::c_int = 6;
+
 /// Number of words of registers at the start of libc's `jmp_buf` (glibc's sysdeps/x86_64/bits/setjmp.h).
 pub const JUMP_WORDS: usize = 8;
 
