@@ -78,7 +78,7 @@ fn of_io_uring(ring: &RingReport, around: &Around) -> Vec<Found> {
         [
             forced(kinds, queued(kinds)),
             slow_inline(kinds, costs),
-            of_kernel(ring, || attempts_in_vain(kinds, costs)),
+            of_kernel(ring, || attempts_in_vain(ring, kinds, costs)),
         ]
         .into_iter()
         .chain(punted)
@@ -171,7 +171,7 @@ fn slow_inline(kinds: &Kinds, costs: &Costs) -> Found {
     Some(("inline_blocks", evidence, "IOSQE_ASYNC lets the submitter go on meanwhile, where a core is idle", saved))
 }
 
-fn attempts_in_vain(kinds: &Kinds, costs: &Costs) -> Found {
+fn attempts_in_vain(ring: &RingReport, kinds: &Kinds, costs: &Costs) -> Found {
     let advice = match kinds.kind.opcode.as_str() {
         "RECV" | "RECVMSG" => {
             "use multishot (IORING_RECV_MULTISHOT), or IORING_RECVSEND_POLL_FIRST to spare the attempt"
@@ -191,12 +191,7 @@ fn attempts_in_vain(kinds: &Kinds, costs: &Costs) -> Found {
         kinds.kind,
         time(kinds.poll_p50_ns)
     );
-    Some((
-        "attempts_in_vain",
-        evidence,
-        advice,
-        Saved::cpu(kinds.poll as f64 * (costs.poll_ns - costs.call_ns).max(0.0)),
-    ))
+    Some(("attempts_in_vain", evidence, advice, Saved::cpu(kinds.poll as f64 * causes::armed_ns(ring, costs))))
 }
 
 /// The reason why workers got requests without IOSQE_ASYNC.

@@ -1,7 +1,7 @@
 //! First causes: how the program issues its requests, whatever path they take.
 
 use super::{Around, Found, FEW};
-use crate::gain::Saved;
+use crate::gain::{Costs, Saved};
 use crate::report::{time, Interface, RingReport};
 
 /// Number of small transfers that a device does at a time. Few devices do fewer, and the gain of more is not counted.
@@ -48,12 +48,17 @@ fn submits_alone(ring: &RingReport) -> bool {
     ring.sqes_per_enter.is_some_and(|each| each < 1.5) && !ring.submits_and_waits
 }
 
+/// The cost of arming a poll again, which a multishot request spares.
+pub(super) fn armed_ns(ring: &RingReport, costs: &Costs) -> f64 {
+    let call_ns = if submits_alone(ring) { 0.0 } else { costs.call_ns };
+    (costs.poll_ns - call_ns).max(0.0)
+}
+
 fn poll_again(ring: &RingReport, around: &Around) -> Found {
     let count = ring.habits.polls_again;
     let evidence = format!("{count} POLL_ADDs polled a descriptor that an earlier one had polled");
     let advice = "poll it once: IORING_POLL_ADD_MULTI (io_uring_prep_poll_multishot)";
-    let call_ns = if submits_alone(ring) { 0.0 } else { around.costs.call_ns };
-    let saved = Saved::cpu(count as f64 * (around.costs.poll_ns - call_ns).max(0.0));
+    let saved = Saved::cpu(count as f64 * armed_ns(ring, &around.costs));
     (count >= FEW).then_some(("poll_again", evidence, advice, saved))
 }
 
