@@ -16,6 +16,7 @@ use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::time::{clock_gettime, ClockId};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const ENTRIES: usize = 64;
 /// Number of tries. Each figure is the least of them.
@@ -30,6 +31,16 @@ pub fn here(by_kernel: bool) -> Option<Costs> {
         Outcome::Answered(costs) => costs,
         _ => None,
     }
+}
+
+/// The time for which this machine's processors were idle since it started, all together. `None` if /proc/stat does
+/// not say so.
+pub fn idle() -> Option<Duration> {
+    const TICKS: u64 = 100; // a second (USER_HZ)
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let mut fields = text.lines().next()?.split_whitespace().skip(4).map(str::parse::<u64>);
+    let (idle, waiting) = (fields.next()?.ok()?, fields.next()?.ok()?);
+    Some(Duration::from_millis((idle + waiting) * 1_000 / TICKS))
 }
 
 /// Total CPU time of the rounds of `polls`. Each round has a poll, the call that submits it, its event, and the call

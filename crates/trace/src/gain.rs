@@ -28,7 +28,7 @@ pub struct Costs {
     pub thread_ns: f64,
     /// Reporting one event to the tracer.
     pub event_ns: f64,
-    /// Number of processors that the program may run on.
+    /// Number of processors that the program may run on, without those that others used meanwhile.
     pub cores: u32,
 }
 

@@ -109,7 +109,7 @@ pub fn watch(
     let (processes, file_systems) = (Processes::below(root), FileSystems::new(by_kernel));
     let mut tail = Tail { processes, file_systems, ..Tail::default() };
     let mut events: Vec<Event> = Vec::new();
-    let began = Instant::now();
+    let (began, idle) = (Instant::now(), costs::idle());
     let (status, spent) = loop {
         let ended = subject.look()?;
         let busy = match ended {
@@ -143,9 +143,17 @@ pub fn watch(
     tail.events_lost = source.dropped();
     tail.unserved = unserved.map_or(Vec::new(), |log| log.children());
     drop(source);
-    tail.spent = Spent { costs: summary.says_much().then(|| costs_of(by_kernel)).flatten(), ..spent };
+    let idle = costs::idle().zip(idle).map(|(now, before)| now.saturating_sub(before));
+    let costs = || Some(among_others(costs_of(by_kernel)?, idle, spent.elapsed_ns));
+    tail.spent = Spent { costs: summary.says_much().then(costs).flatten(), ..spent };
     let report = tail.report(summary);
     Ok(Watched { report, head, tail, subject, status })
+}
+
+/// Leaves the program only the processors that others did not use meanwhile: its own, and those that were `idle`.
+fn among_others(costs: Costs, idle: Option<Duration>, elapsed_ns: u64) -> Costs {
+    let idle = idle.map(|idle| (idle.as_nanos() as f64 / elapsed_ns.max(1) as f64).round() as u32);
+    Costs { cores: costs.cores.min(idle.map_or(u32::MAX, |idle| 1 + idle)), ..costs }
 }
 
 /// Measures the costs of requests on this machine. For the kernel, also measures the cost of an event, by tracing only
