@@ -36,6 +36,8 @@ thread_local! {
     /// which the calling thread may have interrupted. In a child of _Fork(3), calloc(3) might also wait forever for
     /// its lock.
     static REGISTERED: Cell<[i32; REGISTERED_RINGS]> = const { Cell::new([-1; REGISTERED_RINGS]) };
+    /// True once the kernel would have made the thread's io_uring context, which holds its registered rings.
+    static HAS_CONTEXT: Cell<bool> = const { Cell::new(false) };
 }
 
 extern "C" fn thread_ends(_: *mut core::ffi::c_void) {
@@ -237,10 +239,25 @@ pub fn drop_duplicate(duplicate: i32) {
     }
 }
 
-/// Returns the ring number that the calling thread registered at `index`.
+/// Gives the calling thread an io_uring context, as `io_uring_add_tctx_node` in io_uring/tctx.h does.
+pub fn give_context() {
+    HAS_CONTEXT.set(true);
+}
+
+/// True if the calling thread has an io_uring context.
+pub fn has_context() -> bool {
+    HAS_CONTEXT.get()
+}
+
+/// Returns the ring number that the calling thread registered at `index`. Fails with EBADF if there is none. A thread
+/// without a context cannot name a ring by index: EINVAL (`io_uring_register_get_file` in io_uring/register.c).
 #[inline]
-pub fn registered_ring_number(index: u32) -> Option<i32> {
-    REGISTERED.get().get(index as usize).copied().filter(|fd| *fd >= 0)
+pub fn registered_ring_number(index: u32) -> Result<i32, Errno> {
+    match REGISTERED.get().get(index as usize) {
+        Some(number) if *number >= 0 => Ok(*number),
+        Some(_) if has_context() => Err(Errno::BADF),
+        _ => Err(Errno::INVAL),
+    }
 }
 
 /// Forgets, in a forked child, everything that only the parent can complete. Called whenever the program calls the
@@ -492,12 +509,13 @@ fn put_in_order(word: &AtomicU32) {
     word.store(1, Ordering::Release); // partner: the Acquire loads above
 }
 
-/// Closes the parent's registered numbers, since no thread of a forked child has registered a ring.
+/// Closes the parent's registered numbers, since the thread of a forked child has no io_uring context.
 ///
 /// # Safety
 /// Only the forking thread may exist in the process.
 unsafe fn drop_registered_numbers() {
     REGISTERED.set([-1; REGISTERED_RINGS]);
+    HAS_CONTEXT.set(false);
     let mut first = 0;
     while let Some(own) = descriptors::next_own(first, RINGS_END as u32 - 1) {
         if let Some(ring) = ring(own as i32) {

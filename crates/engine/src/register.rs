@@ -33,11 +33,14 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     if fd as i32 == -1 && opcode & IORING_REGISTER_USE_REGISTERED_RING == 0 {
         return register_without_ring(opcode, arg, count);
     }
+    let call = opcode & !IORING_REGISTER_USE_REGISTERED_RING;
+    if call >= REGISTER_CALLS {
+        return Err(Errno::INVAL);
+    }
     let ring = registering(fd, opcode)?;
-    let opcode = opcode & !IORING_REGISTER_USE_REGISTERED_RING;
-    let answer = register_on(ring, opcode, arg, count);
-    if event::wanted() && opcode < REGISTER_CALLS {
-        record(ring, opcode, answer);
+    let answer = register_on(ring, call, arg, count);
+    if event::wanted() {
+        record(ring, call, answer);
     }
     answer
 }
@@ -60,9 +63,6 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
     point(Point::Register);
     if guard.issuer != 0 && guard.issuer != thread::id() {
         return Err(Errno::EXIST);
-    }
-    if opcode >= REGISTER_CALLS {
-        return Err(Errno::INVAL);
     }
     if let Some(restrictions) = guard.enforced() {
         restrictions.check_register(opcode)?;
@@ -173,13 +173,9 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
 
 /// Returns the ring that a call names.
 pub fn registering(fd: u32, opcode: u32) -> Result<&'static Ring, Errno> {
-    let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
-    if by_index && fd as usize >= process::REGISTERED_RINGS {
-        return Err(Errno::INVAL);
-    }
-    let number = match by_index {
-        true => process::registered_ring_number(fd).ok_or(Errno::BADF)?,
-        false => fd as i32,
+    let number = match opcode & IORING_REGISTER_USE_REGISTERED_RING {
+        0 => fd as i32,
+        _ => process::registered_ring_number(fd)?,
     };
     let known = table::ring(number).or_else(|| table::adopt(number));
     known.ok_or_else(|| crate::wait::enter::not_a_ring(number))
@@ -444,6 +440,11 @@ fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
 fn ring_numbers(arg: u64, count: u32, register: bool) -> Result<u32, Errno> {
     if count == 0 || count as usize > process::REGISTERED_RINGS {
         return Err(Errno::INVAL);
+    }
+    if register {
+        process::give_context();
+    } else if !process::has_context() {
+        return Ok(0);
     }
     for done in 0..count {
         let one = match register {

@@ -202,10 +202,12 @@ impl Ring {
 
     #[inline(always)]
     fn guard(&'static self, mut held: Held<'static, Option<Box<State>>>) -> Result<RingGuard, LockFailure> {
-        let state = held.as_deref_mut().map(NonNull::from).ok_or(LockFailure::Ended)?;
+        let state = held.as_deref_mut().ok_or(LockFailure::Ended)?;
         if self.holder.load(Ordering::Relaxed) != thread_pointer() {
             self.record_holder();
+            (state.holder_has_context, state.holder_may_submit) = (false, false);
         }
+        let state = NonNull::from(state);
         let guard = RingGuard { ring: self, state, held: Some(held) };
         if !self.health.is_whole() {
             return guard.in_order();

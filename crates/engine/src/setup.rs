@@ -227,6 +227,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOpti
     }
     table::publish(fd, ring)?; // the number was checked to fit
     drop(choosing);
+    process::give_context();
     let _ = made.program_end.take().map(OwnedFd::into_raw_fd);
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
         // The number stays the engine's, since the program knows the ring only by its thread's registration.

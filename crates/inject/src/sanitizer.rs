@@ -27,7 +27,7 @@ use anyring_abi::{
     NR_IO_SUBMIT, NR_IO_URING_ENTER,
 };
 use anyring_engine::memory::layout::word;
-use anyring_engine::process::{registered_ring_number, REGISTERED_RINGS};
+use anyring_engine::process::registered_ring_number;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -160,8 +160,7 @@ fn name(number: i64, [subject, _, _, flags, ..]: [usize; 6]) -> Option<usize> {
         NR_IO_SUBMIT | NR_IO_GETEVENTS | NR_IO_PGETEVENTS => Some(subject),
         NR_IO_URING_ENTER => {
             let registered = flags as u32 & IORING_ENTER_REGISTERED_RING != 0;
-            let known = |index: u32| registered_ring_number(index).filter(|_| (index as usize) < REGISTERED_RINGS);
-            let fd = if registered { known(subject as u32)? } else { subject as i32 };
+            let fd = if registered { registered_ring_number(subject as u32).ok()? } else { subject as i32 };
             let place = TAILS.get(fd as usize)?;
             Some(
                 Some(place.load(Ordering::Relaxed)).filter(|tail| *tail != 0).unwrap_or(&raw const *place as usize),

@@ -131,7 +131,7 @@ fn mark_ours(fd: c_int, refusal: c_int, by_index: bool) {
 
 fn is_kernels(fd: u32, by_index: bool) -> bool {
     match by_index {
-        true => process::registered_ring_number(fd).is_none(),
+        true => process::registered_ring_number(fd).is_err(),
         false => !door::is_ring(fd as i32),
     }
 }

@@ -27,9 +27,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     }
     let number = match flags & IORING_REGISTER_SRC_REGISTERED {
         0 => source as i32,
-        // `io_uring_register_get_file` in io_uring/register.c makes this check.
-        _ if source >= process::REGISTERED_RINGS as u32 => return Err(Errno::INVAL),
-        _ => process::registered_ring_number(source).ok_or(Errno::BADF)?,
+        _ => process::registered_ring_number(source)?,
     };
     let other = table::ring(number)
         .or_else(|| table::adopt(number))

@@ -87,6 +87,11 @@ pub struct State {
     /// Id of the thread that may submit (`anyring_abi::IORING_SETUP_SINGLE_ISSUER`); 0 for any thread, or while the
     /// ring is disabled.
     pub issuer: u32,
+    /// The ring's last holder has submitted, and so has a context
+    /// ([`process::give_context`](crate::process::give_context)).
+    pub holder_has_context: bool,
+    /// That holder may submit without further checks, as on a ring that any thread may submit to.
+    pub holder_may_submit: bool,
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,
     /// The ring's stage of life.
@@ -256,6 +261,8 @@ impl State {
             } else {
                 0
             },
+            holder_has_context: false,
+            holder_may_submit: false,
             records: Records::default(),
             disabled: flags & anyring_abi::IORING_SETUP_R_DISABLED != 0,
             life: Life::Open,

@@ -54,6 +54,7 @@ mod poll_batch;
 mod register;
 mod resize;
 mod restrictions;
+mod ring_index;
 mod ring_memory;
 mod ring_query;
 mod rw_attributes;
