@@ -68,12 +68,12 @@ impl FirstCall {
     }
 
     /// True if `count` is the request's result. A regular file may still give the rest after a short count. A socket
-    /// that filled the buffer may have more data to report.
+    /// that filled the buffer may have more data to report, and one that has nothing the end of its stream.
     #[inline]
     pub fn is_result(&self, count: usize, is_stream: bool) -> bool {
         match (self.offset, self.direction) {
             (Some(_), _) => count == self.buffer[1] || count == 0 || is_stream,
-            (None, Direction::Read) => count < self.buffer[1],
+            (None, Direction::Read) => count.wrapping_sub(1) < self.buffer[1] - 1, // more than nothing, less than all
             (None, Direction::Write) => true,
         }
     }

@@ -13,9 +13,11 @@
 //! The kernel's io_uring passes O_NONBLOCK with the call instead. The results are the same.
 
 mod message;
+mod poll_first;
 pub mod rights;
 mod settle;
 pub(super) mod transfer;
+mod unread;
 mod zero_copy;
 
 use settle::settle;
@@ -68,23 +70,6 @@ pub enum Net {
 }
 
 impl Net {
-    /// Returns the direction to wait for before the first attempt, or the error if the file cannot be waited for.
-    #[cold]
-    fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
-        match self {
-            Net::Accept(accept) => {
-                accept.poll_first = false;
-                if accept.dont_wait {
-                    Err(Errno::AGAIN)
-                } else {
-                    Ok(Direction::Read)
-                }
-            }
-            Net::Transfer(transfer) => transfer.polls_first(fd),
-            _ => Err(Errno::INVAL),
-        }
-    }
-
     fn transfer(&self) -> Option<&Transfer> {
         if let Net::Transfer(transfer) = self {
             Some(transfer)
@@ -129,14 +114,11 @@ impl Net {
 impl Operation for Net {
     #[inline]
     fn wait_first(&mut self, fd: i32) -> Option<Result<(Direction, Skip), Errno>> {
-        if !self.will_poll_first() {
-            return None;
+        match self {
+            Net::Transfer(transfer) => transfer.wait_first(fd),
+            Net::Accept(accept) if accept.poll_first => Some(accept.polls_first()),
+            _ => None,
         }
-        let selects = self.selects();
-        Some(self.polls_first(fd).map(|direction| match direction {
-            Direction::Read if selects => (direction, Skip::LookOnceArmed),
-            _ => (direction, Skip::PollFirst),
-        }))
     }
 
     #[inline]
@@ -407,6 +389,15 @@ impl Accept {
         }
     }
 
+    #[cold]
+    fn polls_first(&mut self) -> Result<(Direction, Skip), Errno> {
+        self.poll_first = false;
+        if self.dont_wait {
+            return Err(Errno::AGAIN);
+        }
+        Ok((Direction::Read, Skip::PollFirst))
+    }
+
     fn nothing(&self) -> Verdict {
         if self.dont_wait {
             Verdict::error(Errno::AGAIN)
@@ -418,8 +409,11 @@ impl Accept {
 
 /// True if connections wait on `fd`. Only listening TCP sockets report this to the kernel's io_uring.
 fn has_more_connections(fd: i32) -> bool {
-    matches!(Sys::poll_now(fd, libc::POLLIN as u16), Ok(1..))
-        && matches!(socket_option(fd, libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
+    matches!(Sys::poll_now(fd, libc::POLLIN as u16), Ok(1..)) && is_internet(fd)
+}
+
+fn is_internet(fd: i32) -> bool {
+    matches!(socket_option(fd, libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
 }
 
 /// True if accept4(2) may sleep on `fd`. On a file that is no listening socket it fails at once.

@@ -40,6 +40,7 @@ mod net_connect;
 mod net_data;
 mod net_errors;
 mod net_listen;
+mod net_no_socket;
 mod net_nonempty;
 mod net_receive;
 mod net_zero_copy;

@@ -258,3 +258,33 @@ fn poll_first_of_a_pipe(cx: &Context) {
     drop(writer);
     assert_eq!(ring.wait().res, -ENOTSOCK);
 }
+
+#[case]
+fn out_of_band_recv_says_whether_the_socket_has_data(cx: &Context) {
+    let ((a, mut b), mut ring, mut room) = (tcp_pair(), cx.ring(8), [0; 8]);
+    let urgent = |byte: &[u8; 1]| {
+        // SAFETY: the byte lives until the call returns.
+        assert_eq!(unsafe { libc::send(fd(&b), byte.as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
+        assert_eq!(cx.door.poll(fd(&a), libc::POLLPRI, 1000), libc::POLLPRI as isize, "the byte arrives");
+    };
+    (&b).write_all(b"abc").expect("room");
+    urgent(b"X");
+    let mut recv = |bytes: usize, flags| answer(&mut ring, sqe::recv(fd(&a), &mut room[..bytes], flags));
+    assert_eq!(recv(8, libc::MSG_OOB), (1, LEFT), "data precedes the mark");
+    assert_eq!(recv(3, 0).0, 3);
+    urgent(b"Y");
+    assert_eq!(recv(8, libc::MSG_OOB), (1, LEFT), "the mark counts");
+    assert_eq!(recv(8, libc::MSG_OOB), (-EINVAL, 0), "it was read");
+    b.write_all(b"z").expect("room");
+    assert_eq!(recv(8, 0), (1, 0));
+}
+
+#[case]
+fn out_of_band_recv_of_a_unix_socket(cx: &Context) {
+    let ((a, b), mut ring, mut room) = (unix_pair(libc::SOCK_STREAM), cx.ring(8), [0; 8]);
+    put(&b, b"abc");
+    // SAFETY: a constant byte.
+    assert_eq!(unsafe { libc::send(fd(&b), b"X".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
+    assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, libc::MSG_OOB)), (1, 0));
+    assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (3, 0));
+}

@@ -81,12 +81,12 @@ fn poll_first_waits_once_before_the_first_attempt() {
     let sqe = Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..recv_sqe(&mut buffer, 0) };
     let mut recv = Net::prep(Opcode::Recv, &sqe).unwrap();
     assert!(recv.will_poll_first() && recv.waits_for().is_none());
-    assert_eq!(recv.polls_first(near.as_raw_fd()), Ok(Direction::Read));
+    assert_eq!(recv.wait_first(near.as_raw_fd()), Some(Ok((Direction::Read, Skip::PollFirst))));
     assert!(!recv.will_poll_first());
     assert_eq!(recv.issue(inline(&near)), Verdict::Done(1));
     let impatient = Sqe { op_flags: libc::MSG_DONTWAIT as u32, ..sqe };
     let mut recv = Net::prep(Opcode::Recv, &impatient).unwrap();
-    assert_eq!(recv.polls_first(near.as_raw_fd()), Err(Errno::AGAIN));
+    assert_eq!(recv.wait_first(near.as_raw_fd()), Some(Err(Errno::AGAIN)));
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn accept_on_a_nonblocking_listener_is_inline() {
     assert_eq!(accept(IORING_ACCEPT_DONTWAIT).issue(inline(&listener)), Verdict::error(Errno::AGAIN));
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let mut late = accept(IORING_ACCEPT_POLL_FIRST);
-    assert_eq!(late.polls_first(listener.as_raw_fd()), Ok(Direction::Read));
+    assert_eq!(late.wait_first(listener.as_raw_fd()), Some(Ok((Direction::Read, Skip::PollFirst))));
     let mut peer: TcpStream = descriptor(late.issue(inline(&listener))).into();
     drop(client);
     assert_eq!(peer.read(&mut [0; 4]).unwrap(), 0);

@@ -4,6 +4,8 @@
 //! readiness, it keeps the count of bytes transferred so far.
 
 use super::message::{Header, Iovecs, Message};
+use super::poll_first::First;
+use super::unread::{has_data_or_mark, has_ended, unread_bytes};
 use super::zero_copy::{self, ZeroCopy};
 use super::{is_blocking, socket_option, Address};
 use crate::mutation::{mutated, Mutation};
@@ -14,7 +16,7 @@ use crate::resource::buffers::Buffers;
 use crate::Errno;
 use anyring_abi::{
     Opcode, Sqe, IORING_CQE_F_SOCK_NONEMPTY, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF,
-    IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT, IORING_SEND_VECTORIZED, IOSQE_BUFFER_SELECT,
+    IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT, IORING_SEND_VECTORIZED, IOSQE_ASYNC, IOSQE_BUFFER_SELECT,
     IOSQE_CQE_SKIP_SUCCESS, MAX_RW_COUNT,
 };
 use core::num::NonZeroU32;
@@ -22,19 +24,20 @@ use core::num::NonZeroU32;
 const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
 const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
+const MSG_OOB: u32 = libc::MSG_OOB as u32;
 const MSG_ERRQUEUE: u32 = libc::MSG_ERRQUEUE as u32;
 const MSG_ZEROCOPY: u32 = libc::MSG_ZEROCOPY as u32;
 /// The flags of a receive that takes no data out of the socket's queue.
-const BESIDE_THE_DATA: u32 = libc::MSG_OOB as u32 | MSG_ERRQUEUE;
+const BESIDE_THE_DATA: u32 = MSG_OOB | MSG_ERRQUEUE;
 /// The received message or its control data was longer than the room for it.
 const MSG_CUT: u32 = (libc::MSG_TRUNC | libc::MSG_CTRUNC) as u32;
 
 /// A send or receive. Source: io_uring_enter(2), IORING_OP_SEND, _RECV, _SENDMSG, _RECVMSG, _SEND_ZC, _SENDMSG_ZC.
 #[derive(Debug)]
 pub struct Transfer {
-    direction: Direction,
-    /// `IORING_RECVSEND_POLL_FIRST`, until the request has waited once.
-    poll_first: bool,
+    pub(super) direction: Direction,
+    /// The step before the first attempt, until the request has waited once.
+    pub(super) first: First,
     /// `IORING_RECV_MULTISHOT`.
     multishot: bool,
     /// `IORING_RECVSEND_BUNDLE`.
@@ -48,14 +51,14 @@ pub struct Transfer {
     /// Bytes that earlier attempts transferred; less than [`MAX_RW_COUNT`].
     done: u32,
     /// The chosen buffers, with IOSQE_BUFFER_SELECT.
-    selection: Option<Box<Selection>>,
+    pub(super) selection: Option<Box<Selection>>,
     /// The additional state of SEND_ZC and SENDMSG_ZC.
     zero_copy: Option<Box<ZeroCopy>>,
-    data: Data,
+    pub(super) data: Data,
 }
 
 #[derive(Debug)]
-enum Data {
+pub(super) enum Data {
     /// One range of program memory, and the destination unless the data goes to the connected peer.
     Buffer { address: usize, bytes: usize, destination: Option<Address> },
     /// A message with a header, or several ranges without one.
@@ -101,7 +104,11 @@ impl Transfer {
         if let (Some(selection), true) = (&mut selection, limited) {
             selection.limit = NonZeroU32::new(sqe.file_index);
         }
-        Ok(Transfer { multishot, bundle, selection, ..Transfer::new(Direction::Read, sqe, data) })
+        let mut receive = Transfer { multishot, bundle, selection, ..Transfer::new(Direction::Read, sqe, data) };
+        if multishot && sqe.flags & IOSQE_ASYNC != 0 {
+            receive.first = First::PollNoSocket;
+        }
+        Ok(receive)
     }
 
     fn prep_send(opcode: Opcode, sqe: &Sqe) -> Result<Transfer, Errno> {
@@ -151,7 +158,10 @@ impl Transfer {
         let ignored = if mutated(Mutation::ReceiveWithoutPeek) { libc::MSG_PEEK as u32 } else { 0 };
         Transfer {
             direction,
-            poll_first: u32::from(sqe.ioprio) & IORING_RECVSEND_POLL_FIRST != 0,
+            first: match u32::from(sqe.ioprio) & IORING_RECVSEND_POLL_FIRST {
+                0 => First::Attempt,
+                _ => First::Poll,
+            },
             multishot: false,
             bundle: false,
             polled: false,
@@ -313,26 +323,6 @@ impl Transfer {
         self.done = 0;
     }
 
-    /// Returns the direction to wait for, with `IORING_RECVSEND_POLL_FIRST`. Of these operations only RECV waits on a
-    /// file that is no socket.
-    pub(super) fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
-        self.poll_first = false;
-        if self.direction == Direction::Write || matches!(self.data, Data::Message(_)) {
-            socket_option(fd, libc::SO_TYPE)?;
-        } else {
-            crate::descriptors::check_open(fd)?;
-        }
-        match self.nothing() {
-            Verdict::WouldBlock(direction) => Ok(direction),
-            _ => Err(Errno::AGAIN),
-        }
-    }
-
-    /// True if the request shall wait before its first attempt: see [`polls_first`](Self::polls_first).
-    pub(super) fn will_poll_first(&self) -> bool {
-        self.poll_first
-    }
-
     /// True if the last result of a multishot RECV left room in its buffer.
     #[inline]
     pub(super) fn was_short(&self) -> bool {
@@ -351,7 +341,7 @@ impl Transfer {
     pub(super) fn waits_for(&self) -> Option<Direction> {
         const OTHERWISE: u32 = MSG_DONTWAIT | BESIDE_THE_DATA;
         let chooses_first = self.direction == Direction::Write && (self.bundle || self.selection.is_some());
-        (self.flags & OTHERWISE == 0 && !chooses_first && !self.poll_first).then_some(self.direction)
+        (self.flags & OTHERWISE == 0 && !chooses_first && !self.will_poll_first()).then_some(self.direction)
     }
 
     /// Transfers as much as it can without waiting.
@@ -399,7 +389,7 @@ impl Transfer {
             Ok((count, _)) => {
                 self.done += count as u32;
                 if count == 0 || !is_stream(fd) {
-                    return Some(Verdict::DoneShort(self.done as i32));
+                    return Some(self.cut_short(fd, count));
                 }
                 self.data.advance(count);
                 None
@@ -426,18 +416,32 @@ impl Transfer {
     #[inline]
     fn received(&mut self, fd: i32, filled: bool, cut: bool) -> Verdict {
         const STAYS: u32 = libc::MSG_PEEK as u32;
-        let may_have_more = (filled || self.flags & STAYS != 0) && self.flags & BESIDE_THE_DATA == 0;
-        let unread = if may_have_more { unread_bytes(fd) } else { 0 };
+        let unread = match self.flags & BESIDE_THE_DATA {
+            0 if filled || self.flags & STAYS != 0 => unread_bytes(fd),
+            MSG_OOB => usize::from(has_data_or_mark(fd)),
+            _ => 0,
+        };
         let is_plain = self.flags == 0 && matches!(self.data, Data::Buffer { .. });
         self.was_short = self.multishot && is_plain && !filled && self.done != 0;
         if let Some(selection) = &mut self.selection {
             selection.unread = unread;
         }
+        let at_end = self.done == 0 && !filled && self.flags & BESIDE_THE_DATA == 0 && has_ended(fd);
         let result = self.done as i32;
-        match (unread, cut) {
-            (0, false) => Verdict::Done(result),
-            (0, true) => Verdict::DoneShort(result),
+        match (unread != 0 || at_end, cut) {
+            (false, false) => Verdict::Done(result),
+            (false, true) => Verdict::DoneShort(result),
             _ => Verdict::DoneWith { result, flags: IORING_CQE_F_SOCK_NONEMPTY, failed: cut },
+        }
+    }
+
+    /// Ends a transfer with MSG_WAITALL that cannot go on.
+    #[cold]
+    fn cut_short(&self, fd: i32, count: usize) -> Verdict {
+        let result = self.done as i32;
+        match count == 0 && self.direction == Direction::Read && has_ended(fd) {
+            true => Verdict::DoneWith { result, flags: IORING_CQE_F_SOCK_NONEMPTY, failed: true },
+            false => Verdict::DoneShort(result),
         }
     }
 
@@ -456,7 +460,7 @@ impl Transfer {
 
     /// Handles a socket that is not ready. The request fails only if the program itself gave MSG_DONTWAIT; O_NONBLOCK
     /// does not matter.
-    fn nothing(&mut self) -> Verdict {
+    pub(super) fn nothing(&mut self) -> Verdict {
         if self.flags & MSG_DONTWAIT != 0 {
             return self.failed(Errno::AGAIN);
         }
@@ -541,20 +545,6 @@ fn destination(sqe: &Sqe) -> Result<Option<Address>, Errno> {
 /// True if the socket is a stream, where a transfer may continue after a short count (`io_net_retry`).
 fn is_stream(fd: i32) -> bool {
     socket_option(fd, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_STREAM || kind == libc::SOCK_SEQPACKET)
-}
-
-/// Number of bytes that a stream socket still has to receive, 0 if unknown. Source: tcp(7), unix(7), FIONREAD.
-fn unread_bytes(fd: i32) -> usize {
-    let mut count = 0i32;
-    let answer =
-        call(libc::SYS_ioctl, [fd as usize, libc::FIONREAD as usize, &mut count as *mut i32 as usize, 0, 0, 0]);
-    match answer.map_or(0, |_| count.max(0) as usize) {
-        0 => 0,
-        // For other sockets FIONREAD returns the length of the next datagram, which the kernel's io_uring does not
-        // report.
-        _ if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) => 0,
-        count => count,
-    }
 }
 
 impl Data {
