@@ -5,7 +5,7 @@ use crate::op::file_table::FilesUpdate;
 use crate::op::pipe::Pipe;
 use crate::op::Verdict;
 use crate::os::{user_read, user_write};
-use crate::resource::files::Files;
+use crate::resource::files::{duplicate_to_register, Files};
 use crate::resource::table::{Table, Update};
 use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
@@ -72,10 +72,7 @@ pub fn make_registered_pipe(guard: &mut RingGuard, pipe: &Pipe) -> Verdict {
 /// Registers the file whose number is at `address` in a free slot. The slot's index replaces the number at `address`.
 fn install_anywhere(files: &mut Files, address: u64) -> Result<(), Errno> {
     let fd: i32 = user_read(address)?;
-    if descriptors::is_ring(fd) {
-        return Err(Errno::BADF);
-    }
-    let slot = files.install(descriptors::duplicate(fd)?, IORING_FILE_INDEX_ALLOC as u32)?;
+    let slot = files.install(duplicate_to_register(fd)?, IORING_FILE_INDEX_ALLOC as u32)?;
     user_write(address, &slot).inspect_err(|_| {
         let _ = files.remove(slot as u32);
     })

@@ -323,12 +323,18 @@ fn open(ring: &'static dyn Tagged, fd: i32, tag: u64) -> Result<Option<Arc<Fixed
     match fd {
         -1 if tag != 0 => Err(Errno::INVAL),
         -1 => Ok(None),
-        // The kernel refuses to register a ring in a ring.
-        fd if crate::descriptors::is_ring(fd) => Err(Errno::BADF),
         fd => {
             alloc::reserve()?;
-            let duplicate = descriptors::duplicate(fd)?;
+            let duplicate = duplicate_to_register(fd)?;
             Ok(Some(FixedFile::new(duplicate, Tag::new(ring, tag))))
         }
     }
+}
+
+/// Makes the duplicate of a file that the program registers. The kernel refuses rings, and files with O_PATH.
+pub fn duplicate_to_register(fd: i32) -> Result<i32, Errno> {
+    if descriptors::is_ring(fd) || descriptors::status_flags(fd)? & libc::O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    descriptors::duplicate(fd)
 }

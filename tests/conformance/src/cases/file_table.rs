@@ -359,3 +359,17 @@ fn allocation_stays_in_its_range(cx: &Context) {
     assert_eq!(ring.run(sqe::close(0).file_index(6 + 1)), 0);
     assert_eq!([ring.run(socket), ring.run(socket)], [5, -libc::ENFILE]);
 }
+
+#[case]
+fn a_path_descriptor_is_not_registered(cx: &Context) {
+    drop(file("f", b"x"));
+    // As in `rw_file::read_of_a_path_descriptor_is_ebadf`.
+    // SAFETY: a constant name.
+    let path = owned(unsafe { libc::open(c"f".as_ptr(), libc::O_PATH) }, "open");
+    let (mut ring, numbers) = (cx.ring(4), [fd(&path)]);
+    assert_eq!(ring.register(IORING_REGISTER_FILES, address(&numbers) as usize, 1) as i32, -EBADF);
+    ring.register_files(&[-1, -1]);
+    let update = prep(Opcode::FilesUpdate, -1, address(&numbers), 1, 0);
+    assert_eq!(ring.run(update), -EBADF);
+    assert_eq!(ring.run(Sqe { off: u64::from(ANY), ..update }), -EBADF);
+}
