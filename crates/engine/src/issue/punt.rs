@@ -1,6 +1,7 @@
 //! Requests that a worker makes, or that an engine thread waits for: their way to that thread and back.
 
 use crate::forced::{point, Point};
+use crate::issue::select::check_before_choosing;
 use crate::issue::{iopoll, msg_ring};
 use crate::mutation::{mutated, Mutation};
 use crate::op::{row, Context, Direction, Identity, Op, Operation, Punt, Verdict, Waiter};
@@ -118,8 +119,7 @@ impl RingGuard {
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => {
-                // A missing file is reported before a buffer is taken.
-                descriptors::check_open(fd).and_then(|()| self.keep_buffer(id, op))
+                check_before_choosing(op, fd).and_then(|()| self.keep_buffer(id, op))
             }
             (None, Op::MsgRing(message)) if message.sends_file() => {
                 msg_ring::look_up_sent(self, message, fd).map(|target| receiver = Some(target))

@@ -7,6 +7,7 @@
 
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
+use crate::op::net::socket_option;
 use crate::op::rw::Rw;
 use crate::op::selection::{used_buffers, without_buffer, Attempted};
 use crate::op::{Direction, Op, Skip, Verdict};
@@ -14,7 +15,7 @@ use crate::request::{Id, Polling, State};
 use crate::resource::buf_ring::Choice;
 use crate::ring::batch::Poster;
 use crate::ring::RingGuard;
-use crate::{stats, Errno};
+use crate::{descriptors, stats, Errno};
 use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::ops::ControlFlow;
 
@@ -23,6 +24,9 @@ impl RingGuard {
     /// that the first has left.
     pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
         let submitted = op.take_submitted();
+        if fd < 0 {
+            return Verdict::error(Errno::BADF);
+        }
         loop {
             if let Err(error) = self.choose_buffers(op, true) {
                 return without_buffer(op, fd, submitted, error);
@@ -97,9 +101,15 @@ impl RingGuard {
     /// a bundle continues to receive what its socket has left.
     fn finish_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
         let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), op.rw().is_some());
+        let (sends, refused) = (op.sends(), is_refused_before_choosing(op, fd, verdict));
         let Some(selection) = op.selection() else { return ControlFlow::Break(verdict) };
         let group = selection.group;
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
+        if refused {
+            self.groups.uncommit(group, &mut held);
+            self.groups.give_back(group, held);
+            return ControlFlow::Break(verdict);
+        }
         if multishot && reads {
             // In the kernel a READ_MULTISHOT has no worker, and takes its buffer after the read (`io_read_mshot`).
             self.groups.uncommit(group, &mut held);
@@ -130,7 +140,7 @@ impl RingGuard {
         let at_once = matters && crate::op::rw::is_file(fd);
         let used = match reads && !multishot {
             true => result >= 0 || held.listed || at_once,
-            false => result > 0,
+            false => result > 0 || sends,
         };
         if !used && (!held.committed || held.listed) {
             self.groups.give_back(group, held);
@@ -221,6 +231,24 @@ impl RingGuard {
         }
         self.poll_set.due.multishot |= submitted;
     }
+}
+
+/// Fails for a file that the kernel refuses before it chooses a buffer. Such a file is not open, has O_PATH, or is no
+/// socket although the operation needs one.
+pub(super) fn check_before_choosing(op: &Op, fd: i32) -> Result<(), Errno> {
+    if descriptors::status_flags(fd)? & libc::O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    match op.rw() {
+        Some(_) => Ok(()),
+        None => socket_option(fd, libc::SO_TYPE).map(drop),
+    }
+}
+
+/// True if an attempt failed for its file, and the kernel would have refused that file before it chose a buffer.
+fn is_refused_before_choosing(op: &Op, fd: i32, verdict: Verdict) -> bool {
+    let may_be = verdict == Verdict::error(Errno::BADF) || verdict == Verdict::error(Errno::NOTSOCK);
+    may_be && fd >= 0 && check_before_choosing(op, fd).is_err()
 }
 
 impl crate::ring::State {

@@ -386,3 +386,51 @@ fn unmapped_buffers_can_be_provided(cx: &Context) {
     assert_eq!(ring.run(provide(8, 64, 1, 5, 4)), 0);
     assert_eq!(ring.run(remove(2, 5)), 1);
 }
+
+/// Requests of each kind that choose a buffer of group 5, on a descriptor.
+fn selecting(number: i32, vector: &mut libc::iovec) -> [Sqe; 4] {
+    let readv = prep(Opcode::Readv, number, address_mut(vector), 1, 0).with(IOSQE_BUFFER_SELECT).buffer(5);
+    let send = Sqe { opcode: Opcode::Send as u8, ..read_select(number, 5, 0) };
+    [read_select(number, 5, 16), readv, recv_select(number, 5, 0), send]
+}
+
+#[case]
+fn a_descriptor_that_is_refused_takes_no_buffer(cx: &Context) {
+    drop(file("f", b"x"));
+    // As in `rw_file::read_of_a_path_descriptor_is_ebadf`.
+    // SAFETY: a constant name.
+    let path = owned(unsafe { libc::open(c"f".as_ptr(), libc::O_PATH) }, "open");
+    let (mut ring, mut room, mut vector) = (cx.ring(4), [0u8; 64], iovec(&[0; 16]));
+    assert_eq!(ring.run(provide(address_mut(&mut room), 16, 4, 5, 0)), 0);
+    for number in [9999, fd(&path)] {
+        for sqe in selecting(number, &mut vector) {
+            assert_eq!(run(&mut ring, sqe), (-EBADF, None));
+            assert_eq!(run(&mut ring, sqe.with(IOSQE_BUFFER_SELECT | IOSQE_ASYNC)), (-EBADF, None));
+        }
+    }
+    assert_eq!(ring.run(remove(9, 5)), 4);
+}
+
+#[case]
+fn what_is_no_socket_takes_no_buffer(cx: &Context) {
+    let ((mut ring, mut vector), file) = ((cx.ring(4), iovec(&[0; 16])), file("f", b"x"));
+    let buffers = BufferRing::filled(&ring, 5, 4, 16);
+    let [_, _, recv, send] = selecting(fd(&file), &mut vector);
+    let writable = std::fs::OpenOptions::new().write(true).open("f").expect("open");
+    let late = Sqe { fd: fd(&writable), ..send };
+    for sqe in [recv, late] {
+        assert_eq!(run(&mut ring, sqe), (-ENOTSOCK, None));
+        assert_eq!(run(&mut ring, sqe.with(IOSQE_BUFFER_SELECT | IOSQE_ASYNC)), (-ENOTSOCK, None));
+    }
+    assert_eq!(buffers.head(&ring), 0);
+}
+
+#[case]
+fn send_that_fails_takes_its_buffer(cx: &Context) {
+    let (mut ring, mut room, mut vector) = (cx.ring(4), [0u8; 64], iovec(&[0; 16]));
+    let socket = socket(libc::AF_INET, libc::SOCK_STREAM);
+    assert_eq!(ring.run(provide(address_mut(&mut room), 16, 4, 5, 0)), 0);
+    let [.., send] = selecting(fd(&socket), &mut vector);
+    assert_eq!(run(&mut ring, send), (-libc::EPIPE, Some(0)));
+    assert_eq!(ring.run(remove(9, 5)), 3);
+}
