@@ -9,7 +9,7 @@
 
 use crate::sanitizer;
 use anyring_abi::{Cqe, Sqe, IORING_ENTER_NO_IOWAIT, IORING_ENTER_REGISTERED_RING, IORING_SETUP_CQE32};
-use anyring_abi::{IORING_CQE_F_32, IORING_SETUP_SQE128};
+use anyring_abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE128};
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -275,6 +275,22 @@ impl Ring {
     pub fn cqe(&self, index: u32) -> *mut Cqe {
         let slot = (index & self.cq.ring_mask) << cqe_shift(self.flags);
         self.cq.cqes.wrapping_add(slot as usize)
+    }
+
+    /// True if a CQE with these flags is the padding of a ring with `IORING_SETUP_CQE_MIXED`. On other rings the flags
+    /// of a message (`IORING_MSG_RING_FLAGS_PASS`) may look like it.
+    #[inline]
+    pub fn is_padding(&self, cqe_flags: u32) -> bool {
+        cqe_flags & IORING_CQE_F_SKIP != 0 && self.flags & IORING_SETUP_CQE_MIXED != 0
+    }
+
+    /// Returns the number of CQ slots that a CQE with these flags takes in this ring.
+    #[inline]
+    pub fn slots_of(&self, cqe_flags: u32) -> u32 {
+        match self.flags & IORING_SETUP_CQE_MIXED {
+            0 => 1,
+            _ => cqe_slots(cqe_flags),
+        }
     }
 
     /// Gives `count` CQ slots back to the server.

@@ -1,7 +1,7 @@
 //! Submitting and reaping: io_uring_submit(3), io_uring_wait_cqes(3) and their relatives, on the program's threads.
 //! These are the hot functions. Each does a few loads, and at most one [`door::enter`].
 
-use super::layout::{cqe_slots, Ring, INT_CQ_NEEDS_ENTER};
+use super::layout::{Ring, INT_CQ_NEEDS_ENTER};
 use super::{guard, hand_on, ring as borrow};
 use crate::{door, sanitizer};
 use anyring_abi::{Cqe, GeteventsArg, Opcode, Sqe, Timespec};
@@ -142,11 +142,15 @@ pub(super) fn peek(ring: &Ring) -> Result<(*mut Cqe, u32), c_int> {
         // advances.
         let Cqe { user_data, res, flags } = unsafe { *cqe };
         let internal = user_data == LIBURING_UDATA_TIMEOUT && ring.features & IORING_FEAT_EXT_ARG == 0;
-        let skip = flags & IORING_CQE_F_SKIP != 0;
+        let may_skip = flags & IORING_CQE_F_SKIP != 0;
+        if !may_skip && !internal {
+            return Ok((cqe, available));
+        }
+        let skip = ring.is_padding(flags);
         if !skip && !internal {
             return Ok((cqe, available));
         }
-        ring.cq_advance(cqe_slots(flags));
+        ring.cq_advance(ring.slots_of(flags));
         if !skip && res < 0 {
             return Err(res);
         }
@@ -273,13 +277,13 @@ fn peek_batch(ring: &Ring, cqes: *mut *mut Cqe, count: u32) -> u32 {
         // SAFETY: a slot between head and tail of this ring's CQ, which the server does not write until the program
         // advances.
         let flags = unsafe { (*cqe).flags };
-        head = head.wrapping_add(cqe_slots(flags));
-        if flags & IORING_CQE_F_SKIP != 0 {
+        head = head.wrapping_add(ring.slots_of(flags));
+        if ring.is_padding(flags) {
             // Padding of a mixed ring can only be consumed at the head: after a CQE it ends the batch.
             if stored != 0 {
                 break;
             }
-            ring.cq_advance(cqe_slots(flags));
+            ring.cq_advance(ring.slots_of(flags));
             continue;
         }
         // SAFETY: the caller's promise: room for `count` pointers.

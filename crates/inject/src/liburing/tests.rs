@@ -94,6 +94,14 @@ fn a_batch_of_mixed_cqes_leaves_out_padding() {
 }
 
 #[test]
+fn a_plain_ring_has_no_padding() {
+    let mut ring = MadeUp::new(0).at(0);
+    ring.post(1, 0, IORING_CQE_F_SKIP);
+    ring.post(2, 0, IORING_CQE_F_SKIP);
+    assert_eq!(ring.batch(16), [1, 2]);
+}
+
+#[test]
 fn an_iterator_steps_over_big_cqes() {
     let mut ring = MadeUp::new(IORING_SETUP_CQE_MIXED).at(6);
     ring.post(1, 0, IORING_CQE_F_32);
