@@ -237,3 +237,17 @@ fn a_timeout_that_is_due_is_not_found(cx: &Context) {
         assert_eq!(ring.wait_ordered(2), seen);
     }
 }
+
+#[case(undisturbed)]
+fn of_link_timeouts_with_one_user_data_its_own(cx: &Context) {
+    let ([one, other], mut ring, mut rooms) = ([pipe(), pipe()], cx.ring(8), [[0; 1]; 2]);
+    let long = ms(10_000);
+    for ((reader, _), (room, user_data)) in [&one, &other].into_iter().zip(rooms.iter_mut().zip(1..)) {
+        let read = sqe::read(fd(reader), room, 0).with(IOSQE_IO_LINK).data(user_data);
+        ring.go_all(&[read, sqe::link_timeout(&long).data(9)]);
+    }
+    ring.go(sqe::cancel(1, 0).data(3));
+    assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (3, 0), (9, -ECANCELED)]);
+    (&other.1).write_all(b"x").expect("room");
+    assert_eq!(ring.wait_sorted(2), [(2, 1), (9, -ECANCELED)]);
+}

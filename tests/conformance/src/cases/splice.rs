@@ -289,6 +289,18 @@ fn epoll_ctl_modifies_and_deletes(cx: &Context) {
 }
 
 #[case]
+fn epoll_ctl_of_the_ring_itself(cx: &Context) {
+    let (epoll, mut ring, event) = (epoll(), cx.ring(4), readable());
+    let control = |operation| epoll_ctl(fd(&epoll), operation, ring.fd, address(&event));
+    let [add, modify] = [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD].map(control);
+    assert_eq!([modify, add, modify].map(|sqe| ring.run(sqe)), [-ENOENT, 0, 0]);
+    ring.go(sqe::nop());
+    assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), libc::EPOLLIN as isize);
+    assert_eq!(ring.wait().res, 0);
+    assert_eq!(ring.run(epoll_ctl(ring.fd, libc::EPOLL_CTL_ADD, fd(&epoll), address(&event))), -EINVAL);
+}
+
+#[case]
 fn epoll_ctl_missing_is_enoent(cx: &Context) {
     let (epoll, (reader, _writer)) = (epoll(), pipe());
     assert_eq!(cx.ring(4).run(epoll_ctl(fd(&epoll), libc::EPOLL_CTL_DEL, fd(&reader), 0)), -ENOENT);

@@ -413,3 +413,31 @@ fn time_in_the_sqe_of_an_update(cx: &Context) {
     let bare = prep(Opcode::TimeoutRemove, -1, 1, 0, 0).op_flags(IORING_TIMEOUT_IMMEDIATE_ARG);
     assert_eq!(ring.run(bare), -EINVAL);
 }
+
+/// A timespec out of range, an address that cannot be read, and fields that are refused whatever the time is.
+#[case(since = "5.15")]
+fn a_refused_field_comes_before_a_bad_time(cx: &Context) {
+    let (mut ring, bad) = (cx.ring(4), Timespec { tv_sec: 0, tv_nsec: -1 });
+    let both_clocks = IORING_TIMEOUT_BOOTTIME | IORING_TIMEOUT_REALTIME;
+    for opcode in [Opcode::Timeout, Opcode::LinkTimeout] {
+        let good = prep(opcode, -1, address(&bad), 1, 0);
+        let unreadable = Sqe { addr: bad_address(), ..good };
+        let refused = [
+            (good, -EINVAL),
+            (unreadable, -EFAULT),
+            (Sqe { len: 2, ..unreadable }, -EINVAL),
+            (Sqe { ioprio: 1, ..unreadable }, -EINVAL),
+            (unreadable.buffer(3), -EINVAL),
+            (unreadable.op_flags(1 << 30), -EINVAL),
+            (unreadable.op_flags(both_clocks), -EINVAL),
+        ];
+        for (sqe, error) in refused {
+            if opcode == Opcode::Timeout {
+                assert_eq!(ring.run(sqe), error);
+                continue;
+            }
+            ring.go_all(&[sqe::nop().with(IOSQE_IO_LINK).data(1), sqe.data(2)]);
+            assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, error)]);
+        }
+    }
+}
