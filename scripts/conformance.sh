@@ -73,7 +73,7 @@ skip() {
 
 # oracle_of KERNEL: brings that kernel's record back, behind what the cases say.
 oracle_of() {
-  local file=$here/conformance/oracle-$1.json status=0
+  local file=$here/tests/conformance/oracle-$1.json status=0
   export HOST_PROGRAMS=$bin/anyring-conformance HOST_TIMEOUT_S=${HOST_TIMEOUT_S:-1800}
   # shellcheck disable=SC2016 # for the shell over there
   "$here/scripts/host.sh" "$bin" "$1" sh -c 'status=0 kernel=$1 && shift && cd /tmp
