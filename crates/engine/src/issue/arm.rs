@@ -381,7 +381,7 @@ impl RingGuard {
             let seen = if poll.multishot { seen & !reported } else { seen };
             // A wake-up by a CQE ends a poll request (EPOLL_URING_WAKE in `io_poll_wake`). A poll woken by its own CQEs
             // would loop forever.
-            let is_ring = descriptors::is_ring(fd);
+            let is_ring = poll.watches_ring;
             let last = poll.multishot && (by_itself || is_ring) && !poll.found_at_once();
             let is_socket = || !is_ring && socket_option(fd, libc::SO_TYPE).is_ok();
             (poll.woken(seen, is_socket), last)

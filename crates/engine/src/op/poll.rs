@@ -3,7 +3,7 @@
 use super::{reject_unused, Context, Direction, Field, OnRing, Operation, ServedBefore, Turn, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
-use crate::Errno;
+use crate::{descriptors, Errno};
 use anyring_abi::{
     Sqe, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA, IOSQE_CQE_SKIP_SUCCESS,
 };
@@ -20,6 +20,8 @@ pub struct PollAdd {
     always: u16,
     /// A multishot request found its file ready when it was armed. It reports the present readiness, not the wake-up.
     found: bool,
+    /// The file is a ring, whatever its number is by now.
+    pub watches_ring: bool,
 }
 
 /// Events that poll(2) reports even if the program did not ask for them.
@@ -43,12 +45,13 @@ impl PollAdd {
             multishot: multishot && sqe.op_flags & libc::EPOLLONESHOT as u32 == 0,
             always: ALWAYS | libc::POLLRDHUP as u16,
             found: false,
+            watches_ring: false,
         })
     }
 
     /// Makes the request of an IOCB_CMD_POLL. Source: `aio_poll` in fs/aio.c.
     pub fn of_aio(events: u16) -> PollAdd {
-        PollAdd { events, multishot: false, always: ALWAYS, found: false }
+        PollAdd { events, multishot: false, always: ALWAYS, found: false, watches_ring: false }
     }
 
     /// True if the request waits only for readability, and only once.
@@ -105,6 +108,7 @@ impl Operation for PollAdd {
     }
 
     fn issue_on(&mut self, ring: &mut impl OnRing, fd: i32) -> Verdict {
+        self.watches_ring = descriptors::is_ring(fd);
         ring.watch_ring(fd, true);
         self.issue(Context { fd, nonblock: true })
     }

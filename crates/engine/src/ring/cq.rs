@@ -436,8 +436,11 @@ impl RingGuard {
         let announced = self.ring().driver.is_announced() || (self.ring().defers() && self.ring().has_arrived());
         if announced || backlog != 0 || self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
             self.make_readable();
-        } else if self.ring().defers() && self.has_pending() && self.has_work_for_owner() {
-            self.announce_work();
+        } else {
+            self.update_readability(); // the program may have emptied the CQ without a call
+            if self.ring().defers() && self.has_pending() && self.has_work_for_owner() {
+                self.announce_work();
+            }
         }
         self.call_helper();
     }

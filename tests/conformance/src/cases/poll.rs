@@ -426,6 +426,20 @@ fn poll_of_another_ring(cx: &Context) {
 }
 
 #[case]
+fn poll_of_another_ring_that_was_emptied_waits(cx: &Context) {
+    let (mut ring, mut other) = (cx.ring(4), cx.ring(4));
+    for flags in [0, IORING_POLL_ADD_MULTI] {
+        ring.go(sqe::poll_add(other.fd, IN, flags).data(1));
+        ring.expect_quiet();
+        other.go(sqe::nop());
+        assert_eq!(ring.wait_ordered(1), [(1, i32::from(IN))]);
+        assert_eq!(other.peek().map(|cqe| cqe.res), Some(0));
+    }
+    ring.go(sqe::poll_add(other.fd, IN, 0).data(2));
+    ring.expect_quiet();
+}
+
+#[case]
 fn poll_of_a_fixed_file(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.register_files(&[fd(&reader)]);
@@ -493,4 +507,19 @@ fn multishot_of_a_ring_ends_with_what_its_cqes_tell(cx: &Context) {
     ring.go(sqe::nop().data(8));
     assert_eq!(ring.wait_sorted(2), [(7, i32::from(IN)), (8, 0)]);
     ring.expect_quiet();
+}
+
+#[case(own_flags, since = "6.0")]
+fn multishot_of_a_ring_ends_when_its_number_was_closed(cx: &Context) {
+    let (mut ring, mut other) = (cx.ring_with(8, 0), cx.ring_with(8, 0));
+    // SAFETY: dup(2) takes any number.
+    let copy = owned(unsafe { libc::dup(other.fd) }, "dup");
+    ring.go(sqe::poll_add(other.fd, IN, IORING_POLL_ADD_MULTI));
+    other.close_fd();
+    ring.expect_quiet();
+    other.push(sqe::nop());
+    other.publish();
+    assert_eq!(cx.door.enter(fd(&copy), 1, 1, IORING_ENTER_GETEVENTS, 0, 0), 1);
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
 }
