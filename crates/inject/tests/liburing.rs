@@ -5,7 +5,8 @@ mod common;
 
 use anyring::liburing::layout::{Cq, Ring, Sq};
 use anyring_xtask::artifacts::Artifacts;
-use anyring_xtask::{dropin, symbols};
+use anyring_xtask::dropin::{self, Tools};
+use anyring_xtask::symbols;
 use common::running::output;
 use common::{built, no_liburing, no_reference, scratch, skip, text};
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ fn libraries() -> &'static Libraries {
     static LIBRARIES: OnceLock<Libraries> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
         let built = built();
-        let dropins = dropin::link(&built, &scratch("dropin")).expect("link the drop-ins");
+        let dropins = dropin::link(&built, &Tools::here(), &scratch("dropin")).expect("link the drop-ins");
         Libraries { built, dropins }
     })
 }
@@ -188,7 +189,7 @@ fn every_library_exports_what_its_map_says() {
         complaints.extend(symbols::check_needed(library, symbols::OF_GLIBC).expect("readelf"));
         complaints.extend(symbols::check_versions(library).expect("nm"));
     }
-    match symbols::installed("liburing.so.2").expect("ask cc") {
+    match symbols::installed(&Tools::here(), "liburing.so.2").expect("ask cc") {
         Some(path) => complaints.extend(symbols::check_replaces(&libraries.dropins[0], &path).expect("read it")),
         None => skip("check_replaces", "liburing.so.2 is not installed (Debian: liburing2)"),
     }

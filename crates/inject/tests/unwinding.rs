@@ -4,13 +4,14 @@
 
 mod common;
 
-use anyring_xtask::{dropin, unwinding};
+use anyring_xtask::dropin::{self, Tools};
+use anyring_xtask::unwinding;
 use common::{built, scratch};
 
 #[test]
 fn tables_are_right_at_each_instruction() {
     let built = built();
-    let mut libraries = dropin::link(&built, &scratch("unwinding")).expect("link the drop-ins");
+    let mut libraries = dropin::link(&built, &Tools::here(), &scratch("unwinding")).expect("link the drop-ins");
     libraries.push(built.shared);
     for library in libraries {
         let complaints = unwinding::check(&library).expect("a library with tables");

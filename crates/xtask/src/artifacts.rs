@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub use anyring_dist::dropin::Artifacts;
+use anyring_dist::dropin::{linker_variable, Tools};
 
-/// Builds anyring-inject, and returns the paths of its libraries.
-pub fn build(release: bool) -> Result<Artifacts> {
+/// Builds anyring-inject for a target of rustc's, or for this machine, and returns the paths of its libraries.
+pub fn build(release: bool, target: Option<&str>) -> Result<Artifacts> {
     let mut cargo = cargo("build", "anyring-inject");
+    if let Some(target) = target {
+        cargo.args(["--target", target]).env(linker_variable(target), Tools::of(target).compiler());
+    }
     if release {
         cargo.arg("--release");
     }

@@ -3,7 +3,8 @@
 mod mutations;
 
 use anyhow::{ensure, Result};
-use anyring_xtask::{artifacts, conformance, dropin, heads, prose, rooms, symbols, unwinding};
+use anyring_xtask::dropin::{self, Tools};
+use anyring_xtask::{artifacts, conformance, heads, prose, rooms, symbols, unwinding};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -21,6 +22,9 @@ enum Task {
         /// With the release profile
         #[arg(long)]
         release: bool,
+        /// For another processor, by rustc's name (aarch64-unknown-linux-gnu) [default: for this machine]
+        #[arg(long)]
+        target: Option<String>,
         /// Where to put them [default: target/PROFILE/dropin]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
@@ -30,6 +34,9 @@ enum Task {
         /// With the release profile
         #[arg(long)]
         release: bool,
+        /// For another processor, by rustc's name (aarch64-unknown-linux-gnu) [default: for this machine]
+        #[arg(long)]
+        target: Option<String>,
     },
     /// See that a library's tables for unwinding are right at each instruction
     CheckUnwinding {
@@ -56,36 +63,14 @@ enum Task {
 
 fn main() -> Result<()> {
     match Arguments::parse().task {
-        Task::Dropin { release, out } => {
-            let built = artifacts::build(release)?;
+        Task::Dropin { release, target, out } => {
+            let built = artifacts::build(release, target.as_deref())?;
             let out = out.unwrap_or_else(|| built.directory().join("dropin"));
-            for library in dropin::link(&built, &out)? {
+            for library in dropin::link(&built, &tools_for(target.as_deref()), &out)? {
                 println!("{}", library.display());
             }
         }
-        Task::CheckSymbols { release } => {
-            let built = artifacts::build(release)?;
-            let libraries = dropin::link(&built, &built.directory().join("dropin"))?;
-            let mut complaints = symbols::check_preload(&built.shared)?;
-            complaints.extend(symbols::check_needed(&built.shared, symbols::OF_ANY_LIBC)?);
-            complaints.extend(symbols::check_versions(&built.shared)?);
-            complaints.extend(symbols::check_not_for_tests(&built.shared)?);
-            for library in &libraries {
-                complaints.extend(symbols::check_dropin(library)?);
-                complaints.extend(symbols::check_needed(library, symbols::OF_GLIBC)?);
-                complaints.extend(symbols::check_versions(library)?);
-                complaints.extend(symbols::check_not_for_tests(library)?);
-            }
-            match symbols::installed("liburing.so.2")? {
-                Some(path) => complaints.extend(symbols::check_replaces(&libraries[0], &path)?),
-                None => {
-                    println!("skipped: the comparison with the installed liburing.so.2, which is not installed")
-                }
-            }
-            complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
-            ensure!(complaints.is_empty(), "{} symbols are not as they should be", complaints.len());
-            println!("all symbols of libanyring.so, liburing.so.2 and liburing-ffi.so.2 are as they should be");
-        }
+        Task::CheckSymbols { release, target } => check_symbols(release, target.as_deref())?,
         Task::CheckUnwinding { libraries } => {
             for library in &libraries {
                 let complaints = unwinding::check(library)?;
@@ -98,6 +83,33 @@ fn main() -> Result<()> {
         Task::Prose { paths } => prose::check(anyring_xtask::root(), &paths)?,
         Task::Mutations(options) => mutations::prove(&options)?,
     }
+    Ok(())
+}
+
+fn tools_for(target: Option<&str>) -> Tools {
+    target.map_or_else(Tools::here, Tools::of)
+}
+
+fn check_symbols(release: bool, target: Option<&str>) -> Result<()> {
+    let (built, tools) = (artifacts::build(release, target)?, tools_for(target));
+    let libraries = dropin::link(&built, &tools, &built.directory().join("dropin"))?;
+    let mut complaints = symbols::check_preload(&built.shared)?;
+    complaints.extend(symbols::check_needed(&built.shared, symbols::OF_ANY_LIBC)?);
+    complaints.extend(symbols::check_versions(&built.shared)?);
+    complaints.extend(symbols::check_not_for_tests(&built.shared)?);
+    for library in &libraries {
+        complaints.extend(symbols::check_dropin(library)?);
+        complaints.extend(symbols::check_needed(library, symbols::OF_GLIBC)?);
+        complaints.extend(symbols::check_versions(library)?);
+        complaints.extend(symbols::check_not_for_tests(library)?);
+    }
+    match symbols::installed(&tools, "liburing.so.2")? {
+        Some(path) => complaints.extend(symbols::check_replaces(&libraries[0], &path)?),
+        None => println!("skipped: the comparison with the installed liburing.so.2, which is not installed"),
+    }
+    complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
+    ensure!(complaints.is_empty(), "{} symbols are not as they should be", complaints.len());
+    println!("all symbols of libanyring.so, liburing.so.2 and liburing-ffi.so.2 are as they should be");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The symbols that the libraries export, compared with the version maps and with the installed liburing.
 
-use crate::dropin::{map_path, DROPINS};
+use crate::dropin::{map_path, Tools, DROPINS};
 use anyhow::{ensure, Context, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -163,9 +163,12 @@ fn missing(library: &Path, found: &Exports, wanted: &Exports) -> Vec<String> {
     wrong.map(|complaint| format!("{}: {complaint}", library.display())).collect()
 }
 
-/// The path of the installed dynamic library `name`; `None` if it is not installed.
-pub fn installed(name: &str) -> Result<Option<PathBuf>> {
-    let output = Command::new("cc").arg(format!("-print-file-name={name}")).output().context("run cc")?;
+/// The path of the dynamic library `name` that is installed for the tools' processor; `None` if it is not installed.
+pub fn installed(tools: &Tools, name: &str) -> Result<Option<PathBuf>> {
+    let output = Command::new(tools.compiler())
+        .arg(format!("-print-file-name={name}"))
+        .output()
+        .context("run the C compiler")?;
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     Ok(path.is_absolute().then_some(path))
 }

@@ -1,6 +1,7 @@
 //! The drop-ins: the code of libanyring.so with liburing's names and symbol versions.
 
 use anyhow::{ensure, Context, Result};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,6 +34,47 @@ impl Artifacts {
     }
 }
 
+/// The programs that link and strip for one processor.
+#[derive(Debug)]
+pub struct Tools {
+    processor: String,
+    compiler: OsString,
+    strip: OsString,
+}
+
+impl Tools {
+    /// The tools for a target of rustc's. The compiler is cargo's linker for that target, else CC for this machine's
+    /// processor, else the one of Debian's cross compilers.
+    pub fn of(target: &str) -> Tools {
+        let processor = target.split('-').next().unwrap_or_default().to_owned();
+        let is_here = processor == std::env::consts::ARCH;
+        let prefix = if is_here { String::new() } else { format!("{processor}-linux-gnu-") };
+        let own = if is_here { std::env::var_os("CC") } else { None };
+        let compiler = std::env::var_os(linker_variable(target)).or(own);
+        let default = if is_here { "cc".to_owned() } else { format!("{prefix}gcc") };
+        Tools {
+            processor,
+            compiler: compiler.unwrap_or_else(|| default.into()),
+            strip: format!("{prefix}strip").into(),
+        }
+    }
+
+    /// The tools for this machine.
+    pub fn here() -> Tools {
+        Tools::of(&format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
+    }
+
+    /// Returns the compiler, which links.
+    pub fn compiler(&self) -> &OsStr {
+        &self.compiler
+    }
+}
+
+/// Returns the name of cargo's environment variable for the linker of a target.
+pub fn linker_variable(target: &str) -> String {
+    format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"))
+}
+
 /// The libraries, each with its version map in `crates/inject/maps`.
 pub const DROPINS: [(&str, &str); 3] =
     [("liburing.so.2", "liburing.map"), ("liburing-ffi.so.2", "liburing-ffi.map"), ("libaio.so.1", "libaio.map")];
@@ -42,22 +84,22 @@ pub fn map_path(map: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../inject/maps").join(map)
 }
 
-/// Links both drop-ins into `out`, in the order of [`DROPINS`].
-pub fn link(built: &Artifacts, out: &Path) -> Result<Vec<PathBuf>> {
+/// Links the drop-ins into `out`, in the order of [`DROPINS`].
+pub fn link(built: &Artifacts, tools: &Tools, out: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
     // Not in `out`, which is a folder for LD_LIBRARY_PATH.
     let stubs = built.directory().join("stubs");
     fs::create_dir_all(&stubs).with_context(|| format!("create {}", stubs.display()))?;
-    let link = Link { compiler: std::env::var_os("CC").unwrap_or_else(|| "cc".into()).into(), stubs };
-    stubs::make(&link.compiler, &map_path(""), std::env::consts::ARCH, &link.stubs).map_err(anyhow::Error::msg)?;
+    stubs::make(Path::new(&tools.compiler), &map_path(""), &tools.processor, &stubs).map_err(anyhow::Error::msg)?;
+    let link = Link { compiler: tools.compiler.clone(), stubs };
     DROPINS.iter().map(|(name, map)| link_one(&link, &built.archive, &map_path(map), &out.join(name))).collect()
 }
 
 /// Writes the archive for programs that are linked with it into `out`. What only debuggers and compilers read is left
 /// out, which leaves a sixth of the size.
-pub fn strip_archive(built: &Artifacts, out: &Path) -> Result<()> {
+pub fn strip_archive(built: &Artifacts, tools: &Tools, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
-    let mut strip = Command::new("strip");
+    let mut strip = Command::new(&tools.strip);
     strip.args(["--strip-unneeded", "--enable-deterministic-archives"]);
     // Bitcode for link-time optimisation by rustc.
     strip.args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
@@ -68,7 +110,7 @@ pub fn strip_archive(built: &Artifacts, out: &Path) -> Result<()> {
 
 /// The inputs of every link.
 struct Link {
-    compiler: PathBuf,
+    compiler: OsString,
     /// The folder of the libraries that stand for glibc's.
     stubs: PathBuf,
 }
