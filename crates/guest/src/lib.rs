@@ -35,46 +35,34 @@ pub use state::{lead, State};
 /// True if guests are supported on this processor.
 pub const HERE: bool = cfg!(target_arch = "x86_64");
 
+/// All modules but one, so that they need one condition.
 #[cfg(target_arch = "x86_64")]
-mod crossing;
-#[cfg(target_arch = "x86_64")]
-mod dispatch;
-#[cfg(target_arch = "x86_64")]
-mod elf;
-#[cfg(target_arch = "x86_64")]
-mod exe;
-#[cfg(target_arch = "x86_64")]
-mod exec;
-#[cfg(target_arch = "x86_64")]
-mod fast;
-#[cfg(target_arch = "x86_64")]
-mod filter;
-#[cfg(target_arch = "x86_64")]
-mod island;
-#[cfg(target_arch = "x86_64")]
-mod loader;
-#[cfg(target_arch = "x86_64")]
-mod patch;
-#[cfg(target_arch = "x86_64")]
-mod probe;
-#[cfg(target_arch = "x86_64")]
-mod script;
-#[cfg(target_arch = "x86_64")]
-mod signals;
-#[cfg(target_arch = "x86_64")]
-mod stack;
-#[cfg(target_arch = "x86_64")]
-mod start;
-#[cfg(target_arch = "x86_64")]
-mod tcb;
-#[cfg(target_arch = "x86_64")]
-mod threads;
-#[cfg(target_arch = "x86_64")]
-mod trap;
-#[cfg(target_arch = "x86_64")]
-mod world;
+#[path = "."]
+mod x86_64 {
+    pub mod crossing;
+    pub mod dispatch;
+    pub mod elf;
+    pub mod exe;
+    pub mod exec;
+    pub mod fast;
+    pub mod filter;
+    pub mod island;
+    pub mod loader;
+    pub mod patch;
+    pub mod probe;
+    pub mod script;
+    pub mod signals;
+    pub mod stack;
+    pub mod start;
+    pub mod tcb;
+    pub mod threads;
+    pub mod trap;
+    pub mod world;
+}
 #[cfg(target_arch = "x86_64")]
 pub use start::main;
+#[cfg(target_arch = "x86_64")]
+use x86_64::*;
 
 /// Returns `None`: there are no hosts on this processor.
 ///

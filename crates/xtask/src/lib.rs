@@ -6,6 +6,7 @@ pub use anyring_dist::dropin;
 pub mod artifacts;
 pub mod conformance;
 pub mod heads;
+pub mod processors;
 pub mod prose;
 pub mod rooms;
 pub mod symbols;

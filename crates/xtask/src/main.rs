@@ -4,7 +4,7 @@ mod mutations;
 
 use anyhow::{ensure, Result};
 use anyring_xtask::dropin::{self, Tools};
-use anyring_xtask::{artifacts, conformance, heads, prose, rooms, symbols, unwinding};
+use anyring_xtask::{artifacts, conformance, heads, processors, prose, rooms, symbols, unwinding};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -51,6 +51,8 @@ enum Task {
         #[arg(long)]
         list: bool,
     },
+    /// Print which files ask for the processor outside arch/, and why; fails if a number grew
+    Processors,
     /// Check the English of documents, help and doc comments
     Prose {
         /// Check only the files whose paths begin with this (may be repeated)
@@ -80,6 +82,7 @@ fn main() -> Result<()> {
         Task::Conformance => make_conformance()?,
         Task::Rooms { list: true } => list_rooms()?,
         Task::Rooms { list: false } => print_rooms()?,
+        Task::Processors => list_processors()?,
         Task::Prose { paths } => prose::check(anyring_xtask::root(), &paths)?,
         Task::Mutations(options) => mutations::prove(&options)?,
     }
@@ -125,6 +128,16 @@ fn make_conformance() -> Result<()> {
 fn list_rooms() -> Result<()> {
     let root = anyring_xtask::root();
     print!("{}", heads::list(root)?);
+    Ok(())
+}
+
+fn list_processors() -> Result<()> {
+    for (file, count, why) in processors::ELSEWHERE {
+        println!("{count} {file}: {why}");
+    }
+    let complaints = processors::check(anyring_xtask::root())?;
+    complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
+    ensure!(complaints.is_empty(), "{} files are not as the list says", complaints.len());
     Ok(())
 }
 

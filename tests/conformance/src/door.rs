@@ -2,6 +2,7 @@
 //!
 //! Every call returns the value of the kernel's result register: a value, or `-errno`.
 
+use crate::arch;
 use crate::evidence;
 use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_abi::{NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT};
@@ -71,29 +72,16 @@ fn exports() -> Option<Exports> {
     })
 }
 
-/// Waits by instructions: poll(2) and epoll_wait(2), or ppoll(2) and epoll_pwait(2) on aarch64, which lacks the others.
+/// Waits by instructions: poll(2) and epoll_wait(2), or ppoll(2) and epoll_pwait(2) where the kernel lacks the others.
 mod waits {
-    use super::raw;
+    use super::{arch, raw};
 
-    #[cfg(target_arch = "x86_64")]
     pub fn poll(entry: usize, timeout_ms: i32) -> isize {
-        raw(libc::SYS_poll, [entry, 1, timeout_ms as usize, 0, 0, 0])
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    pub fn poll(entry: usize, timeout_ms: i32) -> isize {
-        let time = std::time::Duration::from_millis(timeout_ms.max(0) as u64);
-        let time = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-        let time = if timeout_ms < 0 { 0 } else { &raw const time as usize };
-        raw(libc::SYS_ppoll, [entry, 1, time, 0, 0, 0])
+        arch::poll(raw, entry, timeout_ms)
     }
 
     pub fn epoll(epoll: i32, event: usize, timeout_ms: i32) -> isize {
-        #[cfg(target_arch = "x86_64")]
-        let number = libc::SYS_epoll_wait;
-        #[cfg(target_arch = "aarch64")]
-        let number = libc::SYS_epoll_pwait;
-        raw(number, [epoll as usize, event, 1, timeout_ms as usize, 0, 0])
+        raw(arch::EPOLL_WAIT, [epoll as usize, event, 1, timeout_ms as usize, 0, 0])
     }
 }
 
@@ -105,29 +93,11 @@ static INSTRUCTION: OnceLock<Instruction> = OnceLock::new();
 
 /// Enables the raw door: this program has `syscall` instructions of its own, unlike most programs.
 pub fn have_instructions() {
-    let _ = INSTRUCTION.set(instruction); // perhaps once more
+    let _ = INSTRUCTION.set(arch::instruction); // perhaps once more
 }
 
 fn raw(number: i64, args: [usize; 6]) -> isize {
     INSTRUCTION.get().expect("the runner has checked Door::missing")(number, args)
-}
-
-/// One system call from an inline instruction. Linked only into programs that call [`have_instructions`]: anyring looks for
-/// such instructions before it trusts that it sees every close.
-fn instruction(number: i64, args: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: the asm declares all that the instruction changes; what the call itself does to memory is what
-    // the case asked for through the same interface that the other doors offer.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
-            in("r9") args[5], lateout("rcx") _, lateout("r11") _);
-        #[cfg(target_arch = "aarch64")]
-        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => answer, in("x1") args[1],
-            in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5]);
-    }
-    answer
 }
 
 /// The libc convention (-1 and errno) as a register value.
@@ -140,7 +110,7 @@ fn from_libc(answer: i64) -> isize {
 }
 
 fn libc_syscall(number: i64, args: [usize; 6]) -> isize {
-    // SAFETY: as in `instruction`; libc passes the six words on unchanged.
+    // SAFETY: as in `arch::instruction`; libc passes the six words on unchanged.
     from_libc(unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) })
 }
 

@@ -16,6 +16,7 @@ pub mod ring;
 pub mod sqe;
 pub mod sys;
 
+mod arch;
 mod asleep;
 mod cases;
 mod keeps;

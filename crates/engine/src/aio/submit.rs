@@ -10,6 +10,7 @@ use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
 use crate::op::sync::Sync;
 use crate::op::{Context, Direction, Op, Operation, Punt, Skip, Verdict};
+use crate::os::arch::ADDRESSES_END;
 use crate::os::calls;
 use crate::os::{file_status, is_eventfd, user_read, GuardedWords, Os, Sys};
 use crate::request::{Request, Target};
@@ -26,9 +27,6 @@ use anyring_abi::{
 use core::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-
-/// One past the highest address of a program (`TASK_SIZE_MAX`).
-const ADDRESSES_END: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 52 };
 
 /// Submits the `count` iocbs whose addresses are at `iocbs`. Returns the number taken in before the first refused
 /// iocb.

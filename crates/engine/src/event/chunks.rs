@@ -16,7 +16,7 @@ use super::{Event, FileKind, Kind, AIO};
 use crate::descriptors::Own;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{backing, Os, Sys};
+use crate::os::{arch, backing, Os, Sys};
 use crate::{sync, thread, Errno};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
@@ -140,20 +140,14 @@ impl Block {
 /// The time now: a value of the time stamp counter, or CLOCK_MONOTONIC in nanoseconds.
 #[inline(always)]
 pub(crate) fn ticks(by_counter: bool) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if by_counter {
-        // SAFETY: every x86-64 processor has the instruction, and libc's own clock uses it.
-        return unsafe { core::arch::x86_64::_rdtsc() };
-    }
-    let _ = by_counter;
-    Sys::clock_ns(libc::CLOCK_MONOTONIC)
+    arch::ticks(by_counter, || Sys::clock_ns(libc::CLOCK_MONOTONIC))
 }
 
 /// True if the kernel itself takes the time from the processor's counter. The counter is then the same on all CPUs.
 fn counter_is_a_clock() -> bool {
     const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = calls::read_text(SOURCE).unwrap_or_default();
-    cfg!(target_arch = "x86_64") && ["tsc", "kvm-clock"].contains(&source.trim())
+    arch::COUNTER_CLOCKS.contains(&source.trim())
 }
 
 /// The number of the process's PID namespace; 0 without /proc.

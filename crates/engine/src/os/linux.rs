@@ -1,6 +1,6 @@
 //! The trait `Os` on Linux itself.
 
-use super::arch::kernel;
+use super::arch::{kernel, EPOLL_WAIT, POLL};
 use super::question::{is_permitted, is_refused_by, Question};
 use super::{check, wait, wait_interruptibly, EpollEvent, Os};
 use crate::os::calls;
@@ -180,12 +180,8 @@ fn waits_on_no_set(number: libc::c_long) -> isize {
 pub static WAITS_FOR_NANOSECONDS: Question = Question::new(|| waits_on_no_set(libc::SYS_epoll_pwait2));
 
 /// Whether epoll_wait(2) is available. On machines that have it, it costs a little less than epoll_pwait(2).
-pub static WAITS_WITHOUT_MASK: Question = Question::new(|| {
-    #[cfg(target_arch = "x86_64")]
-    return waits_on_no_set(libc::SYS_epoll_wait);
-    #[cfg(not(target_arch = "x86_64"))]
-    -(libc::ENOSYS as isize)
-});
+pub static WAITS_WITHOUT_MASK: Question =
+    Question::new(|| EPOLL_WAIT.map_or(-(libc::ENOSYS as isize), waits_on_no_set));
 
 /// Whether ppoll(2) is permitted.
 pub static POLLS_FOR_NANOSECONDS: Question = Question::new(|| {
@@ -271,10 +267,10 @@ impl Os for Linux {
         }
         let by = |timeout_ms: isize| if timeout_ms == 0 { syscall } else { wait_interruptibly };
         let wait = |timeout_ms: isize| {
-            #[cfg(target_arch = "x86_64")]
-            if sigmask.is_none() && WAITS_WITHOUT_MASK.is_yes() {
+            let plain = EPOLL_WAIT.filter(|_| sigmask.is_none() && WAITS_WITHOUT_MASK.is_yes());
+            if let Some(epoll_wait) = plain {
                 let args = [epoll as usize, buffer, room, timeout_ms as usize, 0, 0];
-                match check(by(timeout_ms)(libc::SYS_epoll_wait, args)) {
+                match check(by(timeout_ms)(epoll_wait, args)) {
                     Err(Errno::NOSYS) | Err(Errno::PERM) => {} // a filter was installed later
                     answer => return answer,
                 }
@@ -305,10 +301,10 @@ impl Os for Linux {
 
     fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno> {
         let by = if timeout_ns == Some(0) { syscall } else { wait_interruptibly };
-        #[cfg(target_arch = "x86_64")]
-        if sigmask.is_none() && !POLLS_FOR_NANOSECONDS.is_yes() {
+        let plain = POLL.filter(|_| sigmask.is_none() && !POLLS_FOR_NANOSECONDS.is_yes());
+        if let Some(poll) = plain {
             let timeout_ms = timeout_ns.map_or(-1, milliseconds) as usize;
-            return check(by(libc::SYS_poll, [set.as_mut_ptr() as usize, set.len(), timeout_ms, 0, 0, 0]));
+            return check(by(poll, [set.as_mut_ptr() as usize, set.len(), timeout_ms, 0, 0, 0]));
         }
         let timeout = timeout_ns.map(timespec);
         let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);

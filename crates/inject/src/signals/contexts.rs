@@ -5,9 +5,10 @@
 //! At the end of a context's function, libc itself continues at uc_link (makecontext(3)), with the mask in that
 //! context.
 
-use super::mask;
 #[cfg(target_arch = "x86_64")]
-use crate::arch::{popped, pushed};
+pub mod x86_64;
+
+use super::mask;
 use crate::next::{missing, next};
 use crate::{door, entry};
 use anyring_engine::forced::{point, Point};
@@ -19,72 +20,6 @@ next! {
     SIGSETJMP = c"__sigsetjmp": fn(*mut c_void, c_int) -> c_int;
     SETCONTEXT = c"setcontext": fn(*const ucontext_t) -> c_int;
     SWAPCONTEXT = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int;
-}
-
-/// Calls `before` with the arguments, then jumps with them to the libc function whose address it returns. A call would
-/// not do: libc has to find the caller's own return address on the stack.
-#[cfg(target_arch = "x86_64")]
-macro_rules! once_noted {
-    ($before:path) => {
-        core::arch::naked_asm!(
-            ".cfi_startproc",
-            "endbr64",
-            pushed!("rdi", "rsi"),
-            "sub rsp, 8",
-            ".cfi_adjust_cfa_offset 8",
-            "call {before}",
-            "add rsp, 8",
-            ".cfi_adjust_cfa_offset -8",
-            popped!("rsi", "rdi"),
-            "jmp rax",
-            ".cfi_endproc",
-            before = sym $before,
-        )
-    };
-}
-
-/// Takes the place of the function if libc lacks it.
-#[cfg(target_arch = "x86_64")]
-extern "C" fn nothing() -> c_int {
-    missing()
-}
-
-/// getcontext(3).
-///
-/// # Safety
-/// As libc's `getcontext`.
-#[cfg(target_arch = "x86_64")]
-#[cfg_attr(not(test), no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn getcontext(context: *mut ucontext_t) -> c_int {
-    once_noted!(before_getcontext)
-}
-
-#[cfg(target_arch = "x86_64")]
-extern "C" fn before_getcontext(context: *mut ucontext_t) -> usize {
-    // SAFETY: libc is about to fill it.
-    unsafe { mask::stamp(&raw mut (*context).uc_sigmask) };
-    GETCONTEXT.get().map_or(nothing as *const () as usize, |next| next as usize)
-}
-
-/// The function of the macro sigsetjmp(3).
-///
-/// # Safety
-/// As libc's `__sigsetjmp`.
-#[cfg(target_arch = "x86_64")]
-#[cfg_attr(not(test), no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn __sigsetjmp(environment: *mut c_void, saves: c_int) -> c_int {
-    once_noted!(before_sigsetjmp)
-}
-
-#[cfg(target_arch = "x86_64")]
-extern "C" fn before_sigsetjmp(environment: *mut c_void, saves: c_int) -> usize {
-    if saves != 0 {
-        // SAFETY: libc is about to fill it.
-        unsafe { mask::save_in_environment(environment) };
-    }
-    SIGSETJMP.get().map_or(nothing as *const () as usize, |next| next as usize)
 }
 
 /// Makes the mask noted in the context the one that the thread believes to have. Then calls `go` with the context. If

@@ -7,6 +7,11 @@ pub const ELF_MACHINE: u32 = 183;
 /// The flag of mmap(2) for the lowest 2 GiB, which only x86-64 has.
 pub const MAP_32BIT: i32 = 0;
 
+/// False: there are no guests on this processor.
+pub fn has_two_worlds() -> bool {
+    false
+}
+
 /// Calls `then` with the address of `words` words of this thread's stack, and the context.
 ///
 /// # Safety

@@ -320,11 +320,7 @@ fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
 /// True if the host can run on this system. Check this first, since the host would print its errors to the program's
 /// standard error.
 pub fn guests_are_possible() -> bool {
-    /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
-    const HWCAP2_FSGSBASE: u64 = 1 << 1;
-    // SAFETY: reads the auxiliary vector.
-    let bases_are_had = || unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 };
-    cfg!(target_arch = "x86_64") && bases_are_had() && filters::way().is_some()
+    arch::has_two_worlds() && filters::way().is_some()
 }
 
 /// Reads the string at this address, or as much of it as fits and may be read.

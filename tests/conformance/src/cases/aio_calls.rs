@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::aio::{self, pread, pwrite, setup, Aio};
+use crate::arch::ADDRESSES_END;
 
 topic!(since: "2.6", source: "io_setup(2), io_submit(2), fs/aio.c");
 
@@ -275,8 +276,7 @@ fn length_beyond_signed_is_einval(cx: &Context) {
 fn address_beyond_the_program_is_efault(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
-    let end = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 52 };
-    for buf in [0xffff_8000_0000_0000, end] {
+    for buf in [0xffff_8000_0000_0000, ADDRESSES_END] {
         assert_eq!(aio.refused(Iocb { buf, ..pread(&file, &mut [0; 4], 0) }), -EFAULT as isize, "{buf:#x}");
     }
 }

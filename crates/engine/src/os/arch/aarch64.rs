@@ -23,6 +23,24 @@ pub fn page_bytes() -> usize {
     }
 }
 
+/// One past the highest address of a program (`TASK_SIZE_MAX`).
+pub const ADDRESSES_END: u64 = 1 << 52;
+
+/// The number of epoll_wait(2), which this processor's kernels lack.
+pub const EPOLL_WAIT: Option<libc::c_long> = None;
+
+/// The number of poll(2), which this processor's kernels lack.
+pub const POLL: Option<libc::c_long> = None;
+
+/// See `x86_64.rs`. Empty: times come from the kernel's clock.
+pub const COUNTER_CLOCKS: &[&str] = &[];
+
+/// Returns what `clock` returns.
+#[inline(always)]
+pub fn ticks(_by_counter: bool, clock: impl FnOnce() -> u64) -> u64 {
+    clock()
+}
+
 /// The instruction of [`syscall`](crate::os::syscall).
 #[inline(always)]
 pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {

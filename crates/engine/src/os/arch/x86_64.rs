@@ -13,6 +13,28 @@ pub const fn page_bytes() -> usize {
     4096
 }
 
+/// One past the highest address of a program (`TASK_SIZE_MAX`).
+pub const ADDRESSES_END: u64 = 0x7fff_ffff_f000;
+
+/// The number of epoll_wait(2), where the kernel has that call.
+pub const EPOLL_WAIT: Option<libc::c_long> = Some(libc::SYS_epoll_wait);
+
+/// The number of poll(2), where the kernel has that call.
+pub const POLL: Option<libc::c_long> = Some(libc::SYS_poll);
+
+/// The kernel's clocks that are this processor's time stamp counter, which is then the same on all CPUs.
+pub const COUNTER_CLOCKS: &[&str] = &["tsc", "kvm-clock"];
+
+/// Returns the time stamp counter if `by_counter` is set, and else what `clock` returns.
+#[inline(always)]
+pub fn ticks(by_counter: bool, clock: impl FnOnce() -> u64) -> u64 {
+    if by_counter {
+        // SAFETY: every x86-64 processor has the instruction, and libc's own clock uses it.
+        return unsafe { core::arch::x86_64::_rdtsc() };
+    }
+    clock()
+}
+
 /// The instruction of [`syscall`](crate::os::syscall).
 #[inline(always)]
 pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {

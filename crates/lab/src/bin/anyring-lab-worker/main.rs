@@ -5,6 +5,7 @@
 //! others use `peer/`.
 
 mod aio;
+mod arch;
 mod outcome;
 mod peer;
 mod provider;

@@ -1,6 +1,7 @@
 //! The system calls without liburing or libaio, through libc's `syscall()` or by the worker's own instructions.
 
 use super::liburing::IoUring;
+use crate::arch::raw_call;
 use crate::provider;
 use anyring_abi::{
     Cqe, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_FEAT_SINGLE_MMAP, IORING_OFF_SQES, IORING_OFF_SQ_RING,
@@ -142,28 +143,4 @@ impl Calls {
             libc::close(ring.ring_fd);
         }
     }
-}
-
-/// Makes a system call by an instruction in the worker's own text, as liburing's compiled code and Go programs do. The
-/// number is loaded right before the instruction. So a scan can establish that none of these instructions closes a
-/// descriptor, and libanyring.so can put a jump there.
-#[inline(always)]
-fn raw_call<const NUMBER: i64>(args: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: the asm declares all that the instructions change; calls of io_uring and Linux AIO, and mmap, on
-    // structures that the caller keeps alive.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        std::arch::asm!("mov eax, {number}", "syscall", number = const NUMBER, out("rax") answer,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
-            in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!("mov x8, {number}", "svc 0", number = const NUMBER, inlateout("x0") args[0] as isize => answer,
-            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], out("x8") _,
-            options(nostack));
-    }
-    answer
 }
