@@ -2,6 +2,9 @@
 
 # Where cargo builds.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# For this machine, or for another processor: CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu, as cargo's own variable.
+RELEASE := $(TARGET)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUILD_TARGET)/)release
+OUT := $(TARGET)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUILD_TARGET)/)out
 # The folder with the programs that are tested and the programs that test them (scripts/build.sh).
 CHECK := $(TARGET)/check
 # One log for each step of `make test` or `make soak`.
@@ -14,8 +17,8 @@ STEPS := setup format lint doc commits build-tests prose weight unit loom simula
 # `make soak`: the other checks. Those of LOADED then run again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile simulation-soak sanitizers e2e-soak findings refused denied-soak calls containers hosts engines aarch64 \
-        dist-test dist-soak packages embedding
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos denied-soak sanitizers containers hosts engines aarch64 dist-test dist-soak packages embedding,$(SOAK))
+        dist-test dist-soak packages packages-aarch64 embedding
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos denied-soak sanitizers containers hosts engines aarch64 dist-test dist-soak packages packages-aarch64 embedding,$(SOAK))
 
 # Where `make install` puts files; scripts/install.sh explains each variable.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -25,7 +28,7 @@ export DESTDIR PREFIX LIBDIR STRIP
         $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
-	@echo "make build           the command anyring and libanyring.so, in $(TARGET)/release"
+	@echo "make build           the command anyring and libanyring.so, in $(RELEASE)"
 	@echo "make install         into PREFIX (/usr/local), below DESTDIR"
 	@echo "make install-strip   the same without debugging symbols"
 	@echo "make uninstall       removes what install installed"
@@ -41,8 +44,10 @@ help:
 	@echo "make bench           what the engine's parts cost (criterion)"
 	@echo "make results         measures everything into docs/results, in 15 minutes"
 	@echo
-	@echo "make dist            the files of a release, in $(TARGET)/out"
-	@echo "make deb, make rpm   a package of what is built, in $(TARGET)/out"
+	@echo "make dist            the files of a release, in $(OUT)"
+	@echo "make deb, make rpm   a package of what is built, in $(OUT)"
+	@echo "build, install, dist, deb and rpm take CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu"
+	@echo
 	@echo "make clean           removes what was built, and what setup put into .build"
 
 # Continues after a failed step, so that one run shows all failures. The summary fails if a step failed.
@@ -214,14 +219,14 @@ results: setup
 
 # The files that an installation consists of. If they are missing, `make install` builds them first, without `make setup`.
 install:
-	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
-	@scripts/install.sh install $(TARGET)/release
+	@[ -e $(RELEASE)/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
+	@scripts/install.sh install $(RELEASE)
 
 install-strip:
 	@$(MAKE) --no-print-directory install STRIP=1
 
 uninstall:
-	@scripts/install.sh uninstall $(TARGET)/release
+	@scripts/install.sh uninstall $(RELEASE)
 
 # Checks that the installed files work from any place, and that `make uninstall` removes them.
 install-test: build-tests
@@ -229,7 +234,7 @@ install-test: build-tests
 
 # The files of a release. They have the same bytes wherever they are built.
 dist:
-	@scripts/dist.sh $(TARGET) $(TARGET)/out
+	@scripts/dist.sh $(TARGET) $(OUT)
 
 # Checks that they have: `dist-test` packs one build twice, `dist-soak` builds twice.
 dist-test: build-tests
@@ -246,16 +251,20 @@ ci-test: build-tests
 	@$(STEP) $@ tests/packaging/test-ci.sh $(TARGET)
 
 deb:
-	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
-	@scripts/deb.sh $(TARGET)/release $(TARGET)/out
+	@[ -e $(RELEASE)/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
+	@scripts/deb.sh $(RELEASE) $(OUT)
 
 rpm:
-	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
-	@scripts/rpm.sh $(TARGET)/release $(TARGET)/out
+	@[ -e $(RELEASE)/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
+	@scripts/rpm.sh $(RELEASE) $(OUT)
 
 # Checks the packages with lintian and rpm, and installs them in Debian 11, 12 and 13.
 packages: setup-soak build-tests
 	@$(STEP) $@ tests/packaging/test-packages.sh $(TARGET)
+
+# The files for aarch64, made here, and installed on an emulated machine.
+packages-aarch64: setup-soak build-tests
+	@$(STEP) $@ tests/packaging/test-aarch64.sh $(TARGET)
 
 # Runs the steps of packaging/Dockerfile and kubernetes.yaml in chroots; with FULL=1 the build step, too.
 containers: setup-soak build-tests

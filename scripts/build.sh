@@ -4,6 +4,8 @@
 # usage: scripts/build.sh TARGET [PROGRAMS...]      (TARGET: where cargo builds; PROGRAMS: those that check it)
 #
 # CARGO_CONFIG is one more line of cargo's configuration for the programs that are installed (scripts/dist.sh).
+# CARGO_BUILD_TARGET is cargo's variable for another processor (aarch64-unknown-linux-gnu). What is installed is then in
+# TARGET/CARGO_BUILD_TARGET/release, without PROGRAMS.
 #
 # The programs that check are built with the development profile, which is quicker. TARGET/check holds them and what
 # they check in one folder. It also holds anyring-conformance as a static program that is linked with glibc's archives,
@@ -14,7 +16,17 @@ cd "$(dirname "$0")/.."
 
 target=$1
 shift
+# shellcheck source=scripts/processor.sh
+. scripts/processor.sh
 export CARGO_TARGET_DIR=$target
+if [ -n "${CARGO_BUILD_TARGET:-}" ]; then
+  [ $# = 0 ] || { echo "build: what checks is built for this machine only: unset CARGO_BUILD_TARGET" >&2 && exit 2; }
+  cargo_target
+  cargo ${CARGO_CONFIG:+--config "$CARGO_CONFIG"} build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab
+  # A program for this machine, which makes the other files.
+  env -u CARGO_BUILD_TARGET cargo build --locked --release -p anyring-dist
+  exec "$target/release/anyring-dist" "$target/$CARGO_BUILD_TARGET/release" "$CARGO_BUILD_TARGET"
+fi
 # One call, so that what several of them need is built once.
 cargo ${CARGO_CONFIG:+--config "$CARGO_CONFIG"} build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab -p anyring-dist
 # The drop-in liburing.so.2, the man pages and the completions, in TARGET/release/dist.

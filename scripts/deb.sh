@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a Debian package of what scripts/build.sh built: OUT/anyring_VERSION_amd64.deb, the same bytes each time.
+# Makes a Debian package of what scripts/build.sh built, the same bytes each time: OUT/anyring_VERSION_amd64.deb, or
+# arm64 as RELEASE is.
 #
 # usage: [SOURCE_DATE_EPOCH=S] scripts/deb.sh RELEASE OUT
 #
@@ -10,6 +11,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 release=${1:?usage: scripts/deb.sh RELEASE OUT} out=${2:?usage: scripts/deb.sh RELEASE OUT}
+# shellcheck source=scripts/processor.sh
+. scripts/processor.sh
+processor_of "$release/anyring"
 version=$(scripts/version.sh)
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(scripts/version.sh date)} LC_ALL=C TZ=UTC
 umask 022
@@ -24,11 +28,12 @@ mkdir -p "$root/usr/share/zsh/vendor-completions" "$root/usr/share/lintian/overr
 mv "$root/usr/share/zsh/site-functions/_anyring" "$root/usr/share/zsh/vendor-completions/"
 rmdir "$root/usr/share/zsh/site-functions"
 # For compilers of one processor.
-mkdir -p "$root/usr/lib/x86_64-linux-gnu/pkgconfig"
-mv "$root/usr/lib/pkgconfig/anyring.pc" "$root/usr/lib/x86_64-linux-gnu/pkgconfig/"
+multiarch=$root/usr/lib/$processor-linux-gnu
+mkdir -p "$multiarch/pkgconfig"
+mv "$root/usr/lib/pkgconfig/anyring.pc" "$multiarch/pkgconfig/"
 rmdir "$root/usr/lib/pkgconfig"
 # shellcheck disable=SC2016 # pkg-config's variable
-sed -i 's|^prefix=.*|prefix=${pcfiledir}/../../..|' "$root/usr/lib/x86_64-linux-gnu/pkgconfig/anyring.pc"
+sed -i 's|^prefix=.*|prefix=${pcfiledir}/../../..|' "$multiarch/pkgconfig/anyring.pc"
 chmod 644 "$root"/usr/lib/anyring/*.so "$root"/usr/lib/anyring/dropin/*
 gzip -9n "$root"/usr/share/man/man?/*
 mv "$documents/CHANGELOG.md" "$work/changelog.md"
@@ -43,7 +48,7 @@ Package: anyring
 Version: $version
 Section: utils
 Priority: optional
-Architecture: amd64
+Architecture: $debian
 Maintainer: ${DEBFULLNAME:-anyring} <${DEBEMAIL:-anyring@users.noreply.github.com}>
 Installed-Size: $(du -k --apparent-size -s "$root" | cut -f1)
 Depends: libc6 (>= 2.17)
@@ -58,5 +63,5 @@ Description: io_uring for programs where the kernel refuses it
 CONTROL
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
-dpkg-deb --root-owner-group -Zxz --build "$root" "$out/anyring_${version}_amd64.deb" >/dev/null
-echo "$out/anyring_${version}_amd64.deb"
+dpkg-deb --root-owner-group -Zxz --build "$root" "$out/anyring_${version}_$debian.deb" >/dev/null
+echo "$out/anyring_${version}_$debian.deb"

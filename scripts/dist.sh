@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
 # Makes the files of a release in OUT. The same toolchain makes the same bytes in any folder.
 #
-# usage: [NO_SBOM=] [SOURCE_DATE_EPOCH=S] [ANYRING_SIGNING_KEY=KEY] scripts/dist.sh TARGET OUT [RELEASE]
+# usage: [CARGO_BUILD_TARGET=T] [KEEP=] [NO_SBOM=] [SOURCE_DATE_EPOCH=S] [ANYRING_SIGNING_KEY=KEY] scripts/dist.sh TARGET OUT [RELEASE]
 #
 # cargo builds in a folder of its own in TARGET, so that the files contain no path of this machine. With RELEASE the
-# build in RELEASE is packed instead, which tests only the packing. OUT gets
+# build in RELEASE is packed instead, which tests only the packing. CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu makes
+# the files for that processor; with KEEP=1 beside those that OUT has already. OUT gets, for x86_64 or aarch64,
 #
 #   anyring-VERSION-x86_64-linux.tar.gz   what `make install` installs, to be used where it is unpacked
 #   anyring-VERSION-x86_64-linux          the static program alone, for images that get one file
-#   anyring_VERSION_amd64.deb             the same as a Debian package, where there is dpkg-deb
+#   anyring_VERSION_amd64.deb (arm64)     the same as a Debian package, where there is dpkg-deb
 #   anyring-VERSION-1.x86_64.rpm          and as an RPM, where there is rpmbuild
 #   anyring-conformance-VERSION-x86_64.tar.gz   the conformance cases as one static program, for other kernels
 #   anyring-VERSION-src.tar.gz            the sources
-#   *-VERSION.cdx.json                    what is built in, of each program and library: CycloneDX, by cargo-cyclonedx
+#   *-VERSION-x86_64.cdx.json             what is built in, of each program and library: CycloneDX, by cargo-cyclonedx
 #   SHA256SUMS, SHA256SUMS.sig            the latter by the OpenSSH private key that ANYRING_SIGNING_KEY holds, if it holds one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage="usage: [NO_SBOM=] [SOURCE_DATE_EPOCH=S] [ANYRING_SIGNING_KEY=KEY] $0 TARGET OUT [RELEASE]"
+usage="usage: [CARGO_BUILD_TARGET=T] [KEEP=] [NO_SBOM=] [SOURCE_DATE_EPOCH=S] [ANYRING_SIGNING_KEY=KEY] $0 TARGET OUT [RELEASE]"
 target=${1:?$usage} out=${2:?$usage} release=${3:-}
 VERSION=$(scripts/version.sh)
 CYCLONEDX=0.5.9
@@ -25,8 +26,11 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(scripts/version.sh date)}
 # What sorts and what names days does so alike everywhere.
 export LC_ALL=C TZ=UTC
 umask 022
+# shellcheck source=scripts/processor.sh
+. scripts/processor.sh
+cargo_target
 
-name=anyring-$VERSION-$(uname -m)-linux
+name=anyring-$VERSION-$processor-linux
 mkdir -p "$out"
 out=$(realpath "$out") target=$(realpath -m "$target")
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-dist-XXXXXX")
@@ -38,20 +42,20 @@ build() {
   local cargo_home=${CARGO_HOME:-$HOME/.cargo}
   local flags="build.rustflags=['--remap-path-prefix=$PWD=/anyring','--remap-path-prefix=$target=/target','--remap-path-prefix=$cargo_home=/cargo']"
   CARGO_CONFIG=$flags scripts/build.sh "$target/dist"
-  release=$target/dist/release
+  release=$target/dist${CARGO_BUILD_TARGET:+/$CARGO_BUILD_TARGET}/release
   # The environment's flags come in place of the configuration's. Not in pieces, of which earlier builds would decide.
   local static="-C target-feature=+crt-static --remap-path-prefix=$PWD=/anyring --remap-path-prefix=$target=/target --remap-path-prefix=$cargo_home=/cargo"
   RUSTFLAGS=$static CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$target/dist cargo build --locked -p anyring-conformance \
-    --bin anyring-conformance --target "$(uname -m)-unknown-linux-gnu"
-  cases=$target/dist/$(uname -m)-unknown-linux-gnu/debug/anyring-conformance
+    --bin anyring-conformance --target "$processor-unknown-linux-gnu"
+  cases=$target/dist/$processor-unknown-linux-gnu/debug/anyring-conformance
 }
 
 # The conformance cases, with what they need to be understood without the rest.
 conformance() {
-  local name=anyring-conformance-$VERSION-$(uname -m)
+  local name=anyring-conformance-$VERSION-$processor
   mkdir "$work/$name"
   install -m 755 "$cases" "$work/$name/anyring-conformance"
-  strip --strip-unneeded "$work/$name/anyring-conformance"
+  "${tools}strip" --strip-unneeded "$work/$name/anyring-conformance"
   install -m 644 packaging/conformance/README.md tests/conformance/oracle.json LICENSE-APACHE LICENSE-MIT "$work/$name/"
   pack "$work" "$name"
 }
@@ -66,14 +70,14 @@ pack() {
 sbom() {
   local tools=${ANYRING_TOOLS:-$target/tools} part crate
   [ -x "$tools/bin/cargo-cyclonedx" ] ||
-    cargo install --quiet --locked --version "$CYCLONEDX" --root "$tools" --target-dir "$tools/build" cargo-cyclonedx
+    env -u CARGO_BUILD_TARGET cargo install --quiet --locked --version "$CYCLONEDX" --root "$tools" --target-dir "$tools/build" cargo-cyclonedx
   # It writes beside each manifest: into a copy of the sources, whose place it names.
   cp -r "$work/anyring-$VERSION-src" "$work/sbom"
-  "$tools/bin/cargo-cyclonedx" cyclonedx -qq --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu --no-build-deps \
+  "$tools/bin/cargo-cyclonedx" cyclonedx -qq --format json --spec-version 1.5 --target "$processor-unknown-linux-gnu" --no-build-deps \
     --override-filename bom --manifest-path "$work/sbom/Cargo.toml"
   for part in anyring:cli libanyring:inject anyring-lab-worker:lab; do
     crate=${part#*:}
-    sed "s|$work/sbom|/anyring|g" "$work/sbom/crates/$crate/bom.json" >"$out/${part%:*}-$VERSION.cdx.json"
+    sed "s|$work/sbom|/anyring|g" "$work/sbom/crates/$crate/bom.json" >"$out/${part%:*}-$VERSION-$processor.cdx.json"
   done
 }
 
@@ -83,15 +87,19 @@ sign() {
   ssh-keygen -q -Y sign -n anyring-release -f "$key" "$out/SHA256SUMS"
 }
 
-# Where scripts/build.sh puts it for `make test`.
+# Where scripts/build.sh puts it for `make test`, or `build` here for another processor.
 cases=$target/check/anyring-conformance-gnu
+[ -z "${CARGO_BUILD_TARGET:-}" ] || cases=$target/dist/$CARGO_BUILD_TARGET/debug/anyring-conformance
 [ -n "$release" ] || build
+processor_of "$release/anyring"
+[ "$name" = "anyring-$VERSION-$processor-linux" ] || { echo "dist: $release is for $processor" >&2 && exit 1; }
 # Nothing of an earlier one.
-find "$out" -maxdepth 1 -type f \( -name '*anyring[-_]*' -o -name 'SHA256SUMS*' \) -delete
+[ -n "${KEEP:-}" ] || find "$out" -maxdepth 1 -type f -name '*anyring[-_]*' -delete
+rm -f "$out"/SHA256SUMS*
 DESTDIR=$work PREFIX=/$name STRIP=1 scripts/install.sh install "$release" >/dev/null
 pack "$work" "$name"
 install -m 755 "$work/$name/bin/anyring" "$out/$name"
-if [ -e "$cases" ]; then conformance; else echo "dist: no $cases, so no conformance cases: make build-tests makes it"; fi
+if [ -e "$cases" ]; then conformance; else echo "dist: no $cases, so no conformance cases"; fi
 if command -v dpkg-deb >/dev/null; then scripts/deb.sh "$release" "$out" >/dev/null; else echo "dist: no dpkg-deb here, so no Debian package"; fi
 if command -v rpmbuild >/dev/null; then scripts/rpm.sh "$release" "$out" >/dev/null; else echo "dist: no rpmbuild here, so no RPM"; fi
 # What git has at HEAD: a change that is not committed is in no release.

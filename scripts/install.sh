@@ -3,9 +3,9 @@
 #
 # usage: [DESTDIR=] [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [STRIP=] scripts/install.sh install|uninstall RELEASE
 #
-# RELEASE is cargo's release folder. DESTDIR is put before every path, and no installed file contains it. So what is
-# below DESTDIR can be moved to /, and all of PREFIX to any other place: the command finds the library relative to
-# itself. With STRIP=1 the symbols that only debuggers read are left out.
+# RELEASE is cargo's release folder, of a build for any processor. DESTDIR is put before every path, and no installed
+# file contains it. So what is below DESTDIR can be moved to /, and all of PREFIX to any other place: the command finds
+# the library relative to itself. With STRIP=1 the symbols that only debuggers read are left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,8 @@ fail() {
 }
 
 [ $# = 2 ] || usage
+# shellcheck source=scripts/processor.sh
+. scripts/processor.sh
 action=$1 release=$2
 prefix=${PREFIX:-/usr/local}
 libdir=${LIBDIR:-$prefix/lib}
@@ -31,10 +33,12 @@ case $prefix in
   /*) ;;
   *) fail "PREFIX has to be an absolute path, not '$prefix'" ;;
 esac
+# What uninstalls need not have the build any more.
+if [ -f "$release/anyring" ]; then processor_of "$release/anyring"; else processor_named "$(uname -m)"; fi
 # The list in crates/cli/src/library.rs: where the command looks for the library.
 case $libdir in
-  "$prefix/lib" | "$prefix/lib64" | "$prefix/lib/x86_64-linux-gnu") ;;
-  *) fail "LIBDIR has to be lib, lib64 or lib/x86_64-linux-gnu in PREFIX, where the command looks; not '$libdir'" ;;
+  "$prefix/lib" | "$prefix/lib64" | "$prefix/lib/$processor-linux-gnu") ;;
+  *) fail "LIBDIR has to be lib, lib64 or lib/$processor-linux-gnu in PREFIX, where the command looks; not '$libdir'" ;;
 esac
 
 private=$root$libdir/anyring
@@ -81,7 +85,7 @@ check() { [ -f "$2" ] || fail "$2 is missing: make build makes it"; }
 put() {
   local to=$3/${4:-$(basename "$2")}
   install -D -m "$1" "$2" "$to"
-  if [ -n "${STRIP:-}" ] && [[ $2 == "$release"/* && $2 != */dist/[clm]* ]]; then strip --strip-unneeded "$to"; fi
+  if [ -n "${STRIP:-}" ] && [[ $2 == "$release"/* && $2 != */dist/[clm]* ]]; then "${tools}strip" --strip-unneeded "$to"; fi
 }
 
 remove() { rm -f "$3/${4:-$(basename "$2")}"; }

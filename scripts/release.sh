@@ -5,7 +5,8 @@
 # usage: [ANYRING_SIGNING_KEY=KEY] scripts/release.sh [RELEASE]
 #
 # The files are in target/out, with NOTES.md and the recipes for other package managers. With RELEASE the build in
-# RELEASE is packed instead of a new one, to try the other steps. The script prints the commands that push, and leaves
+# RELEASE is packed instead of a new one, to try the other steps. Otherwise there are files for aarch64, too, built by
+# Debian's cross compiler. The script prints the commands that push, and leaves
 # them to you.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,6 +32,7 @@ if git rev-parse -q --verify "refs/tags/$tag" >/dev/null && [ "$(git rev-list -n
 fi
 
 scripts/dist.sh "$target" "$out" "$@"
+[ $# != 0 ] || KEEP=1 CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu scripts/dist.sh "$target" "$out"
 scripts/recipes.sh "$out"
 awk '/^## /{ if (seen++) exit; next } seen' CHANGELOG.md >"$out/NOTES.md"
 [ -s "$out/NOTES.md" ] || fail "CHANGELOG.md says nothing of $version"

@@ -1,5 +1,6 @@
 //! Finds libanyring.so and the host of guests.
 
+use crate::arch;
 use crate::child::{self, Outcome};
 use crate::elf;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -10,7 +11,7 @@ const NAME: &str = "libanyring.so";
 
 /// Places of an installed library, relative to the folder above the executable's. scripts/install.sh has the same
 /// list (`make install LIBDIR=...`).
-const INSTALLED: [&str; 4] = ["lib/anyring", "lib64/anyring", "lib/x86_64-linux-gnu/anyring", "lib"];
+const INSTALLED: [&str; 4] = ["lib/anyring", "lib64/anyring", arch::MULTIARCH, "lib"];
 
 /// The library's absolute path: from ANYRING_LIBRARY, else beside the executable, else in one of [`INSTALLED`]. The
 /// error is one line for people.

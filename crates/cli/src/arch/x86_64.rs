@@ -8,6 +8,9 @@ pub const MACHINE: (object::elf::Machine, &str) = (object::elf::EM_X86_64, "x86-
 /// glibc's loader, by the path in dynamic programs.
 pub const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
+/// The library's folder below Debian's folder for libraries of one processor.
+pub const MULTIARCH: &str = "lib/x86_64-linux-gnu/anyring";
+
 /// The number after the last system call of Linux 4.18.
 pub const AFTER_4_18: u32 = __NR_rseq + 1;
 
