@@ -114,6 +114,16 @@ fn children_of_a_guest_are_served() {
     assert!(rest.is_some_and(served), "a dynamic child has the library: {printed}");
 }
 
+/// Such a child executes in its parent's memory, where the list of the host's arguments was.
+#[test]
+fn children_of_vfork_with_many_arguments_leave_no_memory() {
+    for flags in [&[][..], &["-static"]] {
+        let Some(programs) = programs(flags) else { return };
+        let child = programs.child("fixed", &Elf::new(calling(SETUP)));
+        assert_eq!(programs.start(&[], "many", &child), "kept\n", "{flags:?}");
+    }
+}
+
 #[test]
 fn errors_of_exec_are_the_kernels() {
     let Some(programs) = programs(&[]) else { return };

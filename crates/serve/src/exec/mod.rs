@@ -7,19 +7,19 @@
 
 pub mod kind;
 pub mod preload;
+mod words;
 
 use crate::{arch, filters, sys};
 use anyring_engine::stats;
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use kind::Kind;
+use words::with_words;
 
 /// The beginning of the host's second argument.
 pub const STATE: &str = "--program=";
 /// The host's first argument. It is also the process's name until the guest begins.
 pub const HOST_NAME: &core::ffi::CStr = c"anyring";
-/// The most words of host arguments that are put on the stack.
-const ON_STACK: usize = 8192;
 /// The most arguments handled here. The kernel accepts no more: MAX_ARG_STRINGS is larger, but the arguments' memory is
 /// limited.
 const ARGUMENTS_MOST: usize = 1 << 22;
@@ -280,41 +280,6 @@ fn with_copy(list: usize, behind: usize, then: &mut dyn FnMut(&mut [usize])) {
             then(words);
         }
     });
-}
-
-/// Calls `then` with `words` zeroed words: on the stack if they fit, otherwise in a new mapping. On the stack, they
-/// vanish with a child of vfork(2).
-fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
-    struct Wanted<'a> {
-        words: usize,
-        then: &'a mut dyn FnMut(&mut [usize]),
-    }
-    unsafe extern "C" fn have(at: *mut usize, wanted: *mut c_void) {
-        // SAFETY: `on_stack` passes on `wanted`, and as many words of the stack, which nothing else uses.
-        unsafe {
-            let wanted = &mut *wanted.cast::<Wanted>();
-            core::ptr::write_bytes(at, 0, wanted.words);
-            (wanted.then)(core::slice::from_raw_parts_mut(at, wanted.words));
-        }
-    }
-    if words <= ON_STACK {
-        let mut wanted = Wanted { words, then };
-        // SAFETY: `have` uses no more words than `words`.
-        unsafe { arch::on_stack(words, (&raw mut wanted).cast(), have) };
-        return;
-    }
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let bytes = words * size_of::<usize>();
-    // SAFETY: new memory, which is unmapped after its only use.
-    unsafe {
-        let map = [0, bytes, protection as usize, flags as usize, usize::MAX, 0];
-        let at = sys::call(libc::SYS_mmap, map);
-        if !(-4095..0).contains(&at) {
-            then(core::slice::from_raw_parts_mut(at as *mut usize, words));
-            sys::call(libc::SYS_munmap, [at as usize, bytes, 0, 0, 0, 0]);
-        }
-    }
 }
 
 /// True if the host can run on this system. Check this first, since the host would print its errors to the program's
