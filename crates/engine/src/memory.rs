@@ -48,8 +48,9 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
 }
 
 /// Whether memfd_create(2) is permitted. No other file takes its place, since only a memfd can be sealed. The flags asked
-/// for do not exist, so that no file is made.
-pub(crate) static MAKES_MEMFDS: Question = Question::new(|| {
+/// for do not exist, so that no file is made. Without a child that could ask, it is also unknown whether memory without
+/// a file can be mapped again.
+pub(crate) static MAKES_MEMFDS: Question = Question::likely(|| {
     os::is_permitted(libc::SYS_memfd_create, [c"".as_ptr() as usize, u32::MAX as usize, 0, 0, 0, 0])
 });
 

@@ -15,14 +15,19 @@ use core::ffi::c_int;
 /// If a filter kills the child, the answer is EPERM. It is also EPERM if no child can be made, since a process that has
 /// engine rings cannot ask again.
 pub fn kernel_refusal() -> c_int {
-    ask_in_child(ask_for_ring).unwrap_or(libc::EPERM)
+    errno_of(ask_in_child(ask_for_ring))
 }
 
 /// Returns the errno with which the kernel (or a filter) refuses io_setup(2), or 0 if the call exists and is permitted.
 /// If a filter kills the child, the answer is EPERM. Whether programs can read the completion rings is checked for each
 /// context (`mixed.rs`).
 pub fn aio_refusal() -> c_int {
-    ask_in_child(ask_for_context).unwrap_or(libc::EPERM)
+    errno_of(ask_in_child(ask_for_context))
+}
+
+/// Returns the errno of such an answer, EPERM if no child could be made.
+fn errno_of(answer: Option<c_int>) -> c_int {
+    answer.filter(|errno| *errno != libc::ECHILD).unwrap_or(libc::EPERM)
 }
 
 /// Returns the reason why a page may not be first writable and then executable. `None` if the system allows that.
@@ -33,7 +38,7 @@ pub fn patching_refusal() -> Option<&'static str> {
     };
     match answer {
         Some(0) => None,
-        None => Some("no child process can be made to ask whether code may be written"),
+        None | Some(libc::ECHILD) => Some("no child process can be made to ask whether code may be written"),
         Some(_) => Some("code must not be writable here"),
     }
 }

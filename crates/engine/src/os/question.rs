@@ -13,8 +13,9 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const STACK: usize = 16 * 1024;
 
 /// Returns the errno that `question` returned, as `-errno`, in a child of this process. 0 if it returned no error,
-/// and EPERM if a filter killed the child, or permits no child. `None` if no child could be made now, so the caller
-/// must not remember an answer. The question makes system calls only, and its descriptors are the child's own.
+/// EPERM if a filter killed the child, and ECHILD if a filter permits no child. `None` if no child could be made now, so
+/// the caller must not remember an answer. The question makes system calls only, and its descriptors are the child's
+/// own.
 pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     let asked = Asked { question, is_copy: is_filtered() && super::version::running_is_older([5, 16]) };
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
@@ -30,6 +31,8 @@ pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
 /// their lists.
 pub struct Question {
     ask: fn() -> isize,
+    /// The answer if a filter permits no child that could ask.
+    unasked: bool,
     /// 0 before the first answer. Relaxed: every thread stores the same answer.
     answer: AtomicU8,
 }
@@ -40,7 +43,13 @@ impl Question {
 
     /// Makes a question whose answer is yes if `ask` returns 0.
     pub const fn new(ask: fn() -> isize) -> Question {
-        Question { ask, answer: AtomicU8::new(0) }
+        Question { ask, unasked: false, answer: AtomicU8::new(0) }
+    }
+
+    /// Makes a question whose answer is also yes if a filter permits no child that could ask. It is for calls without
+    /// which nothing can be served.
+    pub const fn likely(ask: fn() -> isize) -> Question {
+        Question { ask, unasked: true, answer: AtomicU8::new(0) }
     }
 
     /// Returns the answer, and asks if necessary. False, for now, if no child can be made to ask.
@@ -49,8 +58,9 @@ impl Question {
             0 => {
                 let answer = if is_filtered() { ask_in_child(self.ask) } else { Some(-(self.ask)() as c_int) };
                 let Some(errno) = answer else { return false };
-                self.store(errno == 0);
-                errno == 0
+                let is_yes = errno == 0 || (errno == libc::ECHILD && self.unasked);
+                self.store(is_yes);
+                is_yes
             }
             answer => answer == Self::YES,
         }
@@ -136,7 +146,7 @@ impl Asked {
         set_mask(mask);
         match -number as c_int {
             libc::EAGAIN | libc::ENOMEM => return None,
-            1.. => return Some(libc::EPERM),
+            1.. => return Some(libc::ECHILD),
             _ => {}
         }
         let mut status: c_int = 0;
