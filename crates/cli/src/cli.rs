@@ -158,7 +158,7 @@ pub enum Profile {
     Minimal,
     /// A coding agent's sandbox without network: no sockets that reach other processes, no ptrace (EPERM)
     Agent,
-    /// The agent's sandbox, also without socket pairs: nothing is served there (EPERM)
+    /// The agent's sandbox, also without socket pairs: rings have pipes for descriptors there (EPERM)
     AgentStrict,
     /// A service whose filter kills the process for any call that it does not list (kill)
     Kill,

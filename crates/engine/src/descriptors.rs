@@ -6,13 +6,14 @@
 //! [`KNOWN_NUMBERS`].
 
 mod description;
+pub mod ends;
 pub mod forks;
 pub mod level;
 pub mod limit;
 pub mod numbers;
 
 pub(crate) use description::ASKS_SOCKETS;
-pub use description::{cookie_of, last_copy_gone, same_description};
+pub use description::{cookie_of, same_description};
 pub use numbers::{closes_are_seen, is_ring, record_use, set_closes_are_seen};
 
 use crate::mutation::{mutated, Mutation};

@@ -22,6 +22,7 @@ mod context;
 
 pub use context::{destroy_spare, has_spare, reset_after_fork};
 
+use crate::descriptors::ends::EngineEnds;
 use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::poll::PollSet;
@@ -90,11 +91,11 @@ impl Device {
     /// # Errors
     /// BUSY if all contexts are in use, although one may be free by the next transfer. For other failures, the error
     /// of io_setup(2), eventfd(2) or epoll.
-    pub fn make_context(&mut self, poll_set: &mut PollSet, engine_end: i32) -> Result<(), Errno> {
+    pub fn make_context(&mut self, poll_set: &mut PollSet, ends: EngineEnds) -> Result<(), Errno> {
         if self.context.is_some() {
             return Ok(());
         }
-        let epoll = poll_set.make_epoll(engine_end)?;
+        let epoll = poll_set.make_epoll(ends)?;
         let context = Context::get()?;
         let made = eventfd().and_then(|eventfd| {
             let events = (libc::EPOLLIN | libc::EPOLLET) as u32;

@@ -18,6 +18,7 @@
 pub(crate) mod facts;
 pub(crate) mod turns;
 
+use crate::descriptors::ends::EngineEnds;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::os::{file_status, EpollEvent, Os, Sys};
@@ -181,34 +182,34 @@ impl PollSet {
 
     /// Makes the poll set, if there can be one. If no descriptor is left for the set, requests that wait are not
     /// watched.
-    pub fn make_epoll_if_possible(&mut self, engine_end: i32) -> Result<Option<i32>, Errno> {
-        match self.make_epoll(engine_end) {
+    pub fn make_epoll_if_possible(&mut self, ends: EngineEnds) -> Result<Option<i32>, Errno> {
+        match self.make_epoll(ends) {
             Err(Errno::MFILE | Errno::NFILE) => Ok(None),
             made => made.map(Some),
         }
     }
 
     /// Returns the poll set's descriptor, and makes the poll set if there is none. Other processes wake it through
-    /// `engine_end`, if there is one.
+    /// `ends`, if there is one.
     #[inline]
-    pub fn make_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
+    pub fn make_epoll(&mut self, ends: EngineEnds) -> Result<i32, Errno> {
         match self.epoll {
             Some(epoll) => Ok(epoll),
-            None => self.make_first_epoll(engine_end),
+            None => self.make_first_epoll(ends),
         }
     }
 
     /// Makes the poll set and its wake-up descriptor.
     #[cold]
-    fn make_first_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
+    fn make_first_epoll(&mut self, ends: EngineEnds) -> Result<i32, Errno> {
         let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let kick = descriptors::to_top(calls::eventfd(0, flags)?)?;
         let add =
             |fd, data| Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32 | EDGE, data);
         add(kick.as_raw_fd(), KICK)?;
-        if engine_end >= 0 {
-            add(engine_end, FOREIGN_KICK)?;
+        for end in ends.watched() {
+            add(end, FOREIGN_KICK)?;
         }
         let set = set.into_raw_fd();
         (self.epoll, self.kick) = (Some(set), Some(kick.into_raw_fd()));
@@ -412,7 +413,7 @@ mod tests {
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.expect("unshare");
             let open = || std::fs::read_dir("/proc/thread-self/fd").expect("descriptors").count();
             let before = open();
-            assert_eq!(PollSet::default().make_epoll(-1), Err(Errno::NOSPC));
+            assert_eq!(PollSet::default().make_epoll(EngineEnds::NONE), Err(Errno::NOSPC));
             assert_eq!(open(), before);
         });
     }

@@ -1,10 +1,11 @@
 //! io_uring_setup(2).
 
+use crate::descriptors::ends::{self, EngineEnds};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::memory::layout::Layout;
 use crate::memory::{Memory, NO_FILE};
-use crate::os::{calls, version};
+use crate::os::version;
 use crate::os::{user_read, user_write};
 use crate::ring::recorder::Recorder;
 use crate::ring::table;
@@ -15,7 +16,6 @@ use crate::{chaos, descriptors, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// The features of Linux 6.18 that this engine has.
 pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
@@ -176,7 +176,7 @@ pub fn private_state() -> Result<Box<State>, Errno> {
     let mut control = Control::new()?;
     control.found(NO_FILE);
     let Some(memory) = made.memory.take() else { return Err(Errno::INVAL) };
-    Ok(State::new(0, memory, control, NO_FILE, LIVES.fetch_add(1, Ordering::Relaxed)))
+    Ok(State::new(0, memory, control, EngineEnds::NONE, LIVES.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// Held from the choice of a ring's number until the ring is published. Without this lock, threads with descriptor
@@ -191,8 +191,10 @@ fn reset_after_fork() {
 
 /// Makes the descriptor and publishes the ring under its number.
 fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOptions>) -> Result<i32, Errno> {
-    let (ours, theirs) = calls::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let engine_end = descriptors::to_top(ours)?;
+    let (ends, theirs) = ends::make()?;
+    if ends.is_first_pipe {
+        crate::log::line("rings have pipes for descriptors, since socketpair(2) is refused here");
+    }
     let choosing = NUMBERS.lock();
     let program_end = descriptors::to_ring_number(theirs)?;
     let fd = program_end.as_raw_fd();
@@ -204,11 +206,11 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::PollerOpti
     let (Some(memory), Some(mut control)) = (made.memory.take(), made.control.take()) else {
         return Err(Errno::INVAL);
     };
-    control.found(engine_end.as_raw_fd());
+    control.found(ends.numbers().kicked);
     let cookie = descriptors::cookie_of(fd).unwrap_or(0);
     let layout = memory.view.layout();
     let recorder = Recorder::of_new_ring(fd, [layout.sq_entries, layout.cq_entries], flags);
-    let mut state = State::new(flags, memory, control, engine_end.into_raw_fd(), cookie);
+    let mut state = State::new(flags, memory, control, ends.into_raw(), cookie);
     state.recorder = recorder;
     // Waiters on a ring of polled devices watch no timer.
     if flags & IORING_SETUP_IOPOLL == 0 {

@@ -37,7 +37,7 @@ const fn liked(name: &'static str, purpose: &'static str, instead: &'static str,
     Block { name, purpose, instead: Some(instead), probe }
 }
 
-const BLOCKS: [Block; 17] = [
+const BLOCKS: [Block; 18] = [
     needed("shared memory", "ring memory that programs can map", ring_memory),
     liked(
         "memfd_create",
@@ -45,7 +45,8 @@ const BLOCKS: [Block; 17] = [
         "memory without a file; IORING_REGISTER_RESIZE_RINGS fails with EINVAL",
         memory_file,
     ),
-    needed("socketpair", "the ring's descriptor", socket_pair),
+    needed("ring descriptor", "a number for programs, and the engine's end of it", ring_descriptor),
+    liked("socketpair", "the ring's descriptor", "a pipe that /proc opens in both directions", socket_pair),
     needed("eventfd", "waking a waiting thread", event_fd),
     needed("epoll", "waiting for pipes and sockets", epoll_wakes),
     liked("epoll_pwait2", "timeouts of less than a millisecond", "ppoll, then epoll_pwait", epoll_pwait2),
@@ -177,14 +178,35 @@ fn memory_file() -> Finding {
     expect(seen == [7], "the mapping is not the file's memory")
 }
 
+/// A socket pair, or the pipe that the engine makes where socket pairs are refused.
+fn ring_descriptor() -> Finding {
+    socket_pair().or_else(|why| {
+        pipe_both_ways()
+            .map_err(|missing| format!("socketpair answered {why}, and a pipe cannot stand in: {missing}"))
+    })
+}
+
+fn pipe_both_ways() -> Finding {
+    let (reader, _writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(named)?;
+    let path = format!("/proc/thread-self/fd/{}", reader.as_raw_fd());
+    let both = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| format!("opening {path} answered {}", named(error)))?;
+    arrives(both, &reader)
+}
+
 fn socket_pair() -> Finding {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(named)?;
-    let ours = fcntl_dupfd_cloexec(&ours, 3)
+    arrives(ours, &theirs)
+}
+
+/// Moves `sender` to another number, as the engine does, and sends a byte to `receiver`.
+fn arrives(sender: OwnedFd, receiver: &OwnedFd) -> Finding {
+    let sender = fcntl_dupfd_cloexec(&sender, 3)
         .map_err(|error| format!("fcntl(F_DUPFD_CLOEXEC) answered {}", named(error)))?;
-    write(&ours, &[7]).map_err(named)?;
+    write(&sender, &[7]).map_err(named)?;
     let mut seen = [0u8];
-    read(&theirs, &mut seen).map_err(named)?;
+    read(receiver, &mut seen).map_err(named)?;
     expect(seen == [7], "the byte did not arrive")
 }
 
@@ -196,11 +218,10 @@ fn event_fd() -> Finding {
     expect(u64::from_ne_bytes(count) == 1, "the count did not arrive")
 }
 
-/// A pair of sockets with a byte in it, watched by an epoll instance.
-fn watched_pair() -> Result<(OwnedFd, [OwnedFd; 2]), String> {
+/// A pipe with a byte in it, watched by an epoll instance.
+fn watched_pipe() -> Result<(OwnedFd, [OwnedFd; 2]), String> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(named)?;
-    let (reader, writer) =
-        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(named)?;
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(named)?;
     let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, &reader, epoll::EventData::new_u64(7), edge).map_err(named)?;
     write(&writer, &[7]).map_err(named)?;
@@ -217,15 +238,15 @@ fn epoll_wakes() -> Finding {
 }
 
 fn epoll_pwait() -> Finding {
-    let (epoll, _pair) = watched_pair()?;
+    let (epoll, _pipe) = watched_pipe()?;
     let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
     let ready =
         epoll::wait(&epoll, events.as_mut_slice(), Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).map_err(named)?;
-    expect(ready == 1 && events[0].data.u64() == 7, "a ready socket was not reported")
+    expect(ready == 1 && events[0].data.u64() == 7, "a ready pipe was not reported")
 }
 
 fn epoll_pwait2() -> Finding {
-    let (epoll, _pipe) = watched_pair()?;
+    let (epoll, _pipe) = watched_pipe()?;
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     let timeout = libc::timespec { tv_sec: 1, tv_nsec: 0 };
     let no_mask = std::ptr::null::<libc::sigset_t>();
@@ -233,7 +254,7 @@ fn epoll_pwait2() -> Finding {
     let ready = libc_answer(unsafe {
         libc::syscall(libc::SYS_epoll_pwait2, epoll.as_raw_fd(), &mut event, 1, &timeout, no_mask, 0usize)
     })?;
-    expect(ready == 1 && { event.u64 } == 7, "a ready socket was not reported")
+    expect(ready == 1 && { event.u64 } == 7, "a ready pipe was not reported")
 }
 
 /// Reads one byte with preadv2 and RWF_NOWAIT at `offset` (all ones: the file's own position).

@@ -1,11 +1,13 @@
 //! Compares the files that descriptors name.
 
+use super::ends;
 use crate::os::calls;
 use crate::os::{check, file_status, is_permitted, syscall, Os, Question, Sys};
 use crate::{descriptors, Errno};
 
 /// Returns a number that identifies the socket `fd` names, or `None` if that is no socket. The number is SO_COOKIE.
 /// If that is missing (gVisor, qemu's user emulation), it is the inode number, which is unique in its file system.
+/// Where rings are pipes (`ends`), a pipe has such a number, too.
 pub fn cookie_of(fd: i32) -> Option<u64> {
     if !ASKS_SOCKETS.is_always_yes() {
         return inode_of_socket(fd);
@@ -16,6 +18,7 @@ pub fn cookie_of(fd: i32) -> Option<u64> {
     match check(syscall(libc::SYS_getsockopt, args)) {
         Ok(_) => Some(cookie),
         Err(Errno::NOPROTOOPT | Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => inode_of_socket(fd),
+        Err(Errno::NOTSOCK) => ends::may_be_pipes().then(|| ends::identity(fd)).flatten(),
         Err(_) => None,
     }
 }
@@ -30,7 +33,11 @@ pub(crate) static ASKS_SOCKETS: Question = Question::new(|| {
 #[cold]
 fn inode_of_socket(fd: i32) -> Option<u64> {
     let status = file_status(fd).ok()?;
-    (status.kind == libc::S_IFSOCK).then_some(status.inode)
+    match status.kind {
+        libc::S_IFSOCK => Some(status.inode),
+        libc::S_IFIFO if ends::may_be_pipes() => ends::identity(fd),
+        _ => None,
+    }
 }
 
 /// True if two numbers name the same open file description. Asks F_DUPFD_QUERY (Linux 6.10), else kcmp(2), else
@@ -73,11 +80,6 @@ fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
     let answer = compare();
     descriptors::close(number);
     answer
-}
-
-/// True if the engine's end of a ring's socket pair has been hung up on, so no copy of the ring's descriptor is left.
-pub fn last_copy_gone(engine_end: i32) -> bool {
-    Sys::poll_now(engine_end, 0).is_ok_and(|seen| seen & libc::POLLHUP as u16 != 0)
 }
 
 #[cfg(test)]

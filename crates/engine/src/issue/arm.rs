@@ -77,7 +77,7 @@ impl RingGuard {
         let entry = state.poll_set.existing(fd);
         let (fresh, shut_down) =
             entry.map_or((true, false), |entry| (entry.registered == 0, entry.facts.is_shut_down()));
-        let epoll = state.poll_set.make_epoll_if_possible(state.engine_end)?;
+        let epoll = state.poll_set.make_epoll_if_possible(state.ends)?;
         if limit::keeps_none() {
             limit::keep_number(state.poll_set.kick().unwrap_or(-1));
         }

@@ -107,7 +107,7 @@ impl crate::ring::State {
         if !suits || !state.device.may_be_had() {
             return false;
         }
-        match state.device.make_context(&mut state.poll_set, state.engine_end) {
+        match state.device.make_context(&mut state.poll_set, state.ends) {
             Ok(()) => true,
             Err(Errno::BUSY) => false,
             Err(_) => {

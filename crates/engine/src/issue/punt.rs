@@ -141,8 +141,8 @@ impl RingGuard {
             // The request may come back to be armed, or may open a file while another request is armed. So the poll set
             // is made first. While the poll set is made, it has the number that the program's next open expects. If no
             // descriptor is free for it, the arming of the request reports that.
-            let engine_end = self.engine_end;
-            let _ = self.poll_set.make_epoll(engine_end);
+            let ends = self.ends;
+            let _ = self.poll_set.make_epoll(ends);
         }
         if by_creds_pool {
             helper::ensure_started();

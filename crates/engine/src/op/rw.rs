@@ -531,7 +531,7 @@ fn takes_nowait(fd: i32) -> bool {
 }
 
 fn is_socket(fd: i32) -> bool {
-    crate::descriptors::cookie_of(fd).is_some()
+    file_status(fd).is_ok_and(|status| status.kind == libc::S_IFSOCK)
 }
 
 /// Returns the error for a well-formed transfer with protection information.

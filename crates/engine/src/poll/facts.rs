@@ -304,11 +304,12 @@ fn is_plain_tcp(fd: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptors::ends::EngineEnds;
     use std::os::fd::AsRawFd;
 
     fn set_for(fd: i32) -> (PollSet, i32) {
         let mut set = PollSet::default();
-        let epoll = set.make_epoll(-1).expect("a poll set");
+        let epoll = set.make_epoll(EngineEnds::NONE).expect("a poll set");
         set.make_room(fd).expect("memory");
         (set, epoll)
     }

@@ -362,16 +362,11 @@ impl RingGuard {
         if pending && header.watched.load(Ordering::Relaxed) & WATCHED_EDGE == 0 {
             return;
         }
-        // The byte is sent to the engine's end, so it arrives at the program's end. MSG_DONTWAIT: a full buffer is
-        // readable anyway.
-        let byte = 1u8;
-        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
-        let args = [self.engine_end as usize, &byte as *const u8 as usize, 1, flags, 0, 0];
         if pending {
             self.drain_descriptor();
             self.control.header().byte_pending.store(1, Ordering::Relaxed);
         }
-        syscall(libc::SYS_sendto, args);
+        self.ends.send_byte();
     }
 
     /// Takes the readiness bytes out of the ring's descriptor if the CQ is empty, so that level-triggered watchers do
@@ -414,15 +409,12 @@ impl RingGuard {
 
     fn drain_descriptor(&mut self) {
         let fd = self.ring().fd.load(Ordering::Relaxed);
-        // The number may have been reused: only receive from the ring's own socket.
+        // The number may have been reused: only take bytes out of the ring's own descriptor.
         if descriptors::cookie_of(fd) != Some(self.cookie) {
             return;
         }
         self.control.header().byte_pending.store(0, Ordering::Relaxed);
-        let mut bytes = [0u8; 64];
-        let flags = (libc::MSG_DONTWAIT) as usize;
-        let args = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), flags, 0, 0];
-        while syscall(libc::SYS_recvfrom, args) == bytes.len() as isize {}
+        self.ends.take_bytes(fd);
     }
 
     /// Starts to signal the descriptor's watchers. The descriptor is readable at once if the CQ is not empty. It is

@@ -5,6 +5,7 @@ use super::broken::PanicMark;
 use super::holder_work::{self, AfterRelease, HolderWork};
 use super::wake::PendingWake;
 use super::{record, LockFailure, Ring, State};
+use crate::descriptors::ends;
 use crate::forced::{point, Point};
 use crate::issue::{device, iopoll, msg_ring};
 use crate::lock::Held;
@@ -13,7 +14,7 @@ use crate::os::handlers;
 use crate::ring::batch::Poster;
 use crate::shared::control;
 use crate::wq::{self, Job};
-use crate::{descriptors, stats, Errno};
+use crate::{stats, Errno};
 use anyring_abi::Cqe;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -268,7 +269,7 @@ impl RingGuard {
     /// Handles the close of one of the ring's numbers. If that was the last copy of the descriptor, the ring ends once
     /// it is released. Otherwise the helper watches for its end.
     pub fn own_number_closed(&mut self, others: bool) {
-        if descriptors::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
+        if ends::last_copy_gone(self.ends.sender) || (!others && self.is_left_by_child()) {
             self.mark_closed();
             self.after_release.add(AfterRelease::END);
         } else {

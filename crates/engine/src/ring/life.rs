@@ -27,7 +27,7 @@ impl Ring {
             }
             self.sleepers.store(0, Ordering::Relaxed);
             self.callers.store(0, Ordering::Relaxed);
-            self.engine_end.store(state.engine_end, Ordering::Relaxed);
+            self.engine_end.store(state.ends.sender, Ordering::Relaxed);
             self.mapped.store(state.memory.address(), Ordering::Relaxed);
             self.numbers.store(0, Ordering::Relaxed);
             self.dropped.store(false, Ordering::Relaxed);

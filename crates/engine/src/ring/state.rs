@@ -1,6 +1,7 @@
 //! The state that a ring's lock guards: the requests in flight in this process, and each part that they go through.
 
 use crate::aio_ring::{Context, Single};
+use crate::descriptors::ends::EngineEnds;
 use crate::device::Device;
 use crate::issue::calls::Calls;
 use crate::issue::iopoll::IoPoll;
@@ -36,8 +37,8 @@ pub struct State {
     pub memory: Memory,
     /// The shared control area.
     pub control: Control,
-    /// The engine's end of the descriptor: its hang-up ends the ring.
-    pub engine_end: i32,
+    /// The engine's ends of the descriptor, whose hang-up ends the ring.
+    pub ends: EngineEnds,
     /// A copy of the ring's `cookie`.
     pub cookie: u64,
     /// Requests in flight in this process.
@@ -226,11 +227,11 @@ macro_rules! in_place {
 impl State {
     /// Makes the state of a new ring, in place: it is too large for one of the program's stacks.
     #[inline(never)]
-    pub fn new(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> Box<State> {
+    pub fn new(flags: u32, memory: Memory, control: Control, ends: EngineEnds, cookie: u64) -> Box<State> {
         in_place!(State {
             memory: memory,
             control: control,
-            engine_end: engine_end,
+            ends: ends,
             cookie: cookie,
             slab: Slab::default(),
             queue: Queue::default(),

@@ -242,8 +242,8 @@ impl Drop for Remains {
         {
             descriptors::close(eventfd);
         }
-        if state.engine_end >= 0 && !mutated(Mutation::RingsLeaveADescriptor) {
-            descriptors::close(state.engine_end);
+        if !mutated(Mutation::RingsLeaveADescriptor) {
+            state.ends.close();
         }
         state.release_resources();
         if state.memory.room().is_none() {

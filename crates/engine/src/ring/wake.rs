@@ -59,7 +59,7 @@ impl RingGuard {
         // The number may have been closed and reused without the engine's knowledge. Without a number, other processes
         // notice the change at their next check.
         if crate::descriptors::cookie_of(program_end) == Some(self.cookie) {
-            control.kick_others(program_end, self.engine_end);
+            control.kick_others(program_end, self.ends);
         }
     }
 

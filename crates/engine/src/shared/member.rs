@@ -1,9 +1,9 @@
 //! Membership: how a process joins a ring, how its death is noticed, and how its requests and counts are taken over.
 //!
 //! Every process that uses a ring has a number. It holds a POSIX record lock on one byte, at the offset of that
-//! number, in the engine's end of the ring's socket pair. The kernel releases such a lock when the process ends in
-//! any way, before anybody has reaped it. A forked child does not inherit the lock. So a test of the lock shows
-//! exactly whether its owner lives.
+//! number, in the engine's end of the ring's descriptor (`EngineEnds::kicked`). The kernel releases such a lock when
+//! the process ends in any way, before anybody has reaped it. A forked child does not inherit the lock. So a test of
+//! the lock shows exactly whether its owner lives.
 //!
 //! A process id would not do: it may be reused, belong to a zombie, or mean nothing in another pid namespace. Closing
 //! any descriptor of the engine's end also releases the lock, so that end is never duplicated.
@@ -16,6 +16,7 @@
 //! counts. A process that waits on the ring checks every [`CHECK_NS`]. A process that joins checks the number that it
 //! gets. Requests of a dead member end with -ECANCELED, as the kernel ends those of a task that exits.
 
+use crate::descriptors::ends::EngineEnds;
 use crate::descriptors::LOCKS_FROM;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
@@ -114,31 +115,13 @@ impl Control {
         true
     }
 
-    /// Sends a readiness byte in the other direction, to wake epoll waits of other processes on this ring.
-    /// `program_end` is a number of the ring's descriptor. `engine_end` is the other end, in which the bytes arrive
-    /// and which every poll set watches.
-    pub(crate) fn kick_others(&self, program_end: i32, engine_end: i32) {
+    /// Wakes epoll waits of other processes on this ring. `program_end` is a number of the ring's descriptor. `ends` are
+    /// the engine's; each poll set watches them for kicks.
+    pub(crate) fn kick_others(&self, program_end: i32, ends: EngineEnds) {
         if mutated(Mutation::OtherProcessesSleepOn) {
             return;
         }
-        let byte = 1u8;
-        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
-        let send = [program_end as usize, &byte as *const u8 as usize, 1, flags, 0, 0];
-        // A sleeper never takes bytes out, since it might take the edge that another sleeper has not got yet. The
-        // sender takes them out, and sends afterwards. That makes a fresh edge for all sleepers.
-        let full = self.header().kicks.fetch_add(1, Ordering::Relaxed) % KICKS == KICKS - 1;
-        if full {
-            take_bytes(engine_end);
-        }
-        if check(syscall(libc::SYS_sendto, send)) == Err(Errno::AGAIN) {
-            take_bytes(engine_end);
-            syscall(libc::SYS_sendto, send);
-        }
+        let is_full = self.header().kicks.fetch_add(1, Ordering::Relaxed) % KICKS == KICKS - 1;
+        ends.kick(program_end, is_full);
     }
-}
-
-fn take_bytes(socket: i32) {
-    let mut bytes = [0u8; 64];
-    let args = [socket as usize, bytes.as_mut_ptr() as usize, bytes.len(), libc::MSG_DONTWAIT as usize, 0, 0];
-    while syscall(libc::SYS_recvfrom, args) == bytes.len() as isize {}
 }

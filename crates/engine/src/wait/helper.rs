@@ -14,6 +14,7 @@
 //! `driver::owner` holds the state shared by the helper and the ring's users, under the ring's lock. Users hand rings
 //! over to the helper in `MAILBOX`, whose lock is taken after a ring's. Only the helper thread uses a `Driven`.
 
+use crate::descriptors::ends;
 use crate::device;
 use crate::driver::owner::Duty;
 use crate::forced::{point, Point};
@@ -29,7 +30,7 @@ use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::sync::thread_pointer;
 use crate::wq;
-use crate::{descriptors, thread, Errno};
+use crate::{thread, Errno};
 use anyring_abi::IORING_SETUP_DEFER_TASKRUN;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -430,9 +431,9 @@ impl Driven {
     fn last_copy_went(&mut self, guard: &mut RingGuard) -> bool {
         if !self.orphan {
             let (set, data) = (SET.load(Ordering::Relaxed), self.address() | ENGINE_END);
-            self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.engine_end, 0, data).is_ok();
+            self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.ends.sender, 0, data).is_ok();
         }
-        if descriptors::last_copy_gone(guard.engine_end) || guard.is_left_by_child() {
+        if ends::last_copy_gone(guard.ends.sender) || guard.is_left_by_child() {
             guard.mark_closed();
             // The last number may have been closed without the engine's notice. Relaxed: a worker with one of the
             // ring's jobs ends the ring.
@@ -444,7 +445,7 @@ impl Driven {
     fn end(&mut self, mut guard: RingGuard) {
         if self.orphan {
             let set = SET.load(Ordering::Relaxed);
-            let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, guard.engine_end, 0, 0);
+            let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, guard.ends.sender, 0, 0);
         }
         guard.detach();
         self.ring.driver.handover.forget();

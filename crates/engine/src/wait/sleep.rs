@@ -104,10 +104,10 @@ impl On {
         if !wait.is_driving() || (!guard.awaits_events() && wait.options.sigmask.is_none()) {
             return Ok(On::Futex);
         }
-        let engine_end = guard.engine_end;
+        let ends = guard.ends;
         let made = match wait.polled {
             true => guard.make_poller_eventfd().map(On::Eventfd),
-            false => guard.poll_set.make_epoll(engine_end).map(On::PollSet),
+            false => guard.poll_set.make_epoll(ends).map(On::PollSet),
         };
         match made {
             Err(Errno::MFILE | Errno::NFILE) => Ok(On::NoDescriptor),

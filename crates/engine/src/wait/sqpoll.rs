@@ -102,8 +102,8 @@ pub fn begin(ring: &'static Ring, options: PollerOptions) -> Result<(), Errno> {
     // The polling thread must not make the poll set itself. For a moment the poll set takes the number that the
     // program's next open expects. Also, another thread may hold the ring by then, and the polling thread's other
     // rings must not wait for that.
-    let engine_end = guard.engine_end;
-    guard.poll_set.make_epoll(engine_end)?;
+    let ends = guard.ends;
+    guard.poll_set.make_epoll(ends)?;
     let (view, control, idle_ns) = (guard.memory.view, guard.control, options.idle_ns);
     let attached = Attached { ring, view, control, idle_ns };
     drop(guard);

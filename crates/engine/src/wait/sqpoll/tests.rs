@@ -163,8 +163,8 @@ fn a_ring_that_somebody_keeps_is_taken_in_without_waiting() {
     let poller = first.ring().poller().expect("a poller");
     let kept = Program::make(0, Params::default()).expect("a ring");
     let mut guard = kept.ring().lock().expect("the ring");
-    let engine_end = guard.engine_end;
-    guard.poll_set.make_epoll(engine_end).expect("a poll set");
+    let ends = guard.ends;
+    guard.poll_set.make_epoll(ends).expect("a poll set");
     poller.attach(attached(&guard)).expect("it lives");
     poller.nudge();
     kept.ring().set_poller(&poller);

@@ -1,0 +1,55 @@
+//! Tests of both kinds of ends, also where the usual calls on them are refused.
+
+use super::*;
+use crate::os::refusing::{refusing, Refusal};
+use rustix::event::{poll, PollFd, PollFlags};
+
+const NO_PAIRS: Refusal = (libc::SYS_socketpair, None, libc::EPERM);
+const NO_MESSAGES: [Refusal; 2] = [(libc::SYS_sendto, None, libc::EPERM), (libc::SYS_recvfrom, None, libc::ENOSYS)];
+
+fn readiness(fd: i32) -> PollFlags {
+    // SAFETY: the test keeps the descriptor open.
+    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
+    let mut set = [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::OUT)];
+    poll(&mut set, Some(&Default::default())).expect("poll");
+    set[0].revents()
+}
+
+/// Tries all that a ring needs of its descriptor. `are_pipes` says which kind it has to be.
+fn ends_do_what_a_ring_needs(are_pipes: bool) {
+    let (pending, program) = make().expect("ends");
+    let ends = pending.into_raw();
+    assert_eq!(ends.is_pipe(), are_pipes);
+    let number = program.as_raw_fd();
+    let (again, other) = (program.try_clone().expect("a duplicate"), make().expect("other ends").1);
+    let identity = |fd: &OwnedFd| descriptors::cookie_of(fd.as_raw_fd()).expect("an identity");
+    assert_eq!(identity(&program), identity(&again));
+    assert_ne!(identity(&program), identity(&other));
+    for _ in 0..3 {
+        assert_eq!(readiness(number), PollFlags::OUT);
+        (0..100).for_each(|_| ends.send_byte());
+        assert_eq!(readiness(number), PollFlags::IN | PollFlags::OUT);
+        ends.take_bytes(number);
+    }
+    assert!(!readiness(ends.kicked).contains(PollFlags::IN));
+    (0..100).for_each(|index| ends.kick(number, index == 50));
+    assert!(readiness(ends.kicked).contains(PollFlags::IN));
+    assert!(!readiness(number).contains(PollFlags::IN), "a kick is not for the program");
+    drop(program);
+    assert!(!last_copy_gone(ends.sender), "a duplicate is left");
+    drop(again);
+    assert!(last_copy_gone(ends.sender));
+    ends.send_byte(); // raises no SIGPIPE
+    ends.close();
+}
+
+#[test]
+fn socket_pairs_do_what_a_ring_needs() {
+    ends_do_what_a_ring_needs(false);
+    refusing(&NO_MESSAGES, || ends_do_what_a_ring_needs(false));
+}
+
+#[test]
+fn pipes_do_what_a_ring_needs() {
+    refusing(&[NO_PAIRS], || ends_do_what_a_ring_needs(true));
+}
