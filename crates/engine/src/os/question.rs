@@ -12,10 +12,10 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 const STACK: usize = 16 * 1024;
 
-/// Returns the errno that `question` returned, as `-errno`, in a child of this process. 0 if it returned no error,
-/// EPERM if a filter killed the child, and ECHILD if a filter permits no child. `None` if no child could be made now, so
-/// the caller must not remember an answer. The question makes system calls only, and its descriptors are the child's
-/// own.
+/// Returns the errno that `question` returned, as `-errno`, in a child of this process; 0 if it returned no error. EPERM
+/// if a filter killed the child. ECHILD if a filter permits no child, or no wait for it. `None` if no child could be
+/// made now, so the caller must not remember an answer. The question makes system calls only, and its descriptors are
+/// the child's own.
 pub fn ask_in_child(question: fn() -> isize) -> Option<c_int> {
     let asked = Asked { question, is_copy: is_filtered() && super::version::running_is_older([5, 16]) };
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
@@ -154,6 +154,7 @@ impl Asked {
             let wait = [number as usize, &raw mut status as usize, libc::__WCLONE as usize, 0, 0, 0];
             match check(syscall(libc::SYS_wait4, wait)) {
                 Err(Errno::INTR) => {}
+                Err(_) => return Some(libc::ECHILD), // wait4(2) is refused: no child can answer
                 Ok(_) if libc::WIFEXITED(status) => return Some(libc::WEXITSTATUS(status)),
                 // The child was killed, but not by a filter: something on this system kills processes.
                 Ok(_) if libc::WTERMSIG(status) != libc::SIGSYS => return None,
@@ -183,6 +184,7 @@ extern "C" fn child(asked: *mut c_void) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::refusing::refusing;
     use crate::os::{Os, Sys};
     use seccompiler::{apply_filter, BpfProgram, SeccompAction, SeccompFilter};
 
@@ -207,6 +209,14 @@ mod tests {
     #[test]
     fn a_child_that_somebody_else_ends_answers_nothing() {
         assert_eq!(ask_in_child(end), None);
+    }
+
+    #[test]
+    fn a_likely_answer_is_yes_where_no_child_can_answer() {
+        static LIKELY: Question = Question::likely(ask_for_parent);
+        static OTHER: Question = Question::new(ask_for_parent);
+        let answers = refusing(&[(libc::SYS_wait4, None, libc::EPERM)], || [&LIKELY, &OTHER].map(Question::is_yes));
+        assert_eq!(answers, [true, false]);
     }
 
     #[test]
