@@ -103,7 +103,7 @@ pub fn run(
         .iter()
         .flat_map(|situation| sizes.iter().map(|bytes| Condition::new(*situation, *bytes)))
         .collect();
-    take_turns(&measuring, &mut conditions, &mut progress)?;
+    measure_turns(&measuring, &mut conditions, &mut progress)?;
     if !conditions.iter().any(Condition::is_measured) {
         let why = report::notes(conditions.iter().filter_map(Condition::note)).join("; ");
         return Err(format!("{}: nothing could be measured: {why}", subject.name));
@@ -115,7 +115,7 @@ pub fn run(
         .filter(|side| !conditions.iter().any(|condition| condition.is_measured() && condition.place() == *side))
         .map(|(situation, bytes)| Condition::new(situation, bytes))
         .collect();
-    take_turns(&measuring, &mut beside, &mut progress)?;
+    measure_turns(&measuring, &mut beside, &mut progress)?;
     conditions.extend(beside);
     conditions.sort_by_key(Condition::place);
     let family = conditions.iter().filter(|condition| condition.is_measured()).count();
@@ -142,7 +142,7 @@ pub fn run(
 }
 
 /// Measures all conditions in each turn.
-fn take_turns(
+fn measure_turns(
     measuring: &Measuring<'_>,
     conditions: &mut [Condition],
     progress: &mut impl FnMut() -> Result<(), String>,

@@ -120,7 +120,7 @@ impl Measuring<'_> {
             return Ok(());
         }
         match self.requests(condition.situation, condition.bytes, rounds, true, None)? {
-            Ok(measured) => condition.take(measured),
+            Ok(measured) => condition.record(measured),
             Err(missing) => {
                 condition.missing = Some(missing);
                 Ok(())
@@ -174,7 +174,7 @@ impl Condition {
         (self.situation, self.bytes)
     }
 
-    fn take(&mut self, measured: Measured) -> Result<(), String> {
+    fn record(&mut self, measured: Measured) -> Result<(), String> {
         let (rounds, rest) = measured.figures.as_chunks::<4>();
         if !rest.is_empty() {
             return Err(format!("the worker gave {} figures", measured.figures.len()));
@@ -262,9 +262,9 @@ mod tests {
         };
         for (latency, count) in [(10.0, 2), (11.0, 0), (12.0, 1)] {
             let figures = [latency, 1.0, 3.0 * latency, 2.0].repeat(3);
-            condition.take(Measured { figures, counts: counts(count, 3), proof: None }).expect("rounds");
+            condition.record(Measured { figures, counts: counts(count, 3), proof: None }).expect("rounds");
         }
-        assert!(condition.take(Measured { figures: vec![1.0; 3], ..Measured::default() }).is_err());
+        assert!(condition.record(Measured { figures: vec![1.0; 3], ..Measured::default() }).is_err());
         let row = condition.row(14).expect("a row");
         assert_eq!((row.pairs, row.plain.latency_us.median, row.forced.submit_us.median), (9, 11.0, 2.0));
         assert_eq!((row.ratio.value, &row.turns[..], row.answer), (3.0, &[3.0; 3][..], Answer::Slower));

@@ -63,7 +63,7 @@ pub fn way_of(program: &Path) -> Result<Way, String> {
 
 /// Checks whether the library can be preloaded into the program; `Err` is the reason why not. Prints no complaint:
 /// the program starts anyway.
-pub fn takes_library(program: &Path) -> Result<(), String> {
+pub fn can_preload(program: &Path) -> Result<(), String> {
     let file = loaded_for(program);
     let opened = File::open(&file).map_err(|error| crate::errno::of(&error))?;
     obstacle(opened)

@@ -64,9 +64,9 @@ impl Context {
         self.completions.address()
     }
 
-    /// Takes a place for one more request, if its event is sure to find room. Source: `get_reqs_available` in
+    /// Reserves a place for one more request, if its event is sure to find room. Source: `get_reqs_available` in
     /// fs/aio.c.
-    pub(crate) fn take_place(&mut self, pending: Pending) -> Result<u32, Errno> {
+    pub(crate) fn reserve_place(&mut self, pending: Pending) -> Result<u32, Errno> {
         let in_flight = (self.pending.len() - self.free.len()) as u32;
         if self.free.is_empty() && self.pending.len() == self.pending.capacity() {
             let size = (2 * self.pending.len()).max(4);

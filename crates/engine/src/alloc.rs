@@ -176,8 +176,8 @@ impl Class {
         Class { free: FreeBlocks::new(), cursor: AtomicUsize::new(0) }
     }
 
-    /// Takes a block. `supply` provides a chunk if a new one is needed.
-    fn take(&self, size: usize, supply: impl Fn() -> Option<usize>) -> Option<*mut u8> {
+    /// Allocates a block. `supply` provides a chunk if a new one is needed.
+    fn allocate(&self, size: usize, supply: impl Fn() -> Option<usize>) -> Option<*mut u8> {
         if let Some(block) = self.free.pop() {
             return Some(block);
         }
@@ -200,10 +200,10 @@ impl Chunks {
     }
 
     /// Takes the next chunk, if one is left.
-    fn take(&self) -> Option<usize> {
+    fn next(&self) -> Option<usize> {
         let mut word = self.0.load(Ordering::Relaxed);
         while word & (CHUNK - 1) != 0 {
-            // Relaxed as in `Class::take`.
+            // Relaxed as in `Class::allocate`.
             match self.0.compare_exchange(word, word + CHUNK - 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(word & !(CHUNK - 1)),
                 Err(now) => word = now,
@@ -260,9 +260,9 @@ impl Slab {
         let size = SMALLEST << class;
         let mut taken = [core::ptr::null_mut(); MOST];
         let wanted = &mut taken[..(BYTES / size).min(MOST)];
-        let supply = || self.chunks.take().or_else(|| self.reserve.take());
+        let supply = || self.chunks.next().or_else(|| self.reserve.next());
         let found = wanted.iter_mut().map_while(|block| {
-            *block = self.classes[class].take(size, supply)?;
+            *block = self.classes[class].allocate(size, supply)?;
             Some(())
         });
         let (found, enough) = (found.count(), wanted.len());
@@ -274,10 +274,10 @@ impl Slab {
     }
 
     /// Takes a chunk, from the kernel or else from the reserve. `None` only if both are exhausted.
-    fn take_chunk(&self) -> Option<usize> {
+    fn next_chunk(&self) -> Option<usize> {
         loop {
             let word = self.chunks.0.load(Ordering::Relaxed);
-            if let Some(chunk) = self.chunks.take() {
+            if let Some(chunk) = self.chunks.next() {
                 return Some(chunk);
             }
             if word & (CHUNK - 1) == 0 && !self.chunks.map(word) {
@@ -285,15 +285,15 @@ impl Slab {
                 if mutated(Mutation::NoReserve) {
                     return None;
                 }
-                return self.reserve.take();
+                return self.reserve.next();
             }
         }
     }
 
-    /// Takes a block of a class, waiting for memory if necessary.
-    fn take(&self, class: usize) -> *mut u8 {
+    /// Allocates a block of a class, waiting for memory if necessary.
+    fn allocate(&self, class: usize) -> *mut u8 {
         loop {
-            if let Some(block) = self.classes[class].take(SMALLEST << class, || self.take_chunk()) {
+            if let Some(block) = self.classes[class].allocate(SMALLEST << class, || self.next_chunk()) {
                 return block;
             }
             if mutated(Mutation::NoReserve) {
@@ -334,7 +334,7 @@ fn mapped_size(layout: Layout) -> usize {
 unsafe impl GlobalAlloc for Slab {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(layout) {
-            Some((class, _)) => self.take(class),
+            Some((class, _)) => self.allocate(class),
             None => {
                 map(mapped_size(layout), layout.align()).map_or(core::ptr::null_mut(), |address| address as *mut u8)
             }

@@ -164,8 +164,8 @@ impl Device {
     }
 
     /// Reaps the next transfer that has ended. epoll may still have to report that event.
-    pub fn take_event(&mut self) -> Option<IoEvent> {
-        let event = self.context.as_mut()?.0.take()?;
+    pub fn reap_event(&mut self) -> Option<IoEvent> {
+        let event = self.context.as_mut()?.0.reap()?;
         self.unreported = true;
         self.in_flight -= 1;
         Some(event)

@@ -32,7 +32,7 @@ pub use interrupt::{arm_interruption, can_interrupt, end_waits, handled, interru
 pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
 pub use linux::{
     calls_with_flags_are_refused, can_wait_for_several, flags_are_checked, flags_are_ignored, for_now, nap, pause,
-    probe_flags, syscall, usable_cpus, ForNow, Linux, POLLS_FOR_NANOSECONDS, TAKES_FLAGS, WAITS_FOR_NANOSECONDS,
+    probe_flags, syscall, usable_cpus, ForNow, Linux, ACCEPTS_FLAGS, POLLS_FOR_NANOSECONDS, WAITS_FOR_NANOSECONDS,
     WAITS_WITHOUT_MASK,
 };
 pub use question::{answers, ask_in_child, ask_together, is_filtered, is_permitted, is_refused_by, Question};

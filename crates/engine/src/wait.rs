@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// question.
 static FIRST: [&os::Question; 6] = [
     &os::POLLS_FOR_NANOSECONDS,
-    &os::TAKES_FLAGS,
+    &os::ACCEPTS_FLAGS,
     &os::WAITS_FOR_NANOSECONDS,
     &os::WAITS_WITHOUT_MASK,
     &memory::MAPS_AGAIN,

@@ -126,7 +126,7 @@ impl Pool {
         if jobs[0].approach == Approach::Quick {
             self.quick.begin();
         }
-        self.quick.record_taken();
+        self.quick.record_started();
         jobs
     }
 
@@ -136,7 +136,7 @@ impl Pool {
         let job = self.jobs.front()?;
         let fits = job.approach == done.approach && job.class == done.class && core::ptr::eq(job.ring, done.ring);
         let job = fits.then(|| self.jobs.pop_front())??;
-        self.quick.record_taken();
+        self.quick.record_started();
         Some(job)
     }
 

@@ -19,7 +19,7 @@ mod sync;
 use lock::{Held, Lock};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use owner::{Call, Duty, Handover, Mailbox, Taken};
+use owner::{Acquired, Call, Duty, Handover, Mailbox};
 use ring::arrivals::{Arrivals, Left};
 use sync::{AtomicBool, AtomicU32, Ordering};
 

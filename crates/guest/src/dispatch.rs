@@ -40,7 +40,7 @@ impl Host for Guest {
     }
 
     /// Does nothing: every rt_sigaction(2) of the guest is trapped.
-    fn take_back_signals() {}
+    fn reinstall_handlers() {}
 
     /// Does nothing: each trap gets the alternate stack from the kernel.
     fn record_alternate(_: &libc::stack_t) {}

@@ -75,7 +75,7 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
 fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t) -> bool {
     let mut registers = Registers::of(context, meant.unwrap_or(number));
     let trapped_at = registers.rsp as usize;
-    let Some((level, top)) = take_level(block, trapped_at, &mut context.uc_stack) else { return false };
+    let Some((level, top)) = claim_level(block, trapped_at, &mut context.uc_stack) else { return false };
     let is_alternate = record_alternate(block, level, trapped_at, &context.uc_stack);
     if level == 0 {
         avoid(block, &context.uc_stack);
@@ -89,10 +89,10 @@ fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t
     true
 }
 
-/// Takes a stack for a call that was trapped with the stack pointer at `trapped_at`. Returns the stack's level, and the
+/// Claims a stack for a call that was trapped with the stack pointer at `trapped_at`. Returns the stack's level, and the
 /// address after its end. Stacks of calls that a handler has left by a jump are released first. `alternate` is the
 /// alternate signal stack as it will be after the call.
-fn take_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Option<(usize, usize)> {
+fn claim_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Option<(usize, usize)> {
     for level in (0..LEVELS).filter(|level| block.levels[*level].busy.load(Ordering::Relaxed) != 0) {
         if is_abandoned(block, level, trapped_at, alternate) {
             if let Some(disabled) = disabled_alternate(block, level) {

@@ -198,7 +198,7 @@ pub fn claim() -> Option<&'static Block> {
     let looks = if made < BLOCKS { made.min(LOOKS) } else { made };
     for _ in 0..looks {
         let candidate = block(NEXT.fetch_add(1, Ordering::Relaxed) % made);
-        if let Some(block) = candidate.filter(|block| block.take_over()) {
+        if let Some(block) = candidate.filter(|block| block.claim()) {
             crate::tcb::renew(block.host_fs.load(Ordering::Relaxed), !block.belongs_to_another());
             block.clear();
             return Some(block);
@@ -244,7 +244,7 @@ impl Block {
     }
 
     /// Claims the block if its thread has ended. Returns whether it did.
-    fn take_over(&self) -> bool {
+    fn claim(&self) -> bool {
         let tid = self.tid.load(Ordering::Relaxed);
         let is_free =
             tid == 0 || (tid != CLAIMED && (self.is_inherited.load(Ordering::Relaxed) || self.is_left(tid)));
@@ -269,7 +269,7 @@ impl Block {
 
     /// Releases the block: another thread may take it.
     pub fn give_back(&self) {
-        // Release pairs with the Acquire in `take_over`.
+        // Release pairs with the Acquire in `claim`.
         self.tid.store(0, Ordering::Release);
     }
 

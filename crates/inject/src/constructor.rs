@@ -73,7 +73,7 @@ fn renew_after_fork() {
     backend::renew_sharing_after_fork();
     raw::renew_after_fork();
     // clone3(2) with CLONE_CLEAR_SIGHAND has reset the signal actions of this library.
-    signals::action::take_back();
+    signals::action::reinstall();
 }
 
 #[used]

@@ -44,8 +44,8 @@ impl Host for Preloaded {
         raw::ring_made();
     }
 
-    fn take_back_signals() {
-        signals::action::take_back();
+    fn reinstall_handlers() {
+        signals::action::reinstall();
     }
 
     fn record_alternate(alternate: &libc::stack_t) {

@@ -90,7 +90,7 @@ pub fn run(
             for (backend, side) in one.sides.iter_mut() {
                 if side.missing.is_none() {
                     let reply = reply(launcher, *backend, &one.measurement.work, options.door)?;
-                    side.take(*backend, reply, turn, one.measurement)
+                    side.record(*backend, reply, turn, one.measurement)
                         .map_err(|why| format!("{}: {why}", workload.name))?;
                 }
                 progress()?;
@@ -127,8 +127,8 @@ pub fn run(
 }
 
 impl Side {
-    /// Takes the reply of one turn. The first turn is dropped: it is a little slower.
-    fn take(
+    /// Records the reply of one turn. The first turn is dropped: it is a little slower.
+    fn record(
         &mut self,
         backend: Backend,
         reply: Reply,

@@ -144,7 +144,7 @@ pub fn register<H: Host>(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -
     }
     let serve = || {
         point(Point::RegisterDoor);
-        H::take_back_signals(); // registering copies memory, and need not be fast
+        H::reinstall_handlers(); // registering copies memory, and need not be fast
         if fd == u32::MAX {
             // A call without a ring may come before the first one.
             engine::prepare::<H>();

@@ -55,7 +55,7 @@ pub fn renew_after_fork() {
 pub fn prepare<H: Host>() {
     // If a panic interrupts this, the next ring does the rest.
     anyring_engine::process::notice_fork();
-    H::take_back_signals();
+    H::reinstall_handlers();
     let Some(mut prepared) = PREPARED.lock().filter(|prepared| !**prepared) else { return };
     open_log();
     version::choose(variable("ANYRING_KERNEL").as_deref());

@@ -40,7 +40,7 @@ pub fn way() -> Option<Way> {
             SECCOMP.store(true, Ordering::Relaxed);
             Some(Way::AllThreads)
         }
-        true => (is_filtered() && thread::is_alone() && takes_filters_by_prctl()).then_some(Way::OnlyThread),
+        true => (is_filtered() && thread::is_alone() && prctl_accepts_filters()).then_some(Way::OnlyThread),
     }
 }
 
@@ -58,7 +58,7 @@ fn ask_for_seccomp() -> isize {
 
 /// Asks the kernel whether prctl(2) accepts filters. For a filter at a null address it then answers EFAULT
 /// (PR_SET_SECCOMP in prctl(2)).
-fn takes_filters_by_prctl() -> bool {
+fn prctl_accepts_filters() -> bool {
     let question = [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, 0, 0, 0, 0];
     // SAFETY: the address is null, so the kernel can add nothing.
     unsafe { sys::call(libc::SYS_prctl, question) == -(libc::EFAULT as isize) }

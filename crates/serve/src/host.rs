@@ -49,7 +49,7 @@ pub trait Host {
 
     /// Checks whether the program has replaced the action of a signal that the engine needs, without the engine's
     /// knowledge. If it has, installs the engine's action again.
-    fn take_back_signals();
+    fn reinstall_handlers();
 
     /// Records that the calling thread has set its alternate signal stack.
     fn record_alternate(alternate: &libc::stack_t);

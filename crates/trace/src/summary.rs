@@ -230,7 +230,7 @@ impl Summary {
     fn count_done(&mut self, done: Vec<Option<PathPending>>, path: Path) {
         for PathPending { ring, key, latency_ns } in done.into_iter().flatten() {
             if let Some(ring) = self.rings.get_mut(&ring) {
-                ring.kinds.entry(key).or_default().took(path, latency_ns);
+                ring.kinds.entry(key).or_default().record(path, latency_ns);
             }
         }
     }
@@ -336,7 +336,7 @@ impl Summary {
         let latency_ns = (!request.several).then_some(latency_ns);
         let open = !self.has_sizes && request.path == Path::Inline;
         if !open {
-            tally.took(request.path, latency_ns);
+            tally.record(request.path, latency_ns);
         }
         if !self.has_sizes {
             let untold = open.then_some(PathPending { ring: event.ring, key, latency_ns });

@@ -178,7 +178,7 @@ pub fn recv_multishot(fd: i32, len: u32) -> Sqe {
 }
 
 /// A last CQE's result and buffer, without IORING_CQE_F_SOCK_NONEMPTY, which is a hint.
-pub fn taken(cqe: &Cqe) -> (i32, Option<u16>) {
+pub fn last_buffer(cqe: &Cqe) -> (i32, Option<u16>) {
     assert_eq!(cqe.flags & (IORING_CQE_F_MORE | IORING_CQE_F_BUF_MORE), 0, "{cqe:?}");
     (cqe.res, buffer_of(cqe))
 }
@@ -186,7 +186,7 @@ pub fn taken(cqe: &Cqe) -> (i32, Option<u16>) {
 /// Submits `sqe` and returns its result.
 pub fn run_taking(ring: &mut Ring, sqe: Sqe) -> (i32, Option<u16>) {
     ring.go(sqe);
-    taken(&ring.wait())
+    last_buffer(&ring.wait())
 }
 
 /// Returns a CQE's result, whether more follows, and its buffer. IORING_CQE_F_SOCK_NONEMPTY is a hint, and ignored.

@@ -61,7 +61,7 @@ pub fn wait_blocked(ring: &Ring) {
 
 /// Checks until the thread has taken every SQE that was published. It moves the head past them only after it ran
 /// them, so their CQEs may be posted before.
-pub fn wait_taken(ring: &Ring) {
+pub fn wait_consumed(ring: &Ring) {
     look("the head at the tail", || ring.sq_ready() == 0);
 }
 

@@ -248,8 +248,8 @@ impl Machine<'_> {
         let awaited = expected.map(|expected| expected - self.missing.min(expected));
         match awaited {
             _ if self.holding => self.run_held_until_quiet(awaited.unwrap_or(0)),
-            Some(awaited) => self.take_expected(awaited),
-            None => self.take_until_quiet(),
+            Some(awaited) => self.reap_expected(awaited),
+            None => self.reap_until_quiet(),
         }
         self.missing = expected.unwrap_or(0).saturating_sub(self.posted());
         (self.silent_now, self.drains_now) = (false, false);
@@ -276,23 +276,23 @@ impl Machine<'_> {
         }
     }
 
-    fn take_expected(&mut self, expected: usize) {
+    fn reap_expected(&mut self, expected: usize) {
         let deadline = Instant::now() + LIMIT;
         while self.counted < expected && Instant::now() < deadline {
-            self.take(deadline.saturating_duration_since(Instant::now()));
+            self.reap(deadline.saturating_duration_since(Instant::now()));
         }
         let moment = match (self.idle(), self.silent_now) {
             (true, _) => Duration::ZERO,
             (false, true) => self.patience.quiet,
             (false, false) => MOMENT,
         };
-        while self.take(moment) {}
+        while self.reap(moment) {}
     }
 
-    fn take_until_quiet(&mut self) {
+    fn reap_until_quiet(&mut self) {
         loop {
             let quiet = if self.idle() { Duration::ZERO } else { self.patience.quiet };
-            if !self.take(quiet) {
+            if !self.reap(quiet) {
                 return;
             }
         }
@@ -303,7 +303,7 @@ impl Machine<'_> {
     }
 
     /// Reaps one CQE that comes within `limit`.
-    fn take(&mut self, limit: Duration) -> bool {
+    fn reap(&mut self, limit: Duration) -> bool {
         let cqe = match self.ring.peek() {
             Some(cqe) => Some(cqe),
             None if limit.is_zero() => {
@@ -434,7 +434,7 @@ impl Machine<'_> {
                 break;
             }
         }
-        while self.patience.disturbed && !self.idle() && self.take(HELD_BACK) {}
+        while self.patience.disturbed && !self.idle() && self.reap(HELD_BACK) {}
         let program = self.program;
         let eventfds: BTreeSet<u8> = program
             .steps

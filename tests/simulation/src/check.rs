@@ -202,10 +202,10 @@ impl Slot {
 
 impl World {
     /// Reaps every CQE of this ring. Returns true if there was one.
-    pub fn take_all(&mut self, at: usize, system: &Simulated) -> bool {
+    pub fn reap_all(&mut self, at: usize, system: &Simulated) -> bool {
         let ring = self.slots[at].ring.clone();
         let mut any = false;
-        while let Some(cqe) = ring.take() {
+        while let Some(cqe) = ring.reap() {
             self.answered(at, cqe, system);
             any = true;
         }
@@ -270,7 +270,7 @@ impl World {
             }
             Kind::FileWrite { bytes } => moved == bytes || moved < bytes && moved > 0 && may_be_short(system),
             Kind::StreamRead { stream } => {
-                self.streams[stream].taken += moved as u64;
+                self.streams[stream].received += moved as u64;
                 let read = &record.buffer[..moved.min(record.buffer.len())];
                 let follows = |pair: &[u8]| u64::from(pair[1]) == (u64::from(pair[0]) + 1) % 251;
                 moved > 0 && moved <= record.buffer.len() && read.windows(2).all(follows)
@@ -299,9 +299,9 @@ impl World {
     pub fn check_streams(&self) {
         for stream in self.streams.iter().filter(|stream| !stream.leaks) {
             let left = stream.left();
-            if stream.taken + left != stream.fed {
-                let (fed, taken) = (stream.fed, stream.taken);
-                finding(&format!("data: {fed} bytes went into a stream, {taken} were read, {left} are left"));
+            if stream.received + left != stream.fed {
+                let (fed, received) = (stream.fed, stream.received);
+                finding(&format!("data: {fed} bytes went into a stream, {received} were read, {left} are left"));
             }
         }
     }

@@ -32,7 +32,7 @@ pub struct Stream {
     /// Bytes that went in.
     pub fed: u64,
     /// Bytes that came out, by requests that were answered.
-    pub taken: u64,
+    pub received: u64,
     /// True if a ring was closed with a request on it: some bytes may be lost.
     pub leaks: bool,
 }
@@ -96,7 +96,7 @@ fn stream(random: &mut fastrand::Rng) -> Stream {
     };
     // SAFETY: changes a description of this program's own.
     unsafe { libc::fcntl(writer, libc::F_SETFL, libc::O_WRONLY | libc::O_NONBLOCK) };
-    Stream { reader, writer, fed: 0, taken: 0, leaks: false }
+    Stream { reader, writer, fed: 0, received: 0, leaks: false }
 }
 
 impl Program {
@@ -175,7 +175,7 @@ impl Program {
         // All threads continue until each has ended, so that messages to a ring are seen.
         while self.world().finished < threads {
             self.system.sleep(20_000);
-            self.take(mine);
+            self.reap(mine);
         }
         if me == 0 {
             self.system.set_faulty(false);
@@ -198,7 +198,7 @@ impl Program {
         match what {
             0..40 => self.submit(at),
             40..60 => self.wait(at),
-            60..75 => self.take(at),
+            60..75 => self.reap(at),
             75..88 => self.feed(),
             88..95 => self.system.sleep(ns),
             95 => self.limit(),
@@ -283,13 +283,13 @@ impl Program {
     }
 
     /// Reaps the CQEs that are there.
-    fn take(&self, at: usize) {
+    fn reap(&self, at: usize) {
         self.system.point_of_program();
         let world = &mut *self.world();
         if world.slots[at].closed {
             return; // what comes now is for nobody
         }
-        if world.take_all(at, self.system) {
+        if world.reap_all(at, self.system) {
             self.system.progresses();
         }
     }
@@ -301,7 +301,7 @@ impl Program {
             if world.slots[mine].is_used() {
                 return;
             }
-            world.take_all(mine, self.system);
+            world.reap_all(mine, self.system);
             world.slots[mine].closed = true;
             world.abandon(mine);
         }
@@ -338,7 +338,7 @@ impl Program {
                 let own = self.make_ring();
                 own.push(Sqe { opcode: Opcode::Nop as u8, user_data: 1, ..Sqe::default() });
                 let done =
-                    own.enter(1, 1, IORING_ENTER_GETEVENTS) == Ok(1) && own.take().is_some_and(|it| it.res == 0);
+                    own.enter(1, 1, IORING_ENTER_GETEVENTS) == Ok(1) && own.reap().is_some_and(|it| it.res == 0);
                 own.close();
                 // SAFETY: ends the child.
                 unsafe { libc::_exit(if done { 0 } else { 3 }) }
@@ -367,7 +367,7 @@ impl Program {
         loop {
             let ring = {
                 let world = &mut *self.world();
-                if world.take_all(mine, self.system) {
+                if world.reap_all(mine, self.system) {
                     without = 0;
                 }
                 let ring = world.slots[mine].ring.clone();
@@ -395,7 +395,7 @@ impl Program {
         // Nothing comes after the last one.
         let ring = self.world().slots[mine].ring.clone();
         let _ = ring.enter(0, 0, IORING_ENTER_GETEVENTS);
-        self.world().take_all(mine, self.system);
+        self.world().reap_all(mine, self.system);
     }
 }
 
@@ -429,8 +429,8 @@ impl World {
     /// Describes the requests in flight and the streams, for a report.
     fn describe(&self) -> String {
         let streams = self.streams.iter().enumerate().map(|(at, stream)| {
-            let (fed, taken, left) = (stream.fed, stream.taken, stream.left());
-            format!("  stream {at}: of {fed} bytes {taken} were read, {left} are left\n")
+            let (fed, received, left) = (stream.fed, stream.received, stream.left());
+            format!("  stream {at}: of {fed} bytes {received} were read, {left} are left\n")
         });
         self.records.describe() + &streams.collect::<String>()
     }

@@ -123,7 +123,7 @@ impl Ring {
     }
 
     /// Reaps a CQE, if there is one. No other thread may reap at the same time.
-    pub fn take(&self) -> Option<Cqe> {
+    pub fn reap(&self) -> Option<Cqe> {
         let head = self.word(self.params.cq_off.head);
         let at = head.load(Ordering::Relaxed);
         // Acquire: pairs with the engine's Release store of the tail.

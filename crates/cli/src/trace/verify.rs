@@ -20,7 +20,7 @@ const LEAST: f64 = 0.03;
 pub struct Before(Vec<(OsString, OsString)>);
 
 /// The times of one run: elapsed time and CPU time, in nanoseconds.
-type Took = [f64; 2];
+type RunTimes = [f64; 2];
 
 impl Before {
     pub fn new() -> Before {
@@ -34,7 +34,7 @@ impl Before {
     pub fn verify(&self, by_kernel: bool, program: &Program, changed: &OsStr) -> Result<(), Failure> {
         let backend = if by_kernel { "kernel" } else { "user" };
         let changed: [&OsStr; 3] = ["sh".as_ref(), "-c".as_ref(), changed];
-        let mut turns: [Vec<Took>; 2] = Default::default();
+        let mut turns: [Vec<RunTimes>; 2] = Default::default();
         for _ in 0..TURNS {
             turns[0].push(self.run(backend, &program.words, "the program")?);
             turns[1].push(self.run(backend, &changed, "the changed program")?);
@@ -43,7 +43,7 @@ impl Before {
         Ok(())
     }
 
-    fn run(&self, backend: &str, words: &[impl AsRef<OsStr>], what: &str) -> Result<Took, Failure> {
+    fn run(&self, backend: &str, words: &[impl AsRef<OsStr>], what: &str) -> Result<RunTimes, Failure> {
         let failed = |why: String| Failure::own(format!("--verify: {what}: {why}"));
         let anyring = library::executable().map_err(|error| failed(error.to_string()))?;
         let mut command = Command::new(anyring);
@@ -74,9 +74,9 @@ fn wait(pid: libc::pid_t) -> (ExitStatus, f64) {
 }
 
 /// Compares the programs. A difference counts only if the medians differ and all turns, except at most one, agree.
-fn verdict([before, after]: &[Vec<Took>; 2]) -> String {
+fn verdict([before, after]: &[Vec<RunTimes>; 2]) -> String {
     let [elapsed, cpu] = [0, 1].map(|which| {
-        let of = |turns: &[Took]| median(&turns.iter().map(|took| took[which]).collect::<Vec<_>>());
+        let of = |turns: &[RunTimes]| median(&turns.iter().map(|took| took[which]).collect::<Vec<_>>());
         let (old, new) = (of(before), of(after));
         let change = (new - old) / old.max(1.0);
         let agree =

@@ -111,7 +111,7 @@ fn accept_iocb(guard: &mut RingGuard, address: u64) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     let Some(context) = &mut guard.aio else { return Err(Errno::INVAL) };
-    let place = context.take_place(Pending {
+    let place = context.reserve_place(Pending {
         data: iocb.data,
         obj: address,
         eventfd: None,

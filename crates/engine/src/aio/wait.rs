@@ -127,7 +127,7 @@ fn move_events(guard: &mut RingGuard, wait: &Wait, got: &mut u64) -> Result<(), 
     let to = wait.events.wrapping_add(*got * size_of::<IoEvent>() as u64);
     let room = wait.at_most as u64 - *got;
     if let Some(context) = &mut guard.aio {
-        *got += context.completions.take(to, room)?;
+        *got += context.completions.read_events(to, room)?;
     }
     Ok(())
 }

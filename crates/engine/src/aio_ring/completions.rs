@@ -150,7 +150,7 @@ impl Completions {
 
     /// Moves up to `room` events to the program's array at `to`. Returns their number. After `FAULT` all events are
     /// still in the ring.
-    pub fn take(&mut self, to: u64, room: u64) -> Result<u64, Errno> {
+    pub fn read_events(&mut self, to: u64, room: u64) -> Result<u64, Errno> {
         let Ok(mut head) = self.read_head() else { return Ok(0) };
         let taken = room.min(self.behind(head).into());
         if taken == 0 {

@@ -91,7 +91,7 @@ impl Context {
 
     /// Reaps the next event.
     #[inline]
-    pub fn take(&mut self) -> Option<IoEvent> {
+    pub fn reap(&mut self) -> Option<IoEvent> {
         // No other code stores the head, since io_getevents(2) is never called.
         let head = self.word(offset_of!(AioRing, head));
         let at = head.load(Ordering::Relaxed);
@@ -201,10 +201,10 @@ mod tests {
         for data in 0..u64::from(2 * context.places) {
             let opcode = if data == 0 { IOCB_CMD_PWRITE } else { IOCB_CMD_PREAD };
             let iocb = Iocb { fd, ..transfer(opcode, &mut bytes, data) };
-            assert_eq!(context.take(), None);
+            assert_eq!(context.reap(), None);
             assert_eq!(context.submit(&[at(&iocb)]), Ok(1));
             assert!(context.has_events(), "a memfd's data is there at once");
-            let event = context.take().expect("an event");
+            let event = context.reap().expect("an event");
             assert_eq!((event.data, event.res), (data, 8));
         }
         context.destroy();
@@ -220,8 +220,8 @@ mod tests {
         let bad = Iocb { fd: u32::MAX, ..good };
         assert_eq!(context.submit(&[at(&good), at(&bad), at(&good)]), Ok(1));
         assert_eq!(context.submit(&[at(&bad), at(&good)]), Err(Errno::BADF));
-        assert_eq!(context.take().map(|event| event.res), Some(0));
-        assert_eq!(context.take(), None);
+        assert_eq!(context.reap().map(|event| event.res), Some(0));
+        assert_eq!(context.reap(), None);
         context.destroy();
     }
 

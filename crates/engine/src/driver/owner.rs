@@ -41,7 +41,7 @@ const KNOWN: u32 = 3;
 /// Outcome of trying to take the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Taken {
+pub enum Acquired {
     /// The calling thread drives, and must give the role back.
     Mine,
     /// The call that the calling thread has interrupted has the role.
@@ -123,35 +123,35 @@ impl Handover {
         self.posted.store(NOTHING_POSTED, Ordering::Relaxed);
     }
 
-    /// Takes the role for thread `me`, which waits. The thread also takes the role from the helper, which then stops
+    /// Acquires the role for thread `me`, which waits. The thread also takes the role from the helper, which then stops
     /// watching. `frame` is an address in the thread's stack frame.
     ///
     /// A signal handler that waits while the interrupted code drives shares the role and does not end it. If the
     /// frame that took the role is gone (siglongjmp), the role is taken anew.
-    pub fn take(&self, me: u32, frame: usize) -> Taken {
-        let taken = self.role_from(FREE, me) || self.role_from(HELPER, me);
-        if !taken && self.role.load(Ordering::Relaxed) != me {
-            return Taken::No;
+    pub fn acquire(&self, me: u32, frame: usize) -> Acquired {
+        let acquired = self.role_from(FREE, me) || self.role_from(HELPER, me);
+        if !acquired && self.role.load(Ordering::Relaxed) != me {
+            return Acquired::No;
         }
-        if !taken && frame < self.frame.load(Ordering::Relaxed) {
-            return Taken::Shared;
+        if !acquired && frame < self.frame.load(Ordering::Relaxed) {
+            return Acquired::Shared;
         }
         self.frame.store(frame, Ordering::Relaxed);
         if self.helper.load(Ordering::Relaxed) == WATCHING {
             self.helper.store(RESTING, Ordering::Relaxed);
         }
-        Taken::Mine
+        Acquired::Mine
     }
 
-    /// Returns which role thread `me` still has, after it had `taken` a role with this frame. One of the program's
+    /// Returns which role thread `me` still has, after it had `acquired` a role with this frame. One of the program's
     /// handlers that interrupted its sleep may have given the role up.
-    pub fn still(&self, taken: Taken, me: u32, frame: usize) -> Taken {
+    pub fn still(&self, acquired: Acquired, me: u32, frame: usize) -> Acquired {
         let is_mine = self.role.load(Ordering::Relaxed) == me;
-        let has_it = is_mine && (taken == Taken::Shared || self.frame.load(Ordering::Relaxed) == frame);
+        let has_it = is_mine && (acquired == Acquired::Shared || self.frame.load(Ordering::Relaxed) == frame);
         if has_it {
-            taken
+            acquired
         } else {
-            Taken::No
+            Acquired::No
         }
     }
 
@@ -337,9 +337,9 @@ impl Handover {
         }
     }
 
-    /// Takes the role for the helper. False if a thread has it.
+    /// Acquires the role for the helper. False if a thread has it.
     #[must_use]
-    pub fn take_for_helper(&self) -> bool {
+    pub fn acquire_for_helper(&self) -> bool {
         self.role_from(FREE, HELPER) || self.is_helpers()
     }
 

@@ -101,8 +101,8 @@ impl core::fmt::Debug for Block {
 }
 
 impl Block {
-    /// Takes the free chunk with the lowest number, whose memory was used most recently.
-    fn take(&self) -> Option<usize> {
+    /// Claims the free chunk with the lowest number, whose memory was used most recently.
+    fn claim_free(&self) -> Option<usize> {
         for (place, word) in self.free.iter().enumerate() {
             let mut free = word.load(Ordering::Relaxed);
             while free != 0 {
@@ -267,7 +267,7 @@ impl Writer {
     }
 
     /// Reserves `count` request numbers that no other process has. Returns the first.
-    pub fn take_numbers(&self, count: u32) -> u32 {
+    pub fn reserve_numbers(&self, count: u32) -> u32 {
         self.block.requests.fetch_add(count, Ordering::Relaxed).wrapping_add(1)
     }
 
@@ -349,7 +349,7 @@ impl Writer {
     #[cold]
     fn change_chunk(&mut self) -> bool {
         self.close();
-        let Some(index) = self.block.take() else { return false };
+        let Some(index) = self.block.claim_free() else { return false };
         let head = &self.block.heads[index];
         self.ticks = self.ticks.max(ticks(self.by_counter));
         head.ticks.store(self.ticks, Ordering::Relaxed);
@@ -393,7 +393,7 @@ pub struct Reader {
     block: &'static Block,
     cursors: Vec<Cursor>,
     /// Chunks that are not free, with their tickets. Empty between two calls of `drain`.
-    taken: Vec<(u64, usize)>,
+    in_use: Vec<(u64, usize)>,
     /// The values of both clocks when the file was made and at the last comparison.
     clocks: [Clocks; 2],
     /// The last time that was converted, in nanoseconds.
@@ -444,7 +444,7 @@ impl Reader {
         block.free.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         block.magic.store(MAGIC, Ordering::Relaxed); // no other process knows the file yet
         let (cursors, clocks) = (vec![Cursor::default(); CHUNKS], [Clocks::read(block); 2]);
-        Ok(Reader { block, cursors, taken: Vec::new(), clocks, last_ns: 0 })
+        Ok(Reader { block, cursors, in_use: Vec::new(), clocks, last_ns: 0 })
     }
 
     /// Moves new events to `events`. The events of each ring are in order, with times in ticks. True if there were
@@ -456,20 +456,20 @@ impl Reader {
         // the first is read to its end.
         let mut known = 0;
         loop {
-            self.taken.clear();
+            self.in_use.clear();
             let heads = self.block.heads.iter().enumerate();
-            self.taken.extend(heads.filter_map(|(index, head)| match head.ticket.load(Ordering::Acquire) {
+            self.in_use.extend(heads.filter_map(|(index, head)| match head.ticket.load(Ordering::Acquire) {
                 0 => None,
                 ticket => Some((ticket, index)),
             }));
-            if self.taken.len() <= known {
+            if self.in_use.len() <= known {
                 break;
             }
-            known = self.taken.len();
+            known = self.in_use.len();
         }
-        self.taken.sort_unstable();
+        self.in_use.sort_unstable();
         let (crowded, before) = (known > CHUNKS / 2, events.len());
-        for (_, index) in core::mem::take(&mut self.taken) {
+        for (_, index) in core::mem::take(&mut self.in_use) {
             self.read(index, crowded, events);
         }
         crowded && events.len() > before

@@ -167,7 +167,7 @@ impl RingGuard {
         if self.poll_set.armed() == 0 && !self.device.has_unreported() {
             return reaped;
         }
-        let served = self.take_events(when) | reaped;
+        let served = self.poll_events(when) | reaped;
         if self.poll_set.is_turn() {
             self.attempt_next_postponed();
             self.verify_next();
@@ -175,8 +175,8 @@ impl RingGuard {
         served
     }
 
-    /// Takes the poll set's events, even if no request is armed, and serves them. True if any event was served.
-    pub fn take_events(&mut self, when: When) -> bool {
+    /// Polls the poll set, even if no request is armed, and serves them. True if any event was served.
+    pub fn poll_events(&mut self, when: When) -> bool {
         let looked = self.poll_set.has_unwatched() && unwatched::check(self);
         let Some(epoll) = self.poll_set.epoll() else { return looked };
         self.poll_set.due.unattempted = false;

@@ -65,7 +65,7 @@ pub fn reap(guard: &mut RingGuard) -> bool {
 
 #[cold]
 fn reap_all(guard: &mut RingGuard) {
-    while let Some(event) = guard.device.take_event() {
+    while let Some(event) = guard.device.reap_event() {
         complete_transfer(guard, &event);
     }
 }

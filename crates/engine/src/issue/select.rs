@@ -202,7 +202,7 @@ impl RingGuard {
                 return self.finish(id, result, false);
             }
             self.slab[id].cqe_flags = 0;
-            if self.has_taken_all(id) {
+            if self.has_drained(id) {
                 self.slab[id].op.forget_transferred(); // its CQE is posted
                 return self.follow(id, Verdict::Skipped(Direction::Read, Skip::KnownEmpty));
             }
@@ -253,10 +253,10 @@ fn is_refused_before_choosing(op: &Op, fd: i32, verdict: Verdict) -> bool {
 
 impl crate::ring::State {
     /// True if the last attempt took all the data that there was, and the request waits for more.
-    fn has_taken_all(&self, id: Id) -> bool {
+    fn has_drained(&self, id: Id) -> bool {
         let request = &self.slab[id];
         let fd = request.target.number().filter(|_| request.op.waits_for() == Some(Direction::Read));
-        fd.is_some_and(|fd| self.poll_set.took_all(fd))
+        fd.is_some_and(|fd| self.poll_set.drained(fd))
     }
 
     /// True if an attempt would find a buffer, or needs none.

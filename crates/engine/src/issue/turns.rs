@@ -117,7 +117,7 @@ impl RingGuard {
         loop {
             // Take events even if no request is armed: an event that stays in the poll set keeps the helper's own epoll
             // set awake.
-            self.take_events(When::Later);
+            self.poll_events(When::Later);
             self.collect();
             if !self.poll_set.has_unverified() {
                 return;

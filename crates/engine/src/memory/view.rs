@@ -208,14 +208,14 @@ impl View {
     /// True if [`write_run`](Self::write_run) may write CQEs: the memory is the engine's mapping, and each entry has
     /// 16 bytes.
     #[inline]
-    pub fn takes_runs(&self) -> bool {
+    pub fn accepts_runs(&self) -> bool {
         !self.guarded && self.layout.cqe_shift == 4
     }
 
-    /// Writes consecutive CQEs from position `tail` on. Requires [`takes_runs`](Self::takes_runs).
+    /// Writes consecutive CQEs from position `tail` on. Requires [`accepts_runs`](Self::accepts_runs).
     #[inline]
     pub fn write_run(&self, tail: u32, cqes: &[Cqe]) {
-        debug_assert!(self.takes_runs() && cqes.len() <= self.layout.cq_entries as usize);
+        debug_assert!(self.accepts_runs() && cqes.len() <= self.layout.cq_entries as usize);
         let mask = self.layout.cq_entries - 1;
         let array = (self.rings + word::CQES) as *mut Cqe;
         for (place, cqe) in (tail..).zip(cqes) {

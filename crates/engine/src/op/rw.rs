@@ -302,7 +302,7 @@ impl Rw {
         match substitute::transfer(fd, self.write, self.offset, iovecs, count, total - self.done) {
             Substitute::Answer(answer) => Ok(answer),
             Substitute::NoneYetReady => Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction()))),
-            Substitute::None if self.flags & RWF_NOWAIT != 0 && self.write && takes_nowait(fd) => {
+            Substitute::None if self.flags & RWF_NOWAIT != 0 && self.write && accepts_nowait(fd) => {
                 Err(self.without_asked_nowait())
             }
             Substitute::None => Err(self.to_worker(Verdict::NeedsWorker(Punt::NoForm))),
@@ -514,7 +514,7 @@ fn reads_whole_records(fd: i32) -> bool {
 /// accepted. Of files that cannot be read, only those on ext4 are known to know it. Their writes through the page cache
 /// refuse it.
 #[cold]
-fn takes_nowait(fd: i32) -> bool {
+fn accepts_nowait(fd: i32) -> bool {
     if calls_with_flags_are_refused() {
         return false;
     }

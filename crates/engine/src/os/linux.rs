@@ -92,7 +92,7 @@ pub fn calls_with_flags_are_refused() -> bool {
 }
 
 /// Whether preadv2(2) and pwritev2(2) are permitted.
-pub static TAKES_FLAGS: Question = Question::new(ask_for_calls_with_flags);
+pub static ACCEPTS_FLAGS: Question = Question::new(ask_for_calls_with_flags);
 
 /// Tries both calls with no buffers, on a descriptor that is not open.
 pub(super) fn ask_for_calls_with_flags() -> isize {
@@ -107,7 +107,7 @@ pub(super) fn ask_for_calls_with_flags() -> isize {
 /// flag that no kernel knows is either refused or ignored. Done once per process, before its first ring.
 pub fn probe_flags() {
     if FLAGS.load(Relaxed) == 0 {
-        let found = match TAKES_FLAGS.is_yes().then(flags_are_checked) {
+        let found = match ACCEPTS_FLAGS.is_yes().then(flags_are_checked) {
             None => REFUSED,
             Some(Some(true)) => CHECKED,
             Some(Some(false)) => IGNORED,

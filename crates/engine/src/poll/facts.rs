@@ -36,7 +36,7 @@ pub(crate) struct Facts {
     read_empty: bool,
     write_full: bool,
     /// True if the last shot of a RECV took all data that there was, and no event has come since.
-    took_all: bool,
+    drained: bool,
     /// True if an event reported an end, an error or urgent data. More of that may come after a short count.
     exceptional: bool,
     /// True if a short count means that no more data is there. Asked once.
@@ -78,7 +78,7 @@ impl Facts {
     #[inline]
     pub(crate) fn record_event(&mut self, seen: u32) {
         if seen & (READ | ENDED) != 0 {
-            (self.read_empty, self.took_all) = (false, false);
+            (self.read_empty, self.drained) = (false, false);
             self.exceptional |= seen & EXCEPTIONAL != 0;
         }
         if seen & (WRITE | ENDED) != 0 {
@@ -88,7 +88,7 @@ impl Facts {
 
     /// Records that there may be data to read and room to write. Only an attempt can find out.
     pub(crate) fn may_be_ready(&mut self) {
-        (self.read_empty, self.write_full, self.took_all) = (false, false, false);
+        (self.read_empty, self.write_full, self.drained) = (false, false, false);
     }
 
     /// True if the last attempt to read found nothing.
@@ -153,15 +153,15 @@ impl PollSet {
         const TELLS: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
         if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
             if entry.registered & TELLS == TELLS && !entry.facts.exceptional {
-                entry.facts.took_all = *entry.facts.counts_tell.get_or_insert_with(|| is_plain_tcp(fd));
+                entry.facts.drained = *entry.facts.counts_tell.get_or_insert_with(|| is_plain_tcp(fd));
             }
         }
     }
 
     /// True if the last shot of a RECV took all data that there was.
     #[inline]
-    pub(crate) fn took_all(&self, fd: i32) -> bool {
-        self.facts(fd).is_some_and(|facts| facts.took_all)
+    pub(crate) fn drained(&self, fd: i32) -> bool {
+        self.facts(fd).is_some_and(|facts| facts.drained)
     }
 
     /// Records whether a first attempt to read, or a poll's first check, found nothing.

@@ -93,7 +93,7 @@ mod tests {
 
     /// Closes the target ring during the call. True if the next ring has its place; another test's ring may have it
     /// instead.
-    fn takes_the_place(source: i32) -> bool {
+    fn reuses_slot(source: i32) -> bool {
         let target = make();
         let held = table::ring(source).expect("a ring").lock().expect("free");
         let place = table::ring(target).expect("a ring");
@@ -129,7 +129,7 @@ mod tests {
         let vector = [memory.as_ptr() as usize, memory.len()];
         crate::register(source as u32, anyring_abi::IORING_REGISTER_BUFFERS, vector.as_ptr() as u64, 1)
             .expect("one");
-        assert!((0..1_000).any(|_| takes_the_place(source)), "nothing was tried");
+        assert!((0..1_000).any(|_| reuses_slot(source)), "nothing was tried");
         close(source);
     }
 }

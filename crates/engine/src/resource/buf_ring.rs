@@ -69,7 +69,7 @@ pub struct Held {
     /// True if a buffer was left out, or cut, because there is more room than was asked for.
     pub partial: bool,
     /// The bytes and buffers taken off the ring. `head` is the ring's head after that.
-    taken: (usize, u16),
+    consumed: (usize, u16),
     head: u16,
     /// The address of the first buffer. `id` and `whole_bytes` are its id and own length.
     address: u64,
@@ -87,7 +87,7 @@ impl Held {
             committed: false,
             last: false,
             partial: false,
-            taken: (0, 0),
+            consumed: (0, 0),
             head: 0,
             address,
             id,
@@ -157,12 +157,12 @@ impl Groups {
     /// request has taken buffers since.
     pub fn commit(&mut self, group: u16, held: &mut Held, bytes: usize, count: u16) {
         if let (false, Some(Group::Ring(ring))) = (held.listed, self.0.get_mut(&group)) {
-            let (taken_bytes, taken_count) = held.taken;
-            let further = (bytes.saturating_sub(taken_bytes), count.saturating_sub(taken_count));
+            let (consumed_bytes, consumed_count) = held.consumed;
+            let further = (bytes.saturating_sub(consumed_bytes), count.saturating_sub(consumed_count));
             let goes_on = if ring.incremental { further.0 != 0 } else { further.1 != 0 };
             if !held.committed || (goes_on && ring.head == held.head) {
                 held.more = !ring.advance(further.0, further.1);
-                held.taken = (taken_bytes + further.0, taken_count + further.1);
+                held.consumed = (consumed_bytes + further.0, consumed_count + further.1);
                 held.head = ring.head;
             }
         }
@@ -174,9 +174,9 @@ impl Groups {
         if !held.committed || held.listed {
             return;
         }
-        let Some(Group::Ring(ring)) = self.0.get_mut(&group).filter(|_| held.taken.1 == 1) else { return };
+        let Some(Group::Ring(ring)) = self.0.get_mut(&group).filter(|_| held.consumed.1 == 1) else { return };
         if ring.head == held.head && ring.give_back(held) {
-            (held.committed, held.taken) = (false, (0, 0));
+            (held.committed, held.consumed) = (false, (0, 0));
         }
     }
 

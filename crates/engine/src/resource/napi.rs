@@ -49,11 +49,11 @@ impl Napi {
                 }
                 _ => Err(Errno::INVAL),
             },
-            IO_URING_NAPI_STATIC_ADD_ID if self.takes(parameter) => match self.queues.insert(parameter) {
+            IO_URING_NAPI_STATIC_ADD_ID if self.accepts_queue(parameter) => match self.queues.insert(parameter) {
                 true => Ok(0),
                 false => Err(Errno::EXIST),
             },
-            IO_URING_NAPI_STATIC_DEL_ID if self.takes(parameter) => match self.queues.remove(&parameter) {
+            IO_URING_NAPI_STATIC_DEL_ID if self.accepts_queue(parameter) => match self.queues.remove(&parameter) {
                 true => Ok(0),
                 false => Err(Errno::NOENT),
             },
@@ -62,7 +62,7 @@ impl Napi {
     }
 
     /// True if the program may name a queue now, and `queue` can be one. Whether that queue exists is not checked.
-    fn takes(&self, queue: u32) -> bool {
+    fn accepts_queue(&self, queue: u32) -> bool {
         self.tracking == IO_URING_NAPI_TRACKING_STATIC && queue > LAST_PROCESSOR
     }
 

@@ -328,7 +328,7 @@ impl RingGuard {
     fn answer_owed(&mut self, owed: u32) {
         let entries = self.memory.view.layout().sq_entries;
         for _ in 0..owed.min(entries) {
-            let Ok(Some((index, sqe))) = self.take_sqe() else { return };
+            let Ok(Some((index, sqe))) = self.get_sqe() else { return };
             if index < entries {
                 self.answer_left((sqe.user_data, None));
             }

@@ -167,7 +167,7 @@ impl RingGuard {
         let view = &memory.view;
         let is_watched = recorder.is_some() | eventfd.is_some() | is_polled_by_ring;
         let goes_elsewhere = aio.is_some() | (*life == Life::Abandoned) | !spill.is_empty();
-        if is_watched | goes_elsewhere | !batch.is_plain() | !view.takes_runs() {
+        if is_watched | goes_elsewhere | !batch.is_plain() | !view.accepts_runs() {
             return false;
         }
         let header = control.header();

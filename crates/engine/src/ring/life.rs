@@ -265,7 +265,7 @@ impl RingGuard {
             // Relaxed: a process that does not read the 1 yet has checked the lock before this process is a member.
             self.control.header().locks_are_blind.store(1, Ordering::Relaxed);
         }
-        let number = self.control.take_number()?;
+        let number = self.control.claim_number()?;
         self.control.member = number;
         if self.control.begin_sharing() {
             // Threads that already sleep on the ring do not look for dead members.

@@ -151,7 +151,7 @@ impl Recorder {
 
     pub(super) fn number(&mut self) -> u32 {
         let number = self.numbers.next().unwrap_or_else(|| {
-            let first = self.writer.take_numbers(NUMBERS);
+            let first = self.writer.reserve_numbers(NUMBERS);
             self.numbers = first.wrapping_add(1)..first.wrapping_add(NUMBERS);
             first
         });

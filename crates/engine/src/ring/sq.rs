@@ -51,17 +51,17 @@ impl RingGuard {
         // barrier (`Control::begin_sharing`).
         header.submitter.store(control.member + 1, Ordering::Relaxed);
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        if header.shared.load(Ordering::Relaxed) == 0 && self.takes_runs() {
+        if header.shared.load(Ordering::Relaxed) == 0 && self.accepts_runs() {
             let mut run = self.begin_run(to_submit, self.memory.view.load_mapped(word::SQ_TAIL));
             self.answer_run(&mut run);
             if run.left != 0 || run.accepted.is_some() {
                 return self.submit_rest(to_submit, Some(run));
             }
             self.tally.flush();
-            let _ = self.memory.view.store(word::SQ_HEAD, run.head); // the memory is mapped: `takes_runs` checked it
+            let _ = self.memory.view.store(word::SQ_HEAD, run.head); // the memory is mapped: `accepts_runs` checked it
             header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
             self.end_together();
-            return Ok(run.taken);
+            return Ok(run.submitted);
         }
         self.submit_rest(to_submit, None)
     }
@@ -69,7 +69,7 @@ impl RingGuard {
     /// True if the next SQEs may be taken as a run, each answered by its call. Requests then need no individual checks,
     /// one more request has memory, and the engine maps ring memory.
     #[inline]
-    fn takes_runs(&self) -> bool {
+    fn accepts_runs(&self) -> bool {
         self.is_ordinary() && self.has_room_for_one() && self.memory.view.goes_by_tail()
     }
 
@@ -78,7 +78,7 @@ impl RingGuard {
     fn begin_run(&self, to_submit: u32, tail: u32) -> Run {
         let head = self.control.header().sq_head.load(Ordering::Relaxed);
         let available = tail.wrapping_sub(head).min(self.memory.view.layout().sq_entries);
-        Run { head, taken: 0, left: to_submit.min(available), accepted: None }
+        Run { head, submitted: 0, left: to_submit.min(available), accepted: None }
     }
 
     /// Consumes the SQEs that a run left.
@@ -185,10 +185,10 @@ impl RingGuard {
                 break;
             }
             room = self.make_room();
-            if room.is_err() || !self.take_next(&mut run)? {
+            if room.is_err() || !self.submit_next(&mut run)? {
                 break;
             }
-            if run.left != 0 && run.accepted == Some(Accepted::Taken) && self.takes_runs() {
+            if run.left != 0 && run.accepted == Some(Accepted::More) && self.accepts_runs() {
                 self.answer_run(&mut run);
             }
         }
@@ -197,22 +197,22 @@ impl RingGuard {
             false => self.memory.view.store(word::SQ_HEAD, run.head)?,
             true => self.control.header().sq_head.store(0, Ordering::Relaxed),
         }
-        count_or_refusal(run.taken, room)
+        count_or_refusal(run.submitted, room)
     }
 
     /// Makes a run from the first entry on, independent of the tail.
     #[cold]
     fn begin_again(&self, to_submit: u32) -> Run {
-        Run { head: 0, taken: 0, left: to_submit.min(self.memory.view.layout().sq_entries), accepted: None }
+        Run { head: 0, submitted: 0, left: to_submit.min(self.memory.view.layout().sq_entries), accepted: None }
     }
 
-    /// Takes in an SQE of 128 bytes.
+    /// Submits an SQE of 128 bytes.
     #[cold]
-    fn take_large(&mut self, run: &mut Run, index: u32, mut sqe: Sqe) {
+    fn submit_large(&mut self, run: &mut Run, index: u32, mut sqe: Sqe) {
         if self.has_second_half(&mut sqe, index, run.left) {
             run.head = run.head.wrapping_add(1);
             self.control.header().sq_head.store(run.head, Ordering::Relaxed);
-            (run.taken, run.left) = (run.taken + 1, run.left - 1);
+            (run.submitted, run.left) = (run.submitted + 1, run.left - 1);
         }
         run.accepted = Some(self.accept_apart(&sqe));
     }
@@ -234,9 +234,9 @@ impl RingGuard {
         is_whole
     }
 
-    /// Takes the next SQE in. False if the SQ array's entry names no SQE.
+    /// Submits the next SQE. False if the SQ array's entry names no SQE.
     #[inline(always)] // for the same reason as `accept`
-    fn take_next(&mut self, run: &mut Run) -> Result<bool, Errno> {
+    fn submit_next(&mut self, run: &mut Run) -> Result<bool, Errno> {
         let view = self.memory.view;
         point(Point::Intake);
         let position = run.head;
@@ -253,12 +253,12 @@ impl RingGuard {
         // The copy is used in place, not moved out of its result: see `accept`.
         let copied = view.sqe(index);
         let sqe = copied.as_ref().map_err(|error| *error)?;
-        if run.taken == 0 && ends_others(sqe) {
+        if run.submitted == 0 && ends_others(sqe) {
             self.catch_up();
         }
-        (run.taken, run.left) = (run.taken + 1, run.left - 1);
+        (run.submitted, run.left) = (run.submitted + 1, run.left - 1);
         if sqe.opcode >= FIRST_LARGE {
-            self.take_large(run, index, *sqe);
+            self.submit_large(run, index, *sqe);
         } else {
             run.accepted = Some(self.accept(sqe));
         }
@@ -278,7 +278,7 @@ impl RingGuard {
             if refused.is_err() {
                 break;
             }
-            let Some((index, mut sqe)) = self.take_sqe()? else { break };
+            let Some((index, mut sqe)) = self.get_sqe()? else { break };
             if index >= view.layout().sq_entries {
                 let dropped = view.load(word::SQ_DROPPED)?;
                 view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
@@ -290,7 +290,7 @@ impl RingGuard {
             }
             let left = to_submit.min(view.layout().sq_entries) - submitted;
             if sqe.opcode >= FIRST_LARGE && self.has_second_half(&mut sqe, index, left) {
-                match self.take_sqe()? {
+                match self.get_sqe()? {
                     Some(_) => submitted += 1,
                     None => sqe.opcode = u8::MAX,
                 }
@@ -307,8 +307,8 @@ impl RingGuard {
         stored.and_then(|()| count_or_refusal(submitted, refused))
     }
 
-    /// Takes the next SQE. It is read before the head passes it: after that the program may reuse it.
-    pub(crate) fn take_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
+    /// Gets the next SQE. It is read before the head passes it: after that the program may reuse it.
+    pub(crate) fn get_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
         let view = self.memory.view;
         let control = self.control;
         let shared_head = &control.header().sq_head;
@@ -371,13 +371,13 @@ impl RingGuard {
             if self.chaos.is_some() {
                 // Each request gets a slot and a turn, so that chaos can hold it back.
                 self.accept_in_order(op, opcode, row, sqe, on_its_way);
-                return self.taken();
+                return self.accepted();
             }
         }
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
         if !alone || row.own_place || sqe.personality != 0 {
             self.accept_in_order(op, opcode, row, sqe, on_its_way);
-            return self.taken();
+            return self.accepted();
         }
         self.record(|it| it.submit_alone(sqe, &target));
         let verdict = self.attempt_inline(op, &target, true);
@@ -428,12 +428,12 @@ impl RingGuard {
         match verdict {
             Verdict::Done(result) => {
                 self.post_result(opcode, sqe, result, on_its_way);
-                Accepted::Taken
+                Accepted::More
             }
             verdict => {
                 let id = self.admit(take_request(op, opcode, row, sqe), on_its_way);
                 self.follow(id, verdict);
-                self.taken()
+                self.accepted()
             }
         }
     }
@@ -450,11 +450,11 @@ impl RingGuard {
         on_its_way.answered();
     }
 
-    fn taken(&self) -> Accepted {
+    fn accepted(&self) -> Accepted {
         if self.stops_for_calls() {
             Accepted::Last
         } else {
-            Accepted::Taken
+            Accepted::More
         }
     }
 
@@ -535,7 +535,7 @@ impl RingGuard {
             let mut request = Request::new(Op::default(), opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
             request.cqe_flags = cqe_flags;
-            let accepted = if request.links() { Accepted::Taken } else { Accepted::Last };
+            let accepted = if request.links() { Accepted::More } else { Accepted::Last };
             self.queue_in_order(request, on_its_way);
             return accepted;
         }
@@ -577,7 +577,7 @@ impl State {
 #[derive(PartialEq, Eq)]
 enum Accepted {
     /// The SQE was answered, or became a request.
-    Taken,
+    More,
     /// The SQE was refused (its CQE says why, and the kernel stops consuming there), or leads to a call that comes
     /// before the next SQE.
     Last,

@@ -72,8 +72,8 @@ impl Control {
         self.member = MAKER;
     }
 
-    /// Takes the lowest number whose lock is free.
-    pub(crate) fn take_number(&mut self) -> Result<u32, Errno> {
+    /// Claims the lowest number whose lock is free.
+    pub(crate) fn claim_number(&mut self) -> Result<u32, Errno> {
         for number in 0..MEMBERS {
             let joined = self.member(number).joined.load(Ordering::Relaxed) != 0;
             // A number in use is tested before its lock is tried. Taking the lock of a live member fails anyway, but

@@ -6,7 +6,7 @@
 //! nothing at any moment: an event is a hint that leads to another attempt.
 
 use super::sleep::{lock_again, sleep, Ended};
-use crate::driver::owner::Taken;
+use crate::driver::owner::Acquired;
 use crate::issue::chaos;
 use crate::memory::layout::word;
 use crate::os::{self, Clock};
@@ -71,7 +71,7 @@ pub fn wait_until(mut guard: RingGuard, options: &WaitOptions, target: Option<u6
         if wait.is_over(&guard) {
             break Ok(());
         }
-        wait.take_role(&mut guard);
+        wait.acquire_role(&mut guard);
         if wait.had_work(&mut guard) {
             continue;
         }
@@ -107,7 +107,7 @@ pub(super) struct Wait {
     /// True if a polling thread does all of the ring's work. The role then only says which thread sleeps with a
     /// signal mask.
     pub polled: bool,
-    taken: Taken,
+    acquired: Acquired,
     is_recorded: bool,
 }
 
@@ -126,8 +126,8 @@ impl Wait {
         }
         let target = target.map_or_else(|| wait_target(guard, options.min_complete), Ok)?;
         let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
-        let (polled, taken) = (guard.is_polled(), Taken::No);
-        let wait = Wait { options: *options, target, timeouts, only_asks, polled, taken, is_recorded: false };
+        let (polled, acquired) = (guard.is_polled(), Acquired::No);
+        let wait = Wait { options: *options, target, timeouts, only_asks, polled, acquired, is_recorded: false };
         if !polled {
             wait.poll_once(guard);
         }
@@ -175,7 +175,7 @@ impl Wait {
 
     /// True if the thread drives the ring: it sleeps on the poll set and until the next deadline.
     pub fn is_driving(&self) -> bool {
-        self.taken != Taken::No
+        self.acquired != Acquired::No
     }
 
     /// Returns an address in the frame that waits.
@@ -183,25 +183,25 @@ impl Wait {
         core::ptr::from_ref(self) as usize
     }
 
-    /// Takes the driver role, if no other thread has it.
-    fn take_role(&mut self, guard: &mut RingGuard) {
+    /// Acquires the driver role, if no other thread has it.
+    fn acquire_role(&mut self, guard: &mut RingGuard) {
         if self.is_driving() || (self.polled && self.options.sigmask.is_none()) {
             return;
         }
         let driver = &guard.ring().driver;
-        let take = || driver.handover.take(thread::id(), self.frame());
-        let mut taken = take();
-        if taken == Taken::No && driver.bury() {
-            taken = take();
+        let acquire = || driver.handover.acquire(thread::id(), self.frame());
+        let mut acquired = acquire();
+        if acquired == Acquired::No && driver.bury() {
+            acquired = acquire();
         }
-        self.taken = taken;
+        self.acquired = acquired;
         guard.leave_helper();
     }
 
     /// Checks after a sleep whether the thread still has the role. One of the program's handlers may have interrupted
     /// the sleep and given the role up.
     fn check_role(&mut self, guard: &RingGuard) {
-        self.taken = guard.ring().driver.handover.still(self.taken, thread::id(), self.frame());
+        self.acquired = guard.ring().driver.handover.still(self.acquired, thread::id(), self.frame());
     }
 
     /// Does the work left before a sleep. True if there was such work, which may end the wait.
@@ -251,7 +251,7 @@ impl Wait {
     fn end(self, mut guard: RingGuard) {
         let ring = guard.ring();
         guard.update_readability();
-        if self.taken == Taken::Mine {
+        if self.acquired == Acquired::Mine {
             ring.driver.handover.give_back();
             pass_role_on(&guard);
         }

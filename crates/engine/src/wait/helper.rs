@@ -135,7 +135,7 @@ impl DrivenRings {
         let (set, wake) = (SET.load(Ordering::Relaxed), WAKE.load(Ordering::Relaxed));
         let mut events = [EpollEvent::default(); 32];
         loop {
-            self.take_in();
+            self.add_new_rings();
             point(Point::HelperTick);
             let now_ns = now_ns();
             self.0.retain_mut(|driven| driven.tick_contained(now_ns));
@@ -171,7 +171,7 @@ impl DrivenRings {
         }
     }
 
-    fn take_in(&mut self) {
+    fn add_new_rings(&mut self) {
         if let Some(mut mailbox) = MAILBOX.lock() {
             // Without memory, the rings wait for the next round.
             if self.0.try_reserve(mailbox.waiting()).is_ok() {
@@ -206,7 +206,7 @@ impl DrivenRings {
             if self.leave() {
                 return;
             }
-            self.take_in();
+            self.add_new_rings();
         }
     }
 }
@@ -359,7 +359,7 @@ impl Driven {
 
     /// True if an unused ring cannot end yet, since its transfers in the kernel's AIO have not ended.
     fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
-        guard.take_events(When::Later);
+        guard.poll_events(When::Later);
         crate::issue::device::reap(guard);
         if guard.device.in_flight() == 0 {
             return false;
@@ -383,7 +383,7 @@ impl Driven {
         if self.ring.has(IORING_SETUP_DEFER_TASKRUN) {
             return self.signal(guard);
         }
-        if !handover.take_for_helper() {
+        if !handover.acquire_for_helper() {
             return self.rest(guard); // a thread drives after all, and calls the helper
         }
         let before = guard.cq_tail();

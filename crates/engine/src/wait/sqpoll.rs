@@ -195,7 +195,7 @@ impl Poller {
                 self.again.store(false, Ordering::Relaxed);
                 // Partner: the fence in `wake`. From here on this thread reads what was stored before the nudge.
                 fence(Ordering::SeqCst);
-                self.take_in(served);
+                self.add_new_rings(served);
                 served.retain_mut(Served::recheck);
                 if served.is_empty() && self.end() {
                     return;
@@ -242,7 +242,7 @@ impl Poller {
         }
     }
 
-    fn take_in(&self, served: &mut Vec<Served>) {
+    fn add_new_rings(&self, served: &mut Vec<Served>) {
         let Some(mut waiting) = self.waiting.lock() else { return };
         served.extend(waiting.rings.drain(..).map(Served::new));
     }
@@ -252,7 +252,7 @@ impl Poller {
         if let Some(mut waiting) = self.waiting.lock() {
             waiting.ended = true;
         }
-        self.take_in(served);
+        self.add_new_rings(served);
         served.iter().for_each(|served| served.ring.mark_panicked());
         served.retain_mut(Served::recheck);
     }

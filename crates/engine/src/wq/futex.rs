@@ -150,7 +150,7 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
         let mask = if mutated(Mutation::BitsDoNotMatter) { ANY } else { wait.mask };
         (wait.words().copied().collect::<Vec<_>>(), mask)
     };
-    let (waiter, first) = take(job, &words, mask)?;
+    let (waiter, first) = claim_slots(job, &words, mask)?;
     job.waited_on_by(&waiter);
     let queued = words.iter().enumerate().try_for_each(|(index, word)| waiter.queue(first + index, word));
     // A value that changed before the wait was queued may also have been woken before.
@@ -162,9 +162,9 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
     }
 }
 
-/// Takes a watcher with slots for these words, and puts the job into the slots. Returns the watcher and the first
+/// Claims a watcher with slots for these words, and puts the job into the slots. Returns the watcher and the first
 /// slot.
-fn take(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<FutexWaiter>, usize), Errno> {
+fn claim_slots(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<FutexWaiter>, usize), Errno> {
     let mut pool = POOL.lock().ok_or(Errno::NOMEM)?;
     let kind = words[0].flags;
     let plain = words.len() == 1 && mask == ANY && can_wait_for_several();

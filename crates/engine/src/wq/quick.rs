@@ -45,7 +45,7 @@ pub struct Quick {
     /// Number of workers that make such reads.
     running: u32,
     /// Counter of jobs of any kind that were taken.
-    taken: u32,
+    started: u32,
     /// Number of reads that must still return without having slept before one worker makes all reads.
     unsettled: u32,
     /// Number of workers that may make such reads while they do not sleep; 0 before it was computed.
@@ -55,7 +55,7 @@ pub struct Quick {
 
 impl Quick {
     /// The value when nothing is queued or running.
-    pub const NONE: Quick = Quick { running: 0, taken: 0, unsettled: 0, most: 0, watch: Watch::Nobody };
+    pub const NONE: Quick = Quick { running: 0, started: 0, unsettled: 0, most: 0, watch: Watch::Nobody };
 
     /// Counts a worker that begins to make such reads.
     pub fn begin(&mut self) {
@@ -71,8 +71,8 @@ impl Quick {
     }
 
     /// Counts that a job of any kind was taken.
-    pub fn record_taken(&mut self) {
-        self.taken = self.taken.wrapping_add(1);
+    pub fn record_started(&mut self) {
+        self.started = self.started.wrapping_add(1);
     }
 
     /// Records that a read has returned, and whether it slept.
@@ -114,7 +114,7 @@ pub(super) fn watch() {
         {
             let mut pool = POOL.lock().expect("a worker does not interrupt itself");
             let is_queued = pool.next().is_some();
-            let sleeps = is_queued && seen == Some(pool.quick.taken);
+            let sleeps = is_queued && seen == Some(pool.quick.started);
             quiet = if is_queued { 0 } else { quiet + 1 };
             if sleeps {
                 pool.quick.unsettled = CALM;
@@ -123,7 +123,7 @@ pub(super) fn watch() {
                 pool.quick.watch = Watch::Nobody;
                 return;
             }
-            seen = Some(pool.quick.taken);
+            seen = Some(pool.quick.started);
         }
         os::pause(pause_ns);
         pause_ns = (pause_ns * 2).min(LAST_PAUSE_NS);

@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// Models `RingGuard::take_events`, with the posting.
+    /// Models `RingGuard::poll_events`, with the posting.
     fn serve(&self, state: &mut State) {
         state.pending -= self.change(|kernel| {
             let served = core::mem::take(&mut kernel.ready);
@@ -130,16 +130,16 @@ impl World {
         if world.handover.dismiss() {
             world.detach();
         }
-        let mut taken = Taken::No;
+        let mut acquired = Acquired::No;
         while world.kernel.lock().unwrap().completed < target {
-            if taken == Taken::No {
-                taken = world.handover.take(me, FRAME);
+            if acquired == Acquired::No {
+                acquired = world.handover.acquire(me, FRAME);
                 if world.handover.is_attached() && world.handover.has_thread() {
                     world.detach();
                 }
             }
             assert!(world.handover.may_sleep(world.left.any(Left::RESULTS)));
-            let driving = taken == Taken::Mine;
+            let driving = acquired == Acquired::Mine;
             let seen = world.change(|kernel| {
                 assert!(!(driving && kernel.driver_sleeps), "two threads drive");
                 assert!(!(driving && kernel.attached), "shared with the helper");
@@ -156,7 +156,7 @@ impl World {
                 world.serve(&mut state);
             }
         }
-        if taken == Taken::Mine {
+        if acquired == Acquired::Mine {
             world.handover.give_back();
             if state.sleepers != 0 {
                 world.change(|kernel| kernel.sequence += 1); // `pass_role_on`
@@ -217,7 +217,7 @@ impl World {
         if due {
             self.handover.record_away();
         }
-        assert!(self.handover.take_for_helper(), "a thread has the role that had it not");
+        assert!(self.handover.acquire_for_helper(), "a thread has the role that had it not");
         assert!(!self.kernel.lock().unwrap().driver_sleeps, "the helper drives beside a thread");
         self.serve(&mut state);
         if state.pending == 0 && !self.handover.only_peeks() {

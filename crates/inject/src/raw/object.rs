@@ -136,7 +136,7 @@ pub fn look(known: &mut Known) -> usize {
             // Objects that the program was started with stay. Another thread may be closing a library that was added. A
             // library that is gone is not recorded: it may come back to the same place.
             let stays = at_start && !known.is_late || known.holder == Holder::Loader;
-            let kept = if stays { None } else { Some(Kept::take(&segment)) };
+            let kept = if stays { None } else { Some(Kept::open(&segment)) };
             if matches!(kept, Some(None)) {
                 continue;
             }
@@ -194,7 +194,7 @@ struct Kept(*mut c_void);
 
 impl Kept {
     /// Returns None if the segment's object is gone.
-    fn take(segment: &Listed) -> Option<Kept> {
+    fn open(segment: &Listed) -> Option<Kept> {
         let name = if segment.path.is_empty() { core::ptr::null() } else { segment.path.as_ptr() };
         let kept = Kept(dlopen::object_named(name)?);
         let info = copy::loader_info(segment.seen.code.start as *const c_void)?;

@@ -22,7 +22,7 @@
 //! according to the last sigaltstack(2) that this library has noticed.
 //!
 //! A patched call (see [`super::patch`]) takes its stack without a system call and without changing a flag. It uses the
-//! thread's [`Hint`], which [`take`] leaves in thread-local memory. The thread swaps a 1 into `busy`, and has the stack
+//! thread's [`Hint`], which [`allocate`] leaves in thread-local memory. The thread swaps a 1 into `busy`, and has the stack
 //! if the old value was 0. It then fills in `trapped_at`. It fills in `owner` last, since only a slot with an owner can
 //! be recognised as abandoned. A handler that jumps away between these few instructions leaks the slot: it stays busy
 //! without an owner.
@@ -111,9 +111,9 @@ static SLOTS: [Slot; STACKS] = [const {
 /// Index of the first slot that was never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes a stack for the calling thread, which trapped with stack pointer `trapped_at` and `flags`. `alternate` is the
+/// Allocates a stack for the calling thread, which trapped with stack pointer `trapped_at` and `flags`. `alternate` is the
 /// thread's alternate signal stack, as it will be restored. `None` if no stack is free. Async-signal-safe.
-pub fn take(trapped_at: usize, flags: u64, alternate: &mut stack_t) -> Option<&'static Slot> {
+pub fn allocate(trapped_at: usize, flags: u64, alternate: &mut stack_t) -> Option<&'static Slot> {
     let me = sys::thread_id() as u32;
     let used = &SLOTS[..USED.load(Ordering::Relaxed).min(STACKS)];
     let mut is_nested = false;

@@ -41,7 +41,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let mut registers = Registers::of(context, number);
     let (trapped_at, alternate) = (registers.rsp as usize, &mut context.uc_stack);
     // Without a stack, or if taking one panics, the call is made here, if there is room.
-    let slot = contain_any(|| stack::take(trapped_at, registers.flags, alternate)).flatten();
+    let slot = contain_any(|| stack::allocate(trapped_at, registers.flags, alternate)).flatten();
     let Some(slot) = slot else {
         if scan::is_ours(u64::from(number as u32))
             && stack::room_on(alternate, this as usize).is_some_and(|room| room < ROOM)

@@ -124,7 +124,7 @@ unsafe extern "C-unwind" fn begin(start: *mut c_void) -> *mut c_void {
     unsafe {
         let Start { routine, argument, blocked_by_program } = start.cast::<Start>().read();
         libc::free(start);
-        mask::take_over(blocked_by_program);
+        mask::add_blocked(blocked_by_program);
         routine(argument)
     }
 }

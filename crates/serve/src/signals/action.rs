@@ -45,9 +45,9 @@ const PLACE: u64 = 7;
 const INSTALLED: u64 = 8;
 /// In [`Kept::current`]: the bit of place 0 if it is taken. The bits of the other places follow. A place is taken if it
 /// is current or being filled.
-const TAKEN: u64 = 16;
+const IN_USE: u64 = 16;
 /// In [`Kept::current`]: the unit of the count of changes, which takes the remaining bits.
-const CHANGE: u64 = TAKEN << PLACES;
+const CHANGE: u64 = IN_USE << PLACES;
 
 /// One of the program's signal actions. It has no lock, since a handler may interrupt the code that changes the action,
 /// change it as well, and leave by a jump.
@@ -75,7 +75,7 @@ fn change_of(word: u64) -> u64 {
 impl Kept {
     const fn new() -> Kept {
         let places = [const { [const { AtomicU64::new(0) }; 4] }; PLACES];
-        Kept { current: AtomicU64::new(INSTALLED | TAKEN), places }
+        Kept { current: AtomicU64::new(INSTALLED | IN_USE), places }
     }
 
     /// Returns the action, and the value of `current` that said where it is.
@@ -94,15 +94,15 @@ impl Kept {
         }
     }
 
-    /// Takes a free place.
-    fn take_place(&self) -> u64 {
+    /// Claims a free place.
+    fn claim_place(&self) -> u64 {
         let mut tries = 0;
         loop {
             let current = self.current.load(Ordering::Relaxed);
-            let place = u64::from((!(current / TAKEN)).trailing_zeros());
+            let place = u64::from((!(current / IN_USE)).trailing_zeros());
             if place < PLACES as u64 {
                 // Acquire pairs with the Release by which it ceased to be current.
-                let taken = current | TAKEN << place;
+                let taken = current | IN_USE << place;
                 if self.current.compare_exchange(current, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return place;
                 }
@@ -112,7 +112,7 @@ impl Kept {
             nap(tries); // a thread that has one may wait for a CPU
             if tries > TRIES {
                 // The places belong to threads that the fork left out, or to handlers that were left by a jump.
-                let free = current & !(CHANGE - TAKEN) | TAKEN << (current & PLACE);
+                let free = current & !(CHANGE - IN_USE) | IN_USE << (current & PLACE);
                 let _ = self.current.compare_exchange(current, free, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
@@ -131,14 +131,14 @@ impl Kept {
     /// Replaces the action by the result of `change`. Returns the old and the new action, each with the value of
     /// `current` that says where it is.
     fn exchange(&self, change: impl Fn(&Action) -> Action) -> [(Action, u64); 2] {
-        let place = self.take_place();
+        let place = self.claim_place();
         loop {
             let (old, before) = self.read();
             let new = change(&old);
             self.fill(place, &new);
-            let others = before & !(PLACE | INSTALLED | TAKEN << (before & PLACE));
+            let others = before & !(PLACE | INSTALLED | IN_USE << (before & PLACE));
             let now = others.wrapping_add(CHANGE) | place;
-            // Release pairs with the Acquire in `read`, and in `take_place`.
+            // Release pairs with the Acquire in `read`, and in `claim_place`.
             if self.current.compare_exchange(before, now, Ordering::Release, Ordering::Relaxed).is_ok() {
                 return [(old, before), (new, now)];
             }
@@ -179,7 +179,7 @@ static OWNER: AtomicUsize = AtomicUsize::new(0);
 
 impl Lock {
     /// Waits for the lock, with every signal of this thread blocked.
-    pub fn take() -> Self {
+    pub fn acquire() -> Self {
         let mask = set_mask(u64::MAX);
         let me = sys::thread_id() as usize;
         let mut tries = 0_u32;
@@ -295,9 +295,9 @@ pub fn set_real(signal: c_int, action: &Action) {
     kernel(signal, Some(action), None);
 }
 
-/// Takes over the actions of the guarded signals. Calls `now_kept` once they are kept, before anyring's actions are
+/// Keeps the actions of the guarded signals. Calls `now_kept` once they are kept, before anyring's actions are
 /// installed.
-pub fn take_over_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
+pub fn install_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
     let signals = || GUARDABLE.into_iter();
     keep(signals())?;
     now_kept();
@@ -305,10 +305,10 @@ pub fn take_over_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_
     install_over(signals())
 }
 
-/// Takes over the actions of all other signals, except the kernel's and glibc's own. Then anyring's handler precedes
+/// Keeps the actions of all other signals, except the kernel's and glibc's own. Then anyring's handler precedes
 /// every handler of the program, and no sa_mask holds a guarded signal. If the program's sigaction(2) is libc's (with a
 /// drop-in liburing.so.2), the program would read anyring's actions. In this case its own actions stay installed.
-pub fn take_over_others(_lock: &Lock) -> Result<(), c_int> {
+pub fn install_others(_lock: &Lock) -> Result<(), c_int> {
     if KEEPS_ALL.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -377,14 +377,14 @@ fn without_rest(given: Action) -> Action {
 /// becomes the kept one, and anyring's is installed in front of it. If none of the program's instructions can set an
 /// action, only a libc function that it looked up itself can do so. Then only SIGSEGV, the commonest signal, is
 /// checked.
-pub fn take_back() {
+pub fn reinstall() {
     let is_lost =
         |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != way().entry as *const () as u64);
     let is_asked = |signal: &&c_int| **signal == libc::SIGSEGV || !descriptors::closes_are_seen();
     if guarded() == 0 || !GUARDABLE.iter().filter(is_asked).any(is_lost) || super::in_borrowed_memory() {
         return;
     }
-    let _lock = Lock::take();
+    let _lock = Lock::acquire();
     for signal in GUARDABLE.into_iter().filter(is_lost) {
         let Ok(program) = installed(signal) else { continue };
         KEPT[signal as usize].set(&program);

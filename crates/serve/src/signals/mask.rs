@@ -64,7 +64,7 @@ pub fn blocked_by_program() -> u64 {
 }
 
 /// Adds guarded signals that the thread really blocks to its wish.
-pub fn take_over(blocked: u64) {
+pub fn add_blocked(blocked: u64) {
     words().0.fetch_or(blocked, Ordering::Relaxed);
 }
 
@@ -84,10 +84,10 @@ pub fn open_here() -> bool {
     if !active() {
         return false;
     }
-    action::take_back();
+    action::reinstall();
     let blocked = real_now() & guarded();
     if blocked != 0 {
-        take_over(blocked); // before anything arrives that was pending
+        add_blocked(blocked); // before anything arrives that was pending
         let open = [libc::SIG_UNBLOCK as usize, &raw const blocked as usize, 0, 8, 0, 0];
         // SAFETY: as above.
         unsafe { sys::call(libc::SYS_rt_sigprocmask, open) };

@@ -146,7 +146,7 @@ fn index(signal: c_int) -> Option<usize> {
 /// EINVAL for another signal, EAGAIN if a signal has too many guards, or the error of sigaction(2) or mmap(2).
 pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     let index = index(signal).ok_or(libc::EINVAL)?;
-    let mut lock = action::Lock::take();
+    let mut lock = action::Lock::acquire();
     let guard = guard as *mut ();
     let known = |slot: &&AtomicPtr<()>| slot.load(Ordering::Relaxed) == guard;
     if GUARDS[index].iter().any(|slot| known(&slot)) {
@@ -156,7 +156,7 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     map_fork_page()?;
     // Release pairs with the Acquire in `on_signal`: whatever the guard's owner prepared is visible to the guard.
     free.store(guard, Ordering::Release);
-    let taken = take_over(&mut lock).and_then(|()| action::take_over_others(&lock));
+    let taken = install(&mut lock).and_then(|()| action::install_others(&lock));
     taken.inspect_err(|_| free.store(core::ptr::null_mut(), Ordering::Relaxed))
 }
 
@@ -178,14 +178,14 @@ pub fn believe() -> bool {
     if OWNER.load(Ordering::Relaxed) == 0 || in_borrowed_memory() || mutated(Mutation::MasksAreKeptLate) {
         return false;
     }
-    take_over(&mut action::Lock::take()).is_ok()
+    install(&mut action::Lock::acquire()).is_ok()
 }
 
 /// Guards the guardable signals from now on.
-fn take_over(lock: &mut action::Lock) -> Result<(), c_int> {
+fn install(lock: &mut action::Lock) -> Result<(), c_int> {
     if guarded() == 0 {
-        action::take_over_guarded(lock, || GUARDED.store(ALL, Ordering::Relaxed))?;
-        mask::take_over(lock.leave_open(ALL));
+        action::install_guarded(lock, || GUARDED.store(ALL, Ordering::Relaxed))?;
+        mask::add_blocked(lock.leave_open(ALL));
         handlers::before_first_critical(mask::open_here);
     }
     Ok(())

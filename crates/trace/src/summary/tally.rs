@@ -151,7 +151,7 @@ impl RingTally {
 
 impl Tally {
     /// Counts a request that completed by this path.
-    pub(super) fn took(&mut self, path: Path, latency_ns: Option<u64>) {
+    pub(super) fn record(&mut self, path: Path, latency_ns: Option<u64>) {
         self.paths[path as usize] += 1;
         if let Some(latency_ns) = latency_ns {
             let _ = self.latency_ns[path as usize].record(latency_ns);

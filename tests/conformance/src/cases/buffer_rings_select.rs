@@ -54,7 +54,7 @@ fn read_waits_and_takes_the_buffer_then(cx: &Context) {
     ring.expect_quiet();
     assert_eq!(buffers.head(&ring), 0);
     writer.write_all(b"later").expect("write");
-    assert_eq!(taken(&ring.wait()), (5, Some(3)));
+    assert_eq!(last_buffer(&ring.wait()), (5, Some(3)));
     assert_eq!((buffers.content(3, 5), buffers.head(&ring)), (&b"later"[..], 1));
 }
 
@@ -93,7 +93,7 @@ fn read_async_waits(cx: &Context) {
     ring.go(read_select(fd(&reader), 1, 0).with(IOSQE_ASYNC));
     ring.expect_quiet();
     writer.write_all(b"later").expect("write");
-    assert_eq!(taken(&ring.wait()), (5, Some(0)));
+    assert_eq!(last_buffer(&ring.wait()), (5, Some(0)));
     assert_eq!((buffers.content(0, 5), buffers.head(&ring)), (&b"later"[..], 1));
 }
 
@@ -155,7 +155,7 @@ fn recv_waits_and_takes_the_buffer_then(cx: &Context) {
     ring.expect_quiet();
     assert_eq!(buffers.head(&ring), 0);
     put(&a, b"later");
-    assert_eq!(taken(&ring.wait()), (5, Some(3)));
+    assert_eq!(last_buffer(&ring.wait()), (5, Some(3)));
     assert_eq!((buffers.content(3, 5), buffers.head(&ring)), (&b"later"[..], 1));
 }
 
@@ -177,7 +177,7 @@ fn recv_waitall_keeps_its_buffer(cx: &Context) {
     ring.expect_quiet();
     assert_eq!(buffers.head(&ring), 1);
     put(&a, b"defghi");
-    assert_eq!(taken(&ring.wait()), (6, Some(0)));
+    assert_eq!(last_buffer(&ring.wait()), (6, Some(0)));
     assert_eq!((buffers.content(0, 7), buffers.head(&ring)), (&b"abcdef\0"[..], 1));
 }
 
@@ -211,7 +211,7 @@ fn recv_cancelled_takes_none(cx: &Context) {
     ring.go(sqe::cancel(1, 0).data(2));
     let mut cqes = ring.wait_all(2);
     cqes.sort_by_key(|cqe| cqe.user_data);
-    assert_eq!(taken(&cqes[0]), (-ECANCELED, None));
+    assert_eq!(last_buffer(&cqes[0]), (-ECANCELED, None));
     assert_eq!(buffers.head(&ring), 0);
 }
 
@@ -231,7 +231,7 @@ fn recv_async_waits(cx: &Context) {
     ring.go(recv_select(fd(&b), 1, 0).with(IOSQE_ASYNC));
     ring.expect_quiet();
     put(&a, b"later");
-    assert_eq!(taken(&ring.wait()), (5, Some(0)));
+    assert_eq!(last_buffer(&ring.wait()), (5, Some(0)));
     assert_eq!((buffers.content(0, 5), buffers.head(&ring)), (&b"later"[..], 1));
 }
 
@@ -248,7 +248,7 @@ fn recvmsg_takes_a_buffer(cx: &Context) {
     ring.go(recvmsg_select(fd(&b), &mut header, 1));
     ring.expect_quiet();
     put(&a, b"abcdef");
-    assert_eq!(taken(&ring.wait()), (4, Some(0)));
+    assert_eq!(last_buffer(&ring.wait()), (4, Some(0)));
     assert_eq!(buffers.content(0, 5), b"abcd\0");
     assert_eq!(std::hint::black_box(&header).msg_flags, libc::MSG_TRUNC);
 }
@@ -318,7 +318,7 @@ fn send_that_waits_keeps_its_buffer(cx: &Context) {
     ring.expect_quiet();
     assert_eq!(buffers.head(&ring), 1);
     while !received(&b).is_empty() {}
-    assert_eq!(taken(&ring.wait()), (4, Some(2)));
+    assert_eq!(last_buffer(&ring.wait()), (4, Some(2)));
 }
 
 #[case]
@@ -395,7 +395,7 @@ fn recv_poll_first_looks_for_a_buffer_with_the_data(cx: &Context) {
     ring.go(sqe);
     ring.expect_quiet();
     put(&a, b"abc");
-    assert_eq!(taken(&ring.wait()), (-libc::ENOBUFS, None));
+    assert_eq!(last_buffer(&ring.wait()), (-libc::ENOBUFS, None));
     assert_eq!(readable_bytes(&b), 3);
     put(&a, b"de");
     buffers.give(0);

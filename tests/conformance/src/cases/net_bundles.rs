@@ -372,7 +372,7 @@ fn multishot_is_cancelled(cx: &Context) {
     assert_eq!((seen(&cqes[0]), cqes[1].res), ((-ECANCELED, 0, None), 0));
 }
 
-fn take(from: &OwnedFd, room: &mut [u8]) -> usize {
+fn receive(from: &OwnedFd, room: &mut [u8]) -> usize {
     // SAFETY: the buffer has the length passed.
     let count = unsafe { libc::recv(fd(from), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) };
     count.max(0) as usize
@@ -390,7 +390,7 @@ fn letters(ring: &Ring, count: u16, flags: u16) -> BufferRing {
 
 fn arrived(from: &OwnedFd) -> String {
     let mut room = [0; 64];
-    let count = take(from, &mut room);
+    let count = receive(from, &mut room);
     String::from_utf8_lossy(&room[..count]).into()
 }
 
@@ -457,7 +457,7 @@ fn send_waits_with_its_buffers(cx: &Context) {
     assert_eq!(buffers.head(&ring), 8);
     let (mut room, start) = (vec![0; 1 << 16], std::time::Instant::now());
     while ring.cq_ready() == 0 && start.elapsed() < crate::ring::PATIENCE {
-        take(&b, &mut room);
+        receive(&b, &mut room);
         ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
     }
     assert_eq!(next(&mut ring), (8 << 16, 0, Some(0)));

@@ -10,7 +10,7 @@ fn stream() -> OwnedFd {
     sys::socket(libc::AF_INET, libc::SOCK_STREAM)
 }
 
-fn take(number: i32) -> OwnedFd {
+fn into_owned(number: i32) -> OwnedFd {
     owned(number, "the CQE's descriptor")
 }
 
@@ -25,14 +25,14 @@ fn getfd(file: &OwnedFd) -> (i32, i32) {
 
 #[case(since = "5.19")]
 fn socket_gives_a_descriptor(cx: &Context) {
-    let file = take(cx.ring(4).run(sqe::socket(libc::AF_INET, libc::SOCK_STREAM, 0)));
+    let file = into_owned(cx.ring(4).run(sqe::socket(libc::AF_INET, libc::SOCK_STREAM, 0)));
     assert_eq!(getfd(&file), (0, 0));
 }
 
 #[case(since = "5.19")]
 fn socket_cloexec(cx: &Context) {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let file = take(cx.ring(4).run(sqe::socket(libc::AF_UNIX, kind, 0)));
+    let file = into_owned(cx.ring(4).run(sqe::socket(libc::AF_UNIX, kind, 0)));
     assert_eq!(getfd(&file), (libc::FD_CLOEXEC, libc::O_NONBLOCK));
 }
 
@@ -152,7 +152,7 @@ fn accept_waits_for_a_connection(cx: &Context) {
     ring.go(sqe::accept(fd(&listener), 0));
     ring.expect_quiet();
     let _client = client(&listener);
-    assert_eq!(getfd(&take(ring.wait().res)), (0, 0));
+    assert_eq!(getfd(&into_owned(ring.wait().res)), (0, 0));
 }
 
 #[case]
@@ -161,7 +161,7 @@ fn accept_of_a_waiting_connection(cx: &Context) {
     let _client = client(&listener);
     ring.go(sqe::accept(fd(&listener), 0));
     assert_eq!(ring.cq_ready(), 1);
-    take(ring.wait().res);
+    into_owned(ring.wait().res);
 }
 
 #[case]
@@ -172,7 +172,7 @@ fn accept_writes_the_peer(cx: &Context) {
     ring.go(accept);
     ring.expect_quiet();
     let client = client(&listener);
-    let _file = take(ring.wait().res);
+    let _file = into_owned(ring.wait().res);
     assert_eq!(length, SIZE as u32);
     assert_eq!(u16::from_be(peer.sin_port), client.local_addr().expect("the address").port());
 }
@@ -181,7 +181,7 @@ fn accept_writes_the_peer(cx: &Context) {
 fn accept_cloexec_and_nonblock(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(4));
     let _client = client(&listener);
-    let file = take(ring.run(sqe::accept(fd(&listener), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)));
+    let file = into_owned(ring.run(sqe::accept(fd(&listener), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)));
     assert_eq!(getfd(&file), (libc::FD_CLOEXEC, libc::O_NONBLOCK));
 }
 
@@ -211,7 +211,7 @@ fn accept_on_a_nonblocking_listener_waits(cx: &Context) {
     ring.go(sqe::accept(fd(&listener), 0));
     ring.expect_quiet();
     let _client = client(&listener);
-    take(ring.wait().res);
+    into_owned(ring.wait().res);
 }
 
 #[case]
@@ -225,7 +225,7 @@ fn accept_dontwait_is_eagain(cx: &Context) {
 fn accept_dontwait_of_a_waiting_connection(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(4));
     let _client = client(&listener);
-    take(ring.run(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_DONTWAIT as u16)));
+    into_owned(ring.run(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_DONTWAIT as u16)));
 }
 
 #[case(since = "6.10")]
@@ -234,10 +234,10 @@ fn accept_poll_first(cx: &Context) {
     ring.go(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_POLL_FIRST as u16));
     ring.expect_quiet();
     let _client = client(&listener);
-    take(ring.wait().res);
+    into_owned(ring.wait().res);
     let (_second, _third) = (client(&listener), client(&listener));
     for _ in 0..2 {
-        take(ring.run(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_POLL_FIRST as u16)));
+        into_owned(ring.run(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_POLL_FIRST as u16)));
     }
 }
 
@@ -288,7 +288,7 @@ fn accept_multishot_takes_each_connection(cx: &Context) {
         let _client = client(&listener);
         let cqe = ring.wait();
         assert_eq!(cqe.flags, IORING_CQE_F_MORE);
-        take(cqe.res);
+        into_owned(cqe.res);
     }
     ring.go(sqe::cancel(1, 0).data(2));
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
@@ -319,7 +319,7 @@ fn two_accepts_take_two_connections(cx: &Context) {
     let (_a, _b) = (client(&listener), client(&listener));
     let results = ring.wait_sorted(2);
     assert_eq!((results[0].0, results[1].0), (1, 2));
-    let files = [take(results[0].1), take(results[1].1)];
+    let files = [into_owned(results[0].1), into_owned(results[1].1)];
     assert_ne!(fd(&files[0]), fd(&files[1]));
 }
 
@@ -329,7 +329,7 @@ fn async_accept_waits(cx: &Context) {
     ring.go(sqe::accept(fd(&listener), 0).with(IOSQE_ASYNC));
     ring.expect_quiet();
     let _client = client(&listener);
-    take(ring.wait().res);
+    into_owned(ring.wait().res);
 }
 
 #[case(since = "5.11")]
@@ -370,5 +370,5 @@ fn unix_accept_and_connect(cx: &Context) {
     ring.go(sqe::connect(fd(&socket), &name, size_of::<libc::sockaddr_un>()).data(2));
     let results = ring.wait_sorted(2);
     assert_eq!(results[1], (2, 0));
-    take(results[0].1);
+    into_owned(results[0].1);
 }

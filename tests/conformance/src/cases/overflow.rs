@@ -14,7 +14,7 @@ fn overflowed(cx: &Context, more: u64) -> (Ring, u64) {
     (ring, total)
 }
 
-fn take_all(ring: &mut Ring) -> Vec<u64> {
+fn reap_all(ring: &mut Ring) -> Vec<u64> {
     std::iter::from_fn(|| ring.peek()).map(|cqe| cqe.user_data).collect()
 }
 
@@ -34,11 +34,11 @@ fn every_cqe_is_delivered_in_order(cx: &Context) {
 fn flag_is_set_and_cleared(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 1);
     assert_eq!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, IORING_SQ_CQ_OVERFLOW);
-    assert_eq!(take_all(&mut ring).len() as u64, total - 1);
+    assert_eq!(reap_all(&mut ring).len() as u64, total - 1);
     assert_eq!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, IORING_SQ_CQ_OVERFLOW, "it is still held");
     flush(&ring);
     assert_eq!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, 0);
-    assert_eq!(take_all(&mut ring), [total - 1]);
+    assert_eq!(reap_all(&mut ring), [total - 1]);
 }
 
 #[case]
@@ -51,29 +51,29 @@ fn overflow_counter_stays_zero(cx: &Context) {
 #[case]
 fn wait_flushes(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 2);
-    take_all(&mut ring);
+    reap_all(&mut ring);
     assert_eq!(ring.enter(0, 1, IORING_ENTER_GETEVENTS, 0, 0), 0);
-    assert_eq!(take_all(&mut ring), [total - 2, total - 1]);
+    assert_eq!(reap_all(&mut ring), [total - 2, total - 1]);
 }
 
 #[case]
 fn getevents_without_waiting_flushes(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 2);
-    take_all(&mut ring);
+    reap_all(&mut ring);
     flush(&ring);
-    assert_eq!(take_all(&mut ring), [total - 2, total - 1]);
+    assert_eq!(reap_all(&mut ring), [total - 2, total - 1]);
 }
 
 #[case]
 fn enter_without_getevents_does_not_flush(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 2);
-    take_all(&mut ring);
+    reap_all(&mut ring);
     assert_eq!(ring.enter(0, 0, 0, 0, 0), 0);
     assert_eq!(ring.cq_ready(), 0);
     ring.go(sqe::nop().data(total));
     assert_eq!(ring.cq_ready(), 0, "a new one queues behind those that overflowed");
     flush(&ring);
-    assert_eq!(take_all(&mut ring), [total - 2, total - 1, total]);
+    assert_eq!(reap_all(&mut ring), [total - 2, total - 1, total]);
 }
 
 #[case]
@@ -92,9 +92,9 @@ fn partial_room_is_filled_first(cx: &Context) {
     flush(&ring);
     assert_eq!(ring.cq_ready(), ring.params.cq_entries);
     assert_eq!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, IORING_SQ_CQ_OVERFLOW, "three more are held");
-    let mut seen = take_all(&mut ring);
+    let mut seen = reap_all(&mut ring);
     flush(&ring);
-    seen.extend(take_all(&mut ring));
+    seen.extend(reap_all(&mut ring));
     assert_eq!(seen, (2..total).collect::<Vec<_>>());
 }
 
@@ -140,10 +140,10 @@ fn ring_descriptor_stays_readable_until_flushed(cx: &Context) {
     for n in 0..9 {
         ring.go(sqe::nop().data(n));
     }
-    take_all(&mut ring);
+    reap_all(&mut ring);
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), isize::from(libc::POLLIN));
     flush(&ring);
-    assert_eq!(take_all(&mut ring), [8]);
+    assert_eq!(reap_all(&mut ring), [8]);
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
 }
 

@@ -15,7 +15,7 @@ fn polled_often(cx: &Context, count: u64, ring_entries: u32) -> (Vec<File>, Ring
         poll_all(&mut ring, &files);
         files.iter().for_each(make_ready);
         assert_eq!(answers(&mut ring, files.len()).len(), files.len());
-        files.iter().for_each(take);
+        files.iter().for_each(drain);
     }
     (files, ring)
 }
@@ -25,7 +25,7 @@ fn make_ready(file: &File) {
     file.write_all(&1u64.to_ne_bytes()).expect("write to an eventfd");
 }
 
-fn take(file: &File) {
+fn drain(file: &File) {
     let mut file = file;
     file.read_exact(&mut [0; 8]).expect("read from an eventfd");
 }
@@ -124,14 +124,14 @@ fn two_of_one_descriptor(cx: &Context) {
         ring.go_all(&[poll(&files[1], 1), poll(&files[0], 2), poll(&files[0], 3)]);
         if ready {
             assert_eq!(answers(&mut ring, 2), [(2, READY), (3, READY)]);
-            take(&files[0]);
+            drain(&files[0]);
         } else {
             make_ready(&files[0]);
             assert_eq!(answers(&mut ring, 2).iter().map(|answer| answer.0).sum::<u64>(), 5);
         }
         make_ready(&files[1]);
         assert_eq!(answers(&mut ring, 1), [(1, READY)]);
-        take(&files[1]);
+        drain(&files[1]);
     }
 }
 
@@ -202,7 +202,7 @@ fn what_is_ready_later_completes(cx: &Context) {
         assert_eq!(answers(&mut ring, 1), [(early as u64, READY)]);
         files.iter().enumerate().filter(|(index, _)| *index != early).for_each(|(_, file)| make_ready(file));
         assert_eq!(answers(&mut ring, files.len() - 1).len(), files.len() - 1);
-        files.iter().for_each(take);
+        files.iter().for_each(drain);
     }
 }
 

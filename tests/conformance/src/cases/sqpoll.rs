@@ -17,7 +17,7 @@ fn submits_without_a_call(cx: &Context) {
         publish(&mut ring);
         assert_eq!(seen(&mut ring).user_data, n);
     }
-    wait_taken(&ring);
+    wait_consumed(&ring);
 }
 
 #[case(own_flags)]
@@ -50,7 +50,7 @@ fn ticks_of(thread: i32) -> u64 {
 fn sleeping_thread_uses_no_time(cx: &Context) {
     let ((reader, _writer), (mut ring, thread), mut buffer) = (pipe(), polled_by(cx), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     wait_blocked(&ring);
     let before = ticks_of(thread);
     std::thread::sleep(Duration::from_millis(300)); // thirty ticks
@@ -118,7 +118,7 @@ fn enter_answers_to_submit_and_waits(cx: &Context) {
 fn wait_sleeps_until_the_thread_posts(cx: &Context) {
     let ((reader, mut writer), (mut ring, thread), mut buffer) = (pipe(), polled_by(cx), [0; 4]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(9)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     let feeder = once_asleep(move || {
         wait_thread_asleep(thread);
         writer.write_all(b"fed").expect("write");

@@ -48,7 +48,7 @@ fn pending_read_completes_without_a_call(cx: &Context) {
     let ((reader, mut writer), mut buffer) = (pipe(), [0; 4]);
     let mut ring = ring_of(cx, 4, Params { sq_thread_idle: 10_000, ..params(0) });
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     assert!(!sleeps(&ring), "it spins for ten seconds");
     writer.write_all(b"abc").expect("write");
     assert_eq!(seen(&mut ring).res, 3);
@@ -67,7 +67,7 @@ fn timeout_completes_without_a_call(cx: &Context) {
 fn pending_read_completes_while_the_thread_sleeps(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 4]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     wait_asleep(&ring);
     writer.write_all(b"ab").expect("write");
     assert_eq!(seen(&mut ring).res, 2);
@@ -77,7 +77,7 @@ fn pending_read_completes_while_the_thread_sleeps(cx: &Context) {
 fn shares(ring: &mut Ring, write: Sqe, read: impl Fn(&mut [u8]) -> Sqe) -> (u8, u8) {
     let (mut waits, mut comes) = ([0; 1], [0; 1]);
     go(ring, &[read(&mut waits).data(1)]);
-    wait_taken(ring);
+    wait_consumed(ring);
     go(ring, &[write.data(2)]);
     look("the write's CQE", || ring.cq_ready() != 0);
     go(ring, &[read(&mut comes).data(3)]);
@@ -115,7 +115,7 @@ fn pending_write_is_made_first(cx: &Context) {
         go(&mut ring, &[sqe::write(fd(&writer), &full, 0)]);
         assert_eq!(seen(&mut ring).res, 4096);
         go(&mut ring, &[sqe::write(fd(&writer), b"a", 0).data(1)]);
-        wait_taken(&ring);
+        wait_consumed(&ring);
         go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(2)]);
         look("the read's CQE", || ring.cq_ready() != 0);
         go(&mut ring, &[sqe::write(fd(&writer), b"b", 0).data(3)]);
@@ -130,7 +130,7 @@ fn wakes_for_a_pending_read_and_takes_sqes_again(cx: &Context) {
     let ((reader, mut writer), mut buffer) = (pipe(), [0; 4]);
     let mut ring = ring_of(cx, 4, Params { sq_thread_idle: 300, ..params(0) });
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     wait_asleep(&ring);
     writer.write_all(b"ab").expect("write");
     assert_eq!(seen(&mut ring).res, 2);
@@ -145,7 +145,7 @@ fn link_goes_on_without_a_call(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
     let read = sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_LINK).data(1);
     go(&mut ring, &[read, sqe::nop().with(IOSQE_IO_LINK | IOSQE_ASYNC).data(2), sqe::nop().data(3)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     wait_asleep(&ring);
     writer.write_all(b"x").expect("write");
     assert_eq!([1, 2, 3].map(|_| seen(&mut ring).user_data), [1, 2, 3]);
@@ -214,7 +214,7 @@ fn invalid_index_is_dropped(cx: &Context) {
     ring.set_sq_array(0, 99);
     publish(&mut ring);
     assert_eq!(ring.wait().user_data, 2);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     assert_eq!((ring.sq_dropped(), ring.sq_head()), (1, 2));
 }
 
@@ -223,7 +223,7 @@ fn overflow_raises_the_flag_and_enter_flushes(cx: &Context) {
     let mut ring = ring_of(cx, 4, Params { cq_entries: 4, ..params(IORING_SETUP_CQSIZE) });
     for round in 0..3 {
         go(&mut ring, &[0, 1].map(|n| sqe::nop().data(2 * round + n)));
-        wait_taken(&ring);
+        wait_consumed(&ring);
     }
     look("the flag", || ring.sq_flags() & IORING_SQ_CQ_OVERFLOW != 0);
     (0..4).for_each(|n| assert_eq!(ring.peek().map(|cqe| cqe.user_data), Some(n)));
@@ -256,7 +256,7 @@ fn descriptor_is_readable(cx: &Context) {
     assert_eq!(poll(&ring, 0), 0);
     let ((reader, mut writer), mut buffer) = (pipe(), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     let feeder = once_asleep(move || {
         wait_thread_asleep(thread);
         writer.write_all(b"x").expect("write");
@@ -269,7 +269,7 @@ fn descriptor_is_readable(cx: &Context) {
 fn cancel_finds_a_pending_request(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(1)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     go(&mut ring, &[Sqe { addr: 1, user_data: 2, ..sqe::op(Opcode::AsyncCancel) }]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
@@ -278,7 +278,7 @@ fn cancel_finds_a_pending_request(cx: &Context) {
 fn drain_waits_for_a_pending_request(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(1), sqe::nop().with(IOSQE_IO_DRAIN).data(2)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     std::thread::sleep(QUIET);
     assert_eq!(ring.cq_ready(), 0);
     writer.write_all(b"x").expect("write");
@@ -290,7 +290,7 @@ fn close_with_requests_in_flight(cx: &Context) {
     let ((reader, mut writer), mut buffer, ts) = (pipe(), [0; 1], ms(50_000));
     let mut ring = polled(cx, 4);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0), sqe::timeout(&ts, 0, 0)]);
-    wait_taken(&ring);
+    wait_consumed(&ring);
     drop(ring);
     look("the thread's end", || pollers().is_empty());
     writer.write_all(b"x").expect("the pipe is still open");

@@ -34,7 +34,7 @@ pub struct Memory {
 }
 
 /// Returns new, aligned memory of this many bytes, filled with `fill`. It is never freed.
-fn take(bytes: usize, fill: u8) -> usize {
+fn allocate(bytes: usize, fill: u8) -> usize {
     let words = vec![u64::from_ne_bytes([fill; 8]); bytes.div_ceil(8).max(1)];
     words.leak().as_mut_ptr() as usize
 }
@@ -77,7 +77,7 @@ impl Memory {
             sinks: Vec::new(),
             lengths: BTreeMap::new(),
             registered: sys::pages(usize::from(BUFFERS) * BUFFER_BYTES as usize / 4096).as_mut_ptr() as usize,
-            words: take(usize::from(WORDS) * WORD_DISTANCE, 0),
+            words: allocate(usize::from(WORDS) * WORD_DISTANCE, 0),
             bad: bad_address(),
             listener,
         }
@@ -94,7 +94,7 @@ impl Memory {
     }
 
     fn sink(&mut self, label: String, bytes: usize, kept: Kept) -> u64 {
-        let address = take(bytes + 8, 0xee);
+        let address = allocate(bytes + 8, 0xee);
         self.sinks.push((label, address, bytes, kept));
         address as u64
     }
@@ -121,7 +121,7 @@ impl Memory {
         header.msg_iovlen = vectors.len();
         header.msg_iov = put_all(vectors) as *mut libc::iovec;
         if let Some(room) = control.filter(|room| *room > 0) {
-            header.msg_control = take(room as usize, 0) as *mut libc::c_void;
+            header.msg_control = allocate(room as usize, 0) as *mut libc::c_void;
             header.msg_controllen = room as usize;
         }
         let address = put(Header { header });
@@ -186,7 +186,7 @@ impl Memory {
             Value::Descriptors(targets) => put_all(targets.iter().map(number).collect()),
             Value::TwoNumbers => self.sink(label, 8, Kept::Bytes),
             Value::Buffers(count, bytes) => {
-                let address = take((count * bytes) as usize, 0xee);
+                let address = allocate((count * bytes) as usize, 0xee);
                 self.sinks.push((label, address, (count * bytes) as usize, Kept::Bytes));
                 address as u64
             }

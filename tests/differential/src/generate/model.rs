@@ -67,7 +67,7 @@ pub struct Model {
     names: [BTreeMap<&'static str, bool>; 2],
     table: Vec<Option<End>>,
     waiting: Vec<Waiting>,
-    taken: BTreeSet<Claim>,
+    claimed: BTreeSet<Claim>,
     own: BTreeSet<Claim>,
     connections: u32,
     /// Descriptors that requests made in earlier submissions.
@@ -103,7 +103,7 @@ impl Model {
             names: [BTreeMap::new(), BTreeMap::new()],
             table: table.to_vec(),
             waiting: Vec::new(),
-            taken: BTreeSet::new(),
+            claimed: BTreeSet::new(),
             own: BTreeSet::new(),
             connections: 0,
             made: Vec::new(),
@@ -121,22 +121,22 @@ impl Model {
 
     /// Begins a submission: nothing is claimed.
     pub fn begin_batch(&mut self) {
-        self.taken.clear();
+        self.claimed.clear();
         self.own.clear();
         self.made.append(&mut self.fresh);
     }
 
     /// Makes the chain's claims unavailable to other chains.
     pub fn end_chain(&mut self) {
-        self.taken.append(&mut self.own);
+        self.claimed.append(&mut self.own);
     }
 
     /// Claims it for the current request, if no other chain has claimed it. True if claimed.
     pub fn claim(&mut self, claim: Claim) -> bool {
         let free = match claim {
-            Claim::Table => !self.taken.contains(&Claim::Table) && !self.taken.contains(&Claim::TableUse),
-            Claim::TableUse => !self.taken.contains(&Claim::Table),
-            _ => !self.taken.contains(&claim),
+            Claim::Table => !self.claimed.contains(&Claim::Table) && !self.claimed.contains(&Claim::TableUse),
+            Claim::TableUse => !self.claimed.contains(&Claim::Table),
+            _ => !self.claimed.contains(&claim),
         };
         if free {
             self.own.insert(claim);
@@ -146,7 +146,7 @@ impl Model {
 
     /// Excludes it for the rest of this submission, even for the current chain.
     pub fn exclude(&mut self, claim: Claim) {
-        self.taken.insert(claim);
+        self.claimed.insert(claim);
     }
 
     /// Records that request `id` makes a descriptor, for later submissions.
@@ -286,7 +286,7 @@ impl Model {
 
     /// Returns a slot of the registered files that holds this end, unless another chain changes them now.
     pub fn slot_of(&mut self, end: End) -> Option<u32> {
-        if self.taken.contains(&Claim::Table) {
+        if self.claimed.contains(&Claim::Table) {
             return None;
         }
         self.table.iter().position(|slot| *slot == Some(end)).map(|slot| slot as u32)

@@ -22,7 +22,7 @@ struct Seat {
 
 static SEATS: [Seat; MOST] =
     [const { Seat { kind: AtomicUsize::new(0), seed: AtomicU64::new(0), thread: AtomicU64::new(0) } }; MOST];
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static OPENED: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicBool = AtomicBool::new(false);
 /// The first thread, for signals.
 static FIRST: AtomicU64 = AtomicU64::new(0);
@@ -46,7 +46,7 @@ pub fn prepare() {
 
 /// Starts a nuisance, if a thread can be made.
 pub fn start(kind: Nuisance, seed: u64) {
-    let number = TAKEN.load(Ordering::Relaxed);
+    let number = OPENED.load(Ordering::Relaxed);
     let Some(seat) = SEATS.get(number) else { return };
     let index = KINDS.iter().position(|known| *known == kind).expect("all kinds are listed");
     seat.kind.store(index, Ordering::Relaxed);
@@ -65,7 +65,7 @@ pub fn start(kind: Nuisance, seed: u64) {
         libc::pthread_sigmask(libc::SIG_SETMASK, &kept, std::ptr::null_mut());
         if answer == 0 {
             seat.thread.store(thread, Ordering::Relaxed);
-            TAKEN.store(number + 1, Ordering::Relaxed);
+            OPENED.store(number + 1, Ordering::Relaxed);
         }
     }
 }
@@ -73,7 +73,7 @@ pub fn start(kind: Nuisance, seed: u64) {
 /// Ends them all, and reports the ones that do not end.
 pub fn end(patience: Duration) {
     END.store(true, Ordering::Relaxed);
-    for seat in &SEATS[..TAKEN.load(Ordering::Relaxed)] {
+    for seat in &SEATS[..OPENED.load(Ordering::Relaxed)] {
         let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: a thread that was made and not joined; locals.
         let answer = unsafe {

@@ -29,11 +29,11 @@ pub(super) fn may_be_held(guard: &RingGuard, request: &Request) -> bool {
         request.number & UNORDERED == 0 && file_status(fd).is_ok_and(|status| status.has_blocks())
     };
     let empties_slot = matches!(request.op, Op::Fs(Fs::Close { slot: 1.., .. })); // never waits in the kernel
-    may_take_long(request.opcode) && !empties_slot && (!guard.ring().defers() || (takes && !keeps_order()))
+    may_wait_long(request.opcode) && !empties_slot && (!guard.ring().defers() || (takes && !keeps_order()))
 }
 
 /// True if the kernel may let such a request wait, at least for a device, a server or memory.
-fn may_take_long(opcode: Opcode) -> bool {
+fn may_wait_long(opcode: Opcode) -> bool {
     use Opcode::*;
     let transfers = matches!(
         opcode,

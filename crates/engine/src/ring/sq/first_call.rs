@@ -23,7 +23,7 @@ pub(super) struct Run {
     /// Position of the next SQE in the SQ.
     pub head: u32,
     /// Number of SQEs taken.
-    pub taken: u32,
+    pub submitted: u32,
     /// Number of SQEs still to be taken.
     pub left: u32,
     /// The outcome of the last SQE; `None` if its call answered it.
@@ -81,7 +81,7 @@ impl State {
 
     /// Takes SQEs for as long as a call answers each. Stops before an SQE that needs more. Stops also after an SQE
     /// whose call did not answer it. That SQE goes to `unfinished`, which is large: returning it would copy it. The
-    /// caller has checked [`takes_runs`](crate::ring::RingGuard::takes_runs).
+    /// caller has checked [`accepts_runs`](crate::ring::RingGuard::accepts_runs).
     #[inline(always)] // called once; rare cases are out of line, since each SQE would pay for their registers
     pub(super) fn answer_run(
         &mut self,
@@ -142,8 +142,8 @@ impl State {
             self.queue.count();
             on_its_way.answered();
         }
-        let taken = head.wrapping_sub(first);
-        (run.head, run.taken, run.left) = (head, run.taken + taken, most - taken);
+        let submitted = head.wrapping_sub(first);
+        (run.head, run.submitted, run.left) = (head, run.submitted + submitted, most - submitted);
         stop
     }
 }

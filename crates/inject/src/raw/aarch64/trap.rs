@@ -67,7 +67,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let this = core::ptr::from_mut(context) as usize;
     let trapped_at = context.uc_mcontext.sp as usize;
     // Without a stack, or if taking one panics, the call is made here, if there is room.
-    let slot = contain_any(|| stack::take(trapped_at, 0, &mut context.uc_stack)).flatten();
+    let slot = contain_any(|| stack::allocate(trapped_at, 0, &mut context.uc_stack)).flatten();
     let Some(slot) = slot else {
         let is_small = stack::room_on(&context.uc_stack, this).is_some_and(|room| room < ROOM);
         let answer = match scan::is_ours(u64::from(number as u32)) && is_small {

@@ -93,7 +93,7 @@ impl Stream {
                     self.arrive()?;
                 }
             }
-            (true, false) => self.take_all()?,
+            (true, false) => self.drain()?,
             (true, true) => self.fill()?,
         }
         Ok(())
@@ -106,7 +106,7 @@ impl Stream {
         }
         let end = Instant::now() + PATIENCE;
         loop {
-            self.take_all()?;
+            self.drain()?;
             if self.has_room()? {
                 return Ok(());
             }
@@ -139,7 +139,7 @@ impl Stream {
         Ok(())
     }
 
-    fn take_all(&mut self) -> Outcome<()> {
+    fn drain(&mut self) -> Outcome<()> {
         loop {
             match self.far.read(&mut self.data) {
                 Ok(0) => return Err("the near end was closed".into()),
