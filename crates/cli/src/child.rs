@@ -37,7 +37,7 @@ pub fn is_emulated() -> bool {
 #[derive(Debug, Clone)]
 pub enum Outcome<T> {
     /// The child answered.
-    Answered(T),
+    Replied(T),
     /// This signal ended the child before it answered.
     Killed(i32),
     /// The child took longer than [`PATIENCE_S`].
@@ -50,7 +50,7 @@ impl<T> Outcome<T> {
     /// Describes the outcome for people; `answered` describes an answer.
     pub fn describe(&self, answered: impl FnOnce(&T) -> String) -> String {
         match self {
-            Outcome::Answered(answer) => answered(answer),
+            Outcome::Replied(answer) => answered(answer),
             Outcome::Killed(signal) => format!("killed by {}", errno::signal_name(*signal)),
             Outcome::TimedOut => format!("no answer within {PATIENCE_S} s"),
             Outcome::Failed(reason) => reason.clone(),
@@ -60,7 +60,7 @@ impl<T> Outcome<T> {
 
 /// Runs `question` in a forked child and returns its answer. The caller must have only one thread.
 pub fn ask<T: Serialize + DeserializeOwned>(question: impl FnOnce() -> T) -> Outcome<T> {
-    let Some(answers) = Answer::new() else { return Outcome::Failed(refused("mmap")) };
+    let Some(answers) = Reply::new() else { return Outcome::Failed(refused("mmap")) };
     let child = Child::make(|| answers.give(&question()));
     answers.end(child.map(Child::wait))
 }
@@ -80,11 +80,11 @@ fn ask_or_here<T: Serialize + DeserializeOwned>(
     question: impl FnOnce() -> T,
     is_safe: impl FnOnce() -> bool,
 ) -> Outcome<T> {
-    let Some(answers) = Answer::new() else { return Outcome::Failed(refused("mmap")) };
+    let Some(answers) = Reply::new() else { return Outcome::Failed(refused("mmap")) };
     let mut question = Some(question);
     let child = Child::make(|| question.take().is_some_and(|question| answers.give(&question())));
     match question {
-        Some(question) if child.is_err() && is_safe() => Outcome::Answered(question()),
+        Some(question) if child.is_err() && is_safe() => Outcome::Replied(question()),
         _ => answers.end(child.map(Child::wait)),
     }
 }
@@ -99,7 +99,7 @@ pub fn rehearse<T: Serialize + DeserializeOwned>(rehearsal: impl FnOnce() -> T) 
     if is_surely_unfiltered() {
         return Some(rehearsal());
     }
-    let Some(answers) = Answer::new().map(ManuallyDrop::new) else { return Some(rehearsal()) };
+    let Some(answers) = Reply::new().map(ManuallyDrop::new) else { return Some(rehearsal()) };
     // SAFETY: as in `Child::make`; CLONE_VFORK suspends this process until the child has ended.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK, 0, 0, 0, 0) };
     match pid {
@@ -146,7 +146,7 @@ pub struct Output {
 /// True if memfds can be made. A child asks if a filter might kill for the call.
 pub fn makes_memfds() -> bool {
     let make = || memfd_create("anyring-asked", MemfdFlags::CLOEXEC).is_ok();
-    !may_be_filtered() || matches!(ask_anyhow(make), Outcome::Answered(true))
+    !may_be_filtered() || matches!(ask_anyhow(make), Outcome::Replied(true))
 }
 
 /// Makes the stream that a child writes: the end to read, and the end to write. Both are a memfd, or a pipe if memfds
@@ -192,7 +192,7 @@ pub fn hear(execute: impl FnOnce() -> String) -> Outcome<Output> {
         Err(why) => Outcome::Failed(why),
         Ok(None) => Outcome::TimedOut,
         Ok(Some(status)) if libc::WIFSIGNALED(status) => Outcome::Killed(libc::WTERMSIG(status)),
-        Ok(Some(status)) => Outcome::Answered(Output { status: libc::WEXITSTATUS(status), text: read_all(ours) }),
+        Ok(Some(status)) => Outcome::Replied(Output { status: libc::WEXITSTATUS(status), text: read_all(ours) }),
     }
 }
 
@@ -201,21 +201,21 @@ fn refused(call: &str) -> String {
 }
 
 /// Memory shared with a child: the length of its answer, then the answer.
-struct Answer(*mut u64);
+struct Reply(*mut u64);
 
-impl Answer {
+impl Reply {
     const BYTES: usize = 1 << 16;
 
-    fn new() -> Option<Answer> {
+    fn new() -> Option<Reply> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), Answer::BYTES, protection, flags, -1, 0) };
-        (at != libc::MAP_FAILED).then_some(Answer(at.cast()))
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), Reply::BYTES, protection, flags, -1, 0) };
+        (at != libc::MAP_FAILED).then_some(Reply(at.cast()))
     }
 
     fn give<T: Serialize>(&self, answer: &T) -> bool {
         let text = serde_json::to_vec(answer).unwrap_or_default();
-        let has_room = text.len() <= Answer::BYTES - 8;
+        let has_room = text.len() <= Reply::BYTES - 8;
         if has_room {
             // SAFETY: inside the mapping. Only the child writes there, and the parent reads after the child has ended.
             unsafe {
@@ -230,7 +230,7 @@ impl Answer {
     fn read<T: DeserializeOwned>(&self) -> Option<T> {
         // SAFETY: inside the mapping, whose length bounds the text; the child has ended and writes no more.
         let text = unsafe {
-            let length = (self.0.read() as usize).min(Answer::BYTES - 8);
+            let length = (self.0.read() as usize).min(Reply::BYTES - 8);
             std::slice::from_raw_parts(self.0.add(1).cast::<u8>(), length)
         };
         serde_json::from_slice(text).ok()
@@ -240,7 +240,7 @@ impl Answer {
     fn end<T: DeserializeOwned>(&self, ended: Result<Option<i32>, String>) -> Outcome<T> {
         match (self.read(), ended) {
             (_, Err(why)) => Outcome::Failed(why),
-            (Some(answer), _) => Outcome::Answered(answer),
+            (Some(answer), _) => Outcome::Replied(answer),
             (_, Ok(None)) => Outcome::TimedOut,
             (_, Ok(Some(status))) if libc::WIFSIGNALED(status) => Outcome::Killed(libc::WTERMSIG(status)),
             _ => Outcome::Failed("the probe ended without an answer".to_owned()),
@@ -248,10 +248,10 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for Reply {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; no reference into it is left.
-        unsafe { libc::munmap(self.0.cast(), Answer::BYTES) };
+        unsafe { libc::munmap(self.0.cast(), Reply::BYTES) };
     }
 }
 
@@ -274,13 +274,13 @@ fn be_child(body: impl FnOnce() -> bool) -> ! {
 /// first.
 pub struct Worker {
     child: Child,
-    answer: Answer,
+    answer: Reply,
 }
 
 impl Worker {
     /// Starts a worker. The caller must have only one thread.
     pub fn start<T: Serialize>(work: impl FnOnce() -> T) -> Result<Worker, String> {
-        let answer = Answer::new().ok_or_else(|| refused("mmap"))?;
+        let answer = Reply::new().ok_or_else(|| refused("mmap"))?;
         let parent = std::process::id();
         let child = Child::make_with(libc::SIGCHLD, || {
             // SAFETY: takes no pointers.

@@ -28,7 +28,7 @@ static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 /// Measures the costs; `None` without rings in the program's own memory (Linux 6.5), or after an error.
 pub fn here(by_kernel: bool) -> Option<Costs> {
     match ask(|| measure(by_kernel)) {
-        Outcome::Answered(costs) => costs,
+        Outcome::Replied(costs) => costs,
         _ => None,
     }
 }
@@ -47,7 +47,7 @@ pub fn idle() -> Option<Duration> {
 /// that waits.
 pub fn rounds_ns(by_kernel: bool) -> Option<f64> {
     match ask(|| Client::new(by_kernel, 0, 0)?.polls(false)) {
-        Outcome::Answered(each_ns) => each_ns.map(|each_ns| each_ns * (TRIES as u32 * ROUNDS) as f64),
+        Outcome::Replied(each_ns) => each_ns.map(|each_ns| each_ns * (TRIES as u32 * ROUNDS) as f64),
         _ => None,
     }
 }

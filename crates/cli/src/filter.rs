@@ -2,7 +2,7 @@
 //! refused, not killed. The filter is installed by prctl(2): a service's own filter may not permit seccomp(2).
 
 use anyring_serve::filters::bpf::{
-    answer, argument, jump, load, mask, ALLOW, ANY_BIT, ARCH, AT_LEAST, EQUAL, NATIVE, NUMBER,
+    argument, jump, load, mask, ret, ALLOW, ANY_BIT, ARCH, AT_LEAST, EQUAL, NATIVE, NUMBER,
 };
 use anyring_serve::filters::Way;
 use libc::sock_filter;
@@ -87,9 +87,9 @@ impl Test {
 pub fn program(everywhere: &[Rule], native: &[Rule]) -> Vec<sock_filter> {
     let mut program = Vec::new();
     append(&mut program, everywhere);
-    program.extend([load(ARCH), jump(EQUAL, NATIVE, 1, 0), answer(ALLOW)]);
+    program.extend([load(ARCH), jump(EQUAL, NATIVE, 1, 0), ret(ALLOW)]);
     append(&mut program, native);
-    program.push(answer(ALLOW));
+    program.push(ret(ALLOW));
     program
 }
 
@@ -115,7 +115,7 @@ fn append(program: &mut Vec<sock_filter>, rules: &[Rule]) {
                 Relation::AtLeast => jump(AT_LEAST, test.value, 0, to_next_rule),
             });
         }
-        program.push(answer(rule.action));
+        program.push(ret(rule.action));
         number_is_loaded = rule.tests.is_empty();
     }
 }

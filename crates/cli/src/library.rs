@@ -87,7 +87,7 @@ pub fn loads_into(library: &Path, program: &Path) -> Result<(), String> {
         crate::errno::describe(crate::errno::last())
     });
     let told = match said {
-        Outcome::Answered(said) => said.text,
+        Outcome::Replied(said) => said.text,
         // No child: not tried.
         Outcome::Failed(why) if why.starts_with(child::NO_CHILD) => return Ok(()),
         other => return Err(other.describe(|_| String::new())),

@@ -58,7 +58,7 @@ pub fn try_here() -> Trial {
 
 /// True if the trial shows that the kernel's own io_uring works.
 pub fn kernel_works(trial: &Trial) -> bool {
-    matches!(trial, Outcome::Answered(Ok(Server::Kernel)))
+    matches!(trial, Outcome::Replied(Ok(Server::Kernel)))
 }
 
 /// Describes the trial for people.
@@ -207,7 +207,7 @@ pub fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
 /// 7.2.11 charge them to the user's limit of locked memory.
 pub fn room() -> Option<Room> {
     match ask(fill) {
-        Outcome::Answered(room) => Some(room),
+        Outcome::Replied(room) => Some(room),
         _ => None,
     }
 }

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    answering, anyring, below, compiled, doctor, kernel_works, killing, library, output, plainly, skipped, stdout,
-    ANYRING, ERRNOS,
+    anyring, below, compiled, doctor, filter_with, kernel_works, killing, library, output, plainly, skipped,
+    stdout, ANYRING, ERRNOS,
 };
 use seccompiler::SeccompAction;
 use std::ffi::OsStr;
@@ -71,7 +71,8 @@ fn a_ring_that_does_no_read_does_not_work() {
 /// The output of `doctor --json` where one more call is refused.
 fn refused(call: i64) -> serde_json::Value {
     let words = ["deny", "--", ANYRING, "doctor", "--json"];
-    let output = output(below(answering(SeccompAction::Errno(libc::EPERM as u32), &[call]), &mut anyring(&words)));
+    let output =
+        output(below(filter_with(SeccompAction::Errno(libc::EPERM as u32), &[call]), &mut anyring(&words)));
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("call {call}: {error}: {output:?}"))
 }
 
@@ -87,7 +88,7 @@ fn the_verdict_is_of_what_a_program_meets() {
     let program =
         ["deny", "--", ANYRING, "run", "--guest", "--backend", "user", "--", ANYRING, "entry-point", "guest"];
     for call in [libc::SYS_preadv2, libc::SYS_recvfrom, libc::SYS_getsockopt, libc::SYS_madvise] {
-        let filter = answering(SeccompAction::Errno(libc::EPERM as u32), &[call]);
+        let filter = filter_with(SeccompAction::Errno(libc::EPERM as u32), &[call]);
         let is_served = output(below(filter, &mut anyring(&program))).status.success();
         let report = refused(call);
         let guest = &report["entry_points"][4];

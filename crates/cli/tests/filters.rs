@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    answering, anyring, below, compiled, conformance, kernel_works, killing, library, one_line_failure, output,
+    anyring, below, compiled, conformance, filter_with, kernel_works, killing, library, one_line_failure, output,
     plainly, run, skipped, stdout,
 };
 use seccompiler::SeccompAction;
@@ -51,7 +51,7 @@ fn filters_without_the_calls_of_ours_kill_nobody() {
             preloaded.args(&words[1..]).env("LD_PRELOAD", library()).env("ANYRING_BACKEND", "user");
             let mut guest = anyring(&[&["run", "--guest", "--backend", "user", "--"], &words[..]].concat());
             for command in [&mut run("user", &words), &mut preloaded, &mut guest] {
-                let seen = output(below(answering(action.clone(), &OURS), command));
+                let seen = output(below(filter_with(action.clone(), &OURS), command));
                 let all_passed = stdout(&seen).contains(" passed, 0 failed");
                 assert!(seen.status.success() && all_passed, "{action:?} {door}: {seen:?}");
             }
@@ -80,7 +80,7 @@ fn calls_that_have_another_way_are_not_made_below_a_filter() {
         [libc::SYS_exit_group, libc::SYS_ppoll].map(|call| (call, SeccompAction::Errno(libc::EPERM as u32)));
     for (call, action) in kills.chain(refuses) {
         let mut run = run("user", &[requests]);
-        let seen = output(below(answering(action.clone(), &[call]), &mut run));
+        let seen = output(below(filter_with(action.clone(), &[call]), &mut run));
         assert_eq!(
             (seen.status.code(), stdout(&seen).as_str()),
             (Some(0), "served\n"),
@@ -99,7 +99,7 @@ fn nothing_is_started_to_be_killed() {
     let requests = requests.to_str().expect("UTF-8");
     let below_one = |call, more: &[&str]| {
         let words = [&["run", "--backend", "user"], more, &["--", requests]].concat();
-        output(below(answering(SeccompAction::KillProcess, &[call]), &mut anyring(&words)))
+        output(below(filter_with(SeccompAction::KillProcess, &[call]), &mut anyring(&words)))
     };
     for call in [libc::SYS_fcntl, libc::SYS_fstat, libc::SYS_getxattr, libc::SYS_wait4] {
         let why = one_line_failure(&below_one(call, &[]), 125);

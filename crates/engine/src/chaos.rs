@@ -73,7 +73,7 @@ pub struct Fills {
     /// Data of a read or receive.
     pub data: Vec<[usize; 2]>,
     /// Other memory that the request fills, always in full.
-    pub answers: Vec<[usize; 2]>,
+    pub outputs: Vec<[usize; 2]>,
 }
 
 /// Number of rings created so far.
@@ -334,7 +334,7 @@ impl Chaos {
         let fills = self.fills.swap_remove(place);
         filled(&fills.data, usize::try_from(result).unwrap_or(0));
         if result >= 0 {
-            filled(&fills.answers, usize::MAX);
+            filled(&fills.outputs, usize::MAX);
         }
     }
 

@@ -29,7 +29,7 @@ use crate::issue::punt::refused_number;
 use crate::op::{Direction, Op, Punt, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::request::{Cancelled, Id, ListKind, Request, State, Target, Then, Tried};
-use crate::ring::broken::Unanswered;
+use crate::ring::broken::Uncompleted;
 use crate::ring::RingGuard;
 use crate::shared::control::RECORD_IN_FLIGHT;
 use crate::stats::Path;
@@ -40,7 +40,7 @@ use core::sync::atomic::Ordering;
 
 impl RingGuard {
     /// Puts a request into the slab and gives it a shared record.
-    pub fn admit(&mut self, mut request: Request, on_its_way: Unanswered) -> Id {
+    pub fn admit(&mut self, mut request: Request, on_its_way: Uncompleted) -> Id {
         let control = self.control;
         let record = self.records.take(&control);
         if let Some((chunk, index)) = record {
@@ -52,7 +52,7 @@ impl RingGuard {
         request.record = record;
         let id = self.slab.insert(request);
         self.record(|it| it.admitted(id));
-        on_its_way.answered();
+        on_its_way.completed();
         id
     }
 
@@ -62,7 +62,7 @@ impl RingGuard {
         let Some(request) = self.slab.get_mut(id) else { return };
         match *request.state() {
             State::Cancelled(Cancelled { result, failed, .. }) => return self.finish(id, result, failed),
-            State::Polling(_) => return self.answer_found_polls(),
+            State::Polling(_) => return self.complete_found_polls(),
             _ => request.begin_turn(),
         }
         if let Some(result) = request.failed {
@@ -116,7 +116,7 @@ impl RingGuard {
             let verdict = guard.attempt(op, &target, first);
             let request = &guard.slab[id];
             match request.in_worker || request.flags & IOSQE_ASYNC != 0 {
-                true => op.answer_in_worker(verdict, request.user_data, request.opcode),
+                true => op.verdict_in_worker(verdict, request.user_data, request.opcode),
                 false => verdict,
             }
         })
@@ -233,7 +233,7 @@ impl RingGuard {
     pub(crate) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
         let slot = self.slab[id].op.slot();
         let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(id, fd, slot) };
-        self.slab[id].op.answer_installed(installed)
+        self.slab[id].op.verdict_installed(installed)
     }
 
     /// Arms a request for readiness. If the file cannot be polled, a worker takes the request, unless a worker has
@@ -255,7 +255,7 @@ impl RingGuard {
                 if self.slab.get(id).is_some_and(|it| it.op.poll().is_some_and(|poll| poll.multishot)) {
                     // The registration's event reports what is ready already.
                     if !self.queue.record_poll(id) {
-                        self.answer_found_polls();
+                        self.complete_found_polls();
                     }
                 }
                 if first_look {
@@ -271,7 +271,7 @@ impl RingGuard {
     fn go_on_unpolled(&mut self, id: Id, tried: Tried, then: Then) {
         let request = &mut self.slab[id];
         let fd = request.target.number().unwrap_or(-1);
-        let verdict = match request.op.answer_unpolled(fd) {
+        let verdict = match request.op.verdict_unpolled(fd) {
             Some(verdict) => verdict,
             // A worker's plain call has found nothing, and another call would not either (`io_wq_submit_work`).
             None if tried == Tried::Plainly => Verdict::error(Errno::AGAIN),
@@ -286,7 +286,7 @@ impl RingGuard {
 
     /// Lets a multishot POLL_ADD report that its file was ready when it was armed. In a submission this comes after all
     /// other SQEs. The kernel leaves it to task work (`__io_arm_poll_handler` in io_uring/poll.c).
-    fn answer_found_polls(&mut self) {
+    fn complete_found_polls(&mut self) {
         self.signalled = false;
         self.poll_now();
     }

@@ -114,7 +114,7 @@ pub struct Ring {
     /// checks it.
     pub polled_by_ring: AtomicBool,
     /// Requests that a panic interrupted before they got a slot or a CQE.
-    unanswered: Lock<Vec<LeftOver>>,
+    uncompleted: Lock<Vec<LeftOver>>,
     /// The damage by a panic, and whether the ring's requests have been ended since: see [`broken`].
     health: Health,
     /// Threads that sleep on something of this ring, or are in a call for it, without the lock. Incremented under the
@@ -181,7 +181,7 @@ impl Ring {
             table: AtomicU32::new(tables::FIRST),
             kept_from_children: AtomicBool::new(false),
             polled_by_ring: AtomicBool::new(false),
-            unanswered: Lock::new(Vec::new()),
+            uncompleted: Lock::new(Vec::new()),
             health: Health::new(),
             sleepers: AtomicU32::new(0),
             callers: AtomicU32::new(0),

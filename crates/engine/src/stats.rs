@@ -62,7 +62,7 @@ pub struct Tracer {
     /// The tracer's request for the events of a process (`event::session`); 0 if it wants none. The tracer writes it.
     pub wanted: AtomicU64,
     /// The process's answer to the last request for its events.
-    pub answer: AtomicU64,
+    pub reply: AtomicU64,
 }
 
 /// The path that completed a request, for the counters.
@@ -109,7 +109,7 @@ static NOWHERE: Stats = Stats {
     left_to_kernel: [const { AtomicU64::new(0) }; 2],
     unserved_children: AtomicU64::new(0),
     unserved: [const { [const { AtomicU64::new(0) }; UNSERVED_BYTES / 8] }; UNSERVED],
-    tracer: Tracer { wanted: AtomicU64::new(0), answer: AtomicU64::new(0) },
+    tracer: Tracer { wanted: AtomicU64::new(0), reply: AtomicU64::new(0) },
     shards: [const {
         Shard {
             enters: AtomicU64::new(0),

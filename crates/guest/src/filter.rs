@@ -9,7 +9,7 @@ use crate::start;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::{identity, log};
 use anyring_serve::door::RING_NUMBERS;
-use anyring_serve::filters::bpf::{self, answer, jump, load, ALLOW, ANY_BIT, EQUAL};
+use anyring_serve::filters::bpf::{self, jump, load, ret, ALLOW, ANY_BIT, EQUAL};
 use anyring_serve::filters::{self, Way};
 use anyring_serve::{named, sys};
 use core::ops::Range;
@@ -153,12 +153,12 @@ fn program(calls: Calls, code: &[Range<usize>]) -> Vec<sock_filter> {
         if *code == WINDOW {
             let [_, upper] = bpf::ADDRESS;
             let is_window = jump(EQUAL, (WINDOW.start >> 32) as u32, 0, 1);
-            program.extend([load(upper), bpf::mask(WINDOW_MASK), is_window, answer(TRAP)]);
+            program.extend([load(upper), bpf::mask(WINDOW_MASK), is_window, ret(TRAP)]);
         } else {
             program.extend(bpf::by_upper_half(code).flat_map(|part| bpf::in_range(part, TRAP)));
         }
     }
-    program.push(answer(ALLOW));
+    program.push(ret(ALLOW));
     program
 }
 
@@ -174,7 +174,7 @@ fn general(found: &mut bpf::Calls) {
         found.found_if(ANY_BIT, u32::MAX);
         found.add(&[load(high)]);
         found.found_if(ANY_BIT, u32::MAX);
-        found.add(&[answer(ALLOW)]);
+        found.add(&[ret(ALLOW)]);
     }
     // Mappings of code, and of files at no fixed address: the latter may hold code that is made executable later.
     let [address, upper] = bpf::argument(0);
@@ -184,7 +184,7 @@ fn general(found: &mut bpf::Calls) {
     found.add(&[load(file), jump(ANY_BIT, 1 << 31, 5, 0)]);
     found.add(&[load(address), jump(ANY_BIT, u32::MAX, 3, 0), load(upper)]);
     found.found_if(EQUAL, 0);
-    found.add(&[answer(ALLOW)]);
+    found.add(&[ret(ALLOW)]);
 }
 
 fn install_program(program: &[sock_filter]) -> Result<Way, &'static str> {

@@ -95,25 +95,27 @@ extern "C" fn version() -> *const c_char {
 /// machines.
 unsafe extern "C" fn stat(path: *const c_char, stat: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
-    unsafe { answer(libc::SYS_newfstatat, [libc::AT_FDCWD as usize, path as usize, stat as usize, 0, 0, 0]) }
+    unsafe { call_as_libc(libc::SYS_newfstatat, [libc::AT_FDCWD as usize, path as usize, stat as usize, 0, 0, 0]) }
 }
 
 unsafe extern "C" fn lstat(path: *const c_char, stat: *mut c_void) -> c_int {
     let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
     // SAFETY: the caller's own arguments.
-    unsafe { answer(libc::SYS_newfstatat, [libc::AT_FDCWD as usize, path as usize, stat as usize, flags, 0, 0]) }
+    unsafe {
+        call_as_libc(libc::SYS_newfstatat, [libc::AT_FDCWD as usize, path as usize, stat as usize, flags, 0, 0])
+    }
 }
 
 unsafe extern "C" fn fstat(fd: c_int, stat: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
-    unsafe { answer(libc::SYS_fstat, [fd as usize, stat as usize, 0, 0, 0, 0]) }
+    unsafe { call_as_libc(libc::SYS_fstat, [fd as usize, stat as usize, 0, 0, 0, 0]) }
 }
 
 /// Makes a call, and answers as libc does.
 ///
 /// # Safety
 /// As for [`call`].
-unsafe fn answer(number: i64, args: [usize; 6]) -> c_int {
+unsafe fn call_as_libc(number: i64, args: [usize; 6]) -> c_int {
     // SAFETY: the caller's promise.
     let result = unsafe { call(number, args) };
     if result < 0 {

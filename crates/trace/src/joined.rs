@@ -52,8 +52,8 @@ impl JoinedSource {
         }
         let own_pid = own_pid(pid)?;
         // The next odd number after those that earlier tracers used.
-        let [wanted, answer] = [WANTED, ANSWER].map(|place| read_word(&counters, place));
-        let last = (high(wanted?)).max(high(answer?));
+        let [wanted, reply] = [WANTED, REPLY].map(|place| read_word(&counters, place));
+        let last = (high(wanted?)).max(high(reply?));
         let mut joined =
             JoinedSource { pid, own_pid, counters, number: (last.wrapping_add(1)) | 1, step: Step::Asked };
         joined.ask()?;
@@ -67,8 +67,8 @@ impl JoinedSource {
 
     /// Prepares the file once the process has created it, and asks the process to continue.
     fn prepare(&mut self) -> Result<(), String> {
-        let answer = read_word(&self.counters, ANSWER)?;
-        let (number, what) = (high(answer), answer as u32);
+        let reply = read_word(&self.counters, REPLY)?;
+        let (number, what) = (high(reply), reply as u32);
         if number != self.number {
             return Ok(());
         }
@@ -120,10 +120,10 @@ impl Source for JoinedSource {
     }
 
     fn refusal(&self) -> Option<String> {
-        let answer = read_word(&self.counters, ANSWER).unwrap_or(0);
+        let reply = read_word(&self.counters, REPLY).unwrap_or(0);
         match &self.step {
             Step::Refused(why) => Some(why.clone()),
-            Step::Hears(..) if answer == trace_request(self.number, REFUSED) => {
+            Step::Hears(..) if reply == trace_request(self.number, REFUSED) => {
                 Some("it cannot use its file of events".to_owned())
             }
             _ => None,
@@ -143,7 +143,7 @@ impl Drop for JoinedSource {
 }
 
 const WANTED: u64 = offset_of!(Stats, tracer.wanted) as u64;
-const ANSWER: u64 = offset_of!(Stats, tracer.answer) as u64;
+const REPLY: u64 = offset_of!(Stats, tracer.reply) as u64;
 
 fn high(word: u64) -> u32 {
     (word >> 32) as u32

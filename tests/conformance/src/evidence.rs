@@ -125,7 +125,7 @@ impl Places {
     }
 }
 
-fn answered(of: Of, result: isize, flags: u32) {
+fn record_answer(of: Of, result: isize, flags: u32) {
     if let Some(shared) = shared() {
         shared.answers.add(of, result as i32, flags);
     }
@@ -173,7 +173,7 @@ pub fn setup(params: usize, call: impl FnOnce() -> isize) -> isize {
     tried(&flags);
     let answer = call();
     if answer < 0 {
-        answered(Of::Setup, answer, 0);
+        record_answer(Of::Setup, answer, 0);
     } else {
         if let Some(after) = at::<Params>(params) {
             flags.add_bits(interface::FEATURES, u64::from(after.features));
@@ -206,7 +206,7 @@ pub fn enter(to_submit: u32, flags: u32, arg: usize, answer: isize) {
     // Timing decides whether a signal comes during a wait. With IORING_SETUP_SQPOLL the result is always `to_submit`,
     // which liburing's function converts to an int.
     if answer != -libc::EINTR as isize && to_submit <= i32::MAX as u32 {
-        answered(Of::Enter, answer, 0);
+        record_answer(Of::Enter, answer, 0);
     }
 }
 
@@ -253,9 +253,9 @@ pub fn register(opcode: u32, arg: usize, count: u32, call: impl FnOnce() -> isiz
     of_argument(&mut set, number, arg, count);
     tried(&set);
     let answer = call();
-    answered(Of::Register(number), answer, 0);
+    record_answer(Of::Register(number), answer, 0);
     if answer >= 0 {
-        of_answer(&mut set, number, arg, count);
+        of_result(&mut set, number, arg, count);
         succeeded(&set);
     }
     answer
@@ -321,7 +321,7 @@ fn of_napi(set: &mut Set, operation: u8, parameter: u32) {
 }
 
 /// Adds the names in the results of a successful register call.
-fn of_answer(set: &mut Set, call: u32, arg: usize, count: u32) {
+fn of_result(set: &mut Set, call: u32, arg: usize, count: u32) {
     match call {
         IORING_REGISTER_PROBE => {
             let flags = |operation: u32| at::<u16>(arg + 16 + 8 * operation as usize + 2).unwrap_or(0);
@@ -419,10 +419,10 @@ impl Requests {
         }
         // A completion without a request here is another ring's message, whose flags the sender chose.
         let Some(alike) = self.alike.get_mut(&cqe.user_data) else {
-            answered(Of::Message, cqe.res as isize, 0);
+            record_answer(Of::Message, cqe.res as isize, 0);
             return succeeded(&flags);
         };
-        answered(alike.opcode.map_or(Of::SomeRequest, Of::Request), cqe.res as isize, cqe.flags);
+        record_answer(alike.opcode.map_or(Of::SomeRequest, Of::Request), cqe.res as isize, cqe.flags);
         let own = IORING_CQE_F_BUFFER
             | IORING_CQE_F_MORE
             | IORING_CQE_F_SOCK_NONEMPTY

@@ -103,7 +103,7 @@ impl Server {
         let settings = settings.iter().flat_map(|setting| ["-c", setting]);
         let program = self.client("postgres", &fixed).args(small).args(shared).args(settings);
         self.daemon.start(&program);
-        self.wait_until_it_answers();
+        self.wait_until_ready();
     }
 
     /// Waits until a new connection is served.
@@ -111,7 +111,7 @@ impl Server {
     /// # Panics
     ///
     /// When that takes too long.
-    pub fn wait_until_it_answers(&mut self) {
+    pub fn wait_until_ready(&mut self) {
         let look = self.psql("select 1");
         self.daemon.wait_until(|stage| stage.plain(&look).status.success());
     }

@@ -129,7 +129,7 @@ fn kill_one_backend(server: &mut Server, round: usize) {
         load.join().expect("the load")
     });
     assert!(!outcome.status.success(), "the load went on: {outcome}");
-    server.wait_until_it_answers();
+    server.wait_until_ready();
     let log = server.log();
     for line in ["was terminated by signal 9: Killed", "all server processes terminated; reinitializing"] {
         assert_eq!(log.matches(line).count(), round, "`{line}` in the log, {round} expected: {log}");

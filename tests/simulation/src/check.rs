@@ -206,14 +206,14 @@ impl World {
         let ring = self.slots[at].ring.clone();
         let mut any = false;
         while let Some(cqe) = ring.reap() {
-            self.answered(at, cqe, system);
+            self.record_cqe(at, cqe, system);
             any = true;
         }
         any
     }
 
     /// Records a CQE that was reaped, and checks it.
-    fn answered(&mut self, at: usize, cqe: Cqe, system: &Simulated) {
+    fn record_cqe(&mut self, at: usize, cqe: Cqe, system: &Simulated) {
         let place = (cqe.user_data & !MESSAGE) as usize;
         let Some(record) = self.records.0.get_mut(place) else {
             finding(&format!("unknown: ring {at} has {cqe:?}, which nobody asked for"));

@@ -149,12 +149,12 @@ impl Evidence {
 /// Returns the cause, and the observation that shows it.
 pub fn find(trial: &Trial, evidence: &Evidence) -> (Cause, String) {
     match trial {
-        Outcome::Answered(Ok(Server::Kernel)) => (Cause::None, crate::ring::WORKS.to_owned()),
-        Outcome::Answered(Ok(Server::Emulation)) => {
+        Outcome::Replied(Ok(Server::Kernel)) => (Cause::None, crate::ring::WORKS.to_owned()),
+        Outcome::Replied(Ok(Server::Emulation)) => {
             (Cause::Emulated, "the ring is not the kernel's: anyring serves it here".to_owned())
         }
-        Outcome::Answered(Err(Fault::Wrong(what))) => (Cause::Unknown, what.clone()),
-        Outcome::Answered(Err(Fault::Refused { call, code })) => refused(call, *code, evidence),
+        Outcome::Replied(Err(Fault::Wrong(what))) => (Cause::Unknown, what.clone()),
+        Outcome::Replied(Err(Fault::Refused { call, code })) => refused(call, *code, evidence),
         Outcome::Killed(libc::SIGSYS) => {
             (Cause::Seccomp, "a seccomp filter kills the caller of io_uring's calls".to_owned())
         }

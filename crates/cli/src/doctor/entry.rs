@@ -49,7 +49,7 @@ impl EntryPoint {
 pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     let library = library.filter(|_| Path::new(LOADER).exists());
     // In a child: a filter may kill for this call.
-    let leaves_no_core = matches!(ask(limit_core), Outcome::Answered(true));
+    let leaves_no_core = matches!(ask(limit_core), Outcome::Replied(true));
     let mut glibc = None;
     let mut checks = Vec::new();
     for entry in EntryPoint::value_variants() {
@@ -153,9 +153,9 @@ fn start(entry: EntryPoint, library: Option<&Path>, leaves_no_core: bool, needs:
         format!("anyring cannot execute itself: {}", errno::describe(errno::last()))
     });
     match said {
-        Outcome::Answered(Output { status: 0, text }) => Ok(text),
+        Outcome::Replied(Output { status: 0, text }) => Ok(text),
         // A complaint of the loader about the library comes first, before the trial's own report.
-        Outcome::Answered(Output { text, .. }) => Err(Fault::Reported(first_line_after_prefix(&text))),
+        Outcome::Replied(Output { text, .. }) => Err(Fault::Reported(first_line_after_prefix(&text))),
         Outcome::Killed(signal) => {
             Err(Fault::Killed(format!("the process was killed by {}", errno::signal_name(signal))))
         }

@@ -87,7 +87,7 @@ pub fn building_blocks() -> Vec<Check> {
 /// is tried in its own child.
 pub fn missing_block() -> Option<String> {
     let needed = || BLOCKS.iter().filter(|block| block.instead.is_none());
-    if matches!(ask_anyhow(|| needed().all(|block| (block.probe)().is_ok())), Outcome::Answered(true)) {
+    if matches!(ask_anyhow(|| needed().all(|block| (block.probe)().is_ok())), Outcome::Replied(true)) {
         return None;
     }
     let checks = needed().map(|block| check(block.name, block.purpose, block.instead, block.probe));
@@ -121,7 +121,7 @@ fn check(name: &str, purpose: &str, instead: Option<&'static str>, probe: fn() -
         None => ask_anyhow(probe),
         Some(_) => ask_if_safe(probe),
     };
-    let works = matches!(outcome, Outcome::Answered(Ok(())));
+    let works = matches!(outcome, Outcome::Replied(Ok(())));
     let answer = outcome.describe(|finding| finding.clone().map_or_else(|wrong| wrong, |()| "works".to_owned()));
     Check { name: name.to_owned(), purpose: purpose.to_owned(), needed: instead.is_none(), instead, works, answer }
 }
@@ -231,7 +231,7 @@ fn watched_pipe() -> Result<(OwnedFd, [OwnedFd; 2]), String> {
 /// Waits by each of the two calls. The engine uses both, and a filter may kill for one of them.
 fn epoll_wakes() -> Finding {
     let told = |probe: fn() -> Finding| match ask_anyhow(probe) {
-        Outcome::Answered(finding) => finding,
+        Outcome::Replied(finding) => finding,
         other => Err(other.describe(|_| String::new())),
     };
     told(epoll_pwait).or_else(|why| told(epoll_pwait2).map_err(|_| why))
@@ -307,8 +307,8 @@ fn wipe_on_fork() -> Finding {
     let mark = unsafe { AtomicU8::from_ptr(page.cast()) };
     mark.store(7, Ordering::Relaxed);
     match ask(|| mark.load(Ordering::Relaxed)) {
-        Outcome::Answered(0) => Ok(()),
-        Outcome::Answered(_) => Err("the child still saw the mark".to_owned()),
+        Outcome::Replied(0) => Ok(()),
+        Outcome::Replied(_) => Err("the child still saw the mark".to_owned()),
         other => Err(other.describe(|_| String::new())),
     }
 }

@@ -93,7 +93,7 @@ fn serve(stream: &mut dyn Stream, metrics: impl Fn() -> Result<String, Failure>)
             count => request.extend(&bytes[..count]),
         }
     }
-    let answer = answer(&request, metrics);
+    let answer = respond(&request, metrics);
     let mut left = answer.as_bytes();
     while !left.is_empty() {
         until_end(stream)?;
@@ -103,7 +103,7 @@ fn serve(stream: &mut dyn Stream, metrics: impl Fn() -> Result<String, Failure>)
     Ok(())
 }
 
-fn answer(request: &[u8], metrics: impl Fn() -> Result<String, Failure>) -> String {
+fn respond(request: &[u8], metrics: impl Fn() -> Result<String, Failure>) -> String {
     let mut words = request.split(|byte| byte.is_ascii_whitespace());
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let (status, kind, body) = match (method, path) {

@@ -149,11 +149,11 @@ pub fn install(bytes: &[u8], path: &Path) -> PathBuf {
 
 /// A filter that kills a process that calls io_uring_setup.
 pub fn killing() -> BpfProgram {
-    answering(SeccompAction::KillProcess, &[libc::SYS_io_uring_setup])
+    filter_with(SeccompAction::KillProcess, &[libc::SYS_io_uring_setup])
 }
 
 /// A filter with this answer to these calls.
-pub fn answering(answer: SeccompAction, calls: &[i64]) -> BpfProgram {
+pub fn filter_with(answer: SeccompAction, calls: &[i64]) -> BpfProgram {
     let rules = calls.iter().map(|call| (*call, vec![])).collect();
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, TargetArch::x86_64).expect("a filter");
     filter.try_into().expect("a BPF program")

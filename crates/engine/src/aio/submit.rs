@@ -16,7 +16,7 @@ use crate::os::{file_status, is_eventfd, user_read, GuardedWords, Os, Sys};
 use crate::request::{Request, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::batch::Poster;
-use crate::ring::broken::Unanswered;
+use crate::ring::broken::Uncompleted;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::{descriptors, stats, Errno};
@@ -145,7 +145,7 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
     }
     let (opcode, mut op) = prepare(iocb, flags)?;
     let transfers = op.rw().is_some();
-    let on_its_way = Unanswered::new(guard.ring(), place.into(), None);
+    let on_its_way = Uncompleted::new(guard.ring(), place.into(), None);
     let settled = if !pollable && would_miss(guard, &op, fd, flags) {
         Ok(Verdict::NeedsWorker(Punt::WouldWait))
     } else if remembered.is_some() {
@@ -156,14 +156,14 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
     };
     match settled {
         Err(error) => {
-            on_its_way.answered();
+            on_its_way.completed();
             return Err(error);
         }
         Ok(Verdict::Done(result) | Verdict::DoneShort(result) | Verdict::DoneWith { result, .. }) => {
             stats::completed(opcode, Path::Inline, result);
             guard.record(|it| it.iocb_ends());
             guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, Poster::Task);
-            on_its_way.answered();
+            on_its_way.completed();
         }
         Ok(verdict) => {
             if transfers && !flags.direct() && !pollable && is_file(fd) {
@@ -187,7 +187,7 @@ fn follow_iocb(
     opcode: Opcode,
     fd: i32,
     verdict: Verdict,
-    on_its_way: Unanswered,
+    on_its_way: Uncompleted,
 ) {
     let on_its_way = match verdict {
         Verdict::WouldBlock(Direction::Read) | Verdict::Skipped(Direction::Read, _) => {

@@ -45,7 +45,7 @@ pub struct Watch {
     /// The buffer into which a read or receive goes first. It is leaked, not freed, if a call may still write to it.
     pub inlet: Option<ManuallyDrop<Vec<u8>>>,
     /// True if the operation fills some of its memory even when it fails.
-    pub answers_errors: bool,
+    pub fills_on_error: bool,
 }
 
 impl Watch {
@@ -55,10 +55,10 @@ impl Watch {
     /// FAULT if the memory cannot be written.
     pub fn fill(&mut self, result: i32) -> Result<(), Errno> {
         let Some(inlet) = self.inlet.take() else { return Ok(()) };
-        let answers = result >= 0 || self.answers_errors;
+        let fills = result >= 0 || self.fills_on_error;
         let was_interrupted = [-libc::ECANCELED, -libc::EINTR].contains(&result);
         let filled = match usize::try_from(result) {
-            Err(_) if !answers => Ok(()),
+            Err(_) if !fills => Ok(()),
             count => self.memory.fill(&inlet, count.unwrap_or(0)),
         };
         if !was_interrupted {
@@ -309,7 +309,7 @@ mod tests {
         let id = Id::from_word(1);
         let inlet = Some(ManuallyDrop::new(inlet));
         let at = String::new();
-        let mut watch = Watch { id, number: 1, fd: None, since_ns: 0, at, memory, inlet, answers_errors: false };
+        let mut watch = Watch { id, number: 1, fd: None, since_ns: 0, at, memory, inlet, fills_on_error: false };
         assert_eq!((watch.memory.change(), watch.fill(6)), (None, Ok(())));
         let now = |range: &[u8; 4]| crate::os::user_read::<u32>(range.as_ptr() as u64).map(u32::to_ne_bytes);
         assert_eq!((now(&first), now(&second)), (Ok(*b"abcd"), Ok([b'e', b'f', 2, 2])));

@@ -9,7 +9,7 @@
 //! The tracer locks the counters with an OFD lock, so that there is only one tracer at a time and its death is noticed.
 //! Then it stores a *wish* into [`Tracer::wanted`](stats::Tracer). A wish is a number and the process that it is meant
 //! for, since forked children share the counters. The next call on any ring of that process does what the wish asks,
-//! and reports so in `answer`:
+//! and reports so in `reply`:
 //!
 //! | wish | the process | then the tracer |
 //! |---|---|---|
@@ -38,7 +38,7 @@ use rustix::fd::AsRawFd;
 use rustix::fs::MemfdFlags;
 use std::sync::Arc;
 
-/// The value in the lower half of `answer` that refuses a wish. Events already go elsewhere, or the memfd cannot be
+/// The value in the lower half of `reply` that refuses a wish. Events already go elsewhere, or the memfd cannot be
 /// used. Any other value is a descriptor's number plus 1.
 pub const REFUSED: u32 = u32::MAX;
 
@@ -167,10 +167,10 @@ pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
     let mut present = PRESENT.lock().ok_or(Errno::AGAIN)?;
     let number = (wanted >> 32) as u32;
     let is_meant = wanted != 0 && wanted as u32 == Sys::process_id();
-    let answer = |what: u32| stats::stats().tracer.answer.store(trace_request(number, what), Ordering::Relaxed);
+    let reply = |what: u32| stats::stats().tracer.reply.store(trace_request(number, what), Ordering::Relaxed);
     if let Some(room) = present.for_good() {
         if is_meant {
-            answer(REFUSED);
+            reply(REFUSED);
         }
         return Ok(Some(room));
     }
@@ -178,8 +178,8 @@ pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
         _ if !is_meant => Present::Nothing,
         Present::Open(room) if room.number == number => Present::Open(room),
         Present::Empty(made, memfd) if made == number => Present::Empty(made, memfd),
-        Present::Empty(made, memfd) if made.wrapping_add(1) == number => join(number, memfd, answer),
-        _ if !number.is_multiple_of(2) => invite(number, answer),
+        Present::Empty(made, memfd) if made.wrapping_add(1) == number => join(number, memfd, reply),
+        _ if !number.is_multiple_of(2) => invite(number, reply),
         _ => Present::Nothing,
     };
     CLOCK.store(next.clock(), Ordering::Relaxed);
@@ -191,32 +191,32 @@ pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
 }
 
 /// Makes the memfd for the tracer to prepare.
-fn invite(number: u32, answer: impl Fn(u32)) -> Present {
+fn invite(number: u32, reply: impl Fn(u32)) -> Present {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let made = if MAKES_MEMFDS.is_yes() { calls::memfd_create("anyring-events", flags) } else { Err(Errno::NOSYS) };
     match made.and_then(descriptors::to_top) {
         Ok(memfd) => {
-            answer(memfd.as_raw_fd() as u32 + 1);
+            reply(memfd.as_raw_fd() as u32 + 1);
             Present::Empty(number, memfd)
         }
         Err(_) => {
-            answer(REFUSED);
+            reply(REFUSED);
             Present::Nothing
         }
     }
 }
 
 /// Maps the memfd, which the tracer has prepared.
-fn join(number: u32, memfd: Own, answer: impl Fn(u32)) -> Present {
+fn join(number: u32, memfd: Own, reply: impl Fn(u32)) -> Present {
     match map_prepared(&memfd) {
         Ok(block) => {
-            answer(memfd.as_raw_fd() as u32 + 1);
+            reply(memfd.as_raw_fd() as u32 + 1);
             NUMBER.store(memfd.as_raw_fd(), Ordering::Relaxed);
             MAPPED.store(core::ptr::from_ref(block).cast_mut(), Ordering::Relaxed);
             Present::Open(Arc::new(Room { block, number, _memfd: Some(memfd), starved: AtomicU32::new(0) }))
         }
         Err(_) => {
-            answer(REFUSED);
+            reply(REFUSED);
             Present::Nothing
         }
     }

@@ -377,7 +377,7 @@ impl RingGuard {
         let by_itself = self.signalled && self.signals(fd);
         self.signalled &= !by_itself;
         let reported = self.poll_set.existing(fd).map_or(0, |entry| entry.found);
-        self.answer(fd, |poll| {
+        self.complete_polls_by(fd, |poll| {
             let seen = if poll.multishot { seen & !reported } else { seen };
             // A wake-up by a CQE ends a poll request (EPOLL_URING_WAKE in `io_poll_wake`). A poll woken by its own CQEs
             // would loop forever.
@@ -398,12 +398,12 @@ impl RingGuard {
     }
 
     /// Completes the poll requests on a descriptor for which a poll returned `seen`.
-    pub(crate) fn answer_polls(&mut self, fd: i32, seen: u16) {
-        self.answer(fd, |_| (seen, false));
+    pub(crate) fn complete_polls(&mut self, fd: i32, seen: u16) {
+        self.complete_polls_by(fd, |_| (seen, false));
     }
 
     /// Completes each poll request with the events that `judge` returns. The flag from `judge` ends a multishot poll.
-    fn answer(&mut self, fd: i32, mut judge: impl FnMut(&mut PollAdd) -> (u16, bool)) {
+    fn complete_polls_by(&mut self, fd: i32, mut judge: impl FnMut(&mut PollAdd) -> (u16, bool)) {
         let mut next = self.poll_set.existing(fd).and_then(|entry| entry.polls.first());
         while let Some(id) = next {
             next = List::after(&self.slab, id);

@@ -108,7 +108,7 @@ impl RingGuard {
         }
         let request = &mut self.slab[id];
         let (opcode, (fd, file)) = (request.opcode, request.target.for_job());
-        let is_timed = !request.is_timed_from_first_answer();
+        let is_timed = !request.is_timed_from_first_result();
         let op = core::mem::take(&mut request.op);
         let job =
             Job::new((self.ring(), self.cookie, id.to_word()), (opcode, op), (fd, file), Approach::ByCaller, None);

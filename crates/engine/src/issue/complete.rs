@@ -12,7 +12,7 @@ use crate::op::timeout::Timeout;
 use crate::os::{syscall, Os, Sys};
 use crate::request::{Cancelled, Chain, Detached, Id, Request};
 use crate::ring::batch::Poster;
-use crate::ring::broken::Unanswered;
+use crate::ring::broken::Uncompleted;
 use crate::ring::RingGuard;
 use crate::shared::control::RECORD_FREE;
 use crate::stats::{self, Path};
@@ -65,7 +65,7 @@ impl RingGuard {
 
     /// Takes in a request that has to wait its turn. Such a request is part of a chain, follows a drain, or is on its
     /// way to a worker.
-    pub fn queue_in_order(&mut self, mut request: Request, on_its_way: Unanswered) {
+    pub fn queue_in_order(&mut self, mut request: Request, on_its_way: Uncompleted) {
         let in_chain = self.chain.is_some();
         self.drain.mark(&mut request);
         let links = request.links();
@@ -201,7 +201,7 @@ impl RingGuard {
         else {
             return;
         };
-        if request.is_timed_from_first_answer() {
+        if request.is_timed_from_first_result() {
             return;
         }
         let behind = self.slab[next].next.take();
@@ -296,7 +296,7 @@ impl RingGuard {
                 self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
             let next = if guards {
                 let behind = self.slab[next].next.take();
-                self.end_in_turn(next, self.answer_of_unarmed(next, result), false);
+                self.end_in_turn(next, self.result_of_unarmed(next, result), false);
                 behind
             } else {
                 Some(next)
@@ -319,7 +319,7 @@ impl RingGuard {
 
     /// Returns the result of a LINK_TIMEOUT whose request completed at once, with `result`. In the kernel the timer has
     /// started by then, unless the request's file does not exist. A timer that is due as it starts has expired.
-    fn answer_of_unarmed(&self, id: Id, result: i32) -> i32 {
+    fn result_of_unarmed(&self, id: Id, result: i32) -> i32 {
         /// A request of the kernel's io_uring takes longer than this.
         const AT_ONCE_NS: u64 = 1_000;
         let expires = |timeout: &Timeout| match timeout.when.absolute {
@@ -337,7 +337,7 @@ impl RingGuard {
     pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
         self.record_of(id, |it| it.ends());
         let Some(request) = self.slab.remove(id) else { return };
-        let on_its_way = Unanswered::new(self.ring(), request.user_data, request.record);
+        let on_its_way = Uncompleted::new(self.ring(), request.user_data, request.record);
         point(Point::Finish);
         stats::completed(request.opcode, request.path, result);
         let skips = request.skips_success() && !mutated(Mutation::SkipPostsAllTheSame);
@@ -371,6 +371,6 @@ impl RingGuard {
         {
             self.post_notification(request.user_data, request.cqe_flags);
         }
-        on_its_way.answered();
+        on_its_way.completed();
     }
 }

@@ -101,7 +101,7 @@ impl RingGuard {
         }
         let request = &mut self.slab[id];
         let (fd, file) = request.target.for_job();
-        let is_timed = !request.is_timed_from_first_answer();
+        let is_timed = !request.is_timed_from_first_result();
         let mut op = core::mem::take(&mut request.op);
         let (flags, target) = (request.flags, request.target.clone());
         request.path = Path::Worker;
@@ -311,7 +311,7 @@ impl RingGuard {
         let request = &self.slab[id];
         let gives_up = request.flags & IOSQE_ASYNC == 0
             && !request.op.is_multishot()
-            && request.op.worker_answers_eagain(request.target.number());
+            && request.op.worker_fails_with_eagain(request.target.number());
         if !gives_up {
             return false;
         }

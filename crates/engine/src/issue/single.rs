@@ -8,7 +8,7 @@
 //! cancellation, a close, a second request on the descriptor, and a verdict that leads elsewhere.
 //!
 //! These requests are part of a ring's state, like everything in `poll`. While a request is in neither place, an
-//! [`Unanswered`] stands for it in case of a panic.
+//! [`Uncompleted`] stands for it in case of a panic.
 
 use crate::aio_ring::Single;
 use crate::forced::{point, Point};
@@ -18,7 +18,7 @@ use crate::os::{Os, Sys};
 use crate::poll::{EDGE, ENDED, READ, WRITE};
 use crate::request::{ListKind, Polling, Request, Target, Then, Tried};
 use crate::ring::batch::Poster;
-use crate::ring::broken::Unanswered;
+use crate::ring::broken::Uncompleted;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::{descriptors, stats};
@@ -45,8 +45,8 @@ pub fn wait_singly(
     opcode: Opcode,
     fd: i32,
     skip: Option<Skip>,
-    on_its_way: Unanswered,
-) -> Result<(), Unanswered> {
+    on_its_way: Uncompleted,
+) -> Result<(), Uncompleted> {
     let events = events_for(op, ListKind::Read);
     let postponed = skip.is_some_and(Skip::is_postponed);
     let state = &mut **guard;
@@ -63,7 +63,7 @@ pub fn wait_singly(
         *single = Some(Single { op: core::mem::take(op), opcode, fd, name });
     }
     state.poll_set.begin_single(fd, place);
-    on_its_way.answered();
+    on_its_way.completed();
     if postponed {
         state.poll_set.postpone(fd);
     } else if opcode != Opcode::PollAdd {
@@ -83,10 +83,10 @@ fn single(guard: &mut RingGuard, fd: i32) -> Option<(u32, &mut Option<Single>)> 
 }
 
 /// Takes the request that waits for `fd` without a slot out of its place.
-fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Unanswered)> {
+fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Uncompleted)> {
     let ring = guard.ring();
     let (place, single) = single(guard, fd)?;
-    let on_its_way = Unanswered::new(ring, place.into(), None);
+    let on_its_way = Uncompleted::new(ring, place.into(), None);
     let single = single.take();
     if let Some(entry) = guard.poll_set.existing(fd) {
         entry.single = None;
@@ -95,7 +95,7 @@ fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Unanswere
     match single {
         Some(single) => Some((place, single, on_its_way)),
         None => {
-            on_its_way.answered();
+            on_its_way.completed();
             None
         }
     }
@@ -126,7 +126,7 @@ pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
             stats::completed(single.opcode, Path::Poll, result);
             guard.record(|it| it.single_ends(single.name));
             guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, Poster::Task);
-            on_its_way.answered();
+            on_its_way.completed();
         }
         Verdict::WouldBlock(Direction::Read) => put_back(guard, place, single, on_its_way),
         verdict => {
@@ -138,14 +138,14 @@ pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
 }
 
 /// Puts a request back that continues to wait, since the attempt found nothing.
-fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Unanswered) {
+fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Uncompleted) {
     let state = &mut **guard;
     let fd = single.fd;
     let Some(place_of) = state.single(place) else { return };
     *place_of = Some(single);
     state.poll_set.begin_single(fd, place);
     state.poll_set.entry(fd).facts.mark_empty(ListKind::Read);
-    on_its_way.answered();
+    on_its_way.completed();
 }
 
 /// Makes the attempt, or the poll, that was postponed.

@@ -195,7 +195,7 @@ impl RingGuard {
         }
         let Ok(seen @ 1..) = Sys::poll_now(fd, (READ | WRITE) as u16) else { return };
         let first = self.poll_set.existing(fd).and_then(|entry| entry.polls.first());
-        self.answer_polls(fd, seen);
+        self.complete_polls(fd, seen);
         if let Some(entry) = self.poll_set.existing(fd).filter(|entry| entry.polls.first() != first) {
             entry.facts.end_streak();
         }

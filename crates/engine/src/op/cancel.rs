@@ -90,7 +90,7 @@ impl Operation for Cancel {
 
     /// Answers EALREADY to a cancel request that matches itself: it is among the requests that workers run. Source:
     /// `__io_async_cancel` in io_uring/cancel.c.
-    fn answer_in_worker(&self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict {
+    fn verdict_in_worker(&self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict {
         let means_itself = !self.all && self.matches(user_data, opcode, false);
         if verdict == Verdict::error(Errno::NOENT) && means_itself {
             return Verdict::error(Errno::ALREADY);

@@ -63,7 +63,7 @@ impl Op {
     }
 
     /// True if the operation fills some of these parts even when it fails.
-    pub fn answers_errors(&self) -> bool {
+    pub fn fills_on_error(&self) -> bool {
         matches!(self, Op::Waitid(_))
     }
 

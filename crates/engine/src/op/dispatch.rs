@@ -100,7 +100,7 @@ impl Op {
         fn shoots_once(self);
         fn forget_transferred(self);
         #[inline] fn polled_number(self, fd: i32, direction: Direction) -> Result<(i32, Option<i32>), Errno>;
-        fn answer_unpolled(self, fd: i32) -> Option<Verdict>;
+        fn verdict_unpolled(self, fd: i32) -> Option<Verdict>;
     }
 
     asks! {
@@ -124,15 +124,15 @@ impl Op {
         fn served_before(self) -> ServedBefore;
         fn waiter(self) -> Option<Waiter>;
         fn by_task_work(self) -> bool;
-        fn worker_answers_eagain(self, number: Option<i32>) -> bool;
+        fn worker_fails_with_eagain(self, number: Option<i32>) -> bool;
         fn is_brought(self, result: i32, inline: bool) -> bool;
         fn waits_for_storage(self, fd: i32) -> bool;
-        fn answer_in_worker(self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict;
+        fn verdict_in_worker(self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict;
         fn asks_elsewhere(self) -> bool;
         fn write_back_cancelled(self) -> ();
         fn extra(self) -> Option<[u64; 2]>;
         fn slot(self) -> u32;
-        fn answer_installed(self, installed: Result<i32, Errno>) -> Verdict;
+        fn verdict_installed(self, installed: Result<i32, Errno>) -> Verdict;
         fn opens_through_cache(self) -> bool;
     }
 

@@ -91,7 +91,7 @@ impl Operation for EpollWait {
         }
     }
 
-    fn worker_answers_eagain(&self, _number: Option<i32>) -> bool {
+    fn worker_fails_with_eagain(&self, _number: Option<i32>) -> bool {
         true
     }
 

@@ -273,7 +273,7 @@ impl Operation for Net {
     }
 
     /// A request waits on a file that is no socket only with POLL_FIRST.
-    fn answer_unpolled(&mut self, _fd: i32) -> Option<Verdict> {
+    fn verdict_unpolled(&mut self, _fd: i32) -> Option<Verdict> {
         Some(Verdict::error(if self.is_multishot() { Errno::BADFD } else { Errno::AGAIN }))
     }
 
@@ -292,11 +292,11 @@ impl Operation for Net {
         ServedBefore::ItsFile
     }
 
-    fn worker_answers_eagain(&self, number: Option<i32>) -> bool {
+    fn worker_fails_with_eagain(&self, number: Option<i32>) -> bool {
         matches!(self, Net::Accept(_)) && number.is_some_and(|fd| !is_blocking(fd))
     }
 
-    fn answer_installed(&self, installed: Result<i32, Errno>) -> Verdict {
+    fn verdict_installed(&self, installed: Result<i32, Errno>) -> Verdict {
         let flags = match self {
             Net::Accept(accept) if accept.more_wait => IORING_CQE_F_SOCK_NONEMPTY,
             _ => 0,

@@ -210,7 +210,7 @@ pub trait Operation {
 
     /// The verdict if the operation's file cannot be polled; `None` if a worker makes the operation. Workers make no
     /// multishot requests.
-    fn answer_unpolled(&mut self, _fd: i32) -> Option<Verdict> {
+    fn verdict_unpolled(&mut self, _fd: i32) -> Option<Verdict> {
         self.is_multishot().then_some(Verdict::error(Errno::BADFD))
     }
 
@@ -242,7 +242,7 @@ pub trait Operation {
 
     /// True if a worker that finds the file not ready answers EAGAIN instead of waiting. `number` is the file's number,
     /// or `None` for a registered file.
-    fn worker_answers_eagain(&self, _number: Option<i32>) -> bool {
+    fn worker_fails_with_eagain(&self, _number: Option<i32>) -> bool {
         false
     }
 
@@ -258,7 +258,7 @@ pub trait Operation {
     }
 
     /// Returns the verdict of an io-wq worker, if it differs from the given `verdict`.
-    fn answer_in_worker(&self, verdict: Verdict, _user_data: u64, _opcode: Opcode) -> Verdict {
+    fn verdict_in_worker(&self, verdict: Verdict, _user_data: u64, _opcode: Opcode) -> Verdict {
         verdict
     }
 
@@ -276,7 +276,7 @@ pub trait Operation {
     }
 
     /// Returns the verdict once the descriptor that the operation made is installed, as a number or in a slot.
-    fn answer_installed(&self, installed: Result<i32, Errno>) -> Verdict {
+    fn verdict_installed(&self, installed: Result<i32, Errno>) -> Verdict {
         match installed {
             Ok(result) => Verdict::DoneWith { result, flags: 0, failed: false },
             Err(error) => Verdict::error(error),

@@ -115,7 +115,7 @@ impl Operation for PollAdd {
 
     /// Handles a file that epoll(7) refuses. In the kernel such a file has no wait queue either. Source:
     /// `__io_arm_poll_handler` in io_uring/poll.c, without entries.
-    fn answer_unpolled(&mut self, fd: i32) -> Option<Verdict> {
+    fn verdict_unpolled(&mut self, fd: i32) -> Option<Verdict> {
         self.multishot = false;
         Some(match self.issue(Context { fd, nonblock: true }) {
             Verdict::WouldBlock(_) => Verdict::error(Errno::INVAL),

@@ -24,14 +24,14 @@ pub fn query(arg: u64, count: u32) -> Result<u32, Errno> {
         if entry == 0 {
             return Ok(0);
         }
-        entry = answer(entry)?;
+        entry = handle_entry(entry)?;
     }
     Err(Errno::RANGE)
 }
 
-/// Answers one entry of the list. The entry has the next entry's address, the buffer's address, the question and size,
+/// Handles one entry of the list. The entry has the next entry's address, the buffer's address, the question and size,
 /// the result and padding. Returns the address of the next entry.
-fn answer(at: u64) -> Result<u64, Errno> {
+fn handle_entry(at: u64) -> Result<u64, Errno> {
     let [next, data, head, tail]: [u64; 4] = user_read(at)?;
     let padding: u64 = user_read(at + 32)?;
     let (question, given) = (head as u32, (head >> 32) as usize);

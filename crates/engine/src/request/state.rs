@@ -264,7 +264,7 @@ impl Request {
     /// True if a LINK_TIMEOUT on the request starts with the request's first result. The worker that first arms the
     /// request does not start the timer (`io_wq_submit_work` in io_uring/io_uring.c). Valid while the request has its
     /// operation.
-    pub fn is_timed_from_first_answer(&self) -> bool {
+    pub fn is_timed_from_first_result(&self) -> bool {
         self.flags & IOSQE_ASYNC != 0 && self.op.is_multishot()
     }
 

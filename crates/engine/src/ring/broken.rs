@@ -16,7 +16,7 @@
 //! **Why ending is safe.** A panic leaves the state between two steps of safe code. So every field of `State` is a
 //! sound value, but lists, heaps, counts and the poll set may contradict each other and the slab. The ending follows
 //! none of them: it empties them, and walks the slab by index. A request has its CQE from the moment in which `post`
-//! counts that CQE in the batch. Between the slab (or the SQE) and that moment an [`Unanswered`] stands for the
+//! counts that CQE in the batch. Between the slab (or the SQE) and that moment an [`Uncompleted`] stands for the
 //! request. The number of CQEs already posted from the batch is counted too (`ring::cq`). So each request gets exactly
 //! one last CQE, wherever the panic came.
 //!
@@ -126,7 +126,7 @@ impl Drop for PanicMark {
 /// Stands for a request that is in no slab and has no CQE yet. If a panic unwinds through the value, the ending of the
 /// ring answers the request.
 #[must_use]
-pub struct Unanswered {
+pub struct Uncompleted {
     ring: &'static Ring,
     left: LeftOver,
 }
@@ -134,24 +134,24 @@ pub struct Unanswered {
 /// The facts needed to answer a request: `user_data`, and its shared record.
 pub type LeftOver = (u64, Option<(u8, u8)>);
 
-impl Unanswered {
+impl Uncompleted {
     /// Makes a value that stands for the request with this `user_data` and shared record.
     #[inline]
-    pub fn new(ring: &'static Ring, user_data: u64, record: Option<(u8, u8)>) -> Unanswered {
-        Unanswered { ring, left: (user_data, record) }
+    pub fn new(ring: &'static Ring, user_data: u64, record: Option<(u8, u8)>) -> Uncompleted {
+        Uncompleted { ring, left: (user_data, record) }
     }
 
     /// Disarms the value, since the request got its CQE or a place in the slab.
     #[inline]
-    pub fn answered(self) {
+    pub fn completed(self) {
         core::mem::forget(self);
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for Uncompleted {
     fn drop(&mut self) {
-        if let Some(mut unanswered) = self.ring.unanswered.lock() {
-            unanswered.push(self.left);
+        if let Some(mut uncompleted) = self.ring.uncompleted.lock() {
+            uncompleted.push(self.left);
         }
     }
 }
@@ -270,7 +270,7 @@ impl RingGuard {
         state.poll_set.forget_requests();
         while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_single()) {
             stats::completed(opcode, Path::Poll, -Errno::IO.raw_os_error());
-            self.answer_left((place.into(), None));
+            self.complete_left((place.into(), None));
         }
         let mut finished = LinkedList::new();
         let all_stay = mutated(Mutation::BrokenRingKeepsRequests);
@@ -280,16 +280,16 @@ impl RingGuard {
         {
             place = next;
             let left = (request.user_data, request.record);
-            let unanswered = Unanswered::new(ring, left.0, left.1); // dropping the request may panic
+            let uncompleted = Uncompleted::new(ring, left.0, left.1); // dropping the request may panic
             stats::completed(request.opcode, request.path, -Errno::IO.raw_os_error());
             drop(request);
-            unanswered.answered();
-            self.answer_left(left);
+            uncompleted.completed();
+            self.complete_left(left);
         }
         let owed = ring.owed.swap(0, Ordering::Relaxed);
-        self.answer_owed(owed);
-        while let Some(left) = ring.unanswered.lock().and_then(|mut unanswered| unanswered.pop()) {
-            self.answer_left(left);
+        self.complete_owed(owed);
+        while let Some(left) = ring.uncompleted.lock().and_then(|mut uncompleted| uncompleted.pop()) {
+            self.complete_left(left);
         }
         // No thread collects completions any more, so they no longer wait for the owner.
         ring.flags.fetch_and(!IORING_SETUP_DEFER_TASKRUN, Ordering::Relaxed);
@@ -305,10 +305,10 @@ impl RingGuard {
         self.flush();
     }
 
-    fn answer_left(&mut self, (user_data, record): LeftOver) {
-        let unanswered = Unanswered::new(self.ring, user_data, record);
+    fn complete_left(&mut self, (user_data, record): LeftOver) {
+        let uncompleted = Uncompleted::new(self.ring, user_data, record);
         self.post(Cqe { user_data, res: -Errno::IO.raw_os_error(), flags: 0 }, Poster::Task);
-        unanswered.answered();
+        uncompleted.completed();
         if let Some(record) = record {
             self.batch.ends(record);
         }
@@ -319,18 +319,18 @@ impl RingGuard {
     pub fn submit_owed(&mut self, owed: u32) {
         match self.is_broken() {
             // The caller already knows that these SQEs were consumed, so ENOMEM is no longer possible.
-            false if self.submit(owed) == Err(Errno::AGAIN) => self.answer_owed(owed),
+            false if self.submit(owed) == Err(Errno::AGAIN) => self.complete_owed(owed),
             false => {}
-            true => self.answer_owed(owed),
+            true => self.complete_owed(owed),
         }
     }
 
-    fn answer_owed(&mut self, owed: u32) {
+    fn complete_owed(&mut self, owed: u32) {
         let entries = self.memory.view.layout().sq_entries;
         for _ in 0..owed.min(entries) {
             let Ok(Some((index, sqe))) = self.get_sqe() else { return };
             if index < entries {
-                self.answer_left((sqe.user_data, None));
+                self.complete_left((sqe.user_data, None));
             }
         }
     }

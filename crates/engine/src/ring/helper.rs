@@ -27,7 +27,7 @@ pub(crate) static WAKE: AtomicI32 = AtomicI32::new(-1);
 pub(crate) static SET: AtomicI32 = AtomicI32::new(-1);
 
 /// Does what the ring's `handover` has decided in `call`. The caller holds the ring.
-pub(crate) fn answer(ring: &'static Ring, call: Call) {
+pub(crate) fn carry_out(ring: &'static Ring, call: Call) {
     match call {
         // The helper uses the first table of descriptors.
         Call::HandOver if ring.table.load(Ordering::Relaxed) != tables::FIRST => ring.driver.handover.forget(),

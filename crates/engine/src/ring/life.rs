@@ -22,8 +22,8 @@ impl Ring {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
             self.health.renew();
-            if let Some(mut unanswered) = self.unanswered.lock() {
-                unanswered.clear();
+            if let Some(mut uncompleted) = self.uncompleted.lock() {
+                uncompleted.clear();
             }
             self.sleepers.store(0, Ordering::Relaxed);
             self.callers.store(0, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Ring {
                 self.state.reset();
             }
             self.arrived.reset(&self.left);
-            self.unanswered.reset();
+            self.uncompleted.reset();
             self.retired.reset(&self.left);
             self.messages.reset(&self.left);
             self.holder_work.reset(&self.left);

@@ -4,7 +4,7 @@ mod first_call;
 #[cfg(test)]
 mod tests;
 
-use super::broken::Unanswered;
+use super::broken::Uncompleted;
 use super::{RingGuard, State};
 use crate::forced::{point, Point};
 use crate::memory::layout::{word, LARGE_SHIFT};
@@ -53,7 +53,7 @@ impl RingGuard {
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         if header.shared.load(Ordering::Relaxed) == 0 && self.accepts_runs() {
             let mut run = self.begin_run(to_submit, self.memory.view.load_mapped(word::SQ_TAIL));
-            self.answer_run(&mut run);
+            self.complete_run(&mut run);
             if run.left != 0 || run.accepted.is_some() {
                 return self.submit_rest(to_submit, Some(run));
             }
@@ -189,7 +189,7 @@ impl RingGuard {
                 break;
             }
             if run.left != 0 && run.accepted == Some(Accepted::More) && self.accepts_runs() {
-                self.answer_run(&mut run);
+                self.complete_run(&mut run);
             }
         }
         self.end_submission();
@@ -346,7 +346,7 @@ impl RingGuard {
     /// Takes one SQE in.
     #[inline(always)] // most SQEs are taken here
     fn accept(&mut self, sqe: &Sqe) -> Accepted {
-        let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
+        let on_its_way = Uncompleted::new(self.ring(), sqe.user_data, None);
         point(Point::Prep);
         let (opcode, row) = match self.check(sqe) {
             Ok(known) => known,
@@ -387,10 +387,10 @@ impl RingGuard {
     /// Takes SQEs for as long as a call answers each. If a call does not, continues that SQE's operation from the
     /// call's answer.
     #[inline(never)] // otherwise the loop has fewer registers
-    fn answer_run(&mut self, run: &mut Run) {
+    fn complete_run(&mut self, run: &mut Run) {
         let ring = self.ring();
         let mut unfinished = None;
-        while let Stop::Full = State::answer_run(self, ring, run, &mut unfinished) {
+        while let Stop::Full = State::complete_run(self, ring, run, &mut unfinished) {
             self.flush();
         }
         if let Some(unfinished) = unfinished {
@@ -423,7 +423,7 @@ impl RingGuard {
         row: &Definition,
         sqe: &Sqe,
         verdict: Verdict,
-        on_its_way: Unanswered,
+        on_its_way: Uncompleted,
     ) -> Accepted {
         match verdict {
             Verdict::Done(result) => {
@@ -440,14 +440,14 @@ impl RingGuard {
 
     /// Posts the result of a request that is done without a slot.
     #[inline(always)] // a call costs as much as this does
-    fn post_result(&mut self, opcode: Opcode, sqe: &Sqe, result: i32, on_its_way: Unanswered) {
+    fn post_result(&mut self, opcode: Opcode, sqe: &Sqe, result: i32, on_its_way: Uncompleted) {
         self.tally(opcode, result);
         if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
             self.record(|it| it.ends());
             let poster = if sqe.flags & IOSQE_ASYNC != 0 { Poster::Worker } else { Poster::Task };
             self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, poster);
         }
-        on_its_way.answered();
+        on_its_way.completed();
     }
 
     fn accepted(&self) -> Accepted {
@@ -467,7 +467,7 @@ impl RingGuard {
         opcode: Opcode,
         row: &Definition,
         sqe: &Sqe,
-        on_its_way: Unanswered,
+        on_its_way: Uncompleted,
     ) {
         self.record(|it| it.submit_req(sqe));
         if self.chaos.is_some() && !matches!(op, Op::Nop(_)) {
@@ -525,7 +525,7 @@ impl RingGuard {
     /// Posts the error of an SQE that was refused. In a chain the SQE breaks the chain instead. `cqe_flags` are those
     /// of [`Op::cqe_flags`].
     #[cold]
-    fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> Accepted {
+    fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Uncompleted) -> Accepted {
         let result = -error.raw_os_error();
         self.record(|it| it.req_failed(sqe, result));
         let known = Opcode::from_u8(sqe.opcode);
@@ -551,7 +551,7 @@ impl RingGuard {
         if cqe_flags & IORING_CQE_F_NOTIF != 0 {
             self.post_notification(sqe.user_data, cqe_flags);
         }
-        on_its_way.answered();
+        on_its_way.completed();
         Accepted::Last
     }
 }

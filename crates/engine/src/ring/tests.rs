@@ -1,6 +1,6 @@
 //! Tests of a ring in the test's own memory, through the calls that programs make, at positions that wrap.
 
-use super::broken::Unanswered;
+use super::broken::Uncompleted;
 use super::{Ring, RingGuard};
 use crate::memory::layout::word;
 use crate::op::rw::Rw;
@@ -169,7 +169,7 @@ fn a_result_that_comes_late_is_no_answer() {
     let program = Program::starting_at(0);
     let mut guard = program.ring().lock().expect("the ring");
     let request = Request::new(Op::default(), Opcode::Connect, 0, 7, Target::None);
-    let id = guard.admit(request, Unanswered::new(program.ring(), 7, None));
+    let id = guard.admit(request, Uncompleted::new(program.ring(), 7, None));
     let of: (&'static dyn Origin, u64, u64) = (program.ring(), guard.cookie, id.to_word());
     let job = Job::new(of, (Opcode::Nop, Op::default()), (-1, None), Approach::Plain, None);
     guard.slab.queue(id, job.clone());
@@ -224,7 +224,7 @@ fn small_reads_that_cannot_be_attempted_are_made_by_one_worker() {
         let sqe = Sqe { addr: 0x10000, len, ..Sqe::default() };
         let op = Op::Rw(Rw::prep(opcode, &sqe).expect("a transfer"));
         let request = Request::new(op, opcode, 0, 7, Target::Number(fd));
-        let id = guard.admit(request, Unanswered::new(program.ring(), 7, None));
+        let id = guard.admit(request, Uncompleted::new(program.ring(), 7, None));
         let approach = guard.plain_approach(id);
         guard.finish(id, 0, false);
         approach
@@ -248,7 +248,7 @@ fn what_is_linked_behind_a_workers_request_ends_with_its_ring() {
     let mut guard = program.ring().lock().expect("the ring");
     let admit = |guard: &mut RingGuard, opcode, user_data| {
         let request = Request::new(Op::default(), opcode, 0, user_data, Target::None);
-        guard.admit(request, Unanswered::new(program.ring(), user_data, None))
+        guard.admit(request, Uncompleted::new(program.ring(), user_data, None))
     };
     let id = admit(&mut guard, Opcode::Fsync, 7);
     let behind = admit(&mut guard, Opcode::Nop, 8);

@@ -4,7 +4,7 @@ use crate::driver::{AWAKE, IN_EPOLL};
 use crate::mutation::{mutated, Mutation};
 use crate::os::syscall;
 use crate::os::{Os, Sys};
-use crate::ring::helper::{answer, SET};
+use crate::ring::helper::{carry_out, SET};
 use crate::ring::RingGuard;
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
 use core::sync::atomic::Ordering;
@@ -128,7 +128,7 @@ impl RingGuard {
         }
         // A thread in a call does not take over the role.
         let in_calls = ring.callers.load(Ordering::Relaxed);
-        answer(ring, handover.leave(ring.sleepers.load(Ordering::Relaxed).saturating_sub(in_calls)));
+        carry_out(ring, handover.leave(ring.sleepers.load(Ordering::Relaxed).saturating_sub(in_calls)));
     }
 
     /// True if completions are signalled through another file: the registered eventfd, or the ring's descriptor, which
@@ -149,7 +149,7 @@ impl RingGuard {
 
     /// Makes the helper check the ring at once, to watch for its end.
     pub fn call_helper_now(&mut self) {
-        answer(self.ring(), self.ring().driver.handover.call(true));
+        carry_out(self.ring(), self.ring().driver.handover.call(true));
     }
 
     /// Informs the helper, which sleeps on the ring's poll set, that a poll was armed or a timer started.

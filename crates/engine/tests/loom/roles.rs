@@ -84,8 +84,8 @@ impl World {
         });
     }
 
-    /// Models `helper::answer`.
-    fn answer(world: &Arc<Self>, call: Call) {
+    /// Models `helper::carry_out`.
+    fn carry_out(world: &Arc<Self>, call: Call) {
         match call {
             Call::Nothing => {}
             Call::Wake => world.change(|kernel| kernel.woken = true),
@@ -105,14 +105,14 @@ impl World {
         let mut state = world.state.lock().unwrap();
         state.pending += 1;
         if world.handover.is_watching() && !world.handover.is_attached() {
-            World::answer(world, world.handover.call(true));
+            World::carry_out(world, world.handover.call(true));
         }
         World::leave(world, &state);
     }
 
     fn leave(world: &Arc<Self>, state: &State) {
         if state.pending != 0 {
-            World::answer(world, world.handover.leave(state.sleepers));
+            World::carry_out(world, world.handover.leave(state.sleepers));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{arch, backend};
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::identity;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_serve::filters::bpf::{self, answer, jump, load, skip, ALLOW, AT_LEAST, EQUAL};
+use anyring_serve::filters::bpf::{self, jump, load, ret, skip, ALLOW, AT_LEAST, EQUAL};
 use anyring_serve::named;
 use core::ops::Range;
 use libc::sock_filter;
@@ -117,7 +117,7 @@ pub fn filters<'a>(
     }
     filters.push(filter);
     filters.retain(|filter| !filter.at.is_empty());
-    filters.iter_mut().for_each(|filter| filter.program.push(answer(ALLOW)));
+    filters.iter_mut().for_each(|filter| filter.program.push(ret(ALLOW)));
     filters
 }
 
@@ -214,7 +214,7 @@ fn tree(program: &mut Vec<sock_filter>, exact: &[u32], end: usize) {
             program.push(same(*address, (exact.len() - index) as u8));
         }
         program.push(skip((end - program.len() - 1) as u32));
-        program.push(answer(TRAP));
+        program.push(ret(TRAP));
         return;
     }
     let (left, right) = exact.split_at(exact.len() / 2);

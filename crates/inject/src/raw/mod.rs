@@ -157,7 +157,7 @@ fn cover(known: &mut Known, when: When) {
     }
     let objects = &known.objects[first_new..];
     if mutated(Mutation::EveryProcessGetsAFilter) && objects.is_empty() {
-        let _ = Way::AllThreads.install(&[bpf::answer(bpf::ALLOW)]);
+        let _ = Way::AllThreads.install(&[bpf::ret(bpf::ALLOW)]);
     }
     if objects.is_empty() || !(installed() || backend::serves_instructions()) {
         return;

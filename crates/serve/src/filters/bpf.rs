@@ -61,7 +61,7 @@ pub const fn skip(instructions: u32) -> sock_filter {
 }
 
 /// Ends the program with an answer.
-pub const fn answer(action: u32) -> sock_filter {
+pub const fn ret(action: u32) -> sock_filter {
     instruction(libc::BPF_RET | libc::BPF_K, action, 0, 0)
 }
 
@@ -87,7 +87,7 @@ pub fn in_range((high, [first, last]): (u32, [u32; 2]), action: u32) -> [sock_fi
         load(lower),
         jump(AT_LEAST, first, 0, 2),
         jump(ABOVE, last, 1, 0),
-        answer(action),
+        ret(action),
     ]
 }
 /// Number of instructions of [`in_range`].
@@ -106,7 +106,7 @@ impl Calls {
     /// Returns a program that selects no call yet.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Calls {
-        let program = vec![load(ARCH), jump(EQUAL, NATIVE, 1, 0), answer(ALLOW), load(NUMBER)];
+        let program = vec![load(ARCH), jump(EQUAL, NATIVE, 1, 0), ret(ALLOW), load(NUMBER)];
         Calls { program, found: Vec::new() }
     }
 
@@ -145,7 +145,7 @@ impl Calls {
 
     /// Returns the program. The selected calls continue at its end.
     pub fn end(mut self) -> Vec<sock_filter> {
-        self.add(&[answer(ALLOW)]);
+        self.add(&[ret(ALLOW)]);
         for at in self.found {
             let over = self.program.len() - at - 1;
             debug_assert!(over <= usize::from(u8::MAX));

@@ -18,7 +18,7 @@ fn put(to: &OwnedFd, bytes: &[u8]) {
     assert_eq!(unsafe { libc::send(fd(to), bytes.as_ptr().cast(), bytes.len(), 0) }, bytes.len() as isize);
 }
 
-fn answer(ring: &mut Ring, sqe: Sqe) -> (i32, u32) {
+fn result_and_flags(ring: &mut Ring, sqe: Sqe) -> (i32, u32) {
     ring.go(sqe);
     let cqe = ring.wait();
     (cqe.res, cqe.flags)
@@ -29,8 +29,8 @@ fn recv_that_leaves_data(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
         put(&b, b"abcdef");
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room[..2], 0)), (2, LEFT));
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room[..4], 0)), (4, 0));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room[..2], 0)), (2, LEFT));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room[..4], 0)), (4, 0));
     }
 }
 
@@ -39,8 +39,8 @@ fn recv_that_takes_all(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
         put(&b, b"abcdef");
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (6, 0));
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, libc::MSG_DONTWAIT)), (-EAGAIN, 0));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (6, 0));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room, libc::MSG_DONTWAIT)), (-EAGAIN, 0));
     }
 }
 
@@ -49,7 +49,7 @@ fn recv_of_nothing(cx: &Context) {
     for (a, b) in pairs() {
         let mut ring = cx.ring(8);
         put(&b, b"abcdef");
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut [], 0)), (0, LEFT));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut [], 0)), (0, LEFT));
     }
 }
 
@@ -58,8 +58,8 @@ fn recv_that_peeks(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
         put(&b, b"abcdef");
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, libc::MSG_PEEK)), (6, LEFT));
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (6, 0));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room, libc::MSG_PEEK)), (6, LEFT));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (6, 0));
     }
 }
 
@@ -72,8 +72,8 @@ fn recvmsg_that_leaves_data(cx: &Context) {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), 1);
         put(&b, b"abc");
-        assert_eq!(answer(&mut ring, sqe::recvmsg(fd(&a), &mut message, 0)), (2, LEFT));
-        assert_eq!(answer(&mut ring, sqe::recvmsg(fd(&a), &mut message, 0)), (1, 0));
+        assert_eq!(result_and_flags(&mut ring, sqe::recvmsg(fd(&a), &mut message, 0)), (2, LEFT));
+        assert_eq!(result_and_flags(&mut ring, sqe::recvmsg(fd(&a), &mut message, 0)), (1, 0));
     }
 }
 
@@ -82,7 +82,7 @@ fn async_recv_that_leaves_data(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 2]);
         put(&b, b"abcdef");
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, 0).with(IOSQE_ASYNC)), (2, LEFT));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room, 0).with(IOSQE_ASYNC)), (2, LEFT));
     }
 }
 
@@ -133,7 +133,7 @@ fn recv_of_messages_says_nothing(cx: &Context) {
         let (mut ring, mut room) = (cx.ring(8), [0; 2]);
         put(&b, b"abc");
         put(&b, b"def");
-        assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (2, 0));
+        assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (2, 0));
     }
 }
 
@@ -165,7 +165,7 @@ fn accept_that_leaves_connections(cx: &Context) {
         listener.set_nonblocking(nonblocking).expect("nonblocking");
         let _clients = [connect(&listener), connect(&listener)];
         for expected in [LEFT, 0] {
-            let (number, flags) = answer(&mut ring, sqe::accept(fd(&listener), 0));
+            let (number, flags) = result_and_flags(&mut ring, sqe::accept(fd(&listener), 0));
             drop(owned(number, "accepted"));
             assert_eq!(flags, expected);
         }
@@ -190,7 +190,7 @@ fn accept_of_a_unix_listener_says_nothing(cx: &Context) {
     let listener = UnixListener::bind("listener").expect("bind");
     let _clients =
         [UnixStream::connect("listener").expect("connect"), UnixStream::connect("listener").expect("connect")];
-    let (number, flags) = answer(&mut ring, sqe::accept(fd(&listener), 0));
+    let (number, flags) = result_and_flags(&mut ring, sqe::accept(fd(&listener), 0));
     drop(owned(number, "accepted"));
     assert_eq!(flags, 0);
 }
@@ -199,9 +199,9 @@ fn accept_of_a_unix_listener_says_nothing(cx: &Context) {
 fn accept_dontwait_of_none_is_eagain(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     let dontwait = sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_DONTWAIT as u16);
-    assert_eq!(answer(&mut ring, dontwait), (-EAGAIN, 0));
+    assert_eq!(result_and_flags(&mut ring, dontwait), (-EAGAIN, 0));
     let _client = connect(&listener);
-    drop(owned(answer(&mut ring, dontwait).0, "accepted"));
+    drop(owned(result_and_flags(&mut ring, dontwait).0, "accepted"));
 }
 
 #[case]
@@ -209,7 +209,7 @@ fn accept_dontwait_with_poll_first_is_eagain(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     let _client = connect(&listener);
     let both = (IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST) as u16;
-    assert_eq!(answer(&mut ring, sqe::accept(fd(&listener), 0).ioprio(both)), (-EAGAIN, 0));
+    assert_eq!(result_and_flags(&mut ring, sqe::accept(fd(&listener), 0).ioprio(both)), (-EAGAIN, 0));
 }
 
 #[case(since = "6.10")]
@@ -231,7 +231,7 @@ fn poll_first_dontwait_is_eagain(cx: &Context) {
     let (first, dontwait) = (IORING_RECVSEND_POLL_FIRST as u16, libc::MSG_DONTWAIT);
     let chooses = prep(Opcode::Recv, fd(&a), 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(1).op_flags(dontwait as u32);
     for sqe in [sqe::recv(fd(&a), &mut room, dontwait), sqe::send(fd(&a), b"abc", dontwait), chooses] {
-        assert_eq!(answer(&mut ring, sqe.ioprio(first)), (-EAGAIN, 0));
+        assert_eq!(result_and_flags(&mut ring, sqe.ioprio(first)), (-EAGAIN, 0));
     }
 }
 
@@ -269,7 +269,7 @@ fn out_of_band_recv_says_whether_the_socket_has_data(cx: &Context) {
     };
     (&b).write_all(b"abc").expect("room");
     urgent(b"X");
-    let mut recv = |bytes: usize, flags| answer(&mut ring, sqe::recv(fd(&a), &mut room[..bytes], flags));
+    let mut recv = |bytes: usize, flags| result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room[..bytes], flags));
     assert_eq!(recv(8, libc::MSG_OOB), (1, LEFT), "data precedes the mark");
     assert_eq!(recv(3, 0).0, 3);
     urgent(b"Y");
@@ -285,6 +285,6 @@ fn out_of_band_recv_of_a_unix_socket(cx: &Context) {
     put(&b, b"abc");
     // SAFETY: a constant byte.
     assert_eq!(unsafe { libc::send(fd(&b), b"X".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
-    assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, libc::MSG_OOB)), (1, 0));
-    assert_eq!(answer(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (3, 0));
+    assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room, libc::MSG_OOB)), (1, 0));
+    assert_eq!(result_and_flags(&mut ring, sqe::recv(fd(&a), &mut room, 0)), (3, 0));
 }

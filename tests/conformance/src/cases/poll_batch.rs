@@ -14,7 +14,7 @@ fn polled_often(cx: &Context, count: u64, ring_entries: u32) -> (Vec<File>, Ring
     for _ in 0..5 {
         poll_all(&mut ring, &files);
         files.iter().for_each(make_ready);
-        assert_eq!(answers(&mut ring, files.len()).len(), files.len());
+        assert_eq!(completions(&mut ring, files.len()).len(), files.len());
         files.iter().for_each(drain);
     }
     (files, ring)
@@ -43,7 +43,7 @@ fn poll_all(ring: &mut Ring, files: &[File]) {
 }
 
 /// Waits for `count` CQEs, and returns user_data and result in their order.
-fn answers(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
+fn completions(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
     ring.wait_ordered(count)
 }
 
@@ -52,10 +52,10 @@ fn ready_ones_complete_at_once_and_in_order(cx: &Context) {
     let (files, mut ring) = polled_often(cx, 8, 16);
     [2, 5, 6].iter().for_each(|index: &usize| make_ready(&files[*index]));
     poll_all(&mut ring, &files);
-    assert_eq!(answers(&mut ring, 3), [(2, READY), (5, READY), (6, READY)]);
+    assert_eq!(completions(&mut ring, 3), [(2, READY), (5, READY), (6, READY)]);
     ring.expect_quiet();
     [7, 0].iter().for_each(|index: &usize| make_ready(&files[*index]));
-    let mut later = answers(&mut ring, 2);
+    let mut later = completions(&mut ring, 2);
     later.sort_unstable();
     assert_eq!(later, [(0, READY), (7, READY)]);
 }
@@ -75,7 +75,7 @@ fn ready_ones_complete_before_what_follows(cx: &Context) {
     files.iter().for_each(make_ready);
     let polls = |index: usize| poll(&files[index], index as u64);
     ring.go_all(&[polls(0), polls(1), sqe::nop().data(7), polls(2), sqe::nop().data(8)]);
-    assert_eq!(answers(&mut ring, 5), [(0, READY), (1, READY), (7, 0), (2, READY), (8, 0)]);
+    assert_eq!(completions(&mut ring, 5), [(0, READY), (1, READY), (7, 0), (2, READY), (8, 0)]);
 }
 
 #[case]
@@ -86,7 +86,7 @@ fn ready_ones_complete_before_what_is_refused(cx: &Context) {
     ring.push(poll(&files[1], 1));
     ring.push(Sqe { buf_index: 1, ..poll(&files[2], 2) });
     assert_eq!(ring.submit(), 3);
-    assert_eq!(answers(&mut ring, 3), [(0, READY), (1, READY), (2, -libc::EINVAL)]);
+    assert_eq!(completions(&mut ring, 3), [(0, READY), (1, READY), (2, -libc::EINVAL)]);
 }
 
 #[case]
@@ -97,7 +97,7 @@ fn a_ready_one_cannot_be_removed(cx: &Context) {
     ring.push(poll(&files[1], 1));
     ring.push(sqe::poll_remove(1).data(9));
     assert_eq!(ring.submit(), 3);
-    assert_eq!(answers(&mut ring, 3), [(0, READY), (1, READY), (9, -libc::ENOENT)]);
+    assert_eq!(completions(&mut ring, 3), [(0, READY), (1, READY), (9, -libc::ENOENT)]);
 }
 
 #[case]
@@ -107,11 +107,11 @@ fn a_waiting_one_is_removed(cx: &Context) {
     ring.push(poll(&files[1], 1));
     ring.push(sqe::poll_remove(1).data(9));
     assert_eq!(ring.submit(), 3);
-    let mut both = answers(&mut ring, 2);
+    let mut both = completions(&mut ring, 2);
     both.sort_unstable();
     assert_eq!(both, [(1, -libc::ECANCELED), (9, 0)]);
     make_ready(&files[0]);
-    assert_eq!(answers(&mut ring, 1), [(0, READY)]);
+    assert_eq!(completions(&mut ring, 1), [(0, READY)]);
 }
 
 #[case]
@@ -123,14 +123,14 @@ fn two_of_one_descriptor(cx: &Context) {
         }
         ring.go_all(&[poll(&files[1], 1), poll(&files[0], 2), poll(&files[0], 3)]);
         if ready {
-            assert_eq!(answers(&mut ring, 2), [(2, READY), (3, READY)]);
+            assert_eq!(completions(&mut ring, 2), [(2, READY), (3, READY)]);
             drain(&files[0]);
         } else {
             make_ready(&files[0]);
-            assert_eq!(answers(&mut ring, 2).iter().map(|answer| answer.0).sum::<u64>(), 5);
+            assert_eq!(completions(&mut ring, 2).iter().map(|answer| answer.0).sum::<u64>(), 5);
         }
         make_ready(&files[1]);
-        assert_eq!(answers(&mut ring, 1), [(1, READY)]);
+        assert_eq!(completions(&mut ring, 1), [(1, READY)]);
         drain(&files[1]);
     }
 }
@@ -146,10 +146,10 @@ fn chains_among_them(cx: &Context) {
     ring.push(poll(&files[2], 2).with(IOSQE_IO_LINK));
     ring.push(sqe::nop().data(6));
     assert_eq!(ring.submit(), 5);
-    assert_eq!(answers(&mut ring, 3), [(0, READY), (1, READY), (5, 0)]);
+    assert_eq!(completions(&mut ring, 3), [(0, READY), (1, READY), (5, 0)]);
     ring.expect_quiet();
     make_ready(&files[2]);
-    assert_eq!(answers(&mut ring, 2), [(2, READY), (6, 0)]);
+    assert_eq!(completions(&mut ring, 2), [(2, READY), (6, 0)]);
 }
 
 #[case(since = "5.3")]
@@ -158,9 +158,9 @@ fn a_chain_that_the_submission_cuts_off(cx: &Context) {
     // Its event has come, and was not consumed.
     ring.go(poll(&files[1], 1));
     make_ready(&files[1]);
-    assert_eq!(answers(&mut ring, 1), [(1, READY)]);
+    assert_eq!(completions(&mut ring, 1), [(1, READY)]);
     ring.go_all(&[poll(&files[0], 0), poll(&files[1], 1).with(IOSQE_IO_LINK)]);
-    assert_eq!(answers(&mut ring, 1), [(1, READY)]);
+    assert_eq!(completions(&mut ring, 1), [(1, READY)]);
 }
 
 #[case(since = "5.6")]
@@ -171,7 +171,7 @@ fn ready_ones_are_no_asynchronous_completions(cx: &Context) {
     assert_eq!(ring.register(IORING_REGISTER_EVENTFD_ASYNC, &raw const number as usize, 1), 0);
     make_ready(&files[1]);
     poll_all(&mut ring, &files);
-    assert_eq!(answers(&mut ring, 1), [(1, READY)]);
+    assert_eq!(completions(&mut ring, 1), [(1, READY)]);
     let mut told = &told;
     let error = told.read(&mut [0; 8]).expect_err("nobody was told");
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
@@ -186,10 +186,10 @@ fn drained_ones_among_them(cx: &Context) {
     ring.push(poll(&files[1], 1));
     ring.push(poll(&files[2], 2).with(IOSQE_IO_DRAIN));
     assert_eq!(ring.submit(), 3);
-    assert_eq!(answers(&mut ring, 1), [(0, READY)]);
+    assert_eq!(completions(&mut ring, 1), [(0, READY)]);
     ring.expect_quiet();
     make_ready(&files[1]);
-    assert_eq!(answers(&mut ring, 2), [(1, READY), (2, READY)]);
+    assert_eq!(completions(&mut ring, 2), [(1, READY), (2, READY)]);
 }
 
 #[case]
@@ -199,9 +199,9 @@ fn what_is_ready_later_completes(cx: &Context) {
         let early = round % files.len();
         make_ready(&files[early]);
         poll_all(&mut ring, &files);
-        assert_eq!(answers(&mut ring, 1), [(early as u64, READY)]);
+        assert_eq!(completions(&mut ring, 1), [(early as u64, READY)]);
         files.iter().enumerate().filter(|(index, _)| *index != early).for_each(|(_, file)| make_ready(file));
-        assert_eq!(answers(&mut ring, files.len() - 1).len(), files.len() - 1);
+        assert_eq!(completions(&mut ring, files.len() - 1).len(), files.len() - 1);
         files.iter().for_each(drain);
     }
 }
@@ -213,11 +213,11 @@ fn other_events_than_before(cx: &Context) {
     ring.push(poll(&files[0], 0));
     ring.push(sqe::poll_add(fd(&files[1]), both, 0).data(1));
     assert_eq!(ring.submit(), 2);
-    assert_eq!(answers(&mut ring, 1), [(1, i32::from(libc::POLLOUT))]);
+    assert_eq!(completions(&mut ring, 1), [(1, i32::from(libc::POLLOUT))]);
     ring.push(sqe::poll_add(fd(&files[1]), both, 0).data(1));
     ring.push(poll(&files[1], 2));
     assert_eq!(ring.submit(), 2);
-    assert_eq!(answers(&mut ring, 1), [(1, i32::from(libc::POLLOUT))]);
+    assert_eq!(completions(&mut ring, 1), [(1, i32::from(libc::POLLOUT))]);
 }
 
 #[case]
@@ -227,7 +227,7 @@ fn another_file_under_a_number(cx: &Context) {
     // SAFETY: both numbers are open; the second one is an eventfd afterwards, too.
     assert_eq!(unsafe { libc::dup2(fd(&ready), fd(&files[1])) }, fd(&files[1]));
     poll_all(&mut ring, &files);
-    assert_eq!(answers(&mut ring, 1), [(1, READY)]);
+    assert_eq!(completions(&mut ring, 1), [(1, READY)]);
     ring.expect_quiet();
 }
 
@@ -242,7 +242,7 @@ fn a_closed_number_among_them(cx: &Context) {
     ring.push(sqe::poll_add(number, libc::POLLIN, 0).data(1));
     ring.push(poll(&files[1], 2));
     assert_eq!(ring.submit(), 3);
-    assert_eq!(answers(&mut ring, 2), [(1, -libc::EBADF), (2, READY)]);
+    assert_eq!(completions(&mut ring, 2), [(1, -libc::EBADF), (2, READY)]);
 }
 
 #[case]
@@ -252,6 +252,6 @@ fn more_than_fit_into_one_look(cx: &Context) {
     ready.iter().for_each(|index| make_ready(&files[*index as usize]));
     poll_all(&mut ring, &files);
     let expected: Vec<(u64, i32)> = ready.iter().map(|index| (*index, READY)).collect();
-    assert_eq!(answers(&mut ring, expected.len()), expected);
+    assert_eq!(completions(&mut ring, expected.len()), expected);
     ring.expect_quiet();
 }

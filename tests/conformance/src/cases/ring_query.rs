@@ -18,13 +18,13 @@ struct Entry {
 }
 
 /// `struct io_uring_query_opcode`.
-type Answer = [u64; 6];
+type Opcodes = [u64; 6];
 
 fn ask(cx: &Context, fd: i32, entry: &mut Entry) -> i32 {
     cx.door.register(fd, IORING_REGISTER_QUERY, &raw mut *entry as usize, 0) as i32
 }
 
-fn entry(answer: &mut Answer, size: u32) -> Entry {
+fn entry(answer: &mut Opcodes, size: u32) -> Entry {
     Entry { data: address_mut(answer), size, ..Entry::default() }
 }
 

@@ -175,18 +175,18 @@ fn needs_no_timeout(cx: &Context) {
 /// there.
 #[case]
 fn of_what_a_worker_sleeps_in(cx: &Context) {
-    answers_in_time(cx, ms(50));
+    ends_in_time(cx, ms(50));
 }
 
 #[case]
 fn time_before_now_is_over(cx: &Context) {
     for (tv_sec, tv_nsec) in [(-5, 0), (-1, 0), (0, -1), (i64::MIN, 0)] {
-        answers_in_time(cx, Timespec { tv_sec, tv_nsec });
+        ends_in_time(cx, Timespec { tv_sec, tv_nsec });
     }
 }
 
 /// A cancellation of an open that sleeps on a worker: it is interrupted, or the time is over.
-fn answers_in_time(cx: &Context, timeout: Timespec) {
+fn ends_in_time(cx: &Context, timeout: Timespec) {
     // SAFETY: a constant name.
     unsafe { libc::mkfifo(c"fifo".as_ptr(), 0o600) };
     let mut ring = cx.ring(4);

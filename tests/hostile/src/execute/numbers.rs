@@ -48,7 +48,7 @@ fn is_refused(fd: c_int, call: u8) -> bool {
     // closes is made once.
     for (call, times) in [(DUP, 2), (call, if ENDS.contains(&call) { 1 } else { 2 })] {
         for _ in 0..times {
-            found = answered(fd, call);
+            found = outcome_of(fd, call);
             if found.is_some() {
                 std::thread::sleep(Duration::from_millis(2));
             } else {
@@ -68,7 +68,7 @@ const DUP: u8 = 11;
 const ENDS: [u8; 3] = [10, 16, 17];
 
 /// Returns the call, its result and its error; `None` if the result is that of a number that is not open.
-fn answered(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
+fn outcome_of(fd: c_int, call: u8) -> Option<(&'static str, c_int, c_int)> {
     let (mut data, one) = ([0u8; 8], 1 as c_int);
     let at = data.as_mut_ptr().cast::<c_void>();
     // SAFETY: locals. A success changes only the engine's descriptor, and is a finding.

@@ -19,9 +19,9 @@ pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
         return;
     }
     let (direction, data) = request.op.data().unwrap_or((Direction::Read, Vec::new()));
-    let Some((_, answers)) = parts(&mut request.op).filter(|_| direction == Direction::Read) else { return };
-    if !data.is_empty() || !answers.is_empty() {
-        chaos.begin_fill(Fills { id, data, answers }, |other| state.slab.get(other).is_none());
+    let Some((_, outputs)) = parts(&mut request.op).filter(|_| direction == Direction::Read) else { return };
+    if !data.is_empty() || !outputs.is_empty() {
+        chaos.begin_fill(Fills { id, data, outputs }, |other| state.slab.get(other).is_none());
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) fn begin_watch(state: &mut State, id: Id) {
         inlet = Some(ManuallyDrop::new(ours));
     }
     let fd = if let Target::Number(fd) = request.target { Some(fd) } else { None };
-    let (at, answers_errors) = (chaos.at(), request.op.answers_errors());
+    let (at, fills_on_error) = (chaos.at(), request.op.fills_on_error());
     let since_ns = Clock::Monotonic.now_ns();
-    chaos.watched.push(Watch { id, number, fd, since_ns, at, memory, inlet, answers_errors });
+    chaos.watched.push(Watch { id, number, fd, since_ns, at, memory, inlet, fills_on_error });
 }

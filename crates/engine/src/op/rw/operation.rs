@@ -145,7 +145,7 @@ impl Operation for Rw {
         ServedBefore::ItsFile
     }
 
-    fn worker_answers_eagain(&self, number: Option<i32>) -> bool {
+    fn worker_fails_with_eagain(&self, number: Option<i32>) -> bool {
         number.is_some_and(|fd| !is_blocking(fd))
     }
 

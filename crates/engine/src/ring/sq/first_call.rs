@@ -10,7 +10,7 @@ use crate::forced::{point, Point};
 use crate::op::first_call::FirstCall;
 use crate::op::{definition, AtOnce, Definition};
 use crate::ring::arrivals::Left;
-use crate::ring::broken::Unanswered;
+use crate::ring::broken::Uncompleted;
 use crate::ring::{Ring, State};
 use crate::Errno;
 use anyring_abi::{Cqe, Opcode, Sqe};
@@ -48,7 +48,7 @@ pub(super) struct Unfinished {
     pub sqe: Sqe,
     /// The call's answer.
     pub answer: Result<usize, Errno>,
-    pub on_its_way: Unanswered,
+    pub on_its_way: Uncompleted,
 }
 
 impl State {
@@ -83,7 +83,7 @@ impl State {
     /// whose call did not answer it. That SQE goes to `unfinished`, which is large: returning it would copy it. The
     /// caller has checked [`accepts_runs`](crate::ring::RingGuard::accepts_runs).
     #[inline(always)] // called once; rare cases are out of line, since each SQE would pay for their registers
-    pub(super) fn answer_run(
+    pub(super) fn complete_run(
         &mut self,
         ring: &'static Ring,
         run: &mut Run,
@@ -122,7 +122,7 @@ impl State {
             // Stored before the call. A signal handler that submits then continues after this SQE, and does not repeat
             // it.
             control.header().sq_head.store(head, Ordering::Relaxed);
-            let on_its_way = Unanswered::new(ring, user_data, None);
+            let on_its_way = Uncompleted::new(ring, user_data, None);
             point(Point::Prep);
             point(Point::Attempt);
             let mut result = 0;
@@ -140,7 +140,7 @@ impl State {
             self.tally(opcode, result);
             self.batch.add(Cqe { user_data, res: result, flags: 0 });
             self.queue.count();
-            on_its_way.answered();
+            on_its_way.completed();
         }
         let submitted = head.wrapping_sub(first);
         (run.head, run.submitted, run.left) = (head, run.submitted + submitted, most - submitted);

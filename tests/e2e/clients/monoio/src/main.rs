@@ -34,7 +34,7 @@ async fn echo() -> Result<()> {
     let address = listener.local_addr()?;
     monoio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            monoio::spawn(answer(stream));
+            monoio::spawn(send_back(stream));
         }
     });
     let clients: Vec<_> = (0..CONNECTIONS).map(|index| monoio::spawn(ask(address, index))).collect();
@@ -44,7 +44,7 @@ async fn echo() -> Result<()> {
     Ok(())
 }
 
-async fn answer(mut stream: TcpStream) {
+async fn send_back(mut stream: TcpStream) {
     let mut buffer = vec![0; 4096];
     loop {
         let (count, mut bytes) = stream.read(buffer).await;

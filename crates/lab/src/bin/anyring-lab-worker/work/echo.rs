@@ -50,7 +50,7 @@ pub fn run(program: Program, door: Door, work: &Echo) -> Outcome<Measured> {
         }
         (other, _) => return not_for(other),
     };
-    Ok(figure(answer_of(client)?, proof))
+    Ok(figure(figure_of(client)?, proof))
 }
 
 fn ring(door: Door, work: &Echo) -> Outcome<Ring> {
@@ -71,7 +71,7 @@ pub fn start_client(kind: &str, numbers: &[u64]) -> Outcome<Child> {
 }
 
 /// Waits for the client and returns its figure.
-pub fn answer_of(client: Child) -> Outcome<f64> {
+pub fn figure_of(client: Child) -> Outcome<f64> {
     let output = client.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     expect(output.status.success(), || format!("the client ended with {}: {}", output.status, text.trim()))?;

@@ -10,7 +10,7 @@ pub use client::{connect, CLIENT};
 use crate::outcome::{figure, Outcome};
 use crate::peer::not_for;
 use crate::ring::Ring;
-use crate::work::echo::{answer_of, start_client};
+use crate::work::echo::{figure_of, start_client};
 use anyring_lab::message::{Door, FanOut, Measured, Program};
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -32,5 +32,5 @@ pub fn run(program: Program, door: Door, work: &FanOut) -> Outcome<Measured> {
         (Program::Threads, _) => peers::threads(&listener, *work).map(|()| None)?,
         (other, _) => return not_for(other),
     };
-    Ok(figure(answer_of(client)?, proof))
+    Ok(figure(figure_of(client)?, proof))
 }
