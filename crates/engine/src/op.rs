@@ -32,8 +32,8 @@ pub mod waitid;
 pub mod xattr;
 
 pub use dispatch::Op;
-pub use operation::{OnRing, Operation, ServedBefore, Turn, Waiter};
-pub use table::{count, definition, is_served, row, AtOnce, Definition, FileUse, Identity};
+pub use operation::{HandledBefore, OnRing, Operation, Turn, Waiter};
+pub use table::{count, definition, is_supported, row, AtOnce, Definition, FileUse, Identity};
 
 use crate::os::check;
 use crate::Errno;

@@ -9,7 +9,7 @@ use crate::issue::files::update_files;
 use crate::issue::msg_ring;
 use crate::mutation::{mutated, Mutation};
 use crate::op::msg_ring::MsgRing;
-use crate::op::{self, is_served, Verdict};
+use crate::op::{self, is_supported, Verdict};
 use crate::os::{calls, version, Clock};
 use crate::os::{is_eventfd, user_read, user_read_slice, user_write};
 use crate::resource::buffers::{Buffers, MAX_BUFFERS};
@@ -427,7 +427,7 @@ fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
     user_write(arg, &(op::count() as u8 - 1))?;
     user_write(arg + 1, &(listed as u8))?;
     for number in 0..listed as u64 {
-        let supported = is_served(number as u8);
+        let supported = is_supported(number as u8);
         let flags = if supported { IO_URING_OP_SUPPORTED } else { 0 };
         user_write(arg + HEAD_BYTES + 8 * number, &(number as u8))?;
         user_write(arg + HEAD_BYTES + 8 * number + 2, &flags)?;

@@ -45,7 +45,7 @@ pub fn own_environment() -> List {
 }
 
 /// Calls `start` with the host's path and arguments, if the guest host is to run the program of this call.
-fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
+fn start_host(call: &Call, start: &mut dyn FnMut(usize, usize)) {
     entry::aside(|| {
         let letters = match (backend::rings() == Server::Engine, backend::aio_is_chosen()) {
             (true, true) => "rap",
@@ -53,7 +53,7 @@ fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
             (false, true) => "ap",
             (false, false) => return,
         };
-        exec::serve(call, letters, start);
+        exec::start_host(call, letters, start);
     });
 }
 
@@ -66,7 +66,7 @@ pub fn execute<T>(call: &Call, start: impl FnOnce(usize) -> T) -> Option<T> {
 
 /// Replaces the process with the guest host, if the host is to run the program of this call.
 fn before(call: &Call) {
-    serve(call, &mut |host, arguments| {
+    start_host(call, &mut |host, arguments| {
         // SAFETY: strings and lists from the program and this library, which the kernel reads.
         mask::inherited(|| unsafe { sys::call(libc::SYS_execve, [host, arguments, call.environment, 0, 0, 0]) });
     });
@@ -253,7 +253,7 @@ fn with_mask(attributes: *const c_void) -> Option<posix_spawnattr_t> {
 /// why it fails.
 fn spawn_host(call: &Call, spawn: &mut dyn FnMut(usize, usize) -> c_int) -> Option<c_int> {
     let mut answer = None;
-    serve(call, &mut |host, list| {
+    start_host(call, &mut |host, list| {
         if answer.is_none() {
             answer = Some(spawn(host, list)).filter(|answer| *answer == 0);
         }

@@ -1,6 +1,6 @@
 //! How often each opcode, flag and result class occurred on the kernel.
 
-use crate::generate::served;
+use crate::generate::supported;
 use crate::program::{opcode_name, Program, SETUP_FLAGS, SQE_FLAGS};
 use crate::record::Record;
 use anyring_abi::Opcode;
@@ -88,7 +88,7 @@ impl Coverage {
         if self.succeeded * 2 < self.requests {
             missing.push("fewer than half of the requests succeeded".to_owned());
         }
-        for opcode in served() {
+        for opcode in supported() {
             let seeds = self.opcodes.get(&(opcode as u8)).map_or(0, |of_opcode| of_opcode.seeds.len());
             if seeds < SEEDS_EACH {
                 missing.push(format!("{opcode:?} succeeded in {seeds} seeds, not in {SEEDS_EACH}"));

@@ -16,18 +16,18 @@ use anyring_abi::*;
 use anyring_conformance::door::Door;
 use anyring_test_kit::Choices;
 pub use later::flags_of_word;
-use later::SERVED_LATER;
+use later::USED_LATER;
 use model::{Claim, Model};
 
 /// A CQ size above the number of CQEs that all requests with held completions make.
 const ENOUGH_FOR_ALL: u32 = 64;
 
 /// Opcodes of Linux 6.18 that anyring does not serve. It refuses them as a kernel without them does.
-const NOT_SERVED: &[Opcode] = &[Opcode::RecvZc];
+const UNSUPPORTED: &[Opcode] = &[Opcode::RecvZc];
 
 /// The opcodes that programs are made of.
-pub fn served() -> impl Iterator<Item = Opcode> {
-    Opcode::ALL.into_iter().filter(|opcode| !NOT_SERVED.contains(opcode))
+pub fn supported() -> impl Iterator<Item = Opcode> {
+    Opcode::ALL.into_iter().filter(|opcode| !UNSUPPORTED.contains(opcode))
 }
 
 /// The program of `seed`, through `door` or through one that the seed chooses.
@@ -40,7 +40,7 @@ pub fn program(seed: u64, door: Option<Door>) -> Program {
         random,
         next_id: 1,
         first_of_batch: 1,
-        common: served().filter(|opcode| !SERVED_LATER.contains(opcode)).collect(),
+        common: supported().filter(|opcode| !USED_LATER.contains(opcode)).collect(),
         model: Model::new(),
         first_of_chain: true,
         holds: false,
@@ -125,7 +125,7 @@ struct Generator {
     holds: bool,
     /// A request in this submission drains.
     drains: bool,
-    /// True if requests of [`SERVED_LATER`] are made, too.
+    /// True if requests of [`USED_LATER`] are made, too.
     later: bool,
     /// True if some of them send with zero copy.
     zero_copy: bool,
@@ -298,7 +298,7 @@ impl Generator {
             }
             O::Bind | O::Listen | O::EpollCtl | O::EpollWait => self.draft_network(opcode),
             O::LinkTimeout => None,
-            _ if SERVED_LATER.contains(&opcode) => self.draft_later(opcode),
+            _ if USED_LATER.contains(&opcode) => self.draft_later(opcode),
             _ => self.draft_file(opcode),
         }
     }

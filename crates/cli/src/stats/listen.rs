@@ -48,7 +48,7 @@ pub fn run(address: &str, metrics: impl Fn() -> Result<String, Failure>) -> Resu
         };
         match stream {
             // An error means that the client has gone or is too slow: there is nobody to report it to.
-            Ok(mut stream) => _ = serve(&mut *stream, &metrics),
+            Ok(mut stream) => _ = handle(&mut *stream, &metrics),
             // For example, there are no free descriptors just now.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
@@ -78,7 +78,7 @@ fn bind_unix(path: &str) -> io::Result<UnixListener> {
     }
 }
 
-fn serve(stream: &mut dyn Stream, metrics: impl Fn() -> Result<String, Failure>) -> io::Result<()> {
+fn handle(stream: &mut dyn Stream, metrics: impl Fn() -> Result<String, Failure>) -> io::Result<()> {
     let end = Instant::now() + LIMIT;
     let until_end = |stream: &dyn Stream| match end.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(ErrorKind::TimedOut.into()),

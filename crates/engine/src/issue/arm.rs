@@ -7,7 +7,7 @@ use crate::issue::{device, single, unwatched};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
-use crate::op::{Direction, Op, Punt, ServedBefore, Skip, Verdict};
+use crate::op::{Direction, HandledBefore, Op, Punt, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
@@ -184,7 +184,7 @@ impl RingGuard {
         let mut events = core::mem::take(&mut self.poll_set.seen);
         events.resize(EVENTS, EpollEvent::default());
         let served = match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
-            Ok(count) => self.serve(&events[..count], when),
+            Ok(count) => self.handle_events(&events[..count], when),
             Err(_) => false,
         };
         self.poll_set.seen = events;
@@ -192,20 +192,20 @@ impl RingGuard {
         served | looked
     }
 
-    /// Serves earlier events before `id` is issued, if they may make a difference to `id`. In the kernel, the next
+    /// Handles earlier events before `id` is issued, if they may make a difference to `id`. In the kernel, the next
     /// request of a chain is queued after the requests that the previous one has made ready.
     #[cold]
-    pub fn serve_before(&mut self, id: Id) {
+    pub fn handle_events_before(&mut self, id: Id) {
         let Some(request) = self.slab.get(id) else { return };
         if matches!(request.state(), State::Cancelled(_)) {
             return;
         }
-        let fd = match (request.op.served_before(), &request.target) {
+        let fd = match (request.op.handled_before(), &request.target) {
             // Other requests may choose a buffer from the same group.
             _ if request.flags & IOSQE_BUFFER_SELECT != 0 => None,
-            (ServedBefore::Everything, _) => None,
-            (ServedBefore::ItsFile, Target::Number(fd)) => Some(*fd),
-            (ServedBefore::ItsFile, Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
+            (HandledBefore::Everything, _) => None,
+            (HandledBefore::ItsFile, Target::Number(fd)) => Some(*fd),
+            (HandledBefore::ItsFile, Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
             _ => return,
         };
         if fd.is_none_or(|fd| self.poll_set.existing(fd).is_some_and(|entry| !entry.idle())) {
@@ -213,8 +213,8 @@ impl RingGuard {
         }
     }
 
-    /// Serves events that the poll set reported. True if a request was served.
-    pub fn serve(&mut self, events: &[EpollEvent], when: When) -> bool {
+    /// Handles events that the poll set reported. True if a request was served.
+    pub fn handle_events(&mut self, events: &[EpollEvent], when: When) -> bool {
         let mut served = false;
         self.record(|it| it.awoke());
         for event in events {
@@ -239,12 +239,12 @@ impl RingGuard {
                 self.device.all_reported();
                 continue;
             }
-            served |= self.serve_one(data as u32 as i32, (data >> 32) as u32, seen, when);
+            served |= self.handle_event(data as u32 as i32, (data >> 32) as u32, seen, when);
         }
         served
     }
 
-    fn serve_one(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
+    fn handle_event(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
         point(Point::Serve);
         self.run_holder_work();
         let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
@@ -257,7 +257,7 @@ impl RingGuard {
         }
         if entry.single.is_some() {
             if seen & libc::EPOLLRDHUP as u32 == 0 {
-                single::serve_single(self, fd, seen);
+                single::handle_single(self, fd, seen);
                 return true;
             }
             single::join_list(self, fd);

@@ -101,8 +101,8 @@ fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Uncomplet
     }
 }
 
-/// Serves an event of a descriptor for which a request waits without a slot.
-pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
+/// Handles an event of a descriptor for which a request waits without a slot.
+pub(crate) fn handle_single(guard: &mut RingGuard, fd: i32, seen: u32) {
     let answer = match single(guard, fd) {
         Some((_, Some(single))) => match single.op.poll().map(|poll| poll.matching(seen as u16)) {
             Some(0) => return,
@@ -155,10 +155,10 @@ pub(crate) fn attempt_single(guard: &mut RingGuard, fd: i32) {
     let empty = guard.poll_set.existing(fd).is_some_and(|entry| entry.facts.is_empty());
     match looks {
         true => match Sys::poll_now(fd, (READ | WRITE) as u16) {
-            Ok(seen @ 1..) => serve_single(guard, fd, seen.into()),
+            Ok(seen @ 1..) => handle_single(guard, fd, seen.into()),
             _ => return,
         },
-        false if !empty => serve_single(guard, fd, READ),
+        false if !empty => handle_single(guard, fd, READ),
         false => {}
     }
     match guard.poll_set.existing(fd) {

@@ -46,17 +46,17 @@ impl RingGuard {
 }
 
 impl RingGuard {
-    /// Serves requests that have waited for the same file and direction as an operation that was just submitted. Also
+    /// Handles requests that have waited for the same file and direction as an operation that was just submitted. Also
     /// does holder work.
     #[inline]
-    pub fn serve_turns(&mut self, op: &Op, target: &Target) {
+    pub fn handle_earlier(&mut self, op: &Op, target: &Target) {
         let due = self.poll_set.armed() != 0 && (self.poll_set.due.read || self.poll_set.due.write);
         if due || self.has_holder_work() {
-            self.serve_those_before(due, op, target);
+            self.handle_those_before(due, op, target);
         }
     }
 
-    fn serve_those_before(&mut self, due: bool, op: &Op, target: &Target) {
+    fn handle_those_before(&mut self, due: bool, op: &Op, target: &Target) {
         self.run_holder_work();
         if !due {
             return;

@@ -20,7 +20,7 @@ pub fn check(guard: &mut RingGuard) -> bool {
             guard.reissue_all(fd); // the number names no file any more: the requests will find out
         } else if seen != 0 {
             let event = EpollEvent { events: seen.into(), data: u64::from(generation) << 32 | fd as u64 };
-            served |= guard.serve(&[event], When::Later);
+            served |= guard.handle_events(&[event], When::Later);
         }
         if let Some(entry) = guard.poll_set.existing(fd) {
             entry.found = seen;

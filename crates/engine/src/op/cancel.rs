@@ -1,6 +1,6 @@
 //! ASYNC_CANCEL: its arguments and checks, and the test whether a request matches. `issue::cancel` finds the requests.
 
-use super::{reject_unused, Field, OnRing, Operation, ServedBefore, Verdict};
+use super::{reject_unused, Field, HandledBefore, OnRing, Operation, Verdict};
 use crate::Errno;
 use anyring_abi::{
     Opcode, Sqe, IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD,
@@ -84,8 +84,8 @@ impl Operation for Cancel {
         ring.cancel(self)
     }
 
-    fn served_before(&self) -> ServedBefore {
-        ServedBefore::Everything
+    fn handled_before(&self) -> HandledBefore {
+        HandledBefore::Everything
     }
 
     /// Answers EALREADY to a cancel request that matches itself: it is among the requests that workers run. Source:

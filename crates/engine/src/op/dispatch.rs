@@ -1,6 +1,6 @@
 //! The kinds of operations: their only list, and the dispatch to each kind.
 
-use super::operation::{OnRing, Operation, ServedBefore, Turn, Waiter};
+use super::operation::{HandledBefore, OnRing, Operation, Turn, Waiter};
 use super::poll::PollAdd;
 use super::rw::Rw;
 use super::selection::{Attempted, Selection};
@@ -121,7 +121,7 @@ impl Op {
         fn hears_urgent_data(self) -> bool;
         fn end_of_datagrams(self, fd: i32) -> Option<Verdict>;
         fn turn(self) -> Turn;
-        fn served_before(self) -> ServedBefore;
+        fn handled_before(self) -> HandledBefore;
         fn waiter(self) -> Option<Waiter>;
         fn by_task_work(self) -> bool;
         fn worker_fails_with_eagain(self, number: Option<i32>) -> bool;

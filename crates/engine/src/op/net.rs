@@ -25,7 +25,7 @@ pub use transfer::Transfer;
 pub use zero_copy::refused_flags;
 
 use super::{
-    call, reject_unused, Context, Direction, Field, Identity, OnRing, Operation, Punt, ServedBefore, Skip, Turn,
+    call, reject_unused, Context, Direction, Field, HandledBefore, Identity, OnRing, Operation, Punt, Skip, Turn,
     Verdict,
 };
 use crate::op::operation::SHOTS_TOGETHER;
@@ -288,8 +288,8 @@ impl Operation for Net {
         }
     }
 
-    fn served_before(&self) -> ServedBefore {
-        ServedBefore::ItsFile
+    fn handled_before(&self) -> HandledBefore {
+        HandledBefore::ItsFile
     }
 
     fn worker_fails_with_eagain(&self, number: Option<i32>) -> bool {

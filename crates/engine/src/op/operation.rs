@@ -226,8 +226,8 @@ pub trait Operation {
     }
 
     /// Returns which waiting requests are served before the operation's turn in a chain, if that may make a difference.
-    fn served_before(&self) -> ServedBefore {
-        ServedBefore::Nothing
+    fn handled_before(&self) -> HandledBefore {
+        HandledBefore::Nothing
     }
 
     /// The thread that waits for the operation, if that is no worker.
@@ -302,7 +302,7 @@ pub enum Turn {
 
 /// The waiting requests that are served before the turn of the next request of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServedBefore {
+pub enum HandledBefore {
     /// No request.
     Nothing,
     /// The requests that wait on the operation's file.

@@ -1,6 +1,6 @@
 //! POLL_ADD and POLL_REMOVE: arguments and checks. `poll` arms the requests, `issue::cancel` finds them.
 
-use super::{reject_unused, Context, Direction, Field, OnRing, Operation, ServedBefore, Turn, Verdict};
+use super::{reject_unused, Context, Direction, Field, HandledBefore, OnRing, Operation, Turn, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::{descriptors, Errno};
@@ -166,7 +166,7 @@ impl Operation for PollRemove {
         ring.remove_poll(self)
     }
 
-    fn served_before(&self) -> ServedBefore {
-        ServedBefore::Everything
+    fn handled_before(&self) -> HandledBefore {
+        HandledBefore::Everything
     }
 }

@@ -257,7 +257,7 @@ pub fn count() -> usize {
 }
 
 /// True if an opcode can succeed on this machine. FUTEX_WAITV needs one of the kernel's system calls (`wq::futex`).
-pub fn is_served(opcode: u8) -> bool {
+pub fn is_supported(opcode: u8) -> bool {
     definition(opcode).is_some() && (opcode != Opcode::FutexWaitv as u8 || can_wait_for_several())
 }
 

@@ -58,7 +58,7 @@ impl RingGuard {
 
     /// Issues ready requests, or leaves that to the thread that polls the ring.
     pub fn issue_ready(&mut self) {
-        if !self.serves_here() {
+        if !self.may_issue_here() {
             return self.ring.nudge_poller();
         }
         // A polling thread continues after it has released the lock to others.
@@ -77,7 +77,7 @@ impl RingGuard {
             together -= 1;
             left -= 1;
             if self.poll_set.armed() != 0 {
-                self.serve_before(id);
+                self.handle_events_before(id);
             }
             self.issue(id);
         }
@@ -214,7 +214,7 @@ impl RingGuard {
 
     /// True if the calling thread may issue and complete requests.
     #[inline]
-    pub fn serves_here(&self) -> bool {
+    pub fn may_issue_here(&self) -> bool {
         let thread = self.ring().polled_by.load(Ordering::Relaxed);
         thread == 0 || thread == crate::thread::id()
     }

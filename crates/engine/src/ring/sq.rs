@@ -367,7 +367,7 @@ impl RingGuard {
             if let Err(error) = op.check_on(self) {
                 return self.refuse(sqe, error, 0, on_its_way);
             }
-            self.serve_turns(op, &target);
+            self.handle_earlier(op, &target);
             if self.chaos.is_some() {
                 // Each request gets a slot and a turn, so that chaos can hold it back.
                 self.accept_in_order(op, opcode, row, sqe, on_its_way);

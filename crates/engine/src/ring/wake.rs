@@ -77,7 +77,7 @@ impl RingGuard {
     pub fn work_appeared(&mut self, is_timer: bool) {
         if self.is_polled() {
             // The polling thread checks the effects of its own work before it continues.
-            if !self.serves_here() {
+            if !self.may_issue_here() {
                 self.ring().nudge_poller();
             }
             return;

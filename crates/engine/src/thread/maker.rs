@@ -135,7 +135,7 @@ extern "C" fn live(_: *mut c_void) -> *mut c_void {
         let Some(mut queue) = QUEUE.lock() else { continue };
         if let Some(asked) = queue.pop_front() {
             drop(queue);
-            serve(&asked);
+            make_asked(&asked);
             continue;
         }
         drop(queue);
@@ -149,7 +149,7 @@ extern "C" fn live(_: *mut c_void) -> *mut c_void {
     }
 }
 
-fn serve(asked: &Arc<Asked>) {
+fn make_asked(asked: &Arc<Asked>) {
     if asked.state.load(Ordering::Acquire) != WAITS {
         return; // the asking thread has given up
     }
@@ -163,7 +163,7 @@ fn serve(asked: &Arc<Asked>) {
 }
 
 extern "C" fn run(argument: *mut c_void) -> *mut c_void {
-    // SAFETY: `serve` has given this reference to the thread.
+    // SAFETY: `make_asked` has given this reference to the thread.
     let asked = unsafe { Arc::from_raw(argument.cast_const().cast::<Asked>()) };
     if !asked.becomes(MADE) {
         return null_mut();

@@ -210,12 +210,12 @@ impl Wait {
             return false;
         }
         if self.is_driving() && guard.poll_set.has_unverified() {
-            let has_served = guard.poll_now();
-            if !has_served {
+            let has_handled = guard.poll_now();
+            if !has_handled {
                 guard.verify();
             }
             guard.collect();
-            if has_served || self.is_satisfied(guard) {
+            if has_handled || self.is_satisfied(guard) {
                 return true;
             }
         }

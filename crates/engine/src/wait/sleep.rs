@@ -216,7 +216,7 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
     }
     let slept = match slept {
         Ok(count) => {
-            guard.serve(&events[..count], When::Later);
+            guard.handle_events(&events[..count], When::Later);
             Ok(())
         }
         Err(Errno::TIMEDOUT | Errno::AGAIN) => Ok(()),

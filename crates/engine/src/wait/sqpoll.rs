@@ -2,7 +2,7 @@
 //!
 //! One `Poller` serves all rings that were attached to each other (`IORING_SETUP_ATTACH_WQ`). As in the kernel, only
 //! its thread issues and completes requests of its rings. Workers and callers of io_uring_enter(2) and
-//! io_uring_register(2) leave that work to the thread (`RingGuard::serves_here`) and nudge it (`Poller::nudge`).
+//! io_uring_register(2) leave that work to the thread (`RingGuard::may_issue_here`) and nudge it (`Poller::nudge`).
 //!
 //! Without work the thread spins for the rings' idle time, then sets IORING_SQ_NEED_WAKEUP and sleeps. It wakes when
 //! it is nudged, a descriptor of an armed request becomes ready, or a timer is due.
@@ -11,13 +11,13 @@
 //! |---|---|
 //! | `waiting` | a thread that attaches a ring, and the polling thread, under its own lock |
 //! | `again`, `sleeping` | the polling thread and a thread that nudges it, see `Poller::nudge` |
-//! | `Served` | the polling thread |
+//! | `PolledRing` | the polling thread |
 //! | `Ring::poller`, `Ring::polled_by` | set before the ring is published; the thread clears them under the ring's lock |
 //!
 //! The thread keeps the memory of its rings mapped: a closed ring ends only after the thread has given that ring up.
 //! The thread also gives up a ring that a panic broke (`ring::broken`).
 
-mod served;
+mod polled_ring;
 
 use crate::descriptors::{self};
 use crate::forced::{point, Point};
@@ -35,9 +35,9 @@ use anyring_abi::{
     IORING_SETUP_SQPOLL, IORING_SETUP_SQ_AFF,
 };
 use core::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
+use polled_ring::PolledRing;
 use rustix::event::EventfdFlags;
 use rustix::fd::AsRawFd;
-use served::Served;
 use std::sync::Arc;
 
 /// Number of SQEs that one ring may submit at a time while others share the thread
@@ -164,12 +164,12 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     poller.thread.store(id, Ordering::Release); // partner: the Acquire load in `start`
     Sys::futex_wake(&poller.thread, 1);
     if placed {
-        let mut served = Vec::new();
+        let mut polled = Vec::new();
         // A panic outside of every ring has damaged no ring: go on with all of them.
-        let ended = (0..LIVES).any(|_| contain_any(|| poller.poll(&mut served)).is_some());
+        let ended = (0..LIVES).any(|_| contain_any(|| poller.poll(&mut polled)).is_some());
         poller.thread.store(ENDED, Ordering::Relaxed);
         if !ended {
-            let _ = contain_any(|| poller.give_up(&mut served));
+            let _ = contain_any(|| poller.give_up(&mut polled));
         }
     }
     core::ptr::null_mut()
@@ -185,33 +185,33 @@ fn place(cpu: u32) -> Result<(), Errno> {
 
 impl Poller {
     /// Runs the thread's loop. Source: `io_sq_thread` in io_uring/sqpoll.c.
-    fn poll(&self, served: &mut Vec<Served>) {
+    fn poll(&self, polled: &mut Vec<PolledRing>) {
         let (mut rounds, mut busy_rounds) = (0u32, 0u32);
         // The kernel's thread, too, begins by going to sleep.
         let mut idle_since_ns = Some(0);
         loop {
-            if self.again.load(Ordering::Relaxed) || served.iter().any(Served::is_broken) {
+            if self.again.load(Ordering::Relaxed) || polled.iter().any(PolledRing::is_broken) {
                 point(Point::PollerRound);
                 self.again.store(false, Ordering::Relaxed);
                 // Partner: the fence in `wake`. From here on this thread reads what was stored before the nudge.
                 fence(Ordering::SeqCst);
-                self.add_new_rings(served);
-                served.retain_mut(Served::recheck);
-                if served.is_empty() && self.end() {
+                self.add_new_rings(polled);
+                polled.retain_mut(PolledRing::recheck);
+                if polled.is_empty() && self.end() {
                     return;
                 }
             }
-            let shared = served.len() > 1;
+            let shared = polled.len() > 1;
             let mut worked = false;
             // Serves everything in every `ROUNDS`-th busy round. So even if a program never stops submitting, its
             // events and timers wait only that long.
             let all = busy_rounds.is_multiple_of(ROUNDS);
-            for served in &mut *served {
-                let submitted = served.submit(shared);
-                worked |= submitted || served.serve_events();
+            for polled in &mut *polled {
+                let submitted = polled.submit(shared);
+                worked |= submitted || polled.handle_events();
                 if submitted && all {
-                    served.serve_events();
-                    served.fire_timers(Sys::clock_ns(libc::CLOCK_MONOTONIC));
+                    polled.handle_events();
+                    polled.fire_timers(Sys::clock_ns(libc::CLOCK_MONOTONIC));
                 }
             }
             if worked {
@@ -225,36 +225,36 @@ impl Poller {
                 continue;
             }
             let now_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC);
-            let fired = served.iter_mut().fold(false, |fired, served| fired | served.fire_timers(now_ns));
+            let fired = polled.iter_mut().fold(false, |fired, polled| fired | polled.fire_timers(now_ns));
             let since_ns = match idle_since_ns {
                 Some(since_ns) if !fired => since_ns,
                 _ => *idle_since_ns.insert(now_ns),
             };
-            let idle_ns = served.iter().map(|served| served.idle_ns).max().unwrap_or(0);
+            let idle_ns = polled.iter().map(|polled| polled.idle_ns).max().unwrap_or(0);
             if now_ns - since_ns <= idle_ns {
                 if rounds.is_multiple_of(YIELD_ROUNDS) {
                     syscall(libc::SYS_sched_yield, [0; 6]);
                 }
                 continue;
             }
-            self.sleep(served);
+            self.sleep(polled);
             idle_since_ns = None;
         }
     }
 
-    fn add_new_rings(&self, served: &mut Vec<Served>) {
+    fn add_new_rings(&self, polled: &mut Vec<PolledRing>) {
         let Some(mut waiting) = self.waiting.lock() else { return };
-        served.extend(waiting.rings.drain(..).map(Served::new));
+        polled.extend(waiting.rings.drain(..).map(PolledRing::new));
     }
 
     /// Breaks all rings of the thread. It ends after panics outside of every ring, and no other thread serves them.
-    fn give_up(&self, served: &mut Vec<Served>) {
+    fn give_up(&self, polled: &mut Vec<PolledRing>) {
         if let Some(mut waiting) = self.waiting.lock() {
             waiting.ended = true;
         }
-        self.add_new_rings(served);
-        served.iter().for_each(|served| served.ring.mark_panicked());
-        served.retain_mut(Served::recheck);
+        self.add_new_rings(polled);
+        polled.iter().for_each(|polled| polled.ring.mark_panicked());
+        polled.retain_mut(PolledRing::recheck);
     }
 
     /// Marks the thread as ended, unless a ring waits to be attached. True if the thread must end.
@@ -265,9 +265,9 @@ impl Poller {
     }
 
     /// Sleeps until there is something to do.
-    fn sleep(&self, served: &mut [Served]) {
+    fn sleep(&self, polled: &mut [PolledRing]) {
         self.sleeping.store(true, Ordering::Relaxed);
-        served.iter_mut().for_each(|served| served.need_wakeup(true));
+        polled.iter_mut().for_each(|polled| polled.need_wakeup(true));
         let mut count = 0u64;
         let wake = self.wake.as_raw_fd();
         syscall(libc::SYS_read, [wake as usize, &raw mut count as usize, 8, 0, 0, 0]);
@@ -275,17 +275,17 @@ impl Poller {
         // in `wake`. Either the other side reads the flag and `sleeping`, or this thread reads the tail and `again`.
         fence(Ordering::SeqCst);
         if !self.again.load(Ordering::Relaxed)
-            && !served.iter().any(|served| served.has_work() || served.is_broken())
+            && !polled.iter().any(|polled| polled.has_work() || polled.is_broken())
         {
-            let watched = served.iter().filter_map(|served| served.awaited().0).chain([wake]);
+            let watched = polled.iter().filter_map(|polled| polled.awaited().0).chain([wake]);
             let mut set: Vec<libc::pollfd> =
                 watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-            let due_ns = served.iter().filter_map(|served| served.awaited().1).min();
+            let due_ns = polled.iter().filter_map(|polled| polled.awaited().1).min();
             let left_ns = due_ns.map(|due_ns| due_ns.saturating_sub(Sys::clock_ns(libc::CLOCK_MONOTONIC)));
             let _ = Sys::poll(&mut set, left_ns.map(|left_ns| Sys::sleep_ns(left_ns, true)), None);
         }
         self.sleeping.store(false, Ordering::Relaxed);
-        served.iter_mut().for_each(|served| served.need_wakeup(false));
+        polled.iter_mut().for_each(|polled| polled.need_wakeup(false));
     }
 }
 

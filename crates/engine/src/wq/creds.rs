@@ -189,7 +189,7 @@ impl CredsPool {
     }
 
     /// Runs a member until there is no job, and no coming job for which this member has to stay.
-    fn serve(self: &Arc<CredsPool>) {
+    fn run_jobs(self: &Arc<CredsPool>) {
         while let Some(mut queue) = self.queue.lock() {
             point(Point::CredsPoolIdle);
             if let Some(job) = queue.jobs.pop_front() {
@@ -272,7 +272,7 @@ extern "C" fn work(workers: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.
     let workers = unsafe { Arc::from_raw(workers.cast_const().cast::<CredsPool>()) };
     // A panic outside of every job has damaged no job and no ring: the thread continues.
-    while caught(|| workers.serve()).is_none() {}
+    while caught(|| workers.run_jobs()).is_none() {}
     core::ptr::null_mut()
 }
 

@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Models `RingGuard::poll_events`, with the posting.
-    fn serve(&self, state: &mut State) {
+    fn handle_events(&self, state: &mut State) {
         state.pending -= self.change(|kernel| {
             let served = core::mem::take(&mut kernel.ready);
             kernel.completed += served;
@@ -153,7 +153,7 @@ impl World {
             state.sleepers -= 1;
             if driving {
                 world.change(|kernel| kernel.driver_sleeps = false);
-                world.serve(&mut state);
+                world.handle_events(&mut state);
             }
         }
         if acquired == Acquired::Mine {
@@ -219,7 +219,7 @@ impl World {
         }
         assert!(self.handover.acquire_for_helper(), "a thread has the role that had it not");
         assert!(!self.kernel.lock().unwrap().driver_sleeps, "the helper drives beside a thread");
-        self.serve(&mut state);
+        self.handle_events(&mut state);
         if state.pending == 0 && !self.handover.only_peeks() {
             self.detach();
             return self.handover.rest();

@@ -164,7 +164,7 @@ impl Environment {
 /// Lets `start` replace the calling program with the guest host, if the program that the call names needs the host.
 /// `start` gets the host's path and its arguments. The function returns if the host is not needed, or if starting it
 /// failed. The caller then makes the call itself. `letters` name who serves, as in the host's second argument.
-pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
+pub fn start_host(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
     // SAFETY: reads the auxiliary vector.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;

@@ -8,7 +8,7 @@ use anyring_abi::*;
 use anyring_test_kit::Choices;
 
 /// The opcodes that only programs of some seeds use.
-pub const SERVED_LATER: &[Opcode] = &[
+pub const USED_LATER: &[Opcode] = &[
     Opcode::SendZc,
     Opcode::SendmsgZc,
     Opcode::FutexWait,
@@ -28,7 +28,7 @@ const SELDOM: &[Opcode] = &[
     Opcode::Getxattr,
 ];
 
-/// True if the program of `seed` uses [`SERVED_LATER`].
+/// True if the program of `seed` uses [`USED_LATER`].
 pub fn uses_later(seed: u64) -> bool {
     seed % 4 == 3
 }
@@ -61,7 +61,7 @@ impl Generator {
         }
         match self.below(8) {
             0..=2 => {
-                let opcode = self.choose(SERVED_LATER);
+                let opcode = self.choose(USED_LATER);
                 let zero_copy = matches!(opcode, Opcode::SendZc | Opcode::SendmsgZc);
                 (!zero_copy || self.zero_copy).then_some(opcode)
             }
@@ -70,7 +70,7 @@ impl Generator {
         }
     }
 
-    /// A request of one of [`SERVED_LATER`].
+    /// A request of one of [`USED_LATER`].
     pub(super) fn draft_later(&mut self, opcode: Opcode) -> Option<Request> {
         match opcode {
             Opcode::SendZc | Opcode::SendmsgZc => self.send_zero_copy(opcode),

@@ -3,7 +3,7 @@
 use super::{is_file, refusal_of_protection, Buffers, Rw, RWF_NOWAIT, RWF_OF_FILES, RWF_SUPPORTED};
 use crate::op::net::is_blocking;
 use crate::op::selection::Selection;
-use crate::op::{Context, Direction, OnRing, Operation, ServedBefore, Skip, Verdict};
+use crate::op::{Context, Direction, HandledBefore, OnRing, Operation, Skip, Verdict};
 use crate::{descriptors, Errno};
 use anyring_abi::MAX_RW_COUNT;
 
@@ -141,8 +141,8 @@ impl Operation for Rw {
         self.write.then(|| self.total())
     }
 
-    fn served_before(&self) -> ServedBefore {
-        ServedBefore::ItsFile
+    fn handled_before(&self) -> HandledBefore {
+        HandledBefore::ItsFile
     }
 
     fn worker_fails_with_eagain(&self, number: Option<i32>) -> bool {

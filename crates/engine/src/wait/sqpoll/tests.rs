@@ -184,8 +184,8 @@ fn a_panic_breaks_its_ring_and_no_other() {
     let mut second = Program::with(IORING_SETUP_ATTACH_WQ, wq).expect("an attached ring");
     // Nothing happens while the ring's own thread holds it.
     while !first.ring().lock().is_ok_and(|guard| guard.is_broken()) {
-        let mut served = Served::new(attached(&first.ring().lock().expect("the ring")));
-        served.with(|_| panic!("as an operation might"));
+        let mut polled = PolledRing::new(attached(&first.ring().lock().expect("the ring")));
+        polled.with(|_| panic!("as an operation might"));
     }
     assert_eq!(first.enter(IORING_ENTER_SQ_WAKEUP), Err(Errno::IO));
     second.nop(3);

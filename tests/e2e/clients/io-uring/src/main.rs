@@ -154,7 +154,7 @@ fn echo(data: &[u8]) -> Result<()> {
     let mut ring = IoUring::new(8)?;
     let socket = connect(&mut ring, port)?; // the listener's backlog answers it
     thread::scope(|scope| {
-        let server = scope.spawn(|| serve(&listener));
+        let server = scope.spawn(|| send_back(&listener));
         let receiver = scope.spawn(|| receive(&socket, data.len()));
         send(&mut ring, socket.as_raw_fd(), data)?;
         run_one(&mut ring, "shutdown", opcode::Shutdown::new(types::Fd(socket.as_raw_fd()), 1).build())?;
@@ -213,7 +213,7 @@ fn recv(ring: &mut IoUring, fd: RawFd, buffer: &mut [u8]) -> Result<usize> {
 }
 
 /// Accepts one connection and sends back whatever it receives.
-fn serve(listener: &TcpListener) -> Result<()> {
+fn send_back(listener: &TcpListener) -> Result<()> {
     let mut ring = IoUring::new(8)?;
     let accept = opcode::Accept::new(types::Fd(listener.as_raw_fd()), std::ptr::null_mut(), std::ptr::null_mut());
     let fd = run_one(&mut ring, "accept", accept.build())?;

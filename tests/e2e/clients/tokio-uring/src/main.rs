@@ -81,7 +81,7 @@ async fn read_block(file: Rc<File>, index: usize) -> Result<()> {
 async fn echo() -> Result<()> {
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let address = listener.local_addr()?;
-    let server = tokio_uring::spawn(serve(listener));
+    let server = tokio_uring::spawn(send_back(listener));
     let stream = Rc::new(TcpStream::connect(address).await?);
     let receiver = tokio_uring::spawn(receive(Rc::clone(&stream)));
     let mut sent = crc32fast::Hasher::new();
@@ -115,7 +115,7 @@ async fn receive(stream: Rc<TcpStream>) -> Result<u32> {
 }
 
 /// Accepts one connection and sends back whatever it receives.
-async fn serve(listener: TcpListener) -> Result<()> {
+async fn send_back(listener: TcpListener) -> Result<()> {
     let (stream, _) = listener.accept().await?;
     let mut buffer = vec![0; BLOCK];
     loop {

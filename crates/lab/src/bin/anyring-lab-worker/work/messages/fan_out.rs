@@ -27,7 +27,7 @@ pub fn run(program: Program, door: Door, work: &FanOut) -> Outcome<Measured> {
     let port = u64::from(listener.local_addr()?.port());
     let client = start_client(CLIENT, &[port, u64::from(work.connections), u64::from(work.total)])?;
     let proof = match (program, ring) {
-        (_, Some(ring)) => Some(rings::serve(door, ring, &listener, *work)?),
+        (_, Some(ring)) => Some(rings::echo(door, ring, &listener, *work)?),
         (Program::Epoll, _) => peers::epoll(&listener, *work).map(|()| None)?,
         (Program::Threads, _) => peers::threads(&listener, *work).map(|()| None)?,
         (other, _) => return not_for(other),

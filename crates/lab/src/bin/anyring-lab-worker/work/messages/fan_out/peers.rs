@@ -26,7 +26,7 @@ pub fn epoll(listener: &TcpListener, work: FanOut) -> Outcome<()> {
     let mut set = Epoll::new()?;
     set.add(listener.as_raw_fd(), 0, 0)?;
     std::thread::scope(|scope| {
-        let workers: Vec<_> = channels.iter().map(|channel| scope.spawn(|| serve_set(channel))).collect();
+        let workers: Vec<_> = channels.iter().map(|channel| scope.spawn(|| echo_set(channel))).collect();
         let mut senders = channels.iter().map(Channel::sender).collect::<Outcome<Vec<_>>>()?;
         let mut hand = |number: usize, what: u64| {
             let turn = number % channels.len();
@@ -50,7 +50,7 @@ pub fn epoll(listener: &TcpListener, work: FanOut) -> Outcome<()> {
 }
 
 /// Takes connections from the queue and serves all ready ones, until no more come and all are closed.
-fn serve_set(channel: &WithEventfd) -> Outcome<()> {
+fn echo_set(channel: &WithEventfd) -> Outcome<()> {
     let mut set = channel.receiver()?;
     let mut open: HashMap<u64, (TcpStream, Vec<u8>)> = HashMap::new();
     let mut more = true;

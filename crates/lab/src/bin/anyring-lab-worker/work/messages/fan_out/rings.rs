@@ -26,7 +26,7 @@ const CLOSED: u64 = 7;
 const NO_MORE: u32 = 0x7fff_ffff;
 
 /// Accepts with `ring`, and serves with the rings of further threads, until every connection was closed.
-pub fn serve(door: Door, mut ring: Ring, listener: &TcpListener, work: FanOut) -> Outcome<Proof> {
+pub fn echo(door: Door, mut ring: Ring, listener: &TcpListener, work: FanOut) -> Outcome<Proof> {
     // As the documentation of both sides advises: without O_NONBLOCK an accept may sleep.
     listener.set_nonblocking(true)?;
     std::thread::scope(|scope| {

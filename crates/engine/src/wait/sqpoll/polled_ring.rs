@@ -1,4 +1,4 @@
-//! One ring that a polling thread serves. Once the thread has taken a [`Served`] in, only that thread uses it.
+//! One ring that a polling thread serves. Once the thread has taken a [`PolledRing`] in, only that thread uses it.
 
 use crate::alloc;
 use crate::forced::{point, Point};
@@ -21,7 +21,7 @@ use core::sync::atomic::fence;
 use core::sync::atomic::Ordering;
 
 /// A ring that the thread serves, and its state when the thread last held its lock.
-pub struct Served {
+pub struct PolledRing {
     /// The ring.
     pub ring: &'static Ring,
     view: View,
@@ -35,10 +35,10 @@ pub struct Served {
     epoll: Option<i32>,
     /// True if entries of the poll set wait for verification, or reads wait for their first attempt.
     unverified: bool,
-    /// The events last taken from the poll set. The first `unserved` of them wait because the ring was busy. No later
+    /// The events last taken from the poll set. The first `unhandled` of them wait because the ring was busy. No later
     /// event repeats them.
     events: Box<[EpollEvent; 128]>,
-    unserved: usize,
+    unhandled: usize,
     /// The time of the next timer, by CLOCK_MONOTONIC.
     due_ns: Option<u64>,
     /// True if another thread holds the ring. That thread will nudge this one.
@@ -48,10 +48,10 @@ pub struct Served {
     asleep: bool,
 }
 
-impl Served {
+impl PolledRing {
     /// Takes a ring in, with what was attached.
-    pub fn new(Attached { ring, view, control, idle_ns }: Attached) -> Served {
-        Served {
+    pub fn new(Attached { ring, view, control, idle_ns }: Attached) -> PolledRing {
+        PolledRing {
             ring,
             view,
             control,
@@ -61,7 +61,7 @@ impl Served {
             epoll: None,
             unverified: false,
             events: Box::new([EpollEvent::default(); 128]),
-            unserved: 0,
+            unhandled: 0,
             due_ns: None,
             busy: false,
             asleep: false,
@@ -117,9 +117,9 @@ impl Served {
                     Err(LockFailure::Busy) => return self.retry_later(),
                     Err(_) => return,
                 };
-                let taken = core::mem::take(&mut self.unserved);
+                let taken = core::mem::take(&mut self.unhandled);
                 if taken != 0 {
-                    guard.serve(&self.events[..taken], When::Later);
+                    guard.handle_events(&self.events[..taken], When::Later);
                 }
                 work(&mut guard);
                 guard.settle();
@@ -163,8 +163,8 @@ impl Served {
         true
     }
 
-    /// Serves events. False if there were none.
-    pub fn serve_events(&mut self) -> bool {
+    /// Handles events. False if there were none.
+    pub fn handle_events(&mut self) -> bool {
         let (Some(epoll), false) = (self.epoll, self.busy) else { return false };
         if self.unverified {
             self.with(|guard| {
@@ -174,8 +174,8 @@ impl Served {
             });
             return true;
         }
-        self.unserved = Sys::epoll_wait(epoll, &mut self.events[..], Some(0), None).unwrap_or(0);
-        let any = self.unserved != 0;
+        self.unhandled = Sys::epoll_wait(epoll, &mut self.events[..], Some(0), None).unwrap_or(0);
+        let any = self.unhandled != 0;
         if any {
             self.with(|_| {});
         }
