@@ -4,7 +4,7 @@ use crate::chaos::{self, Linted};
 use crate::cli::{Bound, CheckOptions};
 use crate::failure::{Failure, USAGE};
 use crate::junit::{Outcome, Suite};
-use crate::trace::{self, Watched, Whom};
+use crate::trace::{self, Traced, Whom};
 use crate::{output, run};
 use anyring_abi::Opcode;
 use anyring_trace::{Kinds, Report};
@@ -62,17 +62,17 @@ pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
     if options.lint {
         return lint(options, &mut files);
     }
-    let watched = trace::watch(
+    let traced = trace::run_traced(
         run::chosen(options.backend, "ANYRING_BACKEND")?,
         about_punts(options),
         Whom::Program(&options.program),
         |_, _, _| true,
         |_| {},
     )?;
-    let verdict = verdict(options, except, &watched);
+    let verdict = verdict(options, except, &traced);
     files.write(&verdict)?;
     say(&verdict)?;
-    let status = watched.end_as_it_did()?;
+    let status = traced.end_as_it_did()?;
     Ok(if status == 0 && !verdict.holds { FAILED } else { status })
 }
 
@@ -191,8 +191,8 @@ fn say(verdict: &Verdict) -> Result<(), Failure> {
     }
 }
 
-fn verdict(options: &CheckOptions, except: Vec<String>, watched: &Watched) -> Verdict {
-    let (report, status) = (&watched.report, watched.status());
+fn verdict(options: &CheckOptions, except: Vec<String>, traced: &Traced) -> Verdict {
+    let (report, status) = (&traced.report, traced.status());
     let expectations = expectations(options, &except, report);
     let not_proven = match report.events_lost {
         0 => report.rings.is_empty().then(|| NO_RING.to_owned()),
@@ -202,8 +202,8 @@ fn verdict(options: &CheckOptions, except: Vec<String>, watched: &Watched) -> Ve
         schema: SCHEMA,
         holds: status == 0 && not_proven.is_none() && expectations.iter().all(|it| it.holds),
         not_proven,
-        backend: watched.backend(),
-        why: watched.why().to_owned(),
+        backend: traced.backend(),
+        why: traced.why().to_owned(),
         status,
         rings: report.rings.len(),
         requests: Some(report.rings.iter().flat_map(|ring| &ring.kinds).map(|kinds| kinds.count).sum()),

@@ -13,8 +13,8 @@
 
 pub mod caller;
 mod journal;
+pub mod lifetimes;
 pub mod rules;
-pub mod watch;
 
 use crate::event::Event;
 use crate::mutation::{mutated, Mutation};
@@ -22,12 +22,12 @@ use crate::os::{calls, Clock};
 use crate::request::Id;
 use crate::Errno;
 use caller::{Caller, Modules};
+use lifetimes::{Change, Lifetime};
 use rules::{Rule, Rules};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
-use watch::{Change, Watch};
 
 /// The settings that the environment asks for.
 struct Settings {
@@ -218,7 +218,7 @@ pub struct Chaos {
     /// Reads that get one wrong byte: the SQE's number, and the data's address.
     pub spoiled: Vec<(u64, u64)>,
     /// The memory of requests in flight.
-    pub watched: Vec<Watch>,
+    pub lifetimes: Vec<Lifetime>,
     /// True if the finding "the CQ's head is past its tail" was already logged.
     pub told_of_head: bool,
     /// Requests whose filled memory must be reported to the hook.
@@ -252,7 +252,7 @@ impl Chaos {
             held: Vec::new(),
             keeps_backlog: false,
             spoiled: Vec::new(),
-            watched: Vec::new(),
+            lifetimes: Vec::new(),
             told_of_head: false,
             fills: Vec::new(),
             caller: None,
@@ -304,7 +304,7 @@ impl Chaos {
     }
 
     /// True if memory in flight is watched. This rule covers every request, so no draw decides it.
-    pub fn watches(&self) -> bool {
+    pub fn checks_lifetimes(&self) -> bool {
         self.follows(Rule::Lifetimes)
     }
 
@@ -348,25 +348,27 @@ impl Chaos {
 
     /// Stops watching the memory of a request that has ended, and copies the data read into it. Returns true if the
     /// memory has changed or cannot be written, and logs that. Also returns FAULT if it cannot be written.
-    pub fn end_watch(&mut self, id: Id, subject: Subject, result: i32) -> (bool, Result<(), Errno>) {
-        let Some(place) = self.watched.iter().position(|watch| watch.id == id) else { return (false, Ok(())) };
-        let mut watch = self.watched.swap_remove(place);
-        let change = watch.memory.change();
-        let filled = watch.fill(result);
-        let unwritable = filled.err().map(|_| watch.memory.unwritable());
+    pub fn end_lifetime(&mut self, id: Id, subject: Subject, result: i32) -> (bool, Result<(), Errno>) {
+        let Some(place) = self.lifetimes.iter().position(|lifetime| lifetime.id == id) else {
+            return (false, Ok(()));
+        };
+        let mut lifetime = self.lifetimes.swap_remove(place);
+        let change = lifetime.memory.change();
+        let filled = lifetime.fill(result);
+        let unwritable = filled.err().map(|_| lifetime.memory.unwritable());
         let change = change.or(unwritable);
         if let Some(change) = change.filter(|_| journal::is_open()) {
-            self.log_change(&watch, change, subject);
+            self.log_change(&lifetime, change, subject);
         }
         (change.is_some(), filled)
     }
 
-    fn log_change(&self, watch: &Watch, change: Change, subject: Subject) {
+    fn log_change(&self, lifetime: &Lifetime, change: Change, subject: Subject) {
         let (Change::Written { address, part, .. }
         | Change::Poisoned { address, part, .. }
         | Change::Unmapped { address, part }) = change;
         let of_what = part.name.map_or(String::new(), |name| format!(" of its {name}"));
-        let (number, bytes) = (watch.number, part.bytes);
+        let (number, bytes) = (lifetime.number, part.bytes);
         let what = match change {
             Change::Written { place, .. } => format!("byte {place} of {bytes}{of_what} was written"),
             Change::Poisoned { place, .. } => {
@@ -374,9 +376,9 @@ impl Chaos {
             }
             Change::Unmapped { .. } => format!("memory of {bytes} bytes{of_what} was unmapped or protected"),
         };
-        let (submitted_ns, ended_ns) = (watch.since_ns, Clock::Monotonic.now_ns());
+        let (submitted_ns, ended_ns) = (lifetime.since_ns, Clock::Monotonic.now_ns());
         let times = format!(r#","address":{address},"submitted_ns":{submitted_ns},"ended_ns":{ended_ns}"#);
-        let fields = format!("{}{}{times}{}", of(Some(subject)), of_fd(watch.fd), watch.at);
+        let fields = format!("{}{}{times}{}", of(Some(subject)), of_fd(lifetime.fd), lifetime.at);
         self.write("finding", Rule::Lifetimes, number, &fields, &format!("{what} while in flight"));
     }
 

@@ -249,7 +249,7 @@ enum Need {
 impl Need {
     fn of(pool: &mut Pool) -> Need {
         let for_job = pool.wants_thread();
-        if !for_job && (pool.next().is_none() || !pool.quick.call_watch()) {
+        if !for_job && (pool.next().is_none() || !pool.quick.request_monitor()) {
             return Need::Nothing;
         }
         if for_job && core::mem::take(&mut pool.looking) {
@@ -528,10 +528,10 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             files::close(fd);
             continue;
         }
-        if pool.quick.take_watch() {
+        if pool.quick.claim_monitor() {
             drop(pool);
             let _asleep = Asleep::new();
-            quick::watch();
+            quick::monitor();
             continue;
         }
         let jobs = pool.take();

@@ -75,7 +75,7 @@ pub(crate) fn resolve() {
     let poisoned = find(c"__asan_region_is_poisoned");
     if !poisoned.is_null() {
         POISONED.store(poisoned, Ordering::Relaxed);
-        anyring_engine::chaos::watch::ask_for_poison(first_poisoned);
+        anyring_engine::chaos::lifetimes::ask_for_poison(first_poisoned);
     }
 }
 

@@ -34,7 +34,7 @@ impl PuntCounter {
     }
 
     /// Counts the process that `command` becomes, and no other.
-    pub fn watch(&self, command: &mut Command) -> Result<(), String> {
+    pub fn follow(&self, command: &mut Command) -> Result<(), String> {
         let path = self.folder.join(PIDS);
         // Without O_TRUNC, which would empty the list, a number is added to it.
         let file = fs::OpenOptions::new().write(true).open(&path);

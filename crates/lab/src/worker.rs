@@ -57,7 +57,7 @@ impl Launcher {
         let counters = tempfile::NamedTempFile::new().map_err(|error| format!("a temporary file: {error}"))?;
         let mut command = self.command(backend, task, counters.path());
         if let Some(punts) = punts {
-            punts.watch(&mut command)?;
+            punts.follow(&mut command)?;
         }
         let output = command.output().map_err(|error| format!("{}: {error}", self.worker.display()))?;
         let complaint = String::from_utf8_lossy(&output.stderr).replace('\n', " ").trim().to_owned();

@@ -7,9 +7,9 @@ mod child;
 mod execute;
 mod generate;
 mod program;
+mod runs;
 mod shrink;
 mod threads;
-mod watch;
 mod witness;
 
 use anyring_test_kit::exit_code;
@@ -27,9 +27,9 @@ struct Options {
 #[derive(Subcommand)]
 enum Command {
     /// Run many seeds and print each finding
-    Run(watch::WatchOptions),
+    Run(runs::RunOptions),
     /// Print the fewest steps of the first seed that still lead to its finding
-    Shrink(watch::WatchOptions),
+    Shrink(runs::RunOptions),
     /// Print a seed's steps
     Show {
         /// The seed
@@ -45,7 +45,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Options::parse().command {
-        Command::Run(options) => watch::run(&options),
+        Command::Run(options) => runs::run(&options),
         Command::Shrink(options) => shrink::shrink(&options),
         Command::Show { seed } => {
             print!("{}", generate::program(seed));

@@ -1,7 +1,7 @@
 //! Leaves out steps for as long as the finding stays.
 
 use crate::generate;
-use crate::watch::{print, Outcome, WatchOptions, Watcher};
+use crate::runs::{print, Outcome, RunOptions, Runner};
 use anyhow::Result;
 use anyring_test_kit::{fewest, list};
 
@@ -9,14 +9,14 @@ use anyring_test_kit::{fewest, list};
 const TIMES: u32 = 3;
 
 /// Prints the shortest program that was found. True if there is one.
-pub fn shrink(options: &WatchOptions) -> Result<bool> {
-    let watcher = Watcher::new(options.clone())?;
+pub fn shrink(options: &RunOptions) -> Result<bool> {
+    let runner = Runner::new(options.clone())?;
     let (seed, times) = (options.seeds.seed, options.times.max(TIMES));
     let length = generate::program(seed).steps.len();
     let mut outcome = None;
     for _ in 0..times {
-        outcome =
-            outcome.or(Some(watcher.watch(seed, &options.without)?).filter(|outcome| !outcome.findings.is_empty()));
+        outcome = outcome
+            .or(Some(runner.run_once(seed, &options.without)?).filter(|outcome| !outcome.findings.is_empty()));
     }
     let Some(outcome) = outcome else {
         println!("seed {seed}: nothing found in {times} runs");
@@ -34,7 +34,7 @@ pub fn shrink(options: &WatchOptions) -> Result<bool> {
             if late() {
                 break;
             }
-            let found = watcher.watch(seed, without)?;
+            let found = runner.run_once(seed, without)?;
             if !found.findings.is_empty() && self::kind(&found) == kind {
                 return Ok(Some(found));
             }

@@ -7,9 +7,9 @@ mod faults;
 mod program;
 mod report;
 mod ring;
+mod runs;
 mod schedule;
 mod system;
-mod watch;
 
 use anyring_test_kit::exit_code;
 use clap::{Parser, Subcommand};
@@ -26,9 +26,9 @@ struct Options {
 #[derive(Subcommand)]
 enum Command {
     /// Run seeds, and print each finding with the command that repeats it
-    Run(watch::WatchOptions),
+    Run(runs::RunOptions),
     /// Plant bugs, and list those found by seeds that find nothing without them
-    Planted(watch::WatchOptions),
+    Planted(runs::RunOptions),
     /// Be the program (what `run` starts)
     #[command(hide = true)]
     Child(child::ChildOptions),
@@ -36,8 +36,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Options::parse().command {
-        Command::Run(options) => watch::run(&options),
-        Command::Planted(options) => watch::planted(&options),
+        Command::Run(options) => runs::run(&options),
+        Command::Planted(options) => runs::planted(&options),
         Command::Child(options) => child::run(&options).map(|()| true),
     };
     exit_code("anyring-simulation", done)

@@ -267,7 +267,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs another command to its end or until its time is over, with all that it starts.
-    pub fn watch(&self, command: &mut Command, begin: Instant) -> Result<Ending, Failure> {
+    pub fn run_to_end(&self, command: &mut Command, begin: Instant) -> Result<Ending, Failure> {
         let started = command.process_group(0).spawn();
         let mut child =
             started.map_err(|error| Failure::own(format!("cannot start /bin/sh: {}", errno::of(&error))))?;

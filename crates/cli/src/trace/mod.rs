@@ -45,7 +45,7 @@ pub enum Whom<'a> {
 }
 
 /// A program that has ended, and the report on its events.
-pub struct Watched {
+pub struct Traced {
     pub report: Report,
     head: Head,
     tail: Tail,
@@ -53,7 +53,7 @@ pub struct Watched {
     status: i32,
 }
 
-impl Watched {
+impl Traced {
     /// The server of the program's rings.
     pub fn backend(&self) -> &'static str {
         backend_of(&self.head)
@@ -82,13 +82,13 @@ impl Watched {
 /// the sums so far to `glance` in every period. Leaves a running process when `each` returns false.
 ///
 /// `about_kernel` names the flag for which `auto` must not replace the kernel by another engine.
-pub fn watch(
+pub fn run_traced(
     backend: Backend,
     about_kernel: Option<&str>,
     whom: Whom<'_>,
     mut each: impl FnMut(&Event, &Head, &Processes) -> bool,
     mut glance: impl FnMut(&Summary),
-) -> Result<Watched, Failure> {
+) -> Result<Traced, Failure> {
     let (Chosen { mut source, by_kernel, why, not_kernel, unserved, .. }, mut subject) = match whom {
         Whom::Program(program) => {
             let chosen = choose(backend, about_kernel, program)?;
@@ -147,7 +147,7 @@ pub fn watch(
     let costs = || Some(among_others(costs_of(by_kernel)?, idle, spent.elapsed_ns));
     tail.spent = Spent { costs: summary.says_much().then(costs).flatten(), ..spent };
     let report = tail.report(summary);
-    Ok(Watched { report, head, tail, subject, status })
+    Ok(Traced { report, head, tail, subject, status })
 }
 
 /// Leaves the program only the processors that others did not use meanwhile: its own, and those that were `idle`.
@@ -192,13 +192,13 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
         outputs.add(event, head, processes) && record.as_mut().is_none_or(|record| record.add(event, head))
     };
     let glance = |summary: &Summary| live.iter_mut().for_each(|live| live.show(summary));
-    let watched = watch(backend, None, whom, each, glance)?;
-    record.map_or(Ok(()), |record| record.finish(&watched.head, &watched.tail))?;
-    outputs.finish(&watched.report, &watched.head)?;
+    let traced = run_traced(backend, None, whom, each, glance)?;
+    record.map_or(Ok(()), |record| record.finish(&traced.head, &traced.tail))?;
+    outputs.finish(&traced.report, &traced.head)?;
     if let Some(changed) = options.verify.as_deref() {
-        before.verify(watched.head.by_kernel, &program, changed)?;
+        before.verify(traced.head.by_kernel, &program, changed)?;
     }
-    watched.end_as_it_did()
+    traced.end_as_it_did()
 }
 
 fn title_of(whom: Whom<'_>) -> String {

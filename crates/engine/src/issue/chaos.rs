@@ -3,11 +3,11 @@
 //!
 //! Every request of such a ring gets a slot, even a request that would complete inline. So each request can be held
 //! back, and every way to a result passes through `finish`. `hold` holds requests back, `edge` races with timeouts,
-//! `watch` watches memory.
+//! `lifetime` watches memory.
 
 mod edge;
 mod hold;
-mod watch;
+mod lifetimes;
 
 pub use edge::{fires, outlasts_count, outruns_timeout};
 pub use hold::{is_out_of_reach, let_next_go, release, stop_timer, was_released};
@@ -132,9 +132,9 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
     }
     if guard.slab.get(id).is_some_and(|request| request.number & WAS_HELD == 0) {
         lint::begins(guard, id);
-        watch::begin_fill(guard, id);
+        lifetimes::begin_fill(guard, id);
     }
-    watch::begin_watch(guard, id);
+    lifetimes::begin_lifetime(guard, id);
     if let Some(error) = failure(guard, id) {
         guard.finish(id, -error.raw_os_error(), true);
         return true;
@@ -215,7 +215,7 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return (result, failed) };
     let number = request.number & NUMBER;
-    let (changed, filled) = subject.map_or((false, Ok(())), |subject| chaos.end_watch(id, subject, result));
+    let (changed, filled) = subject.map_or((false, Ok(())), |subject| chaos.end_lifetime(id, subject, result));
     let name = chaos.name(Rule::Lifetimes, number);
     if changed {
         state.record_of(id, |it| it.chaos(Kind::Finding, true, name));

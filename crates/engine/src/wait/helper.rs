@@ -84,8 +84,8 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     let mut rings = DrivenRings(Vec::new());
     // A panic outside of every ring has damaged no ring: go on with all of them.
     let ended = (0..LIVES).find_map(|_| match mutated(Mutation::HelpersPanicEscapes) {
-        true => Some(rings.watch()),
-        false => contain_any(|| rings.watch()),
+        true => Some(rings.run()),
+        false => contain_any(|| rings.run()),
     });
     if let Err(error) = ended.unwrap_or(Err(Errno::IO)) {
         crate::log::line(&format!("the helper ended: {error}"));
@@ -130,7 +130,7 @@ struct Driven {
 
 impl DrivenRings {
     /// The helper's loop.
-    fn watch(&mut self) -> Result<(), Errno> {
+    fn run(&mut self) -> Result<(), Errno> {
         point(Point::HelperStart);
         let (set, wake) = (SET.load(Ordering::Relaxed), WAKE.load(Ordering::Relaxed));
         let mut events = [EpollEvent::default(); 32];

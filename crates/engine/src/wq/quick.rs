@@ -33,7 +33,7 @@ const QUIET_PAUSES: u32 = 4;
 
 /// The state of the watch for a sleeping worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Watch {
+enum Monitor {
     Nobody,
     /// A watching thread was asked for, and has not begun yet.
     Wanted,
@@ -50,12 +50,12 @@ pub struct Quick {
     unsettled: u32,
     /// Number of workers that may make such reads while they do not sleep; 0 before it was computed.
     most: u32,
-    watch: Watch,
+    monitor: Monitor,
 }
 
 impl Quick {
     /// The value when nothing is queued or running.
-    pub const NONE: Quick = Quick { running: 0, started: 0, unsettled: 0, most: 0, watch: Watch::Nobody };
+    pub const NONE: Quick = Quick { running: 0, started: 0, unsettled: 0, most: 0, monitor: Monitor::Nobody };
 
     /// Counts a worker that begins to make such reads.
     pub fn begin(&mut self) {
@@ -88,27 +88,27 @@ impl Quick {
 
     /// Claims the watch. True if the caller must start a watching thread, since queued jobs would wait unnoticed if
     /// the worker slept.
-    pub fn call_watch(&mut self) -> bool {
-        let wanted = self.running != 0 && self.watch == Watch::Nobody && !mutated(Mutation::NobodyWatches);
+    pub fn request_monitor(&mut self) -> bool {
+        let wanted = self.running != 0 && self.monitor == Monitor::Nobody && !mutated(Mutation::NobodyWatches);
         if wanted {
-            self.watch = Watch::Wanted;
+            self.monitor = Monitor::Wanted;
         }
         wanted
     }
 
     /// Takes the watch over. True if the calling thread must watch.
-    pub fn take_watch(&mut self) -> bool {
-        if self.watch != Watch::Wanted {
+    pub fn claim_monitor(&mut self) -> bool {
+        if self.monitor != Monitor::Wanted {
             return false;
         }
         let any = self.running != 0; // false if the worker was this thread, or has finished
-        self.watch = if any { Watch::Somebody } else { Watch::Nobody };
+        self.monitor = if any { Monitor::Somebody } else { Monitor::Nobody };
         any
     }
 }
 
 /// Watches until a worker sleeps while jobs are queued, or nothing is left to watch. The caller then looks for jobs.
-pub(super) fn watch() {
+pub(super) fn monitor() {
     let (mut pause_ns, mut quiet, mut seen) = (FIRST_PAUSE_NS, 0, None);
     loop {
         {
@@ -120,7 +120,7 @@ pub(super) fn watch() {
                 pool.quick.unsettled = CALM;
             }
             if sleeps || quiet > QUIET_PAUSES {
-                pool.quick.watch = Watch::Nobody;
+                pool.quick.monitor = Monitor::Nobody;
                 return;
             }
             seen = Some(pool.quick.started);
@@ -246,16 +246,16 @@ mod tests {
     #[test]
     fn one_thread_watches_while_reads_are_made() {
         let mut quick = Quick::NONE;
-        assert!(!quick.call_watch(), "nothing is made");
+        assert!(!quick.request_monitor(), "nothing is made");
         quick.begin();
-        assert!(quick.call_watch() && !quick.call_watch());
-        assert!(quick.take_watch() && !quick.take_watch() && !quick.call_watch());
-        quick.watch = Watch::Nobody;
-        assert!(quick.call_watch());
+        assert!(quick.request_monitor() && !quick.request_monitor());
+        assert!(quick.claim_monitor() && !quick.claim_monitor() && !quick.request_monitor());
+        quick.monitor = Monitor::Nobody;
+        assert!(quick.request_monitor());
         quick.end();
-        assert!(!quick.take_watch(), "it is over");
+        assert!(!quick.claim_monitor(), "it is over");
         quick.begin();
-        assert!(quick.call_watch(), "and begins again");
+        assert!(quick.request_monitor(), "and begins again");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::prelude::*;
 topic!(since: "5.13", source: "io_uring_register(2), io_uring/eventfd.c");
 
 /// A ring with an eventfd that `opcode` registers.
-fn watched(ring: Ring, opcode: u32) -> (Ring, std::fs::File) {
+fn with_eventfd(ring: Ring, opcode: u32) -> (Ring, std::fs::File) {
     let file = eventfd(0, libc::EFD_NONBLOCK);
     let number = fd(&file);
     assert_eq!(ring.register(opcode, &raw const number as usize, 1), 0);
@@ -28,7 +28,7 @@ fn count(cx: &Context, mut file: &std::fs::File, wanted: u64) -> u64 {
 
 #[case(own_flags)]
 fn each_completion_by_a_worker(cx: &Context) {
-    let (mut ring, told) = watched(cx.ring_with(64, 0), IORING_REGISTER_EVENTFD);
+    let (mut ring, told) = with_eventfd(cx.ring_with(64, 0), IORING_REGISTER_EVENTFD);
     let file = sys::file("plain", &[0; 64]);
     for at in 0..64 {
         ring.push(sqe::write(fd(&file), b"x", at).with(IOSQE_ASYNC));
@@ -42,7 +42,7 @@ fn each_completion_by_a_worker(cx: &Context) {
 
 #[case(own_flags)]
 fn a_submission_signals_once(cx: &Context) {
-    let (mut ring, told) = watched(cx.ring_with(64, 0), IORING_REGISTER_EVENTFD);
+    let (mut ring, told) = with_eventfd(cx.ring_with(64, 0), IORING_REGISTER_EVENTFD);
     ring.go_all(&[sqe::nop(); 16]);
     assert_eq!(count(cx, &told, 1), 1);
     for _ in 0..16 {
@@ -53,7 +53,7 @@ fn a_submission_signals_once(cx: &Context) {
 
 #[case(own_flags)]
 fn what_finds_no_room_signals_when_it_is_posted(cx: &Context) {
-    let (mut ring, told) = watched(cx.ring_with(1, 0), IORING_REGISTER_EVENTFD);
+    let (mut ring, told) = with_eventfd(cx.ring_with(1, 0), IORING_REGISTER_EVENTFD);
     for _ in 0..2 {
         ring.go(sqe::nop());
     }
@@ -68,7 +68,7 @@ fn what_finds_no_room_signals_when_it_is_posted(cx: &Context) {
 
 #[case(own_flags)]
 fn each_tag(cx: &Context) {
-    let ((reader, _writer), (ring, told)) = (pipe(), watched(cx.ring_with(8, 0), IORING_REGISTER_EVENTFD));
+    let ((reader, _writer), (ring, told)) = (pipe(), with_eventfd(cx.ring_with(8, 0), IORING_REGISTER_EVENTFD));
     let (files, tags) = ([fd(&reader); 3], [7u64, 8, 9]);
     // struct io_uring_rsrc_register: count, flags, padding, data, tags.
     let resources = [3, 0, address(&files), address(&tags)];
@@ -79,7 +79,8 @@ fn each_tag(cx: &Context) {
 
 #[case(own_flags, since = "5.18")]
 fn each_message(cx: &Context) {
-    let ((ring, told), mut sender) = (watched(cx.ring_with(8, 0), IORING_REGISTER_EVENTFD), cx.ring_with(8, 0));
+    let ((ring, told), mut sender) =
+        (with_eventfd(cx.ring_with(8, 0), IORING_REGISTER_EVENTFD), cx.ring_with(8, 0));
     sender.go_all(&[prep(Opcode::MsgRing, ring.fd, 0, 5, 77); 3]);
     sender.wait_all(3);
     assert_eq!(count(cx, &told, 3), 3);
@@ -87,7 +88,7 @@ fn each_message(cx: &Context) {
 
 /// Completes a request, and returns the number of signals to an eventfd of IORING_REGISTER_EVENTFD_ASYNC.
 fn signals_of(cx: &Context, wanted: u64, request: Sqe, happens: impl FnOnce()) -> u64 {
-    let (mut ring, told) = watched(cx.ring_with(4, 0), IORING_REGISTER_EVENTFD_ASYNC);
+    let (mut ring, told) = with_eventfd(cx.ring_with(4, 0), IORING_REGISTER_EVENTFD_ASYNC);
     ring.go(request);
     happens();
     let cqe = ring.wait();

@@ -170,7 +170,7 @@ impl<'a> Crash<'a> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", recover]).stdin(Stdio::null()).stdout(output()?).stderr(output()?);
         command.env("ANYRING_CRASH_OUTPUT", path_of(self.runner.printed()));
-        let ending = self.runner.watch(&mut command, Instant::now())?;
+        let ending = self.runner.run_to_end(&mut command, Instant::now())?;
         Ok(ending.describe())
     }
 

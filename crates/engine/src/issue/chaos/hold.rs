@@ -100,7 +100,7 @@ pub(super) fn drawn_hold(state: &RingGuard, id: Id) -> Option<Hold> {
     if !may_be_held(state, request) {
         return None;
     }
-    let is_watched = chaos.watched.iter().any(|watch| watch.id == id);
+    let is_watched = chaos.lifetimes.iter().any(|lifetime| lifetime.id == id);
     let rules = if is_watched { &[Rule::Late, Rule::Lifetimes][..] } else { &[Rule::Late] };
     let (rule, draw) = rules.iter().find_map(|rule| Some((*rule, chaos.draw(*rule, number)?)))?;
     let ns = if draw.below(4) == 0 { ASIDE_NS } else { HELD_BACK_NS };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The options of the runs.
 #[derive(clap::Args, Debug, Clone)]
-pub struct WatchOptions {
+pub struct RunOptions {
     /// The seeds
     #[command(flatten)]
     pub seeds: Seeds,
@@ -55,14 +55,14 @@ const PLANTED: [(&str, &[&str]); 10] = [
 ///
 /// # Errors
 /// The reason why runs could not be started.
-pub fn planted(options: &WatchOptions) -> Result<bool> {
+pub fn planted(options: &RunOptions) -> Result<bool> {
     let mut found = 0;
     for (bug, kinds) in PLANTED {
         let mut shown = None;
         for seed in options.seeds.range() {
-            let Err(text) = watch(options, seed, Some(bug))? else { continue };
+            let Err(text) = run_once(options, seed, Some(bug))? else { continue };
             let is_of_kind = kinds.iter().any(|kind| text.contains(&format!("finding: {kind}")));
-            if is_of_kind && watch(options, seed, None)?.is_ok() {
+            if is_of_kind && run_once(options, seed, None)?.is_ok() {
                 shown = Some((seed, text.lines().next().unwrap_or_default().to_owned()));
                 break;
             }
@@ -78,7 +78,7 @@ pub fn planted(options: &WatchOptions) -> Result<bool> {
 }
 
 /// Makes one run, with a bug or without. Returns what it printed, or the finding.
-fn watch(options: &WatchOptions, seed: u64, bug: Option<&str>) -> Result<Result<String, String>> {
+fn run_once(options: &RunOptions, seed: u64, bug: Option<&str>) -> Result<Result<String, String>> {
     let program = std::env::current_exe().context("the program has no path")?;
     let mut command = Command::new(program);
     command.args(["child", "--seed", &seed.to_string(), "--steps", &options.steps.to_string()]);
@@ -110,12 +110,12 @@ fn watch(options: &WatchOptions, seed: u64, bug: Option<&str>) -> Result<Result<
 ///
 /// # Errors
 /// The reason why runs could not be started.
-pub fn run(options: &WatchOptions) -> Result<bool> {
+pub fn run(options: &RunOptions) -> Result<bool> {
     let (start, sums) = (Instant::now(), Mutex::new(Sums::default()));
     options.seeds.each(|seed| {
-        let mut outcome = watch(options, seed, None)?;
+        let mut outcome = run_once(options, seed, None)?;
         if let (Ok(first), true) = (&outcome, options.twice) {
-            let second = watch(options, seed, None)?.unwrap_or_else(|found| found);
+            let second = run_once(options, seed, None)?.unwrap_or_else(|found| found);
             if second != *first {
                 outcome = Err(format!("finding: two runs differ\n{first}{second}"));
             }
@@ -151,7 +151,7 @@ impl Sums {
         }
     }
 
-    fn find(&mut self, options: &WatchOptions, seed: u64, found: &str) {
+    fn find(&mut self, options: &RunOptions, seed: u64, found: &str) {
         self.findings += 1;
         println!("seed {seed}: {}", found.trim_end());
         let no_faults = if options.no_faults { " --no-faults" } else { "" };

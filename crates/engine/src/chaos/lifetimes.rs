@@ -29,7 +29,7 @@ pub fn ask_for_poison(first: fn(usize, usize) -> usize) {
 
 /// A request whose memory is watched.
 #[derive(Debug)]
-pub struct Watch {
+pub struct Lifetime {
     /// The request.
     pub id: Id,
     /// The number of the request's SQE on the ring.
@@ -48,7 +48,7 @@ pub struct Watch {
     pub fills_on_error: bool,
 }
 
-impl Watch {
+impl Lifetime {
     /// Copies the filled bytes into the request's memory, since the request ends with `result`.
     ///
     /// # Errors
@@ -309,8 +309,9 @@ mod tests {
         let id = Id::from_word(1);
         let inlet = Some(ManuallyDrop::new(inlet));
         let at = String::new();
-        let mut watch = Watch { id, number: 1, fd: None, since_ns: 0, at, memory, inlet, fills_on_error: false };
-        assert_eq!((watch.memory.change(), watch.fill(6)), (None, Ok(())));
+        let mut lifetime =
+            Lifetime { id, number: 1, fd: None, since_ns: 0, at, memory, inlet, fills_on_error: false };
+        assert_eq!((lifetime.memory.change(), lifetime.fill(6)), (None, Ok(())));
         let now = |range: &[u8; 4]| crate::os::user_read::<u32>(range.as_ptr() as u64).map(u32::to_ne_bytes);
         assert_eq!((now(&first), now(&second)), (Ok(*b"abcd"), Ok([b'e', b'f', 2, 2])));
     }

@@ -25,7 +25,7 @@ pub enum Backend {
 
 /// The options of a run.
 #[derive(clap::Args, Debug, Clone)]
-pub struct WatchOptions {
+pub struct RunOptions {
     /// The seeds
     #[command(flatten)]
     pub seeds: Seeds,
@@ -60,13 +60,13 @@ pub struct Outcome {
 }
 
 /// Runs the seeds. True if there is no finding.
-pub fn run(options: &WatchOptions) -> Result<bool> {
-    let watcher = Watcher::new(options.clone())?;
+pub fn run(options: &RunOptions) -> Result<bool> {
+    let runner = Runner::new(options.clone())?;
     let (start, sums) = (Instant::now(), Mutex::new((0, 0, 0)));
     options.seeds.each(|seed| {
         let mut any = false;
         for _ in 0..options.times {
-            let outcome = watcher.watch(seed, &options.without)?;
+            let outcome = runner.run_once(seed, &options.without)?;
             let (length, found) = (generate::program(seed).steps.len() as u64, !outcome.findings.is_empty());
             let mut sums = sums.lock().expect("no thread panics");
             *sums = (sums.0 + 1, sums.1 + outcome.step.min(length), sums.2 + u64::from(found));
@@ -83,7 +83,7 @@ pub fn run(options: &WatchOptions) -> Result<bool> {
 }
 
 /// One line a finding, with the command that runs it again.
-pub fn print(options: &WatchOptions, seed: u64, outcome: &Outcome) {
+pub fn print(options: &RunOptions, seed: u64, outcome: &Outcome) {
     let backend = if options.backend == Backend::Kernel { " --backend kernel" } else { "" };
     for known in &outcome.known {
         println!("seed {seed}, step {}, listed: {known}", outcome.step);
@@ -97,8 +97,8 @@ pub fn print(options: &WatchOptions, seed: u64, outcome: &Outcome) {
 }
 
 /// Starts programs, in folders of their own.
-pub struct Watcher {
-    options: WatchOptions,
+pub struct Runner {
+    options: RunOptions,
     program: PathBuf,
     library: PathBuf,
     /// A copy of the library.
@@ -106,9 +106,9 @@ pub struct Watcher {
     folder: Folder,
 }
 
-impl Watcher {
+impl Runner {
     /// Makes a watcher with a folder for the programs' folders.
-    pub fn new(options: WatchOptions) -> Result<Watcher> {
+    pub fn new(options: RunOptions) -> Result<Runner> {
         let program = std::env::current_exe().context("this program's path")?;
         let beside = program.with_file_name("libanyring.so");
         let library = options.library.clone().unwrap_or(beside);
@@ -121,11 +121,11 @@ impl Watcher {
         if options.backend == Backend::User {
             std::fs::copy(&library, &copy).with_context(|| format!("copy {}", library.display()))?;
         }
-        Ok(Watcher { options, program, library, copy, folder })
+        Ok(Runner { options, program, library, copy, folder })
     }
 
     /// Runs the seed's program once.
-    pub fn watch(&self, seed: u64, without: &[usize]) -> Result<Outcome> {
+    pub fn run_once(&self, seed: u64, without: &[usize]) -> Result<Outcome> {
         let folder = self.folder.fresh();
         std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
         // The program may run as a user without privileges.

@@ -1,7 +1,7 @@
 //! Watches the memory of requests from their turn on, for the rule `lifetimes` and for the reports to sanitizers.
 
 use super::NUMBER;
-use crate::chaos::watch::{Memory, Watch};
+use crate::chaos::lifetimes::{Lifetime, Memory};
 use crate::chaos::Fills;
 use crate::op::cut::is_direct;
 use crate::op::{Direction, Op};
@@ -41,19 +41,19 @@ fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
 }
 
 /// Watches a request's memory from its turn on. Before that, another request of its chain may write to the memory.
-pub(super) fn begin_watch(state: &mut State, id: Id) {
+pub(super) fn begin_lifetime(state: &mut State, id: Id) {
     let fd = state.slab.get(id).and_then(|request| state.number_of(&request.target).ok());
     let copies = state.iopoll.is_none() && fd.is_some_and(|fd| !is_direct(fd));
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get_mut(id)) else { return };
     let number = request.number & NUMBER;
-    let known = chaos.watched.iter().position(|watch| watch.id == id);
-    if known.is_some_and(|place| chaos.watched[place].number == number) || !chaos.watches() {
+    let known = chaos.lifetimes.iter().position(|lifetime| lifetime.id == id);
+    if known.is_some_and(|place| chaos.lifetimes[place].number == number) || !chaos.checks_lifetimes() {
         return;
     }
     if let Some(place) = known {
-        chaos.watched.swap_remove(place); // the child of a fork has reused an id of the parent's
+        chaos.lifetimes.swap_remove(place); // the child of a fork has reused an id of the parent's
     }
-    if chaos.watched.try_reserve(1).is_err() {
+    if chaos.lifetimes.try_reserve(1).is_err() {
         return;
     }
     let (direction, mut ranges) = request.op.data().unwrap_or((Direction::Read, Vec::new()));
@@ -77,5 +77,5 @@ pub(super) fn begin_watch(state: &mut State, id: Id) {
     let fd = if let Target::Number(fd) = request.target { Some(fd) } else { None };
     let (at, fills_on_error) = (chaos.at(), request.op.fills_on_error());
     let since_ns = Clock::Monotonic.now_ns();
-    chaos.watched.push(Watch { id, number, fd, since_ns, at, memory, inlet, fills_on_error });
+    chaos.lifetimes.push(Lifetime { id, number, fd, since_ns, at, memory, inlet, fills_on_error });
 }
