@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_size_has_an_answer_it_is_undecided_and_why() {
+    fn advice_without_an_answer_for_any_size_is_undecided_and_says_why() {
         let rows = [torn(Direct, 512), row(Direct, 4096, 0.8, 0.9, 1.05), torn(Direct, 8192)];
         let advice = give(&rows, &[]);
         assert_eq!((advice.clauses[0].verdict, advice.clauses[0].evidence_bytes), (Verdict::Undecided, 4096));

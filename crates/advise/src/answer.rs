@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_may_have_made_is_no_answer() {
+    fn a_ratio_that_chance_may_have_made_is_no_answer() {
         let wide = Estimate { value: 0.8, interval: Some([0.6, 1.01]) };
         assert_eq!(Answer::of(&wide, &[0.8; 3]), Answer::Chance);
         assert_eq!(Answer::of(&Estimate { interval: None, ..wide }, &[0.8; 3]), Answer::Chance);

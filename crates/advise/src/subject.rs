@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn a_subject_that_makes_no_sense_is_refused() {
         let fault = |name: &str, operation, direct, rewrite| match find(name.as_ref(), operation, direct, rewrite) {
             Err(Fault::Usage(why) | Fault::Refused(why)) => why,
             Ok(found) => panic!("{found:?}"),

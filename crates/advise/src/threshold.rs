@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn without_two_sides_nothing_is_searched() {
+    fn nothing_is_searched_without_two_sides() {
         assert_eq!(search(&[512, 4096], 512, 1 << 30), (Threshold::Never { up_to_bytes: 4096 }, vec![]));
         assert_eq!(search(&[512, 4096], 512, 0), (Threshold::Always { from_bytes: 512 }, vec![]));
         let odd = find(&[(512, true), (4096, false)], 512, |_| -> Result<bool, Infallible> { panic!("a probe") });

@@ -162,7 +162,7 @@ fn writes_need_the_flag_and_leave_what_was_there() {
 }
 
 #[test]
-fn what_cannot_or_must_not_be_asked_is_named() {
+fn a_question_that_cannot_or_must_not_be_asked_is_named() {
     let file = file(8192);
     let file = path(&file);
     for (arguments, status, named) in [

@@ -126,7 +126,7 @@ fn programs_without_bugs_pass_many_seeds() {
 }
 
 #[test]
-fn what_is_whole_or_in_order_stays_so() {
+fn a_transfer_that_is_whole_or_in_order_stays_so() {
     let Some(program) = program() else { return };
     for case in ["whole", "ordered", "close-slot"] {
         passes(program, case, "all", "10");
@@ -160,7 +160,7 @@ fn a_seed_does_the_same_again() {
 }
 
 #[test]
-fn what_is_done_and_found_is_on_the_timeline() {
+fn every_injection_and_finding_is_on_the_timeline() {
     let Some(program) = program() else { return };
     library();
     let folder = tempfile::tempdir().expect("a folder");
@@ -342,7 +342,7 @@ fn two_bugs_together_shrink_to_two_injections() {
 }
 
 #[test]
-fn what_fails_alike_is_reported_once_with_all_its_seeds() {
+fn a_failure_of_several_seeds_is_reported_once_with_all_of_them() {
     let run = chaos(&["--runs", "4"], &["sh", "-c", "exit 3"]);
     assert_eq!(run.status.code(), Some(1), "{}", stderr(&run));
     let said = stderr(&run);
@@ -351,7 +351,7 @@ fn what_fails_alike_is_reported_once_with_all_its_seeds() {
 }
 
 #[test]
-fn what_was_not_looked_for_is_said_and_thorough_looks_for_it() {
+fn a_kind_of_bug_that_was_not_looked_for_is_named_and_thorough_looks_for_it() {
     let Some(program) = program() else { return };
     for case in ["reuse-write", "misuse-closed"] {
         let run = chaos(&["--rules", "short", "--runs", "3"], &[program, case]);
@@ -411,7 +411,7 @@ fn the_program_s_output_is_its_own() {
 }
 
 #[test]
-fn what_has_left_its_session_is_killed_with_the_program() {
+fn a_process_that_has_left_its_session_is_killed_with_the_program() {
     library();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("pids");
@@ -432,7 +432,7 @@ fn what_has_left_its_session_is_killed_with_the_program() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_in_one_line() {
+fn a_refusal_is_one_line() {
     one_line_failure(&chaos(&["--rules", "shorter"], &["true"]), 2);
     one_line_failure(&chaos(&[], &["/nowhere/program"]), 127);
     for options in

@@ -50,7 +50,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn what_is_lost_is_found_and_what_is_lasting_is_not() {
+fn a_loss_is_found_and_lasting_data_is_not() {
     let Some((folder, program)) = program() else { return };
     for (case, lost) in [
         ("log", "bytes written at"),
@@ -92,7 +92,7 @@ fn a_failure_comes_again_and_its_folder_is_left() {
 }
 
 #[test]
-fn what_cannot_be_used_is_said() {
+fn arguments_that_cannot_be_used_are_named() {
     library();
     let refused = |words: &[&str]| {
         let output = output(&mut anyring(words));

@@ -121,7 +121,7 @@ fn no_file_but_its_own_is_needed() {
 
 /// The limit of processes counts those of the user; here no other process has this user.
 #[test]
-fn what_cannot_be_tried_is_not_said_to_fail() {
+fn a_trial_that_cannot_be_made_is_not_said_to_fail() {
     let folder = tempfile::tempdir().expect("a folder");
     for file in [Path::new(ANYRING), library()] {
         std::fs::copy(file, folder.path().join(file.file_name().expect("a name"))).expect("copy");
@@ -241,7 +241,7 @@ fn instructions_are_not_caught_without_seccomp() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_what_happens_instead() {
+fn a_missing_part_is_named_with_what_happens_instead() {
     for (profile, missing) in [("docker", 1), ("gvisor", 5), ("minimal", 12)] {
         let report = doctor(&["deny", "--profile", profile, "--", ANYRING]);
         assert_eq!(report["verdict"]["runs"], true, "{profile}");

@@ -210,7 +210,7 @@ fn the_tracer_ends_with_the_process_and_a_killed_one_is_no_harm() {
 }
 
 #[test]
-fn programs_that_fork_or_have_rings_polled_take_no_harm() {
+fn programs_that_fork_or_have_rings_polled_are_unharmed() {
     let directory = tempfile::tempdir().expect("a directory");
     for mode in ["fork", "poll"] {
         let mut process = served(mode);
@@ -232,7 +232,7 @@ fn programs_that_fork_or_have_rings_polled_take_no_harm() {
 }
 
 #[test]
-fn who_cannot_be_joined_is_said_in_one_line() {
+fn a_process_that_cannot_be_joined_is_named_in_one_line() {
     let join = |pid: &str| output(&mut anyring(&["trace", "--backend", "user", "--pid", pid]));
     let mut sleeping = Ended(Command::new("sleep").arg("1000").spawn().expect("sleep"));
     let line = one_line_failure(&join(&sleeping.0.id().to_string()), 125);

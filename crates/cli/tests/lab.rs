@@ -262,7 +262,7 @@ fn every_door() {
 }
 
 #[test]
-fn where_the_kernel_refuses_its_column_says_why() {
+fn the_column_of_a_kernel_that_refuses_says_why() {
     let outer = ["deny", "--errno", "ENOSYS", "--", ANYRING];
     let Some(report) = report(&outer, &["nop"]) else { return };
     assert_schema(&report);
@@ -276,7 +276,7 @@ fn where_the_kernel_refuses_its_column_says_why() {
 }
 
 #[test]
-fn where_the_kernel_aio_is_refused_its_column_says_why() {
+fn the_column_of_a_refused_kernel_aio_says_why() {
     let Some(report) = report(&["deny", "--aio", "--", ANYRING], &["polls"]) else { return };
     for column in columns(&report, "kernel-aio") {
         assert!(text(column, "missing").starts_with("io_setup answered"), "{column}");
@@ -333,7 +333,7 @@ fn load_says_what_loading_costs() {
 
 /// Both sides run on the kernel's io_uring, since another library is preloaded: there must be no figure.
 #[test]
-fn another_library_is_not_taken_for_ours() {
+fn another_library_is_not_mistaken_for_ours() {
     lab_worker();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     let mut files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
@@ -346,7 +346,7 @@ fn another_library_is_not_taken_for_ours() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_a_usage_error() {
+fn a_workload_that_cannot_be_measured_is_a_usage_error() {
     let wrong: [&[&str]; 5] = [
         &["lab", "nop", "--runs", "0"],
         &["lab", "sorting"],
@@ -469,7 +469,7 @@ fn an_earlier_report_is_shown_again() {
 }
 
 #[test]
-fn what_is_no_report_is_refused() {
+fn a_file_that_is_no_report_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("report.json");
     let path = file.to_str().expect("a path of text");

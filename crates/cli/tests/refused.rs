@@ -19,7 +19,7 @@ fn backend_kernel_says_why_it_cannot() {
 }
 
 #[test]
-fn backend_kernel_does_not_take_an_emulation_for_the_kernel() {
+fn backend_kernel_does_not_mistake_an_emulation_for_the_kernel() {
     let mut command =
         denied(&["run", "--backend", "user", "--", ANYRING, "run", "--backend", "kernel", "--", "true"]);
     one_line_failure(&output(&mut command), 125);

@@ -165,7 +165,7 @@ fn rings_that_the_kernel_refuses_later_are_served() {
 
 /// If the kernel works, a library that is missing or cannot be preloaded does not keep the program from starting.
 #[test]
-fn without_the_library_the_kernel_serves_alone() {
+fn the_kernel_serves_alone_without_the_library() {
     if !kernel_works("runs without the library") {
         return;
     }

@@ -178,7 +178,7 @@ fn the_library_overwrites_no_other_file() {
 }
 
 #[test]
-fn what_holds_no_counters_is_named() {
+fn a_file_without_counters_is_named() {
     let directory = tempfile::tempdir().expect("a directory");
     let magic = stats::MAGIC.to_ne_bytes();
     let mut other_version = magic;
@@ -307,7 +307,7 @@ fn ask(mut stream: impl Read + Write, request: &str) -> String {
 }
 
 #[test]
-fn metrics_are_answered_on_this_machine_alone() {
+fn metrics_are_sent_on_this_machine_alone() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
     let path = socket.to_str().expect("UTF-8");

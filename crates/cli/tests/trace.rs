@@ -88,7 +88,7 @@ fn the_report_says_why_the_kernels_io_uring_was_not_traced() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_takes_nothing_with_it() {
+fn a_report_that_cannot_be_written_stops_nothing_else() {
     library();
     for form in [&["--events"][..], &["--json"], &[]] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -155,7 +155,7 @@ fn a_signal_is_passed_on_and_the_file_of_events_is_removed() {
 }
 
 #[test]
-fn what_cannot_be_traced_is_refused_in_one_line() {
+fn a_program_that_cannot_be_traced_is_refused_in_one_line() {
     library();
     let output = output(&mut anyring(&["trace", "-o", "/no/such/folder/report", "--", "true"]));
     one_line_failure(&output, 125);
@@ -244,7 +244,7 @@ fn our_events_are_the_kernels_in_names_and_order() {
 }
 
 #[test]
-fn the_summary_says_which_path_each_kind_of_request_took() {
+fn the_summary_has_the_path_of_each_kind_of_request() {
     let text = trace("user", "--json", &["rw_pipe::readv_waits_for_data", "nop::completes_with_zero"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(report["backend"], "anyring");
@@ -411,7 +411,7 @@ fn a_running_process_is_joined_until_it_ends_or_a_signal_comes() {
 }
 
 #[test]
-fn who_cannot_be_joined_is_said_in_one_line() {
+fn a_process_that_cannot_be_joined_is_named_in_one_line() {
     for number in ["0", "-1"] {
         one_line_failure(&output(&mut anyring(&["trace", &format!("--pid={number}")])), 2);
     }

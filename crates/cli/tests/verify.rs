@@ -18,7 +18,7 @@ fn verify(traced: &str, changed: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_takes_less_time_helped_and_the_reverse_made_it_worse() {
+fn a_shorter_run_helped_and_the_reverse_made_it_worse() {
     for (traced, changed, sign, verdict) in
         [(LOOP, "true", "less", ": it helped"), ("true", LOOP, "more", ": it made it worse")]
     {

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn a_word_that_is_no_name_is_refused() {
         for name in ["", "1", "1.2", "1.2.shorter", "x.2.short", "1.2.short.3"] {
             assert_eq!(Name::parse(name), None);
         }

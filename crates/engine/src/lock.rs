@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn excludes_other_threads_and_reports_re_entry() {
+    fn a_lock_excludes_other_threads_and_reports_re_entry() {
         static LOCK: Lock<u64> = Lock::new(0);
         let threads: Vec<_> = (0..4)
             .map(|_| {

@@ -191,7 +191,7 @@ mutations! {
         HandlersKeepTheRole "handlers-keep-the-role" Engine "a_wait_is_left_by_a_compilers_longjmp",
             "A handler of the program's that interrupts a wait still counts as the one that drives the ring.";
         HandlersAnswerTheirWaits "handlers-answer-their-waits"
-            Engine "what_a_handler_posts_is_no_answer_to_the_wait_it_interrupts",
+            Engine "a_cqe_that_a_handler_posts_does_not_end_the_wait_it_interrupts",
             "A wait that a signal ends is answered with what the handler has posted.";
         HandlersBeforeASleepEndNothing "handlers-before-a-sleep-end-nothing"
             Engine "a_handler_that_comes_while_its_thread_submits_ends_its_wait",
@@ -293,7 +293,7 @@ mutations! {
             "What a thread with a table of descriptors of its own submits is made in another table.";
         ThreadsTakeSignals "threads-take-signals" Engine "signals_wait_for_the_program",
             "Decision 12: threads of ours take the program's signals.";
-        ThreadsBlockSetxid "threads-block-setxid" Engine "every_thread_answers_setgid",
+        ThreadsBlockSetxid "threads-block-setxid" Engine "setgid_reaches_every_thread",
             "Decision 12: threads of ours block the C library's signal for setgid(2).";
         ThreadsOfOursCount "threads-of-ours-count" Engine "a_process_ends_with_its_last_thread",
             "Decision 12: threads of ours keep the process from ending with its last thread.";
@@ -301,7 +301,7 @@ mutations! {
     "inject" {
         OwnNumbersAreClosed "own-numbers-are-closed" Raw "descriptors_of_the_engine_survive_closing_wholesale",
             "Decision 12: the program closes descriptors of ours.";
-        OwnNumbersAreOpen "own-numbers-are-open" Raw "what_names_a_number_of_the_engines_is_refused",
+        OwnNumbersAreOpen "own-numbers-are-open" Raw "a_call_on_a_number_of_the_engines_is_refused",
             "Decision 12: the program fills, empties or hands on descriptors of ours.";
         StreamsCloseUnseen "streams-close-unseen" Engine "the_number_of_a_waiting_read_is_used_again",
             "Decision 9: what fclose(3) closes is not seen.";

@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_refused() {
+    fn a_file_that_is_no_block_is_refused() {
         let mut bytes = block();
         assert_eq!(Snapshot::from_bytes(&bytes[..bytes.len() - 8]), Err(NoCounters::Size(bytes.len() - 8)));
         assert_eq!(Snapshot::from_bytes(&bytes[..7]), Err(NoCounters::Foreign));

@@ -72,7 +72,7 @@ impl Drop for Program {
 }
 
 #[test]
-fn it_is_cancelled() {
+fn a_lone_read_is_cancelled() {
     let program = Program::new();
     let mut buffer = [0; 8];
     let read = program.read(&mut buffer);
@@ -85,7 +85,7 @@ fn it_is_cancelled() {
 }
 
 #[test]
-fn another_joins_it_and_each_gets_its_part() {
+fn another_read_joins_a_lone_one_and_each_gets_its_part() {
     let program = Program::new();
     let (mut one, mut two) = ([0; 1], [0; 1]);
     let reads = [program.read(&mut one), program.read(&mut two)];
@@ -102,7 +102,7 @@ fn another_joins_it_and_each_gets_its_part() {
 }
 
 #[test]
-fn it_reads_on_after_its_number_was_closed() {
+fn a_lone_read_goes_on_after_its_number_was_closed() {
     let program = Program::new();
     let mut buffer = [0; 8];
     let read = program.read(&mut buffer);
@@ -117,7 +117,7 @@ fn it_reads_on_after_its_number_was_closed() {
 }
 
 #[test]
-fn another_reader_takes_what_woke_it() {
+fn another_reader_consumes_what_woke_a_lone_read() {
     let program = Program::new();
     let (mut buffer, mut taken) = ([0; 8], [0; 8]);
     let read = program.read(&mut buffer);
@@ -134,7 +134,7 @@ fn another_reader_takes_what_woke_it() {
 }
 
 #[test]
-fn it_ends_without_an_event_where_the_context_does() {
+fn a_lone_read_ends_without_an_event_where_the_context_does() {
     let mut program = Program::new();
     let mut buffer = [0; 8];
     let read = program.read(&mut buffer);
@@ -148,7 +148,7 @@ fn it_ends_without_an_event_where_the_context_does() {
 }
 
 #[test]
-fn it_ends_with_eio_after_a_panic_in_the_context() {
+fn a_lone_read_ends_with_eio_after_a_panic_in_the_context() {
     let program = Program::new();
     let mut buffer = [0; 8];
     let read = program.read(&mut buffer);

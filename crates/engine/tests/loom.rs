@@ -196,7 +196,7 @@ mod mailbox {
     /// A ring is handed over while the helper ends. That helper or a new one takes the ring, and only one helper
     /// runs.
     #[test]
-    fn a_ring_handed_over_while_the_helper_ends_is_taken() {
+    fn a_ring_handed_over_while_the_helper_ends_is_driven() {
         check(3, || {
             let mailbox = Arc::new(Lock::new(Mailbox::NEW));
             let (taken, running) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

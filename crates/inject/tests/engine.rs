@@ -118,13 +118,13 @@ cases! {
     a_call_on_a_name_without_a_thread_keeps_nobody_from_its_ring: "blocked_calls" "no-creds-pool";
     an_event_of_a_polled_ring_that_is_busy_is_not_lost: "blocked_calls" "polled";
     files_for_a_ring_that_is_kept_keep_no_worker: "blocked_calls" "messages";
-    a_file_for_a_ring_that_ends_is_answered: "blocked_calls" "last-message";
-    a_file_for_a_ring_that_is_kept_can_be_taken_back: "blocked_calls" "cancelled-message";
+    a_message_with_a_file_for_a_ring_that_ends_is_completed: "blocked_calls" "last-message";
+    a_message_with_a_file_for_a_ring_that_is_kept_can_be_cancelled: "blocked_calls" "cancelled-message";
     a_file_whose_server_is_gone_keeps_nobody_from_its_ring: "servers" "transfers";
     the_status_of_such_a_file_keeps_nobody_either: "servers" "statuses";
     calls_that_concern_no_ring_cost_no_other_calls: "cheap" "calls";
-    what_is_started_where_the_library_is_not_says_nothing: "absent" "name";
-    what_is_started_behind_a_mount_says_nothing: "absent" "mount";
+    a_program_started_where_the_library_is_not_says_nothing: "absent" "name";
+    a_program_started_behind_a_mount_says_nothing: "absent" "mount";
     signals_of_a_vfork_child_are_its_own: "vfork_signals" "vfork";
     signals_of_a_vfork_childs_children_are_their_own: "vfork_signals" "nested";
     signals_of_a_clone_in_this_memory_are_its_own: "vfork_signals" "clone";
@@ -202,7 +202,7 @@ cases! {
     a_connection_is_its_submitters: "identity" "connect";
 
     workers_write_with_the_rights_of_the_submitter: "rights" "changes";
-    what_waits_its_turn_is_made_with_the_rights_of_its_submitter: "rights" "turn";
+    a_request_that_waits_its_turn_has_the_rights_of_its_submitter: "rights" "turn";
     a_polling_thread_has_the_rights_of_each_rings_maker: "rights" "polled";
     a_message_that_had_to_wait_tells_who_submitted_it: "rights" "messages";
     accepted_sockets_belong_to_the_submitter: "rights" "accepted";
@@ -221,9 +221,9 @@ cases! {
     a_child_of_vfork_closes_its_own_where_no_page_is_wiped: "forks" "unwiped-borrows";
     a_child_closes_the_pipe_where_no_page_is_wiped: "forks" "unwiped-closes-pipe";
     a_raw_fork_is_noticed_where_no_page_is_wiped: "forks" "unwiped-raw";
-    three_generations_take_turns_where_no_page_is_wiped: "forks" "unwiped-turns";
+    three_generations_alternate_where_no_page_is_wiped: "forks" "unwiped-turns";
     a_vfork_child_closes_the_pipe_where_no_page_is_wiped: "forks" "unwiped-vfork";
-    three_generations_take_turns_on_one_ring: "forks" "turns";
+    three_generations_alternate_on_one_ring: "forks" "turns";
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
     a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";
 
@@ -281,11 +281,11 @@ cases! {
     a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
     an_unseen_handler_submits_to_the_ring_it_interrupts: "handlers" "submits-unseen";
     a_handler_waits_on_the_ring_it_interrupts: "handlers" "waits";
-    what_a_handler_posts_is_no_answer_to_the_wait_it_interrupts: "handlers" "posts";
+    a_cqe_that_a_handler_posts_does_not_end_the_wait_it_interrupts: "handlers" "posts";
     a_handler_waits_on_another_ring: "handlers" "waits-elsewhere";
     a_handler_jumps_out_of_a_wait_after_its_own: "handlers" "jumps-after-a-wait";
     a_handler_jumps_out_of_two_waits: "handlers" "jumps-over-two-waits";
-    a_signal_is_no_answer_to_a_poll: "handlers" "interrupts-polls";
+    a_signal_completes_no_poll: "handlers" "interrupts-polls";
     a_handler_jumps_out_of_a_wait_and_the_thread_waits_again: "handlers" "jumps";
     a_handler_jumps_out_of_a_wait_and_the_program_only_looks: "handlers" "jumps-and-looks";
     a_handler_jumps_out_of_a_wait_and_another_thread_waits: "handlers" "jumps-another-waits";
@@ -293,17 +293,17 @@ cases! {
     a_handler_interrupts_the_trap_of_a_call_on_a_small_alternate_stack: "races" "handler-in-trap";
     a_call_is_trapped_where_there_is_no_memory_for_another_stack: "races" "trap-without-memory";
     a_wait_that_blocks_faults_meets_memory_that_is_gone: "races" "faults-blocked-in-wait";
-    a_handler_interrupts_fork_and_submits_what_takes_a_thread: "races" "handler-in-fork";
+    a_handler_interrupts_fork_and_submits_what_needs_a_thread: "races" "handler-in-fork";
     a_tail_that_is_nonsense_submits_one_ring_full: "races" "tail-far-ahead";
 
-    calls_take_little_of_their_callers_stack: "depth" "depths";
-    rings_take_no_memory_that_may_be_locked: "scarce" "locked";
-    rings_take_no_memory_that_is_locked_unseen: "scarce" "locked-unseen";
-    waits_take_no_descriptors: "scarce" "no-numbers";
+    calls_use_little_of_their_callers_stack: "depth" "depths";
+    rings_use_no_memory_that_may_be_locked: "scarce" "locked";
+    rings_use_no_memory_that_is_locked_unseen: "scarce" "locked-unseen";
+    waits_use_no_descriptors: "scarce" "no-numbers";
     a_read_goes_on_when_its_number_is_closed_in_a_full_table: "scarce" "full-table";
     a_read_submitted_in_a_full_table_goes_on_when_its_number_is_closed: "scarce" "full-table-before";
     a_read_goes_on_when_its_number_is_closed_below_the_hard_limit: "scarce" "full-below-the-hard-limit";
-    a_ring_ends_when_its_number_is_taken_in_a_full_table: "scarce" "full-taken";
+    a_ring_ends_when_its_number_is_reused_in_a_full_table: "scarce" "full-taken";
     polls_of_sets_wait_as_deep_as_those_go: "scarce" "nested";
     more_rings_wait_for_one_event_than_sets_may: "scarce" "crowd";
 
@@ -346,7 +346,7 @@ cases! {
     a_process_ends_with_the_status_of_its_last_exit_without_proc: "ends" "both-exit-without-proc";
     a_process_ends_by_exit_behind_its_first_thread: "ends" "exit-behind-pthread-exit";
     a_process_ends_by_exit_behind_its_first_thread_without_proc: "ends" "exit-behind-pthread-exit-without-proc";
-    a_ring_is_watched_where_the_first_thread_has_left: "ends" "first-left";
+    a_ring_is_driven_where_the_first_thread_has_left: "ends" "first-left";
     a_cloned_process_ends_with_its_own_status: "ends" "clone";
     a_child_that_shares_descriptors_closes_none: "ends" "shared-descriptors";
     a_first_ring_is_made_where_files_have_to_be_small: "ends" "file-size";
@@ -377,14 +377,14 @@ cases! {
     libcs_syscall_is_ours_by_a_handle: "lookups" "handle";
     libcs_syscall_is_ours_by_a_version: "lookups" "version";
     libcs_syscall_is_ours_by_a_scope: "lookups" "scope";
-    what_else_is_fetched_is_found_as_ever: "lookups" "others";
+    other_symbols_are_found_as_ever: "lookups" "others";
 
     a_child_has_no_files_of_requests: "numbers" "fork";
     children_forked_at_any_moment_have_no_files_of_requests: "numbers" "forks";
     children_forked_without_handlers_have_no_files_of_requests: "numbers" "bare-forks";
     a_closed_ring_leaves_the_memory_alone: "closed" "shared";
     a_closed_ring_leaves_private_memory_alone: "closed" "private";
-    who_waits_on_a_closed_ring_finds_the_completion: "closed" "stays";
+    a_thread_that_waits_on_a_closed_ring_finds_the_completion: "closed" "stays";
     a_worker_of_a_closed_ring_leaves_the_memory_alone: "closed" "worker";
     the_only_thread_gets_a_table_of_its_own: "tables" "only";
     the_only_thread_gets_a_table_of_its_own_before_its_first_ring: "tables" "early";
@@ -396,14 +396,14 @@ cases! {
 
     a_poll_of_linux_aio_finds_what_is_left: "aio" "left";
     a_poll_of_linux_aio_finds_what_is_left_beside_others: "aio" "left-beside-others";
-    what_linux_aio_knows_goes_with_the_file: "aio" "reused";
+    the_knowledge_of_linux_aio_goes_with_the_file: "aio" "reused";
     linux_aio_of_a_description_turned_nonblocking: "aio" "nonblocking";
     polls_of_linux_aio_ask_nothing_again: "aio" "polls";
     polls_of_linux_aio_ask_nothing_again_beside_liburing: "aio" "polls-beside-liburing";
     reads_of_linux_aio_ask_nothing_again: "aio" "reads";
 
     threads_are_made_when_needed: "host_state" "threads";
-    every_thread_answers_setgid: "host_state" "setgid";
+    setgid_reaches_every_thread: "host_state" "setgid";
     signals_wait_for_the_program: "host_state" "signals";
     sent_faults_are_waited_for: "engine_threads" "sent-faults";
     sent_faults_are_handled_by_the_program: "engine_threads" "handled-faults";
@@ -483,7 +483,7 @@ without_threads! {
 
 /// The output ends only when none of the program's processes is left.
 #[test]
-fn what_a_program_leaves_running_ends_with_it() {
+fn the_requests_that_a_program_leaves_running_end_with_it() {
     let output = common::running::output(Command::new("sh").args(["-c", "sleep 1000 & echo begun"]));
     assert_eq!(text(&output), "exit status: 0: begun\n");
 }

@@ -82,21 +82,21 @@ fn in_group(test: &str, controller: &str, limit: Option<(&str, &str)>, cases: &[
 /// A waiting thread is scheduled less often than once a second.
 #[test]
 #[ignore = "soak: makes control groups, as root"]
-fn below_a_quota_of_cpu_time_nothing_spins() {
+fn nothing_spins_below_a_quota_of_cpu_time() {
     let tenth = Some(("cpu.cfs_quota_us", "10000"));
-    in_group("below_a_quota_of_cpu_time_nothing_spins", "cpu", tenth, &["quiet"], true);
+    in_group("nothing_spins_below_a_quota_of_cpu_time", "cpu", tenth, &["quiet"], true);
 }
 
 #[test]
 #[ignore = "soak: makes control groups, as root"]
-fn below_a_limit_of_processes_requests_are_made_without_threads() {
+fn requests_are_made_without_threads_below_a_limit_of_processes() {
     let cases = ["alone", "behind-a-sleeper", "family"];
-    in_group("below_a_limit_of_processes_requests_are_made_without_threads", "pids", None, &cases, false);
+    in_group("requests_are_made_without_threads_below_a_limit_of_processes", "pids", None, &cases, false);
 }
 
 #[test]
 #[ignore = "soak: makes control groups, as root"]
-fn below_a_limit_of_memory_nobody_aborts() {
+fn nobody_aborts_below_a_limit_of_memory() {
     let limit = Some(("memory.limit_in_bytes", "16M"));
-    in_group("below_a_limit_of_memory_nobody_aborts", "memory", limit, &["little-memory"], true);
+    in_group("nobody_aborts_below_a_limit_of_memory", "memory", limit, &["little-memory"], true);
 }

@@ -52,9 +52,9 @@ macro_rules! cases {
 cases! {
     rings_of_both_sides_work: "rings";
     refusals_that_are_a_lack_are_served: "refusals";
-    whoever_wishes_for_less_is_served_last: "wishes";
-    messages_to_the_other_side_are_answered: "messages";
-    buffers_of_the_other_side_are_answered: "clones";
+    a_ring_that_asks_for_less_is_served_last: "wishes";
+    messages_to_the_other_side_are_refused: "messages";
+    buffers_of_the_other_side_are_refused: "clones";
     a_ring_is_attached_to_one_of_the_other_side: "attached";
     each_side_polls_the_other: "polls";
     registered_rings_are_told_apart: "registered";

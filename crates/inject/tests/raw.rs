@@ -132,8 +132,8 @@ fn descriptors_of_the_engine_survive_closing_wholesale() {
 
 /// Only a ring's number is open for the program, not the engine's other numbers. A ring does not behave like a socket.
 #[test]
-fn what_names_a_number_of_the_engines_is_refused() {
-    const NAME: &str = "what_names_a_number_of_the_engines_is_refused";
+fn a_call_on_a_number_of_the_engines_is_refused() {
+    const NAME: &str = "a_call_on_a_number_of_the_engines_is_refused";
     if let Some(reason) = obstacle() {
         return skip(NAME, reason);
     }
@@ -267,8 +267,8 @@ fn anyring_raw_0_leaves_instructions_alone() {
 }
 
 #[test]
-fn who_enters_by_instructions_that_are_left_alone_gets_no_ring() {
-    const NAME: &str = "who_enters_by_instructions_that_are_left_alone_gets_no_ring";
+fn a_program_whose_instructions_are_left_alone_gets_no_ring() {
+    const NAME: &str = "a_program_whose_instructions_are_left_alone_gets_no_ring";
     if let Some(reason) = obstacle() {
         return skip(NAME, reason);
     }

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn without_spread_the_interval_is_a_point() {
+    fn the_interval_is_a_point_without_spread() {
         let ratio = Estimate::ratio(&[(50.0, 100.0); 9]);
         assert_eq!(ratio, Estimate { value: 0.5, interval: Some([0.5, 0.5]) });
         assert_eq!(Estimate::difference(&[(50.0, 100.0); 9]).value, -50.0);

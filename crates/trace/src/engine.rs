@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_tracer_left_is_removed_and_nothing_else() {
+    fn the_files_of_a_killed_tracer_are_removed_and_nothing_else() {
         let folder = std::env::temp_dir().join(format!("anyring-left-behind-{}", std::process::id()));
         std::fs::create_dir(&folder).expect("a folder");
         let mut ended = std::process::Command::new("true").spawn().expect("start true");

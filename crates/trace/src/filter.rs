@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_is_said_in_one_line() {
+    fn an_expression_that_is_no_filter_is_named_in_one_line() {
         for (filter, why) in [
             ("", "\"\" is no condition (as opcode=READ or res<0, with a comma between two)"),
             ("opcode", "\"opcode\" is no condition (as opcode=READ or res<0, with a comma between two)"),

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_got_has_its_reason() {
+    fn a_request_that_a_worker_got_has_its_reason() {
         let read_of = |files: &[(&str, bool, Option<bool>)]| of_punted(Opcode::Read, files).expect("that finding");
         let cold = read_of(&[("xfs", false, Some(true))]);
         assert_eq!(cold.name, "reads_punted");
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_says_goes_before_what_is_tried() {
+    fn the_engines_reason_goes_before_a_trial() {
         let files = [FilesOn {
             file_system: Some("ext4".to_owned()),
             direct: false,
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_worker_is_not_the_file_system_s_fault() {
+    fn a_punt_by_the_chain_is_not_the_file_system_s_fault() {
         let mut report = trace(400, Opcode::Write, 512, &[Kind::QueueAsyncWork], |_| 0);
         let kinds = &mut report.rings[0].kinds[0];
         (kinds.worker, kinds.worker_by_chain) = (400, 400);

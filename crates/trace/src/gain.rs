@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greater_share_is_the_gain_without_what_tracing_took() {
+    fn the_greater_share_is_the_gain_without_the_cost_of_tracing() {
         let costs = Costs { event_ns: 10.0, ..Costs::default() };
         let spent = Spent { elapsed_ns: 2_000, cpu_ns: Some(1_000), costs: Some(costs) };
         let gain = |saved, events| Gain::of(saved, &spent, events).expect("a gain");

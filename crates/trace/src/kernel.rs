@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_number_named_is_remembered_for_a_program_that_has_ended() {
+    fn the_file_of_a_number_is_remembered_for_a_program_that_has_ended() {
         let mut names = Names::default();
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let (reader, _writer) = std::io::pipe().expect("a pipe");

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_is_read() {
+    fn a_recording_is_read() {
         let mut recording = Recording::open(Cursor::new(recorded())).expect("a recording");
         assert!(recording.head.by_kernel && recording.head.title == "sh -c 'a\n'");
         assert_eq!(recording.tail.as_ref().map(|tail| tail.events_lost), Some(3));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_read_so_far_and_the_rest_is_refused() {
+    fn a_recording_that_was_cut_off_is_read_so_far_and_the_rest_is_refused() {
         let whole = recorded();
         let events_begin = whole.iter().skip(MAGIC.len()).position(|byte| *byte == b'\n').expect("a line");
         for length in 0..whole.len() {

@@ -453,7 +453,7 @@ mod tests {
 
     /// READs of a device, and one of the page cache, as the kernel's tracepoints report them.
     #[test]
-    fn what_a_device_completes_later_is_not_inline() {
+    fn a_request_that_a_device_completes_later_is_not_inline() {
         let mut summary = Summary::new(false);
         let work = |count, time_ns| Event { len: count, ..event(Kind::LocalWorkRun, 0, time_ns) };
         let events = [
@@ -501,7 +501,7 @@ mod tests {
     /// One chain whose first request a worker gets, and one whose first is inline, as the kernel's tracepoints report
     /// them.
     #[test]
-    fn what_io_wq_completes_was_a_worker_s_wherever_in_the_chain() {
+    fn a_request_that_io_wq_completes_was_a_worker_s_wherever_in_the_chain() {
         let mut summary = Summary::new(false);
         let of = |kind, opcode: Opcode, request, time_ns| Event {
             opcode: opcode as u16,
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_before_the_trace_is_not_reported_as_zero() {
+    fn a_ring_made_before_the_trace_is_not_reported_as_zero() {
         let mut summary = Summary::new(false);
         summary.add(&event(Kind::SubmitReq, 1, 10));
         let report = summary.report(0);

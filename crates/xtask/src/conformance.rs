@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_says_is_held_against_the_opcode_table() {
+    fn the_table_of_cases_is_held_against_the_opcode_table() {
         let (text, complaints) =
             sources(&[("a::b", &["RECV_ZC"])], "", "## Of It\n\nNOP and so on").table().expect("a table");
         assert!(complaints

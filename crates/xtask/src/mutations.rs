@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_in_the_order_of_the_items() {
+    fn results_come_in_the_order_of_the_items() {
         let items: Vec<u64> = (0..20).collect();
         let answers = at_a_time(4, &items, |item| {
             std::thread::sleep(Duration::from_millis((7 * item) % 5));

@@ -33,7 +33,7 @@ fn scripts() -> PathBuf {
 }
 
 #[test]
-fn what_a_failed_test_has_printed_is_shown_and_not_counted() {
+fn the_output_of_a_failed_test_is_shown_and_not_counted() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("counts");
     fs::create_dir_all(folder.join("logs")).expect("a folder");
     let cargo = folder.join("cargo");

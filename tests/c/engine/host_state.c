@@ -74,7 +74,7 @@ static void *set_group(void *unused)
 }
 
 /* The C library changes the group in each thread by one of its own signals, and waits for all threads. */
-static void every_thread_answers_setgid(void)
+static void setgid_reaches_every_thread(void)
 {
 	struct io_uring_sqe *sqe;
 	pthread_t thread;
@@ -333,7 +333,7 @@ static void jumps_make_no_call(void)
 CASES({"jumps", jumps_make_no_call},
       {"bad-masks", bad_masks_are_refused},
       {"threads", threads_are_made_when_needed},
-      {"setgid", every_thread_answers_setgid},
+      {"setgid", setgid_reaches_every_thread},
       {"signals", signals_wait_for_the_program},
       {"lowest", the_lowest_number_is_the_programs},
       {"flags", flags_of_descriptions_stay},

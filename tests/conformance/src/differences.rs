@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_list_takes_lines_out() {
+    fn a_later_list_removes_lines() {
         let mut list = Vec::new();
         parse("nop::a why\nnop::b why", &mut list).expect("well-formed");
         parse("!nop::a as natively here", &mut list).expect("it was listed");

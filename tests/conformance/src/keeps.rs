@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_broken_unless_it_is_of_a_later_release() {
+    fn a_case_that_fails_is_broken_unless_it_is_of_a_later_release() {
         let of = |outcome| standing(&Report::of("a::b", outcome), "5.19", "5.4.0-26-generic");
         assert_eq!(of(Outcome::Failed(String::new())), Standing::Younger);
         assert_eq!(of(Outcome::Passed), Standing::Kept);

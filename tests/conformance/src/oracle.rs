@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_some_runs_may_come_and_what_came_in_each_must() {
+    fn a_name_of_some_runs_may_come_and_a_name_of_each_must() {
         let oracle = Oracle::of(&[report(vec![run(&["NOP 0", "READ +"]), run(&["NOP 0", "READ 0"])])]);
         assert_eq!(outcome(&oracle, &["NOP 0"]), Outcome::Passed);
         assert_eq!(outcome(&oracle, &["NOP 0", "READ 0"]), Outcome::Passed);

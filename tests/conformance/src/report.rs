@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_timing_decides_counts_alike() {
+    fn cases_that_timing_decides_count_alike() {
         let mut known = Vec::new();
         crate::differences::parse("?a::b by timing\n~?a::c by timing", &mut known).expect("a list");
         let printer = Printer::new(Format::Plain, &known, true);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_once_when_it_runs_again_is_flaky() {
+    fn a_case_that_passes_once_when_it_runs_again_is_flaky() {
         let failed = || Outcome::Failed("first".to_owned());
         let confirmed = |first, later: &[Outcome]| {
             let (mut it, mut later) = (Report::of("a::b", first), later.iter().cloned());

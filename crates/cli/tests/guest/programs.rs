@@ -68,7 +68,7 @@ fn rights_that_are_given_up_are_given_up_by_all_threads() {
 
 #[test]
 #[ignore = "soak: takes a minute"]
-fn of_very_many_signals_none_is_lost() {
+fn no_signal_of_very_many_is_lost() {
     for linked in ALL {
         let Some(program) = program(linked) else { continue };
         let output = guest(&program, &["queued", "250000"]);
@@ -106,7 +106,7 @@ fn a_long_chain_of_programs_adds_no_filters() {
 }
 
 #[test]
-fn what_a_guest_becomes_is_served_whatever_it_is() {
+fn every_program_that_a_guest_becomes_is_served() {
     let shell = std::path::Path::new("/bin/sh");
     for linked in ALL {
         let Some(program) = program(linked) else { continue };

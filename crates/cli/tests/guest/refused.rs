@@ -43,7 +43,7 @@ fn elf(headers: &[[u64; 6]]) -> Vec<u8> {
 }
 
 #[test]
-fn files_that_are_no_programs() {
+fn files_that_are_no_programs_are_refused() {
     is_refused(Path::new("/nonexistent/program"), 127, "No such file");
     is_refused(Path::new("/tmp"), 126, "no regular file");
     is_refused(Path::new("/dev/null"), 126, "no regular file");
@@ -55,7 +55,7 @@ fn files_that_are_no_programs() {
 }
 
 #[test]
-fn scripts_without_an_interpreter() {
+fn scripts_without_an_interpreter_are_refused() {
     is_refused(&file("lost", b"#!/nonexistent/interpreter\n"), 127, "No such file");
     is_refused(&file("blank", b"#!  \n"), 126, "#! line is empty");
     let itself = scratch("refused").join("itself");
@@ -63,7 +63,7 @@ fn scripts_without_an_interpreter() {
 }
 
 #[test]
-fn damaged_and_foreign_elf_files() {
+fn damaged_and_foreign_elf_files_are_refused() {
     let sound = [1, 5, 0, 0x40_0000, 120, 120];
     let with = |change: fn(&mut Vec<u8>)| {
         let mut bytes = elf(&[sound]);

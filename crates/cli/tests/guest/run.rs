@@ -36,7 +36,7 @@ fn static_programs_run_in_an_empty_root() {
 }
 
 #[test]
-fn without_the_library_a_program_of_any_libc_is_a_guest() {
+fn a_program_of_any_libc_is_a_guest_without_the_library() {
     let alone = scratch("run").join("alone");
     fs::create_dir_all(&alone).expect("a folder");
     install(Path::new(HOST), &alone.join("anyring"));

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_comes_into_the_memory_at_the_end() {
+    fn data_that_was_read_comes_into_the_memory_at_the_end() {
         let (first, second) = ([1u8; 4], [2u8; 4]);
         let memory = keep(&[&first, &second]).expect("readable memory");
         let mut inlet = memory.inlet().expect("memory that can be written");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_data_is_reported_by_its_name_and_filled_whole() {
+    fn a_part_that_is_no_data_is_reported_by_its_name_and_filled_whole() {
         let (data, mut name) = ([1u8; 4], [2u8; 3]);
         let ranges = vec![[data.as_ptr() as usize, 4], [name.as_ptr() as usize, 3]];
         let memory = Memory::keep(ranges, vec!["msg_name"], false).expect("readable memory");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_kept_and_of_much_the_beginning() {
+    fn memory_that_cannot_be_read_is_not_kept_and_of_much_the_beginning() {
         assert!(keep(&[]).is_none() && keep(&[&[]]).is_none());
         assert!(Memory::keep(vec![[16, 1]], Vec::new(), false).is_none());
         let mut much = vec![0u8; BYTES_MAX + 1];

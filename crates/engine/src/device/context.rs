@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_stops_the_submission_before_it() {
+    fn a_refused_iocb_stops_the_submission_before_it() {
         let Some(mut context) = context() else { return };
         let file = rustix::fs::memfd_create("kernel-aio", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         let fd = rustix::fd::AsRawFd::as_raw_fd(&file) as u32;

@@ -75,7 +75,7 @@ fn every_kind_comes_back_as_it_was_put_with_its_time_and_thread() {
 }
 
 #[test]
-fn what_a_worker_noted_comes_back_as_times_of_the_clock() {
+fn times_that_a_worker_recorded_come_back_as_times_of_the_clock() {
     let mut reader = reader();
     let mut writer = reader.writer();
     let (begun, before) = (reader.now_ticks(), now_ns());
@@ -94,7 +94,7 @@ fn what_a_worker_noted_comes_back_as_times_of_the_clock() {
 }
 
 #[test]
-fn what_a_record_has_not_is_zero_and_a_file_that_was_looked_up_is_an_event() {
+fn a_missing_field_is_zero_and_a_file_that_was_looked_up_is_an_event() {
     let mut reader = reader();
     let mut writer = reader.writer();
     let found = Event { file: FileKind::Socket, ..event(1) };

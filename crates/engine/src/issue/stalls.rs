@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn after_several_workers_make_the_next_and_then_it_is_tried_again() {
+    fn workers_make_what_follows_several_stalls_and_then_it_is_tried_again() {
         let mut stalls = Stalls::default();
         for _ in 0..3 {
             stalls.record(LONG_NS);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn matches_what_the_kernel_answers() {
+    fn the_layout_is_the_kernels() {
         assert_eq!(layout(1, 0, 0).unwrap().array, Some(128));
         assert_eq!(layout(16, 0, 0).unwrap().array, Some(576));
         assert_eq!(layout(256, IORING_SETUP_CQE32, 0).unwrap().array, Some(16512));

@@ -110,7 +110,7 @@ mod tests {
     const HERE: Context = Context { fd: -1, nonblock: true };
 
     #[test]
-    fn adds_and_removes_with_the_event_as_it_was_at_submission() {
+    fn epoll_ctl_uses_the_event_as_it_was_at_submission() {
         let epoll = create(CreateFlags::CLOEXEC).unwrap();
         let (_reader, writer) = rustix::pipe::pipe().unwrap();
         let mut event = EpollEvent { events: libc::EPOLLOUT as u32, data: 77 };

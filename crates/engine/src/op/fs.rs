@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn openat2_takes_longer_structures_only_with_zeros_and_keeps_to_resolve_cached() {
+    fn openat2_accepts_longer_structures_only_with_zeros_and_keeps_to_resolve_cached() {
         let directory = Directory::new("openat2");
         let path = directory.path("file");
         std::fs::write(path.to_str().unwrap(), b"x").unwrap();
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn makes_renames_links_and_removes() {
+    fn files_are_made_renamed_linked_and_removed() {
         let directory = Directory::new("paths");
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| directory.path(name));
         let run = |opcode, sqe: Sqe| Fs::prep(opcode, &sqe).unwrap().issue(INLINE);
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_the_kernel_refuses_at_prep() {
+    fn operations_are_refused_at_prep_as_by_the_kernel() {
         let refused = |opcode, sqe: Sqe| Fs::prep(opcode, &sqe).err();
         let good = sqe(c"/tmp");
         let fixed = anyring_abi::IOSQE_FIXED_FILE;

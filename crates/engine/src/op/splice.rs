@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_side_that_is_not_ready_and_moves_data_on_a_worker() {
+    fn a_splice_waits_for_the_side_that_is_not_ready_and_moves_data_on_a_worker() {
         let (from, feed) = pipe().unwrap();
         let (drain, to) = pipe().unwrap();
         let mut op = splice(&from, 10, 0);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_eagain_where_the_plain_call_would() {
+    fn a_splice_fails_with_eagain_where_the_plain_call_would() {
         let (from, _feed) = pipe().unwrap();
         let (_drain, to) = pipe().unwrap();
         let worker = on_worker(to.as_raw_fd());
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_the_kernel_refuses() {
+    fn a_splice_is_refused_as_by_the_kernel() {
         let (from, _feed) = pipe().unwrap();
         let (_drain, to) = pipe().unwrap();
         let worker = on_worker(to.as_raw_fd());

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_somebody_else_ends_answers_nothing() {
+    fn a_child_that_somebody_else_ends_gives_no_answer() {
         assert_eq!(ask_in_child(end), None);
     }
 

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_statx_fstat_answers() {
+    fn fstat_answers_where_there_is_no_statx() {
         for refused in [&[(libc::SYS_statx, None, libc::ENOSYS)], &[(libc::SYS_statx, None, libc::EPERM)]] {
             refusing(refused, || {
                 let null = std::fs::File::open("/dev/null").expect("a file that is everywhere");

@@ -57,7 +57,7 @@ fn a_fork_is_noticed_by_a_page_that_is_absent() {
 
 /// In a child, the new page of one `ForkPage` takes the gap that the other's page has left.
 #[test]
-fn absent_pages_are_not_taken_for_each_other() {
+fn absent_pages_are_not_mistaken_for_each_other() {
     refusing(NO_WIPEONFORK, || {
         let pages = [ForkPage::new(), ForkPage::new()];
         pages.iter().for_each(|page| page.map(5).expect("room for a page"));
@@ -74,7 +74,7 @@ fn absent_pages_are_not_taken_for_each_other() {
 
 /// In a child the gap may hold anything that the program has mapped, even unreadable memory.
 #[test]
-fn an_unreadable_page_is_not_taken_for_an_absent_one() {
+fn an_unreadable_page_is_not_mistaken_for_an_absent_one() {
     refusing(NO_WIPEONFORK, || {
         for look in [Access::ByLoad, Access::ByCall] {
             let page = ForkPage::new();

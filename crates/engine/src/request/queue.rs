@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_comes_behind_all_that_go_together() {
+    fn a_successor_comes_after_all_that_go_together() {
         let mut queue = Queue::default();
         queue.begin_together();
         queue.follow(id(1));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_interrupted_goes_on_with_what_it_counted_from() {
+    fn an_interrupted_count_goes_on_from_where_it_began() {
         let mut queue = Queue::default();
         queue.begin_together();
         let suspended = queue.suspend();

@@ -143,7 +143,7 @@ fn a_wait_ends_though_2_to_the_31_completions_went_by() {
 
 /// IOSQE_ASYNC is only a hint: such a request may complete inside the call, which returns with its CQE in the CQ.
 #[test]
-fn what_takes_less_than_waking_a_worker_is_made_at_once() {
+fn a_request_shorter_than_waking_a_worker_is_made_at_once() {
     let file = std::fs::File::open("/proc/self/exe").expect("this program, which the page cache has");
     let mut bytes = [0u8; 2];
     let iovec = [bytes.as_mut_ptr() as usize, 1];
@@ -165,7 +165,7 @@ fn what_takes_less_than_waking_a_worker_is_made_at_once() {
 /// A sleeping connect is cancelled without its worker. The worker brings its result before the cancelled request has
 /// ended.
 #[test]
-fn a_result_that_comes_late_is_no_answer() {
+fn a_result_that_comes_late_completes_nothing() {
     let program = Program::starting_at(0);
     let mut guard = program.ring().lock().expect("the ring");
     let request = Request::new(Op::default(), Opcode::Connect, 0, 7, Target::None);
@@ -187,7 +187,7 @@ fn a_result_that_comes_late_is_no_answer() {
 /// Looking up an unknown number shows that it duplicates a ring's number. A number that is being closed is no
 /// duplicate.
 #[test]
-fn a_number_that_is_being_closed_is_not_taken_for_a_duplicate() {
+fn a_number_that_is_being_closed_is_not_mistaken_for_a_duplicate() {
     static LOOKS: AtomicBool = AtomicBool::new(false);
     static IS_CLOSED: AtomicBool = AtomicBool::new(false);
     for _ in 0..300 {
@@ -243,7 +243,7 @@ fn small_reads_that_cannot_be_attempted_are_made_by_one_worker() {
 /// A ring is closed while a worker has a request with a successor. The successor ends, and the worker's result does not
 /// look for it.
 #[test]
-fn what_is_linked_behind_a_workers_request_ends_with_its_ring() {
+fn a_request_linked_behind_a_workers_ends_with_its_ring() {
     let program = Program::starting_at(0);
     let mut guard = program.ring().lock().expect("the ring");
     let admit = |guard: &mut RingGuard, opcode, user_data| {

@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_maker_was_posting_is_in_flight_for_the_first_that_joins() {
+    fn a_cqe_of_a_dead_maker_is_in_flight_for_the_first_that_joins() {
         let control = joined(1);
         control.header().poster.store(1, Ordering::Relaxed); // member 0, whose lock is free
         control.header().chunk_owner[3].store(1, Ordering::Relaxed);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_could_answer_is_asked_again() {
+    fn a_question_that_nobody_could_answer_is_asked_again() {
         const NOBODY: usize = 65534;
         // Allows all calls.
         let code = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];

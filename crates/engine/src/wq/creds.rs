@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_interrupts_a_submitter_makes_no_call_with_other_credentials() {
+    fn a_handler_that_interrupts_a_submitter_makes_no_call_with_other_credentials() {
         let workers = CredsPool::with(0, Some(Credentials::of_caller().expect("credentials")));
         let job = Job::idle(None);
         let held = workers.queue.lock().expect("free");

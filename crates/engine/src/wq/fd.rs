@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_may_sleep_on_is_held_but_no_regular_file() {
+    fn a_file_that_a_call_may_sleep_on_is_held_but_no_regular_file() {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let number = Number::new(reader.as_raw_fd(), None);
         number.own_file();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_replaces_it_waits_for_a_thread_on_its_way_into_the_call() {
+    fn a_replacement_waits_for_a_thread_on_its_way_into_the_call() {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let number = Number::new(reader.as_raw_fd(), None);
         let (inside, looked, replaced) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));

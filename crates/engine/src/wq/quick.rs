@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_watches_while_reads_are_made() {
+    fn one_thread_monitors_while_reads_are_made() {
         let mut quick = Quick::NONE;
         assert!(!quick.request_monitor(), "nothing is made");
         quick.begin();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_sleep_some_reads_get_a_thread_each() {
+    fn some_reads_after_a_sleep_get_a_thread_each() {
         let mut quick = Quick::NONE;
         quick.record_made(false);
         assert!(!quick.wants_thread(1));

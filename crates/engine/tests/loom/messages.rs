@@ -282,7 +282,7 @@ fn sender(ring: &Arc<Ring>, messages: impl Iterator<Item = u32> + Send + 'static
 
 /// Messages of one sender reach a thread that waits for each message. All arrive, in order, with their parcels.
 #[test]
-fn whoever_waits_gets_what_is_sent() {
+fn a_thread_that_waits_gets_each_message() {
     for (deferred, spins) in [(false, false), (true, false), (false, true), (true, true)] {
         check(2, move || {
             let ring = Ring::new(deferred);
@@ -314,7 +314,7 @@ fn a_wait_for_several_ends_with_the_last() {
 
 /// Messages reach a thread that only polls, and a CQ that is full. Each arrives, in order, and none arrives twice.
 #[test]
-fn what_finds_the_cq_full_comes_later() {
+fn a_message_that_finds_the_cq_full_comes_later() {
     for deferred in [false, true] {
         check(2, move || {
             let ring = Ring::new(deferred);

@@ -297,7 +297,7 @@ fn a_program_known_to_only_look_gets_its_completions() {
 }
 
 #[test]
-fn a_thread_that_waits_takes_the_role_and_leaves_it_to_the_helper() {
+fn a_thread_that_waits_acquires_the_role_and_leaves_it_to_the_helper() {
     check(2, || {
         let world = World::new(false);
         World::submit(&world);
@@ -314,7 +314,7 @@ fn a_thread_that_waits_takes_the_role_and_leaves_it_to_the_helper() {
 }
 
 #[test]
-fn a_thread_that_waits_takes_the_role_from_a_helper_that_watches() {
+fn a_thread_that_waits_acquires_the_role_from_a_helper_that_watches() {
     check(2, || {
         let world = World::new(false);
         (0..3).for_each(|_| world.handover.record_away());
@@ -332,7 +332,7 @@ fn a_thread_that_waits_takes_the_role_from_a_helper_that_watches() {
 }
 
 #[test]
-fn of_two_threads_that_wait_one_takes_over_from_the_other() {
+fn one_of_two_threads_that_wait_acquires_the_role_from_the_other() {
     check(2, || {
         let world = World::new(false);
         World::submit(&world);

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn traps_ring_calls_at_sites_only() {
+    fn a_filter_traps_ring_calls_at_sites_only() {
         let object = object(0x7f12_3400_0000, (0..100).map(|index| index * 48 + 7));
         let programs = programs(Calls::OnRings, Precision::Address, std::slice::from_ref(&object));
         assert_eq!(programs.len(), 1);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn traps_other_calls_by_descriptor() {
+    fn a_filter_traps_other_calls_by_descriptor() {
         let object = object(0x5555_0000_0000, [16, 90].into_iter());
         let programs = programs(Calls::OnRings, Precision::Address, std::slice::from_ref(&object));
         for (number, argument) in named::trapped() {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn traps_waits_that_may_be_on_a_ring() {
+    fn a_filter_traps_waits_that_may_be_on_a_ring() {
         let object = object(0x5555_0000_0000, [16, 90].into_iter());
         let programs = programs(Calls::Waits, Precision::Address, std::slice::from_ref(&object));
         let cases = [
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_many_sites_and_widens_too_many() {
+    fn many_sites_are_split_and_too_many_are_widened() {
         let many: Vec<Object> =
             (0..4).map(|index| object(0x7f00_0000_0000 + (index << 28), (0..1500).map(|at| at * 8))).collect();
         let split = programs(Calls::OnRings, Precision::Address, &many);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_elsewhere_is_trapped() {
+    fn a_plugin_that_comes_back_elsewhere_is_trapped() {
         const WINDOW: usize = 0x7f12_0000_0000;
         let plugin = object(WINDOW + 0x3400_0000, [16, 90, 0x1010, 0x2345].into_iter());
         let exempt = [WINDOW + 0x8000..WINDOW + 0xa000, 0x7f13_0000_0000..0x7f13_0000_1000];

@@ -89,20 +89,20 @@ mod tests {
     }
 
     #[test]
-    fn finds_a_written_out_call() {
+    fn a_written_out_call_is_found() {
         let (code, start) = between_code(&[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]);
         assert_eq!(sites(&code).offsets, [start + 5]);
         assert!(follows_load_of_enter(&code, start + 5) && !follows_load_of_enter(&code, start));
     }
 
     #[test]
-    fn finds_a_call_whose_number_comes_in_a_register() {
+    fn a_call_whose_number_comes_in_a_register_is_found() {
         let (code, start) = between_code(&[0x48, 0x89, 0xf8, 0x0f, 0x05]);
         assert_eq!(sites(&code).offsets, [start + 3]);
     }
 
     #[test]
-    fn leaves_calls_that_can_only_be_others() {
+    fn calls_that_can_only_be_others_are_left() {
         let futex = [0xb8, 0xca, 0, 0, 0, 0x0f, 0x05];
         assert!(sites(&between_code(&futex).0).offsets.is_empty());
         // Such a call beside an io_uring_enter: a compiler may have merged their ends, so all count.
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_the_bytes_inside_other_instructions() {
+    fn the_bytes_inside_other_instructions_are_left() {
         // jmp to a far place whose distance has the bytes, lea with such a displacement, a 64-bit constant.
         for other in [
             &[0xe9, 0x10, 0x0f, 0x05, 0x00][..],

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_trap_of_another_call_means_is_reported() {
+    fn the_meaning_of_a_trap_of_another_call_is_reported() {
         for number in NUMBERS {
             assert_eq!(number_in(trapping(number)), Some(number as i32));
             assert_eq!(trapping(number) as u32, libc::SYS_rt_sigprocmask as u32);

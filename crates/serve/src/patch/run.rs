@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_its_place_or_the_stack_pointer_stays() {
+    fn an_instruction_that_depends_on_its_place_or_the_stack_pointer_stays() {
         for other in [
             &[0x48, 0x8d, 0x15, 0, 0, 0, 0][..], // lea 0(%rip),%rdx
             &[0x48, 0x8b, 0x15, 0, 0, 0, 0],     // mov 0(%rip),%rdx

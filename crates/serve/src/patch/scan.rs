@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_call_on_rings_is_reported_for_sure() {
+    fn an_instruction_that_may_call_on_rings_is_reported_for_sure() {
         let of_rings = |middle: &[u8], offset| {
             let (code, start) = between_code(middle);
             let found = of_rings(&code).expect("memory");

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_again_is_counted_from_the_second_on() {
+    fn a_repeated_request_is_counted_from_the_second_on() {
         let mut events = Vec::new();
         for request in 1..=3 {
             let of = |kind, opcode, time_ns| event(kind, opcode, request, u64::from(request) * 1_000 + time_ns);

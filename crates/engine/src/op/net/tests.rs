@@ -219,7 +219,7 @@ fn messages_survive_the_reuse_of_what_described_them() {
 }
 
 #[test]
-fn recvmsg_answers_name_control_and_flags_in_the_programs_header() {
+fn recvmsg_writes_name_control_and_flags_to_the_programs_header() {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let on = 1i32;
     let option = [&on as *const i32 as usize, size_of::<i32>()];

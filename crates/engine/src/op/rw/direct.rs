@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_io_submit_cannot_make_is_left_to_others() {
+    fn a_read_that_io_submit_cannot_make_is_left_to_others() {
         assert!(read(4096, 512, 0).suits_device());
         assert!(read(0, 512, RWF_NOWAIT).suits_device());
         assert!(!read(u64::MAX, 512, 0).suits_device(), "the file's own position");

@@ -268,7 +268,7 @@ mod tests {
 
     /// Simulates gVisor's terminals, which answer EINVAL to a positioned call because they have no position.
     #[test]
-    fn einval_to_a_position_is_answered_without_one() {
+    fn einval_for_a_position_leads_to_a_call_without_one() {
         use crate::op::{rw::Rw, Context, Verdict};
         use anyring_abi::{Opcode, Sqe};
         refusing(&[(libc::SYS_preadv2, Some((3, 0)), libc::EINVAL)], || {

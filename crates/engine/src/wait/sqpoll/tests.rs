@@ -158,7 +158,7 @@ fn the_thread_ends_with_its_last_ring() {
 }
 
 #[test]
-fn a_ring_that_somebody_keeps_is_taken_in_without_waiting() {
+fn a_ring_that_somebody_keeps_is_added_without_waiting() {
     let mut first = plain();
     let poller = first.ring().poller().expect("a poller");
     let kept = Program::make(0, Params::default()).expect("a ring");
