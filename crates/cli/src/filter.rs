@@ -1,5 +1,6 @@
-//! Filter programs of `anyring deny`, for seccomp(2): rules by call number and arguments. A 32-bit program is
-//! refused, not killed. The filter is installed by prctl(2): a service's own filter may not permit seccomp(2).
+//! Filter programs of `anyring deny`, for seccomp(2): rules by call number and arguments. Of a
+//! 32-bit program's calls only those of io_uring get the filter's answer. All others are permitted. The filter is
+//! installed by prctl(2), since `deny` may run below a filter that lacks seccomp(2), such as a systemd service's.
 
 use anyring_serve::filters::bpf::{
     argument, jump, load, mask, ret, ALLOW, ANY_BIT, ARCH, AT_LEAST, EQUAL, NATIVE, NUMBER,

@@ -35,7 +35,8 @@ const FLAGS: &[(u32, &str)] = &[
     (IORING_CQE_F_32, "32"),
 ];
 
-/// The answers of one case, in memory that its processes share with the runner: a set of words that are not 0.
+/// The answers of one case, in memory that the case's processes share with the runner. Each different answer takes one
+/// word; a word of 0 is free.
 pub struct Answers([AtomicU64; MOST]);
 
 impl Default for Answers {

@@ -229,7 +229,7 @@ impl Schedule {
         self.progress = (self.steps, self.now_ns);
     }
 
-    /// Adapts to a forked child, whose only thread is the one in this place.
+    /// Adapts to a forked child, whose only thread is number `me` of `threads`. Marks all other threads as ended.
     pub fn forked(&mut self, me: Option<usize>) {
         for (place, thread) in self.threads.iter_mut().enumerate() {
             match Some(place) == me {

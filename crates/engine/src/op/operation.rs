@@ -300,7 +300,7 @@ pub enum Turn {
     Unknown,
 }
 
-/// The waiting requests that are served before the turn of the next request of a chain.
+/// The waiting requests that are served before an operation that is next in its chain is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandledBefore {
     /// No request.

@@ -91,7 +91,7 @@ pub struct State {
     /// The ring's last holder has submitted, and so has a context
     /// ([`process::give_context`](crate::process::give_context)).
     pub holder_has_context: bool,
-    /// That holder may submit without further checks, as on a ring that any thread may submit to.
+    /// The ring's last holder may submit without further checks, as on a ring that any thread may submit to.
     pub holder_may_submit: bool,
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,

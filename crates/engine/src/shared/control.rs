@@ -1,23 +1,23 @@
 //! State of a ring that several processes share, in addition to its memory. It holds the member processes, the
 //! posting process, the overflow list (backlog) and the waiters. It also has a record of every request that outlived
-//! its submitting call. Each ring has one anonymous shared mapping for this state, inherited over fork.
+//! its submitting call, while there are free records. Each ring has one anonymous shared mapping for this state, inherited over fork.
 //!
-//! | field | who writes | when |
+//! | field | who writes | notes |
 //! |---|---|---|
-//! | `post_lock` | a process that posts or starts to wait | holder's member number plus 1 (see [`PostLock`]) |
+//! | `post_lock` | a process that posts or starts to wait | its value is the holder's member number plus 1 (see [`PostLock`]) |
 //! | `poster` | the same, while no other process has joined | replaces `post_lock`, without compare-and-swap |
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds the lock |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `shared::member` | |
 //! | `generation`, `entries`, `area` | a process that resizes the ring, if no other process uses it | see `ring::resize` |
 //! | `waiters` | the holder of `post_lock` (see [`Waiters`]) | |
-//! | `room_waiters` | a thread that waits for room in the SQ counts itself | the polling thread reads it after it consumed SQEs |
+//! | `room_waiters` | each thread that waits for room in the SQ, which counts itself | the polling thread reads it after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
 //! | `byte_pending` | a process that sends or receives the readiness byte | while it holds its process's ring lock |
 //! | `broken` | a process in which a panic hit this ring, under its ring lock | set once, never cleared |
 //! | a member's words | the process that has its lock, see `shared::member` | |
 //! | record chunk owner | the member that claims the chunk, or takes it over from a dead member | by compare-and-swap |
-//! | record | its chunk's owner | a process that finds the owner dead reads it |
+//! | record | its chunk's owner | read by a process that finds the owner dead |
 //!
 //! Within one process everything in this mapping is accessed under the ring's lock. So `post_lock` excludes only
 //! other processes, and its holder is a process.

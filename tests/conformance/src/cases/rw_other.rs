@@ -283,7 +283,7 @@ fn signalfd_read_in_the_submitter_only(cx: &Context) {
     assert_eq!(ring.run(sqe::read(fd(&file), &mut buffer, 0)), 128);
 }
 
-/// A file without a read operation is polled first, as every file that can be polled.
+/// A READ of a file that has no read operation waits until the file is readable. Only then does it fail with EINVAL.
 #[case]
 fn epoll_read_waits_to_be_readable_and_is_einval(cx: &Context) {
     let ((reader, mut writer), epoll) = (pipe(), epoll());
