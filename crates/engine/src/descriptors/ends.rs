@@ -5,6 +5,7 @@
 
 use crate::os::calls;
 use crate::os::{check, file_status, for_now, syscall, ForNow, Os, Sys};
+use crate::thread::uninterrupted;
 use crate::{descriptors, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -44,7 +45,7 @@ impl EngineEnds {
         if !self.is_pipe() {
             let _ = send_byte(self.sender);
         } else if !last_copy_gone(self.sender) {
-            let _ = write_byte(self.sender); // nobody reads the pipe otherwise, which raises SIGPIPE
+            write_byte_quietly(self.sender);
         }
     }
 
@@ -90,12 +91,28 @@ impl EngineEnds {
     }
 }
 
+/// Writes a byte into a pipe whose last reader may go at any moment. The thread gets no SIGPIPE then: the signal is
+/// blocked during the call, and taken from the thread's pending signals unless one was pending before.
+fn write_byte_quietly(pipe: i32) {
+    let signal = 1u64 << (libc::SIGPIPE - 1);
+    let mut before = 0u64;
+    uninterrupted(|| {
+        syscall(libc::SYS_rt_sigpending, [&raw mut before as usize, size_of::<u64>(), 0, 0, 0, 0]);
+        if write_byte(pipe) == Err(Errno::PIPE) && before & signal == 0 {
+            let at_once = [0i64; 2];
+            let args = [&raw const signal as usize, 0, &raw const at_once as usize, size_of::<u64>(), 0, 0];
+            syscall(libc::SYS_rt_sigtimedwait, args);
+        }
+    });
+}
+
 fn write_byte(pipe: i32) -> Result<(), Errno> {
     let byte = 1u8;
     check(syscall(libc::SYS_write, [pipe as usize, &raw const byte as usize, 1, 0, 0, 0])).map(|_| ())
 }
 
-/// Takes all bytes out of a pipe or socket. Asks before each read, since the program may have made the description a waiting one.
+/// Takes all bytes out of a pipe or socket. Polls before each read, since the program may have made the description
+/// blocking.
 fn read_bytes(end: i32) {
     const READABLE: u16 = libc::POLLIN as u16;
     let mut bytes = [0u8; 64];

@@ -53,3 +53,16 @@ fn socket_pairs_do_what_a_ring_needs() {
 fn pipes_do_what_a_ring_needs() {
     refusing(&[NO_PAIRS], || ends_do_what_a_ring_needs(true));
 }
+
+#[test]
+fn a_byte_for_a_pipe_without_readers_raises_no_signal() {
+    let child = || {
+        // SAFETY: no handler is set. The child is a process of its own.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        drop(reader);
+        write_byte_quietly(writer.as_raw_fd());
+        0
+    };
+    assert_eq!(crate::os::in_child::in_child(child), 0);
+}
