@@ -411,7 +411,7 @@ fn a_descriptor_that_is_refused_takes_no_buffer(cx: &Context) {
     assert_eq!(ring.run(remove(9, 5)), 4);
 }
 
-#[case]
+#[case(since = "6.8")]
 fn what_is_no_socket_takes_no_buffer(cx: &Context) {
     let ((mut ring, mut vector), file) = ((cx.ring(4), iovec(&[0; 16])), file("f", b"x"));
     let buffers = BufferRing::filled(&ring, 5, 4, 16);

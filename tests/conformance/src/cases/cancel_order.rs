@@ -238,7 +238,7 @@ fn a_timeout_that_is_due_is_not_found(cx: &Context) {
     }
 }
 
-#[case(undisturbed)]
+#[case(undisturbed, since = "5.6")]
 fn of_link_timeouts_with_one_user_data_its_own(cx: &Context) {
     let ([one, other], mut ring, mut rooms) = ([pipe(), pipe()], cx.ring(8), [[0; 1]; 2]);
     let long = ms(10_000);

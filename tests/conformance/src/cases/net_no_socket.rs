@@ -3,7 +3,7 @@
 use super::prelude::*;
 use crate::buffers::*;
 
-topic!(since: "6.0", source: "io_uring/net.c, io_uring/io_uring.c");
+topic!(since: "6.8", source: "io_uring/net.c, io_uring/io_uring.c");
 
 const FIRST: u16 = IORING_RECVSEND_POLL_FIRST as u16;
 const SHOTS: u16 = IORING_RECV_MULTISHOT as u16;
@@ -74,7 +74,7 @@ fn multishot_receives_of_a_worker_wait(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
-#[case(since = "6.8")]
+#[case]
 fn multishot_receives_of_a_worker_need_a_file_that_polls(cx: &Context) {
     let (mut ring, mut message) = (cx.ring(8), message(&mut []));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);

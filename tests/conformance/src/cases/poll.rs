@@ -425,7 +425,7 @@ fn poll_of_another_ring(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, i32::from(IN))]);
 }
 
-#[case]
+#[case(since = "5.13")]
 fn poll_of_another_ring_that_was_emptied_waits(cx: &Context) {
     let (mut ring, mut other) = (cx.ring(4), cx.ring(4));
     for flags in [0, IORING_POLL_ADD_MULTI] {
