@@ -24,7 +24,7 @@ LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos denied-
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test soak case oracle demo results bench e2e-kernel install install-strip uninstall dist deb rpm clean \
+.PHONY: help build test soak case oracle demo results postgres-methods bench e2e-kernel install install-strip uninstall dist deb rpm clean \
         $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo
 	@echo "make bench           what the engine's parts cost (criterion)"
 	@echo "make results         measures everything into docs/results, in 15 minutes"
+	@echo "make postgres-methods  PostgreSQL's io_method settings, in 5 minutes"
 	@echo
 	@echo "make dist            the files of a release, in $(OUT)"
 	@echo "make deb, make rpm   a package of what is built, in $(OUT)"
@@ -216,6 +217,11 @@ results: setup
 	@$(TARGET)/release/anyring lab --minutes 13 $(LAB) --out $(TARGET)/results
 	@rm -rf docs/results $(TARGET)/results/*.png
 	@cp -r $(TARGET)/results docs/results
+
+# Makes the comparison of docs/postgresql.md. METHODS="--major 19" takes another version. Run it on an idle machine.
+postgres-methods: setup
+	@scripts/build.sh $(TARGET)
+	@scripts/postgres-methods.py $(TARGET)/release $(METHODS)
 
 # The files that an installation consists of. If they are missing, `make install` builds them first, without `make setup`.
 install:

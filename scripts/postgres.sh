@@ -5,6 +5,8 @@
 # usage: scripts/postgres.sh fetch        unpacks it into .build/postgres, unless that has happened
 #        scripts/postgres.sh place DIR    copies it to DIR and makes its programs run there
 #
+# POSTGRES_MAJOR=19 takes PostgreSQL 19 of Debian's experimental release instead, into .build/postgres-19.
+#
 # apt-get fetches and checks the packages and their libraries, libc included, which needs no root, and they are
 # unpacked. Nothing is installed: the programs of the copy are told where their libraries are. If the packages are
 # unavailable, `fetch` leaves the reason in .build/postgres/unavailable. `place` then prints the reason and fails with
@@ -14,21 +16,28 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh
 . scripts/apt.sh
 
-MAJOR=18
-SUITES="forky sid"
-HOME_DIR=.build/postgres
+MAJOR=${POSTGRES_MAJOR:-18}
+case $MAJOR in
+  18) SUITES="forky sid" HOME_DIR=.build/postgres ;;
+  *) SUITES="experimental" HOME_DIR=.build/postgres-$MAJOR ;;
+esac
 PROGRAMS="initdb pg_amcheck pg_checksums pgbench postgres psql"
 
 # download SUITE: all .deb files into $work/cache/archives.
 download() {
-  apt_prepare "$work" "deb [arch=$(dpkg --print-architecture) signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $1 main" || return
+  local suite
+  apt_prepare "$work" "" || return
+  # Packages of the experimental release need others of sid.
+  for suite in $([ "$1" = experimental ] && echo sid) "$1"; do
+    echo "deb [arch=$(dpkg --print-architecture) signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $suite main"
+  done >"$work/sources"
   # What only the packages' own installation scripts need counts as installed.
   for package in debconf locales postgresql-client-common postgresql-common ssl-cert; do
     printf 'Package: %s\nStatus: install ok installed\nArchitecture: all\nVersion: 9999\n' "$package"
     printf 'Maintainer: nobody\nDescription: not needed\n\n'
   done >"$work/status"
   apt apt-get update || return
-  apt apt-get install --download-only "postgresql-$MAJOR"
+  apt apt-get install --download-only --target-release "$1" "postgresql-$MAJOR"
 }
 
 fetch() {
@@ -78,7 +87,7 @@ case ${1:-} in
   fetch) fetch ;;
   place) place "${2:?place needs a directory}" ;;
   *)
-    sed -n '2,5s/^# \?//p' "$0" >&2
+    sed -n '5,8s/^# \?//p' "$0" >&2
     exit 2
     ;;
 esac
