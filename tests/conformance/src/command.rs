@@ -9,6 +9,7 @@ use crate::report::{Format, Printer, Report};
 use crate::runner::{self, Job, Runner};
 use crate::spread;
 use clap::Parser;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -147,6 +148,18 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Prints lines until the reader closes the pipe, as head(1) does.
+fn print_until_closed(lines: impl Iterator<Item = String>) -> Result<bool, String> {
+    let mut output = io::stdout().lock();
+    for line in lines {
+        match writeln!(output, "{line}") {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            written => written.map_err(|error| error.to_string())?,
+        }
+    }
+    Ok(true)
+}
+
 /// Runs the requested cases. True if everything was as expected.
 fn run(options: &Options) -> Result<bool, String> {
     let cases = case::all();
@@ -156,20 +169,19 @@ fn run(options: &Options) -> Result<bool, String> {
     let (left_out, selected): (Vec<&Case>, Vec<&Case>) =
         selected.partition(|case| options.disturbed && case.undisturbed);
     if options.list {
-        selected.iter().for_each(|case| println!("{}", case.name()));
-        return Ok(true);
+        return print_until_closed(selected.iter().map(|case| case.name().to_owned()));
     }
     if options.claims {
-        selected.iter().for_each(|case| {
-            println!("{}: {}\n    since {}, {}", case.name(), case.claim(), case.since(), case.source());
-        });
-        return Ok(true);
+        let lines = |case: &&Case| {
+            format!("{}: {}\n    since {}, {}", case.name(), case.claim(), case.since(), case.source())
+        };
+        return print_until_closed(selected.iter().map(lines));
     }
     if !left_out.is_empty() {
         println!("{} cases do not hold under chaos, and are left out", left_out.len());
     }
     if selected.is_empty() {
-        return Err("no case has such a name".to_owned());
+        return Err("no case has such a name; names are TOPIC::CASE, see --list".to_owned());
     }
     if options.exact {
         let is_there = |text: &&String| selected.iter().any(|case| case.name() == **text);

@@ -241,7 +241,10 @@ impl Oracle {
             return;
         }
         let complaint = match self.cases.get(report.case) {
-            None => Some("tests/conformance/oracle.json has no such case: `make oracle` adds it".to_owned()),
+            None => Some(
+                "tests/conformance/oracle.json has no such case: record it, see tests/conformance/README.md"
+                    .to_owned(),
+            ),
             Some(recorded) if recorded.skipped.is_some() => None,
             Some(recorded) => {
                 report.runs.iter().find_map(|run| recorded.disagrees(run).or_else(|| self.other_ring(run)))

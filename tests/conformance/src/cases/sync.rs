@@ -85,6 +85,16 @@ fn sync_file_range_unknown_flag_is_einval(cx: &Context) {
 }
 
 #[case]
+fn sync_file_range_with_unused_fields_is_einval(cx: &Context) {
+    let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
+    let good = sync_range(fd(&file), libc::SYNC_FILE_RANGE_WRITE);
+    assert_eq!(ring.run(Sqe { addr: 1, ..good }), -EINVAL);
+    assert_eq!(ring.run(good.buffer(1)), -EINVAL);
+    assert_eq!(ring.run(good.file_index(1)), -EINVAL);
+    assert_eq!(ring.run(good.ioprio(1)), -EINVAL);
+}
+
+#[case]
 fn sync_file_range_of_a_pipe_is_espipe(cx: &Context) {
     let (_reader, writer) = pipe();
     assert_eq!(cx.ring(4).run(sync_range(fd(&writer), libc::SYNC_FILE_RANGE_WRITE)), -ESPIPE);
