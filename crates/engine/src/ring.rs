@@ -205,7 +205,7 @@ impl Ring {
         let state = held.as_deref_mut().ok_or(LockFailure::Ended)?;
         if self.holder.load(Ordering::Relaxed) != thread_pointer() {
             self.record_holder();
-            (state.holder_has_context, state.holder_may_submit) = (false, false);
+            state.holder_has_context = false;
         }
         let state = NonNull::from(state);
         let guard = RingGuard { ring: self, state, held: Some(held) };

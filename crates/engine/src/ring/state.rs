@@ -91,8 +91,6 @@ pub struct State {
     /// The ring's last holder has submitted, and so has a context
     /// ([`process::give_context`](crate::process::give_context)).
     pub holder_has_context: bool,
-    /// The ring's last holder may submit without further checks, as on a ring that any thread may submit to.
-    pub holder_may_submit: bool,
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,
     /// The ring's stage of life.
@@ -263,7 +261,6 @@ impl State {
                 0
             },
             holder_has_context: false,
-            holder_may_submit: false,
             records: Records::default(),
             disabled: flags & anyring_abi::IORING_SETUP_R_DISABLED != 0,
             life: Life::Open,

@@ -84,8 +84,10 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     guard.record(|it| it.enter(call.fd as i32, call.to_submit, call.min_complete, call.flags));
     let mut submitted = 0;
     if call.to_submit != 0 {
-        if !guard.holder_may_submit {
-            check_submitter(&mut guard)?;
+        check_issuer(&guard)?;
+        if !guard.holder_has_context {
+            process::give_context();
+            guard.holder_has_context = true;
         }
         submitted = submit_and_call(&mut guard, call.to_submit)?;
         if call.flags & IORING_ENTER_GETEVENTS != 0 || !ring.defers() {
@@ -208,18 +210,6 @@ fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> 
     }
     guard.calls.end();
     submitted
-}
-
-/// Checks that the calling thread may submit, and gives it a context.
-#[inline(never)] // not for each submission to a ring that any thread may submit to
-fn check_submitter(guard: &mut RingGuard) -> Result<(), Errno> {
-    check_issuer(guard)?;
-    if !guard.holder_has_context {
-        process::give_context();
-        guard.holder_has_context = true;
-    }
-    guard.holder_may_submit = guard.issuer == 0;
-    Ok(())
 }
 
 /// Fails with `EEXIST` if another thread is this ring's only submitter.
