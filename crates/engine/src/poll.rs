@@ -408,8 +408,8 @@ mod tests {
     #[test]
     fn a_poll_set_that_cannot_be_made_leaves_no_descriptors() {
         refusing(&[(libc::SYS_epoll_ctl, None, libc::ENOSPC)], || {
-            // The thread gets a descriptor table of its own, in which no other test opens or closes numbers. SAFETY:
-            // the thread belongs to this test, and unsharing closes nothing that it shares.
+            // The thread gets a descriptor table of its own, in which no other test opens or closes numbers.
+            // SAFETY: the thread belongs to this test, and unsharing closes nothing that it shares.
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.expect("unshare");
             let open = || std::fs::read_dir("/proc/thread-self/fd").expect("descriptors").count();
             let before = open();

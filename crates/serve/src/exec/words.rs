@@ -49,10 +49,10 @@ pub fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
     }
     unmap_left();
     let Some(map) = Map::new(words) else { return };
-    let is_watched = map.is_watched();
+    let is_left = map.leave();
     // SAFETY: the words behind the head, which nothing else uses until `then` returns.
     then(unsafe { core::slice::from_raw_parts_mut(map.0.add(1).cast(), words) });
-    match is_watched {
+    match is_left {
         true => map.give_back(),
         false => map.unmap(),
     }
@@ -89,7 +89,7 @@ impl Map {
 
     /// Puts the mapping into [`LEFT`], and makes the kernel say when the calling thread leaves this memory. False if
     /// the thread's word is in use, as that of each thread of a libc is. Such a thread ends with the memory.
-    fn is_watched(&self) -> bool {
+    fn leave(&self) -> bool {
         const PR_GET_TID_ADDRESS: usize = 40;
         let mut word = usize::MAX;
         // SAFETY: the kernel fills in a local.
@@ -98,8 +98,9 @@ impl Map {
             return false;
         }
         let user = &self.head().user;
-        user.store(1, Ordering::Relaxed); // before the mapping is in the list
-                                          // SAFETY: the word is mapped until it is 0, and the thread's word is set back before that.
+        // Relaxed: the mapping is not in the list yet.
+        user.store(1, Ordering::Relaxed);
+        // SAFETY: the word is mapped until it is 0, and the thread's word is set back before that.
         unsafe { sys::call(libc::SYS_set_tid_address, [user.as_ptr() as usize, 0, 0, 0, 0, 0]) };
         self.put();
         true
