@@ -274,21 +274,21 @@ fn be_child(body: impl FnOnce() -> bool) -> ! {
 /// first.
 pub struct Worker {
     child: Child,
-    answer: Reply,
+    reply: Reply,
 }
 
 impl Worker {
     /// Starts a worker. The caller must have only one thread.
     pub fn start<T: Serialize>(work: impl FnOnce() -> T) -> Result<Worker, String> {
-        let answer = Reply::new().ok_or_else(|| refused("mmap"))?;
+        let reply = Reply::new().ok_or_else(|| refused("mmap"))?;
         let parent = std::process::id();
         let child = Child::make_with(libc::SIGCHLD, || {
             // SAFETY: takes no pointers.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
             let is_orphan = std::os::unix::process::parent_id() != parent; // it ended before the call
-            !is_orphan && answer.give(&work())
+            !is_orphan && reply.give(&work())
         })?;
-        Ok(Worker { child, answer })
+        Ok(Worker { child, reply })
     }
 
     /// True once the worker has ended. It has then been waited for.
@@ -304,9 +304,9 @@ impl Worker {
         unsafe { libc::kill(self.child.pid, libc::SIGTERM) };
     }
 
-    /// The answer of a worker that has ended. `None` if it was killed.
-    pub fn answer<T: DeserializeOwned>(self) -> Option<T> {
-        self.answer.read()
+    /// The reply of a worker that has ended. `None` if it was killed.
+    pub fn reply<T: DeserializeOwned>(self) -> Option<T> {
+        self.reply.read()
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Each of several runs has a worker. That is a forked child of this process, which starts the program, waits for it
 //! and kills what it leaves running. A thread could not do that: orphans go to a process, so a thread would kill those
-//! of other runs. The worker answers how the program ended. This process reads everything else from the files of the
+//! of other runs. The worker replies how the program ended. This process reads everything else from the files of the
 //! run's [`Runner`].
 
 use super::one::{self, Ending, Run, Runner};
@@ -54,23 +54,23 @@ impl<'a> Jobs<'a> {
         run?.unless_refused()
     }
 
-    /// Makes the runs. Gives each of them to `take`, in order, until that breaks off. With `until_failure` no run is
+    /// Makes the runs. Gives each of them to `consume`, in order, until that breaks off. With `until_failure` no run is
     /// wanted after the first that fails.
     ///
     /// # Errors
-    /// A run could not be made, or a signal arrived that ends this process. `take` got the runs that had ended.
+    /// A run could not be made, or a signal arrived that ends this process. `consume` got the runs that had ended.
     pub fn each(
         &self,
         tasks: impl Iterator<Item = Task>,
         until_failure: bool,
-        mut take: impl FnMut(u64, Run) -> ControlFlow<()>,
+        mut consume: impl FnMut(u64, Run) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
         if self.runners.len() > 1 {
-            return Pool::new(self, until_failure).each(tasks, &mut take);
+            return Pool::new(self, until_failure).each(tasks, &mut consume);
         }
         for task in tasks {
             let seed = task.0;
-            if take(seed, self.one(task)?).is_break() {
+            if consume(seed, self.one(task)?).is_break() {
                 break;
             }
         }
@@ -94,10 +94,10 @@ struct Pool<'j, 'a> {
     jobs: &'j Jobs<'a>,
     /// The job of each runner.
     busy: Vec<Option<Job>>,
-    /// The seeds of the runs that were begun and not given to `take` yet.
+    /// The seeds of the runs that were begun and not given to `consume` yet.
     seeds: BTreeMap<usize, u64>,
     done: BTreeMap<usize, Done>,
-    /// The place of the next run that `take` gets.
+    /// The place of the next run that `consume` gets.
     next: usize,
     until_failure: bool,
     /// The first place of a run that has failed.
@@ -132,7 +132,7 @@ impl<'j, 'a> Pool<'j, 'a> {
     fn each(
         &mut self,
         tasks: impl Iterator<Item = Task>,
-        take: &mut impl FnMut(u64, Run) -> ControlFlow<()>,
+        consume: &mut impl FnMut(u64, Run) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
         let mut tasks = tasks.enumerate();
         loop {
@@ -141,9 +141,9 @@ impl<'j, 'a> Pool<'j, 'a> {
                 self.jobs.write_log(&log)?;
                 let run = match run {
                     Ok(run) => run.unless_refused()?,
-                    Err(failure) => return self.abandon(failure, take),
+                    Err(failure) => return self.abandon(failure, consume),
                 };
-                if take(self.seeds.remove(&self.next).unwrap_or_default(), run).is_break() {
+                if consume(self.seeds.remove(&self.next).unwrap_or_default(), run).is_break() {
                     return Ok(());
                 }
                 self.next += 1;
@@ -153,7 +153,7 @@ impl<'j, 'a> Pool<'j, 'a> {
             }
             if self.reap().is_empty() {
                 if let Err(interrupt) = self.jobs.runners[0].sleep() {
-                    return self.abandon(interrupt, take);
+                    return self.abandon(interrupt, consume);
                 }
             }
         }
@@ -183,7 +183,7 @@ impl<'j, 'a> Pool<'j, 'a> {
         for (runner, busy) in self.jobs.runners.iter().zip(&mut self.busy) {
             let Some(Job { place, worker }) = busy.take_if(|job| job.worker.has_ended()) else { continue };
             let lost = || Failure::own("the worker of a run was killed");
-            let ending = worker.answer().unwrap_or_else(|| Err(lost()));
+            let ending = worker.reply().unwrap_or_else(|| Err(lost()));
             let (log, mut run) = runner.collect(ending);
             if let Ok(run) = &mut run {
                 // The first that fails is shown, no other.
@@ -212,7 +212,7 @@ impl<'j, 'a> Pool<'j, 'a> {
     fn abandon(
         &mut self,
         failure: Failure,
-        take: &mut impl FnMut(u64, Run) -> ControlFlow<()>,
+        consume: &mut impl FnMut(u64, Run) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
         self.stop_after(None);
         while self.is_busy() {
@@ -224,7 +224,7 @@ impl<'j, 'a> Pool<'j, 'a> {
             self.jobs.write_log(&log)?;
             let ended = run.ok().filter(|run| run.refusal().is_none());
             let Some((seed, run)) = self.seeds.remove(&place).zip(ended) else { continue };
-            if take(seed, run).is_break() {
+            if consume(seed, run).is_break() {
                 break;
             }
         }
