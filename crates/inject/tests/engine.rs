@@ -429,6 +429,7 @@ cases! {
     losing_a_fifo_to_another_reader_keeps_nobody: "host_state" "faster-fifo";
 
     unregistering_a_file_keeps_its_record_locks: "files" "record-locks";
+    unregistering_a_file_keeps_its_record_locks_among_those_of_others: "files" "record-locks-among-others";
     unregistering_a_file_keeps_the_record_locks_of_before_exec: "files" "record-locks-before";
 
     completions_beyond_the_cq_keep_their_order: "overflow" "order";

@@ -97,6 +97,79 @@ static void record_locks_after(void)
 	CHECK(unlink(name) == 0);
 }
 
+/* Locks a byte range in a child, which keeps the lock until it is killed. */
+static pid_t hold_elsewhere(const char *name, int type, off_t first, off_t bytes)
+{
+	int ready[2];
+	pid_t child;
+	char byte;
+
+	CHECK(pipe(ready) == 0);
+	child = fork();
+	if (child == 0) {
+		struct flock range = {.l_type = type, .l_start = first, .l_len = bytes};
+		int file = open(name, O_RDWR);
+
+		CHECK(fcntl(file, F_SETLK, &range) == 0);
+		write_all(ready[1], "x");
+		for (;;)
+			pause();
+	}
+	CHECK(child > 0 && read(ready[0], &byte, 1) == 1);
+	CHECK(close(ready[0]) == 0 && close(ready[1]) == 0);
+	return child;
+}
+
+/* The number of descriptors of the file. */
+static int descriptors_of(const char *name)
+{
+	struct stat wanted, found;
+	char path[64];
+	int count = 0;
+
+	CHECK(stat(name, &wanted) == 0);
+	for (int fd = 0; fd < 8192; fd++) {
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		count += stat(path, &found) == 0 && found.st_ino == wanted.st_ino && found.st_dev == wanted.st_dev;
+	}
+	return count;
+}
+
+/* Other processes have locks on the file, around the program's and on the same bytes. */
+static void record_locks_among_others(void)
+{
+	static const struct {
+		int others, own;
+		off_t first, bytes, own_first;
+	} cases[] = {
+		{F_WRLCK, F_WRLCK, 0, 10, 20}, {F_WRLCK, F_WRLCK, 30, 0, 20},
+		{F_RDLCK, F_RDLCK, 0, 100, 20}, {F_RDLCK, F_WRLCK, 30, 10, 20},
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct flock own = {.l_type = cases[i].own, .l_start = cases[i].own_first, .l_len = 1};
+		char name[] = "locked-XXXXXX", other_name[] = "other-XXXXXX";
+		int file = mkstemp(name), other = mkstemp(other_name);
+		pid_t holders[2];
+
+		CHECK(file >= 0 && other >= 0);
+		lock(other, 0);
+		holders[0] = hold_elsewhere(name, cases[i].others, cases[i].first, cases[i].bytes);
+		holders[1] = hold_elsewhere(name, cases[i].others, 15, 1);
+		register_and_unregister(file);
+		for (int ms = 0; ms < LONG_MS && descriptors_of(name) > 1; ms++)
+			usleep(1000);
+		CHECK(descriptors_of(name) == 1);
+		CHECK(fcntl(file, F_SETLK, &own) == 0);
+		register_and_unregister(file);
+		for (int j = 0; j < 2; j++)
+			CHECK(kill(holders[j], SIGKILL) == 0 && waitpid(holders[j], NULL, 0) == holders[j]);
+		CHECK(is_locked(name));
+		CHECK(unlink(name) == 0 && unlink(other_name) == 0);
+		CHECK(close(file) == 0 && close(other) == 0);
+	}
+}
+
 static char buffer[8];
 
 static void read_registered(struct io_uring *ring, unsigned slot)
@@ -223,5 +296,6 @@ CASES({"at-once", replace_files_at_once},
       {"replaced", a_slot_holds_one_file_after_the_other},
       {"reused", the_number_of_a_waiting_read_is_used_again},
       {"record-locks", unregistering_keeps_record_locks},
+      {"record-locks-among-others", record_locks_among_others},
       {"record-locks-before", record_locks_of_before},
       {"record-locks-after", record_locks_after})

@@ -12,7 +12,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::os::file_status;
 use crate::os::handlers;
-use crate::os::user_read;
+use crate::os::{user_read, Os, Sys};
 use crate::sync::Hook;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
@@ -72,9 +72,9 @@ pub fn close(fd: i32) {
 
 /// True if the entry points intercept every program call that takes a POSIX lock.
 static LOCKS_ARE_SEEN: AtomicBool = AtomicBool::new(false);
-/// Whether the program may hold a POSIX lock. Before the first intercepted lock, existing locks are searched once,
-/// since an executed program keeps its locks. Relaxed: a thread that takes a lock stores this first, and a thread
-/// that learns of the lock reads the store.
+/// Whether the program may hold a POSIX lock. Existing locks are searched once, before the first ring, since an
+/// executed program keeps its locks. Relaxed: a thread that takes a lock stores this first, and a thread that learns
+/// of the lock reads the store.
 static MAY_HOLD: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
@@ -90,32 +90,62 @@ pub fn mark_posix_lock() {
     MAY_HOLD.store(SOME, Ordering::Relaxed);
 }
 
-/// True if this process holds a POSIX lock on the file that `fd` names, according to /proc/locks. Without that file,
-/// a lock of any process counts.
+/// Finds out, in the program's own call before a ring is made, whether the program holds a POSIX lock already. So no
+/// engine thread has to, which would take the lowest number for /proc/locks.
+pub fn find_posix_locks() {
+    if !LOCKS_ARE_SEEN.load(Ordering::Relaxed) || MAY_HOLD.load(Ordering::Relaxed) != UNKNOWN {
+        return;
+    }
+    let is_programs = |first: &str| first.parse().is_ok_and(|first: u64| first < descriptors::LOCKS_FROM);
+    let found = if own_locks_have(|_, first| is_programs(first)).unwrap_or(true) { SOME } else { NONE };
+    // The exchange fails if `mark_posix_lock` was called since the load.
+    let _ = MAY_HOLD.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// True if this process holds a POSIX lock on the file that `fd` names.
 fn holds_lock(fd: i32) -> bool {
-    // Checked before /proc is opened, since most files have no locks. A file that is opened takes the lowest number
-    // for a moment.
-    if holds_none() || !is_locked(fd) {
+    if LOCKS_ARE_SEEN.load(Ordering::Relaxed) && MAY_HOLD.load(Ordering::Relaxed) == NONE {
         return false;
     }
+    own_lock_conflicts(fd).unwrap_or_else(|| is_among_own_locks(fd))
+}
+
+/// True if a lock of this process conflicts with a lock of the whole file by the description of `fd`. `None` if that
+/// is unknown. F_OFD_GETLK names one lock, with its process, so further questions are about the bytes around that lock.
+/// A lock of another process for reading may hide one of this process on the same bytes.
+fn own_lock_conflicts(fd: i32) -> Option<bool> {
+    const MOST_QUESTIONS: usize = 32;
+    let own = Sys::process_id() as i32;
+    // The first byte of each range to ask for, and the byte after it. A question takes one away and leaves two at most.
+    let (mut ranges, mut count, mut may_hide) = ([(0, i64::MAX); MOST_QUESTIONS + 1], 1, false);
+    for _ in 0..MOST_QUESTIONS {
+        if count == 0 {
+            return (!may_hide).then_some(false);
+        }
+        count -= 1;
+        let (first, end) = ranges[count];
+        let Some(found) = conflicting_lock(fd, first, end) else { continue };
+        if found.l_pid == own {
+            return Some(true);
+        }
+        may_hide |= found.l_type != libc::F_WRLCK as i16;
+        let after = if found.l_len == 0 { i64::MAX } else { found.l_start.saturating_add(found.l_len) };
+        for range in [(first, found.l_start), (after, end)].into_iter().filter(|(from, to)| from < to) {
+            ranges[count] = range;
+            count += 1;
+        }
+    }
+    None
+}
+
+/// True if this process holds a POSIX lock on the file that `fd` names, according to /proc/locks. Without that file,
+/// a lock of any process counts. The file takes the lowest number for a moment.
+#[cold]
+fn is_among_own_locks(fd: i32) -> bool {
     let Ok(status) = file_status(fd) else { return false };
     let (major, minor) = (rustix::fs::major(status.device), rustix::fs::minor(status.device));
     let file = format!("{major:02x}:{minor:02x}:{}", status.inode);
     own_locks_have(|locked, _| locked == file).unwrap_or(true)
-}
-
-/// True if this process is known to hold no POSIX lock except the engine's own.
-fn holds_none() -> bool {
-    if !LOCKS_ARE_SEEN.load(Ordering::Relaxed) {
-        return false;
-    }
-    if MAY_HOLD.load(Ordering::Relaxed) == UNKNOWN {
-        let is_programs = |first: &str| first.parse().is_ok_and(|first: u64| first < descriptors::LOCKS_FROM);
-        let found = if own_locks_have(|_, first| is_programs(first)).unwrap_or(true) { SOME } else { NONE };
-        // The exchange fails if `mark_posix_lock` was called since the load.
-        let _ = MAY_HOLD.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
-    }
-    MAY_HOLD.load(Ordering::Relaxed) == NONE
 }
 
 /// True if `is_it` accepts a POSIX lock of this process. It gets the lock's file and first byte, as in /proc/locks.
@@ -139,18 +169,24 @@ fn own_locks_have(is_it: impl Fn(&str, &str) -> bool) -> Option<bool> {
 }
 
 /// True if the kernel would refuse a lock of the whole file by the description of `fd`. A POSIX lock of this process
-/// also causes that, since the two kinds of lock conflict. The kernel names only one of several locks, so they cannot
-/// be distinguished.
+/// also causes that, since the two kinds of lock conflict.
 pub fn is_locked(fd: i32) -> bool {
+    conflicting_lock(fd, 0, i64::MAX).is_some()
+}
+
+/// Returns a lock that conflicts with one of the description of `fd` on the bytes from `first` up to `end`, which is
+/// `i64::MAX` for all that follow. The kernel names only one of several.
+fn conflicting_lock(fd: i32, first: i64, end: i64) -> Option<libc::flock> {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as i16,
         l_whence: libc::SEEK_SET as i16,
-        l_start: 0,
-        l_len: 0,
+        l_start: first,
+        l_len: if end == i64::MAX { 0 } else { end - first },
         l_pid: 0,
     };
     let args = [fd as usize, libc::F_OFD_GETLK as usize, &mut lock as *mut _ as usize, 0, 0, 0];
-    crate::os::syscall(libc::SYS_fcntl, args) == 0 && lock.l_type != libc::F_UNLCK as i16
+    let answer = crate::os::syscall(libc::SYS_fcntl, args);
+    (answer == 0 && lock.l_type != libc::F_UNLCK as i16).then_some(lock)
 }
 
 /// The table of registered files of a ring.
