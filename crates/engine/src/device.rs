@@ -24,7 +24,7 @@ pub use context::{destroy_spare, has_spare, reset_after_fork};
 
 use crate::descriptors::ends::EngineEnds;
 use crate::os::calls;
-use crate::os::{Os, Sys};
+use crate::os::{standard, Os, Sys};
 use crate::poll::PollSet;
 use crate::poll::DEVICE;
 use crate::request::Slab;
@@ -198,5 +198,5 @@ impl Device {
 
 fn eventfd() -> Result<i32, Errno> {
     let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-    Ok(descriptors::to_top(calls::eventfd(0, flags)?)?.into_raw_fd())
+    Ok(descriptors::to_top(standard::on_any_thread(|| calls::eventfd(0, flags))?)?.into_raw_fd())
 }

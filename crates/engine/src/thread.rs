@@ -17,7 +17,7 @@ pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{handlers, syscall, Os, Sys};
+use crate::os::{handlers, standard, syscall, Os, Sys};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -109,7 +109,8 @@ pub fn sleeps(thread: u32) -> Option<bool> {
     }
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/task/{thread}/stat");
-    let file = calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let open = || calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let file = standard::on_any_thread(open).ok()?;
     let file = crate::os::for_now(file);
     let mut text = [0u8; 64];
     let bytes = calls::read(&file, &mut text).ok()?;

@@ -370,6 +370,8 @@ cases! {
     a_connect_that_sleeps_connects_its_socket_closed_unseen_after_a_stop: "numbers" "connect-unseen";
     an_open_that_sleeps_looks_in_its_directory_after_a_stop: "numbers" "open";
     an_open_that_sleeps_looks_in_its_directory_closed_unseen_after_a_stop: "numbers" "open-unseen";
+    waits_behind_workers_take_no_number: "lowest" "waits";
+    files_of_requests_take_no_number: "lowest" "files";
     reads_that_wait_read_their_files_after_a_stop: "numbers" "reads";
     reads_that_wait_in_workers_read_their_files_after_a_stop: "numbers" "reads-async";
     a_splice_that_waits_for_its_output_keeps_its_input: "numbers" "splice";

@@ -390,6 +390,11 @@ impl<T> Mailbox<T> {
         !core::mem::replace(&mut self.running, true)
     }
 
+    /// True if no helper runs.
+    pub fn is_without_helper(&self) -> bool {
+        !self.running
+    }
+
     /// Returns the number of rings handed over and not taken yet.
     pub fn waiting(&self) -> usize {
         self.waiting.len()

@@ -231,7 +231,9 @@ impl RingGuard {
         self.drain.held += self.chain_length(id);
         self.drain.queue.push_back(id);
         self.release_held();
-        if self.drain.queue.is_empty() && self.slab[id].flags & IOSQE_IO_DRAIN == 0 {
+        if !self.drain.queue.is_empty() {
+            self.open_ahead(); // a worker may release it
+        } else if self.slab[id].flags & IOSQE_IO_DRAIN == 0 {
             self.drain.active = false;
         }
     }

@@ -6,7 +6,7 @@ use crate::op::rw::Rw;
 use crate::op::Punt;
 use crate::poll::Medium;
 use crate::request::{self, Id};
-use crate::ring::RingGuard;
+use crate::ring::{helper, RingGuard};
 use crate::stats::Path;
 use crate::wq::Approach;
 use crate::{descriptors, Errno};
@@ -108,7 +108,12 @@ impl crate::ring::State {
             return false;
         }
         match state.device.make_context(&mut state.poll_set, state.ends) {
-            Ok(()) => true,
+            Ok(()) => {
+                if !helper::is_open() {
+                    helper::open_ahead(); // the helper gives the context back after the last ring
+                }
+                true
+            }
             Err(Errno::BUSY) => false,
             Err(_) => {
                 state.device.refuse();

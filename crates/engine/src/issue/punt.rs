@@ -137,12 +137,9 @@ impl RingGuard {
         let by_task_work = approach == Approach::Plain && op.by_task_work();
         let as_caller = op.depends_on_caller(self.slab[id].opcode) || self.slab[id].hold.is_some();
         let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // workers have the first table
-        if by_creds_pool || approach == Approach::AttemptFirst {
-            // The request may come back to be armed, or may open a file while another request is armed. So the poll set
-            // is made first. While the poll set is made, it has the number that the program's next open expects. If no
-            // descriptor is free for it, the arming of the request reports that.
-            let ends = self.ends;
-            let _ = self.poll_set.make_epoll(ends);
+        let may_be_armed = approach == Approach::AttemptFirst || by_creds_pool || self.may_be_armed_later(id, fd);
+        if may_be_armed {
+            self.open_ahead();
         }
         if by_creds_pool {
             helper::ensure_started();
@@ -176,6 +173,24 @@ impl RingGuard {
         if !queued {
             self.finish(id, -Errno::AGAIN.raw_os_error(), true);
         }
+    }
+
+    /// True if a request that goes to a worker may come back to be armed, or if one that follows it in its chain may.
+    fn may_be_armed_later(&mut self, id: Id, fd: i32) -> bool {
+        self.slab[id].links() || fd >= 0 && !self.poll_set.has_blocks(fd)
+    }
+
+    /// Opens, in a call of the program, what an engine thread needs to arm requests of this ring and to watch for them.
+    /// While it is opened, it has the number that the program's next open expects. If no descriptor is free, the
+    /// arming of a request reports that.
+    pub(super) fn open_ahead(&mut self) {
+        if self.poll_set.epoll().is_none() {
+            let ends = self.ends;
+            let _ = self.poll_set.make_epoll(ends);
+        } else if helper::is_open() {
+            return;
+        }
+        helper::open_ahead();
     }
 
     /// Completes the jobs that workers brought back, and posts messages.

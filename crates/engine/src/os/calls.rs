@@ -37,6 +37,7 @@ macro_rules! calls {
         /// # Errors
         /// Those of the call.
         #[inline(always)]
+        #[cfg_attr(debug_assertions, track_caller)]
         pub fn $name $(<$($kind: $bound),+>)? ($($argument: $type),*) -> Result<$answer, Errno> {
             at(libc::$number)?;
             $way(|| $($path)::+($($argument),*))
@@ -172,6 +173,7 @@ pub fn directory<F: AsFd>(open: F, room: &mut [MaybeUninit<u8>]) -> RawDir<'_, F
 ///
 /// # Errors
 /// Those of open(2) and read(2).
+#[cfg_attr(debug_assertions, track_caller)]
 pub fn read_text(path: &str) -> std::io::Result<String> {
     at(libc::SYS_openat)?;
     standard::above(|| std::fs::read_to_string(path))

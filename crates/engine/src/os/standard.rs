@@ -32,14 +32,37 @@ const HELD: u32 = MAKER - 1;
 /// # Errors
 /// Those of `make`.
 #[inline]
+#[cfg_attr(debug_assertions, track_caller)]
 pub fn above<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let tables_differ = TABLES_DIFFER.load(Ordering::Relaxed) || mutated(Mutation::StandardNumbersAreTaken);
     if cfg!(feature = "simulated") || tables_differ || OPEN.load(Ordering::Relaxed) || are_open() {
-        return make();
+        return reported(make);
     }
     let _making = Making::begin();
+    reported(make)
+}
+
+#[cfg(debug_assertions)]
+use lowest::reported;
+
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+fn reported<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     make()
 }
+
+/// Makes a descriptor on whichever thread needs it, for a reason that docs/limits.md gives. Whatever else engine threads
+/// need is opened in a call of the program. For a moment it has the number that the program's next open expects.
+#[inline]
+pub fn on_any_thread<T>(make: impl FnOnce() -> T) -> T {
+    #[cfg(debug_assertions)]
+    let _excused = lowest::Excused::begin();
+    make()
+}
+
+/// In builds with assertions: reports engine threads that make descriptors.
+#[cfg(debug_assertions)]
+mod lowest;
 
 #[cold]
 fn are_open() -> bool {

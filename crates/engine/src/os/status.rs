@@ -1,6 +1,6 @@
 //! Status of open files, for decisions that are made under locks.
 
-use super::{ask_in_child, check, is_filtered, syscall};
+use super::{ask_in_child, check, is_filtered, standard, syscall};
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::Errno;
@@ -95,7 +95,8 @@ pub fn is_at_hand(dirfd: i32, path: &CStr, follows: bool) -> bool {
     let flags = libc::O_PATH | libc::O_CLOEXEC | if follows { 0 } else { libc::O_NOFOLLOW };
     let how = [flags as u64, 0, RESOLVE_CACHED];
     let args = [dirfd as usize, path.as_ptr() as usize, how.as_ptr() as usize, size_of_val(&how), 0, 0];
-    match check(syscall(libc::SYS_openat2, args)) {
+    let open = || check(syscall(libc::SYS_openat2, args));
+    match standard::on_any_thread(|| standard::above(open)) {
         Ok(fd) => {
             let status = by_statx(fd as i32);
             syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);

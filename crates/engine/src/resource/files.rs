@@ -12,7 +12,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::os::file_status;
 use crate::os::handlers;
-use crate::os::{user_read, Os, Sys};
+use crate::os::{standard, user_read, Os, Sys};
 use crate::sync::Hook;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
@@ -145,7 +145,7 @@ fn is_among_own_locks(fd: i32) -> bool {
     let Ok(status) = file_status(fd) else { return false };
     let (major, minor) = (rustix::fs::major(status.device), rustix::fs::minor(status.device));
     let file = format!("{major:02x}:{minor:02x}:{}", status.inode);
-    own_locks_have(|locked, _| locked == file).unwrap_or(true)
+    standard::on_any_thread(|| own_locks_have(|locked, _| locked == file)).unwrap_or(true)
 }
 
 /// True if `is_it` accepts a POSIX lock of this process. It gets the lock's file and first byte, as in /proc/locks.
@@ -174,8 +174,8 @@ pub fn is_locked(fd: i32) -> bool {
     conflicting_lock(fd, 0, i64::MAX).is_some()
 }
 
-/// Returns a lock that conflicts with one of the description of `fd` on the bytes from `first` up to `end`, which is
-/// `i64::MAX` for all that follow. The kernel names only one of several.
+/// Returns a lock that conflicts with one of the description of `fd` on the bytes from `first` up to `end`. An `end` of
+/// `i64::MAX` stands for all bytes that follow. The kernel names only one of several locks.
 fn conflicting_lock(fd: i32, first: i64, end: i64) -> Option<libc::flock> {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as i16,

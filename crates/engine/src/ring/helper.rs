@@ -7,7 +7,7 @@ use crate::os::{syscall, Os, Sys};
 use crate::ring::Ring;
 use crate::sync::Hook;
 use crate::thread::tables;
-use crate::{descriptors, Errno};
+use crate::{descriptors, thread, Errno};
 use core::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{epoll, EventfdFlags};
 use rustix::fd::IntoRawFd;
@@ -20,7 +20,7 @@ pub static START: Hook<(), bool> = Hook::new();
 /// The mailbox at which rings are handed over.
 pub(crate) static MAILBOX: Lock<Mailbox<&'static Ring>> = Lock::new(Mailbox::NEW);
 
-/// The eventfd that wakes the helper; -1 if there is no helper. `WAKE`, and the helper's poll set `SET`, are opened and
+/// The eventfd that wakes the helper; -1 if it is not open. It stays open while the process has rings. `WAKE`, and the helper's poll set `SET`, are opened and
 /// closed under `MAILBOX`.
 pub(crate) static WAKE: AtomicI32 = AtomicI32::new(-1);
 
@@ -50,6 +50,30 @@ fn hand_over(ring: &'static Ring, mut mailbox: Held<'static, Mailbox<&'static Ri
     }
 }
 
+/// Opens the helper's descriptors in a call of the program, after which an engine thread may start the helper. While
+/// they are made, they take the lowest numbers, which the program's own files would have in the kernel.
+pub fn open_ahead() {
+    if tables::mine() != tables::FIRST {
+        return;
+    }
+    // The lock is needed even if they are open: a helper of rings that are gone may be about to close them.
+    let Some(_mailbox) = MAILBOX.lock() else { return };
+    open_if_closed();
+}
+
+/// True if the helper's descriptors are open.
+pub fn is_open() -> bool {
+    WAKE.load(Ordering::Relaxed) >= 0
+}
+
+/// Closes the helper's descriptors after the process's last ring, unless a helper runs. It closes them itself.
+pub fn rings_are_gone() {
+    let Some(mailbox) = MAILBOX.lock() else { return };
+    if mailbox.is_without_helper() && !thread::is_needed() {
+        close();
+    }
+}
+
 /// Starts the helper's thread, if there is none, before a worker opens files for the program. While the helper's
 /// descriptors are made, they take the lowest numbers, which those files would have in the kernel. False if the helper
 /// cannot exist.
@@ -61,7 +85,7 @@ pub fn ensure_started() -> bool {
 
 fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
     // The helper would inherit the table of the thread that makes it.
-    let started = tables::mine() == tables::FIRST && open().is_ok() && START.call(()) == Some(true);
+    let started = tables::mine() == tables::FIRST && open_if_closed() && START.call(()) == Some(true);
     if !started {
         close();
         mailbox.close();
@@ -83,6 +107,15 @@ pub(crate) fn wake() {
         let one = 1u64;
         syscall(libc::SYS_write, [wake as usize, &one as *const u64 as usize, 8, 0, 0, 0]);
     }
+}
+
+/// Opens the helper's descriptors unless they are open. False if that fails.
+fn open_if_closed() -> bool {
+    let are_open = is_open() || open().is_ok();
+    if !are_open {
+        close();
+    }
+    are_open
 }
 
 fn open() -> Result<(), Errno> {

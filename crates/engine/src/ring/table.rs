@@ -265,6 +265,7 @@ impl Drop for Remains {
             if device::has_spare() && !helper::ensure_started() {
                 device::destroy_spare();
             }
+            helper::rings_are_gone();
             helper::nudge();
         }
     }

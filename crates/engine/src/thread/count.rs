@@ -227,7 +227,7 @@ pub fn leader_has_left() -> bool {
 /// wait(2). Opening the file takes a descriptor number for a moment, but no program thread is left that could expect
 /// that number.
 fn status_of_leader() -> Option<i32> {
-    let line = calls::read_text("/proc/self/stat").ok()?;
+    let line = os::standard::on_any_thread(|| calls::read_text("/proc/self/stat")).ok()?;
     let status: i32 = line.rsplit(' ').next()?.trim().parse().ok()?;
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }

@@ -188,7 +188,7 @@ impl DrivenRings {
         }
         let Some(mut mailbox) = MAILBOX.lock() else { return false };
         let ends = mailbox.leave();
-        if ends {
+        if ends && !thread::is_needed() {
             helper::close();
         }
         ends

@@ -26,8 +26,8 @@ use crate::os::calls;
 use crate::os::{check, syscall, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::poller::{Attached, Poller, Waiting, ENDED, STARTING};
-use crate::ring::table;
 use crate::ring::Ring;
+use crate::ring::{helper, table};
 use crate::wait::enter::Enter;
 use crate::{identity, process, stats, thread, Errno};
 use anyring_abi::{
@@ -99,11 +99,12 @@ fn no_ring(fd: i32) -> Errno {
 /// no thread can be made.
 pub fn begin(ring: &'static Ring, options: PollerOptions) -> Result<(), Errno> {
     let mut guard = ring.lock()?;
-    // The polling thread must not make the poll set itself. For a moment the poll set takes the number that the
-    // program's next open expects. Also, another thread may hold the ring by then, and the polling thread's other
-    // rings must not wait for that.
+    // The polling thread must not make the poll set itself, nor open what the helper needs. For a moment these take
+    // the number that the program's next open expects. Also, another thread may hold the ring by then, and the polling
+    // thread's other rings must not wait for that.
     let ends = guard.ends;
     guard.poll_set.make_epoll(ends)?;
+    helper::open_ahead();
     let (view, control, idle_ns) = (guard.memory.view, guard.control, options.idle_ns);
     let attached = Attached { ring, view, control, idle_ns };
     drop(guard);

@@ -15,11 +15,10 @@ use crate::descriptors::status_flags;
 use crate::mutation::{mutated, Mutation};
 use crate::op::call;
 use crate::os::calls;
-use crate::os::{check, file_status, syscall, Os, Sys};
-use crate::os::{for_now, ForNow};
+use crate::os::{check, file_status, for_now, standard, syscall, ForNow, Os, Sys};
 use crate::Errno;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
-use rustix::pipe::{pipe_with, PipeFlags, SpliceFlags};
+use rustix::pipe::{PipeFlags, SpliceFlags};
 
 /// The substitute for an attempt with RWF_NOWAIT.
 #[derive(Debug, PartialEq, Eq)]
@@ -129,8 +128,9 @@ fn through_pipe(
 
 /// Makes a nonblocking pipe for one call. A pipe that was kept would be shared with forked children.
 fn own_pipe() -> Option<(ForNow, ForNow)> {
-    let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-    Some((for_now(output), crate::os::for_now(input)))
+    let pipe = standard::on_any_thread(|| calls::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK));
+    let (output, input) = pipe.ok()?;
+    Some((for_now(output), for_now(input)))
 }
 
 fn into_pipe(fd: i32, iovecs: *const [usize; 2], count: usize) -> Option<Result<usize, Errno>> {
@@ -201,6 +201,7 @@ mod tests {
     use crate::os::refusing::refusing;
     use rustix::fd::OwnedFd;
     use rustix::io::{read, write};
+    use rustix::pipe::pipe_with;
 
     fn attempt(fd: impl AsFd, write: bool, bytes: &mut [u8]) -> Substitute {
         let iovec = [bytes.as_mut_ptr() as usize, bytes.len()];
