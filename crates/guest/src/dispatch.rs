@@ -1,11 +1,13 @@
 //! Serves each trapped call.
 
+use crate::arch::trap::Registers;
+use crate::arch::{calls, patch};
 use crate::world::{self, Block};
-use crate::{exe, exec, fast, filter, patch, signals, start, threads};
+use crate::{exe, exec, filter, signals, start, threads};
 use anyring_abi::NR_IO_SETUP;
+use anyring_engine::os::arch::page_bytes;
 use anyring_engine::thread::follow;
 use anyring_engine::{log, Errno};
-use anyring_serve::crossing::Registers;
 use anyring_serve::host::Server;
 use anyring_serve::{entry, memory, sys, Host};
 use core::sync::atomic::Ordering;
@@ -60,22 +62,20 @@ impl Host for Guest {
 
 /// Makes the call that the registers describe, and returns the kernel's register. A fork returns twice.
 pub fn call(block: &Block, registers: &mut Registers) -> isize {
-    let number = registers.rax as i64;
-    let args = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
-    let args = args.map(|arg| arg as usize);
+    let number = registers.number();
+    let args = registers.args();
     let [a, b, c, d, e, _] = args;
+    if let Some(answer) = calls::serve(block, registers, number, args) {
+        return answer;
+    }
     match number {
-        libc::SYS_clone => threads::clone(block, registers, args),
-        libc::SYS_fork => threads::fork(block, registers),
-        libc::SYS_vfork => threads::vfork(block, registers),
+        libc::SYS_clone => threads::clone(block, registers, calls::clone_arguments(args)),
         // The caller falls back to clone(2).
         libc::SYS_clone3 => -(libc::ENOSYS as isize),
         libc::SYS_execve => exec::execute(libc::AT_FDCWD, a, b, c, 0),
         libc::SYS_execveat => exec::execute(a as c_int, b, c, d, e),
-        libc::SYS_readlink => exe::read_link(libc::AT_FDCWD as usize, a, b, c),
         libc::SYS_readlinkat => exe::read_link(a, b, c, d),
         libc::SYS_mmap => map(args),
-        libc::SYS_arch_prctl => arch_prctl(block, registers, args),
         // A context of Linux AIO is a ring, too.
         NR_IO_SETUP if start::serves_aio() => {
             start::trap_with_rings();
@@ -96,10 +96,10 @@ pub fn call(block: &Block, registers: &mut Registers) -> isize {
 
 /// Serves io_uring_enter(2).
 pub fn enter(registers: &Registers) -> isize {
-    let Registers { rdi, rsi, rdx, r10, r8, r9, .. } = *registers;
-    let arg = r8 as *const core::ffi::c_void;
+    let [fd, submit, wait, flags, arg, size] = registers.args();
+    let arg = arg as *const core::ffi::c_void;
     let answer =
-        anyring_serve::door::enter::<Guest>(rdi as u32, rsi as u32, rdx as u32, r10 as u32, arg, r9 as usize);
+        anyring_serve::door::enter::<Guest>(fd as u32, submit as u32, wait as u32, flags as u32, arg, size);
     start::trap_with_levels();
     answer
 }
@@ -140,32 +140,6 @@ fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]
     answer
 }
 
-/// Serves arch_prctl(2) for the guest's FS base. During the call the host's is in force, and islands find a thread by
-/// the guest's.
-fn arch_prctl(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
-    const ARCH_SET_FS: usize = 0x1002;
-    const ARCH_GET_FS: usize = 0x1003;
-    /// TASK_SIZE_MAX in the kernel.
-    const USER_END: usize = (1 << 47) - 4096;
-    let [code, value, ..] = args;
-    match code {
-        ARCH_SET_FS if value >= USER_END => -(libc::EPERM as isize),
-        ARCH_SET_FS => {
-            fast::forget(value);
-            registers.fs = value as u64;
-            block.guest_fs.store(value, Ordering::Relaxed);
-            fast::depart(block, value);
-            0
-        }
-        ARCH_GET_FS => match sys::write_program(value as *mut u64, registers.fs) {
-            true => 0,
-            false => -(libc::EFAULT as isize),
-        },
-        // SAFETY: the guest's own call.
-        _ => unsafe { sys::call(libc::SYS_arch_prctl, args) },
-    }
-}
-
 /// Serves mmap(2) of a ring's descriptor, or of code. Code is mapped at addresses where its calls are trapped.
 fn map(args: [usize; 6]) -> isize {
     let [address, bytes, protection, flags, ..] = args;
@@ -175,8 +149,7 @@ fn map(args: [usize; 6]) -> isize {
         Err(error) => return error,
     };
     let of_file = flags as c_int & libc::MAP_ANONYMOUS == 0;
-    let is_free =
-        address == 0 && flags as c_int & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0;
+    let is_free = address == 0 && flags as c_int & memory::PLACES == 0;
     let is_private = flags as c_int & libc::MAP_TYPE == libc::MAP_PRIVATE;
     if is_free && is_private && of_file {
         args[0] = filter::place(bytes, 1);
@@ -193,7 +166,7 @@ fn map(args: [usize; 6]) -> isize {
     }
     if answer > 0 && of_file && protection as c_int & libc::PROT_EXEC != 0 {
         let start = answer as usize;
-        let code = start..start.saturating_add(bytes).next_multiple_of(4096);
+        let code = start..start.saturating_add(bytes).next_multiple_of(page_bytes());
         filter::cover(code.clone());
         if protection as c_int & libc::PROT_READ != 0 {
             patch::code_was_mapped(code.clone());

@@ -1,5 +1,7 @@
 //! The headers of an ELF file that say how it is mapped. Any value in them may be wrong.
 
+use crate::arch::calls::{MACHINE, TASK_SIZE};
+use anyring_engine::os::arch::page_bytes;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -56,9 +58,6 @@ pub struct Elf {
     pub alignment: usize,
 }
 
-pub const PAGE: usize = 4096;
-/// One past the highest address of programs.
-const TASK_SIZE: usize = 0x7fff_ffff_f000;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 /// The most bytes of headers. As in fs/binfmt_elf.c, the headers have to fit into 64 KiB, and a loader's path into
@@ -68,7 +67,6 @@ const PATH_MOST: usize = 4096;
 
 const ET_EXEC: usize = 2;
 const ET_DYN: usize = 3;
-const EM_X86_64: usize = 62;
 const PT_LOAD: usize = 1;
 const PT_INTERP: usize = 3;
 const PT_PHDR: usize = 6;
@@ -92,8 +90,8 @@ impl Elf {
             return Err(no_program("it is neither an ELF file nor a script"));
         }
         let (class, order, machine) = (head[4], head[5], number(&head, 18, 2));
-        if !is_whole || class != 2 || order != 1 || machine != EM_X86_64 {
-            return Err(no_program("it is no 64-bit program for x86-64"));
+        if !is_whole || class != 2 || order != 1 || machine != MACHINE.0 {
+            return Err(no_program(&format!("it is no 64-bit program for {}", MACHINE.1)));
         }
         let kind = number(&head, 16, 2);
         if kind != ET_EXEC && kind != ET_DYN {
@@ -113,7 +111,7 @@ impl Elf {
             header_count: count,
             segments: Vec::new(),
             interpreter: None,
-            alignment: PAGE,
+            alignment: page_bytes(),
         };
         for header in headers.chunks_exact(PROGRAM_HEADER) {
             elf.add(file, header)?;
@@ -167,7 +165,7 @@ impl Elf {
             let last = segment.address.checked_add(segment.memory_bytes).filter(|last| *last <= TASK_SIZE);
             let in_file = segment.offset.checked_add(segment.file_bytes);
             let is_whole = in_file.is_some_and(|in_file| in_file <= length);
-            let is_aligned = segment.offset % PAGE == segment.address % PAGE;
+            let is_aligned = segment.offset % page_bytes() == segment.address % page_bytes();
             // In order, and without overlap.
             let follows = segment.address >= end;
             if last.is_none() || !is_whole || !is_aligned || !follows || segment.file_bytes > segment.memory_bytes {
@@ -189,8 +187,8 @@ impl Elf {
 
     /// Returns the pages from the first segment to the last.
     pub fn span(&self) -> core::ops::Range<usize> {
-        let first = self.segments.first().map_or(0, |segment| segment.address & !(PAGE - 1));
+        let first = self.segments.first().map_or(0, |segment| segment.address & !(page_bytes() - 1));
         let last = self.segments.last().map_or(0, Segment::end);
-        first..last.next_multiple_of(PAGE)
+        first..last.next_multiple_of(page_bytes())
     }
 }

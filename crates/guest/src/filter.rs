@@ -5,8 +5,10 @@
 //! kernel maps nothing by itself. So the same filter serves every program that a guest executes. An exec adds no
 //! filter, and the host's own calls are never trapped.
 
+use crate::arch::calls;
 use crate::start;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_engine::os::arch::page_bytes;
 use anyring_engine::{identity, log};
 use anyring_serve::door::RING_NUMBERS;
 use anyring_serve::filters::bpf::{self, jump, load, ret, ALLOW, ANY_BIT, EQUAL};
@@ -20,52 +22,38 @@ use libc::sock_filter;
 /// of the guest's filters.
 pub const MARK: u16 = 0x6167;
 
-/// The range of a guest's code that can be at any address. Its bounds are multiples of 4 GiB, so that [`WINDOW_MASK`]
-/// selects it.
-pub const WINDOW: Range<usize> = 0x2000_0000_0000..0x2100_0000_0000;
-const WINDOW_MASK: u32 = 0xffff_ff00;
+/// The range of a guest's code that can be at any address. Its bounds are multiples of 4 GiB, so that
+/// [`calls::WINDOW_MASK`] selects it.
+pub const WINDOW: Range<usize> = calls::WINDOW;
 /// The range of code that is linked for fixed addresses.
 const LOW: Range<usize> = 0..1 << 32;
 
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
-/// Calls that are trapped whatever their arguments, like those of io_uring and [`identity::NUMBERS`]. They concern
-/// threads, processes, signals or the engine's descriptors. exit(2) is not among them: see `world.rs`.
-const ALWAYS: [i64; 13] = [
+/// Calls that are trapped whatever their arguments, like those of io_uring, [`identity::NUMBERS`] and
+/// [`calls::ALWAYS`]. They concern threads, processes, signals or the engine's descriptors. exit(2) is not among them:
+/// see `world.rs`.
+const ALWAYS: [i64; 9] = [
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigsuspend,
     libc::SYS_clone,
     libc::SYS_clone3,
-    libc::SYS_fork,
-    libc::SYS_vfork,
     libc::SYS_execve,
     libc::SYS_execveat,
-    libc::SYS_readlink,
     libc::SYS_readlinkat,
     libc::SYS_close_range,
-    libc::SYS_arch_prctl,
 ];
 /// Calls that are trapped if this argument points to a signal mask, since the mask must not block SIGSYS.
 const WITH_MASK: [(i64, usize); 4] =
     [(libc::SYS_ppoll, 3), (libc::SYS_pselect6, 5), (libc::SYS_epoll_pwait, 4), (libc::SYS_epoll_pwait2, 4)];
 /// Calls that are trapped once there is a ring. For waits and messages, a filter cannot read whether a ring is among
 /// their descriptors. The others may close a number whose file the engine knows.
-const WITH_RINGS: [i64; 7] = [
-    libc::SYS_poll,
-    libc::SYS_ppoll,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_close,
-    libc::SYS_dup2,
-    libc::SYS_dup3,
-];
+const WITH_RINGS: [i64; 5] =
+    [libc::SYS_ppoll, libc::SYS_sendmsg, libc::SYS_sendmmsg, libc::SYS_close, libc::SYS_dup3];
 /// Calls that are trapped once an epoll set has a level-triggered ring. The ring's readability has to be brought up to
 /// date before each wait.
-const WITH_LEVELS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
-/// Calls that are trapped once there is a ring, if the first argument is large enough to include a ring's number.
-const SELECTS: [i64; 2] = [libc::SYS_select, libc::SYS_pselect6];
-
+const WITH_LEVELS: [i64; 2] = [libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
 /// The calls that a filter traps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
@@ -112,20 +100,18 @@ pub fn is_covered(code: &Range<usize>) -> bool {
 
 /// Returns a place in [`WINDOW`] for a mapping of that many bytes, as a hint for the kernel.
 pub fn place(bytes: usize, alignment: usize) -> usize {
-    const PAGE: usize = 4096;
     /// The place of the next mapping; 0 at the beginning.
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if NEXT.load(Ordering::Relaxed) == 0 {
         let _ = NEXT.compare_exchange(0, first_place(), Ordering::Relaxed, Ordering::Relaxed);
     }
-    let room = bytes.saturating_add(alignment).saturating_add(16 * PAGE);
-    let at = NEXT.fetch_add(room.next_multiple_of(PAGE), Ordering::Relaxed);
-    at.next_multiple_of(alignment.max(PAGE))
+    let room = bytes.saturating_add(alignment).saturating_add(16 * page_bytes());
+    let at = NEXT.fetch_add(room.next_multiple_of(page_bytes()), Ordering::Relaxed);
+    at.next_multiple_of(alignment.max(page_bytes()))
 }
 
 /// Returns a place in the lower half of the window, random unless the process has no address randomization.
 fn first_place() -> usize {
-    const PAGE: usize = 4096;
     const ADDR_NO_RANDOMIZE: isize = 0x0004_0000;
     let (mut random, half) = (0_usize, WINDOW.len() / 2);
     // SAFETY: asks for the personality, and has the kernel fill a local.
@@ -134,7 +120,7 @@ fn first_place() -> usize {
             sys::call(libc::SYS_getrandom, [&raw mut random as usize, size_of::<usize>(), 0, 0, 0, 0]);
         }
     }
-    WINDOW.start + PAGE + (random % half) / PAGE * PAGE
+    WINDOW.start + page_bytes() + (random % half) / page_bytes() * page_bytes()
 }
 
 /// Returns the program that traps these calls in `code`.
@@ -142,10 +128,12 @@ fn program(calls: Calls, code: &[Range<usize>]) -> Vec<sock_filter> {
     let mut found = bpf::Calls::new();
     match calls {
         Calls::General => general(&mut found),
-        Calls::WithLevels => WITH_LEVELS.iter().for_each(|number| found.always(*number)),
+        Calls::WithLevels => {
+            WITH_LEVELS.iter().chain(calls::WITH_LEVELS).for_each(|number| found.always(*number));
+        }
         Calls::WithRings => {
-            WITH_RINGS.iter().for_each(|number| found.always(*number));
-            found.within(&SELECTS, 0, RING_NUMBERS.start + 1..i32::MAX);
+            WITH_RINGS.iter().chain(calls::WITH_RINGS).for_each(|number| found.always(*number));
+            found.within(calls::SELECTS, 0, RING_NUMBERS.start + 1..i32::MAX);
         }
     }
     let mut program = found.end();
@@ -153,7 +141,7 @@ fn program(calls: Calls, code: &[Range<usize>]) -> Vec<sock_filter> {
         if *code == WINDOW {
             let [_, upper] = bpf::ADDRESS;
             let is_window = jump(EQUAL, (WINDOW.start >> 32) as u32, 0, 1);
-            program.extend([load(upper), bpf::mask(WINDOW_MASK), is_window, ret(TRAP)]);
+            program.extend([load(upper), bpf::mask(calls::WINDOW_MASK), is_window, ret(TRAP)]);
         } else {
             program.extend(bpf::by_upper_half(code).flat_map(|part| bpf::in_range(part, TRAP)));
         }
@@ -165,7 +153,12 @@ fn program(calls: Calls, code: &[Range<usize>]) -> Vec<sock_filter> {
 /// Selects the calls that matter from the beginning.
 fn general(found: &mut bpf::Calls) {
     let aio = if start::serves_aio() { &AIO_CALLS[..] } else { &[] };
-    ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
+    ALWAYS
+        .iter()
+        .chain(calls::ALWAYS)
+        .chain(&identity::NUMBERS)
+        .chain(aio)
+        .for_each(|number| found.always(*number));
     found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
     named::find(found);
     for (number, index) in WITH_MASK {

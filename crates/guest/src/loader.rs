@@ -1,7 +1,8 @@
 //! Maps a guest and its loader, as the kernel does (fs/binfmt_elf.c).
 
-use crate::elf::{failed, no_program, Elf, Refusal, Segment, PAGE};
+use crate::elf::{failed, no_program, Elf, Refusal, Segment};
 use crate::filter;
+use anyring_engine::os::arch::page_bytes;
 use anyring_serve::sys;
 use core::ops::Range;
 use std::ffi::OsStr;
@@ -115,16 +116,16 @@ fn reserve(span: &Range<usize>, alignment: usize) -> io::Result<usize> {
 
 /// Maps one segment and returns its pages. The rest of the file's last page becomes zero.
 fn map_segment(file: &File, segment: &Segment, base: usize) -> io::Result<Range<usize>> {
-    let skew = segment.address % PAGE;
+    let skew = segment.address % page_bytes();
     let start = base.wrapping_add(segment.address) - skew;
     let file_end = start + skew + segment.file_bytes;
-    let end = (start + skew + segment.memory_bytes).next_multiple_of(PAGE);
+    let end = (start + skew + segment.memory_bytes).next_multiple_of(page_bytes());
     let mut rest = start;
     if segment.file_bytes > 0 {
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
         let bytes = skew + segment.file_bytes;
         mmap(start, bytes, segment.protection, flags, file.as_raw_fd(), segment.offset - skew)?;
-        rest = file_end.next_multiple_of(PAGE);
+        rest = file_end.next_multiple_of(page_bytes());
         let is_writable = segment.protection & libc::PROT_WRITE != 0;
         if is_writable && segment.memory_bytes > segment.file_bytes {
             // SAFETY: writable memory, just mapped: the end of the last page of the file.

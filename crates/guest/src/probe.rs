@@ -2,9 +2,11 @@
 //! executes a program with the preloaded library, and that program in turn executes a guest. Meaningless calls, made at
 //! addresses where guests have their code, show what is trapped.
 
+use crate::arch::calls::PROBE;
 use crate::filter::{MARK, WINDOW};
 use crate::start;
 use anyring_abi::NR_IO_DESTROY;
+use anyring_engine::os::arch::page_bytes;
 use anyring_serve::signals::action;
 use anyring_serve::sys;
 use core::mem::transmute;
@@ -23,30 +25,27 @@ unsafe extern "C" fn note(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
 /// epoll sets with rings. Call it while there is only the first thread, before there is a guest. All three are false if
 /// no executable memory can be mapped.
 pub fn inherited() -> [bool; 3] {
-    // mov %rdi,%rax; mov %rsi,%rdi; mov %rdx,%rsi; xor %edx,%edx; xor %r10d,%r10d; syscall; ret
-    const CODE: [u8; 17] =
-        [0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x31, 0xd2, 0x4d, 0x31, 0xd2, 0x0f, 0x05, 0xc3];
-    const PAGE: usize = 4096;
+    let page = page_bytes();
     // SAFETY: takes no pointers.
     let mode = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
     if mode == 0 {
         return [false; 3];
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let map = [WINDOW.start, PAGE, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+    let map = [WINDOW.start, page, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
     // SAFETY: a page where nothing is yet, which is unmapped below.
     if unsafe { sys::call(libc::SYS_mmap, map) } != WINDOW.start as isize {
         return [false; 3];
     }
     // SAFETY: the page just mapped; made executable only with the code in it.
     let is_code = unsafe {
-        (WINDOW.start as *mut [u8; CODE.len()]).write(CODE);
+        core::ptr::copy_nonoverlapping(&raw const PROBE, WINDOW.start as *mut _, 1);
         let protection = (libc::PROT_READ | libc::PROT_EXEC) as usize;
-        sys::call(libc::SYS_mprotect, [WINDOW.start, PAGE, protection, 0, 0, 0]) == 0
+        sys::call(libc::SYS_mprotect, [WINDOW.start, page, protection, 0, 0, 0]) == 0
     };
     let answer = if is_code { ask() } else { [false; 3] };
     // SAFETY: the page of this function.
-    unsafe { sys::call(libc::SYS_munmap, [WINDOW.start, PAGE, 0, 0, 0, 0]) };
+    unsafe { sys::call(libc::SYS_munmap, [WINDOW.start, page, 0, 0, 0, 0]) };
     answer
 }
 
@@ -69,8 +68,8 @@ fn ask() -> [bool; 3] {
     let is_complete = general && (!start::serves_aio() || is_trapped(NR_IO_DESTROY, 0, 0));
     let answer = [
         is_complete,
-        general && is_trapped(libc::SYS_dup2, usize::MAX, usize::MAX),
-        general && is_trapped(libc::SYS_epoll_wait, usize::MAX, 0),
+        general && is_trapped(libc::SYS_dup3, usize::MAX, usize::MAX),
+        general && is_trapped(libc::SYS_epoll_pwait, usize::MAX, 0),
     ];
     sys::set_mask(mask);
     action::set_real(libc::SIGSYS, &before);

@@ -1,7 +1,7 @@
 //! The guest's signals. They are handled by [`anyring_serve::signals`], which calls the guest's handlers in the guest's
 //! world.
 
-use crate::crossing;
+use crate::arch::crossing;
 use crate::filter::MARK;
 use crate::world::{self, Block};
 use anyring_engine::log;
@@ -18,7 +18,7 @@ use libc::{siginfo_t, ucontext_t};
 static WAY: Way = Way {
     entry: crossing::on_signal,
     reserved: 0,
-    install_first: |_| Ok(crossing::restorer as *const () as u64),
+    install_first: |_| Ok(crossing::restorer()),
     sees_all: || true,
     adjust,
     call,

@@ -1,11 +1,11 @@
 //! Prepares the process before the guest begins.
 
-use crate::crossing;
+use crate::arch::{crossing, patch};
 use crate::elf::Refusal;
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
 use crate::state::State;
-use crate::{exe, loader, patch, probe, script, signals, tcb, world};
+use crate::{exe, loader, probe, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, log, process, thread};
 use anyring_serve::filters::Way;
 use anyring_serve::{engine, sys};

@@ -5,8 +5,8 @@
 //! layout are not part of the ABI. [`prepare`] learns them from the first thread's own TCB, and fails if it does not
 //! find them.
 
+use crate::arch::tls;
 use anyring_serve::sys::{self, set_mask};
-use core::arch::asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,47 +19,25 @@ extern "C" {
     static __rseq_size: u32;
 }
 
-/// Offsets of the two pointers to itself in `tcbhead_t` (sysdeps/x86_64/nptl/tls.h). Compilers rely on them.
-const SELF: [usize; 2] = [0, 16];
-const MULTIPLE_THREADS: usize = 24;
-const STACK_GUARD: usize = 0x28;
-const POINTER_GUARD: usize = 0x30;
-
-/// The offset of the list of robust mutexes in `struct pthread`. The fields for the thread's id and the list of stacks
+/// The distance of the list of robust mutexes in `struct pthread` from the thread pointer. The fields for the thread's id and the list of stacks
 /// come before it.
 static ROBUST_HEAD: AtomicUsize = AtomicUsize::new(0);
 const TID_BEFORE_ROBUST: usize = 16;
 const LIST_BEFORE_ROBUST: usize = 32;
 
-/// Returns the FS base.
-pub fn current() -> usize {
-    let fs: usize;
-    // SAFETY: reads a register; `start` has checked that the instruction exists.
-    unsafe { asm!("rdfsbase {}", out(reg) fs, options(nomem, nostack, preserves_flags)) };
-    fs
-}
-
-/// # Safety
-/// `fs` is a TCB of the host's glibc, or the code that follows uses no thread-local memory.
-unsafe fn set(fs: usize) {
-    // SAFETY: the caller vouches for it. No options: the compiler must move nothing across.
-    unsafe { asm!("wrfsbase {}", in(reg) fs) };
-}
-
 /// Learns the layout from the calling thread's own TCB, and withdraws glibc's restartable sequence from the kernel.
 /// Then makes glibc believe that there are several threads, since it skips locks until it has made a thread itself.
 pub fn prepare() -> Result<(), &'static str> {
-    let (fs, mut head, mut size) = (current(), 0_usize, 0_usize);
+    let (fs, mut head, mut size) = (tls::current(), 0_usize, 0_usize);
     let ask = [0, &raw mut head as usize, &raw mut size as usize, 0, 0, 0];
     // SAFETY: the kernel writes two words.
     unsafe { sys::call(libc::SYS_get_robust_list, ask) };
     let offset = head.wrapping_sub(fs);
-    if !(0x200..0x1000).contains(&offset) {
+    if !tls::ROBUST_AT.contains(&(offset as isize)) {
         return Err("the layout of glibc's TCB is unknown");
     }
-    // SAFETY: `struct pthread` begins at `fs` and is larger than the offset of the list, which glibc has registered
-    // with the kernel.
-    let tid = unsafe { ((fs + offset - TID_BEFORE_ROBUST) as *const i32).read() };
+    // SAFETY: the field is in the same `struct pthread` as the list, which glibc has registered with the kernel.
+    let tid = unsafe { ((head - TID_BEFORE_ROBUST) as *const i32).read() };
     if tid != sys::thread_id() {
         return Err("the layout of glibc's TCB is unknown");
     }
@@ -105,14 +83,14 @@ pub fn allocate() -> Option<usize> {
 /// Resets the TCB of a thread that has ended. If `ends`, the calling thread first runs the ended thread's destructors
 /// of thread-locals.
 pub fn renew(tcb: usize, ends: bool) {
-    let (mine, mask) = (current(), set_mask(u64::MAX));
+    let (mine, mask) = (tls::current(), set_mask(u64::MAX));
     // SAFETY: the thread has ended, so that nothing uses its TCB; and all signals are blocked, so that no handler runs
     // here.
     unsafe {
         if ends {
-            set(tcb);
+            tls::set(tcb);
             __call_tls_dtors();
-            set(mine);
+            tls::set(mine);
         }
         _dl_allocate_tls_init(tcb as *mut c_void, false);
     }
@@ -121,37 +99,33 @@ pub fn renew(tcb: usize, ends: bool) {
 }
 
 fn fill(tcb: usize) {
-    let mine = current();
+    let mine = tls::current();
     let robust = ROBUST_HEAD.load(Ordering::Relaxed);
-    let at = |offset: usize| (tcb + offset) as *mut usize;
-    let of_mine = |offset: usize| (mine + offset) as *const usize;
+    let at = |offset: usize| tcb.wrapping_add(offset) as *mut usize;
     let mask = set_mask(u64::MAX);
     // SAFETY: a whole `struct pthread` that nothing else uses; each offset is one of its fields. `__ctype_init` acts on
     // the current thread, which blocks all signals, so that no handler runs.
     unsafe {
-        SELF.iter().for_each(|offset| at(*offset).write(tcb));
-        at(MULTIPLE_THREADS).cast::<i32>().write(1);
-        at(STACK_GUARD).write(of_mine(STACK_GUARD).read());
-        at(POINTER_GUARD).write(of_mine(POINTER_GUARD).read());
-        at(robust).write(tcb + robust);
-        let list = robust - LIST_BEFORE_ROBUST;
-        at(list).write(tcb + list);
-        at(list + 8).write(tcb + list);
+        tls::fill(tcb, mine, robust);
+        at(robust).write(at(robust) as usize);
+        let list = robust.wrapping_sub(LIST_BEFORE_ROBUST);
+        at(list).write(at(list) as usize);
+        at(list.wrapping_add(8)).write(at(list) as usize);
         if __rseq_size != 0 {
             // cpu_id: not registered.
             (tcb.wrapping_add_signed(__rseq_offset + 4) as *mut i32).write(-1);
         }
-        set(tcb);
+        tls::set(tcb);
         __ctype_init();
-        set(mine);
+        tls::set(mine);
     }
     set_mask(mask);
 }
 
 /// Writes the thread's id into the calling thread's own TCB, since recursive mutexes compare it.
 pub fn set_thread(tid: u32) {
-    let field = current() + ROBUST_HEAD.load(Ordering::Relaxed) - TID_BEFORE_ROBUST;
-    // SAFETY: in the host's world the FS base is the thread's own TCB.
+    let field = tls::current().wrapping_add(ROBUST_HEAD.load(Ordering::Relaxed)) - TID_BEFORE_ROBUST;
+    // SAFETY: in the host's world the thread pointer is the thread's own TCB.
     unsafe { (field as *mut u32).write(tid) };
 }
 

@@ -1,11 +1,12 @@
 //! clone(2), fork(2) and vfork(2).
 
-use crate::crossing::clone_away;
+use crate::arch::crossing::clone_away;
+use crate::arch::trap::{prepare_child, Registers};
+use crate::arch::{calls, fast};
+use crate::tcb;
 use crate::world::{self, Block};
-use crate::{fast, tcb};
 use anyring_engine::driver::mark_memory_shared;
 use anyring_engine::process;
-use anyring_serve::crossing::Registers;
 use anyring_serve::sys::{self, set_mask};
 use core::sync::atomic::Ordering;
 
@@ -14,17 +15,7 @@ const VFORK: usize = libc::CLONE_VFORK as usize;
 const SETTLS: usize = libc::CLONE_SETTLS as usize;
 const THREAD: usize = libc::CLONE_THREAD as usize;
 
-/// Serves fork(2).
-pub fn fork(block: &Block, registers: &mut Registers) -> isize {
-    clone(block, registers, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0])
-}
-
-/// Serves vfork(2).
-pub fn vfork(block: &Block, registers: &mut Registers) -> isize {
-    clone(block, registers, [VM | VFORK | libc::SIGCHLD as usize, 0, 0, 0, 0, 0])
-}
-
-/// Serves clone(2), with the kernel's arguments. Returns in the parent, and in a child that has its own memory.
+/// Serves clone(2), with the arguments as in [`calls::clone_arguments`]. Returns in the parent, and in a child that has its own memory.
 pub fn clone(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
     // No signal handler runs before the child has its record.
     let mask = set_mask(u64::MAX);
@@ -39,7 +30,7 @@ pub fn clone(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isiz
 /// Makes a child with a copy of everything.
 fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
     let [flags, stack, parent_tid, child_tid, tls, _] = args;
-    let kernel = [flags & !SETTLS, 0, parent_tid, child_tid, 0, 0];
+    let kernel = calls::clone_arguments([flags & !SETTLS, 0, parent_tid, child_tid, 0, 0]);
     process::forks();
     // SAFETY: the child goes on here, on its copy of this very stack.
     let answer = tcb::fork(|| unsafe { sys::call(libc::SYS_clone, kernel) });
@@ -48,10 +39,10 @@ fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
         world::renew_after_fork(block);
         process::forked();
         if stack != 0 {
-            registers.rsp = stack as u64;
+            registers.set_stack(stack);
         }
         if flags & SETTLS != 0 {
-            registers.fs = tls as u64;
+            registers.set_thread_pointer(tls);
         }
     } else {
         process::has_forked();
@@ -64,12 +55,8 @@ fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
 fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> isize {
     let [flags, stack, parent_tid, child_tid, tls, _] = args;
     let Some(child) = world::claim() else { return -(libc::EAGAIN as isize) };
-    let fs = if flags & SETTLS != 0 { tls as u64 } else { registers.fs };
-    let rsp = if stack != 0 { stack as u64 } else { registers.rsp };
-    let level = &child.levels[0];
-    level.flags.store(registers.flags, Ordering::Relaxed);
-    let stack_of = core::ptr::from_ref(level) as u64;
-    child.guest_fs.store(fs as usize, Ordering::Relaxed);
+    let pointer = if flags & SETTLS != 0 { tls } else { registers.thread_pointer() };
+    child.guest_tp.store(pointer, Ordering::Relaxed);
     child.mask.store(mask, Ordering::Relaxed);
     child.identity.store(block.identity.load(Ordering::Relaxed), Ordering::Relaxed);
     child.is_borrowed.store(flags & THREAD == 0, Ordering::Relaxed);
@@ -77,11 +64,15 @@ fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> i
         mark_memory_shared();
     }
     match flags & SETTLS {
-        0 => fast::share(child, fs as usize),
-        _ => fast::forget(fs as usize),
+        0 => fast::share(child, pointer),
+        _ => fast::forget(pointer),
     }
-    // SAFETY: the block was just claimed, so that nothing else touches this.
-    unsafe { child.begin.get().write(Registers { rax: 0, rsp, fs, stack: stack_of, context: 0, ..*registers }) };
+    let stack_of = (stack != 0).then_some(stack);
+    // SAFETY: the block was just claimed.
+    if !unsafe { prepare_child(child, registers, stack_of, pointer) } {
+        child.give_back();
+        return -(libc::ENOMEM as isize);
+    }
     // SAFETY: all signals are blocked, and the block is the child's.
     let answer = unsafe { clone_away(flags, stack, parent_tid, child_tid, tls, child) };
     if answer < 0 || flags & VFORK != 0 {

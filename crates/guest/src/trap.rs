@@ -3,14 +3,13 @@
 //! The way is [`anyring_serve::crossing`]. Each thread has its own stacks for it, and the call is made in the host's
 //! world.
 
-use crate::crossing::{self, trampoline};
+use crate::arch::trap::Registers;
+use crate::arch::{self, crossing, patch};
 use crate::filter::MARK;
 use crate::world::{self, Block, LEVELS};
-use crate::{dispatch, fast, patch, tcb};
+use crate::{dispatch, tcb};
 use anyring_abi::NR_IO_URING_ENTER;
-use anyring_engine::stats;
-use anyring_serve::crossing::{Registers, PATCHED};
-use anyring_serve::patch::ahead;
+use anyring_engine::os;
 use anyring_serve::signals::trap::trapped_call;
 use anyring_serve::signals::{action, bit, guarded};
 use anyring_serve::{door, entry};
@@ -36,19 +35,24 @@ impl Turn {
     pub const DONE: u64 = 3;
 }
 
-/// Returns the next step after a signal, by the world that the signal has interrupted. The FS base may be the guest's,
+/// Returns the next step after a signal, by the world that the signal has interrupted. The thread pointer may be the guest's,
 /// so nothing here uses thread-local memory.
 ///
 /// # Safety
-/// The arguments are those of a handler, and `fs` is the FS base.
-pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mut ucontext_t, fs: usize) -> Turn {
+/// The arguments are those of a handler, and `pointer` is the thread pointer.
+pub unsafe extern "C" fn whose(
+    signal: i32,
+    info: *const siginfo_t,
+    context: *mut ucontext_t,
+    pointer: usize,
+) -> Turn {
     const HERE: Turn = Turn { what: Turn::STAY, value: 0 };
     // SAFETY: the caller vouches for both.
     let (info, context) = unsafe { (&*info, &mut *context) };
-    if crossing::is_host_code(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) {
+    if crossing::is_host_code(os::arch::instruction(context)) {
         return HERE;
     }
-    let Some(block) = world::mine().filter(|block| block.host_fs.load(Ordering::Relaxed) != fs) else {
+    let Some(block) = world::mine().filter(|block| block.host_tp.load(Ordering::Relaxed) != pointer) else {
         return HERE;
     };
     patch::set_back(context);
@@ -58,7 +62,7 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
         avoid(block, &context.uc_stack);
     }
     let trapped = if signal == libc::SIGSYS { trapped_call(info, MARK) } else { None };
-    let meant = ahead::number_in(context.uc_mcontext.gregs[libc::REG_RAX as usize] as u64);
+    let meant = arch::trap::number_meant(context);
     if trapped.is_some_and(|number| trap(block, number, meant, context)) {
         return Turn { what: Turn::DONE, value: 0 };
     }
@@ -70,22 +74,17 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
     }
 }
 
-/// Makes the thread, which has trapped with call `number`, continue in [`trampoline`]. `meant` is the intended number,
+/// Makes the thread, which has trapped with call `number`, continue in the trampoline. `meant` is the intended number,
 /// if the call trapped under another number. False if the thread has no stack left. All signals are blocked.
 fn trap(block: &Block, number: i32, meant: Option<i32>, context: &mut ucontext_t) -> bool {
-    let mut registers = Registers::of(context, meant.unwrap_or(number));
-    let trapped_at = registers.rsp as usize;
+    let trapped_at = arch::trap::stack_pointer(context);
     let Some((level, top)) = claim_level(block, trapped_at, &mut context.uc_stack) else { return false };
     let is_alternate = record_alternate(block, level, trapped_at, &context.uc_stack);
     if level == 0 {
         avoid(block, &context.uc_stack);
     }
-    block.levels[level].flags.store(registers.flags, Ordering::Relaxed);
-    registers.stack = core::ptr::from_ref(&block.levels[level]) as u64;
-    registers.block = core::ptr::from_ref(block) as u64;
-    registers.patch = u64::from(meant.is_none() && patch::is_due(i64::from(number), registers.rip as usize));
     // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page.
-    unsafe { registers.cross(context, top, is_alternate, trampoline) };
+    unsafe { arch::trap::cross(block, level, top, (number, meant), context, is_alternate) };
     true
 }
 
@@ -154,39 +153,19 @@ fn disabled_alternate(block: &Block, level: usize) -> Option<stack_t> {
     (size != 0).then_some(stack_t { ss_sp: address as *mut _, ss_flags: flags as i32, ss_size: size })
 }
 
-/// Makes the trapped call, in the host's world, and stores its answer for the guest's rax.
-///
-/// # Safety
-/// Called by the trampoline with the registers at the top of its own stack.
-pub unsafe extern "C" fn emulate(registers: *mut Registers) {
-    // SAFETY: the caller vouches for it.
-    let registers = unsafe { &mut *registers };
-    // SAFETY: blocks are never freed.
-    let block = unsafe { &*(registers.block as *const Block) };
+/// Makes the trapped call, in the host's world, and returns its answer.
+pub fn serve(block: &Block, registers: &mut Registers) -> isize {
+    match registers.number() {
+        NR_IO_URING_ENTER => dispatch::enter(registers),
+        _ => entry::answer_any(|| dispatch::call(block, registers)),
+    }
+}
+
+/// Begins a call of the thread of `block`, in the host's world.
+pub fn begin(block: &Block) {
     tcb::set_thread(block.tid.load(Ordering::Relaxed));
-    registers.begin();
     if block.has_jumped.load(Ordering::Relaxed) {
         block.has_jumped.store(false, Ordering::Relaxed);
         entry::aside(door::leaving_by_jump);
-    }
-    if registers.patch != PATCHED {
-        by_trap(block, registers);
-    }
-    let answer = match registers.rax as i64 {
-        NR_IO_URING_ENTER => dispatch::enter(registers),
-        _ => entry::answer_any(|| dispatch::call(block, registers)),
-    };
-    // SAFETY: the trampoline's.
-    unsafe { registers.end(answer as u64) };
-}
-
-/// Does the extra work for a call that came by a trap.
-fn by_trap(block: &Block, registers: &Registers) {
-    stats::stats().traps.fetch_add(1, Ordering::Relaxed);
-    if registers.stack == core::ptr::from_ref(&block.levels[0]) as u64 {
-        fast::record(block, registers);
-    }
-    if registers.patch != 0 {
-        entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
     }
 }

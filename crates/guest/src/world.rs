@@ -4,7 +4,8 @@
 //! when their stack is gone. A record is reused for another thread once the kernel reports that its thread no longer
 //! exists ([`Block::is_left`]).
 
-use anyring_serve::crossing::Registers;
+use crate::arch::trap::Begin;
+use anyring_engine::os::arch::page_bytes;
 use anyring_serve::sys;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
@@ -13,8 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64,
 /// the next call.
 pub const LEVELS: usize = 16;
 /// Size of one stack on which a call is made, in bytes. Guest handlers that interrupt the call run there, too.
-const STACK: usize = 256 << 10;
-const PAGE: usize = 4096;
+pub const STACK: usize = 256 << 10;
 
 /// The most threads that a guest may have at the same time.
 const BLOCKS: usize = 16 << 10;
@@ -25,23 +25,23 @@ const TIDS: usize = 4 << 20;
 /// a new thread.
 #[repr(C)]
 pub struct Block {
-    /// The FS base in the host's world: a TCB of the host's glibc.
-    pub host_fs: AtomicUsize,
-    /// The FS base in the guest's world, as it was when the thread last left that world.
-    pub guest_fs: AtomicUsize,
+    /// The thread pointer in the host's world: a TCB of the host's glibc.
+    pub host_tp: AtomicUsize,
+    /// The thread pointer in the guest's world, as it was when the thread last left that world.
+    pub guest_tp: AtomicUsize,
     /// The block's index in [`ALL`], plus 1, as in [`BY_TID`].
     index: u16,
     /// The stacks.
     pub levels: [Level; LEVELS],
-    /// The key for [`crate::fast`]: the negative of the guest's FS base, or [`NOT_FOUND`].
-    pub minus_fs: AtomicUsize,
+    /// The key for [`crate::fast`]: the negative of the guest's thread pointer, or [`NOT_FOUND`].
+    pub minus_tp: AtomicUsize,
     /// The address of the registers of a call that comes by a jump: at the top of the first stack.
     pub frame: AtomicUsize,
     /// Start and size of a stack on which calls must use a trap: the alternate signal stack, as last recorded.
     pub avoided: [AtomicUsize; 2],
-    /// The FS base with which the thread began, plus 1, if the thread shares it with its parent and still has it.
+    /// The thread pointer with which the thread began, plus 1, if the thread shares it with its parent and still has it.
     /// Otherwise 0.
-    pub inherited_fs: AtomicUsize,
+    pub inherited_tp: AtomicUsize,
     /// A digest of the last call that changed this thread's identity, made by the thread or by the one that made it.
     pub identity: AtomicU64,
     /// The thread's id; 0 for none, [`CLAIMED`] while the block is prepared for a thread.
@@ -62,7 +62,7 @@ pub struct Block {
     /// The signal mask with which a new thread begins.
     pub mask: AtomicU64,
     /// The registers with which a new thread begins.
-    pub begin: core::cell::UnsafeCell<Registers>,
+    pub begin: core::cell::UnsafeCell<Begin>,
 }
 
 /// One of a thread's stacks.
@@ -74,37 +74,20 @@ pub struct Level {
     pub flags: AtomicU64,
 }
 
-/// The value of [`Block::minus_fs`] for a thread that is not found by its FS base. It stands for an FS base of -1,
+/// The value of [`Block::minus_tp`] for a thread that is not found by its thread pointer. It stands for a thread pointer of -1,
 /// which no thread has.
 pub const NOT_FOUND: usize = 1;
 
-/// Offset of [`Block::host_fs`], for the assembly.
-pub const HOST_FS: usize = offset_of!(Block, host_fs);
-/// Offset of [`Block::guest_fs`].
-pub const GUEST_FS: usize = offset_of!(Block, guest_fs);
+/// Offset of [`Block::host_tp`], for the assembly.
+pub const HOST_TP: usize = offset_of!(Block, host_tp);
+/// Offset of [`Block::guest_tp`].
+pub const GUEST_TP: usize = offset_of!(Block, guest_tp);
 /// Offset of [`Block::tid`].
 pub const TID: usize = offset_of!(Block, tid);
 /// Offset of `Block::index`.
 pub const INDEX: usize = offset_of!(Block, index);
-/// Offset of [`Block::mask`].
-pub const MASK: usize = offset_of!(Block, mask);
 /// Offset of [`Block::begin`].
 pub const BEGIN: usize = offset_of!(Block, begin);
-
-/// Offset of [`Block::minus_fs`].
-pub const MINUS_FS: usize = offset_of!(Block, minus_fs);
-/// Offset of [`Block::frame`].
-pub const FRAME: usize = offset_of!(Block, frame);
-/// Offset of [`Block::avoided`].
-pub const AVOIDED: usize = offset_of!(Block, avoided);
-/// Offset of the first of [`Block::levels`].
-pub const LEVEL: usize = offset_of!(Block, levels);
-/// Offset of [`Level::flags`] in a level.
-pub const LEVEL_FLAGS: usize = offset_of!(Level, flags);
-/// Offset of [`Block::trapped_at`] for the first level.
-pub const TRAPPED_AT: usize = offset_of!(Block, trapped_at);
-/// Offset of the size of the first alternate signal stack.
-pub const ALTERNATE_SIZE: usize = offset_of!(Block, alternate) + size_of::<usize>();
 
 /// A thread id that no thread has: the block is being prepared.
 const CLAIMED: u32 = u32::MAX;
@@ -165,12 +148,12 @@ fn block(place: usize) -> Option<&'static Block> {
 
 /// Makes a block for the calling thread, the first one. False if there is no room.
 pub fn adopt_first() -> bool {
-    let Some(block) = add(crate::tcb::current()) else { return false };
+    let Some(block) = add(crate::arch::tls::current()) else { return false };
     block.enter();
     true
 }
 
-fn add(host_fs: usize) -> Option<&'static Block> {
+fn add(host_tp: usize) -> Option<&'static Block> {
     let place = MADE.fetch_add(1, Ordering::Relaxed);
     if place >= BLOCKS {
         MADE.fetch_sub(1, Ordering::Relaxed);
@@ -178,10 +161,10 @@ fn add(host_fs: usize) -> Option<&'static Block> {
     }
     // SAFETY: all zeroes is a valid block: integers and registers.
     let mut block: Box<Block> = Box::new(unsafe { core::mem::zeroed() });
-    block.host_fs = AtomicUsize::new(host_fs);
+    block.host_tp = AtomicUsize::new(host_tp);
     block.index = place as u16 + 1;
     block.tid = AtomicU32::new(CLAIMED);
-    block.minus_fs = AtomicUsize::new(NOT_FOUND);
+    block.minus_tp = AtomicUsize::new(NOT_FOUND);
     let block = Box::leak(block);
     // Release pairs with the Acquire in `block`.
     ALL[place].store(block, Ordering::Release);
@@ -199,7 +182,7 @@ pub fn claim() -> Option<&'static Block> {
     for _ in 0..looks {
         let candidate = block(NEXT.fetch_add(1, Ordering::Relaxed) % made);
         if let Some(block) = candidate.filter(|block| block.claim()) {
-            crate::tcb::renew(block.host_fs.load(Ordering::Relaxed), !block.belongs_to_another());
+            crate::tcb::renew(block.host_tp.load(Ordering::Relaxed), !block.belongs_to_another());
             block.clear();
             return Some(block);
         }
@@ -215,9 +198,9 @@ pub fn renew_after_fork(kept: &Block) {
     for other in (0..made).filter_map(block).filter(|other| !core::ptr::eq(*other, kept)) {
         other.is_inherited.store(true, Ordering::Relaxed);
         other.tid.store(0, Ordering::Relaxed);
-        other.minus_fs.store(NOT_FOUND, Ordering::Relaxed);
+        other.minus_tp.store(NOT_FOUND, Ordering::Relaxed);
     }
-    crate::fast::renew_after_fork(kept);
+    crate::arch::fast::renew_after_fork(kept);
     kept.is_borrowed.store(false, Ordering::Relaxed);
 }
 
@@ -259,8 +242,8 @@ impl Block {
 
     fn clear(&self) {
         self.levels.iter().for_each(|level| level.busy.store(0, Ordering::Relaxed));
-        self.minus_fs.store(NOT_FOUND, Ordering::Relaxed);
-        self.inherited_fs.store(0, Ordering::Relaxed);
+        self.minus_tp.store(NOT_FOUND, Ordering::Relaxed);
+        self.inherited_tp.store(0, Ordering::Relaxed);
         self.alternate.iter().for_each(|alternate| alternate[1].store(0, Ordering::Relaxed));
         for flag in [&self.is_borrowed, &self.is_inherited, &self.has_jumped] {
             flag.store(false, Ordering::Relaxed);
@@ -286,15 +269,15 @@ impl Block {
     fn map(&self, level: usize) -> Option<usize> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let map = [0, STACK + PAGE, protection as usize, flags as usize, usize::MAX, 0];
+        let map = [0, STACK + page_bytes(), protection as usize, flags as usize, usize::MAX, 0];
         // SAFETY: a new mapping at a place of the kernel's choice, whose lowest page becomes inaccessible.
         unsafe {
             let base = sys::call(libc::SYS_mmap, map);
             if (-4095..0).contains(&base) {
                 return None;
             }
-            sys::call(libc::SYS_mprotect, [base as usize, PAGE, libc::PROT_NONE as usize, 0, 0, 0]);
-            let top = base as usize + PAGE + STACK;
+            sys::call(libc::SYS_mprotect, [base as usize, page_bytes(), libc::PROT_NONE as usize, 0, 0, 0]);
+            let top = base as usize + page_bytes() + STACK;
             self.stacks[level].store(top, Ordering::Relaxed);
             Some(top)
         }
@@ -302,9 +285,12 @@ impl Block {
 
     /// True if an address is on one of the stacks here.
     pub fn is_on_stack(&self, address: usize) -> bool {
-        self.stacks.iter().any(|top| {
-            let top = top.load(Ordering::Relaxed);
-            top != 0 && (top - STACK..top).contains(&address)
-        })
+        self.stack_with(address).is_some()
+    }
+
+    /// Returns the address after the end of the stack here that this address is on.
+    pub fn stack_with(&self, address: usize) -> Option<usize> {
+        let tops = self.stacks.iter().map(|top| top.load(Ordering::Relaxed));
+        tops.filter(|top| *top != 0).find(|top| (top - STACK..*top).contains(&address))
     }
 }

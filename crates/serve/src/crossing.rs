@@ -89,6 +89,26 @@ impl Registers {
         }
     }
 
+    /// Returns the call's number.
+    pub fn number(&self) -> i64 {
+        self.rax as i64
+    }
+
+    /// Makes the program continue with this stack pointer.
+    pub fn set_stack(&mut self, stack: usize) {
+        self.rsp = stack as u64;
+    }
+
+    /// Returns the thread pointer of a guest's world.
+    pub fn thread_pointer(&self) -> usize {
+        self.fs as usize
+    }
+
+    /// Makes the guest continue with this thread pointer.
+    pub fn set_thread_pointer(&mut self, pointer: usize) {
+        self.fs = pointer as u64;
+    }
+
     /// Returns the call's arguments.
     pub fn args(&self) -> [usize; 6] {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9].map(|arg| arg as usize)

@@ -34,9 +34,11 @@ pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     }
 }
 
+/// The flags of mmap(2) that limit where a mapping may be.
+pub const PLACES: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | arch::MAP_32BIT;
+
 /// Maps the shared memory at `from` a second time, at the place that mmap(2) with these arguments would choose.
 fn again(from: usize, args: &[usize; 6]) -> Result<usize, Errno> {
-    const PLACES: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | arch::MAP_32BIT;
     const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
     let [hint, length, protection, flags, ..] = *args;
     // SAFETY: only maps at a place of the kernel's choice, or where the program asked for a mapping.

@@ -21,7 +21,6 @@ pub const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("crates/cli/tests/refused.rs", 1, "tests of guests"),
     ("crates/cli/tests/run.rs", 1, "tests of guests"),
     ("crates/engine/src/os.rs", 2, "two layouts of one struct"),
-    ("crates/guest/src/lib.rs", 5, "guests exist on x86-64 only"),
     ("crates/inject/src/raw/mod.rs", 5, "chooses the files in aarch64/"),
     ("crates/inject/src/raw/object.rs", 2, "not used until instructions are patched on aarch64"),
     ("crates/inject/src/raw/stack.rs", 4, "not used by the other processor's trap"),

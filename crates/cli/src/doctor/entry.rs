@@ -54,7 +54,6 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     let mut checks = Vec::new();
     for entry in EntryPoint::value_variants() {
         let found = match (entry, library) {
-            (EntryPoint::Guest, _) if !anyring_guest::HERE => Err(Fault::Reported("x86-64 only".to_owned())),
             (EntryPoint::Guest, _) => start(*entry, None, leaves_no_core, Needs::All),
             (_, Some(library)) => start(*entry, Some(library), leaves_no_core, Needs::All),
             (_, None) => continue,

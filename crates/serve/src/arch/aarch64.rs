@@ -7,9 +7,9 @@ pub const ELF_MACHINE: u32 = 183;
 /// The flag of mmap(2) for the lowest 2 GiB, which only x86-64 has.
 pub const MAP_32BIT: i32 = 0;
 
-/// False: there are no guests on this processor.
+/// True: a thread can go from the guest's world to the host's and back, since any program may write the thread pointer.
 pub fn has_two_worlds() -> bool {
-    false
+    true
 }
 
 /// Calls `then` with the address of `words` words of this thread's stack, and the context.

@@ -5,8 +5,10 @@
 //!
 //! All of this code is in one section ([`is_here`]). The host's other code only runs in the host's world.
 
-use crate::island::Data;
-use crate::{trap, world};
+use super::island::Data;
+use super::trap;
+use crate::trap::{whose, Turn};
+use crate::world::{self, Block, Level};
 use anyring_serve::crossing::{Registers, PATCHED};
 use anyring_serve::{asm_on_registers, save_registers};
 use core::arch::naked_asm;
@@ -54,8 +56,8 @@ pub unsafe extern "C" fn trampoline() {
         enter: "rdfsbase rax
             mov [rbx + {fs}], rax
             mov rdx, [rbx + {block}]
-            mov [rdx + {guest_fs}], rax
-            mov rcx, [rdx + {host_fs}]
+            mov [rdx + {guest_tp}], rax
+            mov rcx, [rdx + {host_tp}]
             wrfsbase rcx", // from here on: the host's world
         leave: "mov rax, [rsp + {fs}]
             wrfsbase rax", // the guest's again
@@ -66,10 +68,10 @@ pub unsafe extern "C" fn trampoline() {
         enabled: "";
         fs = const offset_of!(Registers, fs),
         block = const offset_of!(Registers, block),
-        guest_fs = const world::GUEST_FS,
-        host_fs = const world::HOST_FS,
+        guest_tp = const world::GUEST_TP,
+        host_tp = const world::HOST_TP,
         emulate = sym trap::emulate,
-        stack_flags = const world::LEVEL_FLAGS,
+        stack_flags = const offset_of!(Level, flags),
     )
 }
 
@@ -156,12 +158,12 @@ pub unsafe extern "C" fn patched() {
         "mov rsp, [rsp + {rsp}]",
         "mov byte ptr [rax + {busy}], 0",
         "notrack jmp qword ptr [r11 + {miss}]";
-        busy = const world::LEVEL,
-        level_flags = const world::LEVEL_FLAGS,
-        trapped_at = const world::TRAPPED_AT,
-        alternate_size = const world::ALTERNATE_SIZE,
-        frame = const world::FRAME,
-        avoided = const world::AVOIDED,
+        busy = const offset_of!(Block, levels),
+        level_flags = const offset_of!(Level, flags),
+        trapped_at = const offset_of!(Block, trapped_at),
+        alternate_size = const offset_of!(Block, alternate) + size_of::<usize>(),
+        frame = const offset_of!(Block, frame),
+        avoided = const offset_of!(Block, avoided),
         miss = const offset_of!(Data, miss),
         number = const offset_of!(Data, number),
         behind = const offset_of!(Data, behind),
@@ -185,7 +187,7 @@ pub unsafe extern "C" fn clone_away(
     parent_tid: usize,
     child_tid: usize,
     tls: usize,
-    block: *const world::Block,
+    block: *const Block,
 ) -> isize {
     naked_asm!(
         "push r12",
@@ -202,7 +204,7 @@ pub unsafe extern "C" fn clone_away(
         "movzx ecx, word ptr [r12 + {index}]",
         "lea rdx, [rip + {by_tid}]",
         "mov [rdx + rax * 2], cx",
-        "mov rax, [r12 + {guest_fs}]",
+        "mov rax, [r12 + {guest_tp}]",
         "wrfsbase rax",
         "mov edi, {setmask}",
         "lea rsi, [r12 + {mask}]",
@@ -222,8 +224,8 @@ pub unsafe extern "C" fn clone_away(
         tid = const world::TID,
         index = const world::INDEX,
         by_tid = sym world::BY_TID,
-        guest_fs = const world::GUEST_FS,
-        mask = const world::MASK,
+        guest_tp = const world::GUEST_TP,
+        mask = const offset_of!(Block, mask),
         begin = const world::BEGIN,
     )
 }
@@ -288,24 +290,24 @@ pub unsafe extern "C-unwind" fn on_signal(signal: i32, info: *mut libc::siginfo_
         "sub rsp, 8",
         "mov rbx, r8",
         "rdfsbase r12",
-        "mov [rbx + {guest_fs}], r12",
-        "mov rcx, [rbx + {host_fs}]",
+        "mov [rbx + {guest_tp}], r12",
+        "mov rcx, [rbx + {host_tp}]",
         "wrfsbase rcx",
         "call {handle}",
-        "mov rcx, [rbx + {guest_fs}]",
+        "mov rcx, [rbx + {guest_tp}]",
         "wrfsbase rcx",
         "add rsp, 8",
         "pop r12",
         "pop rbx",
         "4:",
         "ret",
-        whose = sym trap::whose,
+        whose = sym whose,
         handle = sym anyring_serve::signals::on_signal,
-        jump = const trap::Turn::JUMP,
-        cross = const trap::Turn::CROSS,
-        done = const trap::Turn::DONE,
-        guest_fs = const world::GUEST_FS,
-        host_fs = const world::HOST_FS,
+        jump = const Turn::JUMP,
+        cross = const Turn::CROSS,
+        done = const Turn::DONE,
+        guest_tp = const world::GUEST_TP,
+        host_tp = const world::HOST_TP,
     )
 }
 
@@ -320,7 +322,7 @@ pub unsafe extern "C" fn call_handler(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut libc::ucontext_t,
-    block: *const world::Block,
+    block: *const Block,
 ) {
     naked_asm!(
         "push rbx",
@@ -332,23 +334,27 @@ pub unsafe extern "C" fn call_handler(
         "mov edi, esi",
         "mov rsi, rdx",
         "mov rdx, rcx",
-        "mov rcx, [rbx + {guest_fs}]",
+        "mov rcx, [rbx + {guest_tp}]",
         "wrfsbase rcx",
         "call rax",
         "rdfsbase rax",
-        "mov [rbx + {guest_fs}], rax",
+        "mov [rbx + {guest_tp}], rax",
         "wrfsbase r12",
         "add rsp, 8",
         "pop r12",
         "pop rbx",
         "ret",
-        guest_fs = const world::GUEST_FS,
+        guest_tp = const world::GUEST_TP,
     )
 }
 
-/// The code to which handlers return, like libc's.
+/// Returns the address of the code to which handlers return, like libc's.
+pub fn restorer() -> u64 {
+    return_from_handler as *const () as u64
+}
+
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
-pub unsafe extern "C" fn restorer() {
+unsafe extern "C" fn return_from_handler() {
     naked_asm!("mov eax, {sigreturn}", "syscall", sigreturn = const libc::SYS_rt_sigreturn)
 }

@@ -6,16 +6,17 @@
 //!
 //! An island uses no stack and changes no flag. Like the instruction, it changes only rcx and r11; rax is restored
 //! before any other code reads it. For a signal handler, the thread is at the instruction that was patched
-//! ([`crate::patch::set_back`]).
+//! ([`super::patch::set_back`]).
 
-use crate::crossing::patched;
-use crate::{fast, world};
+use super::crossing::patched;
+use super::fast;
+use crate::world::Block;
 use anyring_serve::patch::ahead;
 use anyring_serve::patch::decode::SYSCALL;
 use anyring_serve::patch::jump::{make_executable, map_at, unmap, Jump};
 use anyring_serve::patch::origin::{island_at, record_origin};
 use anyring_serve::patch::run::MOVED_AT_MOST;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 /// The data of an island's code, stored after it.
 #[repr(C)]
@@ -112,7 +113,7 @@ core::arch::global_asm!(
     "mov rax, [rax + r11 * 8]",
     "mov r11, [rip + anyring_island_data + 40]",
     "lea rax, [rax + r11]",
-    "mov r11, [rax + {minus_fs}]",
+    "mov r11, [rax + {minus_tp}]",
     "lea rcx, [rcx + r11]",
     "jrcxz 3f",
     "anyring_island_miss:",
@@ -124,7 +125,7 @@ core::arch::global_asm!(
     ".p2align 3",
     "anyring_island_data:",
     ".popsection",
-    minus_fs = const world::MINUS_FS,
+    minus_tp = const offset_of!(Block, minus_tp),
 );
 
 unsafe extern "C" {

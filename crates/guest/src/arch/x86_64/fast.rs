@@ -6,9 +6,9 @@
 //! While several threads share an FS base, or a vforked child has its parent's, no thread is found by it, and their
 //! calls trap.
 
-use crate::world::{self, Block, NOT_FOUND};
+use crate::world::{Block, NOT_FOUND};
 use anyring_serve::crossing::Registers;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Number of entries: one for each value of the hash. Threads with the same value take the entry from each other.
@@ -54,16 +54,16 @@ pub fn record(block: &Block, registers: &Registers) {
     let fs = registers.fs as usize;
     depart(block, fs);
     let entry = (block as *const Block as usize).wrapping_sub(nobody());
-    let is_noted = block.minus_fs.load(Ordering::Relaxed) == fs.wrapping_neg()
+    let is_noted = block.minus_tp.load(Ordering::Relaxed) == fs.wrapping_neg()
         && TABLE[hash(fs)].load(Ordering::Relaxed) == entry;
-    let is_lone = !block.is_borrowed.load(Ordering::Relaxed) && block.inherited_fs.load(Ordering::Relaxed) == 0;
+    let is_lone = !block.is_borrowed.load(Ordering::Relaxed) && block.inherited_tp.load(Ordering::Relaxed) == 0;
     if is_noted || !is_lone || is_shared(fs) || GIVEN_UP.load(Ordering::Relaxed) {
         return;
     }
     let Some(top) = block.stack(0) else { return };
     block.frame.store(top - size_of::<Registers>(), Ordering::Relaxed);
     // Relaxed: another thread that reads them finds no match.
-    block.minus_fs.store(fs.wrapping_neg(), Ordering::Relaxed);
+    block.minus_tp.store(fs.wrapping_neg(), Ordering::Relaxed);
     TABLE[hash(fs)].store(entry, Ordering::Relaxed);
 }
 
@@ -76,14 +76,14 @@ pub fn forget(fs: usize) {
             // SAFETY: entries lead to blocks, which are never freed; the field is an atomic.
             let block = unsafe { &*(other.wrapping_add(nobody()) as *const Block) };
             // The block may have another FS base: it is noted again at its next trap.
-            block.minus_fs.store(NOT_FOUND, Ordering::Relaxed);
+            block.minus_tp.store(NOT_FOUND, Ordering::Relaxed);
         }
     }
 }
 
 /// Records that `child` is about to begin with the calling thread's FS base.
 pub fn share(child: &Block, fs: usize) {
-    child.inherited_fs.store(fs.wrapping_add(1), Ordering::Relaxed);
+    child.inherited_tp.store(fs.wrapping_add(1), Ordering::Relaxed);
     let key = (fs as u64) << COUNT_BITS;
     let is_added = SHARES.iter().any(|share| {
         let add = |now: u64| {
@@ -102,11 +102,11 @@ pub fn share(child: &Block, fs: usize) {
 /// Records that the thread now has the FS base `fs`. If it began with another FS base that it shared, it no longer
 /// shares that one.
 pub fn depart(block: &Block, fs: usize) {
-    let inherited = block.inherited_fs.load(Ordering::Relaxed);
+    let inherited = block.inherited_tp.load(Ordering::Relaxed);
     if inherited == 0 || inherited == fs.wrapping_add(1) {
         return;
     }
-    block.inherited_fs.store(0, Ordering::Relaxed);
+    block.inherited_tp.store(0, Ordering::Relaxed);
     let key = (inherited.wrapping_sub(1) as u64) << COUNT_BITS;
     let remove = |now: u64| {
         let count = now % (1 << COUNT_BITS);
@@ -136,7 +136,7 @@ pub fn give_up() {
 /// Clears the shares in a forked child: the threads with which its thread shared an FS base are the parent's.
 pub fn renew_after_fork(kept: &Block) {
     SHARES.iter().for_each(|share| share.store(0, Ordering::Relaxed));
-    kept.inherited_fs.store(0, Ordering::Relaxed);
+    kept.inherited_tp.store(0, Ordering::Relaxed);
 }
 
-const _: () = assert!(world::MINUS_FS + size_of::<usize>() <= size_of::<Nobody>());
+const _: () = assert!(offset_of!(Block, minus_tp) + size_of::<usize>() <= size_of::<Nobody>());

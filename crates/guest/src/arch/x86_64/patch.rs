@@ -7,9 +7,10 @@
 //! moved, even if the number is loaded far away, as in generic wrappers (Go's, musl's, Zig's). If that distance leads
 //! to no free page, one of the instructions before the `syscall` becomes the jump, as in the preloaded library.
 
-use crate::crossing::{self, Entering};
-use crate::island::{self, Calls, Data, Met};
-use crate::{fast, filter, start};
+use super::crossing::{self, Entering};
+use super::fast;
+use super::island::{self, Calls, Data, Met};
+use crate::{filter, start};
 use anyring_abi::{NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SUBMIT, NR_IO_URING_ENTER};
 use anyring_engine::lock::Lock;
 use anyring_engine::{log, stats};
