@@ -4,11 +4,14 @@
 # environment: ANYRING_VERSION, ANYRING_URL (empty: GitHub), RUNNER_TEMP, GITHUB_PATH, GITHUB_OUTPUT
 set -euo pipefail
 
-[ "$(uname -sm)" = "Linux x86_64" ] || {
-  echo "::error::anyring is for x86-64 Linux, not for $(uname -sm)"
-  exit 1
-}
-name=anyring-$ANYRING_VERSION-x86_64-linux
+case $(uname -sm) in
+  "Linux x86_64" | "Linux aarch64") ;;
+  *)
+    echo "::error::anyring is for x86-64 and aarch64 Linux, not for $(uname -sm)"
+    exit 1
+    ;;
+esac
+name=anyring-$ANYRING_VERSION-$(uname -m)-linux
 url=${ANYRING_URL:-https://github.com/anyring/anyring/releases/download/v$ANYRING_VERSION}
 cd "$RUNNER_TEMP"
 for file in SHA256SUMS "$name.tar.gz"; do

@@ -8,6 +8,7 @@ for that is not known here fails the test.
 """
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -87,6 +88,19 @@ def run_is_served(folder):
     assert Path(runner.outputs["library"]).is_file(), runner.outputs
 
 
+def the_lines_of_the_page_work(folder):
+    """Those that docs/release.md gives for a workflow, with fewer seeds."""
+    page = (ROOT / "docs/release.md").read_text().split("## In CI", 1)[1]
+    [step] = yaml.safe_load(page.split("\n```\n")[1])
+    assert set(step) == {"uses", "with"} and step["uses"].startswith("anyring/anyring@v"), step
+    test = folder / "mytest"
+    test.write_text(f"#!/bin/sh\n{RING_ONLY}\n")
+    test.chmod(0o755)
+    inputs = {name: str(value) for name, value in step["with"].items()} | {"runs": "3"}
+    runner = Runner(folder, url=OUT.as_uri(), **inputs)
+    assert runner.run() == 0 and (folder / "anyring-chaos.xml").is_file(), runner.log
+
+
 def what_fails_fails(folder):
     runner = Runner(folder, url=OUT.as_uri(), run="false\ntrue")
     assert runner.run() == 1, runner.log
@@ -119,6 +133,25 @@ def a_changed_file_is_refused(folder):
     assert gitlab(folder, "true", url=changed.as_uri()).returncode != 0
 
 
+def another_processor_gets_its_own_file(folder):
+    """A machine whose uname(1) says aarch64, and a release with this machine's programs under that name."""
+    [here] = OUT.glob("anyring-*-linux.tar.gz")
+    there = here.name.replace(platform.machine(), "aarch64")
+    release, bin = folder / "release", folder / "bin"
+    release.mkdir()
+    bin.mkdir()
+    rename = f"s/{platform.machine()}-linux/aarch64-linux/"
+    script = f"tar -xzf {here} --transform {rename} && tar -czf release/{there} anyring-* && cd release && sha256sum {there} >SHA256SUMS"
+    subprocess.run(["sh", "-ec", script], cwd=folder, check=True)
+    (bin / "uname").write_text("#!/bin/sh\n/bin/uname \"$@\" | sed s/" + platform.machine() + "/aarch64/\n")
+    (bin / "uname").chmod(0o755)
+    runner = Runner(folder, url=release.as_uri(), run=f"{CLIENT} 100")
+    runner.path.append(str(bin))
+    assert runner.run() == 0 and "aarch64-linux" in runner.outputs["library"], runner.log
+    process = gitlab(folder, "command -v anyring", url=release.as_uri(), PATH=f"{bin}:{PATH}")
+    assert process.returncode == 0 and "aarch64-linux/bin/anyring" in process.stdout, process.stdout
+
+
 def gitlab(folder, script, job=".anyring", url=None, **variables):
     """A job that extends one of the template, in the shell of an image, as GitLab's runner starts it."""
     template = yaml.safe_load((ROOT / "packaging/ci/gitlab.yml").read_text())
@@ -141,11 +174,13 @@ def gitlab_tries_chaos(folder):
 
 def main():
     tests = [
+        ("the lines of docs/release.md work", the_lines_of_the_page_work),
         ("the action's `run` is served", run_is_served),
         ("what fails in `run` fails the job", what_fails_fails),
         ("seeds that fail become annotations", seeds_that_fail_are_annotations),
         ("seeds that hold become none", seeds_that_hold_are_none),
         ("a file that is not the release's is refused", a_changed_file_is_refused),
+        ("a machine with another processor gets the file for it", another_processor_gets_its_own_file),
         ("GitLab's template serves", gitlab_serves),
         ("GitLab's template tries chaos", gitlab_tries_chaos),
     ]
