@@ -71,7 +71,7 @@ each() {
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
   for file in conformance differential fuzz hostile simulation; do "$1" 644 "tests/$file/README.md" "$documents/tests/$file"; done
-  for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.scratch,cloudnative-pg.yaml,kubernetes.yaml,postgresql.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
+  for file in packaging/{Dockerfile,Dockerfile.example,Dockerfile.release,Dockerfile.scratch,cloudnative-pg.yaml,kubernetes.yaml,postgresql.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
   "$1" 644 crates/anyring/README.md "$documents/crates/anyring"
   for file in crates/anyring/examples/*; do "$1" 644 "$file" "$documents/crates/anyring/examples"; done
   for file in docs/examples/c/*; do "$1" 644 "$file" "$documents/docs/examples/c"; done

@@ -89,7 +89,7 @@ def configurations(dockerfile):
             parent, stage = parent_and_stage(text)
             images[stage] = image = Image(None, images.get(parent))
         else:
-            known = image.configure(name, text) or name in ("RUN", "COPY")
+            known = image.configure(name, text) or name in ("ADD", "ARG", "COPY", "RUN")
             assert known, f"{dockerfile.name}: {name} is not known here; teach tests/containers/in_chroot.py"
     return images
 
@@ -171,6 +171,12 @@ class Engine:
             elif name == "COPY":
                 image.history = None
                 self.copy(image, context, text.split())
+            elif name == "ARG":
+                assert text == "TARGETARCH", text
+            elif name == "ADD":
+                image.history = None
+                url, destination = text.replace("${TARGETARCH}", "amd64").split()
+                shutil.copy(self.release_file(url), image.inside(destination))
             elif image.configure(name, text):
                 image.inside(".").mkdir(parents=True, exist_ok=True)  # WORKDIR makes the folder
             else:
@@ -219,6 +225,13 @@ class Engine:
         env = image.env | {"DEBIAN_FRONTEND": "noninteractive"}
         process = start(image, ["sh", "-c", text], env=env, mounts=mounts, limit_s=LIMIT_S[full])
         assert process.returncode == 0, f"RUN {text}: {said(process)}"
+
+    def release_file(self, url):
+        """The file of a release that has this address: made here, as scripts/dist.sh makes it."""
+        file = self.folder / "release" / url.rpartition("/")[2]
+        if not file.exists():
+            subprocess.run(["scripts/deb.sh", self.release, file.parent], check=True, cwd=SOURCES, stdout=subprocess.DEVNULL)
+        return file
 
     def copy(self, image, context, words):
         origin = context
@@ -372,9 +385,11 @@ def main():
         # The pod's volumes are mounted in a namespace of this process's own, which the caller made.
         engine = Engine(Path(folder), arguments)
         tests = [
+            ("Dockerfile.release builds", dockerfile("Dockerfile.release", PACKAGING, {"release": "anyring:0.1.0"})),
+            ("doctor, the release image's command, finds that programs are served", doctor_in_the_image),
             ("Dockerfile builds", dockerfile("Dockerfile", SOURCES, {"anyring": "anyring:0.1.0"})),
             ("Dockerfile.example builds", dockerfile("Dockerfile.example", PACKAGING, {"fio": "fio:plain"})),
-            ("doctor, the image's command, finds that programs are served", doctor_in_the_image),
+            ("doctor, the built image's command, finds that programs are served", doctor_in_the_image),
             ("fio without anyring fails in a container", without_anyring_the_example_fails),
             ("fio with the preloaded library is served", example("preload")),
             ("fio below the entry point `anyring run` is served", example("run")),

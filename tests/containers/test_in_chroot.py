@@ -1,4 +1,4 @@
-"""Tests of in_chroot.py's Dockerfile parser, and of the two Dockerfiles. Needs no root, no network and no engine."""
+"""Tests of in_chroot.py's Dockerfile parser, and of the Dockerfiles. Needs no root, no network and no engine."""
 
 import tempfile
 import unittest
@@ -42,9 +42,10 @@ class Ours(unittest.TestCase):
         for stage, entrypoint in [("fio", []), ("preload", []), ("run", ["/usr/bin/anyring", "run", "--"])]:
             self.assertEqual((images[stage].entrypoint, images[stage].command), (entrypoint, plain), stage)
 
-    def test_the_image_starts_doctor(self):
-        image = in_chroot.configurations(PACKAGING / "Dockerfile")["anyring"]
-        self.assertEqual(image.entrypoint + image.command, ["/usr/bin/anyring", "doctor"])
+    def test_the_image_starts_doctor_from_sources_and_from_a_release(self):
+        for file, stage in [("Dockerfile", "anyring"), ("Dockerfile.release", "release")]:
+            image = in_chroot.configurations(PACKAGING / file)[stage]
+            self.assertEqual(image.entrypoint + image.command, ["/usr/bin/anyring", "doctor"], file)
 
 
 if __name__ == "__main__":
