@@ -24,7 +24,8 @@ fail() {
 # The top section, which has a day: what is still collected is no release.
 grep -m1 '^## ' CHANGELOG.md | grep -qE "^## \[$version\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" ||
   fail "CHANGELOG.md does not begin with [$version] and its day"
-for file in action.yml packaging/ci/gitlab.yml packaging/Dockerfile{,.scratch,.example} packaging/kubernetes.yaml; do
+for file in action.yml packaging/ci/gitlab.yml packaging/Dockerfile{,.release,.scratch,.example} \
+  packaging/{kubernetes,postgresql}.yaml README.md docs/{postgresql,release,start}.md crates/anyring/Cargo.toml; do
   grep -qF "$version" "$file" || fail "$file names another version than $version"
 done
 if git rev-parse -q --verify "refs/tags/$tag" >/dev/null && [ "$(git rev-list -n 1 "$tag")" != "$(git rev-parse HEAD)" ]; then

@@ -87,18 +87,40 @@ apt-get purge -q -y anyring >/dev/null
 files >/tmp/after
 diff /tmp/before /tmp/after'
 
-# in_fresh SUITE: in a copy of the base system, in namespaces. All mounts and processes end with these.
-in_fresh() {
-  local root=$folder/$1
+# fresh SUITE: a copy of that base system, in $root.
+fresh() {
+  root=$folder/$1
   mkdir "$root"
   tar -C "$root" -xf "$target/containers/$1.tar"
-  cp "$package" "$root/tmp/anyring.deb"
   cp --remove-destination /etc/resolv.conf "$root/etc/resolv.conf"
+}
+
+# in_namespaces ROOT SCRIPT BEFORE...: in that system, below BEFORE. All mounts and processes end with the namespaces.
+in_namespaces() {
   # shellcheck disable=SC2016 # for the shell in the namespaces
   timeout 900 unshare --mount --pid --fork --kill-child --propagation private sh -c '
-    mount -t proc proc "$1/proc" && mount --bind /dev "$1/dev" && exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
-      http_proxy="${http_proxy:-}" chroot "$1" sh -c "$2"' sh "$root" "$over_there" </dev/null
-  rm -rf --one-file-system "$root"
+    root=$1 script=$2 && shift 2 && mount -t proc proc "$root/proc" && mount --bind /dev "$root/dev" &&
+      exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root http_proxy="${http_proxy:-}" "$@" chroot "$root" sh -c "$script"' \
+    sh "$@" </dev/null
+  rm -rf --one-file-system "$1"
+}
+
+in_fresh() {
+  local root
+  fresh "$1"
+  cp "$package" "$root/tmp/anyring.deb"
+  in_namespaces "$root" "$over_there"
+}
+
+# The sources are only read there: documents and tests.
+newcomer_walks() {
+  local root
+  fresh bookworm
+  mkdir "$root/sources"
+  git ls-files -z | tar --null -T - -c | tar -C "$root/sources" -x
+  cp -r "$folder/release" "$root/release"
+  cp "$target/e2e/nop" "$root/release/nop"
+  in_namespaces "$root" "/sources/tests/packaging/newcomer.sh /release /release/nop" "$target/release/anyring" deny --profile docker --
 }
 
 case_ "the package is the same bytes twice" same_bytes_again
@@ -126,4 +148,10 @@ for suite in "${suites[@]}"; do
     skip_ "$suite" "$(grep -m1 '^skip' "$folder/reason" || tail -n 1 "$folder/reason")"
   fi
 done
+if [ -f "$target/containers/bookworm.tar" ]; then
+  tests/e2e/clients/build.sh "$target/e2e" nop
+  case_ "a newcomer's steps, as the documents say, where io_uring is refused" newcomer_walks
+else
+  skip_ "a newcomer's steps" "there is no base system of Debian 12"
+fi
 finish
