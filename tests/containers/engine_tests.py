@@ -186,6 +186,16 @@ def service(number):
     return fio
 
 
+def drop_in(number):
+    """A service that may not use io_uring, with a drop-in of docs/production.md."""
+    def fio(engine):
+        results(engine)
+        text = (CONTAINERS.parent / "production.md").read_text().split("## A systemd service", 1)[1]
+        override = text.split("\n```\n")[2 * number + 1].replace("/usr/sbin/PROGRAM", " ".join(PROGRAM))
+        did_it(engine, engine.service(recipe(engine, "systemd").replace("/usr/bin/anyring run -- ", ""), override))
+    return fio
+
+
 def killing_service(engine):
     """A filter that kills, and a program that calls libc's syscall(). One with its own instructions is killed in any case."""
     results(engine)
@@ -340,6 +350,8 @@ LXC = [
     ("a service's filter, without anyring", plain_service),
     ("a service", service(0)),
     ("a service, hardened", service(1)),
+    ("a service with a drop-in: LD_PRELOAD", drop_in(0)),
+    ("a service with a drop-in: the command", drop_in(1)),
     ("a service that is killed for io_uring", killing_service),
 ]
 

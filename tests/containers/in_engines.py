@@ -364,12 +364,13 @@ class Lxc(Engine):
         finally:
             must(["lxc-stop", "--kill", "-n", name])
 
-    def service(self, unit):
+    def service(self, unit, drop_in=""):
         """Runs a service by systemd, which is a container's first process and ends with it; the container has LXC's own profile, so that
-        only the service's filter refuses anything. Its output is in /results/out."""
+        only the service's filter refuses anything. Its output is in /results/out. The drop-in is what `systemctl edit` writes."""
         folder = self.root / "etc/systemd/system"
         (folder / "program.service.d").mkdir(exist_ok=True)
         (folder / "program.service").write_text(unit)
+        (folder / "program.service.d/override.conf").write_text(drop_in)
         (folder / "program.service.d/test.conf").write_text("\n".join([
             "[Unit]", "SuccessAction=exit-force", "FailureAction=exit-force",
             "[Service]", "Type=oneshot", "StandardOutput=file:/results/out", "StandardError=file:/results/out",
