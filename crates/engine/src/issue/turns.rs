@@ -15,12 +15,15 @@ use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 
 impl RingGuard {
-    /// Polls for requests that were armed without an attempt, and serves those that are ready.
+    /// Polls for requests that were armed without an attempt, and serves those that are ready. False if there are no
+    /// such requests.
     #[inline]
-    pub fn poll_for_unattempted(&mut self) {
-        if core::mem::take(&mut self.poll_set.due.unattempted) {
+    pub fn poll_for_unattempted(&mut self) -> bool {
+        let is_due = core::mem::take(&mut self.poll_set.due.unattempted);
+        if is_due {
             self.poll_when(When::InsteadOfAttempts);
         }
+        is_due
     }
 
     /// Serves requests that were armed without an attempt, and makes postponed first attempts. Called before anything

@@ -18,7 +18,7 @@ use crate::ring::Ring;
 use crate::shared::control::Control;
 use crate::thread;
 use core::cell::Cell;
-use core::sync::atomic::{compiler_fence, fence, AtomicU32, Ordering};
+use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicU32, Ordering};
 
 /// A thread's sleep, as other threads know it.
 #[derive(Clone, Copy)]
@@ -49,7 +49,11 @@ const DEEPEST: usize = 8;
 
 /// The sleeps that a thread is in. They need not end in reverse order. By swapcontext(3) a handler may switch to
 /// another user thread, which may sleep and switch back. A handler may come between any two instructions.
-struct Sleeps([Place; DEEPEST]);
+struct Sleeps {
+    places: [Place; DEEPEST],
+    /// True once a handler has begun during a sleep, until [`Sleeps::were_left`] finds no such sleep.
+    may_be_suspended: AtomicBool,
+}
 
 struct Place {
     /// The state is in the low two bits, the number of uses above. Always Relaxed: only this thread and its handlers
@@ -80,7 +84,10 @@ const _: () = assert!(size_of::<Sleeps>() <= 512);
 thread_local! {
     /// The sleeps of the calling thread.
     static ASLEEP: Sleeps = const {
-        Sleeps([const { Place { usage: AtomicU32::new(FREE), sleep: Cell::new(None), held_cqes: Cell::new(None) } }; DEEPEST])
+        Sleeps {
+            places: [const { Place { usage: AtomicU32::new(FREE), sleep: Cell::new(None), held_cqes: Cell::new(None) } }; DEEPEST],
+            may_be_suspended: AtomicBool::new(false),
+        }
     };
 }
 
@@ -99,20 +106,20 @@ impl Place {
 impl Sleeps {
     /// Records `sleep`. Returns its place, or `None` if there is no room.
     fn record(&self, sleep: Sleep) -> Option<Entry> {
-        let (place, free) = self.0.iter().enumerate().find_map(|(place, it)| {
+        let (place, free) = self.places.iter().enumerate().find_map(|(place, it)| {
             let usage = it.usage.load(Ordering::Relaxed);
             (usage & USAGE == FREE && it.pass(usage, usage | BEING_RECORDED)).then_some((place, usage))
         })?;
-        self.0[place].sleep.set(Some(sleep));
-        self.0[place].held_cqes.set(None);
+        self.places[place].sleep.set(Some(sleep));
+        self.places[place].held_cqes.set(None);
         compiler_fence(Ordering::SeqCst); // a handler that reads RECORDED finds the sleep
-        self.0[place].usage.store(free | RECORDED, Ordering::Relaxed);
+        self.places[place].usage.store(free | RECORDED, Ordering::Relaxed);
         Some(Entry { place, usage: free | RECORDED })
     }
 
     /// Records whether the CQs of the rings on which the thread sleeps are empty.
     fn look(&self) {
-        for place in &self.0 {
+        for place in &self.places {
             let is_recorded =
                 place.usage.load(Ordering::Relaxed) & USAGE == RECORDED && place.held_cqes.get().is_none();
             if let Some(sleep) = place.sleep.get().filter(|_| is_recorded) {
@@ -123,10 +130,12 @@ impl Sleeps {
 
     /// Makes other threads regard the thread as awake, since a handler begins.
     fn suspend(&self) {
-        for place in &self.0 {
+        for place in &self.places {
             let usage = place.usage.load(Ordering::Relaxed);
             let waits = place.sleep.get().filter(|sleep| usage & USAGE == RECORDED && sleep.kind != Kind::Call);
-            if let Some(sleep) = waits.filter(|_| place.pass(usage, usage | SUSPENDED)) {
+            let Some(sleep) = waits else { continue };
+            self.may_be_suspended.store(true, Ordering::Relaxed);
+            if place.pass(usage, usage | SUSPENDED) {
                 sleep.suspend();
             }
         }
@@ -135,13 +144,22 @@ impl Sleeps {
     /// True if a handler that interrupted one of the sleeps seems to have left by a jump: the thread is in no handler
     /// now.
     fn were_left(&self) -> bool {
+        if !self.may_be_suspended.load(Ordering::Relaxed) || handlers::is_running() {
+            return false;
+        }
+        // Cleared before the places are read: a handler that comes in between sets it again.
+        self.may_be_suspended.store(false, Ordering::Relaxed);
         let is_suspended = |place: &Place| place.usage.load(Ordering::Relaxed) & USAGE == SUSPENDED;
-        self.0.iter().any(is_suspended) && !handlers::is_running()
+        let were_left = self.places.iter().any(is_suspended);
+        if were_left {
+            self.may_be_suspended.store(true, Ordering::Relaxed);
+        }
+        were_left
     }
 
     /// Forgets the sleep and returns its usage. `None` if a jump has forgotten the sleep before.
     fn forget(&self, entry: &Entry) -> Option<u32> {
-        let place = &self.0[entry.place];
+        let place = &self.places[entry.place];
         [entry.usage, entry.usage | SUSPENDED]
             .into_iter()
             .find(|usage| place.free(*usage))
@@ -150,7 +168,7 @@ impl Sleeps {
 
     /// Forgets the innermost recorded sleep. Returns the sleep and its usage.
     fn leave(&self) -> Option<(Sleep, u32)> {
-        self.0.iter().rev().find_map(|place| {
+        self.places.iter().rev().find_map(|place| {
             let usage = place.usage.load(Ordering::Relaxed);
             let sleep = place.sleep.get();
             let is_left = [RECORDED, SUSPENDED].contains(&(usage & USAGE)) && place.free(usage);
@@ -236,7 +254,7 @@ impl Awake {
     pub fn held_cqes(&self) -> Option<bool> {
         let of = |entry: &Entry| {
             ASLEEP.try_with(|asleep| {
-                let place = &asleep.0[entry.place];
+                let place = &asleep.places[entry.place];
                 place.held_cqes.get().filter(|_| place.usage.load(Ordering::Relaxed) | USAGE == entry.usage | USAGE)
             })
         };

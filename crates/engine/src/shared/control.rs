@@ -347,7 +347,9 @@ impl Control {
         // The member's counts change before the totals. If the process dies in between, the totals stay too high, which
         // costs needless wakes. The totals are never too low.
         let me = self.member(self.member);
-        me.in_futex.fetch_sub(by_futex.into(), Ordering::Relaxed);
+        if by_futex {
+            me.in_futex.fetch_sub(1, Ordering::Relaxed);
+        }
         me.waiting.fetch_sub(1, Ordering::Relaxed);
         self.header().waiters.leave(1, by_futex.into());
     }
@@ -468,7 +470,9 @@ impl PostLock<'_> {
         // After the totals, as in `leave`.
         let me = self.control.member(self.control.member);
         me.waiting.fetch_add(1, Ordering::Relaxed);
-        me.in_futex.fetch_add(by_futex.into(), Ordering::Relaxed);
+        if by_futex {
+            me.in_futex.fetch_add(1, Ordering::Relaxed);
+        }
         sequence
     }
 }

@@ -38,7 +38,9 @@ impl Waiters {
     /// Registers a thread that is about to wait for CQ tail `target`, which is not reached. Returns the value of
     /// `sequence` to sleep on. The thread registers under the post lock, so every later post finds it.
     pub fn register(&self, target: u64, by_futex: bool) -> u32 {
-        self.in_futex.fetch_add(by_futex.into(), Ordering::Relaxed);
+        if by_futex {
+            self.in_futex.fetch_add(1, Ordering::Relaxed);
+        }
         let others = self.waiting.fetch_add(1, Ordering::Relaxed);
         if others == 0 || target < self.target.load(Ordering::Relaxed) {
             self.target.store(target, Ordering::Relaxed);
@@ -48,7 +50,9 @@ impl Waiters {
 
     /// Removes `waiting` waiters that are awake again, or dead. `in_futex` of them slept on the futex word.
     pub fn leave(&self, waiting: u32, in_futex: u32) {
-        self.in_futex.fetch_sub(in_futex, Ordering::Relaxed);
+        if in_futex != 0 {
+            self.in_futex.fetch_sub(in_futex, Ordering::Relaxed);
+        }
         self.waiting.fetch_sub(waiting, Ordering::Relaxed);
     }
 

@@ -99,10 +99,11 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
         }
     }
     if call.flags & IORING_ENTER_GETEVENTS == 0 {
-        if !guard.is_polled() {
-            guard.poll_for_unattempted();
+        if !guard.is_polled() && guard.poll_for_unattempted() {
+            guard.settle();
         }
         guard.call_helper();
+        guard.leave(); // it is settled, also by `submit_and_call` and `go_on`
         return Ok(submitted);
     }
     if has_enough_for(&guard, call) {

@@ -5,7 +5,7 @@
 //! that holds the ring's lock may poll the set without a sleep, and serve events. So handing the role over loses
 //! nothing at any moment: an event is a hint that leads to another attempt.
 
-use super::sleep::{lock_again, sleep, Ended};
+use super::sleep::{sleep, Ended};
 use crate::driver::owner::Acquired;
 use crate::issue::chaos;
 use crate::memory::layout::word;
@@ -76,11 +76,10 @@ pub fn wait_until(mut guard: RingGuard, options: &WaitOptions, target: Option<u6
             continue;
         }
         wait.record(&mut guard);
-        if sleeps::were_left() {
-            guard = give_up_what_was_left(guard)?;
+        if sleeps::were_left() && !give_up_what_was_left(&mut guard) {
+            return Err(Errno::BADF);
         }
-        let slept;
-        (guard, slept) = sleep(guard, &wait).ok_or(Errno::BADF)?;
+        let slept = sleep(&mut guard, &wait).ok_or(Errno::BADF)?;
         if guard.is_broken() {
             break Err(guard.refuse_call());
         }
@@ -257,7 +256,7 @@ impl Wait {
         }
         guard.call_helper();
         let closed = guard.is_closed();
-        drop(guard);
+        guard.leave(); // `collect` has settled it
         if closed {
             // Another thread closed the ring during this call, which was the ring's last user.
             table::end_if_unused(ring);
@@ -265,11 +264,11 @@ impl Wait {
     }
 }
 
-/// Ends the waits that the calling thread has left by a jump out of a signal handler.
+/// Ends the waits that the calling thread has left by a jump out of a signal handler. False if the ring has ended.
 #[cold]
-fn give_up_what_was_left(guard: RingGuard) -> Result<RingGuard, Errno> {
-    let (ring, cookie) = (guard.ring(), guard.cookie);
-    drop(guard);
+fn give_up_what_was_left(guard: &mut RingGuard) -> bool {
+    let cookie = guard.cookie;
+    guard.unlock();
     sleeps::leaving_by_jump();
-    lock_again(ring, cookie).ok_or(Errno::BADF)
+    guard.lock_again(cookie)
 }

@@ -10,7 +10,7 @@ use crate::os::{self, syscall, EpollEvent, Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::CHECK_NS;
 use crate::ring::sleeps::{Awake, Kind, Sleep};
-use crate::ring::{Ring, RingGuard};
+use crate::ring::RingGuard;
 use crate::shared::member;
 use crate::thread::tables;
 use crate::wq;
@@ -61,27 +61,22 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
         // Partner: the fence in `announce_room`.
         fence(Ordering::SeqCst);
         let full = guard.sq_is_full();
-        drop(guard);
+        guard.unlock();
         let word = &control.header().waiters.sequence;
         let slept = if full { Sys::futex_sleep(word, sequence, Some(FOR_EVER_NS)) } else { Ok(()) };
-        let again = lock_again(ring, cookie); // as in `sleep`
-        if again.is_some() {
+        let is_there = guard.lock_again(cookie); // as in `sleep`
+        if is_there {
             control.header().room_waiters.fetch_sub(1, Ordering::Relaxed);
         }
         drop(awake);
-        guard = again?;
+        if !is_there {
+            return None;
+        }
         if slept == Err(Errno::INTR) {
             break;
         }
     }
     Some(guard)
-}
-
-/// Locks the ring again after a sleep. `None` if the ring ended during the sleep, even if another ring now uses its
-/// memory. A ring can end during a sleep only if a jump out of a signal handler gave up the sleep, which keeps the
-/// ring.
-pub(super) fn lock_again(ring: &'static Ring, cookie: u64) -> Option<RingGuard> {
-    ring.lock().ok().filter(|guard| guard.cookie == cookie)
 }
 
 /// The object that a thread sleeps on.
@@ -169,30 +164,30 @@ fn first_ns<const N: usize>(ends: [Option<u64>; N]) -> Option<u64> {
     (first_ns != u64::MAX).then_some(first_ns)
 }
 
-/// Sleeps once, without the ring's lock, and serves the events of the sleep. Returns the ring, if it still exists,
-/// and how the sleep ended. The ending is an error after a signal or at the deadline.
-pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Result<(), Ended>)> {
+/// Sleeps once, without the ring's lock, and serves the events of the sleep. Returns how the sleep ended: with an error
+/// after a signal or at the deadline. `None` if the ring has ended, so that the guard holds nothing any more.
+pub(super) fn sleep(guard: &mut RingGuard, wait: &Wait) -> Option<Result<(), Ended>> {
     let (ring, control, cookie, driving) = (guard.ring(), guard.control, guard.cookie, wait.is_driving());
     if !wait.polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
-        return Some((guard, Ok(())));
+        return Some(Ok(()));
     }
     let left_ns = wait.options.left_ns();
     if left_ns == Some(0) {
-        return Some((guard, Err(Errno::TIME.into())));
+        return Some(Err(Errno::TIME.into()));
     }
-    let on = match On::choose(&mut guard, wait) {
+    let on = match On::choose(guard, wait) {
         Ok(on) => on,
-        Err(error) => return Some((guard, Err(error.into()))),
+        Err(error) => return Some(Err(error.into())),
     };
-    let Some(sequence) = wait.register(&guard, on.kind() == Kind::Futex) else { return Some((guard, Ok(()))) };
+    let Some(sequence) = wait.register(guard, on.kind() == Kind::Futex) else { return Some(Ok(())) };
     if driving {
-        publish_driver_asleep(&guard, on);
+        publish_driver_asleep(guard, on);
     }
-    let (shared, ends_after_ns) = (guard.is_shared(), ends_after_ns(&guard, wait, on, left_ns));
+    let (shared, ends_after_ns) = (guard.is_shared(), ends_after_ns(guard, wait, on, left_ns));
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let awake = Awake::after(Sleep { ring, control, kind: on.kind(), driving, rings: guard.memory.view.rings() });
     point(Point::Sleep);
-    drop(guard);
+    guard.unlock();
     let mut events = [EpollEvent::default(); EVENTS];
     let slept = if !driving && !wait.polled && awake.is_needed() {
         Ok(0)
@@ -202,17 +197,19 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
         on.sleep(word, timeout_ns, wait.options.sigmask.as_ref(), &mut events)
     };
     // Locked before the sleep is dropped, since the ring cannot end until then.
-    let again = lock_again(ring, cookie);
+    let is_there = guard.lock_again(cookie);
     let held_cqes = awake.held_cqes();
     // A signal handler that jumped to another place may have ended this sleep in the table already.
     drop(awake);
-    let mut guard = again?;
+    if !is_there {
+        return None;
+    }
     wq::recheck();
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
         guard.reap_dead_members();
     }
     if guard.poll_set.has_unwatched() && driving {
-        unwatched::check(&mut guard);
+        unwatched::check(guard);
     }
     let slept = match slept {
         Ok(count) => {
@@ -223,7 +220,7 @@ pub(super) fn sleep(mut guard: RingGuard, wait: &Wait) -> Option<(RingGuard, Res
         Err(Errno::INTR) => Err(Ended { why: Errno::INTR, held_cqes }),
         Err(error) => Err(error.into()),
     };
-    Some((guard, slept))
+    Some(slept)
 }
 
 /// Publishes, for threads that post completions, how the driver sleeps and what wakes it.
