@@ -22,6 +22,7 @@ mod zero_copy;
 
 use settle::settle;
 pub use transfer::Transfer;
+pub use unread::flags_of_filled;
 pub use zero_copy::refused_flags;
 
 use super::{

@@ -8,7 +8,7 @@ use super::broken::Uncompleted;
 use super::{RingGuard, State};
 use crate::forced::{point, Point};
 use crate::memory::layout::{word, LARGE_SHIFT};
-use crate::op::net::refused_flags;
+use crate::op::net::{flags_of_filled, refused_flags};
 use crate::op::{self, definition, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
@@ -403,6 +403,15 @@ impl RingGuard {
     #[inline(never)]
     fn go_on_after(&mut self, unfinished: Unfinished) -> Accepted {
         let Unfinished { opcode, row, sqe, answer, on_its_way } = unfinished;
+        if (opcode, answer) == (Opcode::Recv, Ok(sqe.len as usize)) {
+            // The buffer is full, so only the CQE's flags are missing.
+            let cqe = Cqe { user_data: sqe.user_data, res: sqe.len as i32, flags: flags_of_filled(sqe.fd) };
+            self.poll_set.record_first_read(sqe.fd, false);
+            self.tally(opcode, cqe.res);
+            self.post(cqe, Poster::Task);
+            on_its_way.completed();
+            return Accepted::More;
+        }
         let mut op = match (row.prep)(opcode, &sqe) {
             Ok(op) => op,
             Err(error) => return self.refuse(&sqe, error, 0, on_its_way),

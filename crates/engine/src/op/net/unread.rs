@@ -2,6 +2,7 @@
 
 use super::{is_internet, socket_option};
 use crate::op::call;
+use anyring_abi::IORING_CQE_F_SOCK_NONEMPTY;
 
 /// Number of bytes that a stream socket still has to receive, 0 if unknown. Source: tcp(7), unix(7), FIONREAD.
 #[inline] // in each receive that fills its buffer
@@ -12,6 +13,15 @@ pub fn unread_bytes(fd: i32) -> usize {
         // report.
         _ if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) => 0,
         count => count,
+    }
+}
+
+/// Returns the CQE's flags of a receive that has filled its buffer: whether the socket has more.
+#[inline]
+pub fn flags_of_filled(fd: i32) -> u32 {
+    match unread_bytes(fd) {
+        0 => 0,
+        _ => IORING_CQE_F_SOCK_NONEMPTY,
     }
 }
 
