@@ -298,9 +298,7 @@ fn cancel_place(guard: &mut RingGuard, place: u64) -> bool {
     if let Some(fd) = pending.and_then(|pending| pending.single.as_ref()).map(|single| single.fd) {
         single::join_list(guard, fd);
     }
-    let Some(id) = guard.slab.with_user_data(place, |_| true).ok().and_then(|found| found.first().copied()) else {
-        return false;
-    };
+    let Some(id) = guard.slab.first_with_user_data(place, |_| true, |id| guard.slab.age(id)) else { return false };
     if let (Some(_), State::Polling(_)) = (guard.slab[id].op.poll(), guard.slab[id].state()) {
         // A cancelled poll reports no events: `aio_poll_complete_work` in fs/aio.c.
         let id = guard.disarm(id).id();

@@ -243,12 +243,8 @@ impl RingGuard {
             matches!(request.state(), State::Polling(_) | State::Cancelled(Cancelled { found: true, .. }))
                 && request.op.poll().is_some()
         };
-        let id = match self.slab.with_user_data(remove.target, wanted) {
-            Err(error) => return Verdict::error(error),
-            Ok(found) => match found.first() {
-                Some(id) => *id,
-                None => return Verdict::error(Errno::NOENT),
-            },
+        let Some(id) = self.slab.first_with_user_data(remove.target, wanted, |id| self.slab.age(id)) else {
+            return Verdict::error(Errno::NOENT);
         };
         let found = self.slab[id].op.poll().is_some_and(PollAdd::found_at_once);
         let answers = found && self.queue.has_poll(id);

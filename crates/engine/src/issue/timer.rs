@@ -145,16 +145,15 @@ impl RingGuard {
     /// Returns the timeout that a TIMEOUT_REMOVE names.
     ///
     /// # Errors
-    /// NOENT if there is none. NOMEM.
+    /// NOENT if there is none.
     pub fn timeout_to_remove(&self, remove: &TimeoutRemove) -> Result<Id, Errno> {
         let linked = remove.update.is_some_and(|(_, linked)| linked);
         let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
         let wanted = |request: &Request| {
             request.opcode == kind && matches!(request.state(), State::Timed) && !is_due(request)
         };
-        let found = self.slab.with_user_data(remove.target, wanted)?;
         // This is the first on the kernel's list: see `turn`.
-        found.into_iter().min_by_key(|id| self.turn(*id)).ok_or(Errno::NOENT)
+        self.slab.first_with_user_data(remove.target, wanted, |id| self.turn(id)).ok_or(Errno::NOENT)
     }
 
     /// Carries out a TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.

@@ -233,23 +233,45 @@ impl Slab {
     /// The ids of the requests with this user_data for which `wanted` returns true, the youngest first. Fails with
     /// NOMEM if there are too many.
     pub fn with_user_data(&self, user_data: u64, wanted: impl Fn(&Request) -> bool) -> Result<Vec<Id>, Errno> {
-        let same = |slot: &Slot| slot.user_data == user_data && slot.request.as_deref().is_some_and(&wanted);
-        let mut found = Vec::new();
-        if self.buckets.is_empty() {
-            for id in self.slots_where(same) {
-                alloc::push(&mut found, id)?;
+        let (mut found, mut pushed) = (Vec::new(), Ok(()));
+        self.visit(user_data, wanted, |id| {
+            if pushed.is_ok() {
+                pushed = alloc::push(&mut found, id);
             }
-        } else {
-            let mut next = self.buckets[self.bucket(user_data)];
-            while let Some(slot) = self.slots.get(next as usize) {
-                if same(slot) {
-                    alloc::push(&mut found, Id { index: next, generation: slot.generation })?;
-                }
-                next = slot.after;
-            }
-        }
+        });
         found.sort_unstable_by_key(|id| self.age(*id));
-        Ok(found)
+        pushed.map(|()| found)
+    }
+
+    /// The one of these requests for which `key` is lowest.
+    pub fn first_with_user_data<K: Ord>(
+        &self,
+        user_data: u64,
+        wanted: impl Fn(&Request) -> bool,
+        key: impl Fn(Id) -> K,
+    ) -> Option<Id> {
+        let mut first: Option<(K, Id)> = None;
+        self.visit(user_data, wanted, |id| {
+            let key = key(id);
+            if first.as_ref().is_none_or(|(lowest, _)| key < *lowest) {
+                first = Some((key, id));
+            }
+        });
+        first.map(|(_, id)| id)
+    }
+
+    fn visit(&self, user_data: u64, wanted: impl Fn(&Request) -> bool, mut each: impl FnMut(Id)) {
+        let same = |slot: &Slot| slot.user_data == user_data && slot.request.as_deref().is_some_and(&wanted);
+        if self.buckets.is_empty() {
+            return self.slots_where(same).for_each(each);
+        }
+        let mut next = self.buckets[self.bucket(user_data)];
+        while let Some(slot) = self.slots.get(next as usize) {
+            if same(slot) {
+                each(Id { index: next, generation: slot.generation });
+            }
+            next = slot.after;
+        }
     }
 
     fn slots_where<'a>(&'a self, wanted: impl Fn(&Slot) -> bool + 'a) -> impl Iterator<Item = Id> + 'a {
