@@ -108,12 +108,12 @@ impl RingGuard {
         if self.is_others(id) && !self.slab[id].op.will_poll_first() {
             return self.leave_to_creds_pool(id);
         }
-        let target = self.slab[id].target.clone();
-        if first {
+        if first && self.recorder.is_some() {
+            let target = self.slab[id].target.clone();
             self.record_of(id, |it| it.file_get(&target));
         }
         self.with_op(id, |guard, op| {
-            let verdict = guard.attempt(op, &target, first);
+            let verdict = guard.attempt_of(id, op, first);
             let request = &guard.slab[id];
             match request.in_worker || request.flags & IOSQE_ASYNC != 0 {
                 true => op.verdict_in_worker(verdict, request.user_data, request.opcode),
@@ -127,26 +127,41 @@ impl RingGuard {
     pub(crate) fn with_op<R>(&mut self, id: Id, work: impl FnOnce(&mut RingGuard, &mut Op) -> R) -> R {
         let mut op = core::mem::take(&mut self.slab[id].op);
         let result = work(self, &mut op);
-        self.slab[id].op = op; // the slot is still there: only the code that works on a request ends it
+        // The slot is still there: only the code that works on a request ends it. What stood in owns nothing.
+        core::mem::forget(core::mem::replace(&mut self.slab[id].op, op));
         result
     }
 
-    /// Makes one nonblocking attempt, or returns the verdict of the plan that replaces it (`plan` in issue/plan.rs).
-    #[inline(never)] // the intake uses the inlined copy below
-    pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
-        self.attempt_inline(op, target, first)
+    /// Makes one nonblocking attempt of a request in the slab, or returns the verdict of the plan that replaces it
+    /// (`plan` in issue/plan.rs). `op` is the request's operation.
+    pub(super) fn attempt_of(&mut self, id: Id, op: &mut Op, first: bool) -> Verdict {
+        let target = &self.slab[id].target;
+        match self.number_of(target) {
+            Ok(fd) => self.attempt(op, fd, matches!(target, Target::Number(_)), first),
+            Err(error) => Verdict::error(error),
+        }
     }
 
-    /// Does the same as [`attempt`](Self::attempt), inlined for the intake.
+    /// Makes one nonblocking attempt on a number. `of_program` says that the program chose this number.
+    #[inline(never)] // the intake uses the inlined copy below
+    pub fn attempt(&mut self, op: &mut Op, fd: i32, of_program: bool, first: bool) -> Verdict {
+        self.attempt_on(op, fd, of_program, first)
+    }
+
+    /// Makes the first attempt of a request that is not in the slab, inlined for the intake.
     #[inline(always)] // else each SQE costs some 40 instructions more
-    pub(crate) fn attempt_inline(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
-        let fd = match self.number_of(target) {
-            Ok(fd) => fd,
-            Err(error) => return Verdict::error(error),
-        };
+    pub(crate) fn attempt_inline(&mut self, op: &mut Op, target: &Target) -> Verdict {
+        match self.number_of(target) {
+            Ok(fd) => self.attempt_on(op, fd, matches!(target, Target::Number(_)), true),
+            Err(error) => Verdict::error(error),
+        }
+    }
+
+    #[inline(always)] // for the same reason
+    fn attempt_on(&mut self, op: &mut Op, fd: i32, of_program: bool, first: bool) -> Verdict {
         // This check comes before anything is postponed. A refusal comes at submission, and a registered buffer is kept
         // from then on.
-        if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
+        if let (true, Some(error)) = (of_program, refused_number(fd, op)) {
             return Verdict::error(error);
         }
         if let Err(error) = op.look_up(self, fd) {
@@ -239,13 +254,14 @@ impl RingGuard {
     /// Arms a request for readiness. If the file cannot be polled, a worker takes the request, unless a worker has
     /// already made the plain call.
     pub(crate) fn wait_for(&mut self, id: Id, direction: Direction, tried: Tried, then: Then) {
-        let list = ListKind::of(&self.slab[id].op, direction);
-        if self.slab[id].in_worker && self.ends_in_worker(id, tried) {
+        let request = &self.slab[id];
+        let list = ListKind::of(&request.op, direction);
+        let is_postponed = matches!(tried, Tried::Skipped(why) if why.is_postponed());
+        let first_look = is_postponed && request.op.is_multishot();
+        if request.in_worker && self.ends_in_worker(id, tried) {
             return;
         }
         self.record_held_buffer(id);
-        let multishot = self.slab[id].op.is_multishot();
-        let first_look = multishot && matches!(tried, Tried::Skipped(why) if why.is_postponed());
         let armed = self.keep_file(id).and_then(|()| self.arm(id, list, tried, then));
         match armed {
             Ok(Arming::Waits) => {

@@ -240,8 +240,9 @@ impl PollSet {
     }
 
     /// Returns the entry of a number for which there is room.
+    #[inline]
     pub(crate) fn entry(&mut self, fd: i32) -> &mut Entry {
-        self.entries[fd as usize].get_or_insert_with(Box::default)
+        self.entries[fd as usize].get_or_insert_with(new_entry)
     }
 
     pub(crate) fn existing(&mut self, fd: i32) -> Option<&mut Entry> {
@@ -398,6 +399,12 @@ impl PollSet {
         }
         self.entries.clear();
     }
+}
+
+/// Makes an entry, out of line: most numbers have one.
+#[cold]
+fn new_entry() -> Box<Entry> {
+    Box::default()
 }
 
 #[cfg(test)]

@@ -210,7 +210,7 @@ fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, polla
     if looks && guard.poll_set.postpones(fd) {
         return Verdict::Skipped(Direction::Read, Skip::Postponed);
     }
-    let verdict = guard.attempt(op, &Target::Number(fd), first);
+    let verdict = guard.attempt(op, fd, true, first);
     if looks {
         guard.poll_set.record_first_read(fd, matches!(verdict, Verdict::WouldBlock(_)));
     }

@@ -66,7 +66,6 @@ impl RingGuard {
     /// Makes a request wait for readiness. `tried` says what the last attempt found, `then` what follows an event.
     pub fn arm(&mut self, id: Id, list: ListKind, tried: Tried, then: Then) -> Result<Arming, Errno> {
         let Some(fd) = self.polled_number(id, list)? else { return Ok(Arming::CannotPoll) };
-        let events = events_for(&self.slab[id].op, list);
         self.poll_set.make_room(fd)?;
         if self.poll_set.is_unpollable(fd) {
             return Ok(Arming::CannotPoll);
@@ -74,24 +73,27 @@ impl RingGuard {
         single::join_list(self, fd);
         spoil_file(fd);
         let state = &mut **self;
-        let entry = state.poll_set.existing(fd);
-        let (fresh, shut_down) =
-            entry.map_or((true, false), |entry| (entry.registered == 0, entry.facts.is_shut_down()));
         let epoll = state.poll_set.make_epoll_if_possible(state.ends)?;
         if limit::keeps_none() {
             limit::keep_number(state.poll_set.kick().unwrap_or(-1));
         }
+        let request = &state.slab[id];
+        let (opcode, flags, path) = (request.opcode, request.flags, request.path);
+        let events = events_for(&request.op, list);
+        let reports_present = request.op.poll().is_some_and(|poll| poll.multishot);
+        let goes_on = path != Path::Inline && request.op.is_multishot();
+        let is_elsewhere = request.target.number() != Some(fd);
+        let entry = state.poll_set.entry(fd);
+        let (registered, shut_down) = (entry.registered, entry.facts.is_shut_down());
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
         let anew = skip.is_some_and(Skip::reports_present) || shut_down;
-        let registered = if anew || state.slab[id].op.poll().is_some_and(|poll| poll.multishot) {
+        let is_registered = if anew || reports_present {
             // No attempt could be made. Renew the registration, so that a file that is ready already raises an event.
-            let wanted = state.poll_set.entry(fd).registered | events | EDGE;
-            state.poll_set.control_registration(epoll, fd, wanted)?
+            state.poll_set.control_registration(epoll, fd, registered | events | EDGE)?
         } else {
-            let attempted_now = state.slab[id].path != Path::Worker;
-            state.poll_set.register(epoll, fd, events, attempted_now)?
+            state.poll_set.register(epoll, fd, events, path != Path::Worker)?
         };
-        if !registered {
+        if !is_registered {
             return Ok(Arming::CannotPoll);
         }
         let postponed = skip.is_some_and(Skip::is_postponed);
@@ -99,14 +101,12 @@ impl RingGuard {
             state.poll_set.postpone(fd); // the file's readiness is unknown
         }
         let entry = state.poll_set.entry(fd);
-        if !postponed && !fresh && !anew {
+        if !postponed && registered != 0 && !anew {
             // The attempt came after the registration: whatever arrives from now on raises an event.
             entry.facts.mark_empty(list);
         }
-        let request = &state.slab[id];
-        let keeps_its_place =
-            request.path != Path::Inline && request.flags & IOSQE_ASYNC == 0 && request.op.is_multishot();
-        match request.opcode {
+        let keeps_its_place = goes_on && flags & IOSQE_ASYNC == 0;
+        match opcode {
             // Requests that wait for a connection are served in order, as exclusive entries of a wait queue. A
             // multishot request keeps its place.
             Opcode::Accept if !keeps_its_place => entry.list(list).push(&mut state.slab, id),
@@ -114,18 +114,19 @@ impl RingGuard {
             // first.
             _ => entry.list(list).push_front(&mut state.slab, id),
         }
-        if state.slab[id].target.number().is_some_and(|number| number != fd) {
+        if is_elsewhere {
             state.slab.set_scattered(true);
         }
         point(Point::Arm);
         // In the kernel a multishot request stays armed, and the kernel traces no POLL_ADD for it.
-        let again = state.slab[id].path == Path::Poll && state.slab[id].op.is_multishot();
+        let again = path == Path::Poll && goes_on;
         if list != ListKind::Poll && !again {
             state.record_of(id, |it| it.poll_arm(events, skip));
         }
         state.poll_set.armed += 1;
-        state.slab[id].poll(Polling { fd, list, tried, then });
-        state.slab[id].path = Path::Poll;
+        let request = &mut state.slab[id];
+        request.poll(Polling { fd, list, tried, then });
+        request.path = Path::Poll;
         descriptors::record_use(fd);
         self.record_waiting(id);
         self.work_appeared(false);
@@ -312,9 +313,8 @@ impl RingGuard {
                 }
                 continue;
             }
-            let target = self.slab[id].target.clone();
             point(Point::Retry);
-            let verdict = self.with_op(id, |guard, op| guard.attempt(op, &target, false));
+            let verdict = self.with_op(id, |guard, op| guard.attempt_of(id, op, false));
             if let Verdict::WouldBlock(direction) = verdict {
                 if ListKind::from(direction) == list {
                     self.slab[id].finds_nothing();

@@ -176,20 +176,20 @@ fn is_notification(request: &Request) -> bool {
 /// True if the notification of a zero-copy send that has ended comes later. Another request then stands for the
 /// notification.
 #[cold]
-pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
+pub fn delays_notification(guard: &mut RingGuard, opcode: Opcode, number: u64, sent: &Cqe) -> bool {
     let state = &mut **guard;
-    let number = sent.number & NUMBER;
+    let number = number & NUMBER;
     let Some(chaos) = &mut state.chaos else { return false };
     let Some(draw) = chaos.draw(Rule::Notify, number) else { return false };
     let room = state.slab.has_room() && chaos.held.try_reserve(1).is_ok();
     if !room || state.timers.make_room(Clock::Monotonic, state.slab.len() + 1).is_err() {
         return false;
     }
-    let subject = Subject { opcode: sent.opcode.name(), user_data: sent.user_data };
+    let subject = Subject { opcode: opcode.name(), user_data: sent.user_data };
     state.log(Rule::Notify, number, About::AtHand(subject), "its notification is late");
-    let mut request = Request::new(Op::default(), sent.opcode, 0, sent.user_data, Target::None);
+    let mut request = Request::new(Op::default(), opcode, 0, sent.user_data, Target::None);
     request.number = number | NOTIFICATION;
-    request.cqe_flags = sent.cqe_flags;
+    request.cqe_flags = sent.flags;
     let id = state.slab.insert(request);
     let until_ns = Clock::Monotonic.now_ns().saturating_add(HELD_BACK_NS);
     if let Some(chaos) = &mut state.chaos {
@@ -202,8 +202,10 @@ pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
 
 /// Posts the notification that the request stands for.
 fn notify(guard: &mut RingGuard, id: Id) {
-    if let Some(request) = guard.slab.remove(id) {
-        guard.post_notification(request.user_data, request.cqe_flags);
+    if let Some(request) = guard.slab.get(id) {
+        let (user_data, cqe_flags) = (request.user_data, request.cqe_flags);
+        guard.slab.remove(id);
+        guard.post_notification(user_data, cqe_flags);
     }
     guard.release_held();
 }

@@ -338,40 +338,44 @@ impl RingGuard {
     /// none (IOSQE_CQE_SKIP_SUCCESS).
     pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
         self.record_of(id, |it| it.ends());
-        let Some(request) = self.slab.remove(id) else { return };
-        let on_its_way = Uncompleted::new(self.ring(), request.user_data, request.record);
-        point(Point::Finish);
-        stats::completed(request.opcode, request.path, result);
+        let Some(request) = self.slab.get(id) else { return };
+        let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
+        let (opcode, record, number) = (request.opcode, request.record, request.number);
         let skips = request.skips_success() && !mutated(Mutation::SkipPostsAllTheSame);
+        // Only an eventfd is signalled in different ways.
+        let poster = if self.eventfd.is_some() { natively_posted_by(request) } else { Poster::Task };
+        let extra = if cqe.flags & IORING_CQE_F_32 != 0 { request.op.extra() } else { None };
+        let on_its_way = Uncompleted::new(self.ring(), cqe.user_data, record);
+        stats::completed(opcode, request.path, result);
+        self.slab.remove(id);
+        point(Point::Finish);
         let posts = !quiet && (failed || !skips);
         if !posts {
             self.record(|it| it.ends_quietly());
         }
         if posts {
-            let poster = natively_posted_by(&request);
-            let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
-            match request.cqe_flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
+            match cqe.flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
                 0 => self.post(cqe, poster),
-                IORING_CQE_F_32 => self.post_large(cqe, request.op.extra().unwrap_or_default(), poster),
+                IORING_CQE_F_32 => self.post_large(cqe, extra.unwrap_or_default(), poster),
                 _ => self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, poster),
             }
-            if let Some(record) = request.record {
+            if let Some(record) = record {
                 self.batch.ends(record);
             }
             // A TIMEOUT that is removed counts like any other request (`io_timeout_extract` in io_uring/timeout.c).
-            if request.opcode == Opcode::Timeout && result != -Errno::CANCELED.raw_os_error() {
+            if opcode == Opcode::Timeout && result != -Errno::CANCELED.raw_os_error() {
                 self.count_timeout();
             }
-        } else if let Some((chunk, index)) = request.record {
+        } else if let Some((chunk, index)) = record {
             let control = self.control;
             // Release: its partner is the same as in `admit`.
             control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
             self.records.give((chunk, index));
         }
-        if request.cqe_flags & IORING_CQE_F_NOTIF != 0
-            && !(self.chaos.is_some() && chaos::delays_notification(self, &request))
+        if cqe.flags & IORING_CQE_F_NOTIF != 0
+            && !(self.chaos.is_some() && chaos::delays_notification(self, opcode, number, &cqe))
         {
-            self.post_notification(request.user_data, request.cqe_flags);
+            self.post_notification(cqe.user_data, cqe.flags);
         }
         on_its_way.completed();
     }

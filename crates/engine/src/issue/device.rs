@@ -78,7 +78,7 @@ fn complete_transfer(guard: &mut RingGuard, event: &IoEvent) {
     }
     let id = guard.slab.detach(id).id();
     if abandoned {
-        drop(guard.slab.remove(id));
+        guard.slab.remove(id);
         return;
     }
     point(Point::Reap);

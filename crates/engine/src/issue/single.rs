@@ -117,7 +117,7 @@ pub(crate) fn handle_single(guard: &mut RingGuard, fd: i32, seen: u32) {
         Some(answer) => Verdict::Done(answer.into()),
         None => {
             point(Point::Retry);
-            guard.attempt(&mut single.op, &Target::Number(fd), false)
+            guard.attempt(&mut single.op, fd, true, false)
         }
     };
     match verdict {

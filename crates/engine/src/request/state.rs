@@ -157,6 +157,7 @@ pub struct Request {
 
 impl Request {
     /// Makes a request from a prepared SQE.
+    #[inline]
     pub fn new(op: Op, opcode: Opcode, flags: u8, user_data: u64, target: Target) -> Request {
         Request {
             cqe_flags: op.cqe_flags(),

@@ -162,7 +162,7 @@ impl RingGuard {
         drop(ring.messages.take(&ring.left));
         for job in ring.arrived.take(&ring.left).into_iter().chain(kept) {
             if job.cookie == self.cookie {
-                drop(self.slab.remove(request::Id::from_word(job.request)));
+                self.slab.remove(request::Id::from_word(job.request));
             }
         }
         let state = &mut **self;
@@ -188,7 +188,7 @@ impl RingGuard {
                 }
                 _ => {}
             }
-            drop(self.slab.remove(id));
+            self.slab.remove(id);
         }
     }
 

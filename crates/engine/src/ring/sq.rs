@@ -380,7 +380,7 @@ impl RingGuard {
             return self.accepted();
         }
         self.record(|it| it.submit_alone(sqe, &target));
-        let verdict = self.attempt_inline(op, &target, true);
+        let verdict = self.attempt_inline(op, &target);
         self.conclude(op, opcode, row, sqe, verdict, on_its_way)
     }
 
