@@ -22,20 +22,22 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 thread_local! {
-    static THREAD_ID: Cell<u32> = const { Cell::new(0) };
     static IS_OURS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns the calling thread's id. Makes a system call only the first time.
 #[inline]
 pub fn id() -> u32 {
-    // A thread that is being torn down has lost its thread-locals. Then ask the kernel.
-    let cached = THREAD_ID.try_with(|id| id.get()).unwrap_or(0);
-    if cached != 0 {
-        return cached;
+    match handlers::id_word().load(Ordering::Relaxed) {
+        0 => ask_id(),
+        id => id,
     }
+}
+
+#[cold]
+fn ask_id() -> u32 {
     let id = Sys::thread_id();
-    let _ = THREAD_ID.try_with(|cell| cell.set(id));
+    handlers::id_word().store(id, Ordering::Relaxed);
     id
 }
 
@@ -49,7 +51,7 @@ pub fn is_ours() -> bool {
 /// # Safety
 /// Only the forking thread may exist in the process.
 pub unsafe fn reset_after_fork() {
-    let _ = THREAD_ID.try_with(|id| id.set(0));
+    handlers::id_word().store(0, Ordering::Relaxed);
     count::reset_after_fork();
     // SAFETY: the contract.
     unsafe { maker::reset_after_fork() };

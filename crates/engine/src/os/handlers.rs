@@ -24,7 +24,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 struct Thread {
     /// Number of locks that the thread holds, and [`SEEN`].
     holds: AtomicU32,
-    _padding: u32,
+    /// The thread's id, once `thread::id` has asked for it; 0 before.
+    id: AtomicU32,
     /// Signals deferred until the last lock is released, and [`LEFT`].
     deferred: AtomicU64,
     /// Deferred actions, the latest first.
@@ -53,6 +54,12 @@ fn thread() -> &'static Thread {
     let record: *const Thread = crate::own_memory!("anyring_thread_handlers");
     // SAFETY: thread-local memory lives as long as the thread, which hands this reference to no other.
     unsafe { &*record }
+}
+
+/// Returns the word in which the calling thread keeps its id.
+#[inline]
+pub fn id_word() -> &'static AtomicU32 {
+    &thread().id
 }
 
 /// The function given to [`before_first_critical`].
