@@ -338,6 +338,7 @@ pub fn recheck_ns() -> Option<u64> {
 }
 
 /// Makes the thread that could not be made, if it is still needed.
+#[inline]
 pub fn recheck() {
     if IS_SHORT.load(Ordering::Relaxed) && IS_SHORT.swap(false, Ordering::Relaxed) {
         let need = POOL.lock().map_or(Need::Nothing, |mut pool| Need::of(&mut pool));

@@ -16,13 +16,17 @@ struct Heap {
 #[derive(Default)]
 pub struct Timers {
     heaps: [Heap; 3],
+    /// Number of timers that have been armed so far.
     armed: u64,
+    /// Number of timers that are armed now.
+    number: usize,
 }
 
 impl Timers {
     /// True if no timer is armed.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.heaps.iter().all(|heap| heap.entries.is_empty())
+        self.number == 0
     }
 
     /// Makes room for one more timer, where each of the `requests` requests may have an armed timer.
@@ -36,7 +40,7 @@ impl Timers {
 
     /// Arms the timer of `id` for the request's `deadline_ns`.
     pub fn insert(&mut self, slab: &mut Slab, clock: Clock, id: Id) {
-        self.armed += 1;
+        (self.armed, self.number) = (self.armed + 1, self.number + 1);
         let heap = &mut self.heaps[clock as usize].entries;
         heap.push((slab[id].deadline_ns, self.armed, id));
         let last = heap.len() - 1;
@@ -51,6 +55,7 @@ impl Timers {
             return;
         }
         slab[id].timer_slot = u32::MAX;
+        self.number -= 1;
         heap.swap_remove(slot);
         if slot < heap.len() {
             sift_down(heap, slab, slot);

@@ -371,10 +371,15 @@ impl RingGuard {
 
     /// Takes the readiness bytes out of the ring's descriptor if the CQ is empty, so that level-triggered watchers do
     /// not spin.
+    #[inline]
     pub fn update_readability(&mut self) {
-        if self.control.header().byte_pending.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.control.header().byte_pending.load(Ordering::Relaxed) != 0 {
+            self.take_bytes_if_empty();
         }
+    }
+
+    #[cold]
+    fn take_bytes_if_empty(&mut self) {
         let (tail, backlog) = self.posted();
         let waiting = self.ring().driver.is_announced() || self.ring().has_arrived();
         if self.cq_ready(tail) == Ok(0) && backlog == 0 && !waiting {

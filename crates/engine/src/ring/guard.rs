@@ -356,6 +356,7 @@ impl RingGuard {
     /// Takes the ring again after [`unlock`](Self::unlock) and a sleep. False if the ring with this cookie ended during
     /// the sleep, even if another ring now uses its memory: then the guard holds nothing. A ring can end during a sleep
     /// only if a jump out of a signal handler gave up the sleep, which keeps the ring.
+    #[inline]
     pub fn lock_again(&mut self, cookie: u64) -> bool {
         let again = self.ring.lock().ok().filter(|guard| guard.cookie == cookie);
         again.is_some_and(|again| {

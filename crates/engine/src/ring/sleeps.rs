@@ -237,6 +237,7 @@ pub(crate) struct Awake {
 
 impl Awake {
     /// Counts the calling thread as asleep from now on.
+    #[inline]
     pub fn after(sleep: Sleep) -> Awake {
         Awake { entry: ASLEEP.try_with(|asleep| asleep.record(sleep)).ok().flatten(), sleep }
     }

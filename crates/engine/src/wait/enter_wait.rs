@@ -164,6 +164,7 @@ impl Wait {
     }
 
     /// Registers the thread as a waiter and returns the value of the futex word. `None` if the thread need not wait.
+    #[inline]
     pub fn register(&self, guard: &RingGuard, in_futex: bool) -> Option<u32> {
         let mut post = guard.control.lock_post();
         if self.is_reached(&post) {
