@@ -354,10 +354,10 @@ impl RingGuard {
             self.record(|it| it.ends_quietly());
         }
         if posts {
+            let kept = if cqe.flags & IORING_CQE_F_NOTIF != 0 { IORING_CQE_F_MORE } else { u32::MAX };
             match cqe.flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
-                0 => self.post(cqe, poster),
                 IORING_CQE_F_32 => self.post_large(cqe, extra.unwrap_or_default(), poster),
-                _ => self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, poster),
+                _ => self.post(Cqe { flags: cqe.flags & kept, ..cqe }, poster),
             }
             if let Some(record) = record {
                 self.batch.ends(record);
