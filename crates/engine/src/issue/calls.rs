@@ -4,7 +4,8 @@
 //!
 //! A call may sleep forever, for example on a server that is gone, so no thread holds the ring during a call. The
 //! request is put in flight, like a request at a worker, and the submission continues. When the ring's lock is released
-//! anyway, the thread makes the calls in order, and brings back each result.
+//! anyway, the thread makes the calls in order, and brings back each result. So it does with small reads of data in
+//! memory that have no nonblocking form, such as those of tmpfs and /proc.
 //!
 //! The kernel opens a cached path before it reads the next SQE. It also closes a file without data to write back before
 //! then. For these two the engine interrupts the submission ([`RingGuard::stops_for_calls`]). During the interruption
@@ -17,9 +18,10 @@ use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::issue::punt::Submission;
 use crate::mutation::{mutated, Mutation};
+use crate::op::rw::Rw;
 use crate::op::{Op, Punt};
 use crate::os::Clock;
-use crate::request::Id;
+use crate::request::{Id, Request, State};
 use crate::ring::holder_work::AfterRelease;
 use crate::ring::sleeps::{Awake, Kind, Sleep};
 use crate::ring::RingGuard;
@@ -39,7 +41,7 @@ pub struct Call {
 /// The calls that the ring's holder makes when it releases the lock.
 #[derive(Default)]
 pub struct Calls {
-    left: Vec<Call>,
+    left: VecDeque<Call>,
     /// One of the calls must be made before the next SQE is taken.
     at_once: bool,
     /// The holder is inside its own submission, and makes calls itself.
@@ -71,10 +73,14 @@ impl Calls {
         self.at_once
     }
 
-    /// Takes the calls that were left.
-    fn take(&mut self) -> Vec<Call> {
+    /// Takes the next call out of `earlier` or else of the calls that were left. `earlier` gets the rest of them.
+    fn take(&mut self, earlier: &mut VecDeque<Call>) -> Option<Call> {
         self.at_once = false;
-        core::mem::take(&mut self.left)
+        let next = earlier.pop_front().or_else(|| self.left.pop_front());
+        if !self.left.is_empty() {
+            earlier.append(&mut self.left);
+        }
+        next
     }
 
     /// Drops the calls that were left, without making them.
@@ -118,8 +124,19 @@ impl RingGuard {
         if is_timed {
             self.arm_link_timeout(id);
         }
-        self.calls.left.push(Call { job, is_measured });
+        self.calls.left.push_back(Call { job, is_measured });
         self.calls.at_once |= at_once;
+    }
+
+    /// True if this thread makes a small read that has no nonblocking form. The data must be in memory, and the last
+    /// calls must not have taken long.
+    pub(super) fn reads_as_caller(&mut self, op: &Op) -> bool {
+        self.calls.are_made && op.rw().is_some_and(Rw::reads_memory) && !self.stalls.goes_to_worker()
+    }
+
+    /// Leaves a job to this thread, which measures how long the call takes.
+    pub(super) fn leave_job_to_caller(&mut self, job: Arc<Job>) {
+        self.calls.left.push_back(Call { job, is_measured: true });
     }
 
     /// True if no SQE may be taken before a call is made.
@@ -133,11 +150,9 @@ impl RingGuard {
     pub fn make_calls(&mut self) {
         let together = self.queue.suspend();
         let mut own = self.keep_own_chains();
+        // No call stays in the state: another thread that submits would take it for its own.
         let mut calls = VecDeque::new();
-        loop {
-            // No call stays in the state: another thread that submits would take it for its own.
-            calls.extend(self.calls.take());
-            let Some(Call { job, is_measured }) = calls.pop_front() else { break };
+        while let Some(Call { job, is_measured }) = self.calls.take(&mut calls) {
             point(Point::Calls);
             let begin_ns = if is_measured { Clock::Monotonic.now_ns() } else { 0 };
             let made = self.without_ring(|| wq::make(&job));
@@ -160,6 +175,11 @@ impl RingGuard {
     /// they are put back, no other thread issues them. Other threads may issue the rest, which gets a credentials pool.
     fn keep_own_chains(&mut self) -> Option<Box<Submission>> {
         let mut submission = self.submission.take()?;
+        let is_issued = |request: &Request| matches!(request.state(), State::Queued(_));
+        submission.waiting.retain(|id| self.slab.get(*id).is_some_and(|request| !is_issued(request)));
+        if submission.waiting.is_empty() && submission.workers.is_none() {
+            return None;
+        }
         let mut behind = BTreeSet::new();
         for call in &self.calls.left {
             let mut next = self.slab.get(Id::from_word(call.job.request)).and_then(|request| request.next);

@@ -153,6 +153,7 @@ impl RingGuard {
             _ => approach,
         };
         let inode = self.inode_of(id, fd, approach);
+        let by_caller = approach == Approach::Quick && self.reads_as_caller(&op);
         let job =
             Job::new((ring, self.cookie, id.to_word()), (self.slab[id].opcode, op), (fd, file), approach, inode);
         self.slab.queue(id, job.clone());
@@ -168,6 +169,10 @@ impl RingGuard {
         let queued = match receiver {
             Some(receiver) => receiver.leave_file_for_holder(job),
             _ if by_creds_pool => self.queue_to_creds_pool(id, job),
+            _ if by_caller => {
+                self.leave_job_to_caller(job);
+                true
+            }
             _ => wq::queue(job),
         };
         if !queued {

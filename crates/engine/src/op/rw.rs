@@ -65,6 +65,8 @@ pub struct Rw {
     /// A worker makes the transfer (IOSQE_ASYNC). The program's RWF_NOWAIT then only asks whether the file supports
     /// that flag: `io_read` and `io_write` in io_uring/rw.c clear IOCB_NOWAIT.
     by_worker: bool,
+    /// The operation reads a file that refused RWF_NOWAIT, although its data is in memory.
+    reads_memory: bool,
     /// The file refused RWF_NOWAIT, since its writes through the page cache do not support that flag.
     unknown_nowait: bool,
     /// Address, length and offset are multiples of a sector, so the request can be a direct transfer to or from a
@@ -131,6 +133,7 @@ impl Rw {
             polled: false,
             submitted: multishot && sqe.flags & IOSQE_ASYNC == 0,
             by_worker: sqe.flags & IOSQE_ASYNC != 0,
+            reads_memory: false,
             unknown_nowait: false,
             stream: false,
             protected,
@@ -302,10 +305,13 @@ impl Rw {
         match substitute::transfer(fd, self.write, self.offset, iovecs, count, total - self.done) {
             Substitute::Answer(answer) => Ok(answer),
             Substitute::NoneYetReady => Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction()))),
-            Substitute::None if self.flags & RWF_NOWAIT != 0 && self.write && accepts_nowait(fd) => {
+            Substitute::None(_) if self.flags & RWF_NOWAIT != 0 && self.write && accepts_nowait(fd) => {
                 Err(self.without_asked_nowait())
             }
-            Substitute::None => Err(self.to_worker(Verdict::NeedsWorker(Punt::NoForm))),
+            Substitute::None(status) => {
+                self.reads_memory = !self.write && status.is_in_memory(fd);
+                Err(self.to_worker(Verdict::NeedsWorker(Punt::NoForm)))
+            }
         }
     }
 
@@ -319,6 +325,11 @@ impl Rw {
         }
         self.unknown_nowait = true;
         self.finish_error(Errno::AGAIN, self.total())
+    }
+
+    /// True if an attempt has shown that the operation reads from memory, but has no nonblocking form.
+    pub fn reads_memory(&self) -> bool {
+        self.reads_memory
     }
 
     /// True if the transfer ended with `EAGAIN` because every write to this file may wait.

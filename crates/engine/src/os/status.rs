@@ -6,7 +6,9 @@ use crate::os::calls;
 use crate::Errno;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags};
 
 /// Facts about an open file that the kernel knows without asking a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub struct FileStatus {
     pub special: u64,
     /// `st_size`. For a file on a server, the last known size.
     pub size: u64,
+    /// True if everyone may read the file (`S_IROTH`).
+    is_for_all: bool,
     /// True if the file's file system needs no server either. It is on a block device, or supports flags that servers
     /// do not have.
     is_local: bool,
@@ -35,6 +39,28 @@ impl FileStatus {
     /// True for a regular file that may be on a server.
     pub fn is_remote(&self) -> bool {
         self.kind == libc::S_IFREG && !self.is_local
+    }
+
+    /// True if the data of the regular file `fd` is in memory, so that a read waits for no device and no server. That
+    /// is so on tmpfs, on ramfs and in /proc. A file of /proc that not everyone may read can report events, and its
+    /// reads then wait for one.
+    pub fn is_in_memory(&self, fd: i32) -> bool {
+        /// The device of another file system, which was asked last. Relaxed: with any value the answer is right.
+        static OTHER: AtomicU64 = AtomicU64::new(0);
+        const TMPFS: i64 = 0x0102_1994;
+        const RAMFS: i64 = 0x8584_58f6;
+        let has_device = rustix::fs::major(self.device) != 0;
+        if self.kind != libc::S_IFREG || has_device || self.device == OTHER.load(Relaxed) {
+            return false;
+        }
+        if self.device == device_of_proc() {
+            return self.is_for_all;
+        }
+        let is_memory = matches!(self.file_system(fd), Some(TMPFS | RAMFS));
+        if !is_memory {
+            OTHER.store(self.device, Relaxed);
+        }
+        is_memory
     }
 
     /// Returns the file system of `fd`, whose status `self` is, as the magic number of statfs(2). `None` if that
@@ -66,6 +92,26 @@ pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
         }
     }
     by_fstat(fd)
+}
+
+/// Returns the device of the file system at /proc. Asked once. `u64::MAX` if that is another than procfs.
+fn device_of_proc() -> u64 {
+    /// 0 until it was asked. Relaxed: every thread stores the same answer.
+    static DEVICE: AtomicU64 = AtomicU64::new(0);
+    if DEVICE.load(Relaxed) == 0 {
+        DEVICE.store(ask_device_of_proc().unwrap_or(u64::MAX), Relaxed);
+    }
+    DEVICE.load(Relaxed)
+}
+
+#[cold]
+#[expect(clippy::disallowed_methods, reason = "a path without a link waits for no server")]
+fn ask_device_of_proc() -> Option<u64> {
+    const PROC: i64 = 0x9fa0;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = calls::open("/proc", flags, Mode::empty()).map(super::for_now).ok()?;
+    let status = by_statx(root.as_raw_fd()).ok()?;
+    (calls::fstatfs(&root).ok()?.f_type == PROC).then_some(status.device)
 }
 
 /// True if `fd` is an eventfd, according to /proc. Without /proc, true if the file has no type, and 0 can be added to
@@ -139,6 +185,7 @@ fn by_statx(fd: i32) -> Result<FileStatus, Errno> {
     let found = unsafe { found.assume_init() };
     Ok(FileStatus {
         kind: u32::from(found.stx_mode) & libc::S_IFMT,
+        is_for_all: u32::from(found.stx_mode) & libc::S_IROTH != 0,
         device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
         inode: found.stx_ino,
         special: rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor),
@@ -153,6 +200,7 @@ fn by_fstat(fd: i32) -> Result<FileStatus, Errno> {
     let found = calls::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })?;
     Ok(FileStatus {
         kind: found.st_mode & libc::S_IFMT,
+        is_for_all: found.st_mode & libc::S_IROTH != 0,
         device: found.st_dev,
         inode: found.st_ino,
         special: found.st_rdev,
@@ -178,6 +226,24 @@ mod tests {
         }
         assert!(by_statx(program.as_raw_fd()).is_ok_and(|status| status.has_blocks()));
         assert_eq!(by_statx(null.as_raw_fd()).map(|status| status.special), Ok(rustix::fs::makedev(1, 3)));
+    }
+
+    #[test]
+    fn data_in_memory_is_distinguished_from_data_on_a_disk() {
+        let is_in_memory = |file: &std::fs::File| {
+            file_status(file.as_raw_fd()).expect("an open file").is_in_memory(file.as_raw_fd())
+        };
+        let open = |path: &str| std::fs::File::open(path).expect("a file that is everywhere");
+        assert!(is_in_memory(&open("/proc/self/comm")) && is_in_memory(&open("/proc/self/stat")));
+        assert!(!is_in_memory(&open("/proc/self/environ")), "not everyone may read it");
+        assert!(!is_in_memory(&open("/dev/null")));
+        let memory = calls::memfd_create(c"memory", rustix::fs::MemfdFlags::CLOEXEC).expect("a file in memory");
+        let status = by_statx(memory.as_raw_fd()).expect("an open file");
+        assert_eq!(
+            status.is_in_memory(memory.as_raw_fd()),
+            status.is_local,
+            "some kernels do not say that it is local"
+        );
     }
 
     #[test]

@@ -162,6 +162,21 @@ fn a_request_shorter_than_waking_a_worker_is_made_at_once() {
     program.close();
 }
 
+/// A file in /proc does not know RWF_NOWAIT, but its data is in memory.
+#[test]
+fn a_read_from_memory_needs_no_worker() {
+    let file = std::fs::File::open("/proc/self/comm").expect("a file");
+    let mut byte = 0u8;
+    let (fd, addr) = (file.as_raw_fd(), &raw mut byte as u64);
+    let program = Program::starting_at(0);
+    for count in 1..=3 {
+        program.submit(Sqe { opcode: Opcode::Read as u8, fd, addr, len: 1, ..Sqe::default() });
+        assert_eq!(program.posted(), count);
+    }
+    assert_ne!(std::hint::black_box(byte), 0);
+    program.close();
+}
+
 /// A sleeping connect is cancelled without its worker. The worker brings its result before the cancelled request has
 /// ended.
 #[test]

@@ -155,7 +155,7 @@ impl Operation for Rw {
 
     /// A read that missed the page cache waits for storage, and so does a write that has to allocate blocks.
     fn waits_for_storage(&self, fd: i32) -> bool {
-        is_file(fd)
+        self.reads_memory() || is_file(fd)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::descriptors::status_flags;
 use crate::mutation::{mutated, Mutation};
 use crate::op::call;
 use crate::os::calls;
-use crate::os::{check, file_status, for_now, standard, syscall, ForNow, Os, Sys};
+use crate::os::{check, file_status, for_now, standard, syscall, FileStatus, ForNow, Os, Sys};
 use crate::Errno;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::pipe::{PipeFlags, SpliceFlags};
@@ -28,7 +28,7 @@ pub enum Substitute {
     /// No substitute exists, but the file can be polled.
     NoneYetReady,
     /// No substitute exists, and waiting makes no difference: the file is a regular file or a block device.
-    None,
+    None(FileStatus),
 }
 
 /// Transfers `bytes` bytes of the `count` iovecs at `iovecs` without waiting. `offset` is the SQE's.
@@ -40,13 +40,13 @@ pub fn transfer(
     count: usize,
     bytes: u64,
 ) -> Substitute {
-    let kind = match file_status(fd) {
-        Ok(status) => status.kind,
+    let status = match file_status(fd) {
+        Ok(status) => status,
         Err(error) => return Substitute::Answer(Err(error)),
     };
-    let answer = match kind {
+    let answer = match status.kind {
         libc::S_IFSOCK => Some(by_message(fd, write, offset, iovecs, count, bytes)),
-        libc::S_IFREG | libc::S_IFBLK => return Substitute::None,
+        libc::S_IFREG | libc::S_IFBLK => return Substitute::None(status),
         kind => by_status(fd, kind == libc::S_IFIFO, write, iovecs, count, bytes),
     };
     answer.map_or(Substitute::NoneYetReady, Substitute::Answer)
@@ -258,7 +258,10 @@ mod tests {
         let iovec = [bytes.as_mut_ptr() as usize, bytes.len()];
         assert_eq!(transfer(a.as_raw_fd(), false, 4, &iovec, 1, 8), answer(Err(Errno::SPIPE)));
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
-        assert_eq!(attempt(&file, false, &mut bytes), Substitute::None);
+        assert_eq!(
+            attempt(&file, false, &mut bytes),
+            Substitute::None(file_status(file.as_raw_fd()).expect("an open file"))
+        );
         let event = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         assert_eq!(attempt(&event, false, &mut bytes), Substitute::NoneYetReady);
         rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::NONBLOCK).unwrap();
