@@ -5,8 +5,8 @@
 //! Called with the ring's lock held, like everything that issues requests.
 
 use crate::op::{row, Direction, FileUse, Op, Operation, Punt, Skip, Verdict};
-use crate::poll::Medium;
-use crate::request::Id;
+use crate::poll::{Medium, PollSet};
+use crate::request::{Id, Request, Target};
 use crate::ring::State;
 use crate::stats::Path;
 use crate::wq::Approach;
@@ -46,33 +46,28 @@ impl State {
         let makes = !request.op.is_multishot() && !polls_first;
         match is_async && request.path == Path::Inline && makes {
             false => Step::Attempt,
-            true if self.needs_no_worker(id) => Step::Attempt,
+            true if self.is_made_at_once(id) => Step::Attempt,
             // Without a file there is nothing to poll. For example, the open of a FIFO waits on the worker.
             true if row.file == FileUse::None => Step::Worker(Approach::Plain, Punt::AskedFor),
             true => Step::Worker(Approach::AttemptFirst, Punt::AskedFor),
         }
     }
 
-    /// True if a request with IOSQE_ASYNC is made without a worker, since it does not wait and takes less time than
-    /// waking a worker. Writes through the page cache do need a worker: they keep their order among those that workers
-    /// make.
-    fn needs_no_worker(&mut self, id: Id) -> bool {
-        /// The most bytes that can be copied in a tenth of the time that a worker takes to wake.
-        const SMALL_BYTES: u64 = 16 << 10;
-        let request = &self.slab[id];
-        let rw = match &request.op {
-            Op::Nop(_) => return true,
-            Op::Rw(rw) if !rw.may_not_wait() && !rw.selects() => rw,
-            _ => return false,
-        };
-        let Ok(fd) = self.number_of(&request.target) else { return false };
-        let is_aligned = rw.may_be_direct();
-        let is_small_read = rw.reads_at().is_some() && rw.total() <= SMALL_BYTES;
-        match self.poll_set.medium(fd) {
-            Medium::Device => is_aligned,
-            Medium::Cache => is_small_read && self.poll_set.has_blocks(fd),
-            Medium::Direct => false,
+    /// True if a request with IOSQE_ASYNC is made without a worker.
+    fn is_made_at_once(&mut self, id: Id) -> bool {
+        let Request { op, target, .. } = &self.slab[id];
+        match self.number_of(target) {
+            Ok(fd) => needs_no_worker(&mut self.poll_set, op, fd),
+            Err(_) => matches!(op, Op::Nop(_)),
         }
+    }
+
+    /// True if a transfer with IOSQE_ASYNC that was just submitted is made like one without that flag. In a trace each
+    /// such request has a slot.
+    #[cold]
+    pub(crate) fn ignores_async(&mut self, op: &Op, target: &Target) -> bool {
+        let number = self.number_of(target).ok().filter(|_| op.rw().is_some() && self.recorder.is_none());
+        number.is_some_and(|fd| needs_no_worker(&mut self.poll_set, op, fd))
     }
 
     /// Returns how a worker makes a request that cannot be attempted without waiting.
@@ -155,5 +150,24 @@ impl State {
         }
         self.poll_set.mark_unattempted(direction);
         Some(why)
+    }
+}
+
+/// True if a request with IOSQE_ASYNC on the file `fd` is made without a worker. It does not wait, and takes less time
+/// than waking a worker. Writes through the page cache do need a worker: they keep their order among those that workers
+/// make.
+fn needs_no_worker(poll_set: &mut PollSet, op: &Op, fd: i32) -> bool {
+    /// The most bytes that can be copied in a tenth of the time that a worker takes to wake.
+    const SMALL_BYTES: u64 = 16 << 10;
+    let rw = match op {
+        Op::Nop(_) => return true,
+        Op::Rw(rw) if !rw.may_not_wait() && !rw.selects() => rw,
+        _ => return false,
+    };
+    let is_small_read = rw.reads_at().is_some() && rw.total() <= SMALL_BYTES;
+    match poll_set.medium(fd) {
+        Medium::Device => rw.may_be_direct(),
+        Medium::Cache => is_small_read && poll_set.has_blocks(fd),
+        Medium::Direct => false,
     }
 }
