@@ -70,12 +70,16 @@ impl Program {
         self.submit(Sqe::default());
     }
 
-    fn submit(&self, sqe: Sqe) {
+    fn put(&self, sqe: Sqe) {
         let tail = self.word(word::SQ_TAIL).load(Ordering::Relaxed);
         let slot = 4096 + 64 * (tail % ENTRIES) as usize;
         // SAFETY: the slot is free and inside the areas, which are plain words.
         unsafe { (self.areas.0.as_ptr().byte_add(slot) as *mut Sqe).write_volatile(sqe) };
         self.word(word::SQ_TAIL).store(tail + 1, Ordering::Release);
+    }
+
+    fn submit(&self, sqe: Sqe) {
+        self.put(sqe);
         let call = Enter { fd: self.fd as u32, to_submit: 1, min_complete: 0, flags: 0, arg: 0, arg_size: 0 };
         assert_eq!(enter(&call), Ok(1));
     }
@@ -174,6 +178,20 @@ fn a_read_from_memory_needs_no_worker() {
         assert_eq!(program.posted(), count);
     }
     assert_ne!(std::hint::black_box(byte), 0);
+    program.close();
+}
+
+/// The submitting thread makes both calls, and its wait for one completion ends at once.
+#[test]
+fn results_of_calls_are_in_the_cq_when_their_submission_returns() {
+    let program = Program::starting_at(0);
+    let (opcode, addr) = (Opcode::Unlinkat as u8, c"/proc/self/no-such-file".as_ptr() as u64);
+    for _ in 0..2 {
+        program.put(Sqe { opcode, fd: libc::AT_FDCWD, addr, ..Sqe::default() });
+    }
+    let (fd, flags) = (program.fd as u32, IORING_ENTER_GETEVENTS);
+    assert_eq!(enter(&Enter { fd, to_submit: 2, min_complete: 1, flags, arg: 0, arg_size: 0 }), Ok(2));
+    assert_eq!(program.posted(), 2);
     program.close();
 }
 

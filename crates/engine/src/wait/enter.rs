@@ -206,8 +206,9 @@ fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> 
     guard.calls.begin();
     let submitted = guard.submit(to_submit);
     guard.settle();
-    if !guard.calls.is_empty() {
+    while !guard.calls.is_empty() {
         guard.make_calls();
+        guard.settle(); // which may leave more calls
     }
     guard.calls.end();
     submitted
