@@ -107,6 +107,13 @@ impl<T> Arrivals<T> {
 
     /// Takes all arrivals.
     pub fn take(&self, left: &Left) -> VecDeque<T> {
+        match left.any(self.kind) {
+            true => self.take_queue(left),
+            false => VecDeque::new(),
+        }
+    }
+
+    fn take_queue(&self, left: &Left) -> VecDeque<T> {
         let Some(mut queue) = self.queue.lock() else { return VecDeque::new() };
         left.forget(self.kind);
         core::mem::take(&mut *queue)
@@ -119,7 +126,7 @@ impl<T> Arrivals<T> {
     pub unsafe fn reset(&self, left: &Left) {
         // SAFETY: no other thread exists, and the queue is replaced right away.
         unsafe { self.queue.reset() };
-        core::mem::forget(self.take(left));
+        core::mem::forget(self.take_queue(left)); // the bit may not be set yet
     }
 }
 
