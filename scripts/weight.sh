@@ -16,8 +16,8 @@ shift
 counts=$PWD/scripts/weight/counts.txt
 sum=$PWD/scripts/weight/library.py
 compiler=$(rustc --version)
-# What waits for a worker has more room, and each kind that seems to have grown is counted again.
-VARIES=" async4k openread "
+# What may go to a worker has more room, and each kind that seems to have grown is counted again.
+VARIES=" async4k memory4k openread "
 TRIES=3
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-weight-XXXXXX")

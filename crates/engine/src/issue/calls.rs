@@ -130,8 +130,13 @@ impl RingGuard {
 
     /// True if this thread makes a small read that has no nonblocking form. The data must be in memory, and the last
     /// calls must not have taken long.
-    pub(super) fn reads_as_caller(&mut self, op: &Op) -> bool {
-        self.calls.are_made && op.rw().is_some_and(Rw::reads_memory) && !self.stalls.goes_to_worker()
+    pub(super) fn reads_as_caller(&mut self, op: &Op, fd: i32) -> bool {
+        let is_known = self.poll_set.is_in_memory(fd);
+        let is_seen = op.rw().is_some_and(Rw::reads_memory);
+        if is_seen && !is_known {
+            self.poll_set.mark_in_memory(fd);
+        }
+        (is_known || is_seen) && self.calls.are_made && !self.stalls.goes_to_worker()
     }
 
     /// Leaves a job to this thread, which measures how long the call takes.

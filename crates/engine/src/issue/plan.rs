@@ -115,6 +115,9 @@ impl State {
             }
         }
         if let Some(rw) = op.rw() {
+            if self.poll_set.is_in_memory(fd) && rw.reads_at().is_some() && !rw.may_not_wait() && !rw.selects() {
+                return Step::Worker(Approach::Quick, Punt::NoForm);
+            }
             if (rw.may_be_direct() || rw.selects()) && self.poll_set.is_direct(fd) {
                 if self.goes_to_device(rw, fd) {
                     return Step::Device;

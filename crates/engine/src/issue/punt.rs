@@ -153,7 +153,7 @@ impl RingGuard {
             _ => approach,
         };
         let inode = self.inode_of(id, fd, approach);
-        let by_caller = approach == Approach::Quick && self.reads_as_caller(&op);
+        let by_caller = approach == Approach::Quick && self.reads_as_caller(&op, fd);
         let job =
             Job::new((ring, self.cookie, id.to_word()), (self.slab[id].opcode, op), (fd, file), approach, inode);
         self.slab.queue(id, job.clone());

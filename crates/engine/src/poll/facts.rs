@@ -27,6 +27,8 @@ pub(crate) struct Facts {
     medium: Option<Medium>,
     /// True if the file is a regular file or a block device. Asked once, and only a hint about speed.
     has_blocks: Option<bool>,
+    /// True if reads of the file's data, which is in memory, have no nonblocking form.
+    in_memory: bool,
     /// The access mode with which the file was opened (`O_ACCMODE`), once a request of Linux AIO asked.
     access: Option<i32>,
     /// True if the file is a datagram socket that was shut down for reading (`RingGuard::end_receives`).
@@ -183,7 +185,7 @@ impl PollSet {
             Direction::Write => facts.write_full,
         };
         let is_cached = !may_be_direct || facts.stream || facts.medium == Some(Medium::Cache);
-        (!waits && is_cached).then_some(facts.stream)
+        (!waits && is_cached && !facts.in_memory).then_some(facts.stream)
     }
 
     /// Records that a transfer has found the file to have no position. Trusted only where the engine notices every
@@ -196,6 +198,20 @@ impl PollSet {
     #[inline]
     pub fn is_stream(&self, fd: i32) -> bool {
         self.facts(fd).is_some_and(|facts| facts.stream)
+    }
+
+    /// Records that reads of the file's data, which is in memory, have no nonblocking form. Such a fact is trusted, and
+    /// so is recorded only where the engine notices every close of the number.
+    pub fn mark_in_memory(&mut self, fd: i32) {
+        if closes_are_seen() {
+            self.remember(fd, |facts| facts.in_memory = true);
+        }
+    }
+
+    /// True if reads of the file's data are known to have no nonblocking form, although the data is in memory.
+    #[inline]
+    pub fn is_in_memory(&self, fd: i32) -> bool {
+        self.facts(fd).is_some_and(|facts| facts.in_memory)
     }
 
     /// True if the number is known to be open and to name a file that can be polled. It is registered, and was not
