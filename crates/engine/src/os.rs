@@ -28,8 +28,8 @@ pub use guard::{
     check_writable, copy_by_kernel, handler_installed, has_memory, kernel_copies, shares_memory_with,
     user_copy_fault, user_move, user_read, user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
-pub use interrupt::{arm_interruption, can_interrupt, end_waits, handled, interrupt, interrupted, is_nudge, nudge};
-pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
+pub use interrupt::{after_unmarked, arm_interruption, can_interrupt, end_waits, handled, interrupt, interrupted};
+pub use interrupt::{interruptible, is_nudge, may_lack_mark, nudge, wait, wait_again, wait_interruptibly};
 pub use linux::{
     calls_with_flags_are_refused, can_wait_for_several, flags_are_checked, flags_are_ignored, for_now, nap, pause,
     probe_flags, syscall, usable_cpus, ForNow, Linux, ACCEPTS_FLAGS, POLLS_FOR_NANOSECONDS, WAITS_FOR_NANOSECONDS,

@@ -441,6 +441,7 @@ cases! {
     a_fork_leaves_futex_and_child_waits_alone: "waiters" "fork";
     a_futex_wait_is_either_woken_or_cancelled: "waiters" "race";
     ending_waits_disturbs_no_signals: "waiters" "signals";
+    waits_end_without_room_for_signals: "waiters" "limit";
     a_wait_on_unmapped_memory_can_be_cancelled: "waiters" "unmap";
 }
 

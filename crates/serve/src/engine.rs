@@ -96,6 +96,13 @@ pub unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         thread::follow::catch_up();
         return true;
     }
+    // SAFETY: every siginfo has the bytes of a sender; the code, checked first, says that they mean one.
+    let is_unmarked = info.si_signo == libc::SIGBUS && os::may_lack_mark(info.si_code, unsafe { info.si_pid() });
+    if is_unmarked && thread::is_ours() {
+        thread::follow::catch_up();
+        arch::set_instruction(context, os::after_unmarked(instruction, arch::interruptible_word(context)));
+        return true;
+    }
     let interrupted = os::interrupted(info.si_code, value, instruction);
     if let Some(goes_on) = interrupted.or_else(|| os::user_copy_fault(instruction)) {
         arch::set_instruction(context, goes_on);

@@ -228,6 +228,24 @@ static void signals_while_waiting(void)
 	end_child(child);
 }
 
+/* Beyond RLIMIT_SIGPENDING signals arrive without their siginfo. */
+static void no_room_for_signals(void)
+{
+	static unsigned words[2];
+	const struct rlimit none = {0, 0};
+	struct io_uring ring;
+	pid_t child = sleeping_child();
+
+	init_ring(&ring, 8, 0);
+	wait_for_all(&ring, words, child);
+	wait_others_asleep(0);
+	CHECK(setrlimit(RLIMIT_SIGPENDING, &none) == 0);
+	for (uint64_t target = 1; target <= 4; target++)
+		cancel(&ring, target);
+	io_uring_queue_exit(&ring);
+	end_child(child);
+}
+
 /* The word is unmapped under the waits. They can no longer be woken, but they can be cancelled. */
 static void unmap_the_word(void)
 {
@@ -246,4 +264,4 @@ static void unmap_the_word(void)
 }
 
 CASES({"close", close_rings}, {"fork", fork_while_waiting}, {"race", race}, {"signals", signals_while_waiting},
-      {"unmap", unmap_the_word})
+      {"limit", no_room_for_signals}, {"unmap", unmap_the_word})

@@ -161,6 +161,23 @@ fn send(thread: u32, mark: u64) {
     syscall(libc::SYS_rt_tgsigqueueinfo, args);
 }
 
+/// True if a signal with this `si_code` and sender may be one of [`send`]. With RLIMIT_SIGPENDING exhausted, the kernel
+/// delivers such a signal without its siginfo, and so without a mark. Source: `__send_signal_locked` and
+/// `collect_signal` in kernel/signal.c.
+pub fn may_lack_mark(code: i32, sender: i32) -> bool {
+    code == libc::SI_USER && sender == 0
+}
+
+/// Returns where an engine thread continues that got a signal without a mark at `address`, where the register
+/// `arch::interruptible_word` held `register`. A call whose `stop` is set is over.
+pub fn after_unmarked(address: usize, register: usize) -> usize {
+    match out_of_the_call(address) {
+        // SAFETY: in the routine, that register holds the address of `stop`, which lives through the call.
+        Some(end) if unsafe { &*(register as *const AtomicU32) }.load(Ordering::Relaxed) != 0 => end,
+        _ => address,
+    }
+}
+
 /// Returns where a thread that was interrupted at instruction `address` must continue, which may be `address` itself.
 /// `None` unless [`interrupt`] sent a signal with this `si_code` and `si_value`. The chained handler of SIGBUS calls
 /// this.
