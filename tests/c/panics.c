@@ -415,12 +415,12 @@ static void trigger(struct subject *s)
 		CHECK(io_uring_queue_init(8, &third, 0) == 0);
 		io_uring_queue_exit(&third);
 	} else if (at("close")) {
-		int fd = dup(s->pipes[0][0]);
+		int fd = dup(s->fd); /* a close that ends no ring */
 
 		CHECK(fd >= 0 && close(fd) == 0);
 		CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
 	} else if (at("close-range")) {
-		int fd = dup(s->fd); /* a close that concerns no ring */
+		int fd = dup(s->fd); /* the same */
 
 		CHECK(fd >= 0 && close_range(fd, fd, 0) == 0);
 		CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);

@@ -73,10 +73,20 @@ pub fn may_be_changed_by(number: i64, argument: usize) -> bool {
 pub fn changing(keep: impl FnOnce()) {
     DIFFER.fetch_or(CHANGED, Ordering::Relaxed);
     point(Point::Identity);
-    if DIFFER.load(Ordering::Relaxed) & KEPT == 0 {
+    if !is_kept() {
         keep();
         DIFFER.fetch_or(KEPT, Ordering::Relaxed);
     }
+    count_change();
+}
+
+/// True once requests in flight at the first change keep their identity. Each further change is only counted.
+pub fn is_kept() -> bool {
+    DIFFER.load(Ordering::Relaxed) & KEPT != 0
+}
+
+/// Counts a change of the calling thread's identity, which it is about to make.
+pub fn count_change() {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 

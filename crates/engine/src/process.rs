@@ -154,6 +154,12 @@ pub fn closing_range(first: u32, last: u32) {
     }
 }
 
+/// True if a close of number `fd`, or another file under it, may concern the engine.
+#[inline]
+pub fn concerns_number(fd: i32) -> bool {
+    fd >= 0 && (fd <= 2 || descriptors::is_own(fd) || is_ring(fd) || was_used(fd))
+}
+
 /// True if one of the numbers `first..=last` concerns the engine, as far as the engine records numbers.
 pub fn concerns_range(first: u32, last: u32) -> bool {
     first <= 2 || descriptors::next_own(first, last).is_some() || next_known(first, last).is_some()
@@ -373,6 +379,10 @@ pub fn unshared() {
 pub fn before_identity_call(number: i64, argument: usize) {
     if !identity::may_be_changed_by(number, argument) {
         return;
+    }
+    // A child of vfork(2) counts, too: its parent then only makes new pools of threads.
+    if identity::is_kept() && FORK_PAGE.word(Access::ByLoad).is_some_and(|word| word.load(Ordering::Relaxed) == 1) {
+        return identity::count_change();
     }
     // A forked child that is noticed later would forget what is recorded here. A child of vfork(2) changes nothing of
     // its parent.

@@ -113,9 +113,11 @@ pub fn sigprocmask(block: &Block, args: [usize; 6]) -> isize {
 
 /// Runs a waiting call that has its own signal mask.
 pub fn with_mask(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize {
-    let is_borrowed = world::mine().is_some_and(|block| block.is_borrowed.load(Ordering::Relaxed));
+    if !world::mine().is_some_and(|block| block.is_borrowed.load(Ordering::Relaxed)) {
+        return mask::with_temporary(mask, size, wait);
+    }
     match sys::read_program(mask) {
-        Some(wanted) if is_borrowed && size == size_of::<u64>() => wait(&(wanted & !guarded())),
-        _ => mask::with_temporary(mask, size, wait),
+        Some(wanted) if size == size_of::<u64>() => wait(&(wanted & !guarded())),
+        _ => wait(mask),
     }
 }

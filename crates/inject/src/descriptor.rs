@@ -13,6 +13,7 @@
 use crate::next::{missing, next};
 use crate::{entry, identity, sys};
 use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::process::concerns_number;
 use anyring_engine::Errno;
 use anyring_serve::descriptor::{
     self, before_close, before_closing_from, before_dup, before_fcntl, close_range_by, record_duplicate,
@@ -65,17 +66,27 @@ pub(crate) fn refusal(mut before: impl FnMut() -> Result<(), Errno>) -> Option<c
 /// As libc's `close`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if let Some(answer) = concerns_number(fd).then(|| close_known(fd)).flatten() {
+        return answer;
+    }
+    // SAFETY: the caller's own argument.
+    CLOSE.get().map_or_else(missing, |next| unsafe { next(fd) })
+}
+
+/// Serves close(2) of a number that may concern the engine. `None` if libc has to make the call.
+fn close_known(fd: c_int) -> Option<c_int> {
     let mut closed = false;
-    let answer = refusal(|| {
+    let refused = refusal(|| {
         closed = descriptor::close(fd)?;
         Ok(())
     });
-    match answer {
-        Some(answer) => answer,
-        None if closed => 0,
-        // SAFETY: the caller's own argument.
-        None => CLOSE.get().map_or_else(missing, |next| unsafe { next(fd) }),
-    }
+    refused.or(closed.then_some(0))
+}
+
+/// Prepares a dup2(2) or dup3(2). Returns the answer if the call is refused.
+fn refused_dup(old: c_int, new: c_int, flags: c_int) -> Option<c_int> {
+    let before = || may_duplicate(libc::SYS_dup3, old).and_then(|()| before_dup(old, new, flags));
+    (named::concerns(old) || concerns_number(new)).then(|| refusal(before)).flatten()
 }
 
 /// dup2(2).
@@ -84,7 +95,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As libc's `dup2`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
-    if let Some(answer) = refusal(|| may_duplicate(libc::SYS_dup3, old).and_then(|()| before_dup(old, new, 0))) {
+    if let Some(answer) = refused_dup(old, new, 0) {
         return answer;
     }
     // SAFETY: the caller's own arguments.
@@ -98,8 +109,7 @@ pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 /// As libc's `dup3`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if let Some(answer) = refusal(|| may_duplicate(libc::SYS_dup3, old).and_then(|()| before_dup(old, new, flags)))
-    {
+    if let Some(answer) = refused_dup(old, new, flags) {
         return answer;
     }
     // SAFETY: the caller's own arguments.

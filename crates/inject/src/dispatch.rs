@@ -5,7 +5,7 @@ use crate::host::Preloaded;
 use crate::{exec, sanitizer};
 use anyring_serve::exec::Call;
 
-pub use anyring_serve::dispatch::NUMBERS;
+pub use anyring_serve::dispatch::{is_prepared_only, prepare, NUMBERS};
 
 /// Performs system call `number`. Returns the kernel's register (a value, or `-errno`). errno is untouched.
 pub fn call(number: i64, args: [usize; 6]) -> isize {
@@ -20,7 +20,7 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
             let named = Call { directory: a as i32, path: b, arguments: c, environment: d, flags: e };
             exec::execute(&named, |environment| call([a, b, c, environment, e, 0]))
         }
-        _ => None,
+        _ => return call(args),
     };
     executed.unwrap_or_else(|| call(args))
 }

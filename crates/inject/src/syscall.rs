@@ -5,11 +5,13 @@
 //! libc.
 
 use crate::{arch, dispatch, entry, sys};
-use anyring_engine::descriptors::numbers::NUMBERS_END;
+use anyring_engine::descriptors::level;
 use anyring_engine::forced::{point, Point};
-use anyring_engine::{identity, process};
-use anyring_serve::descriptor::record_fcntl;
+use anyring_engine::identity;
+use anyring_engine::process::{concerns_number, concerns_range};
+use anyring_serve::descriptor::{record_fcntl, rings_exist};
 use anyring_serve::named;
+use anyring_serve::signals::guarded;
 
 /// One bit for each number in [`ALWAYS`] and [`named::CALLS`].
 static OURS: [u64; LIMIT / 64] = ours();
@@ -18,8 +20,6 @@ static OURS: [u64; LIMIT / 64] = ours();
 /// on.
 const ALWAYS: [u64; LIMIT / 64] = always();
 const LIMIT: usize = 512;
-/// By system call number: which arguments of each of [`named::CALLS`] are descriptors, one bit for each argument.
-static NAMES: [u8; LIMIT] = names();
 
 const fn always() -> [u64; LIMIT / 64] {
     let map = with(with([0; LIMIT / 64], dispatch::NUMBERS), &identity::NUMBERS);
@@ -34,19 +34,6 @@ const fn ours() -> [u64; LIMIT / 64] {
         index += 1;
     }
     map
-}
-
-const fn names() -> [u8; LIMIT] {
-    let (mut all, mut index) = ([0; LIMIT], 0);
-    while index < named::CALLS.len() {
-        let (row, mut at) = (&named::CALLS[index], 0);
-        while at < row.names.len() {
-            all[row.number as usize] |= 1 << row.names[at];
-            at += 1;
-        }
-        index += 1;
-    }
-    all
 }
 
 const fn with(mut map: [u64; LIMIT / 64], numbers: &[i64]) -> [u64; LIMIT / 64] {
@@ -69,31 +56,60 @@ pub unsafe extern "C" fn syscall() -> isize {
     arch::syscall!(LIMIT, OURS, special)
 }
 
-/// Serves the numbers in [`OURS`] by [`dispatch::call`], and answers as libc does.
+/// True if the call is the kernel's alone. [`dispatch::call`] would do nothing else for it.
+fn passes(number: i64, args: &[usize; 6]) -> bool {
+    let [a, b, c, d, e, _] = *args;
+    let stays = |mask| mask == 0 || guarded() == 0;
+    !named::may_be_refused(number, args)
+        && match number {
+            libc::SYS_close => !concerns_number(a as i32),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => !concerns_number(b as i32),
+            libc::SYS_dup3 => !concerns_number(b as i32),
+            libc::SYS_close_range => c == 0 && !concerns_range(a as u32, b as u32),
+            libc::SYS_fcntl | libc::SYS_epoll_ctl => true,
+            libc::SYS_mmap => !named::concerns(e as i32),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => !level::any(),
+            libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => stays(e) && !level::any(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll | libc::SYS_select => !rings_exist(),
+            libc::SYS_sendmsg | libc::SYS_sendmmsg => !rings_exist(),
+            libc::SYS_ppoll => stays(d) && !rings_exist(),
+            _ => ALWAYS[number as usize / 64] & (1 << (number % 64)) == 0,
+        }
+}
+
+/// Serves the numbers in [`OURS`], and answers as libc does.
 ///
 /// # Safety
 /// `words` points to the number and its six arguments.
 unsafe extern "C" fn special(words: *const [usize; 7]) -> isize {
     // SAFETY: the assembly above passes the array that it just built on its stack.
-    let [number, args @ ..] = unsafe { *words };
-    let is_named = |(at, arg): (usize, &usize)| NAMES[number] & (1 << at) != 0 && named::concerns(*arg as i32);
-    let passes = match number as i64 {
-        libc::SYS_fcntl => {
-            record_fcntl(args[1] as i32);
-            !named::concerns(args[0] as i32)
-        }
-        libc::SYS_close => {
-            (3..NUMBERS_END).contains(&args[0]) && !process::concerns_range(args[0] as u32, args[0] as u32)
-        }
-        _ => ALWAYS[number / 64] & (1 << (number % 64)) == 0 && !args.iter().enumerate().any(is_named),
-    };
-    if passes {
-        // SAFETY: the program's own call.
-        return entry::libc_answer(unsafe { sys::call(number as i64, args) });
+    let [number, args @ ..] = unsafe { &*words };
+    if *number as i64 == libc::SYS_fcntl {
+        record_fcntl(args[1] as i32);
+    }
+    if !passes(*number as i64, args) {
+        return serve(*number as i64, args);
+    }
+    // SAFETY: the program's own call.
+    entry::libc_answer(unsafe { sys::call(*number as i64, *args) })
+}
+
+fn serve(number: i64, args: &[usize; 6]) -> isize {
+    if dispatch::is_prepared_only(number) {
+        let mut verdict = Ok(());
+        entry::aside(|| verdict = dispatch::prepare(number, args));
+        return entry::libc_answer(match verdict {
+            // SAFETY: the program's own call.
+            Ok(()) => unsafe { sys::call(number, *args) },
+            Err(error) => -(error.raw_os_error() as isize),
+        });
     }
     entry::libc_answer(entry::answer_any(|| {
         point(Point::Syscall);
-        dispatch::call(number as i64, args)
+        dispatch::call(number, *args)
     }))
 }
 

@@ -3,6 +3,7 @@
 use crate::descriptor::refusal;
 use crate::next::{missing, next};
 use crate::{entry, signals};
+use anyring_engine::descriptors::level;
 use anyring_serve::named::{check, concerns};
 use anyring_serve::wait::{before_epoll_ctl, before_epoll_wait, before_poll, before_select};
 use core::ffi::c_int;
@@ -44,7 +45,13 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, ev
 }
 
 /// Prepares a wait on `epoll`. If that number belongs to the engine, returns the call's answer.
+#[inline]
 fn before_wait_on(epoll: c_int) -> Option<c_int> {
+    (level::any() || concerns(epoll)).then(|| before_wait_with(epoll)).flatten()
+}
+
+#[cold]
+fn before_wait_with(epoll: c_int) -> Option<c_int> {
     refusal(|| {
         check(libc::SYS_epoll_pwait, &[epoll as usize, 0, 0, 0, 0, 0])?;
         before_epoll_wait();

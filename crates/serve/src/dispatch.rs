@@ -2,6 +2,7 @@
 //! number as the wrapper of that call, and then makes the call from anyring's own code.
 
 use crate::host::Host;
+use crate::signals::mask::read_program;
 use crate::{descriptor, door, entry, memory, named, passing, sys, wait};
 use anyring_abi::{
     NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT, NR_IO_URING_ENTER,
@@ -128,7 +129,7 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
         }
         _ => {
             let mut verdict = Ok(());
-            entry::aside(|| verdict = prepare(number, args));
+            entry::aside(|| verdict = prepare(number, &args));
             match verdict {
                 Ok(()) => wait_or_pass::<H>(number, args),
                 Err(error) => -(error.raw_os_error() as isize),
@@ -137,10 +138,22 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// Prepares a call on descriptors. Returns an error if the call must fail with it and not reach the kernel.
-fn prepare(number: i64, args: [usize; 6]) -> Result<(), Errno> {
-    named::check(number, &args)?;
-    let [a, b, c, d, ..] = args;
+/// True if [`call`] makes the call unchanged after [`prepare`], or answers it with that function's error.
+pub fn is_prepared_only(number: i64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(number, libc::SYS_dup2 | libc::SYS_epoll_wait | libc::SYS_poll | libc::SYS_select) {
+        return true;
+    }
+    matches!(number, libc::SYS_dup3 | libc::SYS_epoll_ctl | libc::SYS_sendmsg)
+}
+
+/// Prepares a call on descriptors.
+///
+/// # Errors
+/// The error that answers the call instead of the kernel.
+pub fn prepare(number: i64, args: &[usize; 6]) -> Result<(), Errno> {
+    named::check(number, args)?;
+    let [a, b, c, d, ..] = *args;
     match number {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => return descriptor::before_dup(a as i32, b as i32, 0),
@@ -182,14 +195,11 @@ fn wait_or_pass<H: Host>(number: i64, args: [usize; 6]) -> isize {
 /// Makes a pselect6(2): its sixth argument points to the mask's address and size.
 fn pselect6<H: Host>([a, b, c, d, e, f]: [usize; 6]) -> isize {
     let kernel_call = |sixth: usize| waiting(libc::SYS_pselect6, [a, b, c, d, e, sixth]);
-    let Some(mask) = sys::read_program(f as *const u64) else {
+    let Some([mask, size]) = read_program::<[usize; 2]>(f) else {
         return kernel_call(f);
     };
-    let Some(size) = sys::read_program((f as *const u64).wrapping_add(1)) else {
-        return kernel_call(f);
-    };
-    H::with_mask(mask as *const u64, size as usize, |mask| {
-        let pair = [mask as usize, size as usize];
+    H::with_mask(mask as *const u64, size, |mask| {
+        let pair = [mask as usize, size];
         kernel_call(&raw const pair as usize)
     })
 }

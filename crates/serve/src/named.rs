@@ -138,12 +138,43 @@ pub fn concerns(fd: i32) -> bool {
     door::is_own(fd) || door::is_ring(fd)
 }
 
+/// By system call number: which arguments of each of [`CALLS`] are descriptors, one bit for each argument.
+static NAMES: [u8; CALLS_END] = names();
+/// One past the highest number in [`CALLS`], rounded up.
+const CALLS_END: usize = 512;
+
+const fn names() -> [u8; CALLS_END] {
+    let (mut all, mut index) = ([0; CALLS_END], 0);
+    while index < CALLS.len() {
+        let (row, mut at) = (&CALLS[index], 0);
+        while at < row.names.len() {
+            all[row.number as usize] |= 1 << row.names[at];
+            at += 1;
+        }
+        index += 1;
+    }
+    all
+}
+
+/// True if system call `number` names a descriptor for which it may be refused.
+#[inline]
+pub fn may_be_refused(number: i64, args: &[usize; 6]) -> bool {
+    let mut names = NAMES.get(number as usize).copied().unwrap_or(0);
+    while names != 0 {
+        if concerns(args[names.trailing_zeros() as usize] as i32) {
+            return true;
+        }
+        names &= names - 1;
+    }
+    false
+}
+
 /// Checks that system call `number` may name the descriptors in these arguments.
 ///
 /// # Errors
 /// The error that answers the call instead.
 pub fn check(number: i64, args: &[usize; 6]) -> Result<(), Errno> {
-    if !args.iter().any(|arg| concerns(*arg as i32)) || mutated(Mutation::OwnNumbersAreOpen) {
+    if !may_be_refused(number, args) || mutated(Mutation::OwnNumbersAreOpen) {
         return Ok(());
     }
     let Some(row) = CALLS.iter().find(|row| row.number == number) else { return Ok(()) };

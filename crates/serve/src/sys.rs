@@ -82,6 +82,8 @@ unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
 // SAFETY: integers, without padding.
+unsafe impl Plain for [usize; 2] {}
+// SAFETY: as above.
 unsafe impl Plain for anyring_abi::Params {}
 // SAFETY: integers, without padding.
 unsafe impl Plain for anyring_abi::AioRing {}

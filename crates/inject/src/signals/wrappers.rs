@@ -61,21 +61,22 @@ pub unsafe extern "C-unwind" fn sigaction(
     let Some(next) = SIGACTION.get() else {
         return missing();
     };
-    let mut kept = None;
+    if !action::is_kept(signal) || mutated(Mutation::ProgramTakesSigsys) {
+        // SAFETY: the caller's own arguments.
+        return unsafe { next(signal, new, old) };
+    }
+    // SAFETY: the caller vouches for `new` and `old`, each null or valid.
+    let (wanted, old) = unsafe { (new.as_ref().map(from_libc), old.as_mut()) };
+    let mut before = None;
     entry::aside(|| {
         point(Point::Sigaction);
-        if action::is_kept(signal) && !mutated(Mutation::ProgramTakesSigsys) {
-            // SAFETY: the caller vouches for `new`, which is null or valid.
-            let wanted = unsafe { new.as_ref() }.map(from_libc);
-            kept = Some(action::exchange(signal, wanted));
+        match wanted {
+            Some(wanted) if old.is_none() => action::set(signal, wanted),
+            _ => before = Some(action::exchange(signal, wanted)),
         }
     });
-    // SAFETY: the caller vouches for `new` and `old`, each null or valid.
-    unsafe {
-        let Some(before) = kept else { return next(signal, new, old) };
-        if !old.is_null() {
-            write_libc(&before, &mut *old);
-        }
+    if let (Some(before), Some(old)) = (before, old) {
+        write_libc(&before, old);
     }
     0
 }
@@ -263,9 +264,10 @@ pub unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -
         0 => INTERRUPTING.fetch_and(!bit(signal), Ordering::Relaxed),
         _ => INTERRUPTING.fetch_or(bit(signal), Ordering::Relaxed),
     };
-    let before = action::exchange(signal, None);
-    let flags = if interrupts != 0 { before.flags & !restart } else { before.flags | restart };
-    action::exchange(signal, Some(Action { flags, ..before }));
+    action::change(signal, |before| {
+        let flags = if interrupts != 0 { before.flags & !restart } else { before.flags | restart };
+        Action { flags, ..*before }
+    });
     0
 }
 

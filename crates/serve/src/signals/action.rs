@@ -8,7 +8,7 @@ use crate::sys;
 use anyring_engine::descriptors;
 use anyring_engine::os::nap;
 use core::ffi::c_int;
-use core::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
 
 pub use crate::sys::{set_mask, thread_lives};
 
@@ -41,11 +41,9 @@ pub struct Action {
 const PLACES: usize = 8;
 /// In [`Kept::current`]: the index of the current place.
 const PLACE: u64 = 7;
-/// In [`Kept::current`]: set if the action is installed in the kernel.
-const INSTALLED: u64 = 8;
 /// In [`Kept::current`]: the bit of place 0 if it is taken. The bits of the other places follow. A place is taken if it
 /// is current or being filled.
-const IN_USE: u64 = 16;
+const IN_USE: u64 = 8;
 /// In [`Kept::current`]: the unit of the count of changes, which takes the remaining bits.
 const CHANGE: u64 = IN_USE << PLACES;
 
@@ -54,14 +52,17 @@ const CHANGE: u64 = IN_USE << PLACES;
 struct Kept {
     /// The word that the constants above describe.
     current: AtomicU64,
+    /// The change whose action was last installed in the kernel, as [`change_of`] returns it. Relaxed: a hint, by which
+    /// an action that the program has set past anyring is recognized.
+    installed: AtomicU64,
     places: [[AtomicU64; 4]; PLACES],
 }
 
 /// The program's actions, by signal number.
 static KEPT: [Kept; SIGNALS as usize + 1] = [const { Kept::new() }; SIGNALS as usize + 1];
 
-/// True if every action is kept, not only those of the guarded signals. Relaxed: written under [`Lock`].
-static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
+/// The signals whose actions are kept in addition to those of the guarded signals. Relaxed: written under [`Lock`].
+static OTHERS: AtomicU64 = AtomicU64::new(0);
 
 /// The code to which libc's handlers return. With it, unwinders and debuggers also recognize the frames of the handler
 /// here.
@@ -75,7 +76,7 @@ fn change_of(word: u64) -> u64 {
 impl Kept {
     const fn new() -> Kept {
         let places = [const { [const { AtomicU64::new(0) }; 4] }; PLACES];
-        Kept { current: AtomicU64::new(INSTALLED | IN_USE), places }
+        Kept { current: AtomicU64::new(IN_USE), installed: AtomicU64::new(0), places }
     }
 
     /// Returns the action, and the value of `current` that said where it is.
@@ -136,7 +137,7 @@ impl Kept {
             let (old, before) = self.read();
             let new = change(&old);
             self.fill(place, &new);
-            let others = before & !(PLACE | INSTALLED | IN_USE << (before & PLACE));
+            let others = before & !(PLACE | IN_USE << (before & PLACE));
             let now = others.wrapping_add(CHANGE) | place;
             // Release pairs with the Acquire in `read`, and in `claim_place`.
             if self.current.compare_exchange(before, now, Ordering::Release, Ordering::Relaxed).is_ok() {
@@ -148,14 +149,16 @@ impl Kept {
     /// Records that the kernel has the action that this value of `current` names. False if that action is no longer
     /// current.
     fn record_installed(&self, word: u64) -> bool {
-        let mut now = word;
-        while change_of(now) == change_of(word) {
-            match self.current.compare_exchange(now, now | INSTALLED, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(other) => now = other,
-            }
+        let is_current = change_of(self.current.load(Ordering::Relaxed)) == change_of(word);
+        if is_current {
+            self.installed.store(change_of(word), Ordering::Relaxed);
         }
-        false
+        is_current
+    }
+
+    /// True if the kernel has the action that this value of `current` names.
+    fn is_installed(&self, word: u64) -> bool {
+        self.installed.load(Ordering::Relaxed) == change_of(word)
     }
 
     /// Stores an installed action as the program's own.
@@ -287,7 +290,7 @@ pub fn of_program(signal: c_int) -> Action {
 /// Does the work of SA_RESETHAND: the handler is about to run for the last time. Flags and mask stay, as in the
 /// kernel.
 pub fn reset(signal: c_int) {
-    exchange_kept(signal, |old| Action { handler: SIG_DFL, ..*old });
+    change(signal, |old| Action { handler: SIG_DFL, ..*old });
 }
 
 /// Installs `action` in the kernel, whatever is kept here.
@@ -309,12 +312,12 @@ pub fn install_guarded(_lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_in
 /// every handler of the program, and no sa_mask holds a guarded signal. If the program's sigaction(2) is libc's (with a
 /// drop-in liburing.so.2), the program would read anyring's actions. In this case its own actions stay installed.
 pub fn install_others(_lock: &Lock) -> Result<(), c_int> {
-    if KEEPS_ALL.load(Ordering::Relaxed) {
+    if OTHERS.load(Ordering::Relaxed) != 0 {
         return Ok(());
     }
     let signals = || of_programs().filter(|signal| guarded() & bit(*signal) == 0);
     keep(signals())?;
-    KEEPS_ALL.store(true, Ordering::Relaxed);
+    OTHERS.store(!not_programs(), Ordering::Relaxed);
     match (way().sees_all)() {
         true => install_over(signals()),
         false => Ok(()),
@@ -403,42 +406,53 @@ fn not_programs() -> u64 {
 }
 
 /// Replaces the program's action by the result of `change`, and installs it. This takes one system call, unless another
-/// thread changes the action at the same time. Returns the previous action. If the program had set that past anyring,
-/// it is the kernel's.
+/// thread changes the action at the same time.
+pub fn change(signal: c_int, change: impl Fn(&Action) -> Action) {
+    replace(signal, change, None);
+}
+
+/// Does the work of [`change`], and returns the previous action. If the program had set that past anyring, it is the
+/// kernel's.
 fn exchange_kept(signal: c_int, change: impl Fn(&Action) -> Action) -> Action {
+    let mut was = Action::default();
+    let (old, is_there) = replace(signal, change, Some(&mut was));
+    match is_there && was.handler != real_handler(signal, &old) {
+        true => without_rest(was),
+        false => old,
+    }
+}
+
+/// Does the work of [`change`], and stores the kernel's action in `was`. Returns the previous action, and whether it
+/// was installed.
+fn replace(signal: c_int, change: impl Fn(&Action) -> Action, was: Option<&mut Action>) -> (Action, bool) {
     let kept = &KEPT[signal as usize];
     let [(old, before), (new, word)] = kept.exchange(|old| {
         let new = change(old);
         // As the kernel does with every mask.
         Action { mask: new.mask & !(bit(libc::SIGKILL) | bit(libc::SIGSTOP)), ..new }
     });
-    let mut was = Action::default();
-    let is_told = kernel(signal, Some(&real(signal, &new)), Some(&mut was)) >= 0;
+    let was_installed = kept.is_installed(before);
+    let is_told = kernel(signal, Some(&real(signal, &new)), was) >= 0;
     if !kept.record_installed(word) {
         // Two threads may have called the kernel in the other order.
         install(signal);
     }
-    match is_told && before & INSTALLED != 0 && was.handler != real_handler(signal, &old) {
-        true => without_rest(was),
-        false => old,
-    }
+    (old, was_installed && is_told)
 }
 
 /// Returns the program's action for a signal whose action is kept. If the program has set it past anyring, the answer
 /// is the kernel's.
 fn ask_kept(signal: c_int) -> Action {
-    let (kept, word) = KEPT[signal as usize].read();
-    let now = installed(signal).ok().filter(|_| word & INSTALLED != 0);
-    now.filter(|now| now.handler != real_handler(signal, &kept)).unwrap_or(kept)
+    let kept = &KEPT[signal as usize];
+    let (program, word) = kept.read();
+    let now = installed(signal).ok().filter(|_| kept.is_installed(word));
+    now.filter(|now| now.handler != real_handler(signal, &program)).unwrap_or(program)
 }
 
 /// True if the action of `signal` is kept here, for this process.
 pub fn is_kept(signal: c_int) -> bool {
-    let keeps = match KEEPS_ALL.load(Ordering::Relaxed) {
-        true => (1..=SIGNALS).contains(&signal) && not_programs() & bit(signal) == 0,
-        false => (1..=SIGNALS).contains(&signal) && guarded() & bit(signal) != 0,
-    };
-    keeps && !super::in_borrowed_memory()
+    let kept = guarded() | OTHERS.load(Ordering::Relaxed);
+    (1..=SIGNALS).contains(&signal) && kept & bit(signal) != 0 && !super::in_borrowed_memory()
 }
 
 /// True if `signal` is guarded, in this process.
@@ -448,11 +462,23 @@ pub fn is_guarded(signal: c_int) -> bool {
 
 /// Serves sigaction(2) for a signal whose action [is kept](is_kept): returns the old action, and sets `new`.
 pub fn exchange(signal: c_int, new: Option<Action>) -> Action {
-    let Some(new) = new else { return ask_kept(signal) };
-    exchange_kept(signal, |_| match new.restorer {
-        0 => with_restorer(new),
-        _ => new,
-    })
+    match new {
+        Some(new) => exchange_kept(signal, |_| by_libc(new)),
+        None => ask_kept(signal),
+    }
+}
+
+/// Does the same as [`exchange`] for a caller that does not ask for the old action.
+pub fn set(signal: c_int, new: Action) {
+    change(signal, |_| by_libc(new));
+}
+
+/// Returns an action of libc's sigaction(3) as libc passes it on to the kernel.
+fn by_libc(action: Action) -> Action {
+    match action.restorer {
+        0 => with_restorer(action),
+        _ => action,
+    }
 }
 
 /// Serves rt_sigaction(2) by number, with the kernel's arguments.
@@ -470,11 +496,15 @@ pub fn system_call(args: [usize; 6]) -> isize {
             None => return -(libc::EFAULT as isize),
         },
     };
-    let before = wanted.map_or_else(|| ask_kept(signal), |wanted| exchange_kept(signal, |_| wanted));
-    if old != 0 && !mask::write_program(old, before) {
-        return -(libc::EFAULT as isize);
+    if let (Some(wanted), 0) = (wanted, old) {
+        change(signal, |_| wanted);
+        return 0;
     }
-    0
+    let before = wanted.map_or_else(|| ask_kept(signal), |wanted| exchange_kept(signal, |_| wanted));
+    match old == 0 || mask::write_program(old, before) {
+        true => 0,
+        false => -(libc::EFAULT as isize),
+    }
 }
 
 // SAFETY: four integers.

@@ -394,9 +394,23 @@ pub fn system_call(args: [usize; 6]) -> isize {
     let [how, set, old, size, ..] = args;
     // SAFETY: the program's own call, or one with a local copy of its set.
     let kernel = |set: usize| unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) };
-    // Before there is a guard, only the kernel can read a bad pointer.
-    if size != 8 || guarded() == 0 && !os::kernel_copies() {
+    if size != 8 {
         return kernel(set);
+    }
+    if guarded() == 0 {
+        // Only the kernel can read a bad pointer without a guard.
+        let answer = kernel(set);
+        let is_read = answer == 0 && set != 0 && how as c_int != libc::SIG_UNBLOCK;
+        let asked = || match set.abs_diff(old) {
+            ..8 => real_now(), // the kernel has written there
+            // SAFETY: the kernel has just read it.
+            _ => unsafe { (set as *const u64).read_unaligned() },
+        };
+        if is_read && asked() & super::ALL != 0 {
+            super::believe();
+            open_here();
+        }
+        return answer;
     }
     let wanted = if set == 0 { None } else { read_program(set) };
     if !are_kept(how as c_int, wanted) {
@@ -421,7 +435,7 @@ pub fn system_call(args: [usize; 6]) -> isize {
 
 /// Reads the program's value at `from`. If masks are kept, the engine's guarded copy routine does that. It makes no
 /// system call, and unblocks the signals that it needs.
-pub(super) fn read_program<T: sys::Plain + os::Plain>(from: usize) -> Option<T> {
+pub(crate) fn read_program<T: sys::Plain + os::Plain>(from: usize) -> Option<T> {
     if active() {
         os::user_read(from as u64).ok()
     } else {
@@ -451,7 +465,7 @@ pub fn with_temporary(mask: *const u64, size: usize, wait: impl FnOnce(*const u6
     if mask.is_null() || size != 8 || !active() {
         return wait(mask);
     }
-    let Some(wanted) = sys::read_program(mask) else {
+    let Some(wanted) = read_program::<u64>(mask as usize) else {
         return wait(mask);
     };
     temporarily(wanted, || {
