@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# Counts the cost of a request: the instructions of libanyring.so, and the system calls of all threads, including the
-# program's own. Noise hardly moves these figures, so `make test` can check them.
+# Counts the cost of a request, and of a libc function that the library wraps and that concerns no ring: the
+# instructions of libanyring.so, and the system calls of all threads, including the program's own. Noise hardly moves
+# these figures, so `make test` can check them.
 #
 # usage: scripts/weight.sh LIBRARY [KIND...]      prints a line a kind: instructions and system calls a round
 #        scripts/weight.sh LIBRARY --check        fails if a kind has grown since scripts/weight/counts.txt
 #        scripts/weight.sh LIBRARY --write        writes that file
+#        scripts/weight.sh LIBRARY --ns           prints the nanoseconds of each libc function: natively, and what the
+#                                                 library adds without a ring and with one
 #
 # Each kind of scripts/weight/weight.c runs twice on a warm ring, below callgrind and strace, with two numbers of
-# rounds. The difference is the cost of the rounds. The script needs valgrind, strace and liburing-dev.
+# rounds. The difference is the cost of the rounds. scripts/weight/calls.c calls the libc functions, all in one run:
+# a line none.FUNCTION is for a process without a ring, ring.FUNCTION for one with a ring. The script needs valgrind,
+# strace and liburing-dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,6 +20,7 @@ library=$(realpath "${1:?usage: scripts/weight.sh LIBRARY [--check | --write | K
 shift
 counts=$PWD/scripts/weight/counts.txt
 sum=$PWD/scripts/weight/library.py
+of_calls=$PWD/scripts/weight/calls.py
 compiler=$(rustc --version)
 # What may go to a worker has more room, and each kind that seems to have grown is counted again.
 VARIES=" async4k memory4k openread "
@@ -23,6 +29,7 @@ TRIES=3
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-weight-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cc -O2 -Wall -Wno-unused-parameter -o "$work/weight" scripts/weight/weight.c -luring
+cc -O2 -w -o "$work/calls" scripts/weight/calls.c -luring 2>/dev/null
 cd "$work"
 export ANYRING_BACKEND=user
 
@@ -39,8 +46,29 @@ calls() {
   grep -vcE 'exited|resumed|---' strace.out || true
 }
 
+ROUNDS=50
+
+# count_calls none|ring: a line for each libc function, like those of `count`, in counts.none or counts.ring.
+count_calls() {
+  rm -f calls.out*
+  LD_PRELOAD=$library valgrind -q --tool=callgrind --callgrind-out-file=calls.out ./calls "$1" $ROUNDS >run.log 2>&1 ||
+    { tail -n 3 run.log >&2; return 1; }
+  LD_PRELOAD=$library strace -qq -o strace.out ./calls "$1" $ROUNDS >/dev/null 2>&1
+  python3 "$of_calls" strace.out "$(basename "$library")" "$1" $ROUNDS calls.out* >"counts.$1"
+}
+
+# unnamed: the exported functions that calls.c neither calls nor names as not counted.
+unnamed() {
+  comm -23 <(nm -D --defined-only "$library" | awk '{ print $3 }' | sed 's/@.*//' | grep -Ev '^(io_|__io_|anyring_)' | sort -u) \
+    <({ ./calls --list && ./calls --not-counted | tr ' ' '\n'; } | sort -u)
+}
+
 # count KIND: "KIND INSTRUCTIONS CALLS", a round.
 count() {
+  if [[ $1 == *.* ]]; then
+    { [ -e "counts.${1%%.*}" ] || count_calls "${1%%.*}"; } && grep -E "^$1 " "counts.${1%%.*}"
+    return
+  fi
   local low=200 high=1200 before after calls_before calls_after
   if [ "$1" = setup ]; then low=20 high=120; fi
   before=$(instructions "$1" $low) && after=$(instructions "$1" $high) || return 1
@@ -48,6 +76,9 @@ count() {
   awk -v kind="$1" -v i=$((after - before)) -v c=$((calls_after - calls_before)) -v rounds=$((high - low)) \
     'BEGIN { printf "%-10s %7.0f %6.2f\n", kind, i / rounds, c / rounds }'
 }
+
+# kinds: all of them.
+kinds() { ./weight --list && ./calls --list | sed 's/^/none./' && ./calls --list | sed 's/^/ring./'; }
 
 # has_grown KIND LINE KNOWN: by more than 5 % in instructions, or by a quarter of a system call; by 25 % where that varies.
 has_grown() {
@@ -68,7 +99,11 @@ why_not_held() {
 
 check() {
   local passed=0 failed=0 skipped=0 kind why line known try
-  for kind in $(./weight --list); do
+  for kind in $(unnamed); do
+    echo "FAIL $kind: the library exports it, and scripts/weight/calls.c neither calls it nor names it as not counted"
+    failed=$((failed + 1))
+  done
+  for kind in $(kinds); do
     why=$(why_not_held "$kind")
     if [ -n "$why" ]; then
       echo "skip $kind: $why"
@@ -96,7 +131,21 @@ check() {
   [ "$failed" = 0 ]
 }
 
+# nanoseconds: a line for each libc function; of three runs the best.
+nanoseconds() {
+  local run
+  for run in 1 2 3; do
+    ./calls none 500 --ns >"native.$run"
+    LD_PRELOAD=$library ./calls none 500 --ns >"none.$run"
+    LD_PRELOAD=$library ./calls ring 500 --ns >"ring.$run"
+  done
+  paste -d ' ' native.? none.? ring.? | awk '
+    function best(at) { return $at < $(at + 2) ? ($at < $(at + 4) ? $at : $(at + 4)) : ($(at + 2) < $(at + 4) ? $(at + 2) : $(at + 4)) }
+    { printf "%-28s %8.1f %+9.1f %+9.1f\n", $1, best(2), best(8) - best(2), best(14) - best(2) }'
+}
+
 case ${1:-} in
+  --ns) nanoseconds ;;
   --check)
     known=$(sed -n 's/^# compiler: //p' "$counts")
     if [ "$known" != "$compiler" ]; then
@@ -110,7 +159,7 @@ case ${1:-} in
     {
       echo "# Instructions of libanyring.so and system calls of all threads a round, by scripts/weight.sh --write."
       echo "# compiler: $compiler"
-      for kind in $(./weight --list); do
+      for kind in $(kinds); do
         why=$(why_not_held "$kind")
         if [ -z "$why" ]; then count "$kind"; else echo "$kind is left out: $why" >&2; fi
       done
@@ -118,6 +167,6 @@ case ${1:-} in
     mv counts.new "$counts"
     ;;
   *)
-    for kind in ${*:-$(./weight --list)}; do count "$kind" || echo "$kind failed"; done
+    for kind in ${*:-$(kinds)}; do count "$kind" || echo "$kind failed"; done
     ;;
 esac
