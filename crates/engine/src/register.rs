@@ -221,12 +221,13 @@ fn one_argument(arg: u64, count: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `struct io_uring_buf_reg`: address, number of entries, group, flags, padding.
+/// `struct io_uring_buf_reg`: address, number of entries, group, flags, `min_left`, padding.
 struct BufferRingRequest {
     address: u64,
     entries: u32,
     group: u16,
     flags: u16,
+    min_left: u32,
 }
 
 impl BufferRingRequest {
@@ -235,12 +236,13 @@ impl BufferRingRequest {
             return Err(Errno::INVAL);
         }
         let [address, rest]: [u64; 2] = user_read(arg)?;
-        let padding: [u64; 3] = user_read(arg + 16)?;
-        if padding != [0; 3] {
+        let [word, padding @ ..]: [u64; 3] = user_read(arg + 16)?;
+        let (min_left, padding) = (word as u32, (word >> 32, padding));
+        if padding != (0, [0; 2]) {
             return Err(Errno::INVAL);
         }
         let (entries, group, flags) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
-        Ok(BufferRingRequest { address, entries, group, flags })
+        Ok(BufferRingRequest { address, entries, group, flags, min_left })
     }
 }
 
@@ -249,7 +251,10 @@ fn register_buffer_ring(guard: &mut RingGuard, request: BufferRingRequest) -> Re
         return Err(Errno::INVAL);
     }
     let address = (request.flags & IOU_PBUF_RING_MMAP == 0).then_some(request.address);
-    let incremental = request.flags & IOU_PBUF_RING_INC != 0;
+    let incremental = (request.flags & IOU_PBUF_RING_INC != 0).then_some(request.min_left);
+    if incremental.is_none() && request.min_left != 0 {
+        return Err(Errno::INVAL);
+    }
     guard.groups.register(request.group, address, request.entries, incremental)
 }
 

@@ -6,7 +6,7 @@ use crate::sys::pages;
 use anyring_abi::*;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// `struct io_uring_buf_reg`: address, entries, group, flags.
+/// `struct io_uring_buf_reg`: address, entries, group, flags, the least that is left.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Registration {
@@ -18,8 +18,10 @@ pub struct Registration {
     pub group: u16,
     /// `IOU_PBUF_RING_*`.
     pub flags: u16,
+    /// The fewest bytes that may be left of an incremental buffer.
+    pub min_left: u32,
     /// Zero.
-    pub resv: [u64; 3],
+    pub resv: [u32; 5],
 }
 
 /// `struct io_uring_buf_status`.

@@ -11,6 +11,7 @@ use crate::op::net::socket_option;
 use crate::op::rw::Rw;
 use crate::op::selection::{used_buffers, without_buffer, Attempted};
 use crate::op::{Direction, Op, Skip, Verdict};
+use crate::os::version;
 use crate::request::{Id, Polling, State};
 use crate::resource::buf_ring::Choice;
 use crate::ring::batch::Poster;
@@ -151,7 +152,10 @@ impl RingGuard {
         if self.chaos.is_some() {
             crate::chaos::filled(&selection.ranges, result.max(0) as usize);
         }
-        let bytes = if at_once { held.bytes } else { result.max(0) as usize };
+        let mut bytes = if at_once { held.bytes } else { result.max(0) as usize };
+        if bytes > held.bytes && version::answers_as_7_3() {
+            bytes = held.bytes; // MSG_TRUNC counts what was cut off
+        }
         self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
         let attempted = Attempted { flags: held.cqe_flags() | attempted.flags, ..attempted };
         op.finish_attempt(attempted, held, appends)

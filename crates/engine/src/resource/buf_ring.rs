@@ -51,6 +51,8 @@ struct BufferRing {
     head: u16,
     /// True if buffers are used up piece by piece (`IOU_PBUF_RING_INC`).
     incremental: bool,
+    /// The fewest bytes that a piece may leave. With fewer, the buffer counts as used up (`min_left`).
+    min_left: u32,
     /// The ring's memory, if the engine made it (`IOU_PBUF_RING_MMAP`).
     area: Option<SharedArea>,
 }
@@ -226,7 +228,7 @@ impl Groups {
     }
 
     /// Serves IORING_REGISTER_PBUF_RING: makes `group` a ring of `entries` at `address`. Without an address (`None`),
-    /// the engine makes the memory, and the program maps it.
+    /// the engine makes the memory, and the program maps it. An `incremental` ring has its `min_left`.
     ///
     /// # Errors
     /// EXIST if the group has buffers already, INVAL for a bad size or alignment, FAULT for bad memory.
@@ -235,7 +237,7 @@ impl Groups {
         group: u16,
         address: Option<u64>,
         entries: u32,
-        incremental: bool,
+        incremental: Option<u32>,
     ) -> Result<u32, Errno> {
         if !entries.is_power_of_two() || entries >= MAX_BUFFERS {
             return Err(Errno::INVAL);
@@ -255,7 +257,14 @@ impl Groups {
             }
         };
         let address = area.as_ref().map_or(address.unwrap_or(0), |area| area.address() as u64);
-        let ring = BufferRing { address, mask: (entries - 1) as u16, head: 0, incremental, area };
+        let ring = BufferRing {
+            address,
+            mask: (entries - 1) as u16,
+            head: 0,
+            incremental: incremental.is_some(),
+            min_left: incremental.unwrap_or(0).max(1),
+            area,
+        };
         self.0.insert(group, Group::Ring(ring));
         Ok(0)
     }
@@ -366,7 +375,7 @@ impl BufferRing {
         true
     }
 
-    /// Moves the head on after `bytes` of `count` buffers were used. False if the buffer at the head has some bytes
+    /// Moves the head on after `bytes` of `count` buffers were used. False if the buffer at the head has enough bytes
     /// left. Source: `io_kbuf_commit` in io_uring/kbuf.c.
     fn advance(&mut self, bytes: usize, count: u16) -> bool {
         if !self.incremental {
@@ -383,7 +392,7 @@ impl BufferRing {
             let step = bytes.min(left.min(u32::MAX as usize) as u32);
             let remaining = bytes - step;
             let length = entry + 8;
-            if remaining != 0 || step == 0 {
+            if remaining >= self.min_left || step == 0 {
                 // If the program has unmapped its ring, both stores fail and nobody misses them.
                 let _ = user_write(entry, &address.wrapping_add(u64::from(step)));
                 let _ = user_write(length, &remaining);

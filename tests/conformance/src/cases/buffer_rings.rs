@@ -60,7 +60,7 @@ fn register_of_unknown_flags_is_einval(cx: &Context) {
 
 #[case]
 fn register_with_padding_is_einval(cx: &Context) {
-    assert_eq!(register(&cx.ring(4), &Registration { resv: [0, 0, 1], ..some_memory() }), -(EINVAL as isize));
+    assert_eq!(register(&cx.ring(4), &Registration { resv: [0, 0, 0, 0, 1], ..some_memory() }), -(EINVAL as isize));
 }
 
 #[case]
@@ -275,6 +275,92 @@ fn incremental_end_of_data(cx: &Context) {
     assert_eq!(part(&mut ring, recv_select(fd(&b), 1, 0)), (0, None, false));
     assert_eq!(part(&mut ring, read_select(fd(&reader), 1, 0)), (0, Some(0), true));
     assert_eq!(buffers.head(&ring), 0);
+}
+
+/// An incremental group of which at least `min_left` bytes are left.
+fn at_least(ring: &Ring, min_left: u32) -> BufferRing {
+    let address = address(pages(1));
+    let registration = Registration {
+        ring_addr: address,
+        ring_entries: 4,
+        group: 1,
+        flags: IOU_PBUF_RING_INC,
+        min_left,
+        ..Registration::default()
+    };
+    assert_eq!(register(ring, &registration), 0);
+    let mut buffers = BufferRing::at(address as usize, 1, 4, 100);
+    (0..4).for_each(|id| buffers.give(id));
+    buffers
+}
+
+#[case(since = "7.1")]
+fn incremental_buffer_with_too_little_left_is_used_up(cx: &Context) {
+    for (bytes, stays) in [(67, true), (68, true), (69, false), (100, false)] {
+        let ((a, b), mut ring) = (pair(), cx.ring(4));
+        let buffers = at_least(&ring, 32);
+        put(&a, &vec![7; bytes]);
+        assert_eq!(part(&mut ring, recv_select(fd(&b), 1, 0)), (bytes as i32, Some(0), stays));
+        let left =
+            if stays { (buffers.start(0) + bytes as u64, 100 - bytes as u32) } else { (buffers.start(0), 0) };
+        assert_eq!((buffers.entry(0), buffers.head(&ring)), (left, u32::from(!stays)));
+    }
+}
+
+#[case(since = "7.1")]
+fn incremental_buffer_that_is_smaller_than_what_must_be_left(cx: &Context) {
+    let ((a, b), (reader, mut writer), mut ring) = (pair(), pipe(), cx.ring(4));
+    let buffers = at_least(&ring, 200);
+    put(&a, b"abc");
+    assert_eq!(part(&mut ring, recv_select(fd(&b), 1, 0)), (3, Some(0), false));
+    writer.write_all(b"ab").expect("write");
+    assert_eq!(part(&mut ring, read_select(fd(&reader), 1, 0)), (2, Some(1), false));
+    assert_eq!(buffers.head(&ring), 2);
+}
+
+#[case(since = "7.1")]
+fn incremental_bundle_with_too_little_left(cx: &Context) {
+    let ((a, b), mut ring) = (pair(), cx.ring(4));
+    let buffers = at_least(&ring, 32);
+    put(&a, &[7; 170]);
+    let bundle = recv_select(fd(&b), 1, 0).ioprio(IORING_RECVSEND_BUNDLE as u16);
+    assert_eq!(part(&mut ring, bundle), (170, Some(0), false));
+    assert_eq!((buffers.entry(1), buffers.head(&ring)), ((buffers.start(1), 0), 2));
+}
+
+#[case(since = "7.1")]
+fn least_left_is_for_incremental_groups(cx: &Context) {
+    let ring = cx.ring(4);
+    assert_eq!(register(&ring, &Registration { min_left: 1, ..some_memory() }), -(EINVAL as isize));
+    let incremental = Registration { flags: IOU_PBUF_RING_INC, ..some_memory() };
+    let padded = Registration { resv: [1, 0, 0, 0, 0], ..incremental };
+    assert_eq!(register(&ring, &padded), -(EINVAL as isize));
+    for (group, min_left) in [(1, 1), (2, 1 << 31), (3, u32::MAX)] {
+        assert_eq!(register(&ring, &Registration { group, min_left, ..incremental }), 0);
+    }
+}
+
+/// A datagram of 100 bytes for a buffer of 60, received with MSG_TRUNC, which counts all of it.
+fn cut_off(cx: &Context, left: (u64, u32), stays: bool) {
+    let [a, b] = [0; 2].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").expect("bind"));
+    let mut ring = cx.ring(4);
+    let mut buffers = BufferRing::new(&ring, 1, 2, 60, IOU_PBUF_RING_INC);
+    (0..2).for_each(|id| buffers.give(id));
+    a.send_to(&[7; 100], b.local_addr().expect("address")).expect("send");
+    let receive = recv_select(fd(&b), 1, 0).op_flags(libc::MSG_TRUNC as u32);
+    assert_eq!(part(&mut ring, receive), (100, Some(0), stays));
+    assert_eq!(buffers.entry(1), (buffers.start(1) + left.0, left.1));
+    assert_eq!(buffers.head(&ring), 1);
+}
+
+#[case(since = "6.12", until = "7.3")]
+fn incremental_recv_that_is_cut_off_takes_from_the_next_buffer(cx: &Context) {
+    cut_off(cx, (40, 20), true);
+}
+
+#[case(since = "6.12", from = "7.3")]
+fn incremental_recv_that_is_cut_off_takes_one_buffer(cx: &Context) {
+    cut_off(cx, (0, 60), false);
 }
 
 #[case]
