@@ -345,6 +345,8 @@ impl RingGuard {
         // Only an eventfd is signalled in different ways.
         let poster = if self.eventfd.is_some() { natively_posted_by(request) } else { Poster::Task };
         let extra = if cqe.flags & IORING_CQE_F_32 != 0 { request.op.extra() } else { None };
+        let has_notification = cqe.flags & IORING_CQE_F_NOTIF != 0;
+        let notified = if has_notification { request.op.notified() } else { None }.unwrap_or(cqe.user_data);
         let on_its_way = Uncompleted::new(self.ring(), cqe.user_data, record);
         stats::completed(opcode, request.path, result);
         self.slab.remove(id);
@@ -354,7 +356,7 @@ impl RingGuard {
             self.record(|it| it.ends_quietly());
         }
         if posts {
-            let kept = if cqe.flags & IORING_CQE_F_NOTIF != 0 { IORING_CQE_F_MORE } else { u32::MAX };
+            let kept = if has_notification { IORING_CQE_F_MORE } else { u32::MAX };
             match cqe.flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
                 IORING_CQE_F_32 => self.post_large(cqe, extra.unwrap_or_default(), poster),
                 _ => self.post(Cqe { flags: cqe.flags & kept, ..cqe }, poster),
@@ -372,10 +374,11 @@ impl RingGuard {
             control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
             self.records.give((chunk, index));
         }
-        if cqe.flags & IORING_CQE_F_NOTIF != 0
-            && !(self.chaos.is_some() && chaos::delays_notification(self, opcode, number, &cqe))
+        let notification = Cqe { user_data: notified, ..cqe };
+        if has_notification
+            && !(self.chaos.is_some() && chaos::delays_notification(self, opcode, number, &notification))
         {
-            self.post_notification(cqe.user_data, cqe.flags);
+            self.post_notification(notified, cqe.flags);
         }
         on_its_way.completed();
     }

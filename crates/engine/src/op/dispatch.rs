@@ -107,6 +107,7 @@ impl Op {
         #[inline] fn check_on(self, ring: &mut impl OnRing) -> Result<(), Errno>;
         #[inline] fn refused_by_ring(self) -> Option<Errno>;
         #[inline] fn cqe_flags(self) -> u32;
+        fn notified(self) -> Option<u64>;
         #[inline] fn may_sleep_on_file(self) -> bool;
         #[inline] fn selects(self) -> bool;
         fn is_bundle(self) -> bool;

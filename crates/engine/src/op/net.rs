@@ -12,6 +12,7 @@
 //!
 //! The kernel's io_uring passes O_NONBLOCK with the call instead. The results are the same.
 
+mod fixed;
 mod message;
 mod poll_first;
 pub mod rights;
@@ -26,8 +27,8 @@ pub use unread::flags_of_filled;
 pub use zero_copy::refused_flags;
 
 use super::{
-    call, reject_unused, Context, Direction, Field, HandledBefore, Identity, OnRing, Operation, Punt, Skip, Turn,
-    Verdict,
+    call, reject_unused, Context, Direction, Field, HandledBefore, Identity, OnRing, Op, Operation, Punt, Skip,
+    Turn, Verdict,
 };
 use crate::op::operation::SHOTS_TOGETHER;
 use crate::op::selection::{Attempted, Selection};
@@ -68,6 +69,11 @@ pub enum Net {
     },
     /// send(2), recv(2), sendmsg(2), recvmsg(2), and their zero-copy forms.
     Transfer(Transfer),
+}
+
+/// The operation of a SEND_ZC or SENDMSG_ZC whose prep failed, for its notification.
+pub fn refused_send(sqe: &Sqe) -> Op {
+    Op::Net(Net::Transfer(Transfer::refused(sqe)))
 }
 
 impl Net {
@@ -211,6 +217,10 @@ impl Operation for Net {
     #[inline]
     fn cqe_flags(&self) -> u32 {
         self.transfer().map_or(0, Transfer::cqe_flags)
+    }
+
+    fn notified(&self) -> Option<u64> {
+        self.transfer()?.notified()
     }
 
     fn identity(&self, row: Identity) -> Identity {

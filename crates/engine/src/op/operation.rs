@@ -75,6 +75,11 @@ pub trait Operation {
         0
     }
 
+    /// Returns the `user_data` of the notification, if it is not the request's.
+    fn notified(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns when the issuing thread's identity matters. The row says so, except for operations that the ring itself
     /// makes.
     #[inline]

@@ -5,15 +5,19 @@ use super::table::{Table, Update};
 use super::tag::{Tag, Tagged};
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
-use crate::os::{check_writable, user_read};
+use crate::os::arch::page_bytes;
+use crate::os::{check_writable, user_read, version};
 use crate::Errno;
 use core::ops::Range;
 use std::sync::Arc;
 
 /// The most buffers that a ring takes (`IORING_MAX_REG_BUFFERS`).
 pub const MAX_BUFFERS: u32 = 1 << 14;
-/// The largest buffer, in bytes.
-const MAX_BYTES: u64 = 1 << 30;
+/// The largest buffer, in bytes, and the error of a larger one.
+const MAX_BYTES: (u64, Errno) = (1 << 30, Errno::FAULT);
+/// The same from Linux 7.3 on. There a buffer must also have fewer pages than `PAGES`.
+const MAX_BYTES_7_3: (u64, Errno) = (1 << 40, Errno::INVAL);
+const PAGES: u64 = 1 << 28;
 
 /// A range of program memory that requests may name by its index. A request in flight keeps its range (`Arc`).
 #[derive(Debug)]
@@ -138,9 +142,16 @@ fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
         (_, bytes) if bytes > isize::MAX as u64 => Err(Errno::INVAL), // no iovec at all
         (0, 0) => Ok(None),
         (0, _) | (_, 0) => Err(Errno::FAULT),
-        (_, bytes) if bytes > MAX_BYTES => Err(Errno::FAULT),
         _ => {
+            let (most, error) = if version::answers_as_7_3() { MAX_BYTES_7_3 } else { MAX_BYTES };
+            if bytes > most {
+                return Err(error);
+            }
             let end = base.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
+            let page = page_bytes() as u64;
+            if end.div_ceil(page) - base / page >= PAGES {
+                return Err(Errno::OVERFLOW);
+            }
             for byte in [base, end - 1] {
                 check_writable(byte & !3, 1)?;
             }

@@ -8,7 +8,7 @@ use super::broken::Uncompleted;
 use super::{RingGuard, State};
 use crate::forced::{point, Point};
 use crate::memory::layout::{word, LARGE_SHIFT};
-use crate::op::net::{flags_of_filled, refused_flags};
+use crate::op::net::{flags_of_filled, refused_flags, refused_send};
 use crate::op::{self, definition, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
@@ -546,7 +546,8 @@ impl RingGuard {
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
             // The counters have no row for an unknown opcode.
             let opcode = known.unwrap_or(Opcode::Nop);
-            let mut request = Request::new(Op::default(), opcode, sqe.flags, sqe.user_data, Target::None);
+            let op = if cqe_flags & IORING_CQE_F_NOTIF == 0 { Op::default() } else { refused_send(sqe) };
+            let mut request = Request::new(op, opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
             request.cqe_flags = cqe_flags;
             let accepted = if request.links() { Accepted::More } else { Accepted::Last };
@@ -563,7 +564,7 @@ impl RingGuard {
             Poster::Task,
         );
         if cqe_flags & IORING_CQE_F_NOTIF != 0 {
-            self.post_notification(sqe.user_data, cqe_flags);
+            self.post_notification(if sqe.addr3 == 0 { sqe.user_data } else { sqe.addr3 }, cqe_flags);
         }
         on_its_way.completed();
         Accepted::Last

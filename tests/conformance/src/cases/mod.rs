@@ -39,6 +39,7 @@ mod net_bundles;
 mod net_connect;
 mod net_data;
 mod net_errors;
+mod net_fixed;
 mod net_listen;
 mod net_no_socket;
 mod net_nonempty;

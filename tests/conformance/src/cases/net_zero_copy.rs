@@ -352,6 +352,51 @@ fn refused_at_first_sight_is_not_notified(cx: &Context) {
     }
 }
 
+/// Submits a request whose notification has a `user_data` of its own, and returns the results of both.
+fn notified_as(ring: &mut Ring, sqe: Sqe, name: u64) -> (i32, i32) {
+    ring.go(Sqe { addr3: name, ..sqe.data(3) });
+    let (cqe, notification) = (ring.wait(), ring.wait());
+    assert_eq!((cqe.user_data, cqe.flags), (3, IORING_CQE_F_MORE));
+    assert_eq!((notification.user_data, notification.flags), (name, IORING_CQE_F_NOTIF));
+    ring.expect_quiet();
+    (cqe.res, notification.res)
+}
+
+#[case(since = "6.1", from = "7.3")]
+fn notification_with_user_data_of_its_own(cx: &Context) {
+    let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
+    let vectors = [iovec(b"xy")];
+    let message = message(&vectors);
+    assert_eq!(notified_as(&mut ring, send(&a, b"x"), 77), (1, 0));
+    assert_eq!(notified_as(&mut ring, send(&a, b"x").with(IOSQE_ASYNC), 77), (1, 0));
+    assert_eq!(notified_as(&mut ring, send(&a, b"x").ioprio(REPORT), 78), (1, COPIED));
+    assert_eq!(notified_as(&mut ring, sendmsg(&a, &message), u64::MAX), (2, 0));
+    arrives(&mut ring, &mut b, b"xxxxy");
+}
+
+#[case(since = "6.1", from = "7.3")]
+fn notification_of_a_failure_with_user_data_of_its_own(cx: &Context) {
+    let ((a, _b), (c, _d), mut ring) = (tcp_pair(), unix_pair(libc::SOCK_STREAM), cx.ring(8));
+    assert_eq!(notified_as(&mut ring, send(&a, b"x").ioprio(2), 77), (-EINVAL, 0));
+    assert_eq!(notified_as(&mut ring, send(&a, b"x").ioprio(FIXED), 77), (-EFAULT, 0));
+    assert_eq!(notified_as(&mut ring, send(&c, b"x"), 77), (-EOPNOTSUPP, 0));
+    let bad = Sqe { addr: bad_address(), ..send(&a, b"x") };
+    assert_eq!(notified_as(&mut ring, bad, 77), (-EFAULT, 0));
+    ring.go(Sqe { addr3: 77, ..send(&a, b"x").with(IOSQE_CQE_SKIP_SUCCESS) }.data(3));
+    assert_eq!(seen(&ring.wait()), (3, -EINVAL, 0));
+    ring.expect_quiet();
+}
+
+#[case(since = "6.1", from = "7.3")]
+fn notification_of_a_refused_link_with_user_data_of_its_own(cx: &Context) {
+    let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
+    let refused = Sqe { addr3: 77, ..send(&a, b"x").ioprio(2) };
+    ring.go_all(&[sqe::nop().with(IOSQE_IO_LINK).data(1), refused.data(2)]);
+    let mut all: Vec<_> = (0..3).map(|_| seen(&ring.wait())).collect();
+    all.sort_unstable();
+    assert_eq!(all, [(1, -ECANCELED, 0), (2, -EINVAL, 0), (77, 0, IORING_CQE_F_NOTIF)]);
+}
+
 #[case(since = "6.1")]
 fn socket_of_another_kind_is_eopnotsupp(cx: &Context) {
     let mut ring = cx.ring(8);

@@ -233,6 +233,37 @@ fn buffers_too_large_is_efault(cx: &Context) {
     assert_eq!(buffers(&cx.ring(4), &[vector(address(pages(1)), (1 << 30) + 1)]), -EFAULT);
 }
 
+/// Registers and writes from 1 GiB and a page, which is one file mapped again and again.
+#[case(from = "7.3")]
+fn buffers_may_be_large(cx: &Context) {
+    const PART: usize = 64 << 20;
+    let (mut ring, memory, bytes) = (cx.ring(4), memfd(), (1 << 30) + 4096);
+    memory.set_len(PART as u64).expect("the file's length");
+    let room = pages(17 * PART / 4096).as_mut_ptr();
+    for part in 0..17 {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: these pages are the case's own, and nothing uses them.
+        let at = unsafe { libc::mmap(room.add(part * PART).cast(), PART, protection, flags, fd(&memory), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+    }
+    let end = room as u64 + bytes as u64;
+    assert_eq!(buffers(&ring, &[vector(room as u64, bytes)]), 0);
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null").expect("open");
+    let write = |at: u64| prep(Opcode::WriteFixed, fd(&null), at, 100, 0);
+    assert_eq!((ring.run(write(end - 100)), ring.run(write(end - 99))), (100, -EFAULT));
+}
+
+#[case(from = "7.3")]
+fn buffers_too_large_by_far(cx: &Context) {
+    const BASE: u64 = 1 << 44; // where nothing is
+    let ring = cx.ring(4);
+    for (bytes, error) in
+        [(1 << 39, EFAULT), (1 << 40, libc::EOVERFLOW), ((1 << 40) + 1, EINVAL), (1 << 62, EINVAL)]
+    {
+        assert_eq!(buffers(&ring, &[vector(BASE, bytes)]), -error, "{bytes:#x} bytes");
+    }
+}
+
 #[case]
 fn buffers_may_overlap(cx: &Context) {
     let (ring, memory) = (cx.ring(4), pages(2));

@@ -3,6 +3,7 @@
 //! With MSG_WAITALL a stream continues after a short count, as in io_uring/net.c. While the request waits for
 //! readiness, it keeps the count of bytes transferred so far.
 
+use super::fixed::Special;
 use super::message::{Header, Iovecs, Message};
 use super::poll_first::First;
 use super::unread::{has_data_or_mark, has_ended, unread_bytes};
@@ -12,12 +13,11 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::selection::Selection;
 use crate::op::{call, Context, Direction, Verdict};
 use crate::os::{version, Os, Sys};
-use crate::resource::buffers::Buffers;
 use crate::Errno;
 use anyring_abi::{
     Opcode, Sqe, IORING_CQE_F_SOCK_NONEMPTY, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF,
     IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT, IORING_SEND_VECTORIZED, IOSQE_ASYNC, IOSQE_BUFFER_SELECT,
-    IOSQE_CQE_SKIP_SUCCESS, MAX_RW_COUNT,
+    MAX_RW_COUNT,
 };
 use core::num::NonZeroU32;
 
@@ -52,8 +52,8 @@ pub struct Transfer {
     done: u32,
     /// The chosen buffers, with IOSQE_BUFFER_SELECT.
     pub(super) selection: Option<Box<Selection>>,
-    /// The additional state of SEND_ZC and SENDMSG_ZC.
-    zero_copy: Option<Box<ZeroCopy>>,
+    /// The additional state with a registered buffer, and of SEND_ZC and SENDMSG_ZC.
+    pub(super) special: Option<Box<Special>>,
     pub(super) data: Data,
 }
 
@@ -75,7 +75,10 @@ impl Transfer {
 
     fn prep_receive(opcode: Opcode, sqe: &Sqe) -> Result<Transfer, Errno> {
         let options = u32::from(sqe.ioprio);
-        let known = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE;
+        let known = IORING_RECVSEND_POLL_FIRST
+            | IORING_RECV_MULTISHOT
+            | IORING_RECVSEND_BUNDLE
+            | plain_fixed(opcode == Opcode::Recv);
         let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
         let multishot = options & IORING_RECV_MULTISHOT != 0;
         if options & !known != 0 || (!selects && sqe.len > i32::MAX as u32) {
@@ -91,6 +94,9 @@ impl Transfer {
         }
         let bundle = options & IORING_RECVSEND_BUNDLE != 0;
         if bundle && opcode == Opcode::Recvmsg {
+            return Err(Errno::INVAL);
+        }
+        if options & IORING_RECVSEND_FIXED_BUF != 0 && (selects || bundle) {
             return Err(Errno::INVAL);
         }
         let data = match opcode {
@@ -116,12 +122,15 @@ impl Transfer {
         let with_header = matches!(opcode, Opcode::Sendmsg | Opcode::SendmsgZc);
         let zero_copy = matches!(opcode, Opcode::SendZc | Opcode::SendmsgZc);
         let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
-        if zero_copy && (sqe.addr3 != 0 || sqe.pad2 != 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0) {
+        if zero_copy && !zero_copy::may_notify(sqe) {
             return Err(Errno::INVAL);
         }
         let known = match zero_copy {
             true => zero_copy::OPTIONS,
-            false => IORING_RECVSEND_POLL_FIRST | IORING_SEND_VECTORIZED | IORING_RECVSEND_BUNDLE,
+            false => {
+                let plain = plain_fixed(opcode == Opcode::Send);
+                IORING_RECVSEND_POLL_FIRST | IORING_SEND_VECTORIZED | IORING_RECVSEND_BUNDLE | plain
+            }
         };
         let bundle = options & IORING_RECVSEND_BUNDLE != 0;
         if options & !known != 0 || (with_header && (bundle || sqe.off != 0 || sqe.file_index != 0)) {
@@ -133,6 +142,9 @@ impl Transfer {
         }
         let fixed = options & IORING_RECVSEND_FIXED_BUF != 0;
         let vector = options & IORING_SEND_VECTORIZED != 0;
+        if fixed && !zero_copy && (selects || bundle || vector) {
+            return Err(Errno::INVAL);
+        }
         let data = if with_header {
             let iovecs = if fixed { Iovecs::Registered } else { Iovecs::Plain };
             Data::Message(Box::new(Message::import(sqe.addr, true, iovecs, false)?))
@@ -149,7 +161,7 @@ impl Transfer {
             bundle,
             flags: sqe.op_flags | all_of_a_bundle,
             selection: selects.then(|| Selection::new(sqe.buf_index, data.first_bytes())),
-            zero_copy: zero_copy.then(|| ZeroCopy::new(sqe)),
+            special: Special::of(sqe, zero_copy),
             ..Transfer::new(Direction::Write, sqe, data)
         })
     }
@@ -169,33 +181,28 @@ impl Transfer {
             flags: sqe.op_flags & !ignored,
             done: 0,
             selection: None,
-            zero_copy: None,
+            special: Special::of(sqe, false),
             data,
         }
     }
 
     /// `IORING_CQE_F_*` of a zero-copy send, otherwise 0.
     pub(crate) fn cqe_flags(&self) -> u32 {
-        self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.cqe_flags())
+        self.zero_copy().map_or(0, ZeroCopy::cqe_flags)
     }
 
-    /// Checks the socket of a SEND_ZC or SENDMSG_ZC and finds its registered buffer. The order of the checks is that of
-    /// io_uring/net.c.
-    pub(crate) fn find_buffer(&mut self, fd: i32, buffers: Option<&Buffers>) -> Result<(), Errno> {
-        let Some(zero_copy) = &mut self.zero_copy else { return Ok(()) };
-        if version::answers_as_7_3() {
-            zero_copy.check_socket(fd)?;
-        }
-        match &self.data {
-            Data::Message(message) => {
-                zero_copy.find_buffer(buffers, &message.iovecs, true)?;
-                zero_copy.check_socket(fd)
-            }
-            Data::Buffer { address, bytes, .. } => {
-                zero_copy.check_socket(fd)?;
-                zero_copy.find_buffer(buffers, &[[*address, *bytes]], false)
-            }
-        }
+    /// See [`Operation::notified`](crate::op::Operation::notified).
+    pub(super) fn notified(&self) -> Option<u64> {
+        self.zero_copy()?.notified()
+    }
+
+    fn zero_copy(&self) -> Option<&ZeroCopy> {
+        self.special.as_ref()?.zero_copy.as_ref()
+    }
+
+    /// The operation of a SEND_ZC or SENDMSG_ZC that was refused, for its notification.
+    pub(super) fn refused(sqe: &Sqe) -> Transfer {
+        Transfer { special: Special::of(sqe, true), ..Transfer::new(Direction::Write, sqe, Data::of(sqe, 0, None)) }
     }
 
     /// Returns the number of bytes, and true for a send. `None` if the transfer must not be cut
@@ -203,7 +210,7 @@ impl Transfer {
     pub(crate) fn divisible_bytes(&self) -> Option<(usize, bool)> {
         const WHOLE: u32 = MSG_WAITALL | BESIDE_THE_DATA | (libc::MSG_PEEK | libc::MSG_TRUNC) as u32;
         let with_header = self.multishot && matches!(self.data, Data::Message(_));
-        if self.flags & WHOLE != 0 || self.bundle || self.zero_copy.is_some() || with_header {
+        if self.flags & WHOLE != 0 || self.bundle || self.special.is_some() || with_header {
             return None;
         }
         let bytes = match &self.selection {
@@ -213,9 +220,9 @@ impl Transfer {
         Some((bytes, self.direction == Direction::Write))
     }
 
-    /// The addresses and lengths of the data. `None` if buffers are selected or the send is zero-copy.
+    /// The addresses and lengths of the data. `None` if buffers are selected or registered, or the send is zero-copy.
     pub(crate) fn plain_data(&self) -> Option<Vec<[usize; 2]>> {
-        let plain = self.selection.is_none() && self.zero_copy.is_none();
+        let plain = self.selection.is_none() && self.special.is_none();
         plain.then(|| match &self.data {
             Data::Buffer { address, bytes, .. } => vec![[*address, *bytes]],
             Data::Message(message) => message.iovecs.clone(),
@@ -233,7 +240,7 @@ impl Transfer {
     /// Calls `place` for the parts of a message that are not its data, as [`crate::op::Op::each_part`] says.
     pub(crate) fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
         match &mut self.data {
-            Data::Message(message) if !self.multishot && self.zero_copy.is_none() => {
+            Data::Message(message) if !self.multishot && self.special.is_none() => {
                 message.each_part(self.direction, place)
             }
             _ => {}
@@ -470,7 +477,7 @@ impl Transfer {
 
     /// Reports an error. If part of the data was transferred before, that part is the result.
     fn failed(&self, error: Errno) -> Verdict {
-        match &self.zero_copy {
+        match self.zero_copy() {
             _ if self.done > 0 => Verdict::DoneShort(self.done as i32),
             Some(zero_copy) if error == Errno::FAULT => {
                 let result = -error.raw_os_error();
@@ -486,7 +493,7 @@ impl Transfer {
     fn attempt(&mut self, fd: i32) -> Result<(usize, bool), Errno> {
         let waits_for_all = self.flags & MSG_WAITALL != 0;
         // With MSG_ZEROCOPY the kernel would send from program memory. This data is copied: see `zero_copy`.
-        let flags = if self.zero_copy.is_some() { self.flags & !MSG_ZEROCOPY } else { self.flags };
+        let flags = if self.zero_copy().is_some() { self.flags & !MSG_ZEROCOPY } else { self.flags };
         match (&mut self.data, self.direction) {
             (Data::Message(message), Direction::Write) => Ok((message.send(fd, flags)?, false)),
             (Data::Message(message), Direction::Read) if self.multishot && !self.bundle => {
@@ -528,6 +535,15 @@ pub(crate) fn call_once(
     let (number, always) =
         if send { (libc::SYS_sendto, MSG_DONTWAIT | MSG_NOSIGNAL) } else { (libc::SYS_recvfrom, MSG_DONTWAIT) };
     call(number, [fd as usize, address, bytes, (flags | always) as usize, to[0], to[1]])
+}
+
+/// Returns the flag by which a SEND or RECV, if it is one, names a registered buffer: from Linux 7.3 on.
+fn plain_fixed(may_have: bool) -> u32 {
+    if may_have && version::answers_as_7_3() {
+        IORING_RECVSEND_FIXED_BUF
+    } else {
+        0
+    }
 }
 
 /// Returns the destination address of a SEND or SEND_ZC. `addr2` has the address, and the low half of the word of

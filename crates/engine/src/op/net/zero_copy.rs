@@ -1,4 +1,4 @@
-//! The additions of SEND_ZC and SENDMSG_ZC to SEND and SENDMSG: a second CQE, and registered buffers.
+//! The additions of SEND_ZC and SENDMSG_ZC to SEND and SENDMSG: a second CQE, the notification.
 //!
 //! The engine copies the data. The kernel does so, too, if a device cannot send from program memory, or between sockets
 //! of one machine. To send from program memory, the engine would need SO_ZEROCOPY on the program's socket, and would
@@ -7,14 +7,12 @@
 //! the data was copied.
 
 use super::{socket_option, Opcode, Sqe};
-use crate::resource::buffers::{Buffer, Buffers};
+use crate::os::version;
 use crate::Errno;
 use anyring_abi::{
     IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_RECVSEND_FIXED_BUF,
     IORING_RECVSEND_POLL_FIRST, IORING_SEND_VECTORIZED, IORING_SEND_ZC_REPORT_USAGE, IOSQE_CQE_SKIP_SUCCESS,
-    MAX_RW_COUNT,
 };
-use std::sync::Arc;
 
 /// The flags in `ioprio` that SEND_ZC and SENDMSG_ZC know.
 pub(super) const OPTIONS: u32 =
@@ -25,23 +23,21 @@ pub(super) const OPTIONS: u32 =
 pub(super) struct ZeroCopy {
     /// The notification reports whether the data was copied.
     reports: bool,
-    /// Index of the registered buffer that must contain the data; `None` once that buffer was found.
-    registered: Option<u16>,
-    /// The registered buffer, which stays registered for as long as the request needs it.
-    buffer: Option<Arc<Buffer>>,
+    /// The notification's `user_data`; 0 for that of the request.
+    notified: u64,
     /// The check that the kernel can send from program memory through this socket has passed.
     checked: bool,
 }
 
 impl ZeroCopy {
-    pub(super) fn new(sqe: &Sqe) -> Box<ZeroCopy> {
-        let options = u32::from(sqe.ioprio);
-        Box::new(ZeroCopy {
-            reports: options & IORING_SEND_ZC_REPORT_USAGE != 0,
-            registered: (options & IORING_RECVSEND_FIXED_BUF != 0).then_some(sqe.buf_index),
-            buffer: None,
-            checked: false,
-        })
+    pub(super) fn new(sqe: &Sqe) -> ZeroCopy {
+        let reports = u32::from(sqe.ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
+        ZeroCopy { reports, notified: sqe.addr3, checked: false }
+    }
+
+    /// The `user_data` of the notification, if it is not that of the request.
+    pub(super) fn notified(&self) -> Option<u64> {
+        (self.notified != 0).then_some(self.notified)
     }
 
     /// `IORING_CQE_F_*` of the request's CQE, and the result of its notification.
@@ -75,44 +71,22 @@ impl ZeroCopy {
             Err(Errno::OPNOTSUPP)
         }
     }
-
-    /// Finds the registered buffer, if the data must be in a registered buffer. Source: `io_import_reg_vec` in
-    /// io_uring/rsrc.c, which refuses empty ranges of a `vector`.
-    pub(super) fn find_buffer(
-        &mut self,
-        buffers: Option<&Buffers>,
-        ranges: &[[usize; 2]],
-        vector: bool,
-    ) -> Result<(), Errno> {
-        let Some(index) = self.registered else { return Ok(()) };
-        let buffers = buffers.ok_or(Errno::FAULT)?;
-        let mut buffer = buffers.get(index)?;
-        let mut total = 0usize;
-        for [address, bytes] in ranges {
-            if vector && *bytes == 0 {
-                return Err(Errno::FAULT);
-            }
-            buffer = buffers.find(index, *address as u64, *bytes as u64)?;
-            total = total.checked_add(*bytes).ok_or(Errno::OVERFLOW)?;
-        }
-        if total > MAX_RW_COUNT {
-            return Err(Errno::INVAL);
-        }
-        self.buffer = Some(buffer.clone());
-        self.registered = None;
-        Ok(())
-    }
 }
 
 /// Returns the `IORING_CQE_F_*` of an SQE whose prep failed. By then the kernel has made the notification, and posts it
 /// in spite of the failure, unless its first check failed. Source: `io_send_zc_prep` in io_uring/net.c.
 pub fn refused_flags(opcode: Opcode, sqe: &Sqe) -> u32 {
     let notifies = matches!(opcode, Opcode::SendZc | Opcode::SendmsgZc);
-    if !notifies || sqe.addr3 != 0 || sqe.pad2 != 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
+    if !notifies || !may_notify(sqe) {
         return 0;
     }
     let known = u32::from(sqe.ioprio) & !OPTIONS == 0;
     flags(known && u32::from(sqe.ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0)
+}
+
+/// True if the SQE passes the first check. `addr3` has the `user_data` of the notification from Linux 7.3 on.
+pub(super) fn may_notify(sqe: &Sqe) -> bool {
+    (sqe.addr3 == 0 || version::answers_as_7_3()) && sqe.pad2 == 0 && sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0
 }
 
 fn flags(reports: bool) -> u32 {
