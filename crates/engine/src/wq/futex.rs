@@ -31,7 +31,7 @@ use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::op::futex::{Word, ANY, PRIVATE_U32, SYS_FUTEX_REQUEUE, SYS_FUTEX_WAIT, WORDS_MAX};
 use crate::op::{Op, Verdict};
-use crate::os::{can_wait_for_several, check, interrupt, interruptible, nap, syscall, Os, Sys};
+use crate::os::{can_wait_for_several, check, interrupt, interruptible, nap, syscall, version, Os, Sys};
 use crate::thread::caught;
 use crate::wq::{self, Job};
 use crate::Errno;
@@ -452,7 +452,7 @@ impl FutexWaiter {
             Ok(None) | Err(Errno::INTR) => {}
             Ok(Some(slot)) if !self.own[slot].is_armed() => {} // a wake of `moves_unseen`
             Ok(Some(slot)) => {
-                let slot = first_of_same(&slots, slot);
+                let slot = if version::answers_as_7_3() { slot } else { first_of_same(&slots, slot) };
                 if let Some(Occupant { job, word, index, .. }) = slots.occupants[slot].take() {
                     let verdict = Verdict::Done(index as i32);
                     if !job.begin() {
@@ -525,8 +525,8 @@ impl FutexWaiter {
     }
 }
 
-/// Returns the first slot of the same job with the woken word. A word listed twice is woken by its first entry, but
-/// the sleep may report the last.
+/// Returns the first slot of the same job with the woken word. Before Linux 7.2 a word listed twice is woken by its
+/// first entry, but the sleep may report the last. From then on the request reports what the sleep does.
 fn first_of_same(slots: &Slots, woken: usize) -> usize {
     let Some(occupant) = &slots.occupants[woken] else { return woken };
     let same = |it: &Occupant| Arc::ptr_eq(&it.job, &occupant.job) && it.word.address == occupant.word.address;
