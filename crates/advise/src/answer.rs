@@ -1,11 +1,12 @@
-//! The answer for one size, from its pairs: with IOSQE_ASYNC its requests are faster, slower, the same, or undecided.
+//! The answer for one size, which follows from its pairs: requests with IOSQE_ASYNC are faster, slower or equally
+//! fast, or this is undecided.
 
 use crate::TURNS;
 use anyring_lab::statistics::Estimate;
 use serde::Serialize;
 
-/// The smallest difference that counts. A faster size takes at most 1 minus this part of the time, and a slower one at
-/// least 1 divided by that.
+/// The smallest difference that counts. A size is *faster* if it takes at most `1 - LEAST_EFFECT` of the time, and
+/// *slower* if it takes at least `1 / (1 - LEAST_EFFECT)` of it.
 const LEAST_EFFECT: f64 = 0.05;
 
 /// The time with IOSQE_ASYNC, in relation to the time without it.
@@ -14,13 +15,13 @@ const LEAST_EFFECT: f64 = 0.05;
 pub enum Answer {
     /// At least 5 % less time.
     Faster,
-    /// At least 5 % more.
+    /// At least 5 % more time.
     Slower,
-    /// Less than 5 % apart.
+    /// Less than 5 % difference.
     Same,
     /// The turns give different answers.
     TurnsDiffer,
-    /// The turns give the same answer, but the interval of all pairs holds 1, or there are too few pairs for an
+    /// The turns give the same answer, but the interval of all pairs contains 1, or there are too few pairs for an
     /// interval.
     Chance,
 }
@@ -106,7 +107,8 @@ mod tests {
         assert_eq!(Answer::of(&Estimate { interval: None, ..wide }, &[0.8; 3]), Answer::Chance);
     }
 
-    /// Nothing to find and much noise: no answer may be given that another run would turn round.
+    /// If the two kinds of requests do not differ, there is no answer that another run would contradict, however
+    /// much noise there is.
     #[test]
     fn noise_alone_is_never_faster_or_slower() {
         let mut random = fastrand::Rng::with_seed(4);

@@ -6,7 +6,7 @@ use crate::threshold::Threshold;
 use crate::Question;
 use anyring_lab::message::Situation;
 
-/// Sentences for people: at least one where requests need a worker.
+/// Returns sentences for people. There is at least one if requests need a worker.
 pub fn explain(subject: &Subject, question: &Question, situation: Situation, threshold: &Threshold) -> Vec<String> {
     let ours = question.backend.is_ours();
     let mut because = match threshold {
@@ -64,7 +64,7 @@ fn of_engine(situation: Situation) -> Vec<String> {
     vec![because.to_owned()]
 }
 
-/// Reasons from the device's limits that lie at the cut.
+/// Returns the device's limits that lie at the threshold, as reasons for it.
 fn of_device(subject: &Subject, last_bytes: u32, first_bytes: u32) -> Vec<String> {
     let (Some(limits), Some(device)) = (subject.request_limits, &subject.device) else { return Vec::new() };
     let (last, first) = (u64::from(last_bytes), u64::from(first_bytes));

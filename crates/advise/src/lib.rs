@@ -1,4 +1,5 @@
-//! "Should I set IOSQE_ASYNC?", for one file, device or kind of descriptor, here and now, by measuring.
+//! Answers the question "Should I set IOSQE_ASYNC?" by measuring, for one file, device or kind of descriptor on
+//! this machine.
 //!
 //! - [`subject`] examines the file or descriptor, and refuses one that must not be touched.
 //! - [`measuring`] has workers make the requests.
@@ -44,7 +45,7 @@ pub struct Question {
 /// The sizes in bytes that are measured unless the question names others.
 const FILE_SIZES: [u32; 7] = [512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
 const STREAM_SIZES: [u32; 3] = [64, 4 << 10, 64 << 10];
-/// The largest of these sizes for a stream: the buffers of a TCP connection hold as much at once.
+/// The largest of these sizes for a stream, since the buffers of a TCP connection hold this much at once.
 const MOST_STREAM_BYTES: u32 = 64 << 10;
 /// The size of the largest request that may be measured.
 pub const MOST_BYTES: u32 = 64 << 20;

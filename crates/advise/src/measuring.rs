@@ -44,13 +44,14 @@ pub struct Row {
     pub plain: Side,
     /// The requests with IOSQE_ASYNC.
     pub forced: Side,
-    /// The time until the CQE, with IOSQE_ASYNC in relation to without. The intervals of all rows hold 95 % together.
+    /// The time until the CQE with IOSQE_ASYNC, divided by that without it. The intervals of all rows together hold
+    /// with 95 % confidence.
     pub ratio: Estimate,
     /// The ratio of each turn, from its pairs alone.
     pub turns: Vec<f64>,
-    /// The answer that follows from both.
+    /// The answer that follows from `ratio` and `turns`.
     pub answer: Answer,
-    /// The time in the submitting call, with IOSQE_ASYNC in relation to without.
+    /// The time in the submitting call with IOSQE_ASYNC, divided by that without it.
     pub submit_ratio: Estimate,
 }
 
@@ -74,7 +75,7 @@ impl Side {
     }
 }
 
-/// The longest time for a condition in each turn, roughly.
+/// The approximate limit of the time for a condition in each turn.
 const TURN_MS: u32 = 400;
 /// Number of rounds of [`Measuring::probe`].
 const PROBE_ROUNDS: u32 = 7;

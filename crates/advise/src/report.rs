@@ -30,7 +30,7 @@ pub struct Report {
     pub direct: bool,
     /// The server of the requests.
     pub backend: Backend,
-    /// The measurements, by situation, ascending by size. The intervals hold 95 % together.
+    /// The measurements, by situation, ascending by size. All intervals together hold with 95 % confidence.
     pub rows: Vec<Row>,
     /// The threshold of each situation of a file or device.
     pub limits: Vec<Limit>,
@@ -62,7 +62,7 @@ pub fn size(bytes: u32) -> String {
     }
 }
 
-/// Number of significant decimals of a ratio.
+/// Number of decimals with which a ratio is shown.
 pub fn digits(ratio: f64) -> usize {
     match ratio {
         ratio if ratio >= 100.0 => 0,
@@ -71,7 +71,7 @@ pub fn digits(ratio: f64) -> usize {
     }
 }
 
-/// Number of significant decimals of a ratio and its interval.
+/// Number of decimals with which a ratio and its interval are shown.
 pub fn digits_of(ratio: &Estimate) -> usize {
     digits(ratio.interval.map_or(ratio.value, |[_, high]| high))
 }

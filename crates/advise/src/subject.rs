@@ -38,7 +38,7 @@ pub struct Subject {
     /// Its description for the worker.
     #[serde(skip)]
     pub on: On,
-    /// Its size, where it has one.
+    /// The size in bytes; `None` for a stream.
     pub bytes: Option<u64>,
     /// The type of a file's file system, by statfs(2).
     pub file_system: Option<String>,

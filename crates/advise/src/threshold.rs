@@ -1,4 +1,4 @@
-//! The size from which on requests need a worker, by bisection.
+//! Finds the size from which on requests need a worker, by bisection.
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! Opens the files that a run was asked to write: counters and messages. A file that cannot be used is reported
-//! before the program starts: the library has no output of its own for that.
+//! Opens the files that `anyring run` was asked to write: counters and messages. If a file cannot be used, this is
+//! reported before the program starts, since the library has no output in which to report it.
 
 use crate::cli::RunOptions;
 use crate::doctor::Server;
@@ -24,7 +24,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Describes the decision. `library`: whether the library is preloaded.
+    /// Describes the decision for the log. `library`: whether the library is preloaded.
     fn of(&self, what: &str, library: bool) -> String {
         let server = if self.server == Server::User { "anyring" } else { "the kernel" };
         let refused = if self.stands_by() && library { ", anyring what that refuses" } else { "" };
@@ -43,7 +43,8 @@ pub enum Means {
     /// The program has this library preloaded. The text, if any, says why the program's own system call instructions
     /// are not served.
     Library(OsString, Option<String>),
-    /// The program has no library. The text says why, if the library would have been preloaded.
+    /// The program starts without the library. If the library should have been preloaded, the text says why it was
+    /// not.
     Plain(Option<String>),
     /// The program is a guest, for this reason.
     Guest(String),
@@ -78,7 +79,7 @@ pub fn open(options: &RunOptions, rings: &Decision, aio: &Decision, means: &Mean
     Ok(())
 }
 
-/// The file, with the flag or variable that named it.
+/// Returns the file that a flag or variable names, with the name of that flag or variable.
 fn named(flag: &Option<PathBuf>, name: &'static str, variable: &'static str) -> Option<(&'static str, PathBuf)> {
     let by_variable = || std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     flag.clone().map(|file| (name, file)).or_else(|| by_variable().map(|file| (variable, file)))

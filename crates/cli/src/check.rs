@@ -76,7 +76,7 @@ pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
     Ok(if status == 0 && !verdict.holds { FAILED } else { status })
 }
 
-/// The files for the verdict, which also goes to standard error.
+/// The files of `--json` and `--junit` for the verdict, which also goes to standard error.
 struct Files {
     json: Option<(String, File)>,
     junit: Option<(String, File)>,
@@ -136,7 +136,8 @@ fn lint(options: &CheckOptions, files: &mut Files) -> Result<i32, Failure> {
     }
 }
 
-/// The flag that asks whether the kernel uses workers. Another engine cannot answer that.
+/// Returns the flag by which the user asks whether the kernel uses workers. A run on anyring's engine cannot answer
+/// that.
 fn about_punts(options: &CheckOptions) -> Option<&'static str> {
     match (options.no_punts, options.max_worker_share) {
         (true, _) => Some("--no-punts"),

@@ -1,8 +1,9 @@
 //! Asks a question in a forked child, because the answer may be a signal. A seccomp filter may kill the process that
 //! makes the call, and a supervisor may never answer it.
 //!
-//! The child's exit signal is 0, unless it is a [`Worker`]. A program that is executed later therefore inherits no
-//! pending SIGCHLD. An inherited "ignore SIGCHLD" does not discard the child's status.
+//! The child's exit signal is 0, unless it is a [`Worker`]. So a program that this process executes later inherits
+//! no pending SIGCHLD. And if this process has inherited that SIGCHLD is ignored, the child's status is not
+//! discarded.
 
 use crate::errno;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -24,8 +25,8 @@ pub const PATIENCE_S: u32 = 5;
 /// The reason that is reported if no child can be made.
 pub const NO_CHILD: &str = "no child process can be made";
 
-/// True if a child was refused in the way in which an emulator for another processor's programs refuses it. Relaxed:
-/// there is one thread.
+/// True if clone(2) refused a child in the way of an emulator for another processor's programs. Relaxed: there is
+/// one thread.
 static IS_EMULATED: AtomicBool = AtomicBool::new(false);
 
 /// True if an emulator (qemu-user) answers this program's calls, as the last child has shown.
@@ -143,14 +144,14 @@ pub struct Output {
     pub text: String,
 }
 
-/// True if memfds can be made. A child asks if a filter might kill for the call.
+/// True if memfds can be made. If a filter might kill for the call, a child makes it.
 pub fn makes_memfds() -> bool {
     let make = || memfd_create("anyring-asked", MemfdFlags::CLOEXEC).is_ok();
     !may_be_filtered() || matches!(ask_anyhow(make), Outcome::Replied(true))
 }
 
-/// Makes the stream that a child writes: the end to read, and the end to write. Both are a memfd, or a pipe if memfds
-/// are refused. A full pipe takes no more bytes, and blocks nobody.
+/// Makes the stream to which a child writes: the end to read, and the end to write. The stream is a memfd, or a
+/// nonblocking pipe if memfds are refused. A full pipe takes no more bytes.
 fn streams() -> rustix::io::Result<(File, File)> {
     if !makes_memfds() {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -270,8 +271,8 @@ fn be_child(body: impl FnOnce() -> bool) -> ! {
     }
 }
 
-/// A child that works while this process goes on. SIGCHLD says that it has ended. It gets SIGTERM if this process ends
-/// first.
+/// A child that works while this process goes on. When the child ends, this process gets SIGCHLD. If this process
+/// ends first, the child gets SIGTERM.
 pub struct Worker {
     child: Child,
     reply: Reply,
@@ -313,7 +314,7 @@ impl Worker {
 /// A child that has not been waited for.
 struct Child {
     pid: libc::pid_t,
-    /// Its pidfd; `None` before Linux 5.2.
+    /// The child's pidfd; `None` before Linux 5.2.
     end: Option<OwnedFd>,
 }
 

@@ -1,6 +1,6 @@
-//! Measures the costs of requests on this machine. Each request is made in both of the two ways between which a finding
-//! decides. A forked child does this on the kernel's io_uring, or on the engine in this executable. A cost is the least
-//! CPU time of several tries.
+//! Measures the costs of requests on this machine. A finding advises one of two ways to make a request, so each
+//! request is measured in both ways. A forked child does this on the kernel's io_uring, or on the engine in this
+//! executable. A cost is the least CPU time of several tries.
 
 use crate::child::{ask, Outcome};
 use anyring_abi::{
@@ -22,7 +22,8 @@ const ENTRIES: usize = 64;
 /// Number of tries. Each figure is the least of them. A busy machine disturbs most tries.
 const TRIES: usize = 12;
 const ROUNDS: u32 = 50;
-/// A timeout longer than a round, even on a busy machine. Timeouts that expire together would each cost less.
+/// A timeout that is longer than a round, even on a busy machine. If timeouts expired together, each would cost
+/// less.
 static TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 
 /// Measures the costs; `None` without rings in the program's own memory (Linux 6.5), or after an error.
@@ -33,8 +34,8 @@ pub fn here(by_kernel: bool) -> Option<Costs> {
     }
 }
 
-/// The time for which this machine's processors were idle since it started, all together. `None` if /proc/stat does
-/// not say so.
+/// Returns for how long this machine's processors have been idle since it started, summed over the processors.
+/// `None` if /proc/stat does not say so.
 pub fn idle() -> Option<Duration> {
     const TICKS: u64 = 100; // a second (USER_HZ)
     let text = std::fs::read_to_string("/proc/stat").ok()?;
@@ -257,7 +258,7 @@ impl Client {
         })
     }
 
-    /// Makes an FSYNC of a file in memory. It always goes to a worker, and has nothing to do there.
+    /// Makes FSYNCs of a file in memory. An FSYNC always goes to a worker, and this one has nothing to do there.
     fn syncs(&mut self) -> Option<f64> {
         let file = memfd_create("anyring-costs", MemfdFlags::CLOEXEC).ok()?;
         least(100, || {

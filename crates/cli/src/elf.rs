@@ -36,8 +36,8 @@ pub enum Way {
     },
 }
 
-/// Decides how the program can be served. `Err` is the line that refuses it. A file that cannot be read, or is not
-/// ELF, is left for exec to judge.
+/// Decides how the program can be served. `Err` is the line that refuses it. For a file that cannot be read, or is
+/// not ELF, execve(2) decides.
 pub fn way_of(program: &Path) -> Result<Way, String> {
     let file = loaded_for(program);
     let opened = File::open(&file);
@@ -61,8 +61,8 @@ pub fn way_of(program: &Path) -> Result<Way, String> {
     }
 }
 
-/// Checks whether the library can be preloaded into the program; `Err` is the reason why not. Prints no complaint:
-/// the program starts anyway.
+/// Checks whether the library can be preloaded into the program; `Err` is the reason why not. Prints nothing, since
+/// the program starts in any case.
 pub fn can_preload(program: &Path) -> Result<(), String> {
     let file = loaded_for(program);
     let opened = File::open(&file).map_err(|error| crate::errno::of(&error))?;

@@ -67,7 +67,8 @@ pub fn resolve(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file))
 }
 
-/// True if execve(2) will probably not refuse the file. Only then is its server reported before the program starts.
+/// True if execve(2) will probably accept the file. If not, the log says nothing of a server before the program
+/// starts.
 pub fn can_start(file: &Path) -> bool {
     is_executable(file) && crate::elf::missing_interpreter(file).is_none()
 }

@@ -83,8 +83,9 @@ impl Test {
     }
 }
 
-/// Builds a filter that obeys the first matching rule. The rules of `everywhere` apply to calls of any architecture.
-/// Those of `native` come after them and apply to this architecture. All other calls are permitted.
+/// Builds a filter in which the first matching rule decides. The rules of `everywhere` come first and apply to
+/// calls of any architecture. The rules of `native` apply to calls of this architecture. All other calls are
+/// permitted.
 pub fn program(everywhere: &[Rule], native: &[Rule]) -> Vec<sock_filter> {
     let mut program = Vec::new();
     append(&mut program, everywhere);

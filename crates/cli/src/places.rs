@@ -1,5 +1,6 @@
-//! Places in the program's code. The engine's log has them as `FILE+0xADDRESS`; a file's debug information and symbols
-//! give the function, the source file and the line. For generated code the file is a perf map, which has the names.
+//! Finds the function, source file and line of places in the program's code. The engine's log has a place as
+//! `FILE+0xADDRESS`, and the file's debug information and symbols give the rest. For generated code the file is a
+//! perf map, which has the names.
 
 use addr2line::{demangle_auto, Loader};
 use std::borrow::Cow;
@@ -25,7 +26,8 @@ impl Places {
     }
 
     /// Describes a frame for people, as `FUNCTION (SOURCE:LINE)`. Functions that were inlined there come first, a string
-    /// each. Without debug information it is `FUNCTION (FILE+0xADDRESS)`, without symbols the frame as it is.
+    /// each. Without debug information the text is `FUNCTION (FILE+0xADDRESS)`, and without symbols it is the frame
+    /// itself.
     pub fn describe(&self, frame: &str) -> Vec<String> {
         let place = frame.rsplit_once("+0x");
         let place = place.and_then(|(file, address)| Some((file, u64::from_str_radix(address, 16).ok()?)));

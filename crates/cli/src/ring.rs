@@ -1,6 +1,6 @@
 //! A trial of io_uring. It makes a few requests through a ring, as programs do, and one of them waits. A sandbox's
-//! kernel may have only a part of io_uring: gVisor of 2022 has NOP and READV. The trial reaches whatever answers the
-//! system calls, the kernel or a library in between. The kind of the ring's descriptor shows which of the two it was.
+//! kernel may have only a part of io_uring: gVisor of 2022 has NOP and READV. The kernel answers the trial's system
+//! calls, or a preloaded library does. The kind of the ring's descriptor shows which of the two it was.
 
 use crate::child::{ask, ask_if_safe, Outcome};
 use crate::errno;
@@ -214,7 +214,7 @@ pub fn room() -> Option<Room> {
 
 fn fill() -> Room {
     const ENTRIES_EACH: usize = 64;
-    /// The least that a ring is charged: its SQEs and its queues.
+    /// The least number of bytes that the kernel charges for a ring: its SQEs and its queues.
     const BYTES_EACH: u64 = 8192;
     const MOST: u64 = 1280;
     /// Number of rings that are made if no limit is set.
@@ -315,7 +315,7 @@ impl Mapping {
         Ok(Mapping { address: refused("mmap", address as isize)?, bytes })
     }
 
-    /// The address of a `T` at `offset`. The offset came from the server and is therefore checked.
+    /// The address of a `T` at `offset`. The offset came from what answered io_uring_setup(2), so it is checked.
     fn at<T>(&self, offset: usize) -> Result<*mut T, Fault> {
         let fits = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.bytes);
         if !fits || !offset.is_multiple_of(align_of::<T>()) {

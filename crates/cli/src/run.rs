@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Executes the program with libanyring.so preloaded, or as a guest. A program that anyring should not serve starts
-/// without it. So does a program that anyring cannot serve, if it need not.
+/// without it. So does a program that anyring cannot serve, if the kernel serves it.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     const KILLED: &str = "anyring cannot serve io_uring: a seccomp filter kills it for a call it needs";
     child::rehearse(|| plan(options)).unwrap_or_else(|| Err(Failure::own(KILLED)))?.carry_out(options)
@@ -135,8 +135,9 @@ fn plan(options: &RunOptions) -> Result<Plan, Failure> {
     as_guest(options, file, why_no_library, rings, aio)
 }
 
-/// Finds the library, and tries it if `is_tried`. A trial that was served shows that the loader of the trial's program
-/// accepts the library. If the program has another loader, or the trial was not served, the program's loader is asked.
+/// Finds the library, and tries it if `is_tried`. If the trial's requests were served, the loader of the trial's
+/// program accepts the library. If the program has another loader, or the requests were not served, the program's
+/// loader is asked.
 fn find_library(
     file: Option<&Path>,
     is_tried: bool,

@@ -20,7 +20,8 @@ fn advise(arguments: &[&str]) -> Value {
     report
 }
 
-/// Checks for a clause on each measured situation, with the interval of one of its rows.
+/// Checks that the advice has a clause for each measured situation, with the interval of one of the situation's
+/// rows.
 fn check_advice(report: &Value) {
     let rows = report["rows"].as_array().expect("rows");
     let clauses = report["advice"]["clauses"].as_array().expect("clauses");
@@ -51,7 +52,7 @@ fn shares(report: &Value, situation: &str, way: &str) -> Vec<f64> {
     rows.map(share).collect()
 }
 
-/// Nearly all: other programs may evict a page or keep the device busy.
+/// Asserts that nearly all requests went this way. Other programs may evict a page or keep the device busy.
 fn nearly_all(shares: &[f64], sizes: usize) {
     assert!(shares.len() == sizes && shares.iter().all(|share| *share > 0.8), "{shares:?}");
 }

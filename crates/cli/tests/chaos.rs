@@ -7,7 +7,7 @@ use common::{anyring, chaos, chaos_program as program, library, one_line_failure
 use std::path::Path;
 use std::process::Command;
 
-/// The rule that matters: the ones before it only lead to the right place.
+/// Returns the last rule, which reveals the bug. The rules before it only make the program reach the place.
 fn last_of(rules: &str) -> &str {
     rules.rsplit(',').next().expect("a rule")
 }

@@ -98,7 +98,7 @@ fn check_writes_its_verdict_for_programs() {
     assert!(xml.contains("<error message=\"the program made no ring\"/>"), "nothing is proven: {xml}");
 }
 
-/// Another engine cannot answer whether the kernel punts.
+/// A run on anyring's engine cannot answer whether the kernel punts.
 #[test]
 fn check_of_punts_does_not_fall_back_to_our_engine() {
     library();

@@ -114,7 +114,7 @@ fn children_of_a_guest_are_served() {
     assert!(rest.is_some_and(served), "a dynamic child has the library: {printed}");
 }
 
-/// Such a child executes in its parent's memory, where the list of the host's arguments was.
+/// A child of vfork(2) executes in its parent's memory, in which the list of the host's arguments is made.
 #[test]
 fn children_of_vfork_with_many_arguments_leave_no_memory() {
     for flags in [&[][..], &["-static"]] {

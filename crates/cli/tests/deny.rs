@@ -162,7 +162,7 @@ const OPNOTSUPP: Option<i32> = Some(libc::EOPNOTSUPP);
 const CLOSED: u64 = -2i64 as u64;
 const NO_OFFSET: u64 = u64::MAX;
 
-/// With a closed descriptor or a length of 0, the kernel can only refuse these or do nothing.
+/// Calls with a closed descriptor or a length of 0. Without a profile the kernel refuses them or does nothing.
 const ROWS: [Row; 26] = [
     ("io_uring_setup", libc::SYS_io_uring_setup, [1, 0, 0, 0, 0, 0], [PERM, NOSYS, NOSYS, PERM]),
     ("clone3", libc::SYS_clone3, [0; 6], [NOSYS, NOSYS, SAME, NOSYS]),
@@ -222,7 +222,7 @@ fn profiles_refuse_what_is_missing_there_and_nothing_else() {
     }
 }
 
-/// In the stricter one, rings have pipes for descriptors.
+/// In the profile `agent-strict`, rings have pipes for descriptors.
 #[test]
 fn sandboxes_of_agents_refuse_what_reaches_others() {
     let sockets = [libc::SYS_connect, libc::SYS_bind, libc::SYS_sendto, libc::SYS_getsockopt, libc::SYS_setsockopt];
@@ -253,7 +253,7 @@ fn errno_and_aio_add_to_a_profile() {
     assert_eq!(answer(&rhel8, libc::SYS_close_range as u32), libc::ENOSYS);
 }
 
-/// Runs as the user of the tests, and as an ordinary user, who needs a user namespace.
+/// The test runs as its own user, and as an ordinary user, who needs a user namespace.
 #[test]
 fn minimal_has_no_proc_or_says_why_not() {
     let script = "ls /proc | wc -l; id -u; id -g";
@@ -289,7 +289,8 @@ fn minimal_has_no_proc_or_says_why_not() {
     assert!(std::path::Path::new("/proc/self/status").exists(), "only the program's own /proc is hidden");
 }
 
-/// The fragment for profiles and the line for systemd units list the same calls, and none that these already permit.
+/// The fragment for seccomp profiles and the line for systemd units list the same calls. They list no call that
+/// Docker's profile or systemd already permits.
 #[test]
 fn the_published_lists_of_calls_agree() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -89,8 +89,8 @@ fn calls_that_have_another_way_are_not_made_below_a_filter() {
     }
 }
 
-/// If a filter kills a process that makes a ring, no program is started. If it kills only for traps, system call
-/// instructions are left alone.
+/// If a filter kills a process that makes a ring, `run` starts no program. If the filter kills only for traps, the
+/// program's system call instructions are not trapped.
 #[test]
 fn nothing_is_started_to_be_killed() {
     library();

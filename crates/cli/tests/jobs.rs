@@ -1,4 +1,4 @@
-//! `anyring chaos --jobs`: several runs at once say and write what one at a time does.
+//! `anyring chaos --jobs`: several runs at once print and write the same as one run at a time.
 
 mod common;
 

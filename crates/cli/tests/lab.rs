@@ -7,7 +7,7 @@ use common::{anyring, kernel_works, lab_worker, one_line_failure, output, skippe
 use serde_json::Value;
 use std::process::Command;
 
-/// The JSON of some workloads, or `None` (and why, printed) where liburing.so.2 is not installed.
+/// The JSON of some workloads. If liburing.so.2 is not installed, prints that and returns `None`.
 fn report(outer: &[&str], words: &[&str]) -> Option<Value> {
     lab_worker();
     let output = output(&mut anyring(&[outer, &["lab", "--quick", "--json"], words].concat()));
@@ -132,7 +132,8 @@ fn pipes() {
     assert_measured("pipes", &["anyring", "kernel", "epoll", "libuv", "posix-aio", "kernel-aio", "threads"]);
 }
 
-/// The published claim: nothing is punted after a nonblocking attempt, and with IOSQE_ASYNC everything possible is.
+/// The published claim: after a nonblocking attempt no request is punted, and with IOSQE_ASYNC every request that
+/// can be punted is.
 #[test]
 fn pipes_count_what_was_punted() {
     let Some(report) = report(&[], &["pipes", "--backends", "anyring,kernel"]) else { return };
@@ -363,7 +364,7 @@ fn a_workload_that_cannot_be_measured_is_a_usage_error() {
     assert!(message.contains("none of these backends has a part in it"), "{message}");
 }
 
-/// A workload that cannot be measured does not prevent the others.
+/// If a workload cannot be measured, the others are measured nevertheless.
 #[test]
 fn a_workload_without_figures_is_skipped_with_its_reason() {
     lab_worker();

@@ -1,5 +1,5 @@
-//! Output that cannot be written. A lost result is a failure, reported in one line. An error keeps its exit status
-//! even if nobody reads its line.
+//! Output that cannot be written. If a result is lost, the command fails and says so in one line. If the line of an
+//! error is lost, the exit status stays that of the error.
 
 mod common;
 

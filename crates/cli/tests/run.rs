@@ -203,7 +203,7 @@ fn a_nested_run_does_not_preload_twice() {
     assert_eq!(stdout(&output(&mut command)), format!("{}\n", library().display()));
 }
 
-/// A ring without IORING_REGISTER_PROBE is of no use to programs, though it completes NOPs.
+/// A ring without IORING_REGISTER_PROBE is of no use to programs, although it completes NOPs.
 #[test]
 fn auto_preloads_where_the_kernel_does_a_part_only() {
     if !kernel_works("a kernel that has a part of io_uring only") {

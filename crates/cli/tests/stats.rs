@@ -162,7 +162,7 @@ fn a_run_that_the_kernel_serves_is_counted_as_such() {
     );
 }
 
-/// A file that ANYRING_STATS names by mistake belongs to the user.
+/// ANYRING_STATS may name one of the user's files by mistake.
 #[test]
 fn the_library_overwrites_no_other_file() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -115,7 +115,7 @@ fn a_program_that_makes_the_file_of_events_smaller_does_not_end_the_tracer() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("No ring was made."));
 }
 
-/// An instance that nobody removes would make the kernel record for nobody.
+/// The kernel would record events in such an instance forever, although nobody reads them.
 #[test]
 fn instances_of_killed_tracers_are_removed() {
     let places = ["/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"];
@@ -502,7 +502,8 @@ fn rates_are_reported_while_the_program_runs() {
     assert_eq!(output(&mut anyring(&["trace", "--live=0", "--", "true"])).status.code(), Some(2));
 }
 
-/// A ring that a child inherited is the same ring, and its requests are other ones.
+/// In the report a ring that a child inherited is the same ring, and the child's requests are requests of their
+/// own.
 #[test]
 fn a_child_that_inherited_a_ring_is_traced() {
     let events = trace("user", "--events", &["ring_memory::words_of_a_ring_in_two_processes"]);

@@ -26,7 +26,7 @@ pub fn moves_bytes(opcode: u16) -> bool {
     by_ring || IN_AIO.contains(&opcode) || counts_bytes(opcode)
 }
 
-/// True if the operation itself waits (a poll, timeout, futex or child), without being armed for its file.
+/// True if the purpose of the operation is to wait (for a poll, timeout, futex or child).
 pub fn waits(opcode: u16) -> bool {
     use Opcode::*;
     let by_ring =

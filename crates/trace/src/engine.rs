@@ -24,7 +24,7 @@ fn lock(file: &Path) -> Option<File> {
 }
 
 /// Removes the files of tracers that were killed; each takes 16 MiB of memory. The file's lock shows whether its tracer
-/// lives. The process number in the name does not suffice, since the folder may be shared with another PID namespace,
+/// lives. The process number in the name does not show that. The folder may be shared with another PID namespace,
 /// whose tracers have other numbers here.
 fn remove_left_behind(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -67,12 +67,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream without events yet. It takes them from `reader`.
+    /// Makes a stream that takes its events from `reader`.
     pub fn new(reader: Reader) -> Stream {
         Stream { reader, held: Vec::new() }
     }
 
-    /// Adds the events before `until_ticks`, with their times in nanoseconds.
+    /// Moves the events before `until_ticks` to `events`, with their times in nanoseconds.
     fn hand_out(&mut self, until_ticks: u64, events: &mut Vec<Event>) {
         let first = events.len();
         events.extend(take_older(&mut self.held, until_ticks, |event| event.time_ns));

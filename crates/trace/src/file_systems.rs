@@ -3,7 +3,7 @@
 //!
 //! anyring's engine reports why a worker gets a request. For the kernel's rings, the tracer tries RWF_NOWAIT once for
 //! each file system. It uses an unnamed file (O_TMPFILE) of 4 KiB in the folder of the first file that it sees there.
-//! Nothing is known where the tracer may not create one.
+//! If the tracer may not create that file, nothing is known of the file system.
 
 use crate::{Event, Processes};
 use anyring_engine::event::{FileKind, Kind};
@@ -48,9 +48,9 @@ pub struct FilesOn {
     pub file_system: Option<String>,
     /// True if these files were opened with O_DIRECT.
     pub direct: bool,
-    /// True if it reads through the page cache without waiting (RWF_NOWAIT); `None` if unknown.
+    /// True if the file system supports reads through the page cache with RWF_NOWAIT; `None` if unknown.
     pub nonblocking_reads: Option<bool>,
-    /// True if it writes to the page cache without waiting; `None` if unknown.
+    /// True if the file system supports writes to the page cache with RWF_NOWAIT; `None` if unknown.
     pub nonblocking_writes: Option<bool>,
 }
 
@@ -60,7 +60,8 @@ impl FileSystems {
         FileSystems { tries: by_kernel, ..FileSystems::default() }
     }
 
-    /// Examines the file that the event names, unless that is known. `processes` must have seen the event.
+    /// Examines the file that the event names, unless it was examined before. `processes` must have observed the
+    /// event first.
     pub fn observe(&mut self, event: &Event, processes: &Processes) {
         let Event { ring, thread, fd, .. } = *event;
         let is_file = event.kind == Kind::FileGet && event.file == FileKind::Regular;

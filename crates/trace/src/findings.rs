@@ -1,5 +1,5 @@
-//! Findings: improvements that a ring's events suggest. Each has the numbers that show it, and the flag or call that
-//! changes it. Things that happened only a few times are left out.
+//! Findings: improvements that a ring's events suggest. Each finding has the numbers that show it, and the flag or
+//! call to use instead. What happened only a few times makes no finding.
 
 mod causes;
 
@@ -12,11 +12,12 @@ use serde::Serialize;
 
 /// The fewest requests from which a finding is drawn.
 pub(crate) const FEW: u64 = 100;
-/// The time from which a large request counts as blocking its submitter. The kernel's tracepoints carry no sizes.
+/// The duration from which a request counts as large and as blocking its submitter, where its size is unknown. The
+/// kernel's tracepoints carry no sizes.
 const LONG_NS: u64 = 100_000;
-/// Workers pile up from this many requests with workers at a time.
+/// The number of requests with workers at the same time from which on workers pile up.
 const MANY_WORKERS: u64 = 64;
-/// The number of requests in one call from which the cost of the call itself hardly matters.
+/// The number of requests in one call from which on the cost of the call itself hardly matters.
 const TOGETHER: u64 = 16;
 
 /// An improvement for one ring.
@@ -37,7 +38,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// True if it gives the same advice for another ring.
+    /// True if `other` gives the same advice for another ring.
     pub(crate) fn is_like(&self, other: &Finding) -> bool {
         (self.name, self.advice) == (other.name, other.advice)
     }
@@ -207,8 +208,9 @@ enum Why {
 }
 
 /// Returns four items if at least `percent` of the requests of a kind went to workers without IOSQE_ASYNC. The first is
-/// the number of these requests. The second is the reason: the most frequent one that the engine reported, otherwise
-/// one found by trying `can`. The last two items are the file systems' names and how the reason is known.
+/// the number of these requests. The second is the reason. It is the one that the engine reported most often, or
+/// else what a trial of the file system has shown (`can`). The last two items are the file systems' names and how
+/// the reason is known.
 fn punted(
     kinds: &Kinds,
     files: &[FilesOn],

@@ -10,11 +10,11 @@ const LEAST_PERCENT: f64 = 3.0;
 pub struct Costs {
     /// io_uring_enter(2), without what it submits.
     pub call_ns: f64,
-    /// A POLL_ADD, with a call of its own, that a multishot POLL_ADD would spare.
+    /// A POLL_ADD with a call of its own, which a multishot POLL_ADD would save.
     pub poll_ns: f64,
-    /// A TIMEOUT, in the call that waits, that a multishot TIMEOUT would spare.
+    /// A TIMEOUT that is submitted by the call that waits, which a multishot TIMEOUT would save.
     pub timeout_ns: f64,
-    /// A TIMEOUT with a call of its own that a multishot TIMEOUT would spare.
+    /// A TIMEOUT with a call of its own, which a multishot TIMEOUT would save.
     pub timeout_alone_ns: f64,
     /// Handing a request to a worker, and being notified of its completion.
     pub worker_ns: f64,
@@ -28,7 +28,7 @@ pub struct Costs {
     pub thread_ns: f64,
     /// Reporting one event to the tracer.
     pub event_ns: f64,
-    /// Number of processors that the program may run on, without those that others used meanwhile.
+    /// Number of processors that the program may run on, without those that other processes used during the trace.
     pub cores: u32,
 }
 
@@ -76,7 +76,8 @@ impl Saved {
         Saved { elapsed_ns: 0.0, cpu_ns }
     }
 
-    /// Adds the savings of another ring. Rings save elapsed time in parallel, so the larger counts; CPU time adds up.
+    /// Adds the savings of another ring. Of elapsed time the larger saving counts, since rings may work in
+    /// parallel. CPU time adds up.
     pub fn and(self, other: Saved) -> Saved {
         Saved { elapsed_ns: self.elapsed_ns.max(other.elapsed_ns), cpu_ns: self.cpu_ns + other.cpu_ns }
     }

@@ -1,5 +1,5 @@
-//! The tracer's side for a process that anyring's engine serves already. The engine's module `event::session`
-//! documents how its events are requested.
+//! The tracer's side of `anyring trace --pid`, for a process that anyring's engine serves. The engine's module
+//! `event::session` documents how a tracer requests the events.
 
 use crate::engine::Stream;
 use crate::{Event, Source};
@@ -19,7 +19,7 @@ pub struct JoinedSource {
     own_pid: u32,
     /// The process's counters, locked while this lives.
     counters: File,
-    /// The number of the tracer's last request for events, answered or not.
+    /// The number of the tracer's last request for events, whether the process has answered it or not.
     number: u32,
     step: Step,
 }
@@ -35,7 +35,7 @@ enum Step {
 }
 
 impl JoinedSource {
-    /// Asks the process for its events; `None` if anyring's engine serves no ring of it yet.
+    /// Asks the process for its events; `None` if anyring's engine does not serve any ring of the process yet.
     ///
     /// # Errors
     /// One line that says why it cannot be asked.

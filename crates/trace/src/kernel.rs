@@ -1,10 +1,10 @@
 //! Events of the kernel's io_uring, read from its tracepoints in private instances of tracefs. This needs root.
 //! Nothing is compiled: the tracepoints' format files give the offset of each field.
 //!
-//! There are two instances. The first is filtered by process and reports the program's own threads. That filter does
-//! not include io-wq's workers and polling threads. A ring may also end on a kernel thread, and readiness is reported
-//! by the thread that caused it. The second instance, filtered by thread name, reports these; events of other
-//! processes' rings are dropped.
+//! There are two instances. The first is filtered by process and reports the program's own threads. It does not
+//! include io-wq's workers, polling threads, and kernel threads on which a ring ends. Nor does it include threads
+//! of other programs that make a file ready. The second instance is filtered by thread name and reports all of
+//! these. Its events of other processes' rings are dropped.
 //!
 //! The pages of `trace_pipe_raw` have the layout that `events/header_page` and `events/header_event` in tracefs
 //! describe.
@@ -47,8 +47,8 @@ fn find_tracefs() -> Result<PathBuf, String> {
     })
 }
 
-/// Removes the instances of tracers that were killed, which would record forever. The kernel refuses to remove one in
-/// use.
+/// Removes the instances of tracers that were killed, which would record forever. The kernel refuses to remove an
+/// instance that is in use.
 fn remove_left_behind(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         if was_left_behind(&entry.file_name()) {
@@ -254,7 +254,7 @@ fn may_be_forced(opcode: u16) -> bool {
     opcode.is_some_and(|it| matches!(it, Fadvise | Openat | Openat2) || op::row(it).is_some_and(|row| row.forced))
 }
 
-/// The kind of the file with this number, now: it may have been closed since the event.
+/// The kind of the file that has this number now. The file of the event may have been closed since then.
 fn file_kind(thread: u32, fd: i32) -> FileKind {
     fs::metadata(format!("/proc/{thread}/fd/{fd}")).map_or(FileKind::Unknown, |it| FileKind::of_mode(it.mode()))
 }

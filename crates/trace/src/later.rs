@@ -1,18 +1,18 @@
-//! Decides whether a request of the kernel's completed in the submitting call, if no tracepoint says what happened
-//! between its submission and its completion. Only the order of the submitting thread's events shows that. A request
-//! that a device completes is completed by task work on this thread, perhaps on the way out of the same call. anyring's
-//! engine reports the path itself.
+//! Decides whether a request on a kernel ring completed in the submitting call. If no tracepoint says what happened
+//! between submission and completion, only the order of the submitting thread's events shows that. If a device
+//! completes a request, task work on the submitting thread posts the CQE, perhaps on the way out of the same call.
+//! anyring's engine reports the path itself.
 
 use std::collections::HashMap;
 
 #[derive(Debug, Clone)]
 struct Thread<T> {
-    /// Number of steps so far. A step lasts from one entry into the kernel, or wait there, to the next. A request that
-    /// was submitted before the present step does not complete inline.
+    /// Number of steps so far. A step begins when the thread enters the kernel, or begins to wait there, and lasts
+    /// until the next such moment. A request that was submitted before the present step does not complete inline.
     steps: u64,
     /// Completions in the present step; `None` for one whose path is known.
     done: Vec<Option<T>>,
-    /// Items of task work that only start the next request of a chain.
+    /// Number of items of task work that only start the next request of a chain.
     begun: u32,
 }
 

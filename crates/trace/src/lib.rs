@@ -40,8 +40,8 @@ pub use summary::{Rates, Summary};
 
 /// A source of events.
 pub trait Source {
-    /// Adds the events since the last call, in order of time. True if many more wait, so that the next call should
-    /// follow at once.
+    /// Adds the events since the last call to `events`, in order of time. True if many more events wait, so that
+    /// the caller should call again at once.
     fn drain(&mut self, events: &mut Vec<Event>) -> bool;
 
     /// Adds all events that are left. This is the last call, made when the program has ended.
@@ -66,8 +66,9 @@ fn was_left_behind(name: &std::ffi::OsStr) -> bool {
     maker.is_some_and(|maker| rustix::process::test_kill_process(maker) == Err(rustix::io::Errno::SRCH))
 }
 
-/// Takes the events before `until_ns`, the moment at which reading of the buffers began. Younger ones are held until
-/// the next call: another buffer may hold older events that it did not have yet.
+/// Takes the events before `until_ns`, the moment at which the reading of the buffers began. Younger events stay in
+/// `held` until the next call. The reason is that a buffer that was read earlier may have got an event since then
+/// that is older than they are.
 fn take_older<T>(held: &mut Vec<T>, until_ns: u64, time_ns: impl Fn(&T) -> u64) -> Vec<T> {
     held.sort_by_key(&time_ns); // stable: keeps each buffer's own order
     let later = held.partition_point(|event| time_ns(event) < until_ns);

@@ -10,8 +10,8 @@ use anyring_engine::chaos::Name;
 use anyring_engine::event::{FileKind, Kind, Worked, AIO};
 use std::fmt::Write;
 
-/// Returns the line, without a newline. `has_sqe`: SUBMIT_REQ carries the fields of the SQE, which the kernel's does
-/// not. Times are relative to `zero_ns`.
+/// Returns the line, without a newline. `has_sqe`: SUBMIT_REQ carries the fields of the SQE, as it does only in the
+/// engine's events. Times are relative to `zero_ns`.
 pub fn line(event: &Event, has_sqe: bool, zero_ns: u64) -> String {
     let mut text = probe(event);
     let _ = write!(text, " time {} thread {}", seconds(event.time_ns.saturating_sub(zero_ns)), event.thread);

@@ -1,7 +1,7 @@
-//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON trace event format. Its processes and threads
-//! are those of the system, including workers. Each request is a slice of its own in the process that submitted it.
-//! An arrow leads from its submission, through its worker if it had one, to its completion. Its waits are slices
-//! inside its own.
+//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON trace event format. The file's processes and
+//! threads are those of the system, including workers. Each request is a slice of its own in the process that
+//! submitted it, and its waits are slices inside that slice. An arrow leads from the submission to the completion,
+//! through the worker if there was one.
 
 use crate::line::opcode_name;
 use crate::names::{cqe_flags, enter_flags, setup_flags, sqe_flags};

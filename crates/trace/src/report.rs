@@ -163,8 +163,8 @@ pub struct Kinds {
     pub inline: u64,
     /// Requests that completed after waiting for readiness, a time or another event.
     pub poll: u64,
-    /// Requests that completed later without a wait in between. In anyring's engine the kernel's AIO completed them;
-    /// on the kernel's own rings, a device did.
+    /// Requests that completed after the submitting call, without a wait for readiness and without a worker. In
+    /// anyring's engine the kernel's AIO completed them. On the kernel's own rings a device did.
     pub kernel_aio: u64,
     /// Requests that a worker completed.
     pub worker: u64,
@@ -272,7 +272,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A value as text. `None` is "unknown", so that nobody reads it as 0.
+/// A value as text. `None` is "unknown", so that it is not taken for 0.
 pub(crate) fn or_unknown(value: Option<impl std::fmt::Display>) -> String {
     value.map_or("unknown".to_owned(), |value| value.to_string())
 }

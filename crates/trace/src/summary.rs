@@ -20,8 +20,8 @@ pub use habits::Habits;
 pub use rates::Rates;
 use tally::{Key, Path, RingTally, DESCRIPTORS};
 
-/// A request that asks for no CQE on success never completes here. Beyond this many in flight, such requests are
-/// dropped.
+/// Number of requests in flight beyond which the summary forgets those that ask for no CQE on success. Without a
+/// CQE it cannot learn that they have completed.
 const QUIET_IN_FLIGHT: usize = 1 << 16;
 
 #[derive(Debug, Clone)]
@@ -36,7 +36,8 @@ struct InFlight {
     begun_ns: u64,
     /// The descriptor that it names, unless that is registered.
     looked_up: Option<i32>,
-    /// The time at which it was last queued for a worker, and the total time in the queue, as far as known.
+    /// The time at which the request was last queued for a worker, and the total time in the queue, as far as it is
+    /// known.
     queued_ns: u64,
     in_queue_ns: Option<u64>,
     /// The reason why it went to a worker, if known.
@@ -87,8 +88,8 @@ impl InFlight {
         Key { opcode: self.opcode, file: self.file, size }
     }
 
-    /// An io-wq thread works on the request. The kernel reports `queue_async_work` only for the first request of a
-    /// chain.
+    /// Records that an io-wq thread works on the request. For a chain the kernel reports `queue_async_work` only of
+    /// the first request.
     fn begin_in_io_wq(&mut self, ring: &mut RingTally, now_ns: u64) {
         if self.queued_ns != 0 {
             let queued_ns = core::mem::take(&mut self.queued_ns);

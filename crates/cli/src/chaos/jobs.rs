@@ -2,9 +2,9 @@
 //! the order in which they were asked for.
 //!
 //! Each of several runs has a worker. That is a forked child of this process, which starts the program, waits for it
-//! and kills what it leaves running. A thread could not do that: orphans go to a process, so a thread would kill those
-//! of other runs. The worker replies how the program ended. This process reads everything else from the files of the
-//! run's [`Runner`].
+//! and kills what it leaves running. A thread could not do that. Orphans become children of a process, so a thread
+//! would also kill those of other runs. The worker replies how the program ended. This process reads everything
+//! else from the files of the run's [`Runner`].
 
 use super::one::{self, Ending, Run, Runner};
 use crate::child::Worker;
@@ -26,7 +26,7 @@ type Done = (Vec<u8>, Result<Run, Failure>);
 
 /// Makes runs of the program.
 pub struct Jobs<'a> {
-    /// One for each run that is made at the same time.
+    /// A runner for each run that is made at the same time.
     runners: Vec<Runner<'a>>,
     log: Option<File>,
 }
@@ -92,9 +92,9 @@ struct Job {
 /// Several runs at once. A run's place is its number among the tasks.
 struct Pool<'j, 'a> {
     jobs: &'j Jobs<'a>,
-    /// The job of each runner.
+    /// The job of each runner; `None` while the runner is idle.
     busy: Vec<Option<Job>>,
-    /// The seeds of the runs that were begun and not given to `consume` yet.
+    /// The seeds of the runs that were begun, but not given to `consume` yet.
     seeds: BTreeMap<usize, u64>,
     done: BTreeMap<usize, Done>,
     /// The place of the next run that `consume` gets.
@@ -208,7 +208,7 @@ impl<'j, 'a> Pool<'j, 'a> {
         jobs.for_each(|job| job.worker.terminate());
     }
 
-    /// Ends all runs because of a failure. Those that had ended count.
+    /// Ends all runs because of a failure. `consume` still gets the runs that had ended.
     fn abandon(
         &mut self,
         failure: Failure,

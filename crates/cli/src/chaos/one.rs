@@ -41,7 +41,7 @@ impl Injection {
         self.name == name
     }
 
-    /// The injection for people: a line, then one for each frame of the program.
+    /// Describes the injection for people: one line, and one for each frame of the program.
     pub fn lines(&self, places: &Places) -> Vec<String> {
         with_frames(self.describe(), &self.at, places)
     }
@@ -83,7 +83,7 @@ struct Memory {
 }
 
 impl Finding {
-    /// The finding for people: a line, then one for each frame of the program.
+    /// Describes the finding for people: one line, and one for each frame of the program.
     pub fn lines(&self, places: &Places) -> Vec<String> {
         with_frames(self.describe(), &self.at, places)
     }
@@ -180,13 +180,13 @@ pub fn path_of(file: &File) -> String {
 pub struct Runner<'a> {
     options: &'a ChaosOptions,
     rules: String,
-    /// The output is kept, and there is no standard input.
+    /// True if the program's output is kept in a file, and it has no standard input.
     apart: bool,
     timeout: Option<Duration>,
     /// The output of the last run.
     printed: File,
-    /// The injections of the last run, and the names of the only ones permitted. Both files are unnamed; the program
-    /// opens them through this process's /proc entry.
+    /// The injections of the last run, and the names of the only injections permitted. Both files are unnamed. The
+    /// program opens them through this process's /proc entry.
     injected: File,
     only: File,
     signals: libc::sigset_t,
@@ -324,7 +324,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// True once the time limit of a run that began at that time is over.
+    /// True once a run that began at that time has exceeded its time limit.
     pub fn is_late(&self, begin: Instant) -> bool {
         self.timeout.is_some_and(|timeout| begin.elapsed() >= timeout)
     }
@@ -365,8 +365,8 @@ pub fn adopt_orphans() -> Result<(), Failure> {
     adopted.map_err(|error| Failure::own(format!("PR_SET_CHILD_SUBREAPER: {error}")))
 }
 
-/// Kills all children of this process. Their children, who become this process's when orphaned, follow. The program
-/// itself, if it is one of them, is killed or has ended, and is not waited for here.
+/// Kills all children of this process, and their descendants, which become children of this process when they are
+/// orphaned. Waits for all of them except the program itself, which the caller waits for.
 pub fn kill_orphans(program: Option<u32>) {
     let program = program.and_then(|pid| Pid::from_raw(pid as i32));
     let children = || {

@@ -16,7 +16,7 @@ use std::ops::{ControlFlow, Range};
 /// The reason why nothing is proven.
 const NO_RING: &str = "the program made no ring that anyring served";
 
-/// The facts that are known of the runs so far.
+/// The results of the runs so far.
 pub struct Report<'a> {
     options: &'a ChaosOptions,
     /// Several runs, not one.
@@ -87,7 +87,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Prints while the progress bar is hidden.
+    /// Hides the progress bar while `print` prints.
     fn beside_bar(&self, print: impl FnOnce(&Self)) {
         match &self.bar {
             Some(bar) => bar.suspend(|| print(self)),
@@ -251,7 +251,8 @@ impl Failures {
         }
     }
 
-    /// A line for each kind of failure that several seeds have: only its first seed has been reported.
+    /// Returns a line for each kind of failure that several seeds have, with all these seeds. So far only the first
+    /// of them was reported.
     fn lines(&self) -> Vec<String> {
         let several = self.0.iter().filter(|(_, seeds)| seeds.len() > 1);
         several.map(|(how, seeds)| format!("{how}: {} seeds: {}", seeds.len(), ranges(seeds))).collect()

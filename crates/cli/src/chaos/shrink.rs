@@ -7,7 +7,7 @@ use super::one::{Injection, Run};
 use crate::failure::Failure;
 use std::ops::ControlFlow;
 
-/// Returns injections of a failed run with which the program still fails. None of them can be left out.
+/// Returns the fewest injections of a failed run with which the program still fails: it passes without any of them.
 ///
 /// # Errors
 /// A run could not be started, or the program does not fail again with all injections.
@@ -41,7 +41,7 @@ pub fn shrink(jobs: &Jobs, seed: u64, run: &Run) -> Result<Vec<Injection>, Failu
     Ok(left)
 }
 
-/// The place of the first of these sets of injections with which the program fails.
+/// Returns the index of the first set of injections with which the program fails.
 fn first_failing(
     jobs: &Jobs,
     seed: u64,

@@ -19,8 +19,8 @@ const IO_URING_CALLS: [u32; 3] = [NR_IO_URING_SETUP as u32, NR_IO_URING_ENTER as
 const AIO_CALLS: [u32; 6] =
     [__NR_io_setup, __NR_io_destroy, __NR_io_submit, __NR_io_cancel, __NR_io_getevents, __NR_io_pgetevents];
 
-/// Installs the filter and executes the program below it. Of nested filters with equal actions, the one installed
-/// last sets the error number (seccomp(2)), so the innermost `deny` decides.
+/// Installs the filter and executes the program below it. If nested filters have equal actions, the filter that was
+/// installed last sets the error number (seccomp(2)). So the innermost `deny` decides.
 pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
     let profile = options.profile.map(Profile::rules).unwrap_or_default();
     if options.profile == Some(Profile::Minimal) {

@@ -2,7 +2,7 @@
 //! sources.
 //!
 //! A seccomp filter can read numbers and arguments, but not the kind of a descriptor or the contents of memory. If an
-//! environment decides by the latter, its table refuses more calls than the environment, never fewer.
+//! environment decides by such facts, its table refuses more calls than the environment does, never fewer.
 
 use crate::arch::{self, AFTER_4_18};
 use crate::cli::Profile;
@@ -205,7 +205,7 @@ const GVISOR: &[Rule] = &[
     all(__NR_request_key, errno(libc::EACCES)),
 ];
 
-/// The process is killed.
+/// The call kills the process.
 const KILLS: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
 /// Calls that a service rarely needs, and that its filter then does not list.
@@ -227,8 +227,8 @@ const KILL: &[Rule] = &[
 pub const NO_FILTERS: &[Rule] =
     &[some(__NR_prctl, &[Test::equal(0, libc::PR_SET_SECCOMP as u32)], PERM), all(__NR_seccomp, PERM)];
 
-/// This is no real environment. It refuses everything that the engine can do without, and each call as some real
-/// environment does.
+/// The rules of the profile `minimal`, which is no real environment. It refuses everything that the engine can do
+/// without. Each call fails as it does in some real environment.
 const MINIMAL: &[Rule] = &[
     from(__NR_pidfd_send_signal, NOSYS),
     some(__NR_preadv2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),

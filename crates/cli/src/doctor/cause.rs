@@ -210,8 +210,8 @@ fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
     }
 }
 
-/// Explains a failure that came after the kernel examined the arguments. Neither a filter nor the sysctl refused the
-/// call then.
+/// Explains a failure that came after the kernel had examined the arguments. So neither a filter nor the sysctl
+/// refused the call.
 fn past_the_gate(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) {
     let seen = format!("{call} answers {}", errno::name(code));
     match code {
@@ -259,7 +259,7 @@ fn answer(number: i64, args: [usize; 4]) -> String {
     outcome.describe(String::clone)
 }
 
-/// Returns the seccomp mode from prctl(2), for when there is no /proc. `None` if the filter refuses that call.
+/// Returns the seccomp mode from prctl(2), which is used without /proc. `None` if the filter refuses that call.
 fn seccomp_mode() -> Option<i64> {
     // SAFETY: takes no pointers.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP) };

@@ -1,5 +1,6 @@
-//! Ways into the engine, each tried end to end in a new process. The process is a dynamic program (`trial.c`) with the
-//! library preloaded, which makes a ring in that way. For guests, it is this executable as a guest of itself.
+//! Tries each way into the engine end to end, in a new process that makes a ring in this way. The process is a
+//! dynamic program (`trial.c`) with the library preloaded. For the way of guests, it is this executable as a guest
+//! of itself.
 
 use super::Check;
 use crate::arch::LOADER;
@@ -79,7 +80,7 @@ pub enum Trial {
     Served,
     /// Through functions only. The process that used a system call instruction was killed. The text says how.
     WithoutInstructions(String),
-    /// A fault that need not affect every program.
+    /// Requests failed for a reason that need not affect every program.
     Faulty,
     /// A process that makes a ring is killed. The text says how.
     Killed(String),
@@ -110,7 +111,7 @@ pub fn try_guest() -> Trial {
 
 /// The reason why requests were not served.
 enum Fault {
-    /// The process reported it, or did not get that far.
+    /// The process reported the fault, or failed before it could report anything.
     Reported(String),
     /// A signal ended the process.
     Killed(String),
@@ -174,7 +175,7 @@ fn first_line_after_prefix(text: &str) -> String {
     line.strip_prefix("anyring: ").unwrap_or(line).to_owned()
 }
 
-/// Runs in the new process: checks whether this way leads to the engine.
+/// Checks in the new process whether this way leads to the engine.
 pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
     match entry {
         EntryPoint::Guest => match complete_requests(needs).map_err(|fault| fault.to_string())? {

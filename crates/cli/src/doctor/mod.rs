@@ -30,9 +30,9 @@ pub struct Check {
     purpose: String,
     /// True if anyring cannot serve any program without it.
     needed: bool,
-    /// The replacement that anyring uses if it does not work.
+    /// The replacement that anyring uses if the facility does not work.
     instead: Option<&'static str>,
-    /// True if it works.
+    /// True if the facility works.
     pub works: bool,
     /// `works`, or what went wrong.
     pub answer: String,
@@ -185,8 +185,8 @@ fn examine() -> Report {
     }
 }
 
-/// Returns what keeps anyring from serving a program here, or `None`. The trials decide that. A failed building block
-/// only gives the reason.
+/// Returns the reason why anyring can serve no program here, or `None` if it can. The trials decide whether it can.
+/// A failed building block only gives the reason.
 fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check]) -> Option<String> {
     let is_untried = |way: &Check| way.answer.starts_with(NO_CHILD);
     match library {
@@ -225,7 +225,7 @@ fn summary(io_uring: &KernelRing, missing: Option<&str>, is_tried: bool) -> Stri
     }
 }
 
-/// The advice for the case that only some rings fit.
+/// Returns the advice for a machine on which only a limited number of rings fit.
 fn crowded(room: &ring::Room, anyring_works: bool) -> Option<String> {
     let end = room.end.as_ref()?;
     let instead = if anyring_works { "anyring run -- PROGRAM ARGS serves them" } else { "raise it (ulimit -l)" };

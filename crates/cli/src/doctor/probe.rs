@@ -100,8 +100,8 @@ pub fn kernel_aio() -> Check {
 }
 
 /// Does the same as [`kernel_aio`], but without a context if possible, to start programs quickly. A process that had a
-/// context waits about 30 ms when it ends (exit_aio, RCU). A kernel that counts contexts and has room for more can make
-/// them, unless a filter answers in its place.
+/// context waits about 30 ms when it ends (exit_aio, RCU). If the kernel counts contexts and has room for more, it
+/// can make one, unless a filter answers in its place.
 pub fn kernel_aio_in_brief() -> Check {
     let number =
         |name: &str| std::fs::read_to_string(format!("/proc/sys/fs/{name}")).ok()?.trim().parse::<u64>().ok();
@@ -228,7 +228,7 @@ fn watched_pipe() -> Result<(OwnedFd, [OwnedFd; 2]), String> {
     Ok((epoll, [reader, writer]))
 }
 
-/// Waits by each of the two calls. The engine uses both, and a filter may kill for one of them.
+/// Waits by epoll_wait(2) and epoll_pwait2(2). The engine uses both calls, and a filter may kill for one of them.
 fn epoll_wakes() -> Finding {
     let told = |probe: fn() -> Finding| match ask_anyhow(probe) {
         Outcome::Replied(finding) => finding,

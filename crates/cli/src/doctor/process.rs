@@ -26,7 +26,7 @@ struct Process {
     aio: Option<String>,
     /// The process's descriptors of the kernel's rings.
     kernel_rings: Vec<u32>,
-    /// The process's counters, which include those of its children and of all others that keep the same file.
+    /// The process's counters. They include those of its children, and of all other processes with the same file.
     counters: Option<Counters>,
     /// The reason why there are no counters.
     no_counters: Option<String>,

@@ -80,7 +80,8 @@ pub fn run(options: &StatsOptions) -> Result<i32, Failure> {
     Ok(0)
 }
 
-/// More than any layout of the counters: a foreign file is not read to its end.
+/// A size in bytes that no layout of the counters exceeds. Of a larger file, which is none of anyring's, no more is
+/// read.
 const LIMIT_BYTES: u64 = 1 << 20;
 
 fn read(options: &StatsOptions) -> Result<Counters, Failure> {
@@ -126,7 +127,8 @@ fn bytes_of(file: File) -> Result<Vec<u8>, String> {
     file.take(LIMIT_BYTES).read_to_end(&mut bytes).map(|_| bytes).map_err(|error| errno::of(&error))
 }
 
-/// The bytes of a regular file: opening any other may wait forever (a FIFO) or have an effect (a device).
+/// Returns the bytes of a regular file. Opens no other kind of file, since that may wait forever (a FIFO) or have
+/// an effect (a device).
 fn bytes(file: &Path, options: &OpenOptions) -> Result<Vec<u8>, String> {
     match std::fs::metadata(file) {
         Ok(found) if found.is_dir() => return Err("it is a directory".to_owned()),

@@ -1,6 +1,6 @@
 //! The counters as OpenMetrics text, a family for each counter, which Prometheus scrapes and node_exporter collects.
 //! The label of a file's counters is the file's name. Counters of running processes have the number and name of the
-//! oldest process that keeps them, since children count with their parent.
+//! oldest process that adds to them, since children share their parent's counters.
 
 use super::{bytes_of, file_of, snapshot};
 use crate::cli::StatsOptions;

@@ -78,10 +78,12 @@ impl Traced {
     }
 }
 
-/// Runs the program, or joins the process. Passes each event to `each`, with the server and the known threads, and
-/// the sums so far to `glance` in every period. Leaves a running process when `each` returns false.
+/// Runs the program, or joins the process. Passes each event to `each`, with the server and the known threads. In
+/// every period it passes the sums so far to `glance`. If `each` returns false, it stops tracing a process that was
+/// joined.
 ///
-/// `about_kernel` names the flag for which `auto` must not replace the kernel by another engine.
+/// `about_kernel` names a flag that asks about the kernel, if one was given. `auto` must not choose another engine
+/// then.
 pub fn run_traced(
     backend: Backend,
     about_kernel: Option<&str>,
@@ -150,7 +152,8 @@ pub fn run_traced(
     Ok(Traced { report, head, tail, subject, status })
 }
 
-/// Leaves the program only the processors that others did not use meanwhile: its own, and those that were `idle`.
+/// Sets the number of processors that the program could use during the trace: those that it used, and those that
+/// were `idle`.
 fn among_others(costs: Costs, idle: Option<Duration>, elapsed_ns: u64) -> Costs {
     let idle = idle.map(|idle| (idle.as_nanos() as f64 / elapsed_ns.max(1) as f64).round() as u32);
     Costs { cores: costs.cores.min(idle.map_or(u32::MAX, |idle| 1 + idle)), ..costs }
@@ -246,11 +249,11 @@ impl Live {
     }
 }
 
-/// The source of the events.
+/// The source of the events: the kernel or anyring's engine.
 struct Chosen {
     source: Box<dyn Source>,
     by_kernel: bool,
-    /// The reason for it.
+    /// The reason for this choice.
     why: String,
     /// The reason why the kernel could not be chosen, if it was preferred.
     not_kernel: Option<String>,

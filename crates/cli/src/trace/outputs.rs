@@ -41,7 +41,7 @@ pub struct Outputs<'a> {
     page: Option<File>,
     perfetto: Option<Perfetto<BufWriter<File>>>,
     filter: Option<Filter>,
-    /// The time from which times count.
+    /// The time that is printed as 0: that of the first event, or 0 for CLOCK_MONOTONIC.
     zero_ns: Option<u64>,
     written: Result<(), Failure>,
 }

@@ -64,8 +64,8 @@ impl Subject {
         }
     }
 
-    /// Stops tracing a running process. If this process started the program, waits for its end, whatever happens to the
-    /// trace.
+    /// Stops tracing a running process. If this process started the program, waits for the program's end, even if
+    /// the trace has failed.
     pub fn leave(&mut self) {
         if let Subject::Running(running) = self {
             running.over = true;
@@ -208,7 +208,8 @@ impl Child {
         Failure { status: libc::WEXITSTATUS(status), message: String::new() }
     }
 
-    /// The status as waitpid(2) gives it, once the program has ended. It stays a zombie until [`Subject::reap`].
+    /// Returns the status as waitpid(2) gives it, once the program has ended. The program stays a zombie until
+    /// [`Subject::reap`].
     fn look(&self) -> Result<Option<i32>, Failure> {
         let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         // SAFETY: `info` is writable, and an all-zero siginfo is one; for a child the union has the child's fields.

@@ -14,7 +14,8 @@ pub struct Unserved {
 }
 
 impl Unserved {
-    /// Follows the log that `ANYRING_LOG` names. Without one, sets the variable to a file beside the file of events.
+    /// Follows the log that `ANYRING_LOG` names. If the variable is unset, sets it to a file beside the file of
+    /// events.
     pub fn follow(events: &Path) -> Unserved {
         if let Some(file) = std::env::var_os("ANYRING_LOG").filter(|file| !file.is_empty()).map(PathBuf::from) {
             let from = std::fs::metadata(&file).map_or(0, |file| file.len() as usize);

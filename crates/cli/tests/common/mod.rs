@@ -69,7 +69,7 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("standard output is UTF-8")
 }
 
-/// Asserts that the command failed with this status and gave the reason in one line, which is returned.
+/// Asserts that the command failed with this status and gave the reason in one line. Returns that line.
 pub fn one_line_failure(output: &Output, status: i32) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "standard error: {text}");
@@ -98,7 +98,7 @@ pub fn conformance() -> &'static Path {
     CASES.get_or_init(|| build_beside(&["--bin", "anyring-conformance"], "anyring-conformance"))
 }
 
-/// Builds for the whole workspace, as `cargo test` usually does: its build is then reused.
+/// Builds with the features of the whole workspace, as `cargo test` usually does, so that its build is reused.
 fn build_beside(what: &[&str], file: &str) -> PathBuf {
     let directory = Path::new(ANYRING).parent().expect("the command is in a directory");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -269,7 +269,7 @@ pub fn calling_with(number: u32, arguments: [u64; 6]) -> Vec<u8> {
     code
 }
 
-/// Code for i386 that does the same as that of [`calling`], with i386's own call numbers and `int 0x80`.
+/// Machine code of i386 that does the same as that of [`calling`], with i386's own call numbers and `int 0x80`.
 pub fn calling_i386(number: u32) -> Vec<u8> {
     let mut code = vec![0xb8];
     code.extend(number.to_le_bytes());

@@ -79,7 +79,7 @@ fn calls_of_linux_aio_become_jumps() {
     }
 }
 
-/// Each thread traps until its FS base is known. Earlier threads had the same FS bases.
+/// Each thread traps until its FS base is known. Threads get the FS bases that earlier threads had.
 #[test]
 fn threads_and_children_are_distinguished() {
     for counted in counters("threads", true) {

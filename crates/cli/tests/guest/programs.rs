@@ -38,7 +38,8 @@ parts! {
     killed
 }
 
-/// No trap is left where a filter kills: instructions that may make a call are replaced before the guest starts.
+/// Under a filter that kills for io_uring's calls, no trap is needed: instructions that may make these calls are
+/// replaced before the guest starts.
 #[test]
 fn guests_are_served_below_filters_that_kill_or_trap() {
     for errno in ["kill", "trap"] {

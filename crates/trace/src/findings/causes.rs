@@ -1,12 +1,13 @@
-//! First causes: how the program issues its requests, whatever path they take.
+//! Findings about how the program issues its requests, whatever path the requests take.
 
 use super::{Around, Found, FEW};
 use crate::gain::{Costs, Saved};
 use crate::report::{time, Interface, RingReport};
 
-/// Number of small transfers that a device does at a time. Few devices do fewer, and the gain of more is not counted.
+/// Number of small transfers that a device does at a time. Few devices do fewer. If a device does more, that
+/// additional gain is not counted.
 const AT_A_TIME: f64 = 4.0;
-/// Number of writes that share an FSYNC where they are grouped.
+/// Number of writes that are assumed to share an FSYNC once the program groups them.
 const GROUP: f64 = 8.0;
 
 pub(super) fn of_ring(ring: &RingReport, around: &Around) -> Vec<Found> {
@@ -43,7 +44,7 @@ fn sync_each(ring: &RingReport) -> Found {
     Some(("sync_each", evidence, advice, Saved::elapsed(habits.sync_ns as f64 * (1.0 - each / GROUP))))
 }
 
-/// True if most requests are submitted by a call of their own, which is spared together with the request.
+/// True if most requests are submitted by a call of their own. If such a request is saved, so is its call.
 fn submits_alone(ring: &RingReport) -> bool {
     ring.sqes_per_enter.is_some_and(|each| each < 1.5) && !ring.submits_and_waits
 }

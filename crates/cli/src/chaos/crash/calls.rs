@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// A call that was begun.
 pub enum Begun {
-    /// A change on this descriptor as it will be, except for the parts that the call's result decides.
+    /// The change that the call will make, and its descriptor. The call's result still decides some parts of the
+    /// change.
     Change(Change, i32),
     /// A name that did not exist.
     Name(Vec<u8>),
@@ -20,7 +21,8 @@ pub enum Begun {
     Nameless,
     /// A file is mapped for writing: the descriptor, the length in bytes, and the offset.
     Map(i32, usize, u64),
-    /// A Linux AIO call. Its requests complete without a call, so the engine must not use it.
+    /// A call that sets up the kernel's AIO. Its requests would complete without a system call and so remain
+    /// unnoticed.
     Refused,
 }
 
@@ -79,7 +81,7 @@ impl Thread {
         self.memory(address, 8).first_chunk().map(|word| u64::from_le_bytes(*word))
     }
 
-    /// The string at `address`, which may end with its page.
+    /// Returns the string at `address`. Memory after the string's page need not be readable.
     fn string(self, address: usize) -> Option<Vec<u8>> {
         const PAGE: usize = 4096;
         let mut string = Vec::new();
@@ -98,7 +100,7 @@ impl Thread {
         None
     }
 
-    /// The bytes of `count` buffers.
+    /// Returns the sum of the lengths of `count` buffers (iovec) at `address`.
     fn bytes_of_vector(self, address: usize, count: usize) -> u64 {
         let vector = self.memory(address, count.min(libc::UIO_MAXIOV as usize) * 16);
         vector.chunks_exact(16).filter_map(|it| it[8..].first_chunk()).map(|bytes| u64::from_le_bytes(*bytes)).sum()
@@ -305,7 +307,7 @@ fn fallocate(
     Some(Begun::Change(Change::Write { file, offset, size, old, new: vec![], lasts: false }, fd))
 }
 
-/// Handles the begin of a sync. It also writes the stores that were made to mapped memory until now.
+/// Handles the begin of a sync. Stores to mapped memory up to this moment are recorded as writes.
 fn sync(recording: &mut Recording, file: Option<File>, range: [u64; 2], is_partial: bool) -> Option<Begun> {
     for store in recording.mapped.stores(file) {
         recording.add(store);

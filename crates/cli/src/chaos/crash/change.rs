@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-/// The identity of a file: its device, its inode, and how many earlier files had that inode.
+/// The identity of a file: its device, its inode, and the number of earlier files with that inode.
 pub type File = [u64; 3];
 
-/// Counts files by device and inode, since the inode of a removed file may serve the next file.
+/// Counts files by device and inode, since a file system may give the inode of a removed file to a new file.
 #[derive(Debug, Clone, Default)]
 pub struct Born(BTreeMap<[u64; 2], u64>);
 
@@ -86,7 +86,7 @@ pub enum Change {
         begun: usize,
         /// Bytes of the file: first, and one past the last.
         range: [u64; 2],
-        /// True if only data of this range is written, and no names.
+        /// True if the sync makes only this range's data durable, and no names.
         is_partial: bool,
     },
 }

@@ -55,8 +55,8 @@ fn lasting(log: &Log) -> Vec<bool> {
     log.iter().enumerate().map(is_lasting).collect()
 }
 
-/// Draws the fate of each change from a seed. Some seeds lose everything that may be lost. Others lose only names, or
-/// only bytes.
+/// Draws the fate of each change from a seed. With some seeds everything is lost that may be lost, with others only
+/// names or only bytes.
 pub fn draw(log: &Log, seed: u64) -> Vec<Fate> {
     let lasting = lasting(log);
     let open_names =
@@ -211,8 +211,8 @@ fn parts(offset: u64, bytes: &[u8], sector_bytes: u64) -> impl Iterator<Item = (
     })
 }
 
-/// Reduces the losses while `fails` stays true: undoes each loss that is not needed for the failure. Losses of names
-/// are undone in order.
+/// Reduces the losses to those that are needed for the failure. Undoes a loss if `fails` stays true without it.
+/// Losses of names are undone in order.
 pub fn fewest(log: &Log, fates: &[Fate], mut fails: impl FnMut(&[Fate]) -> bool) -> Vec<Fate> {
     let mut fates = fates.to_vec();
     let mut are_names_done = false;

@@ -1,8 +1,8 @@
 //! Files that a program has mapped for writing (mmap(2) with MAP_SHARED).
 //!
-//! Stores to memory are not system calls. So a copy of the file keeps the content that results from the recorded
-//! changes. At each sync, and at the end, the file is compared with this copy. A page that differs was stored to, and
-//! counts as written at that moment.
+//! Stores to memory are not system calls, so the tracer does not see them. It keeps a copy of each mapped file,
+//! with the content that results from the recorded changes. At each sync, and at the end, it compares the file with
+//! the copy. A page that differs was stored to, and counts as written at that moment.
 
 use super::change::{Change, File};
 use std::collections::BTreeMap;
