@@ -89,8 +89,8 @@ pub fn relief(rows: &[Row]) -> Option<String> {
     let spared_us = |row: &Row| row.plain.submit_us.median - row.forced.submit_us.median;
     let row = rows.iter().filter(spares).max_by(|one, other| spared_us(one).total_cmp(&spared_us(other)))?;
     Some(format!(
-        "With IOSQE_ASYNC the submitting thread is in the call for {} us instead of {} us (a request of {}, {}): where it \
-         has other work meanwhile, that may be worth more than the time until the CQE",
+        "With IOSQE_ASYNC the submitting thread is in the call for {} us instead of {} us (a request of {}, {}): if it \
+         has other work to do, that may be worth more than the time until the CQE",
         figure(row.forced.submit_us.median),
         figure(row.plain.submit_us.median),
         size(row.bytes),

@@ -121,7 +121,7 @@ fn of_path(
     let write = operation.is_write();
     if write && !rewrite {
         return Err(refused(
-            "writes need --rewrite, which reads what is there and writes it again; nobody else may write it meanwhile",
+            "writes need --rewrite, which reads the data and writes it again; no other program may write it then",
         ));
     }
     if rewrite && !write {

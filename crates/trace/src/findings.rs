@@ -169,7 +169,7 @@ fn slow_inline(kinds: &Kinds, costs: &Costs) -> Found {
     );
     // If another core does the transfer in parallel, that saves at most half of the time.
     let saved = Saved::elapsed(if costs.cores > 1 { kinds.inline_total_ns / 2.0 } else { 0.0 });
-    Some(("inline_blocks", evidence, "IOSQE_ASYNC lets the submitter go on meanwhile, where a core is idle", saved))
+    Some(("inline_blocks", evidence, "with IOSQE_ASYNC the submitter goes on at once, if a core is idle", saved))
 }
 
 fn attempts_in_vain(ring: &RingReport, kinds: &Kinds, costs: &Costs) -> Found {

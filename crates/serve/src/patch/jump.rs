@@ -135,7 +135,7 @@ impl Jump {
         // SAFETY: the bytes of the jump belong to code that the caller has examined.
         let there = unsafe { core::slice::from_raw_parts(self.from as *const u8, JUMP) };
         if there[self.written..] != new[self.written..] {
-            return Err("the bytes behind it have changed meanwhile");
+            return Err("the bytes after it have changed");
         }
         if !protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
             return Err("its page cannot be made writable");
@@ -150,7 +150,7 @@ impl Jump {
         if !protect(libc::PROT_READ | libc::PROT_EXEC) {
             log::line("a page of code stays writable: its protection could not be restored");
         }
-        stored.map(drop).map_err(|_| "its bytes have changed meanwhile")
+        stored.map(drop).map_err(|_| "its bytes have changed")
     }
 }
 
