@@ -81,7 +81,7 @@ pub struct AioRing {
     pub magic: u32,
     /// Always [`AIO_RING_COMPAT_FEATURES`].
     pub compat_features: u32,
-    /// 0, so that a reader that knows the layout above may read the ring.
+    /// Always 0: a reader that knows the layout above may read the ring.
     pub incompat_features: u32,
     /// Offset of the first event, in bytes.
     pub header_bytes: u32,

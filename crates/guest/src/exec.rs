@@ -1,6 +1,6 @@
 //! execve(2) by a guest. The process becomes a new host, which loads the executed program. Filters are inherited, and
-//! their traps would kill a program that runs without a host. One kind of program is executed directly, with the
-//! library preloaded, since that is faster. Its code must not be at addresses where guests have theirs.
+//! their traps would kill a program that runs without a host. Programs into which the library can be preloaded are
+//! executed directly, since that is faster. Their code must not be at addresses at which guests have theirs.
 
 use crate::start;
 use crate::state::State;

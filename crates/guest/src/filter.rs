@@ -57,11 +57,11 @@ const WITH_LEVELS: [i64; 2] = [libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
 /// The calls that a filter traps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
-    /// Those that matter from the beginning.
+    /// The calls that matter from the beginning.
     General,
-    /// Those that only matter once there is a ring.
+    /// The calls that only matter once there is a ring.
     WithRings,
-    /// Those that only matter once an epoll set has a level-triggered ring.
+    /// The calls that only matter once an epoll set has a level-triggered ring.
     WithLevels,
 }
 

@@ -10,8 +10,8 @@ use anyring_serve::sys;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
-/// The most calls of one thread that may be in progress at the same time. Each is interrupted by a handler that makes
-/// the next call.
+/// The most calls of one thread that may be in progress at the same time. A signal handler interrupts each of them
+/// and makes the next one.
 pub const LEVELS: usize = 16;
 /// Size of one stack on which a call is made, in bytes. Guest handlers that interrupt the call run there, too.
 pub const STACK: usize = 256 << 10;
@@ -235,7 +235,7 @@ impl Block {
         is_free && self.tid.compare_exchange(tid, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// True if the thread's thread-locals are not this process's to destroy.
+    /// True if the thread's thread-locals belong to another process, so that this process must not destroy them.
     fn belongs_to_another(&self) -> bool {
         self.is_inherited.load(Ordering::Relaxed) || self.is_borrowed.load(Ordering::Relaxed)
     }

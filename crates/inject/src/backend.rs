@@ -1,6 +1,6 @@
-//! The choice of this process's server: the kernel if its io_uring works, and the engine for rings that the kernel
-//! refuses. The library decides once whether the kernel's io_uring works, at the latest for the program's first ring
-//! (decision 8 in docs/decisions). If it works, the kernel is asked for each ring (decision 31).
+//! Decides who serves this process: the kernel if its io_uring works, and the engine for rings that the kernel
+//! refuses. The library decides once whether the kernel's io_uring works, at the latest for the program's first
+//! ring (decision 8 in docs/decisions). If it works, the kernel is asked for each ring (decision 31).
 
 use crate::environment::variable;
 use crate::{probe, raw, signals};
@@ -78,8 +78,8 @@ impl Choice {
     }
 
     /// Prepares the process, after the kernel has refused a ring or context. From now on the engine serves those that
-    /// the kernel refuses. False if the engine's memory cannot be reserved, or in a signal handler that interrupted the
-    /// lock's holder.
+    /// the kernel refuses. False if the engine's memory cannot be reserved, or if this runs in a signal handler
+    /// that interrupted the lock's holder.
     fn share(&self) -> bool {
         // None: this is a signal handler that interrupted the holder in its own thread.
         let Some(_held) = SHARING.lock() else { return false };
@@ -133,7 +133,7 @@ pub fn leave_to_kernel() {
     }
 }
 
-/// Resets the lock in a forked child: a thread that held it at the fork is the parent's.
+/// Resets the lock in a forked child. A thread that held it at the fork exists only in the parent.
 pub fn renew_sharing_after_fork() {
     if SHARING.is_held() {
         // SAFETY: the child has no other thread that calls this library, and the value is ().
@@ -141,8 +141,8 @@ pub fn renew_sharing_after_fork() {
     }
 }
 
-/// True if the environment chose only the engine for Linux AIO, so that the kernel need not be asked. `anyring run`
-/// decides that once, so that not every process has to ask the kernel.
+/// True if the environment says that only the engine serves Linux AIO, so that the kernel need not be asked.
+/// `anyring run` decides that once for all processes.
 pub fn aio_is_chosen() -> bool {
     static CHOSEN: AtomicU32 = AtomicU32::new(UNDECIDED);
     match (AIO.decided.load(Ordering::Relaxed), CHOSEN.load(Ordering::Relaxed)) {

@@ -1,6 +1,6 @@
 //! Several copies of the library in one process. The first copy serves the process. In any other copy, the library's
-//! symbols lead to the first copy's functions. The other copies leave everything to the kernel, and so their calls
-//! reach the first copy, which acts as the kernel for them.
+//! symbols lead to the first copy's functions. Other copies leave everything to the kernel, by calls that reach the
+//! first copy's functions. So the first copy serves them, too.
 
 use core::ffi::c_void;
 

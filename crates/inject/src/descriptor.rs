@@ -1,8 +1,8 @@
 //! Calls that close, replace or reconfigure descriptor numbers. The engine is notified before each call, and libc makes
 //! the call itself.
 //!
-//! The engine's own descriptors stay open even if the program closes all numbers. For the program they are not open.
-//! Some numbers are not protected:
+//! The engine's own descriptors stay open even if the program closes all numbers. To the program these numbers look
+//! as if they were not open. The following numbers are not protected:
 //!
 //! - Numbers from 65,536 on.
 //! - The number of a descriptor that the engine is just opening in another thread's call.

@@ -12,9 +12,9 @@ pub extern "C" fn anyring_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Decides who serves the process's rings, by making a first one. Returns 0 if the kernel serves them, and anyring
-/// those that the kernel refuses. Returns 1 if anyring serves them. Returns `-errno` if nobody does; -EEXIST if another
-/// library's functions come before these.
+/// Makes a ring to find out who serves the process's rings. Returns 0 if the kernel does, and anyring only serves
+/// those that the kernel refuses. Returns 1 if anyring serves all rings. Returns `-errno` if no ring can be made,
+/// and -EEXIST if another library's functions come before these.
 #[cfg_attr(not(test), no_mangle)]
 pub extern "C" fn anyring_install() -> c_int {
     let ways = [liburing::queue::io_uring_submit as *const c_void, syscall::syscall as *const c_void];

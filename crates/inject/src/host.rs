@@ -27,8 +27,8 @@ impl Host for Preloaded {
     }
 
     /// Returns the errno for a new ring if the program would call io_uring_enter(2) on it by instructions that nothing
-    /// here traps. It is the kernel's errno, or EPERM if the kernel would serve the ring. 0 if the kernel is asked
-    /// first, since it then answers itself.
+    /// here traps. It is the kernel's errno, or EPERM if the kernel would serve the ring. Returns 0 if the kernel
+    /// is asked first, since its answer then counts.
     fn setup_refusal() -> c_int {
         match raw::enters_unseen() && backend::rings() == Server::Engine {
             false => 0,

@@ -119,8 +119,8 @@ fn load(words: &[Word], open: Open, find: Find) {
     }
 }
 
-/// Returns the function of this name in one of the libraries that were loaded here. Only functions that nothing else in
-/// the process defines need this.
+/// Returns the function of this name in one of the libraries that were loaded here. Only needed for functions that
+/// nothing else in the process defines.
 pub fn find(name: &CStr) -> Option<*mut c_void> {
     let (_, find) = words().1?;
     let handles = LOADED.iter().map(|place| place.load(Ordering::Relaxed)).filter(|handle| !handle.is_null());
@@ -128,7 +128,7 @@ pub fn find(name: &CStr) -> Option<*mut c_void> {
     handles.map(|handle| unsafe { find(handle, name.as_ptr()) }).find(|address| !address.is_null())
 }
 
-/// Stands for dlsym(3) where there is no libdl: finds a function of libc.
+/// Takes the place of dlsym(3) if there is no libdl. It finds functions of libc.
 pub unsafe extern "C" fn find_in_libc(_handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let Some((open, find)) = words().1 else { return core::ptr::null_mut() };
     // SAFETY: C strings, of ours and of the caller; libc is there.

@@ -1,5 +1,5 @@
-//! longjmp(3) and its relatives. If a signal handler jumps out of a call, the call's locks and other holdings are
-//! released first.
+//! longjmp(3) and its relatives. If a signal handler jumps out of a call, the locks and other things that the call
+//! holds are released first.
 
 use crate::next::next;
 use crate::signals::mask;

@@ -1,5 +1,5 @@
-//! libanyring.so: the ways into the engine. Every file here has entry points, or hides them from the program. All of
-//! them lead to [`door`], which passes the call to the engine or to the kernel.
+//! libanyring.so: the ways into the engine. The files here define the entry points, or keep the library unnoticed
+//! by the program. All entry points lead to [`door`], which passes the call to the engine or to the kernel.
 
 mod arch;
 pub mod backend;

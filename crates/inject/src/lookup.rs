@@ -73,7 +73,7 @@ unsafe extern "C" fn found_by_dlvsym(handle: *mut c_void, name: *const c_char, v
     unsafe { found(next, handle, name, version) }
 }
 
-/// Stands for a libc without the function.
+/// Takes the place of the function if libc lacks it.
 extern "C" fn nothing() -> *mut c_void {
     core::ptr::null_mut()
 }

@@ -9,8 +9,8 @@
 //! the program. If a ring's memory is not known, the address of its place in [`TAILS`] names it. A context of Linux AIO
 //! is named by its number.
 //!
-//! This orders more events than the ring does: also submissions whose CQE the thread has not read yet. So no false race
-//! is reported, but some true races are missed.
+//! This orders more events than the ring does, since it also orders submissions whose CQE the thread has not read
+//! yet. So no false race is reported, but some true races are missed.
 //!
 //! MemorySanitizer keeps a mark for each byte of the program's memory that the program has not written. The engine
 //! reports which bytes reads and receives have filled (`chaos::set_fill_observer`). liburing's functions in this

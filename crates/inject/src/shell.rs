@@ -15,7 +15,7 @@ next! {
     WORDEXP = c"wordexp": fn(*const c_char, *mut c_void, c_int) -> c_int;
 }
 
-/// The last replacement for LD_PRELOAD: a C string that stays, since another thread may still read it.
+/// The last replacement for LD_PRELOAD, a C string. It is never freed, since another thread may still read it.
 static MEANWHILE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Finds a string for which `is_it` holds in the environment. Returns the address of its pointer.

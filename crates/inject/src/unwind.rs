@@ -190,7 +190,7 @@ impl Found<'_> {
     }
 
     /// Adds the callers of a frame without unwind information, by frame pointers. Code that a program generates has
-    /// such frames. In other code the register may hold anything, so nothing is taken on trust.
+    /// such frames. In other code the frame pointer's register may hold anything, so each value is checked.
     fn follow_pointers(&mut self) {
         while let (true, Ok([outer, address])) =
             (self.frame.is_multiple_of(8), user_read::<[usize; 2]>(self.frame as u64))

@@ -465,8 +465,8 @@ fn load_leaves_nothing() {
     }
 }
 
-/// If no thread can be made (RLIMIT_NPROC), the caller does the requests, or a thread as soon as one can be made. The
-/// kernel cancels or forgets such requests. `limits.rs` has the same tests in a control group.
+/// If no thread can be made (RLIMIT_NPROC), the caller carries out the requests, or a thread does as soon as one
+/// can be made. The kernel cancels or forgets such requests. `limits.rs` has the same tests in a control group.
 macro_rules! without_threads {
     ($($test:ident: $case:literal;)*) => {$(
         #[test]

@@ -65,7 +65,7 @@ cases! {
     contexts_beyond_the_limit_of_all_processes_are_served: "contexts";
 }
 
-/// `auto` is not tested: it prepares at the start for the case that the kernel refuses everything.
+/// The test leaves out `auto`, which at the start already prepares for a kernel that refuses everything.
 #[test]
 fn nothing_is_touched_before_a_refusal() {
     passes("nothing_is_touched_before_a_refusal", "untouched", &["kernel-first"]);

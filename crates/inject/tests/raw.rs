@@ -279,7 +279,7 @@ fn a_program_whose_instructions_are_left_alone_gets_no_ring() {
     }
 }
 
-/// If a filter kills for a call, no trap is possible. The instructions are therefore replaced before they run.
+/// If a filter kills for a call, the call cannot be trapped. So the instructions are replaced before they run.
 #[test]
 fn calls_are_served_below_filters_that_kill_or_trap_for_them() {
     const NAME: &str = "calls_are_served_below_filters_that_kill_or_trap_for_them";

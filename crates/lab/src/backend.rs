@@ -117,7 +117,7 @@ impl Backend {
         matches!(self, Backend::Anyring | Backend::AnyringAio | Backend::AnyringAioPoll)
     }
 
-    /// Returns the program that the worker is to be.
+    /// Returns the program that the worker process becomes.
     pub fn program(self) -> Program {
         match self {
             Backend::Anyring | Backend::Kernel => Program::Uring,

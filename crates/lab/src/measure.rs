@@ -20,7 +20,7 @@ pub struct Options {
     pub runs: Option<usize>,
     /// The way in which programs of the interfaces reach io_uring.
     pub door: Door,
-    /// No turn begins that would end after this, once each has two counted runs.
+    /// Once each side has two counted runs, no turn begins that would end after this time.
     pub deadline: Option<Instant>,
 }
 
@@ -203,8 +203,8 @@ fn check_loaded(launcher: &Launcher) -> Result<(), String> {
     }
 }
 
-/// Makes one more run of the kernel's side, untimed, with its tracepoint on. If that is unavailable, the worker's
-/// count of io-wq's threads must do.
+/// Makes one more run of the kernel's side, untimed, with its tracepoint on. If the tracepoint is unavailable, the
+/// worker's count of io-wq's threads takes its place.
 fn count_punted(launcher: &Launcher, side: &mut Side, work: &Work, door: Door) -> Result<(), String> {
     let Ok(counter) = PuntCounter::new() else { return Ok(()) };
     let task = Task { program: Backend::Kernel.program(), door, work: work.clone() };

@@ -17,8 +17,8 @@ pub enum Door {
     Raw,
 }
 
-/// The program that the worker process becomes. It cannot tell which server serves [`Program::Uring`], [`Program::Aio`]
-/// and [`Program::AioPoll`].
+/// The program that the worker process becomes. As [`Program::Uring`], [`Program::Aio`] and [`Program::AioPoll`] it
+/// does not know which server serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // as in Backend
@@ -40,7 +40,7 @@ pub enum Program {
 pub struct Task {
     /// The program to be.
     pub program: Program,
-    /// The way to the interfaces, for programs of these.
+    /// The way in which a program of the interfaces calls io_uring or Linux AIO.
     pub door: Door,
     /// The measurement.
     pub work: Work,
@@ -219,7 +219,7 @@ pub struct TokenPasses {
 /// - CPU time in us for each message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
-    /// Time from the end of one send to the next. The time in which the sender notes the time does not count.
+    /// Time from the end of one send to the next. The time that the sender needs to read the clock does not count.
     pub delay_us: u32,
     /// Time of the run, in ms.
     pub for_ms: u32,
@@ -227,7 +227,7 @@ pub struct Messages {
     pub receiver: Receiver,
 }
 
-/// The behaviour of the thread that receives messages until one comes.
+/// The behaviour of the receiving thread until a message comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Receiver {

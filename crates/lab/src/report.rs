@@ -7,7 +7,7 @@ use crate::statistics::{Estimate, Summary};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of this layout. It grows when a field changes its meaning or is removed.
+/// The version of this layout. It is raised when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
 /// All measurements of one command.

@@ -1,7 +1,7 @@
 //! Medians and their confidence intervals.
 //!
-//! The two sides of a comparison are measured in turns: run i of one and run i of the other see the same
-//! machine. So they are kept, and resampled, as pairs.
+//! The two sides of a comparison are measured in turns, so that run i of both sides meets the same state of the
+//! machine. So run i of one side and run i of the other are kept, and resampled, as a pair.
 
 use serde::{Deserialize, Serialize};
 
@@ -60,8 +60,8 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
 
-/// The comparison of two medians, with its 95 % bootstrap interval. Intervals by [`Estimate::ratio_among`] hold more
-/// than 95 %.
+/// The comparison of two medians, with its 95 % bootstrap interval. A single interval of [`Estimate::ratio_among`]
+/// holds with more than 95 % confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The comparison of the runs as measured.
@@ -101,7 +101,7 @@ impl Estimate {
 /// wider than the range of its runs. 5 runs have the true median in their range in 94 of 100 cases, 3 in 75.
 pub const LEAST_RUNS: usize = 5;
 
-/// The number of resamples. It is enough that the interval's ends move by less than the printed precision.
+/// The number of resamples. With so many, the interval's ends vary by less than the printed precision.
 const RESAMPLES: usize = 2000;
 /// A constant seed, so that the same runs give the same interval.
 const SEED: u64 = 0x616e_7972_696e_6721;

@@ -33,7 +33,7 @@ impl PuntCounter {
         Ok(counter)
     }
 
-    /// Counts the process that `command` becomes, and no other.
+    /// Counts the requests of the process that `command` becomes, and of no other.
     pub fn follow(&self, command: &mut Command) -> Result<(), String> {
         let path = self.folder.join(PIDS);
         // Without O_TRUNC, which would empty the list, a number is added to it.

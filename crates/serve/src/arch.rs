@@ -1,5 +1,5 @@
-//! The code that differs between processors: one file for each processor, with the same names. Only guests and raw
-//! instructions need `state` and `patch`, which therefore exist for x86-64 only.
+//! The code that differs between processors: one file for each processor, with the same names. `state` and `patch`
+//! are for x86-64 only, since only guests and replaced instructions need them.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -39,8 +39,8 @@ pub struct Registers {
     pub stack: u64,
     /// 1 if the instruction must be patched before the call is made, or [`PATCHED`] if the call came by a jump.
     pub patch: u64,
-    /// The trap's context, to which rt_sigreturn(2) returns at the end of the call. It is set only if the program was
-    /// on its alternate signal stack, where that frame stays. Otherwise it is 0.
+    /// The trap's context, to which rt_sigreturn(2) returns at the end of the call. 0 unless the program was on its
+    /// alternate signal stack, where the trap's frame stays.
     pub context: u64,
     /// The program's signal mask. It is set only together with `context`.
     pub mask: u64,
@@ -150,8 +150,8 @@ impl Registers {
 
     /// Stores the call's answer. If the call ends by rt_sigreturn(2), this function makes the trap's context resume the
     /// program after its instruction. The context gets the program's current mask, which the call may have changed. All
-    /// signals are blocked until then: the thread is about to be on its alternate stack, which the kernel does not know
-    /// yet.
+    /// signals are blocked until the context is restored. The thread is about to be on its alternate stack again,
+    /// and the kernel does not know that yet.
     ///
     /// # Safety
     /// The trampoline passed `self`.

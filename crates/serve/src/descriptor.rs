@@ -1,7 +1,7 @@
 //! Calls that close, replace or reconfigure descriptor numbers. The engine is notified before each call.
 //!
-//! The engine's own descriptors stay open, whatever range the program closes. For the program, their numbers are not
-//! open.
+//! The engine's own descriptors stay open, whatever range the program closes. To the program these numbers look as
+//! if they were not open.
 
 use crate::host::Host;
 use crate::{door, entry, sys};
@@ -12,8 +12,8 @@ use anyring_engine::resource::files;
 use anyring_engine::{process, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Set when the process makes its first ring, and never cleared. Before that, no wait has to check for ring
-/// descriptors.
+/// Set when the process makes its first ring, and never cleared. As long as it is not set, no wait has to check for
+/// ring descriptors.
 static RING_MADE: AtomicBool = AtomicBool::new(false);
 
 /// Records that a ring was made. Called by the door.
@@ -69,8 +69,8 @@ pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
 }
 
 /// Serves unshare(2). `call` makes the system call and returns the kernel's register. If only threads of the engine
-/// share the calling thread's descriptor table, the table is private already. The thread then keeps it, together with
-/// them.
+/// share the calling thread's descriptor table, the table is private already. The calling thread and the engine's
+/// threads then keep it.
 pub fn unshare_by(flags: u32, call: impl FnOnce(u32) -> isize) -> isize {
     let tables = flags & libc::CLONE_FILES as u32;
     if tables == 0 {

@@ -23,8 +23,8 @@ use core::ffi::c_void;
 /// can name some.
 pub use anyring_engine::descriptors::RING_NUMBERS;
 
-/// The range of known numbers. By one compare the filter knows that a number outside it is neither a ring nor one of
-/// the engine's own.
+/// The range of known numbers. A number outside this range is neither a ring nor one of the engine's own. The
+/// filter finds that out by one compare.
 pub use anyring_engine::descriptors::KNOWN_NUMBERS;
 
 /// The answer of a call after a panic inside the engine.
@@ -98,15 +98,15 @@ fn enter_no_ring(call: &Enter) -> isize {
     }
 }
 
-/// Returns the call's arguments as the kernel takes them.
+/// Returns the arguments in the kernel's order.
 fn arguments(call: &Enter) -> [usize; 6] {
     let counts = [call.fd, call.to_submit, call.min_complete, call.flags].map(|argument| argument as usize);
     let [fd, to_submit, min_complete, flags] = counts;
     [fd, to_submit, min_complete, flags, call.arg as usize, call.arg_size]
 }
 
-/// Makes the call with the kernel if the kernel may have made the ring, and returns its answer. `None` if the engine
-/// must answer.
+/// Makes the call to the kernel, if the kernel may have made the ring. Returns the kernel's answer, or `None` if
+/// the engine must answer.
 #[cold]
 fn enter_kernels(server: Server, call: &Enter) -> Option<isize> {
     let args = arguments(call);
@@ -116,8 +116,8 @@ fn enter_kernels(server: Server, call: &Enter) -> Option<isize> {
     }
 }
 
-/// True if the number names a ring that the kernel made. An instruction may have made it before that was trapped (in a
-/// plugin's constructor), or another process may have passed it on.
+/// True if the number names a ring that the kernel made. An instruction may have made that ring before it was
+/// trapped (in a plugin's constructor), or another process may have passed the ring on.
 #[cold]
 fn is_kernels_ring(fd: u32) -> bool {
     entry::contain(|| None, || calls::read_link(&format!("/proc/self/fd/{fd}")))
@@ -314,7 +314,8 @@ pub fn keep_from_children(address: usize) {
     process::keep_from_children(address);
 }
 
-/// Makes one system call from this library's own code, past its wrappers and its filter. Returns the kernel's register.
+/// Makes one system call from this library's own code, which neither its wrappers nor its filter catch. Returns the
+/// kernel's register.
 pub(crate) fn raw(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the kernel checks every argument of the calls made here, which are the program's own.
     unsafe { sys::call(number, args) }

@@ -16,7 +16,8 @@ pub fn quieten_panics() {
     }));
 }
 
-/// Does the same in a program that shares this copy of std. Other panics go on to the program's own hook.
+/// Does the same as [`quieten_panics`] in a program that shares this copy of std. Messages of other panics still go
+/// to the program's own hook.
 pub fn quieten_own_panics() {
     // The folder of anyring's crates. In a registry, the common prefix of their names.
     let own = file!().rfind("serve").map_or(file!(), |end| &file!()[..end]);
@@ -50,8 +51,9 @@ pub fn renew_after_fork() {
     }
 }
 
-/// Opens the log, the counters and the events, and guards the engine's copies of program memory. Does so once, before
-/// the first ring. A signal handler that interrupts this in the same thread continues without the preparation.
+/// Opens the log, the counters and the file of events, and makes bad addresses in the engine's copies of program
+/// memory harmless. Does so once, before the first ring. A signal handler that interrupts this in the same thread
+/// continues without the preparation.
 pub fn prepare<H: Host>() {
     // If a panic interrupts this, the next ring does the rest.
     anyring_engine::process::notice_fork();

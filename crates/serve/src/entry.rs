@@ -1,9 +1,9 @@
 //! The duties of every entry point: no panic leaves it, and errno has the value that libc's own function would leave.
 //!
-//! The engine only observes some of the program's calls on their way to the kernel (close, epoll_wait, sigaction ...).
-//! These calls go on whatever happens here. After a panic, the engine's own work for such a call is tried a second
-//! time. The ring that panicked has been repaired by then. Without the second try, unfinished work, such as ending a
-//! ring whose number is closed, would never be done.
+//! The engine only observes some calls on their way to the kernel (close, epoll_wait ...). These calls reach the
+//! kernel even if the engine panics. After a panic, the engine tries its own work for such a call a second time. By
+//! then the ring in which it panicked has been repaired. Without the second try, a ring whose number is closed
+//! would not end, for example.
 //!
 //! Never call libc's own function inside these functions: it may be a cancellation point, whose unwinding must not be
 //! caught.
@@ -40,8 +40,8 @@ pub fn answer_any(mut body: impl FnMut() -> isize) -> isize {
     contain_any(&mut body).or_else(|| contain_any(&mut body)).unwrap_or(-(libc::EIO as isize))
 }
 
-/// Runs the work that an entry point does before or after the real call, twice after a panic (see the head of this
-/// module). Keeps errno.
+/// Runs the work that an entry point does before or after the real call. After a panic it runs the work once more
+/// (see the head of this module). Keeps errno.
 #[inline]
 pub fn aside(mut body: impl FnMut()) {
     let errno = sys::errno();

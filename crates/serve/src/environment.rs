@@ -13,9 +13,10 @@ use std::sync::OnceLock;
 /// works. It means the same as `auto`, but without the probe.
 pub const WORKS: &str = "kernel-first";
 
-/// The variable with the id of a process that is about to begin a program. If a filter kills for one of the program's
-/// own calls, it cannot be served. It then ends with a one-line message and status 125. `anyring run` sets the
-/// variable.
+/// The variable by which `anyring run` asks that a program be refused if it cannot be served. Its value is the id
+/// of the process that is about to begin the program. A program cannot be served if a filter kills for a call of
+/// one of its own instructions, and that instruction cannot be replaced. The process then ends with one line and
+/// status 125.
 pub const REFUSES: &str = "ANYRING_REFUSES";
 
 /// The names and values of anyring's variables when [`keep`] read them.

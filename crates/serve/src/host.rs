@@ -7,7 +7,7 @@ use core::ffi::c_int;
 pub enum Server {
     /// Only the kernel.
     Kernel,
-    /// The kernel, which has refused nothing yet. The engine would serve what the kernel refuses.
+    /// The kernel, as long as it has refused nothing. The engine will serve what the kernel refuses.
     KernelFirst,
     /// The kernel and the engine. The kernel has refused some rings or contexts, and the engine serves those.
     Mixed,

@@ -1,9 +1,9 @@
 //! The owner of a descriptor number, and what a call that names it may do.
 //!
 //! The engine's own numbers are not open for the program. A call that changes, duplicates, reads or writes such a
-//! descriptor fails with EBADF. So it is not damaged, nor inherited by a program that is executed. A ring's number is a
-//! socket in anyring. If a call has another result for a kernel ring than for a socket, the program gets that of the
-//! kernel ring.
+//! descriptor fails with EBADF. So it is not damaged, nor inherited by a program that is executed. anyring's ring
+//! descriptors are sockets. If a call has another result on a kernel ring than on a socket, the program gets the
+//! result that the kernel ring would give.
 //!
 //! Calls that only query a descriptor pass: fstat(2), lseek(2), and F_GETFD. A program that searches for free numbers
 //! must find these numbers taken, since dup2(2) onto them is refused.
@@ -33,7 +33,7 @@ enum OnRing {
     /// The call is made on the socket that the ring's descriptor is.
     Passes,
     Fails(Errno),
-    /// A call at the current offset fails with EINVAL. Others are answered by the kernel, as for a socket.
+    /// A call at the current offset fails with EINVAL. The kernel answers other calls, as for a socket.
     Positioned,
     /// The call fails with ENOTTY, except for requests that `do_vfs_ioctl` in fs/ioctl.c answers for every file.
     Ioctl,

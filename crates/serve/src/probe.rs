@@ -1,4 +1,4 @@
-//! Questions to the kernel for which a filter may kill. They are asked in a child process.
+//! System calls that probe the kernel, made in a child process, since a filter may kill for them.
 
 use crate::sys;
 use anyring_abi::{

@@ -43,10 +43,10 @@ fn prepare_for(has_xsave: bool) {
 
 /// Returns the value of [`MOVES`] for this processor. `extensions`: those of xsave, from CPUID.
 ///
-/// xrstor takes longer than all the other work of a call. Moves take a tenth of xrstor's time. But moves of the upper
-/// halves would mark them as used, which slows down each of the program's SSE instructions. So registers are moved only
-/// if xgetbv reports the upper halves as unused. Nothing here touches the rest of the state (x87, protection keys,
-/// tiles).
+/// xrstor takes longer than all the other work of a call. Moving the registers takes a tenth of xrstor's time. But
+/// to move the upper halves would mark them as used, which slows down each of the program's SSE instructions. So
+/// registers are moved only if xgetbv reports the upper halves as unused. Nothing here touches the rest of the
+/// state (x87, protection keys, tiles).
 fn moves(extensions: u32) -> u32 {
     const XGETBV_OF_USED: u32 = 1 << 2;
     const AVX: u32 = 0b111;

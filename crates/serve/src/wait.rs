@@ -1,7 +1,7 @@
-//! Waiting on descriptors: epoll, poll and select. A ring's descriptor is one end of a socketpair. The engine must
-//! therefore know whether something watches it. Before each level-triggered wait, it must bring the descriptor's
-//! readability up to date. For a descriptor that is no ring, this costs one compare. Until the process has made a ring,
-//! a wait costs one load.
+//! Waiting on descriptors: epoll, poll and select. A ring's descriptor is one end of a socketpair. So the engine
+//! must know whether something watches the descriptor. Before each level-triggered wait, it must make the
+//! descriptor's readability agree with the CQ. For a descriptor that is no ring, this costs one compare. Until the
+//! process has made a ring, a wait costs one load.
 
 use crate::door::{self, RING_NUMBERS};
 use crate::{descriptor, sys};

@@ -37,8 +37,8 @@ pub struct ForTests {
 /// The features that only the build for tests has, of anyring-inject and of anyring-engine.
 const FEATURES: &str = "forced-panics,mutations";
 
-/// Builds the libanyring.so that panics and breaks on demand, in a folder of its own. The build is a cheap one: the
-/// tests that want it often start from nothing, and do not ask how fast the library is.
+/// Builds the libanyring.so that panics and breaks on demand, in a folder of its own. The build takes little time,
+/// since tests often need it after a fresh clone. How fast the library is does not matter to them.
 pub fn build_for_tests() -> Result<PathBuf> {
     let mut cargo = cargo_for_tests("rustc", "anyring-inject")?;
     cargo.args(["--lib", "--crate-type", "cdylib"]);

@@ -22,7 +22,7 @@ const OF_DRIVERS: &[&str] = &[
     "IORING_REGISTER_BPF_FILTER",
 ];
 
-/// Names that the kernel itself refuses here, or never gives, with the reason.
+/// Names that the kernel itself refuses, or never sets, each with the reason.
 const OF_NOBODY: &[(&str, &str)] = &[
     ("POLL_ADD: IORING_POLL_ADD_LEVEL", "Linux 6.18 defines it and accepts it nowhere"),
     ("URING_CMD: IORING_URING_CMD_MULTISHOT", "only driver commands complete with it"),
@@ -86,7 +86,7 @@ fn anchor(title: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// How a name fares.
+/// The status of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Status {
     Works,
@@ -223,7 +223,7 @@ fn topic(case: &str) -> &str {
     case.split_once("::").map_or(case, |(topic, _)| topic)
 }
 
-/// A number of cases, rounded so that it stays the same for a while.
+/// Returns a number of cases, rounded so that a few new cases do not change it.
 fn about(count: usize) -> String {
     match [50, 20, 10, 5, 3].into_iter().find(|round| count >= *round) {
         Some(round) => format!("{round}+"),
@@ -231,7 +231,8 @@ fn about(count: usize) -> String {
     }
 }
 
-/// Reads the kernels' answers: of Linux 6.18, and of later ones in the cases of names that they brought.
+/// Reads the record of Linux 6.18. From the records of later kernels, adds the cases about names that these kernels
+/// brought.
 fn record(root: &Path) -> Result<Oracle> {
     let paths = ["oracle.json", "oracle-7.3.json"].map(|name| root.join("tests/conformance").join(name));
     let record = Oracle::of_release(&paths, "6.18").map_err(anyhow::Error::msg)?;

@@ -29,7 +29,7 @@ const CRATES: &[&str] = &[
 /// Folders with many files of one kind, which the README.md of their crate describes.
 const LEFT_OUT: &[&str] = &["tests/conformance/src/cases"];
 
-/// The longest sentence that is still read at a glance, in characters.
+/// The most characters of a first sentence.
 const LONGEST: usize = 200;
 
 /// The text's width, in columns.

@@ -25,7 +25,7 @@ enum Task {
         /// For another processor, by rustc's name (aarch64-unknown-linux-gnu) [default: for this machine]
         #[arg(long)]
         target: Option<String>,
-        /// Where to put them [default: target/PROFILE/dropin]
+        /// The folder to put them into [default: target/PROFILE/dropin]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
@@ -38,7 +38,7 @@ enum Task {
         #[arg(long)]
         target: Option<String>,
     },
-    /// See that a library's tables for unwinding are right at each instruction
+    /// Check that a library's tables for unwinding are right at each instruction
     CheckUnwinding {
         #[arg(value_name = "LIBRARY", required = true)]
         libraries: Vec<PathBuf>,
@@ -51,7 +51,7 @@ enum Task {
         #[arg(long)]
         list: bool,
     },
-    /// Print which files ask for the processor outside arch/, and why; fails if a number grew
+    /// Print which files outside arch/ have conditions on the processor, and why; fails if a number has grown
     Processors,
     /// Check the English of documents, help and doc comments
     Prose {
@@ -59,7 +59,7 @@ enum Task {
         #[arg(value_name = "PATH")]
         paths: Vec<String>,
     },
-    /// Prove that what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then
+    /// Prove for each bug of crates/engine/src/mutation.rs that its check fails with the bug and passes without it
     Mutations(mutations::Options),
 }
 

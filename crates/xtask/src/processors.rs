@@ -1,5 +1,5 @@
-//! Where the code differs between processors: in files named `arch`, `aarch64` or `x86_64`, or in folders of these
-//! names. [`ELSEWHERE`] has the places that are left.
+//! Counts the places at which the code differs between processors. They should be in files named `arch`, `aarch64`
+//! or `x86_64`, or in folders of these names. [`ELSEWHERE`] has the others.
 
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ const NAMES: [&str; 3] = ["arch", "aarch64", "x86_64"];
 /// The condition that is counted.
 const CONDITION: &str = "target_arch";
 
-/// Files elsewhere that ask for the processor, how often, and why. No number may grow. Lower it with each condition that
-/// goes.
+/// Other files with conditions on the processor: the number of these conditions, and the reason. No number may
+/// grow. If you remove a condition, lower its number.
 pub const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("crates/cli/tests/children.rs", 1, "tests of guests"),
     ("crates/cli/tests/deny.rs", 1, "its programs have x86-64 assembly"),

@@ -6,10 +6,10 @@ use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The most words of a sentence that is read once.
+/// The most words of a sentence.
 const LONGEST: usize = 25;
 
-/// Words that have no subject of their own, at the beginning of a doc comment.
+/// Words with which no doc comment may begin, since they leave its subject open.
 const NO_BEGINNING: &[&str] = &[
     "and",
     "but",
@@ -30,7 +30,7 @@ const NO_BEGINNING: &[&str] = &[
     "whose",
 ];
 
-/// Words, and what is written in their place.
+/// Banned words, each with the words to write instead.
 const BANNED: &[(&str, &str)] = &[
     ("are had", "are available"),
     ("attends to", "handles"),
@@ -300,7 +300,8 @@ fn banned(words: &[Word]) -> Vec<Finding> {
     findings
 }
 
-/// A call or a request fails with an error; it is none.
+/// Finds sentences that call something an error (`is EINVAL`). A call or a request fails with an error, but is not
+/// an error.
 fn calls_a_thing_an_error(words: &[Word]) -> Option<Finding> {
     let [subject, verb, error] = words else { return None };
     let (name, verb) = (error.bare(), verb.bare());

@@ -219,8 +219,8 @@ impl<'ast> Visit<'ast> for Finder {
 mod tests {
     use super::*;
 
-    /// Checks that circles of rooms stay few and small, so that a lower room does not come to know a ring unnoticed. ARCHITECTURE.md
-    /// orders the rooms.
+    /// Checks that circles of rooms stay few and small. Otherwise a lower room could begin to depend on `ring/`
+    /// unnoticed. ARCHITECTURE.md orders the rooms.
     #[test]
     fn the_engines_rooms_depend_one_way() {
         let root = crate::root();

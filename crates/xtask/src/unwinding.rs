@@ -2,7 +2,8 @@
 //!
 //! A thread that is cancelled, or ends in a signal handler, is unwound from whatever instruction the signal has interrupted
 //! (crates/inject/src/unwind.rs). Compilers move instructions after they have written what the tables say about them, and
-//! tables of assembly are written by hand. Where one is wrong, unwinders take any word of the stack for a return address.
+//! tables of assembly are written by hand. If an entry is wrong, unwinders take some other word of the stack for a
+//! return address.
 
 use anyhow::{ensure, Context, Result};
 use gimli::{
@@ -66,7 +67,7 @@ pub fn check(library: &Path) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// How far below the frame's address the stack pointer is, where the table says that.
+/// Returns the distance of the stack pointer below the frame's address, if the table has it.
 fn distance(row: &UnwindTableRow<usize>) -> Option<i64> {
     match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } if *register == STACK_POINTER => Some(*offset),

@@ -158,8 +158,9 @@ macro_rules! oldest {
 }
 pub(crate) use oldest;
 
-/// Calls the next definition as if from the caller, and then `$opened` with its answer. `$prepare` gets the caller's
-/// address, and returns the two targets. The second loads x29 and x30 from the stack before it returns.
+/// Calls the next definition of the function in such a way that it takes the program for its caller. Then calls
+/// `$opened` with the answer. `$prepare` gets the caller's address, and returns the two targets. The second loads
+/// x29 and x30 from the stack before it returns.
 macro_rules! in_the_callers_name {
     ($prepare:path, $opened:path) => {
         core::arch::naked_asm!(

@@ -196,8 +196,8 @@ macro_rules! oldest {
 }
 pub(crate) use oldest;
 
-/// Calls the next definition as if from the caller, and then `$opened` with its answer. `$prepare` gets the caller's
-/// address, and returns the two targets.
+/// Calls the next definition of the function in such a way that it takes the program for its caller. Then calls
+/// `$opened` with the answer. `$prepare` gets the caller's address, and returns the two targets.
 macro_rules! in_the_callers_name {
     ($prepare:path, $opened:path) => {
         core::arch::naked_asm!(

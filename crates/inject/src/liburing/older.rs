@@ -34,8 +34,8 @@ fn is_older() -> bool {
     STATE.load(Ordering::Relaxed) == OLDER
 }
 
-/// Begins each function that liburing.so.1 has, too. If the program was built for liburing.so.1, it returns the answer
-/// of that library's function. No code here has read the program's memory by then.
+/// Begins each function that liburing.so.1 has, too. If the program was built for liburing.so.1, the function here
+/// only returns the answer of that library's function. It does so before it reads the program's memory.
 macro_rules! hand_on {
     ($name:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)?) => {
         if $crate::liburing::older::is_next() {

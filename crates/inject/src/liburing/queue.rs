@@ -158,8 +158,8 @@ pub(super) fn peek(ring: &Ring) -> Result<(*mut Cqe, u32), c_int> {
 }
 
 /// Submits and waits as `wait` says. Stores the next CQE, or null. Returns the number of SQEs that the first
-/// io_uring_enter(2) call consumed, or 0 if a CQE was there already. If that number is 0, a failure returns `-errno`:
-/// `-EAGAIN` if there is nothing to wait for, `-ETIME` after the timeout.
+/// io_uring_enter(2) call consumed, or 0 if a CQE was there already. Returns `-errno` if the call failed and no SQE
+/// was consumed: `-EAGAIN` if there is nothing to wait for, `-ETIME` after the timeout.
 #[inline]
 fn get_cqe(ring: &Ring, cqe_out: *mut *mut Cqe, mut wait: Wait) -> c_int {
     let mut answer = 0;

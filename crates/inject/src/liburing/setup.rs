@@ -108,8 +108,8 @@ unsafe fn init(entries: u32, ring: *mut Ring, params: &mut Params, buffer: Optio
     unsafe { init_as_asked(entries, ring, params, buffer, false) }
 }
 
-/// Sets a ring up with exactly `params.flags`. `may_do_less`: the caller asks for less if a flag is unknown, so it is
-/// refused. Returns the number of bytes used of the program's memory, 0, or `-errno`.
+/// Sets a ring up with exactly `params.flags`. `may_do_less`: if a flag is unknown, setup is refused, and the
+/// caller tries again without it. Returns the number of bytes used of the program's memory, 0, or `-errno`.
 ///
 /// # Safety
 /// As for [`init`]: `ring` is valid for writes, and `buffer` outlives the ring.
@@ -327,7 +327,8 @@ fn cqes_size(setup_flags: u32, entries: u32) -> usize {
     (entries as usize * size_of::<Cqe>()) << cqe_shift(setup_flags)
 }
 
-/// Returns the size in bytes of the area with the words, the CQEs and the index array, which has its own cache line.
+/// Returns the size in bytes of the area with the words, the CQEs and the index array. The index array begins on a
+/// cache line of its own.
 fn ring_size(setup_flags: u32, sq_entries: u32, cq_entries: u32) -> usize {
     let size = RING_HEADER_SIZE + cqes_size(setup_flags, cq_entries);
     match setup_flags & IORING_SETUP_NO_SQARRAY {

@@ -1,9 +1,9 @@
 //! dlopen(3) and dlmopen(3). Code that the program loads while it runs is scanned, too.
 //!
 //! libc searches along the RUNPATH of the calling object, which it finds by the return address. With an ordinary
-//! wrapper, this library would be the caller every time. So the wrapper gives libc another return address: that of some
-//! return instruction inside the real caller's code. That instruction then returns here. On aarch64 it is one that
-//! first loads the return address from the stack.
+//! wrapper, libc would take this library for the caller. So the wrapper gives libc another return address: that of
+//! some return instruction inside the real caller's code. That instruction then returns here. On aarch64 it is one
+//! that first loads the return address from the stack.
 
 use crate::arch::{in_the_callers_name, just_return, return_in};
 use crate::entry;

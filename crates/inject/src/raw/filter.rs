@@ -28,9 +28,9 @@ pub const MARK: u16 = 0x6172;
 
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
-/// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`] are. Programs make these calls rarely.
-/// They may concern rings, the library's SIGSYS handler, or the stacks on which a patched call may be made. If a mask
-/// blocked SIGSYS, the next trap would kill the program.
+/// Numbers that are trapped whatever the arguments, in addition to [`identity::NUMBERS`]. Programs make these calls
+/// rarely. They may concern rings, the library's SIGSYS handler, or the stacks on which a patched call may be made.
+/// They may also set a mask: if it blocked SIGSYS, the next trap would kill the program.
 const ALWAYS: [i64; 6] = [
     libc::SYS_close_range,
     libc::SYS_rt_sigaction,

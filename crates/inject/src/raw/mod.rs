@@ -63,7 +63,8 @@ static KNOWN: Lock<Option<Known>> = Lock::new(None);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// True if ANYRING_RAW=0: the instructions found are left alone. Relaxed: stored once, before the first scan.
 static DECLINED: AtomicBool = AtomicBool::new(false);
-/// Relaxed, as INSTALLED: both are independent facts, and never become false again.
+/// True if [`enters_unseen`]. Relaxed, as INSTALLED: no other memory depends on either, and neither becomes false
+/// again.
 static ENTERS_UNSEEN: AtomicBool = AtomicBool::new(false);
 
 /// Resets the scan in a forked child, if another thread of the parent was scanning. The next scan finds everything
@@ -105,8 +106,8 @@ pub fn start() {
     }
 }
 
-/// Does the work of [`start`] at the moment at which the kernel first refuses something that the engine will serve.
-/// Until then nothing was scanned.
+/// Does the work of [`start`] later: when the kernel first refuses a ring or context that the engine will serve.
+/// Before that, nothing was scanned.
 pub fn start_late() {
     // Waiting for KNOWN is safe here: no thread waits here that could hold it.
     if let Some(mut known) = KNOWN.lock() {

@@ -84,8 +84,8 @@ struct Seen {
     name: u64,
 }
 
-/// An executable segment, as listed while the loader's lock was held. Slower work waits until the lock is released: if
-/// another thread forked while the lock is held, it would stay held in the child.
+/// An executable segment, as listed while the loader's lock was held. The slower work is done after the lock is
+/// released. If another thread forked while the lock is held, it would stay held in the child.
 struct Listed {
     seen: Seen,
     /// The object's name, which is empty for the program itself.
@@ -324,7 +324,7 @@ fn is_exempt(code: &Range<usize>) -> bool {
     functions.iter().any(|function| code.contains(function)) || same_object(vdso) || same_object(loader)
 }
 
-/// The vdso and the loader are smaller than this, headers to code.
+/// A distance in bytes. In the vdso and the loader the code is closer to the ELF header than this.
 const LOADER_SPAN: usize = 0x10000;
 
 /// FNV-1a of an object's name.

@@ -86,7 +86,7 @@ pub fn forget_unmapped(objects: &[Object]) {
 
 /// Makes calls by the `syscall` that ends at the address `behind` take a jump instead of a trap. This thread has
 /// trapped there, with a call of `number`. If the instruction cannot be patched, it keeps trapping, and the log says
-/// why. If another thread holds the lock, its traps are counted from zero again.
+/// why. If another thread holds the lock, the instruction's traps are counted from zero again.
 pub fn apply(behind: usize, number: u32) {
     let faults_are_told = island::guard_faults(); // before the mask changes, which a guard checks
     let mask = set_mask(u64::MAX);

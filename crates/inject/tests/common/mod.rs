@@ -15,8 +15,8 @@ pub const LIBRARY: &str = "ANYRING_TEST_LIBRARY";
 /// same time.
 const SCRATCH: &str = "ANYRING_TEST_SCRATCH";
 
-/// Finds the libraries of this build. They are in the test executable's folder. `cargo test` does not bring those one
-/// level up to date.
+/// Finds the libraries of this build. They are in the test executable's folder. `cargo test` does not update the
+/// copies in the folder above it.
 pub fn built() -> Artifacts {
     let test = std::env::current_exe().expect("the test has a path");
     let built = test.parent().map(Artifacts::in_directory).expect("target/PROFILE/deps/TEST");

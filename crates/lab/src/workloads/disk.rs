@@ -100,8 +100,8 @@ pub const ASYNC: Workload = Workload {
     plan: plan_async,
 };
 
-/// Numbers of 512-byte blocks in a write: the published 1 to 1,024, and more than a loop device takes in one
-/// request.
+/// Numbers of 512-byte blocks in a write: those of the published figures (1 to 1,024), and larger ones. A loop
+/// device does not take the largest in one request.
 const BLOCKS: [u32; 15] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536, 2048];
 const BLOCK_BYTES: u32 = 512;
 

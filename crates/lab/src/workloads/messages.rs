@@ -24,7 +24,8 @@ pub const MSG: Workload = Workload {
 
 const SOURCE: &str = "J. Axboe, io_uring/msg_ring patches v3, linux-kernel, June 2024";
 
-/// The published figures at a delay of 10 us, before and after: sender, then receiver.
+/// The published figures at a delay of 10 us, before and after the patches: first the sender's, then the
+/// receiver's.
 const PUBLISHED: [(&str, [[f64; 17]; 2]); 2] = [
     (
         "published, before",
@@ -53,8 +54,8 @@ const PUBLISHED: [(&str, [[f64; 17]; 2]); 2] = [
         ],
     ),
 ];
-/// The published numbers of messages, delivered and expected, before and after: at 10 us, and (in round numbers) at 20
-/// us.
+/// The published numbers of messages, delivered and expected, before and after the patches. They are given for a
+/// delay of 10 us and, in round numbers, of 20 us.
 const DELIVERED: [(u32, [(f64, f64); 2]); 2] = [
     (10, [(131_950.0, 299_882.0), (247_931.0, 299_926.0)]),
     (20, [(110_000.0, 150_000.0), (142_000.0, 150_000.0)]),

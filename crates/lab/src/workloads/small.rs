@@ -50,7 +50,7 @@ fn plan_load(setting: &mut Setting) -> Result<Plan, String> {
     Ok(Plan { measurements: measurements.to_vec(), conclude: cost_of_loading, ..Plan::default() })
 }
 
-/// Concludes with the one figure that has a goal.
+/// Adds the conclusion about the one figure for which anyring has a goal.
 fn cost_of_loading(report: &mut WorkloadReport) {
     const LIMIT_US: f64 = 200.0;
     let starts = report.rows.iter().find(|row| row.figure.unit == "us");

@@ -157,8 +157,8 @@ fn flatness(report: &WorkloadReport, chart: &Chart, comparisons: &mut Vec<Compar
     }
 }
 
-/// Finds the least ratio of one of anyring's curves to the curve of the kernel's asynchronous poll. There anyring is
-/// closest from above, or farthest below.
+/// Finds the least ratio of one of anyring's curves to the curve of the kernel's asynchronous poll. At that point
+/// anyring's curve is the least far above the kernel's, or the farthest below it.
 fn least(report: &WorkloadReport, chart: &Chart, ours: Backend) -> Option<Comparison> {
     let rows = report.rows.iter().filter(|row| row.figure.group == chart.group);
     let ratios = rows.filter_map(|row| {

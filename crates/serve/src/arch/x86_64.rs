@@ -10,7 +10,7 @@ pub const MAP_32BIT: i32 = libc::MAP_32BIT;
 /// True if a thread can go from the guest's world to the host's and back. It needs the instructions for the FS base,
 /// which Linux 5.9 permits.
 pub fn has_two_worlds() -> bool {
-    /// AT_HWCAP2: they may be used.
+    /// The bit of AT_HWCAP2 that permits the instructions for the FS base.
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
     // SAFETY: reads the auxiliary vector.
     unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 }

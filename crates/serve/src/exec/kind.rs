@@ -1,5 +1,5 @@
-//! Determines which kind of program executing a file would start. It reads the file as execve(2) does. Allocates
-//! nothing: the caller may be a child of vfork(2), whose memory is its parent's.
+//! Determines which kind of program executing a file would start. It reads the file as execve(2) does. It allocates
+//! nothing, since the caller may be a child of vfork(2), whose memory is its parent's.
 
 use crate::arch;
 use crate::sys;
@@ -26,7 +26,8 @@ pub enum Kind {
 const DEPTH: usize = 5;
 /// Number of bytes that the kernel reads for `#!` (BINPRM_BUF_SIZE).
 const LINE_BYTES: usize = 256;
-/// The flag that only asks if the file may be executed (linux/fcntl.h, from Linux 6.14 on).
+/// The flag with which execveat(2) only checks whether the file may be executed (linux/fcntl.h, from Linux 6.14
+/// on).
 const AT_EXECVE_CHECK: usize = 0x10000;
 
 /// A descriptor that is open only for a moment.
@@ -119,7 +120,7 @@ fn number(data: &[u8], at: usize, bytes: usize) -> usize {
 const PAGE: usize = 4096;
 /// One past the highest address of programs.
 const TASK_SIZE: usize = 0x7fff_ffff_f000;
-/// The addresses that guests linked for fixed ones may have: these are trapped.
+/// The addresses that a guest may have that is linked for fixed addresses. The filter traps calls from these.
 const LOW: core::ops::Range<usize> = 0x1_0000..1 << 32;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
@@ -156,7 +157,8 @@ impl File {
     }
 
     /// True if the file may be executed: its mode and its file system permit that, and no process has the file open for
-    /// writing (ETXTBSY). Only a kernel with AT_EXECVE_CHECK answers the last question.
+    /// writing (ETXTBSY). Whether a process has the file open for writing is known only from kernels with
+    /// AT_EXECVE_CHECK.
     fn may_be_executed(&self) -> bool {
         let (empty, words) = (c"".as_ptr() as usize, [c"".as_ptr() as usize, 0]);
         let flags = libc::AT_EMPTY_PATH as usize;

@@ -2,8 +2,8 @@
 //! host for those that need it.
 //!
 //! All of this code also runs in signal handlers, and in children of vfork(2), whose memory is their parent's. It
-//! allocates no memory and changes no state. Strings stay where the program has them. On any failure the program's own
-//! call goes to the kernel, which reports the reason.
+//! allocates no memory and changes no state. Strings stay where the program has them. If anything fails here, the
+//! program's own call goes to the kernel, which reports the reason.
 
 pub mod kind;
 pub mod preload;
@@ -20,8 +20,8 @@ use words::with_words;
 pub const STATE: &str = "--program=";
 /// The host's first argument. It is also the process's name until the guest begins.
 pub const HOST_NAME: &core::ffi::CStr = c"anyring";
-/// The most arguments handled here. The kernel accepts no more: MAX_ARG_STRINGS is larger, but the arguments' memory is
-/// limited.
+/// The most arguments handled here. The kernel accepts no more. Its MAX_ARG_STRINGS is larger, but it limits the
+/// arguments' memory.
 const ARGUMENTS_MOST: usize = 1 << 22;
 
 /// execveat(2)'s arguments; the addresses are the program's.
@@ -163,7 +163,8 @@ impl Environment {
 
 /// Lets `start` replace the calling program with the guest host, if the program that the call names needs the host.
 /// `start` gets the host's path and its arguments. The function returns if the host is not needed, or if starting it
-/// failed. The caller then makes the call itself. `letters` name who serves, as in the host's second argument.
+/// failed. The caller then makes the call itself. `letters` say whether the kernel or the engine serves, in the
+/// form of the host's second argument.
 pub fn start_host(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
     // SAFETY: reads the auxiliary vector.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {

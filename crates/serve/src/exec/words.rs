@@ -1,8 +1,8 @@
 //! Memory for the lists of arguments and of the environment that a new program gets.
 //!
 //! A list that is too long for the stack gets a mapping. A child of vfork(2) executes in its parent's memory, so the
-//! mapping would stay there. The kernel says when such a child has gone: it clears the word that set_tid_address(2)
-//! names, in the memory that the child leaves.
+//! mapping would stay there. When such a child has gone, the kernel clears the word in that memory which
+//! set_tid_address(2) names.
 
 use crate::sys;
 use core::ffi::c_void;
@@ -87,8 +87,9 @@ impl Map {
         unsafe { sys::call(libc::SYS_munmap, [self.0 as usize, bytes, 0, 0, 0, 0]) };
     }
 
-    /// Puts the mapping into [`LEFT`], and makes the kernel say when the calling thread leaves this memory. False if
-    /// the thread's word is in use, as that of each thread of a libc is. Such a thread ends with the memory.
+    /// Puts the mapping into [`LEFT`], and makes the kernel clear the mapping's word when the calling thread leaves
+    /// this memory. False if the thread has such a word already, as each thread of a libc has. Such a thread ends
+    /// together with the memory.
     fn leave(&self) -> bool {
         const PR_GET_TID_ADDRESS: usize = 40;
         let mut word = usize::MAX;
@@ -126,7 +127,7 @@ impl Map {
     }
 }
 
-/// Unmaps what children left that have gone.
+/// Unmaps the mappings of children that have gone.
 fn unmap_left() {
     let mut next = LEFT.swap(0, Ordering::Acquire); // partner of the Release in `put`
     while next != 0 {

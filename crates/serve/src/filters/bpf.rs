@@ -69,7 +69,8 @@ const fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Splits `code` by 4 GiB: the upper half of the addresses in each, and the lower halves of the first and the last.
+/// Splits `code` at multiples of 4 GiB. Returns for each piece the upper half of its addresses, and the lower
+/// halves of its first and last address.
 pub fn by_upper_half(code: &Range<usize>) -> impl Iterator<Item = (u32, [u32; 2])> {
     let (start, last) = (code.start, code.end.saturating_sub(1));
     (start >> 32..=last >> 32).map(move |high| {

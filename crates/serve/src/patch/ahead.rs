@@ -2,9 +2,9 @@
 //!
 //! The kernel takes the strictest answer of all filters. A call for which another filter kills is therefore never
 //! trapped by anyring's filter. So an instruction that makes such a call, or may make it, becomes a jump to an island.
-//! Some calls still need a trap, for example a thread's first call. For these the `syscall` makes another call,
-//! rt_sigprocmask(2), which anyring's filter traps at that address, and for which no filter kills. The intended number
-//! is in the upper half of rax, which the kernel ignores ([`trapping`]).
+//! Some calls still need a trap, for example a thread's first call. For these the `syscall` makes rt_sigprocmask(2)
+//! instead, which anyring's filter traps at that address, and for which no filter kills. The intended number is in
+//! the upper half of rax, which the kernel ignores ([`trapping`]).
 //!
 //! If a program cannot be served in this way, `anyring run` asks for it to be refused ([`REFUSES`]). Without `anyring
 //! run`, the log reports it.
@@ -33,8 +33,8 @@ pub fn number_in(rax: u64) -> Option<i32> {
     (rax == trapping(u32::from(number))).then_some(i32::from(number))
 }
 
-/// True if a filter kills for io_uring's calls. The kernel is asked once, when the first instruction is found that may
-/// make such a call.
+/// True if a filter kills for io_uring's calls. A probe finds this out once, when the first instruction is found
+/// that may make such a call.
 pub fn is_needed() -> bool {
     const UNKNOWN: u32 = 0;
     const NO: u32 = 1;

@@ -1,4 +1,4 @@
-//! Counts the traps of each instruction. Signal handlers do that without a lock.
+//! Counts the traps of each instruction. Signal handlers count, so there is no lock.
 
 use super::COUNTED;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -105,7 +105,7 @@ impl Jump {
         (0..tries).map(|index| first.next_multiple_of(alignment) + index * step).collect()
     }
 
-    /// True if the bytes that stay let the jump lead to `island`.
+    /// True if the jump can lead to `island` with the bytes that are not written.
     pub fn leads_from(&self, island: usize) -> bool {
         let distance = (island as isize).wrapping_sub((self.from + JUMP) as isize);
         i32::try_from(distance).is_ok()

@@ -21,10 +21,10 @@ pub struct Start {
     pub is_passed: bool,
 }
 
-/// Returns the places where the `syscall` at `offset` may be patched, the last place first. Without `memory`, no
-/// instruction that reads or writes memory is moved. No branch of the code nearby leads into the middle of these
-/// instructions. `code` is the program's original code, without patches ([`super::origin::restore`]), since a jump
-/// differs in length from the instruction that it replaced.
+/// Returns the places where the `syscall` at `offset` may be patched, the last place first. No branch of the code
+/// nearby leads into the middle of the instructions that would be moved. Without `memory`, these include none that
+/// reads or writes memory. `code` is the program's original code, without patches ([`super::origin::restore`]),
+/// since a jump differs in length from the instruction that it replaced.
 pub fn starts(code: &[u8], offset: usize, memory: bool) -> Vec<Start> {
     if code.get(offset..offset + SYSCALL.len()) != Some(&SYSCALL) {
         return Vec::new();

@@ -15,9 +15,9 @@ use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSp
 /// Number of bytes after a `syscall` that have to be code.
 const AFTER: usize = 24;
 
-/// Returns the offsets of the two bytes. It uses the plain SSE2 searcher, which exists on every x86-64. The choice of a
-/// faster searcher takes several CPUID instructions. On a virtual machine these cost more than the search in most
-/// programs' code.
+/// Returns the offsets at which the bytes 0f 05 occur. It uses the plain SSE2 searcher, which every x86-64 has. To
+/// choose a faster searcher takes several CPUID instructions, which on a virtual machine cost more than the search
+/// of most programs' code.
 fn candidates(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let finder = Finder::new(&SYSCALL);
     let mut from = 0;

@@ -1,7 +1,7 @@
 //! Finds `svc` instructions in code: the same names as in `scan.rs`.
 //!
 //! Every instruction is an aligned word, so that a search by words finds them all. Data between functions may have the
-//! value, too, which no scan can tell apart.
+//! same value, and no scan can distinguish the two.
 
 use super::site;
 pub use super::site::{around, is_number_of_rings, OfRings, Site};

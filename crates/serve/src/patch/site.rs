@@ -9,9 +9,9 @@ pub struct Site {
     pub offset: usize,
     /// The system call's number, if the instructions before it load a constant.
     pub number: Option<u64>,
-    /// True if decoding from nearly every starting point before it finds this instruction. An instruction that is
-    /// replaced before its first run has no trap that proves it. So it must be certain that its bytes are not part of
-    /// another instruction.
+    /// True if decoding from nearly every starting point before it finds this instruction. If an instruction is
+    /// replaced before it first runs, no trap has proved that it is one. So it must be certain that its bytes are
+    /// not part of another instruction.
     pub(super) is_sure: bool,
 }
 

@@ -171,9 +171,9 @@ impl Kept {
 /// Number of short sleeps after which a taken place counts as abandoned.
 const TRIES: u32 = 1000;
 
-/// A lock that excludes other threads which take signals over, and signal handlers on this thread. The word is the
-/// owner's thread id. A child that was forked while another thread held the lock finds an owner that does not exist,
-/// and takes the lock from it.
+/// A lock for the code that takes signals over. While a thread holds it, no other thread takes signals over, and no
+/// signal handler runs on this thread. The word is the owner's thread id. A child that was forked while another
+/// thread held the lock finds an owner that does not exist, and takes the lock from it.
 pub struct Lock {
     mask: u64,
 }
@@ -224,10 +224,10 @@ fn kernel(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isiz
     unsafe { sys::call(libc::SYS_rt_sigaction, [signal as usize, new, old, SET_SIZE, 0, 0]) }
 }
 
-/// Returns the action to install when the program's own action is `program`. Anyring's handler takes the place of the
-/// program's handler, and handles every guarded signal. It has the program's flags, except SA_RESETHAND, whose work
-/// [`reset`] does. If the program has no handler for a guarded signal, there are no flags to preserve, and an alternate
-/// stack is the safest place.
+/// Returns the action to install when the program's own action is `program`. Its handler is anyring's, for each
+/// guarded signal and for each other signal for which the program has a handler. Its flags are the program's,
+/// except SA_RESETHAND, whose work [`reset`] does. If the program has no handler for a guarded signal, anyring's
+/// handler runs on the alternate stack, which is the safest place.
 fn real(signal: c_int, program: &Action) -> Action {
     let is_guarded = guarded() & bit(signal) != 0;
     let mut flags = match program.handler {
@@ -440,8 +440,8 @@ fn replace(signal: c_int, change: impl Fn(&Action) -> Action, was: Option<&mut A
     (old, was_installed && is_told)
 }
 
-/// Returns the program's action for a signal whose action is kept. If the program has set it past anyring, the answer
-/// is the kernel's.
+/// Returns the program's action for a signal whose action is kept. If the program has set an action unknown to
+/// anyring, the answer is the one that the kernel has.
 fn ask_kept(signal: c_int) -> Action {
     let kept = &KEPT[signal as usize];
     let (program, word) = kept.read();

@@ -1,6 +1,7 @@
-//! The guarded signals that a thread wishes to block, called its *wish*. The wish never really blocks them. It is kept
-//! in addition to the thread's real mask, in thread-local memory of the initial-exec kind. Such memory needs neither an
-//! allocation nor a lock, so signal handlers may use it. Only the owning thread and its handlers touch it.
+//! The guarded signals that a thread has asked to block, called its *wish*. These are not in the thread's real
+//! mask, since they must never really be blocked. The wish is kept in thread-local memory of the initial-exec kind.
+//! Such memory needs neither an allocation nor a lock, so signal handlers may use it. Only the owning thread and
+//! its handlers touch it.
 
 use super::deferred::Kept;
 use super::{action, bit, guarded, in_borrowed_memory, index, GUARDABLE};
@@ -304,14 +305,14 @@ pub fn held() -> u64 {
     words().1.load(Ordering::Relaxed)
 }
 
-/// True if masks need any care in this process.
+/// True if masks are kept in this process.
 #[inline]
 pub fn active() -> bool {
     guarded() != 0 && !in_borrowed_memory() && !mutated(Mutation::ProgramBlocksSigsys)
 }
 
-/// True if masks need any care, now that the program asks for `set` (`how` as in sigprocmask(2)). That is so from the
-/// moment at which the program first would block a signal that must never be blocked.
+/// True if masks are kept in this process, now that the program asks for `set` (`how` as in sigprocmask(2)). They
+/// are kept from the first request to block a signal that must never be blocked.
 pub fn are_kept(how: c_int, set: Option<u64>) -> bool {
     if guarded() == 0 && how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & super::ALL != 0) {
         super::believe();

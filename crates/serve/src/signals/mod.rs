@@ -23,8 +23,8 @@
 //!
 //! A program can see three differences from the kernel:
 //!
-//! - Suppose that kill(2) sends a guarded signal, and the thread that gets the signal wishes to block it. The signal is
-//!   then held for that thread. It is not offered to another thread or to sigwait(3).
+//! - If the kernel gives a guarded signal of kill(2) to a thread that wishes to block it, the signal is held for
+//!   that thread. It is not offered to another thread or to sigwait(3).
 //! - exec resets a guarded signal to its default action, even if the program ignores it.
 //! - A handler does not see guarded signals in `uc_sigmask`.
 
@@ -128,7 +128,7 @@ pub const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Returns the guarded signals, as a mask. Zero as long as everything is left to the kernel.
+/// Returns the guarded signals, as a mask. 0 as long as the kernel serves all rings and contexts.
 #[inline]
 pub fn guarded() -> u64 {
     GUARDED.load(Ordering::Relaxed)
@@ -181,7 +181,7 @@ pub fn believe() -> bool {
     install(&mut action::Lock::acquire()).is_ok()
 }
 
-/// Guards the guardable signals from now on.
+/// Takes the three signals over: from now on they are guarded.
 fn install(lock: &mut action::Lock) -> Result<(), c_int> {
     if guarded() == 0 {
         action::install_guarded(lock, || GUARDED.store(ALL, Ordering::Relaxed))?;

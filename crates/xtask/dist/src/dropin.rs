@@ -95,8 +95,8 @@ pub fn link(built: &Artifacts, tools: &Tools, out: &Path) -> Result<Vec<PathBuf>
     DROPINS.iter().map(|(name, map)| link_one(&link, &built.archive, &map_path(map), &out.join(name))).collect()
 }
 
-/// Writes the archive for programs that are linked with it into `out`. What only debuggers and compilers read is left
-/// out, which leaves a sixth of the size.
+/// Writes the archive for programs that are linked with it into `out`. It lacks the sections that only debuggers
+/// and compilers read, and so has a sixth of the size.
 pub fn strip_archive(built: &Artifacts, tools: &Tools, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
     let mut strip = Command::new(&tools.strip);

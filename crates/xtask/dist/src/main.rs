@@ -1,5 +1,5 @@
 //! `anyring-dist RELEASE [TARGET]`: makes the drop-ins, the archive, the man pages and the completions in RELEASE/dist.
-//! It makes them of what cargo built there, for the target TARGET of rustc's or for this machine.
+//! It makes them from what cargo built there, for rustc's target TARGET or for this machine.
 
 mod manual;
 

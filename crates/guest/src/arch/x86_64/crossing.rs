@@ -82,7 +82,7 @@ unsafe extern "C" {
     fn anyring_patched_on_stack();
 }
 
-/// The progress of [`patched`] at an instruction.
+/// The progress of a call in [`patched`] when it is at some instruction.
 pub enum Entering {
     /// The call has not asked for the stack.
     Nothing,

@@ -48,8 +48,8 @@ fn hash(fs: usize) -> usize {
     fs.wrapping_mul(9).rotate_right(12) % ENTRIES
 }
 
-/// Makes the calling thread found by its FS base from now on, if no other thread may have the same FS base. The thread
-/// has trapped on its first stack.
+/// Records the calling thread, so that it is found by its FS base from now on. Does nothing if another thread may
+/// have the same FS base. The thread has trapped on its first stack.
 pub fn record(block: &Block, registers: &Registers) {
     let fs = registers.fs as usize;
     depart(block, fs);

@@ -38,8 +38,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// Returns the value of rax with which to make a call of `number` at the original `syscall`. If a filter would kill
-    /// for the call, the value makes it trap as another call.
+    /// Returns the value of rax with which the original `syscall` makes a call of `number`. If a filter would kill
+    /// for that call, the value names another call in its lower half, so that the instruction traps.
     pub fn at_site(&self, number: u64) -> u64 {
         let is_killed = self.trapping[0] != self.number && ahead::NUMBERS.contains(&(number as u32));
         if is_killed {
@@ -225,7 +225,8 @@ pub enum Met {
     Behind(usize),
 }
 
-/// Returns the guest's place that an address on an island stands for. `None` for any other address.
+/// Returns the place in the guest's code to which an address on an island corresponds. `None` for any other
+/// address.
 pub fn met(address: usize) -> Option<Met> {
     let (island, moved, from) = island_at(address, SIZE)?;
     if address < island + moved {

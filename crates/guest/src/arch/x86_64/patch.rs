@@ -26,7 +26,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::ucontext_t;
 
-/// The distances at which the program itself is, so that no island is placed there. No heap grows after the program,
+/// The distances at which the program itself is, so that no island is placed there. They need not include a heap,
 /// since the program break is elsewhere.
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 20;
 

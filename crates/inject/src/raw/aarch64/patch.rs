@@ -2,7 +2,7 @@
 
 use super::object::Object;
 
-/// When an instruction is replaced: names what `patch.rs` of x86-64 names, for shared code.
+/// The moment at which an instruction is replaced. Shared code needs the same names as in `patch.rs` of x86-64.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// Before it first runs.

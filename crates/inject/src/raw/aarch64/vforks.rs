@@ -1,4 +1,5 @@
-//! Children that run in this memory are not noted on aarch64: the kernel is asked which process this is.
+//! Children that run in this memory are not recorded on aarch64. Instead the library asks the kernel which process
+//! this is.
 
 /// No function is wrapped.
 pub fn resolve() {}

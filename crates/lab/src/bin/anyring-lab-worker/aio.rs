@@ -1,7 +1,7 @@
 //! Linux AIO as a program uses it: libaio's functions if installed, libc's `syscall()`, or the worker's own system call
 //! instructions. Events are fetched by io_getevents(2) or read from the completion ring in memory, as fio does.
 //!
-//! One thread owns an [`Aio`]; the other side of its completion ring is the context's server.
+//! One thread owns an [`Aio`]. The context's server, the kernel or the engine, writes its completion ring.
 
 use crate::outcome::{refused, Outcome, Stop};
 use crate::provider;

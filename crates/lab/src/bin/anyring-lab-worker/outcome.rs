@@ -50,7 +50,7 @@ pub fn figure(value: f64, proof: Option<Proof>) -> Measured {
     Measured { figures: vec![value], proof, ..Measured::default() }
 }
 
-/// Fails with a wrong result, unless `fact`.
+/// Fails, unless `fact` is true: a result was wrong.
 pub fn expect(fact: bool, otherwise: impl FnOnce() -> String) -> Outcome<()> {
     match fact {
         true => Ok(()),
@@ -66,7 +66,8 @@ pub fn checked(call: &str, answer: impl Into<i64>) -> Outcome<i64> {
     }
 }
 
-/// Makes a refusal from libc's -1, before the work has begun: the interface is unavailable here.
+/// Makes a refusal from libc's -1. Used before the work begins, where an error means that the interface is
+/// unavailable here.
 pub fn available(call: &str, answer: impl Into<i64>) -> Outcome<i64> {
     match answer.into() {
         -1 => Err(refused(call, io::Error::last_os_error().raw_os_error().unwrap_or(0))),

@@ -19,7 +19,7 @@ pub struct Transfer {
     pub write: bool,
     /// The descriptor.
     pub fd: i32,
-    /// The caller's memory: alive and for this transfer only until its end.
+    /// The caller's memory. Until the transfer ends, it stays alive and is used for this transfer only.
     pub address: *mut u8,
     /// Number of bytes.
     pub bytes: u32,
@@ -40,7 +40,7 @@ pub trait Transfers {
     fn wait(&mut self, ended: &mut Vec<(u64, i64)>) -> Outcome<()>;
 }
 
-/// A ring, with every request as it comes or with IOSQE_ASYNC.
+/// A ring on which all requests have IOSQE_ASYNC, or none has.
 pub struct Uring {
     /// The ring, used for nothing else.
     pub ring: Ring,

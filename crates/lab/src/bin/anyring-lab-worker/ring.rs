@@ -2,7 +2,7 @@
 //! worker's own system call instructions. The inline functions of liburing's header are written here as a compiler
 //! would inline them.
 //!
-//! One thread owns a [`Ring`]; the other side of its memory is the ring's server.
+//! One thread owns a [`Ring`]. It shares the ring's memory with the ring's server, the kernel or the engine.
 
 pub mod calls;
 mod liburing;

@@ -84,7 +84,7 @@ struct Owner {
     ended: &'static RefCell<Vec<(u64, i64)>>,
 }
 
-/// Takes the result out of a request that ended, and frees the request and its owner.
+/// Takes the result from a request that has ended, and frees the request and its owner.
 unsafe extern "C" fn transfer_ended(request: *mut c_void) {
     // SAFETY: libuv calls this once for each request, in uv_run, with the request that `begin` made; its first word is
     // the owner that `begin` leaked.

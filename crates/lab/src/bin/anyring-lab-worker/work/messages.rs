@@ -79,7 +79,7 @@ fn both<C: Channel + 'static>(channel: C, work: Messages) -> Outcome<Measured> {
     Ok(Measured { figures, proof, ..Measured::default() })
 }
 
-/// Runs the sender's loop without sending, while the other thread polls: the best that any channel can do.
+/// Runs the sender's loop without sending, while the other thread polls. No channel can do better.
 fn neither(work: Messages) -> Outcome<Measured> {
     let traffic = traffic(Nothing::default(), work)?;
     Ok(Measured { figures: vec![undelivered(traffic.sender_ns.len(), &work)], ..Measured::default() })

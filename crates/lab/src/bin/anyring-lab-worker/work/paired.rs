@@ -77,8 +77,9 @@ pub fn run(program: Program, door: Door, work: &Paired) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Makes a ring with IORING_SETUP_DEFER_TASKRUN, where only a thread that waits gets later completions. So a CQE that
-/// is there when the submitting call returns was completed in that call. Linux before 6.1 has no such rings.
+/// Makes a ring with IORING_SETUP_DEFER_TASKRUN, on which later completions are posted only while a thread waits.
+/// So a CQE that is there when the submitting call returns was completed in that call. Linux before 6.1 has no such
+/// rings.
 fn new_ring(door: Door) -> Outcome<Ring> {
     match Ring::new(door, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {
         Err(Stop::Refused(refusal)) if refusal.errno == libc::EINVAL => Ring::new(door, 8, 0),
@@ -87,7 +88,7 @@ fn new_ring(door: Door) -> Outcome<Ring> {
 }
 
 impl Run<'_> {
-    /// Makes the request as it comes, and the one with IOSQE_ASYNC. Their order alternates between rounds.
+    /// Makes the request without IOSQE_ASYNC, and the one with it. Their order alternates between rounds.
     fn round(&mut self, round: u32) -> Outcome<[Option<Sample>; 2]> {
         let mut samples = [None, None];
         let order = if round.is_multiple_of(2) { [false, true] } else { [true, false] };

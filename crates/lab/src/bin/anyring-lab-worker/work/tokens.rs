@@ -15,7 +15,7 @@ use park::Parked;
 use std::io;
 use std::time::Instant;
 
-/// Untimed passes at the beginning: one for this many timed ones.
+/// The number of timed passes for each untimed pass at the beginning.
 const WARM_UP: u64 = 10;
 /// Bytes of a token's number and its passes so far.
 const HEAD: usize = 12;
@@ -135,7 +135,8 @@ impl Field {
         }
     }
 
-    /// Checks the token in `memory`, which came out of this pipe, and turns it into the one to write to the next.
+    /// Checks the token in `memory`, which came out of this pipe. Changes it into the token to be written to the
+    /// next pipe.
     #[inline]
     fn pass(&mut self, pipe: usize, memory: &mut [u8]) -> Outcome<()> {
         let number = u32::from_ne_bytes([memory[0], memory[1], memory[2], memory[3]]) as usize;

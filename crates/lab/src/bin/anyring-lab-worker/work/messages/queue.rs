@@ -150,7 +150,7 @@ impl Channel for WithEventfd {
     }
 }
 
-/// A queue whose receiver announces that it sleeps, and is woken only then.
+/// A queue whose receiver announces when it sleeps. The sender wakes it only then.
 pub struct WithFutex {
     queues: Queues,
     /// 1 while the receiver sleeps or is about to.

@@ -1,8 +1,9 @@
 //! The way of a request, observed without privilege.
 //!
 //! anyring's engine counts completions by path in the file that ANYRING_STATS names, as for any program. The threads of
-//! the kernel's io-wq appear in /proc/self/task. The request is the only one in flight, so a thread that ran during it
-//! ran for it. The rest follows from whether the CQE is there when the submitting call returns.
+//! the kernel's io-wq appear in /proc/self/task. The request is the only one in flight, so a thread of io-wq that
+//! ran at that time ran for this request. Without such a thread, the way follows from whether the CQE is there when
+//! the submitting call returns.
 
 use crate::outcome::{Outcome, Stop};
 use anyring_abi::Opcode;
@@ -61,8 +62,9 @@ impl Observer {
         }
     }
 
-    /// Returns the way of the request whose CQE was just taken; `early` says that it was there at once. On the kernel
-    /// every request without a thread that did not complete at once counts as one that waited for the device.
+    /// Returns the way of the request whose CQE was just taken; `early` says that it was there at once. On the
+    /// kernel, a request that needed no thread and did not complete at once counts as one that waited for the
+    /// device.
     pub fn end(&self, early: bool) -> Outcome<Way> {
         match self {
             Observer::Engine { counters, opcode, before } => {
