@@ -3,8 +3,8 @@
 //! A context is a ring of the engine without a descriptor. Its requests take the same paths as io_uring's, except for
 //! the first and the last step. `submit.rs` makes requests of iocbs, in place of the intake of SQEs.
 //! [`RingGuard::flush_events`] posts into a completion ring in the kernel's layout (`completions.rs`), in place of
-//! the CQ. `wait.rs` serves io_getevents(2). The CQ tail in the control area counts a context's events, and waits go
-//! by it.
+//! the CQ. `wait.rs` serves io_getevents(2). The CQ tail in the control area counts a context's events, and
+//! io_getevents(2) waits for that tail.
 //!
 //! A context belongs to the process that made it. A forked child has the memory of the completion ring, but every
 //! call in the child fails with EINVAL, as in the kernel.
@@ -62,8 +62,8 @@ struct Named {
 const NEAR: usize = 16;
 
 /// A copy of the first `CONTEXTS`: each address, or 0, and its ring. Stored under the lock of `CONTEXTS`. A reader
-/// may find the address of one context and the ring of another. So it asks the ring itself whether it has that
-/// address (`lock`).
+/// may find the address of one context and the ring of another. So it checks that the ring has that address
+/// (`lock`).
 static NEAR_CONTEXTS: [(AtomicU64, AtomicPtr<Ring>); NEAR] =
     [const { (AtomicU64::new(0), AtomicPtr::new(core::ptr::null_mut())) }; NEAR];
 

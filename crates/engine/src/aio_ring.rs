@@ -64,8 +64,8 @@ impl Context {
         self.completions.address()
     }
 
-    /// Reserves a place for one more request, if its event is sure to find room. Source: `get_reqs_available` in
-    /// fs/aio.c.
+    /// Reserves a place for one more request, if the completion ring is sure to have room for its event. Source:
+    /// `get_reqs_available` in fs/aio.c.
     pub(crate) fn reserve_place(&mut self, pending: Pending) -> Result<u32, Errno> {
         let in_flight = (self.pending.len() - self.free.len()) as u32;
         if self.free.is_empty() && self.pending.len() == self.pending.capacity() {

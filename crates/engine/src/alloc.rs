@@ -3,7 +3,7 @@
 //! A trapped instruction or a signal may arrive while a thread is inside the program's allocator. So this allocator
 //! takes nothing from that allocator, and has no thread-locals and no lock. A thread may be interrupted anywhere in
 //! this code. It may then fork, allocate again in a signal handler, or never return (siglongjmp). No other thread
-//! waits for it. At worst the one block that it was about to take is lost.
+//! waits for the interrupted thread. At worst the one block that it was about to take is lost.
 //!
 //! Sizes up to `LARGEST` are rounded up to a power of two. Each power has a stack of free blocks, cut from chunks
 //! that are never given back to the kernel. Each larger block is a mapping of its own.
@@ -12,9 +12,9 @@
 //! So an allocation of up to `LARGEST` bytes never fails. It falls back to a reserve of chunks, which are mapped in
 //! advance and used for nothing else.
 //!
-//! Code that is about to accept something from the program first calls [`reserve`]. That is an SQE, an iocb, or a
-//! call that makes or registers something. [`reserve`] fails, as the kernel does, if the reserve is partly used and
-//! cannot be refilled, and too few free blocks can replace it.
+//! Code that is about to accept something from the program first calls [`reserve`]. This may be an SQE, an iocb, or
+//! a call that makes or registers something. [`reserve`] fails if the reserve is partly used and cannot be
+//! refilled, and too few free blocks can replace it. The call then fails as the kernel's would.
 //!
 //! An allocation that is larger than `LARGEST`, or grows with the program's input, uses `try_reserve` ([`filled`]).
 //! Its failure is an error of the request or call. A thread may still find the reserve empty. It then waits for
@@ -240,7 +240,7 @@ impl Slab {
         }
     }
 
-    /// Refills the reserve. Enough free blocks will do instead if the kernel refuses memory.
+    /// Refills the reserve. If the kernel refuses memory, enough free blocks serve instead.
     #[cold]
     fn fill(&self) -> Result<(), Errno> {
         let word = self.reserve.0.load(Ordering::Relaxed);
@@ -252,8 +252,8 @@ impl Slab {
         enough.then_some(()).ok_or(Errno::NOMEM)
     }
 
-    /// True if enough blocks of this class are available without the kernel. Blocks cut for this check go to the free
-    /// stack of the class, so that no other class takes their chunk.
+    /// True if enough blocks of this class are available without the kernel. Blocks that are cut for this check go
+    /// to the class's stack of free blocks, so that no other class takes their chunk.
     fn has_blocks(&self, class: usize) -> bool {
         const MOST: usize = 64;
         const BYTES: usize = 64 * 1024;

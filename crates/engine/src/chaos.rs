@@ -1,13 +1,13 @@
 //! Chaos: rare but permitted behaviour, injected by a seeded choice (`anyring chaos`).
 //!
-//! This module decides *what* to inject, and works on no ring. `issue/chaos.rs` and `wait/enter.rs` ask it at a few
-//! places and carry out the decision. A ring without chaos has no [`Chaos`] and asks nothing.
+//! This module decides *what* to inject, and works on no ring. At a few places `issue/chaos.rs` and `wait/enter.rs`
+//! ask this module, and carry out its decision. On a ring without chaos, which has no [`Chaos`], they ask nothing.
 //!
 //! A decision depends on four things: the seed, the ring (its number in the process, from 1), the rule, and a
 //! position. The position counts, from 1, the ring's SQEs, its calls of io_uring_enter(2), or the CQEs of its
-//! multishot requests. No clock and no earlier decision has an influence. So a program with one thread that makes the
-//! same calls gets the same injections. Each injection has a name, `RING.POSITION.RULE`. By this name one injection
-//! can be left out while the others stay (`ANYRING_CHAOS_ONLY`).
+//! multishot requests. Neither a clock nor an earlier decision influences it. So a program with one thread that
+//! makes the same calls gets the same injections. Each injection has a name, `RING.POSITION.RULE`. By this name one
+//! injection can be left out while the others stay (`ANYRING_CHAOS_ONLY`).
 //!
 //! [`Chaos`] is part of a ring's state, guarded by the ring's lock.
 
@@ -125,7 +125,7 @@ fn rate(seed: u64, rule: Rule) -> u64 {
 pub struct Draw(u64);
 
 impl Draw {
-    /// Returns a number from `1` to `most`. It prefers the ends and the middle.
+    /// Returns a number from `1` to `most`. The ends and the middle are more frequent than other numbers.
     pub fn part_of(self, most: usize) -> usize {
         let any = 1 + (self.0 >> 8) as usize % most;
         match self.0 % 4 {
@@ -142,7 +142,7 @@ impl Draw {
     }
 }
 
-/// The turn of a request that only its timer releases, not the program's waiting.
+/// The turn of a request that is released only by its timer, and not because the program waits.
 pub const NOT_BY_WAITING: u64 = u64::MAX;
 
 /// A request that is held back.
@@ -154,7 +154,8 @@ pub struct HeldBack {
     pub until_ns: u64,
     /// The request.
     pub id: Id,
-    /// The descriptor on which later requests must stay after this request. `None` if there is no such descriptor.
+    /// The descriptor of a stream, on which later requests must not overtake this request. `None` for other
+    /// requests.
     pub stream: Option<i32>,
 }
 

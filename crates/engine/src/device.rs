@@ -45,7 +45,7 @@ pub struct Device {
     pub staged: VecDeque<Id>,
     /// Number of transfers in flight whose end has not been reaped.
     in_flight: u32,
-    /// True if an event was reaped from memory that epoll may still have to report.
+    /// True if epoll may still report an event that was reaped from memory already.
     unreported: bool,
     /// Buffers for the iocbs that are submitted together, and for their addresses.
     iocbs: Vec<Iocb>,
@@ -76,7 +76,7 @@ impl Device {
         self.unreported = false;
     }
 
-    /// True unless the ring was refused a context.
+    /// True unless a context was denied to the ring.
     pub fn may_be_had(&self) -> bool {
         !self.refused
     }

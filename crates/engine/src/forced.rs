@@ -8,7 +8,7 @@
 /// The part of the engine that a panic at a point breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breaks {
-    /// The ring that was at work, and no other.
+    /// Only the ring on which the engine was working.
     Ring,
     /// No ring. A call that makes a ring fails with EIO, and any other call continues as if the engine were not
     /// there.

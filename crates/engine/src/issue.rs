@@ -39,7 +39,7 @@ use anyring_abi::{IOSQE_ASYNC, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use core::sync::atomic::Ordering;
 
 impl RingGuard {
-    /// Puts a request into the slab and gives it a shared record.
+    /// Puts a request into the slab, and gives it a record in shared memory.
     pub fn admit(&mut self, mut request: Request, on_its_way: Uncompleted) -> Id {
         let control = self.control;
         let record = self.records.take(&control);
@@ -224,7 +224,7 @@ impl RingGuard {
     }
 
     /// True if a transfer that only a plain call can make goes to a worker now. Either its file is ready, or transfers
-    /// at a worker come before it. The worker's queue keeps the order of transfers. Among requests that wait for
+    /// at a worker come before it. The worker's queue keeps the order of transfers. If these requests waited for
     /// readiness, the last would be served first.
     fn is_ready(&mut self, id: Id, direction: Direction) -> bool {
         let request = &self.slab[id];

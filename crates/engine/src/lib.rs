@@ -1,8 +1,8 @@
 //! io_uring in user space: rings, requests, and the paths they take.
 //!
-//! This crate does not know how a program's calls reach it; `crates/inject` does. Its three calls take the arguments of
-//! the system calls of the same names. These arguments are plain numbers and addresses in the program's memory, and may
-//! be invalid. ARCHITECTURE.md describes the path of a request through the files.
+//! This crate does not know how a program's calls reach it; `crates/inject` does. The functions for the three
+//! system calls take the arguments of these calls. These arguments are plain numbers and addresses in the program's
+//! memory, and may be invalid. ARCHITECTURE.md describes the path of a request through the files.
 
 pub mod aio;
 pub mod aio_ring;

@@ -47,9 +47,9 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
     })
 }
 
-/// Whether memfd_create(2) is permitted. No other file takes its place, since only a memfd can be sealed. The flags asked
-/// for do not exist, so that no file is made. Without a child that could ask, it is also unknown whether memory without
-/// a file can be mapped again.
+/// Whether memfd_create(2) is permitted. No other file takes the place of a memfd, since only a memfd can be
+/// sealed. The probe passes flags that do not exist, so that no file is made. Without a child that could ask, it is
+/// also unknown whether memory without a file can be mapped again.
 pub(crate) static MAKES_MEMFDS: Question = Question::likely(|| {
     os::is_permitted(libc::SYS_memfd_create, [c"".as_ptr() as usize, u32::MAX as usize, 0, 0, 0, 0])
 });
@@ -134,8 +134,8 @@ fn map_to_share(bytes: usize) -> Result<usize, Errno> {
 /// Whether [`map_again`] works.
 pub(crate) static MAPS_AGAIN: Question = Question::new(ask_to_map_again);
 
-/// Tries mremap(2) where nothing is mapped. QEMU's user emulation would end the process for that, so it must be
-/// recognised first. It lacks SO_COOKIE, and says so for any descriptor number.
+/// Tries mremap(2) where nothing is mapped. QEMU's user emulation would end the process for that call, so this
+/// function recognises it first. It lacks SO_COOKIE, and says so for any descriptor number.
 fn ask_to_map_again() -> isize {
     let args = [usize::MAX, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, 0, 0, 0];
     match os::is_refused_by(libc::SYS_getsockopt, args, libc::EBADF) {
@@ -316,7 +316,7 @@ impl Memory {
         Some(base.map(|base| [(base, rings), (base + rings, sqes)]))
     }
 
-    /// Makes areas that no other code knows.
+    /// Makes areas that no other process can map.
     pub fn private(layout: Layout) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         let base = map_private(bytes)?;

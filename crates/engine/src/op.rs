@@ -79,7 +79,7 @@ impl Punt {
     }
 }
 
-/// The reason for skipping an attempt, and how a file that is ready already is noticed.
+/// The reason for skipping an attempt. It also says how the engine notices a file that is ready already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
     /// The last attempt found nothing, and no event has come since. The next event leads to an attempt.

@@ -329,7 +329,7 @@ fn owner() -> u32 {
     }
 }
 
-/// Returns the same as [`owner`], in a child that was forked without the engine's notice.
+/// Does the work of [`owner`] in a child that was forked without the engine's notice.
 fn owner_by_memory() -> u32 {
     let (me, parent) = (Sys::process_id(), syscall(libc::SYS_getppid, [0; 6]) as u32);
     // The parent is 0 if it is outside of the PID namespace.
@@ -434,7 +434,7 @@ pub fn forks() {
     descriptors::forks::begin();
 }
 
-/// Ends what [`forks`] began. Called after fork(3) has returned in the parent.
+/// Ends the deferral that [`forks`] began. Called after fork(3) has returned in the parent.
 pub fn has_forked() {
     descriptors::forks::end();
     handlers::leave_critical();

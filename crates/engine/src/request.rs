@@ -1,7 +1,7 @@
 //! Requests that outlive the call which submitted them, and their chains.
 //!
-//! All of this is part of a ring's state, and only touched under the ring's lock. `request/state.rs` lists the states
-//! of a request and the events that change them.
+//! All of this is part of a ring's state, and is accessed under the ring's lock only. `request/state.rs` lists the
+//! states of a request and the events that change them.
 
 pub mod drain;
 pub mod queue;

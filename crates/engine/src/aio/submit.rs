@@ -203,8 +203,8 @@ fn follow_iocb(
     guard.follow(id, verdict);
 }
 
-/// Makes an attempt, unless it is better postponed. A postponed attempt leaves a request pending, even on a
-/// nonblocking description. So `first` must be false for such a description.
+/// Makes an attempt, or postpones it. A postponed attempt leaves a request pending, even on a nonblocking
+/// description. So `first` must be false for such a description.
 fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
     let looks = pollable && op.poll().is_some_and(PollAdd::waits_to_read);
     if looks && guard.poll_set.postpones(fd) {
@@ -217,8 +217,8 @@ fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, polla
     verdict
 }
 
-/// Makes an attempt on a file whose access mode is known. O_NONBLOCK, which others may change, is read only where it
-/// matters. If the attempt is postponed, `RingGuard::end_nonblocking_reads` reads the flag later.
+/// Makes an attempt on a file whose access mode is known. O_NONBLOCK, which another process may change, is read
+/// only where it matters. If the attempt is postponed, `RingGuard::end_nonblocking_reads` reads the flag later.
 fn attempt_remembered(guard: &mut RingGuard, op: &mut Op, fd: i32, access: Flags) -> Result<Verdict, Errno> {
     let verdict = first_attempt(guard, op, fd, true, true);
     let postponed = matches!(verdict, Verdict::Skipped(_, why) if why.is_postponed());
@@ -240,8 +240,8 @@ fn pending(guard: &mut RingGuard, place: u32) -> Option<&mut Pending> {
     guard.aio.as_mut()?.pending.get_mut(place as usize)?.as_mut()
 }
 
-/// True for a read that is known to need its device. io_submit(2) must then make no attempt, which would start the
-/// transfer.
+/// True for a read that is known to need its device. io_submit(2) then makes no attempt, since an attempt would
+/// start the transfer.
 fn would_miss(guard: &mut RingGuard, op: &Op, fd: i32, flags: Flags) -> bool {
     match (op.rw(), &mut guard.aio) {
         (Some(rw), Some(context)) if !flags.direct() && !flags.nonblocking() => context.cold.would_miss(rw, fd),
@@ -401,7 +401,7 @@ fn first_attempt_result(
     }
 }
 
-/// True if epoll(7) takes the file, which then has a wait queue.
+/// True if epoll(7) accepts the file. The file then has a wait queue.
 #[cold]
 fn can_be_polled(fd: i32) -> bool {
     use rustix::event::epoll;

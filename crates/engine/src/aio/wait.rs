@@ -49,8 +49,8 @@ pub fn io_pgetevents(wait: &Wait, mask: u64) -> Result<u64, Errno> {
     read_events(wait, span_ns, sigmask)
 }
 
-/// Returns the timeout. `None` without a timeout. A negative timeout never expires, since in the kernel the sum
-/// counts as an overflow (`ktime_add_safe` in kernel/time/hrtimer.c).
+/// Returns the timeout. `None` without a timeout. A negative timeout never expires. In the kernel its sum with the
+/// present time counts as an overflow (`ktime_add_safe` in kernel/time/hrtimer.c).
 fn span_ns(timeout: u64) -> Result<Option<u64>, Errno> {
     if timeout == 0 {
         return Ok(None);

@@ -1,6 +1,6 @@
 //! Finds out whether a read has to wait for a device, without touching the device. An attempt with RWF_NOWAIT that
-//! misses the page cache starts the transfer. That takes longer than anything else in io_submit(2), and may wait for
-//! room in the device's queue. cachestat(2), which exists since Linux 6.5, only checks.
+//! misses the page cache starts the transfer. To start it takes longer than anything else in io_submit(2), and may
+//! wait for room in the device's queue. cachestat(2), which exists since Linux 6.5, only checks.
 
 use crate::op::rw::Rw;
 use crate::op::{call, Operation};
@@ -8,13 +8,14 @@ use crate::Errno;
 
 /// cachestat(2).
 const SYS_CACHESTAT: i64 = 451;
-/// Number of successive reads found in the page cache after which the context stops asking.
+/// Number of successive reads found in the page cache after which the context stops calling cachestat(2).
 const HITS: u32 = 16;
 
-/// A context's memory of page cache misses. While reads hit the cache, asking first costs more than it saves.
+/// A context's record of page cache misses. While reads hit the cache, calling cachestat(2) first costs more than
+/// it saves.
 #[derive(Default)]
 pub struct Cold {
-    /// Number of reads that cachestat(2) is still to be asked about.
+    /// Number of reads before which cachestat(2) is still to be called.
     asks: u32,
     /// True if cachestat(2) gives no answer: an older kernel, a filter, or a file that belongs to another user.
     silent: bool,

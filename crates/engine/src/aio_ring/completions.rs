@@ -178,8 +178,8 @@ impl Drop for Completions {
     }
 }
 
-/// Returns the number of events that `ioctx_alloc` in fs/aio.c makes room for. In the kernel each processor keeps
-/// some places to itself.
+/// Returns the number of events that `ioctx_alloc` in fs/aio.c makes room for. In the kernel each processor
+/// reserves some of the places.
 fn places_for(requests: u32) -> u64 {
     // SAFETY: takes and answers integers.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as u64;

@@ -12,7 +12,7 @@ use crate::Errno;
 use core::mem::ManuallyDrop;
 use std::sync::OnceLock;
 
-/// The most bytes of a request that are kept. Of longer data the first part is kept.
+/// The most bytes of a request's memory that are copied. Of longer data only the first part is copied.
 const BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 /// The size, in bytes, of the parts in which memory is compared.
@@ -42,7 +42,8 @@ pub struct Lifetime {
     pub at: String,
     /// The request's memory.
     pub memory: Memory,
-    /// The buffer into which a read or receive goes first. It is leaked, not freed, if a call may still write to it.
+    /// The engine's buffer into which a read or receive puts its data first. If a call may still write to the
+    /// buffer, it is leaked instead of freed.
     pub inlet: Option<ManuallyDrop<Vec<u8>>>,
     /// True if the operation fills some of its memory even when it fails.
     pub fills_on_error: bool,

@@ -8,8 +8,8 @@
 //! memory that have no nonblocking form, such as those of tmpfs and /proc.
 //!
 //! The kernel opens a cached path before it reads the next SQE. It also closes a file without data to write back before
-//! then. For these two the engine interrupts the submission ([`RingGuard::stops_for_calls`]). During the interruption
-//! another thread in io_uring_enter(2) may take the next SQEs.
+//! then. For these two the engine interrupts the submission ([`RingGuard::stops_for_calls`]). While the submission
+//! is interrupted, another thread in io_uring_enter(2) may take the next SQEs.
 //!
 //! Only a thread inside io_uring_enter(2) makes such calls. A call may also become due elsewhere, in a chain or on a
 //! polled ring. Such a call goes to a worker, or to a credentials pool of the submitter.
@@ -34,7 +34,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Call {
     job: Arc<Job>,
-    /// The call's duration is measured, to decide whether the next calls go to a worker.
+    /// True if the call's duration is measured, to decide whether the next calls go to a worker.
     is_measured: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Calls {
     left: VecDeque<Call>,
     /// One of the calls must be made before the next SQE is taken.
     at_once: bool,
-    /// The holder is inside its own submission, and makes calls itself.
+    /// True if the holder of the ring is submitting in io_uring_enter(2), and so makes calls itself.
     are_made: bool,
 }
 
@@ -177,7 +177,8 @@ impl RingGuard {
     }
 
     /// Takes the requests of this thread that are not issued yet and that follow one of its calls in a chain. Until
-    /// they are put back, no other thread issues them. Other threads may issue the rest, which gets a credentials pool.
+    /// these are put back, no other thread issues them. The other requests get a credentials pool, and any thread
+    /// may issue them.
     fn keep_own_chains(&mut self) -> Option<Box<Submission>> {
         let mut submission = self.submission.take()?;
         let is_issued = |request: &Request| matches!(request.state(), State::Queued(_));

@@ -32,8 +32,8 @@ fn is_reachable(request: &Request) -> bool {
     }
 }
 
-/// True if the timeout's time has passed. A cancel no longer finds such a timeout: in the kernel its interrupt has
-/// taken it off the list.
+/// True if the timeout's time has passed. A cancel no longer finds such a timeout, since in the kernel the timer's
+/// interrupt has taken it off the list.
 pub(super) fn is_due(request: &Request) -> bool {
     match request.op.timeout() {
         Some(timeout) if matches!(request.state(), State::Timed) => {
@@ -62,9 +62,10 @@ impl RingGuard {
         self.issue_ready();
     }
 
-    /// Ends one request with -ECANCELED. Its CQE is posted in its turn among the ready requests. Returns the count for
-    /// the canceller: 0, or 1 for requests that the kernel keeps on separate lists and counts (io_cancel_remove). Fails
-    /// with `EALREADY` if the request can no longer be stopped, and with `ENOENT` if a cancel does not find it.
+    /// Ends one request with -ECANCELED. Its CQE is posted in its turn among the ready requests. Returns the result
+    /// for the request that cancels. It is 0, or 1 for requests that the kernel keeps on separate lists and counts
+    /// (io_cancel_remove). Fails with `EALREADY` if the request can no longer be stopped, and with `ENOENT` if a
+    /// cancel does not find it.
     pub fn cancel_one(&mut self, id: Id) -> Result<i32, Errno> {
         let mut result = -Errno::CANCELED.raw_os_error();
         let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());

@@ -1,5 +1,6 @@
-//! Carries out the disturbances that `chaos` draws. Its functions are called at a few points of a request's life,
-//! always with the ring's lock held. Only a ring that has a [`Chaos`](crate::chaos::Chaos) calls them.
+//! Carries out the disturbances that the module `chaos` decides on. The functions here are called at a few points
+//! of a request's life, always with the ring's lock held. Only a ring that has a [`Chaos`](crate::chaos::Chaos)
+//! calls them.
 //!
 //! Every request of such a ring gets a slot, even a request that would complete inline. So each request can be held
 //! back, and every way to a result passes through `finish`. `hold` holds requests back, `edge` races with timeouts,
@@ -53,7 +54,7 @@ enum About {
     Enter,
     /// A request in the slab.
     Request(Id),
-    /// A request that is being taken in, or that has just ended.
+    /// A request that has no slot yet, or has just given it back.
     AtHand(Subject),
 }
 
@@ -305,7 +306,8 @@ pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     }
 }
 
-/// Records which call the calling thread is in, or `None` when it leaves the ring.
+/// Records the place from which the calling thread called io_uring_enter(2), or `None` when the thread leaves that
+/// call.
 #[cold]
 pub fn record_caller(guard: &mut RingGuard, caller: Option<Caller>) {
     if let Some(chaos) = guard.chaos.as_mut() {

@@ -22,8 +22,9 @@ use anyring_abi::{
 };
 use core::sync::atomic::Ordering;
 
-/// Returns the context in which the kernel posts a request's CQE. Task work completes a request that waits for
-/// readiness or a device. It also completes a read that goes to an engine worker because its data is not cached.
+/// Returns where the kernel would post a request's CQE: in the submitting call, in task work or in a worker. Task
+/// work completes a request that waits for readiness or a device. It also completes a read that goes to an engine
+/// worker because its data is not cached.
 fn natively_posted_by(request: &Request) -> Poster {
     let Some(row) = row(request.opcode) else { return Poster::Task };
     let from_start = request.flags & IOSQE_ASYNC != 0 || request.op.is_forced(request.opcode);
@@ -42,7 +43,8 @@ fn natively_posted_by(request: &Request) -> Poster {
 
 impl RingGuard {
     /// Raises SIGPIPE in the submitter if an engine thread found that the pipe or socket has no reader any more. In the
-    /// kernel the submitter itself writes and gets the signal. A kernel worker raises it in no thread of the program.
+    /// kernel the submitter itself writes and gets the signal. If a kernel worker writes, no thread of the program
+    /// gets the signal.
     #[cold]
     fn raise_broken_pipe(&self, id: Id) {
         let request = &self.slab[id];
@@ -63,8 +65,8 @@ impl RingGuard {
         Ok(())
     }
 
-    /// Takes in a request that has to wait its turn. Such a request is part of a chain, follows a drain, or is on its
-    /// way to a worker.
+    /// Takes in a request that has to wait for its turn. Such a request is part of a chain, follows a drain, or
+    /// goes to a worker.
     pub fn queue_in_order(&mut self, mut request: Request, on_its_way: Uncompleted) {
         let in_chain = self.chain.is_some();
         self.drain.mark(&mut request);
@@ -322,7 +324,7 @@ impl RingGuard {
     /// Returns the result of a LINK_TIMEOUT whose request completed at once, with `result`. In the kernel the timer has
     /// started by then, unless the request's file does not exist. A timer that is due as it starts has expired.
     fn result_of_unarmed(&self, id: Id, result: i32) -> i32 {
-        /// A request of the kernel's io_uring takes longer than this.
+        /// A duration in nanoseconds. Each request of the kernel's io_uring takes longer.
         const AT_ONCE_NS: u64 = 1_000;
         let expires = |timeout: &Timeout| match timeout.when.absolute {
             true => timeout.when.time_ns <= timeout.clock.now_ns(),

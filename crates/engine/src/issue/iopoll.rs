@@ -3,8 +3,8 @@
 //!
 //! Only the kernel can poll a device's queue, so a worker waits for the transfer. Its completion is kept, as in the
 //! kernel, until a thread asks for it in io_uring_enter(2). While a thread asks, completions go to the CQ at once. With
-//! IORING_SETUP_SQPOLL the polling thread always asks. Other operations complete without being asked for, and so do
-//! errors from before a transfer.
+//! IORING_SETUP_SQPOLL the polling thread always asks. Other operations, and transfers that fail before they begin,
+//! complete although no thread asks.
 //!
 //! The engine polls the same files as the kernel: those opened with O_DIRECT on file systems that have the operation
 //! `iopoll`. A read also needs a device with queues for polling (`queue/io_poll` in sysfs), and otherwise fails with
@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// The state that only a ring of polled devices has.
 #[derive(Default)]
 pub struct IoPoll {
-    /// The ring has a polling thread, which finds all completions itself.
+    /// True if the ring has a polling thread, which finds all completions itself.
     by_thread: bool,
     /// Transfers that have ended, and whose completions no thread has asked for.
     found: Vec<Arc<Job>>,

@@ -1,13 +1,13 @@
 //! The sending of a MSG_RING: a CQE, and perhaps a registered file, for another ring.
 //!
-//! The sender never waits for the target's lock while it holds its own. If no thread holds the target, the sender posts
-//! the CQE itself. Otherwise it leaves the message for the thread that holds the target. That thread posts it before it
-//! releases the lock (`ring::arrivals`). On a ring with `IORING_SETUP_DEFER_TASKRUN`, whose completions wait for its
-//! owner, messages are always left.
+//! The sender never waits for the target's lock while it holds its own. If no thread holds the target's lock, the
+//! sender posts the CQE itself. If a thread holds it, the sender leaves the message for that thread, which posts it
+//! before it releases the lock (`ring::arrivals`). On a ring with `IORING_SETUP_DEFER_TASKRUN`, whose completions
+//! wait for its owner, messages are always left.
 //!
 //! Files are sent in the same way: the request is left as a job, which the holder of the target makes
-//! (`ring::holder_work`). A thread that reads the CQE also finds what the sender stored before it sent. The locks on
-//! the way, and the release store of the CQ tail, order these accesses.
+//! (`ring::holder_work`). A thread that reads the CQE also finds what the sender stored before it sent. The locks
+//! that are taken in between, and the release store of the CQ tail, order these accesses.
 //!
 //! Called with the sender's ring locked, or, for `IORING_REGISTER_SEND_MSG_RING`, with no ring locked.
 

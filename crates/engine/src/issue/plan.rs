@@ -1,6 +1,6 @@
 //! The next step of a request, planned from its arguments and from known facts before any attempt. This module decides
-//! whether to skip an attempt, and gives the reason ([`Skip`]). Only the decision about Linux AIO's polls is in
-//! `aio/submit.rs`.
+//! whether to skip an attempt, and gives the reason ([`Skip`]). For polls of Linux AIO, `aio/submit.rs` decides
+//! that.
 //!
 //! Called with the ring's lock held, like everything that issues requests.
 

@@ -354,7 +354,7 @@ impl RingGuard {
     }
 }
 
-/// True if a worker completes the request in the kernel.
+/// True if the kernel completes the request in a worker.
 fn ends_in_worker(request: &Request, result: i32) -> bool {
     if request.failed.is_some() {
         return false;
@@ -392,7 +392,8 @@ impl Submission {
 }
 
 impl RingGuard {
-    /// Records a request that another thread may issue, if the identity of that thread would make a difference.
+    /// If another thread may issue the request, and that thread's identity would make a difference, records the
+    /// request.
     pub fn record_submitter(&mut self, id: Id) {
         if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
             // Without memory, no credentials pool is held for the request. It ends with an error if it has to wait.
@@ -448,7 +449,7 @@ impl RingGuard {
         }
     }
 
-    /// Records a request that is about to wait for readiness, if another thread might then act for it.
+    /// Records a request that is about to wait for readiness, if another thread may continue it after the wait.
     #[inline]
     pub fn record_waiting(&mut self, id: Id) {
         if identity::may_differ() && self.slab[id].acts_when_ready() && !self.ring().defers() {

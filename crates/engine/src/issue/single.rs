@@ -7,8 +7,8 @@
 //! For any other purpose the request first gets a slot and joins the entry's list ([`join_list`]). Examples are a
 //! cancellation, a close, a second request on the descriptor, and a verdict that leads elsewhere.
 //!
-//! These requests are part of a ring's state, like everything in `poll`. While a request is in neither place, an
-//! [`Uncompleted`] stands for it in case of a panic.
+//! These requests are part of a ring's state, like everything in `poll`. While a request is neither in its place
+//! nor on a list, an [`Uncompleted`] represents it in case of a panic.
 
 use crate::aio_ring::Single;
 use crate::forced::{point, Point};

@@ -1,8 +1,9 @@
-//! Turns: a waiting request is served before a request that is submitted after its event came. It is also served before
-//! a call that does not wait returns, before a request is cancelled, and before a timer fires.
+//! Turns: the order in which requests are served. A waiting request is served before a request that is submitted
+//! after the first one's event came. It is also served before a call that does not wait returns, before a request
+//! is cancelled, and before a timer fires.
 //!
-//! In the kernel nothing else runs between two SQEs of one submission (`io_async_wake` in io_uring/poll.c queues). So
-//! the requests that an SQE may have made ready are served later.
+//! In the kernel no other request runs between two SQEs of one submission: `io_async_wake` in io_uring/poll.c only
+//! queues it. So the requests that an SQE may have made ready are served later.
 
 use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};

@@ -1,5 +1,5 @@
 //! The layout of a ring's memory, as pure arithmetic. It is that of Linux 6.18 (`struct io_rings` in
-//! `include/linux/io_uring_types.h`). The offsets were read off that kernel.
+//! `include/linux/io_uring_types.h`). The offsets are those that this kernel reports.
 
 use crate::os::arch::page_bytes;
 use crate::Errno;

@@ -1,4 +1,4 @@
-//! Transfers that chaos makes shorter than asked, or makes to other memory.
+//! Changes transfers for chaos: makes them shorter than the program asked, or makes them to other memory.
 //!
 //! The program's data stays right: a shortened transfer behaves as if the program had asked for the first bytes only.
 

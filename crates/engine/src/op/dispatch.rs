@@ -72,7 +72,7 @@ macro_rules! asks {
     };
 }
 
-/// Defines methods of this sort that may change the operation.
+/// Does the same as `asks!` for methods that may change the operation.
 macro_rules! has {
     ($($(#[$attribute:meta])* fn $name:ident(self $(, $arg:ident: $type:ty)*) $(-> $answer:ty)?;)*) => {
         $(

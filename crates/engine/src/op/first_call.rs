@@ -67,8 +67,9 @@ impl FirstCall {
         }
     }
 
-    /// True if `count` is the request's result. A regular file may still give the rest after a short count. A socket
-    /// that filled the buffer may have more data to report, and one that has nothing the end of its stream.
+    /// True if `count` is the request's result. A regular file may still give the rest after a short count. If a
+    /// socket has filled the buffer, it may have more data to report. If the count is 0, it may have the end of its
+    /// stream to report.
     #[inline]
     pub fn is_result(&self, count: usize, is_stream: bool) -> bool {
         match (self.offset, self.direction) {

@@ -201,7 +201,7 @@ pub trait Operation {
         None
     }
 
-    /// True if urgent data (`EPOLLPRI`) wakes the operation when it waits to read.
+    /// True if urgent data (`EPOLLPRI`) wakes the operation while it waits to read.
     fn hears_urgent_data(&self) -> bool {
         false
     }

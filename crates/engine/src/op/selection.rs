@@ -102,8 +102,8 @@ pub fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
     count.min(ranges.len().max(1)) as u16
 }
 
-/// Returns the verdict on a request that found no buffer. It is `error`, unless the request first has a result to post
-/// or does not yet need a buffer.
+/// Returns the verdict on a request that found no buffer. It is `error`, unless the request has a result to post
+/// first, or does not need a buffer yet.
 #[cold]
 pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Verdict {
     let Some(selection) = op.selection() else { return Verdict::error(error) };

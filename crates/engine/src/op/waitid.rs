@@ -92,8 +92,8 @@ impl Waitid {
         self.options & libc::__WNOTHREAD != 0 && !matches!(self.kind, libc::P_PID | libc::P_PIDFD)
     }
 
-    /// Makes the request wait for this very child from now on. Returns a descriptor of the child, if one was made just
-    /// now.
+    /// Opens a pidfd, so that the request waits for the same child even if its process id is reused. Returns the
+    /// pidfd if it was opened by this call.
     pub fn own_child(&mut self) -> Option<Arc<FixedFile>> {
         if self.pidfd.is_some() {
             return None;

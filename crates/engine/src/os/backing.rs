@@ -1,6 +1,6 @@
 //! Shared mappings of files that another process can make smaller, or whose disk may be full. A page may then be
-//! missing when it is touched, which raises SIGBUS (mmap(2)). In a mapping that is noted in this module, an empty
-//! private page takes its place. So the program continues, and only data for the file is lost.
+//! missing when it is touched, which raises SIGBUS (mmap(2)). If the mapping is recorded in this module, an empty
+//! private page takes the missing page's place. So the program continues, and only data for the file is lost.
 //!
 //! A signal handler reads this module's state, so it consists of atomics, and costs one system call.
 

@@ -1,4 +1,4 @@
-//! The clocks that timeouts and waits are measured by.
+//! The clocks by which timeouts and waits are measured.
 
 use super::{Os, Sys};
 

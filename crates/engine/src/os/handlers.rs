@@ -1,8 +1,8 @@
 //! Deferral of the program's signal handlers while their thread holds one of the engine's locks.
 //!
 //! In the kernel, a signal that arrives during a system call is handled when the call is over, or sleeps. In user
-//! space a handler could run in the middle of a call. It could close a file that the call still uses. It could find a
-//! ring in the middle of a change. By siglongjmp(3) it could even leave the ring locked forever.
+//! space a handler could run in the middle of a call. It could close a file that the call still uses. The handler
+//! could find a ring in the middle of a change. By siglongjmp(3) it could even leave the ring locked forever.
 //!
 //! So each thread counts the locks that it holds. The preloaded library's handler runs before the program's and asks
 //! [`defer`]. If the program's handler must wait, the library's blocks the signal and sends it to the thread again.
@@ -84,8 +84,8 @@ pub fn is_seen() -> bool {
     thread().holds.load(Ordering::Relaxed) & SEEN != 0
 }
 
-/// Sets whether the hook counts as done in the calling thread. It must not if the thread's signal mask may change
-/// without the engine's notice.
+/// Sets whether the hook counts as done in the calling thread. If the thread's signal mask may change without the
+/// engine's notice, it must not count as done.
 pub fn set_seen(seen: bool) {
     let holds = &thread().holds;
     match seen {

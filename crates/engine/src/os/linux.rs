@@ -25,8 +25,8 @@ pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
     kernel(number, args)
 }
 
-/// Lets other threads run, for longer after more `tries`. It sleeps: a real-time thread that only yields would keep
-/// the CPU from the thread that it waits for.
+/// Lets other threads run, the longer the more `tries` there were. It sleeps instead of yielding, since a real-time
+/// thread that only yields would keep the CPU from the thread for which it waits.
 pub fn nap(tries: u32) {
     if tries < 4 {
         syscall(libc::SYS_sched_yield, [0; 6]);

@@ -23,8 +23,8 @@ pub struct Drain {
     pub(crate) next: bool,
     /// The present request is the first after such a chain.
     drains_behind_chain: bool,
-    /// A request of the present submission has bypassed the queue. In the kernel it counts as in flight until the whole
-    /// submission is done.
+    /// True if a request of the present submission has bypassed the queue. In the kernel such a request counts as
+    /// in flight until the whole submission is done.
     pub(crate) passed_by: bool,
     /// The program has used IOSQE_CQE_SKIP_SUCCESS. Completions can then not be counted by CQEs, and the kernel refuses
     /// to drain.

@@ -6,7 +6,7 @@ use crate::alloc;
 use crate::Errno;
 use std::collections::TryReserveError;
 
-/// The name of a request. The name of an ended request names nothing.
+/// The name of a request. Once the request has ended, no request has that name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     index: u32,
@@ -159,7 +159,7 @@ impl Slab {
     }
 
     /// Takes out the first request from slot `place` on for which `stays` returns false. Also returns the place from
-    /// which to continue. Relies only on the slots, so it works after a panic. The ids of requests that stay remain
+    /// which to continue. It uses only the slots, so it works after a panic. The ids of requests that stay remain
     /// valid. When no request is left to take, the other fields are rebuilt from the slots.
     pub fn sweep(&mut self, place: usize, mut stays: impl FnMut(&mut Request) -> bool) -> Option<(usize, Request)> {
         let mut slots = (place..).zip(self.slots.iter_mut().skip(place));

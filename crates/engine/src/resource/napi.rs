@@ -1,6 +1,6 @@
 //! Busy polling of network queues: io_uring_register(2), IORING_REGISTER_NAPI. The engine keeps the program's
-//! settings and reports them back. Its waits never poll a queue, as the kernel's do not for sockets without a queue
-//! (loopback, Unix). Source: io_uring/napi.c.
+//! settings and reports them back. The engine's waits never poll a queue. The kernel's do not either for sockets
+//! without a queue (loopback, Unix). Source: io_uring/napi.c.
 
 use crate::alloc;
 use crate::os::{user_read, user_write};

@@ -32,7 +32,7 @@ pub(super) fn may_be_held(guard: &RingGuard, request: &Request) -> bool {
     may_wait_long(request.opcode) && !empties_slot && (!guard.ring().defers() || (takes && !keeps_order()))
 }
 
-/// True if the kernel may let such a request wait, at least for a device, a server or memory.
+/// True if a request of this opcode may wait in the kernel, at least for a device, a server or memory.
 fn may_wait_long(opcode: Opcode) -> bool {
     use Opcode::*;
     let transfers = matches!(

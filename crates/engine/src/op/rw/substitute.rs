@@ -25,7 +25,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 pub enum Substitute {
     /// The substitute's answer, as from preadv2(2) or pwritev2(2).
     Answer(Result<usize, Errno>),
-    /// No substitute exists, but the file can be polled.
+    /// No substitute exists, but the file can be polled, so the request can wait for readiness.
     NoneYetReady,
     /// No substitute exists, and waiting makes no difference: the file is a regular file or a block device.
     None(FileStatus),
