@@ -10,6 +10,7 @@ use anyring_engine::forced::{point, Point};
 use anyring_engine::identity;
 use anyring_engine::process::{concerns_number, concerns_range};
 use anyring_serve::descriptor::{record_fcntl, rings_exist};
+use anyring_serve::dispatch::{DUP2, EPOLL_WAIT, POLL, SELECT};
 use anyring_serve::named;
 use anyring_serve::signals::guarded;
 
@@ -63,17 +64,14 @@ fn passes(number: i64, args: &[usize; 6]) -> bool {
     !named::may_be_refused(number, args)
         && match number {
             libc::SYS_close => !concerns_number(a as i32),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => !concerns_number(b as i32),
+            DUP2 => !concerns_number(b as i32),
             libc::SYS_dup3 => !concerns_number(b as i32),
             libc::SYS_close_range => c == 0 && !concerns_range(a as u32, b as u32),
             libc::SYS_fcntl | libc::SYS_epoll_ctl => true,
             libc::SYS_mmap => !named::concerns(e as i32),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_wait => !level::any(),
+            EPOLL_WAIT => !level::any(),
             libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => stays(e) && !level::any(),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_poll | libc::SYS_select => !rings_exist(),
+            POLL | SELECT => !rings_exist(),
             libc::SYS_sendmsg | libc::SYS_sendmmsg => !rings_exist(),
             libc::SYS_ppoll => stays(d) && !rings_exist(),
             _ => ALWAYS[number as usize / 64] & (1 << (number % 64)) == 0,

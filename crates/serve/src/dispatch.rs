@@ -1,6 +1,7 @@
 //! System calls by number, for libc's `syscall()` and for trapped instructions. [`call`] does the same work for a
 //! number as the wrapper of that call, and then makes the call from anyring's own code.
 
+use crate::arch;
 use crate::host::Host;
 use crate::signals::mask::read_program;
 use crate::{descriptor, door, entry, memory, named, passing, sys, wait};
@@ -9,6 +10,15 @@ use anyring_abi::{
     NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
 use anyring_engine::{identity, os, process, Errno};
+
+/// The number of dup2(2). This and the next three are numbers that no call has on aarch64.
+pub const DUP2: i64 = arch::DUP2;
+/// The number of epoll_wait(2).
+pub const EPOLL_WAIT: i64 = arch::EPOLL_WAIT;
+/// The number of poll(2).
+pub const POLL: i64 = arch::POLL;
+/// The number of select(2).
+pub const SELECT: i64 = arch::SELECT;
 
 /// The numbers that [`call`] handles specially, apart from [`identity::NUMBERS`] and [`named::CALLS`]. All others may
 /// go straight to the kernel. Newer architectures lack calls that newer calls have replaced.
@@ -140,11 +150,7 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
 
 /// True if [`call`] makes the call unchanged after [`prepare`], or answers it with that function's error.
 pub fn is_prepared_only(number: i64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if matches!(number, libc::SYS_dup2 | libc::SYS_epoll_wait | libc::SYS_poll | libc::SYS_select) {
-        return true;
-    }
-    matches!(number, libc::SYS_dup3 | libc::SYS_epoll_ctl | libc::SYS_sendmsg)
+    matches!(number, DUP2 | libc::SYS_dup3 | libc::SYS_epoll_ctl | EPOLL_WAIT | POLL | SELECT | libc::SYS_sendmsg)
 }
 
 /// Prepares a call on descriptors.
@@ -155,8 +161,7 @@ pub fn prepare(number: i64, args: &[usize; 6]) -> Result<(), Errno> {
     named::check(number, args)?;
     let [a, b, c, d, ..] = *args;
     match number {
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => return descriptor::before_dup(a as i32, b as i32, 0),
+        DUP2 => return descriptor::before_dup(a as i32, b as i32, 0),
         libc::SYS_dup3 => return descriptor::before_dup(a as i32, b as i32, c as i32),
         libc::SYS_sendmsg => return passing::before_sendmsg(b as *const _),
         libc::SYS_fcntl => descriptor::before_fcntl(a as i32, b as i32, c),
@@ -164,12 +169,9 @@ pub fn prepare(number: i64, args: &[usize; 6]) -> Result<(), Errno> {
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => wait::before_epoll_wait(),
         libc::SYS_ppoll => wait::before_poll(a as *const _, b),
         libc::SYS_pselect6 => wait::before_select(a as i32, b as *const _),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_epoll_wait => wait::before_epoll_wait(),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_poll => wait::before_poll(a as *const _, b),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_select => wait::before_select(a as i32, b as *const _),
+        EPOLL_WAIT => wait::before_epoll_wait(),
+        POLL => wait::before_poll(a as *const _, b),
+        SELECT => wait::before_select(a as i32, b as *const _),
         _ if identity::NUMBERS.contains(&number) => process::before_identity_call(number, a),
         _ => {}
     }
@@ -186,8 +188,7 @@ fn wait_or_pass<H: Host>(number: i64, args: [usize; 6]) -> isize {
         }
         libc::SYS_pselect6 => pselect6::<H>(args),
         libc::SYS_dup3 => kernel(number, args),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => kernel(number, args),
+        DUP2 => kernel(number, args),
         _ => waiting(number, args),
     }
 }

@@ -7,6 +7,15 @@ pub const ELF_MACHINE: u32 = 183;
 /// The flag of mmap(2) for the lowest 2 GiB, which only x86-64 has.
 pub const MAP_32BIT: i32 = 0;
 
+/// A number that no call has, since this processor's kernels lack dup2(2).
+pub const DUP2: i64 = -1;
+/// A number that no call has, since this processor's kernels lack epoll_wait(2).
+pub const EPOLL_WAIT: i64 = -2;
+/// A number that no call has, since this processor's kernels lack poll(2).
+pub const POLL: i64 = -3;
+/// A number that no call has, since this processor's kernels lack select(2).
+pub const SELECT: i64 = -4;
+
 /// True: a thread can go from the guest's world to the host's and back, since any program may write the thread pointer.
 pub fn has_two_worlds() -> bool {
     true

@@ -7,6 +7,15 @@ pub const ELF_MACHINE: u32 = 62;
 /// The flag of mmap(2) for the lowest 2 GiB.
 pub const MAP_32BIT: i32 = libc::MAP_32BIT;
 
+/// The number of dup2(2).
+pub const DUP2: i64 = libc::SYS_dup2;
+/// The number of epoll_wait(2).
+pub const EPOLL_WAIT: i64 = libc::SYS_epoll_wait;
+/// The number of poll(2).
+pub const POLL: i64 = libc::SYS_poll;
+/// The number of select(2).
+pub const SELECT: i64 = libc::SYS_select;
+
 /// True if a thread can go from the guest's world to the host's and back. It needs the instructions for the FS base,
 /// which Linux 5.9 permits.
 pub fn has_two_worlds() -> bool {
