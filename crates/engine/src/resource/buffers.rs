@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub const MAX_BUFFERS: u32 = 1 << 14;
 /// The largest buffer, in bytes, and the error of a larger one.
 const MAX_BYTES: (u64, Errno) = (1 << 30, Errno::FAULT);
-/// The same from Linux 7.3 on. There a buffer must also have fewer pages than `PAGES`.
+/// The largest buffer from Linux 7.3 on, and its error. There a buffer must also have fewer pages than `PAGES`.
 const MAX_BYTES_7_3: (u64, Errno) = (1 << 40, Errno::INVAL);
 const PAGES: u64 = 1 << 28;
 

@@ -277,7 +277,7 @@ fn incremental_end_of_data(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
-/// An incremental group of which at least `min_left` bytes are left.
+/// An incremental group whose buffers keep at least `min_left` bytes.
 fn at_least(ring: &Ring, min_left: u32) -> BufferRing {
     let address = address(pages(1));
     let registration = Registration {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Special {
     fixed: Option<Fixed>,
-    /// That of SEND_ZC and SENDMSG_ZC.
+    /// The state of SEND_ZC and SENDMSG_ZC.
     pub(super) zero_copy: Option<ZeroCopy>,
 }
 

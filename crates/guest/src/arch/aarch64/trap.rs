@@ -218,8 +218,8 @@ pub unsafe fn prepare_child(child: &Block, registers: &Registers, stack: Option<
 }
 
 /// Returns the alternate signal stack with which a child begins. clone(2) gives a thread none, and a child of vfork(2)
-/// its parent's. If the parent has none, such a child gets one of the host's, since its own stack may have no room for
-/// the frame of a trap: musl's posix_spawn(3) gives it 5 KiB.
+/// its parent's. If the parent has none, such a child gets one of the host's. Its own stack may have no room for the
+/// frame of a trap: musl's posix_spawn(3) gives it 5 KiB.
 fn alternate_of_child(child: &Block, of_parent: &stack_t) -> stack_t {
     const NONE: stack_t = stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
     if !child.is_borrowed.load(Ordering::Relaxed) {
