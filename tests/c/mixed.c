@@ -237,6 +237,120 @@ static void polls(void)
 	polled(&theirs, &ours);
 }
 
+/* Returns the results of `count` requests, whose user_data counts from 0. */
+static void results(struct io_uring *ring, unsigned count, int *results)
+{
+	struct io_uring_cqe *cqe;
+
+	for (unsigned i = 0; i < count; i++) {
+		CHECK(answer(io_uring_wait_cqe(ring, &cqe)) == 0 && cqe->user_data < count);
+		results[cqe->user_data] = cqe->res;
+		io_uring_cqe_seen(ring, cqe);
+	}
+}
+
+/* A link of a poll of `other` waits for its CQE. A message to `other` fails, which cancels a link, but no hard link. */
+static void linked(struct io_uring *ring, struct io_uring *other)
+{
+	struct io_uring_cqe *cqe;
+	int seen[2];
+
+	io_uring_prep_poll_add(next_sqe(ring), other->ring_fd, POLLIN);
+	ring->sq.sqes[(ring->sq.sqe_tail - 1) & ring->sq.ring_mask].flags = IOSQE_IO_LINK;
+	prepare_nop(ring, 1);
+	CHECK(answer(io_uring_submit(ring)) == 2 && io_uring_peek_cqe(ring, &cqe) == -EAGAIN);
+	prepare_nop(other, 3);
+	CHECK(answer(io_uring_submit(other)) == 1);
+	results(ring, 2, seen);
+	CHECK(seen[0] & POLLIN && seen[1] == 0);
+	CHECK(io_uring_peek_cqe(other, &cqe) == 0);
+	io_uring_cqe_seen(other, cqe);
+	for (int hard = 0; hard < 2; hard++) {
+		io_uring_prep_msg_ring(next_sqe(ring), other->ring_fd, 5, 6, 0);
+		ring->sq.sqes[(ring->sq.sqe_tail - 1) & ring->sq.ring_mask].flags = hard ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;
+		prepare_nop(ring, 1);
+		CHECK(answer(io_uring_submit(ring)) > 0);
+		results(ring, 2, seen);
+		CHECK(seen[0] == -EBADFD && seen[1] == (hard ? 0 : -ECANCELED));
+	}
+	CHECK(io_uring_peek_cqe(other, &cqe) == -EAGAIN);
+}
+
+static void links(void)
+{
+	struct io_uring theirs, ours;
+
+	both(&theirs, &ours);
+	linked(&ours, &theirs);
+	linked(&theirs, &ours);
+	works(&theirs), works(&ours);
+}
+
+/* epoll_wait(2), poll(2) and multishot polls report rings of both sides. */
+static void waits(void)
+{
+	struct io_uring theirs, ours, *rings[] = {&theirs, &ours};
+	struct io_uring_cqe *cqe;
+	int set = epoll_create1(0);
+
+	both(&theirs, &ours);
+	for (int i = 0; i < 2; i++)
+		CHECK(epoll_ctl(set, EPOLL_CTL_ADD, rings[i]->ring_fd, &(struct epoll_event){.events = EPOLLIN, .data.u32 = i}) == 0);
+	for (int round = 0; round < 6; round++) {
+		struct io_uring *ring = rings[round % 2];
+		struct epoll_event event;
+		struct pollfd files[] = {{theirs.ring_fd, POLLIN, 0}, {ours.ring_fd, POLLIN, 0}};
+
+		CHECK(epoll_wait(set, &event, 1, 0) == 0 && poll(files, 2, 0) == 0);
+		prepare_nop(ring, 3);
+		CHECK(answer(io_uring_submit(ring)) == 1);
+		CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.data.u32 == (unsigned)round % 2);
+		CHECK(poll(files, 2, -1) == 1 && files[round % 2].revents == POLLIN);
+		CHECK(io_uring_peek_cqe(ring, &cqe) == 0);
+		io_uring_cqe_seen(ring, cqe);
+	}
+	for (int i = 0; i < 2; i++) {
+		struct io_uring *watcher = rings[i], *watched = rings[1 - i];
+
+		io_uring_prep_poll_multishot(next_sqe(watcher), watched->ring_fd, POLLIN);
+		CHECK(answer(io_uring_submit(watcher)) == 1);
+		for (int round = 0; round < 3; round++) {
+			prepare_nop(watched, 3);
+			CHECK(answer(io_uring_submit(watched)) == 1);
+			CHECK(answer(io_uring_wait_cqe(watcher, &cqe)) == 0);
+			CHECK(cqe->res & POLLIN && cqe->flags & IORING_CQE_F_MORE);
+			io_uring_cqe_seen(watcher, cqe);
+			CHECK(io_uring_peek_cqe(watched, &cqe) == 0);
+			io_uring_cqe_seen(watched, cqe);
+			/* As a loop does before it sleeps: a call on the kernel's ring. */
+			CHECK(answer(io_uring_get_events(watcher)) >= 0);
+		}
+		io_uring_prep_poll_remove(next_sqe(watcher), 0);
+		io_uring_submit_and_wait(watcher, 2);
+		while (io_uring_peek_cqe(watcher, &cqe) == 0)
+			io_uring_cqe_seen(watcher, cqe);
+	}
+	works(&theirs), works(&ours);
+}
+
+/* A ring of the kernel is closed by a request of ours, and a registered ring of the other side stays usable. */
+static void files(void)
+{
+	struct io_uring theirs, ours, more;
+
+	both(&theirs, &ours);
+	CHECK(answer(io_uring_register_files(&ours, &theirs.ring_fd, 1)) == 0);
+	CHECK(answer(io_uring_register_files(&theirs, &ours.ring_fd, 1)) == 0);
+	works(&theirs), works(&ours);
+	CHECK(answer(io_uring_unregister_files(&ours)) == 0 && answer(io_uring_unregister_files(&theirs)) == 0);
+	works(&theirs), works(&ours);
+	init_ring(&more, THEIRS, 0);
+	io_uring_prep_close(next_sqe(&ours), more.ring_fd);
+	CHECK(result(&ours) == 0);
+	CHECK(syscall(SYS_io_uring_enter, more.ring_fd, 0, 0, 0, NULL, 0) == -1 && errno == EBADF);
+	works(&theirs), works(&ours);
+}
+
 static void *registers_ours(void *both)
 {
 	struct io_uring *theirs = ((struct io_uring **)both)[0], *ours = ((struct io_uring **)both)[1];
@@ -427,5 +541,5 @@ static void contexts(void)
 }
 
 CASES({"rings", rings}, {"refusals", refusals}, {"wishes", wishes}, {"messages", messages}, {"clones", clones},
-      {"attached", attached}, {"polls", polls}, {"registered", registered}, {"children", children},
+      {"attached", attached}, {"polls", polls}, {"links", links}, {"waits", waits}, {"files", files}, {"registered", registered}, {"children", children},
       {"threads", threads}, {"numbers", numbers}, {"faults", faults}, {"untouched", untouched}, {"contexts", contexts})

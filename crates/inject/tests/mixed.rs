@@ -57,6 +57,9 @@ cases! {
     buffers_of_the_other_side_are_refused: "clones";
     a_ring_is_attached_to_one_of_the_other_side: "attached";
     each_side_polls_the_other: "polls";
+    links_of_polls_and_messages_of_the_other_side_are_links: "links";
+    both_sides_are_waited_for_together: "waits";
+    a_ring_of_the_other_side_is_registered_or_closed: "files";
     registered_rings_are_told_apart: "registered";
     forked_children_have_both: "children";
     threads_are_refused_at_once: "threads";
