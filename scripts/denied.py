@@ -9,7 +9,8 @@ usage: scripts/denied.py BIN [--sample | --all FILE | CALL...]      (BIN: the fo
 With CALLs it shows every result for these calls. scripts/denied.txt lists the rows that are neither served nor refused,
 each with the reason. The script fails if such a row is not listed, or if a listed row works. If a call of MUST_SERVE is
 refused, every program has to be served. The conformance cases that use what the call is for have to pass, too, through
-liburing (BIN/anyring-conformance). Some programs do not run under the filter even where io_uring is permitted. They say
+liburing (BIN/anyring-conformance). Without CALLs, every program also has to be served below each profile of `anyring
+deny`. Some programs do not run under the filter even where io_uring is permitted. They say
 nothing about anyring, and are left out. The script needs fio and a C compiler with glibc's archives.
 """
 
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "crates/cli/tests/c"
 KNOWN = ROOT / "scripts/denied.txt"
 ACTIONS = {"EPERM": 0x00050001, "ENOSYS": 0x00050026, "kill": 0x80000000}
+PROFILES = ["docker", "rhel8", "gvisor", "minimal", "agent", "agent-strict", "kill"]
 IO_URING = ["io_uring_enter", "io_uring_register", "io_uring_setup"]
 PATIENCE_S = 20
 # Calls that the engine does without, below which actions, and the conformance cases that show it.
@@ -149,6 +151,14 @@ def main():
                 if status != 0 or not re.search(r"^[1-9]\d* passed, 0 failed", out, re.MULTILINE):
                     failed += 1
                     print(f"FAILED: {call} {action} conformance {filter}: {status} {out[-300:]!r} {err[-300:]!r}", flush=True)
+        for options_of_deny in [["--profile", name] for name in PROFILES] + [["--errno", "trap"], ["--errno", "kill"]]:
+            for name, program in ({} if chosen else programs).items():
+                words = [binaries / "anyring", "deny", *options_of_deny, "--", binaries / "anyring", "run", "--", *program]
+                result = run([str(word) for word in words], folder)
+                counted["below a profile"] += 1
+                if not is_well(result):
+                    failed += 1
+                    print(f"FAILED: {' '.join(options_of_deny)} {name}: {result}", flush=True)
     if options[:1] == ["--all"]:
         Path(options[1]).write_text("".join(rows))
     if options[:1] in ([], ["--all"]):

@@ -5,9 +5,10 @@ that a registry provides cheaply.
 usage: scripts/refused.py BIN [NAME...]      (BIN: the folder with anyring; NAME: only these rows)
 
 Each program runs where io_uring fails with EPERM, ENOSYS, ENOMEM and EINVAL, where a filter kills for it, and below
-`anyring run`. Its output and its end are compared with the table below. The page must have each program's version, and
-what the program says other than where io_uring works. Packages of Python's registry are installed into .build/refused, in the versions of the page. Node and Netty
-are those that scripts/setup.sh fetched. The exit status is 1 if a row has changed.
+`anyring run`, also where a filter kills or traps. Its output and its end are compared with the table below. The page
+must have each program's version, and what the program says other than where io_uring works. Packages of Python's
+registry are installed into .build/refused, in the versions of the page. Node and Netty are those that scripts/setup.sh
+fetched. The exit status is 1 if a row has changed.
 """
 
 import ctypes
@@ -142,7 +143,7 @@ def check(anyring, row, page):
     seen = [("natively", (0, works), run(program))]
     seen += [(error, expected, run(deny(error) + program)) for error, expected in zip(ERRORS, below)]
     seen.append(("a filter that kills", killed, run(program, preexec_fn=kill_for_rings)))
-    for error in ERRORS:
+    for error in [*ERRORS, "trap", "kill"]:
         seen.append((f"{error}, served", (0, works), run(deny(error) + [anyring, "run", "--"] + program)))
     wrong = [f"{how}: {expected} expected, {found} seen" for how, expected, found in seen if not is_as(found, expected)]
     line = next((line for line in page if line.startswith(f"| {name} | {version}")), None)
