@@ -20,6 +20,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::AtomicU32;
 
 /// The program of `trial.c`, built by build.rs.
 static TRIAL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trial"));
@@ -177,12 +178,27 @@ fn first_line_after_prefix(text: &str) -> String {
 
 /// Checks in the new process whether this way leads to the engine.
 pub fn run(entry: EntryPoint, needs: Needs) -> Result<(), String> {
+    if entry == EntryPoint::Guest {
+        meet_at_a_lock();
+    }
     match entry {
         EntryPoint::Guest => match complete_requests(needs).map_err(|fault| fault.to_string())? {
             Server::Emulation => Ok(()),
             Server::Kernel => Err("the kernel answered, not anyring".to_owned()),
         },
         _ => become_trial(entry, needs).map(|never| match never {}),
+    }
+}
+
+/// Makes the call that threads make when they meet at a lock. The threads of a trial do so only by chance. As in libc, a
+/// refusal ends the process. [`TRIAL`] makes the call itself.
+fn meet_at_a_lock() {
+    let lock = AtomicU32::new(0);
+    // SAFETY: FUTEX_WAKE does not access the word.
+    let woken =
+        unsafe { libc::syscall(libc::SYS_futex, lock.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+    if woken != 0 {
+        std::process::abort();
     }
 }
 
