@@ -7,7 +7,6 @@ use crate::memory::layout::Layout;
 use crate::memory::{Memory, NO_FILE};
 use crate::os::version;
 use crate::os::{user_read, user_write};
-use crate::resource::files;
 use crate::ring::recorder::Recorder;
 use crate::ring::table;
 use crate::ring::State;
@@ -74,7 +73,6 @@ const FLAGS: u32 = IORING_SETUP_IOPOLL
 /// Makes a ring. Returns its descriptor. `params` is the program's address of `struct io_uring_params`.
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     wait::begin(reset_after_fork)?;
-    files::find_posix_locks();
     let (mut given, layout) = asked_for(entries, params)?;
     let memory = match given.flags & IORING_SETUP_NO_MMAP {
         0 => Memory::create(layout, given.flags & IORING_SETUP_DEFER_TASKRUN != 0, control::PAGES_BYTES)?,

@@ -7,6 +7,7 @@ pub mod iopoll;
 mod sleep;
 pub mod sqpoll;
 
+use crate::resource::files;
 use crate::{alloc, descriptors, memory, os, process, ring, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,8 +25,8 @@ static FIRST: [&os::Question; 6] = [
 /// Set once the questions of `FIRST` were asked. Relaxed: a thread that asks again gets the same answers.
 static HAVE_ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Prepares the process for a ring. From then on a helper can start, a fork is noticed, and there is memory for work
-/// that cannot be refused. Forked children call `reset`.
+/// Prepares the process for a ring. From then on a helper can start, a fork is noticed, there is memory for work that
+/// cannot be refused, and the program's POSIX locks are known. Forked children call `reset`.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -40,5 +41,7 @@ pub fn begin(reset: fn()) -> Result<(), Errno> {
         os::ask_together(&FIRST, || os::answers(&FIRST));
     }
     os::probe_flags();
-    alloc::reserve()
+    alloc::reserve()?;
+    files::find_posix_locks();
+    Ok(())
 }

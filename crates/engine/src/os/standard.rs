@@ -62,7 +62,7 @@ pub fn on_any_thread<T>(make: impl FnOnce() -> T) -> T {
 
 /// In builds with assertions: reports engine threads that make descriptors.
 #[cfg(debug_assertions)]
-mod lowest;
+pub mod lowest;
 
 #[cold]
 fn are_open() -> bool {

@@ -150,6 +150,8 @@ extern "C" fn begin(start: *mut c_void) -> *mut c_void {
     #[cfg(feature = "simulated")]
     let _running = crate::os::simulated::Running::begin();
     IS_OURS.set(true);
+    #[cfg(debug_assertions)]
+    crate::os::standard::lowest::report_this_thread();
     tables::set_mine(table);
     name(NAMES[0]); // from now on, the name distinguishes this thread from the program's threads
     count::began();

@@ -1,13 +1,19 @@
 //! Reports, on standard error, engine threads that make descriptors. The program's tests then fail.
 
 use super::super::linux::syscall;
-use crate::thread;
 use core::cell::Cell;
 use core::panic::Location;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 thread_local! {
     static IS_EXCUSED: Cell<bool> = const { Cell::new(false) };
+    /// True for engine threads.
+    static IS_REPORTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Reports the calling thread from now on, an engine thread.
+pub fn report_this_thread() {
+    IS_REPORTED.set(true);
 }
 
 /// Set once a descriptor could not be made. An engine thread may then have to make what could not be made in a call of
@@ -38,7 +44,7 @@ pub(super) fn reported<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E
     }
     if made.is_err() {
         HAS_FAILED.store(true, Ordering::Relaxed);
-    } else if thread::is_ours() && !HAS_FAILED.load(Ordering::Relaxed) {
+    } else if IS_REPORTED.get() && !HAS_FAILED.load(Ordering::Relaxed) {
         let line = format!("anyring: an engine thread takes the lowest number: {}\n", Location::caller());
         syscall(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]);
     }
