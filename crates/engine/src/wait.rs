@@ -25,8 +25,8 @@ static FIRST: [&os::Question; 6] = [
 /// Set once the questions of `FIRST` were asked. Relaxed: a thread that asks again gets the same answers.
 static HAVE_ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Prepares the process for a ring. From then on a helper can start, a fork is noticed, there is memory for work that
-/// cannot be refused, and the program's POSIX locks are known. Forked children call `reset`.
+/// Prepares the process for a ring. From then on a helper can start, and a fork is noticed. There is memory for work
+/// that cannot be refused, and the program's POSIX locks are known. Forked children call `reset`.
 ///
 /// # Errors
 /// `ENOMEM`.

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-topic!(since: "5.6", source: "io_uring_enter(2), io_uring/net.c");
+topic!(since: "6.0", source: "io_uring_enter(2), io_uring/net.c");
 
 const FIXED: u16 = IORING_RECVSEND_FIXED_BUF as u16;
 
