@@ -186,7 +186,7 @@ mutations! {
         DriverSleepsBeyondTimers "driver-sleeps-beyond-timers" Case "timeout::timeout_takes_its_time",
             "A thread that waits in enter sleeps beyond the ring's next timer.";
         JumpLeavesTheSleeper "jump-leaves-the-sleeper"
-            Engine "a_handler_jumps_out_of_a_wait_and_another_thread_waits",
+            Engine "a_handler_jumps_out_of_a_wait_and_the_program_only_looks",
             "A longjmp(3) out of a wait leaves the thread counted as asleep.";
         HandlersKeepTheRole "handlers-keep-the-role" Engine "a_wait_is_left_by_a_compilers_longjmp",
             "A handler of the program's that interrupts a wait still counts as the one that drives the ring.";
