@@ -156,7 +156,10 @@ static void parts(void)
 	static int (*const ways[])(void *) = {close_own_table, unshare_and_close};
 	const size_t size = 1 << 18;
 
-	for (unsigned way = 0; way < 2; way++)
+	if (unshare(CLONE_FILES) != 0)
+		skip("unshare(2) is refused");
+	/* close_range(2) came with Linux 5.9. */
+	for (unsigned way = close_range(~0U, ~0U, 0) == 0 ? 0 : 1; way < 2; way++)
 		for (unsigned i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
 			char *stack = malloc(size);
 			struct io_uring_cqe *cqe;

@@ -77,8 +77,10 @@ static void unregistering_keeps_record_locks(void)
 static void record_locks_of_before(void)
 {
 	char name[] = "locked-XXXXXX", number[16];
-	int file = mkstemp(name);
+	int file;
 
+	need_proc();
+	file = mkstemp(name);
 	CHECK(file >= 0);
 	lock(file, 0);
 	snprintf(number, sizeof(number), "%d", file);

@@ -59,6 +59,7 @@ static void use_a_worker(int signal)
 
 static void interrupt_malloc(void)
 {
+	need_proc(); /* for `read_by_worker` */
 	CHECK(pipe(pipes) == 0);
 	signal(SIGUSR1, use_a_worker);
 	for (int i = 0; i < 3; i++) {
