@@ -1,7 +1,6 @@
 //! Requests that a worker makes, or that an engine thread waits for: their way to that thread and back.
 
 use crate::forced::{point, Point};
-use crate::issue::select::check_before_choosing;
 use crate::issue::{iopoll, msg_ring};
 use crate::mutation::{mutated, Mutation};
 use crate::op::{row, Context, Direction, Identity, Op, Operation, Punt, Verdict, Waiter};
@@ -118,9 +117,7 @@ impl RingGuard {
         let mut receiver = None;
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
-            (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => {
-                check_before_choosing(op, fd).and_then(|()| self.keep_buffer(id, op))
-            }
+            (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => self.check_and_keep_buffer(id, op, fd),
             (None, Op::MsgRing(message)) if message.sends_file() => {
                 msg_ring::look_up_sent(self, message, fd).map(|target| receiver = Some(target))
             }

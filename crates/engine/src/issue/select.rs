@@ -75,6 +75,25 @@ impl RingGuard {
         Ok(())
     }
 
+    /// Gives back the buffer that the request holds, if any. The kernel would not have chosen it.
+    fn give_back_held(&mut self, op: &mut Op) {
+        let Some(selection) = op.selection() else { return };
+        if let Some(mut held) = selection.held.take() {
+            self.groups.uncommit(selection.group, &mut held);
+            self.groups.give_back(selection.group, held);
+        }
+    }
+
+    /// Makes a request that goes to a worker keep its buffer, unless its file is refused. An attempt may have chosen
+    /// the buffer before, without learning that the file is refused.
+    pub fn check_and_keep_buffer(&mut self, id: Id, op: &mut Op, fd: i32) -> Result<(), Errno> {
+        if let Err(error) = check_before_choosing(op, fd) {
+            self.give_back_held(op);
+            return Err(error);
+        }
+        self.keep_buffer(id, op)
+    }
+
     /// Makes a request that goes to a worker keep its buffer. Its CQE names the buffer even if the request fails.
     pub fn keep_buffer(&mut self, id: Id, op: &mut Op) -> Result<(), Errno> {
         self.choose_buffers(op, false)?;
@@ -102,15 +121,14 @@ impl RingGuard {
     /// a bundle continues to receive what its socket has left.
     fn finish_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
         let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), op.rw().is_some());
-        let (sends, refused) = (op.sends(), is_refused_before_choosing(op, fd, verdict));
+        let sends = op.sends();
+        if is_refused_before_choosing(op, fd, verdict) {
+            self.give_back_held(op);
+            return ControlFlow::Break(verdict);
+        }
         let Some(selection) = op.selection() else { return ControlFlow::Break(verdict) };
         let group = selection.group;
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
-        if refused {
-            self.groups.uncommit(group, &mut held);
-            self.groups.give_back(group, held);
-            return ControlFlow::Break(verdict);
-        }
         if multishot && reads {
             // In the kernel a READ_MULTISHOT has no worker, and takes its buffer after the read (`io_read_mshot`).
             self.groups.uncommit(group, &mut held);
@@ -239,7 +257,7 @@ impl RingGuard {
 
 /// Fails for a file that the kernel refuses before it chooses a buffer. Such a file is not open, has O_PATH, or is no
 /// socket although the operation needs one.
-pub(super) fn check_before_choosing(op: &Op, fd: i32) -> Result<(), Errno> {
+fn check_before_choosing(op: &Op, fd: i32) -> Result<(), Errno> {
     if descriptors::status_flags(fd)? & libc::O_PATH != 0 {
         return Err(Errno::BADF);
     }
