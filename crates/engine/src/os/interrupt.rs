@@ -161,8 +161,8 @@ fn send(thread: u32, mark: u64) {
     syscall(libc::SYS_rt_tgsigqueueinfo, args);
 }
 
-/// True if a signal with this `si_code` and sender may be one that `send` sent. With RLIMIT_SIGPENDING exhausted, the kernel
-/// delivers such a signal without its siginfo, and so without a mark. Source: `__send_signal_locked` and
+/// True if a signal with this `si_code` and sender may be one that `send` sent. With RLIMIT_SIGPENDING exhausted, the
+/// kernel delivers such a signal without its siginfo, and so without a mark. Source: `__send_signal_locked` and
 /// `collect_signal` in kernel/signal.c.
 pub fn may_lack_mark(code: i32, sender: i32) -> bool {
     code == libc::SI_USER && sender == 0
