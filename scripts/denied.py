@@ -145,7 +145,9 @@ def main():
             for action, filter in itertools.product(actions, filters):
                 words = [refusing, number[call], ACTIONS[action], *permitted, "--", binaries / "anyring", "run", "--backend", "user", "--"]
                 words += [binaries / "anyring-conformance", "--quiet", "--door", "liburing", "--filter", filter]
-                words += ["--oracle", ROOT / "tests/conformance/oracle.json", "--expect", ROOT / "tests/conformance/differences.txt"]
+                for record in [ROOT / "tests/conformance/oracle.json", *sorted((ROOT / "tests/conformance").glob("oracle-*.json"))]:
+                    words += ["--oracle", record]
+                words += ["--expect", ROOT / "tests/conformance/differences.txt"]
                 status, out, err = run([str(word) for word in words], folder)
                 counted["conformance"] += 1
                 if status != 0 or not re.search(r"^[1-9]\d* passed, 0 failed", out, re.MULTILINE):
