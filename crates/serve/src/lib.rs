@@ -3,7 +3,7 @@
 //! symbols.
 
 mod arch;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(target_arch = "aarch64", path = "crossing/aarch64.rs")]
 pub mod crossing;
 pub mod descriptor;
 pub mod dispatch;

@@ -203,13 +203,6 @@ pub fn room_on(alternate: &stack_t, address: usize) -> Option<usize> {
     range.contains(&address).then(|| address - range.start)
 }
 
-/// Returns the number of bytes of `alternate` from `address` on; `None` if that is elsewhere.
-#[cfg_attr(target_arch = "x86_64", expect(dead_code))] // only there a trap's frame is not needed again
-pub fn room_above(alternate: &stack_t, address: usize) -> Option<usize> {
-    let range = range_of(alternate);
-    range.contains(&address).then(|| range.end - address)
-}
-
 /// Returns the addresses of an alternate signal stack.
 fn range_of(alternate: &stack_t) -> Range<usize> {
     match alternate.ss_flags & libc::SS_DISABLE {

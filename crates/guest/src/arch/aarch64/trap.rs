@@ -1,25 +1,15 @@
-//! The registers of a trapped call, and the way to the trampoline.
-//!
-//! During the call the thread is on one of the host's stacks, which holds a copy of the trap's frame. At the end the
-//! copy goes back to the frame's place, once all signals are blocked. Until then a handler may have used that place, if
-//! it is on the guest's alternate signal stack. The kernel restores all registers from the frame, vector registers of
-//! any length included.
+//! The registers of a trapped call, and the way to the trampoline, by [`anyring_serve::crossing`].
 
 use super::crossing::{is_of_host, trampoline};
 use crate::trap::{begin, serve};
 use crate::world::{Block, Level, LEVELS, STACK};
 use anyring_engine::os::arch::CONTEXT_IN_FRAME;
 use anyring_engine::stats;
-use anyring_serve::sys;
+use anyring_serve::crossing::{self, args, mask_of, Frame};
 use core::mem::size_of;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use libc::{stack_t, ucontext_t};
-
-/// The most bytes of a signal frame that are copied. With vectors of 2,048 bits a frame has some 90 KiB.
-const MOST: usize = 128 << 10;
-/// Bytes of a signal frame with all registers but the longest vector ones, which come after it.
-const FRAME: usize = CONTEXT_IN_FRAME + size_of::<ucontext_t>();
 
 /// A trapped call, at the top of the stack on which it is made.
 #[repr(C, align(16))]
@@ -29,13 +19,8 @@ pub struct Trapped {
     /// The thread pointer of the guest's world, to which the thread returns.
     pub pointer: usize,
     level: *const Level,
-    /// The address of the signal's frame, of its copy, and the bytes of both.
-    home: usize,
-    copy: usize,
-    bytes: usize,
+    frame: Frame,
     number: i32,
-    /// True if the guest was on its alternate signal stack, which is disabled during the call.
-    is_alternate: bool,
 }
 
 /// A trapped call, whose registers are in a copy of the trap's frame.
@@ -61,12 +46,6 @@ pub fn number_meant(_: &ucontext_t) -> Option<i32> {
     None
 }
 
-/// Returns the signal mask of a context: one word, all that the kernel fills in and rt_sigreturn(2) reads.
-fn mask_of(context: &mut ucontext_t) -> &mut u64 {
-    // SAFETY: sigset_t is larger, as aligned, and borrowed as long as the context is.
-    unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() }
-}
-
 /// Makes the thread, which has trapped, continue in [`trampoline`], on the stack of `level` that ends at `top`. If the
 /// guest was on its alternate signal stack, all signals are blocked until that is disabled.
 ///
@@ -80,35 +59,21 @@ pub unsafe fn cross(
     context: &mut ucontext_t,
     is_alternate: bool,
 ) {
-    let home = core::ptr::from_mut(context) as usize - CONTEXT_IN_FRAME;
-    // A frame that handlers may overwrite is on the alternate stack, below what the guest has used there. Any other
-    // stays whole, so that a copy of its beginning is enough.
-    let alternate = context.uc_stack.ss_sp as usize..context.uc_stack.ss_sp as usize + context.uc_stack.ss_size;
-    let is_overwritten = !is_alternate && alternate.contains(&home);
-    let bytes = if is_overwritten { (alternate.end - home).min(MOST) } else { FRAME };
     let at = (top - size_of::<Trapped>()) as *mut Trapped;
-    let copy = (at as usize - bytes) & !15;
     let level = core::ptr::from_ref(&block.levels[level]);
-    // SAFETY: the caller vouches for the stack. The frame has so many bytes.
-    unsafe {
-        at.write(Trapped { block, pointer: 0, level, home, copy, bytes, number, is_alternate });
-        core::ptr::copy_nonoverlapping(home as *const u8, copy as *mut u8, bytes);
-    }
-    if is_alternate {
-        *mask_of(context) = u64::MAX;
-    }
+    // SAFETY: the caller vouches for the stack. The context is that of the handler.
+    let copy = unsafe {
+        let frame = Frame::copied(context, at as usize, is_alternate);
+        let copy = frame.copy();
+        at.write(Trapped { block, pointer: 0, level, frame, number });
+        copy
+    };
     context.uc_mcontext.regs[0] = at as u64;
     context.uc_mcontext.sp = copy as u64;
     context.uc_mcontext.pc = trampoline as *const () as u64;
 }
 
 impl Trapped {
-    /// Returns the context in the copy of the frame.
-    fn context(&mut self) -> &mut ucontext_t {
-        // SAFETY: `cross` has written the copy, which only this call uses.
-        unsafe { &mut *((self.copy + CONTEXT_IN_FRAME) as *mut ucontext_t) }
-    }
-
     /// Returns the call's number.
     pub fn number(&self) -> i64 {
         self.number.into()
@@ -116,14 +81,12 @@ impl Trapped {
 
     /// Returns the call's arguments.
     pub fn args(&self) -> [usize; 6] {
-        // SAFETY: as in `context`.
-        let context = unsafe { &*((self.copy + CONTEXT_IN_FRAME) as *const ucontext_t) };
-        [0, 1, 2, 3, 4, 5].map(|register: usize| context.uc_mcontext.regs[register] as usize)
+        args(self.frame.context())
     }
 
     /// Makes the guest continue with this stack pointer.
     pub fn set_stack(&mut self, stack: usize) {
-        self.context().uc_mcontext.sp = stack as u64;
+        self.frame.context_mut().uc_mcontext.sp = stack as u64;
     }
 
     /// Returns the thread pointer of the guest's world.
@@ -135,24 +98,6 @@ impl Trapped {
     pub fn set_thread_pointer(&mut self, pointer: usize) {
         self.pointer = pointer;
     }
-
-    /// Completes the frame, from which rt_sigreturn(2) resumes the guest with the call's answer. It also gets the
-    /// signal mask and the alternate signal stack, which the call may have changed. All signals are blocked until then.
-    fn end(&mut self, answer: isize) {
-        let mask = sys::set_mask(u64::MAX);
-        let is_alternate = self.is_alternate;
-        let context = self.context();
-        context.uc_mcontext.regs[0] = answer as u64;
-        *mask_of(context) = mask;
-        if !is_alternate {
-            // A handler may have set it during the call.
-            // SAFETY: the kernel writes the context's field.
-            unsafe { sys::call(libc::SYS_sigaltstack, [0, &raw mut context.uc_stack as usize, 0, 0, 0, 0]) };
-        }
-        // SAFETY: the frame's own place. Nothing is there now: all signals are blocked, and the thread is on another
-        // stack.
-        unsafe { core::ptr::copy_nonoverlapping(self.copy as *const u8, self.home as *mut u8, self.bytes) };
-    }
 }
 
 /// Returns the guest's registers when a signal came: those of the call in progress if the signal has interrupted the
@@ -163,8 +108,7 @@ pub fn guest_registers<'a>(context: &'a ucontext_t, block: &Block) -> &'a [u64; 
         None => &context.uc_mcontext.regs,
         // SAFETY: the host runs on this stack only during a call, and `cross` has written both there.
         Some(top) => unsafe {
-            let trapped = &*((top - size_of::<Trapped>()) as *const Trapped);
-            &(*((trapped.copy + CONTEXT_IN_FRAME) as *const ucontext_t)).uc_mcontext.regs
+            &(*((top - size_of::<Trapped>()) as *const Trapped)).frame.context().uc_mcontext.regs
         },
     }
 }
@@ -179,16 +123,11 @@ pub unsafe extern "C" fn emulate(trapped: *mut Trapped) -> Onward {
     // SAFETY: blocks are never freed.
     let block = unsafe { &*trapped.block };
     begin(block);
-    if trapped.is_alternate {
-        let disabled = stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-        // SAFETY: a local, which the kernel reads.
-        unsafe { sys::call(libc::SYS_sigaltstack, [&raw const disabled as usize, 0, 0, 0, 0, 0]) };
-        sys::set_mask(*mask_of(trapped.context()));
-    }
+    trapped.frame.begin();
     stats::stats().traps.fetch_add(1, Ordering::Relaxed);
     let answer = serve(block, trapped);
-    trapped.end(answer);
-    Onward { frame: trapped.home, level: trapped.level }
+    trapped.frame.end(answer);
+    Onward { frame: trapped.frame.home(), level: trapped.level }
 }
 
 /// Prepares the frame with which `child` begins: its parent's registers, with this stack pointer. A system call keeps
@@ -200,10 +139,10 @@ pub unsafe fn prepare_child(child: &Block, registers: &Registers, stack: Option<
     /// FPSIMD_MAGIC (asm/sigcontext.h).
     const VECTORS: u32 = 0x4650_8001;
     let Some(top) = child.stack(0) else { return false };
-    let frame = (top - FRAME) & !15;
+    let frame = (top - crossing::BYTES) & !15;
     // SAFETY: the child's own stack, which nothing uses yet, and the copy of the parent's frame.
     unsafe {
-        core::ptr::copy_nonoverlapping(registers.copy as *const u8, frame as *mut u8, FRAME);
+        core::ptr::copy_nonoverlapping(registers.frame.copy() as *const u8, frame as *mut u8, crossing::BYTES);
         let context = &mut *((frame + CONTEXT_IN_FRAME) as *mut ucontext_t);
         context.uc_mcontext.regs[0] = 0;
         if let Some(stack) = stack {
@@ -211,7 +150,7 @@ pub unsafe fn prepare_child(child: &Block, registers: &Registers, stack: Option<
         }
         context.uc_stack = alternate_of_child(child, &context.uc_stack);
         *mask_of(context) = child.mask.load(Ordering::Relaxed);
-        keep_only(VECTORS, frame + FRAME - RECORDS..frame + FRAME);
+        keep_only(VECTORS, frame + crossing::BYTES - RECORDS..frame + crossing::BYTES);
         child.begin.get().write(frame);
     }
     true
