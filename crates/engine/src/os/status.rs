@@ -1,14 +1,12 @@
 //! Status of open files, for decisions that are made under locks.
 
-use super::{ask_in_child, check, is_filtered, standard, syscall};
+use super::{ask_in_child, check, is_filtered, standard, syscall, Os, Sys};
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::Errno;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
-use rustix::fd::AsRawFd;
-use rustix::fs::{Mode, OFlags};
 
 /// Facts about an open file that the kernel knows without asking a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,14 +102,14 @@ fn device_of_proc() -> u64 {
     DEVICE.load(Relaxed)
 }
 
+/// Asks by paths, since an engine thread that opened /proc would take the lowest number for a moment. Only procfs has a
+/// link that names the process.
 #[cold]
-#[expect(clippy::disallowed_methods, reason = "a path without a link waits for no server")]
 fn ask_device_of_proc() -> Option<u64> {
-    const PROC: i64 = 0x9fa0;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = calls::open("/proc", flags, Mode::empty()).map(super::for_now).ok()?;
-    let status = by_statx(root.as_raw_fd()).ok()?;
-    (calls::fstatfs(&root).ok()?.f_type == PROC).then_some(status.device)
+    let mut name = [0u8; 16];
+    let bytes = calls::readlink("/proc/self", &mut name).ok()?;
+    let is_proc = name[..bytes] == *Sys::process_id().to_string().as_bytes();
+    is_proc.then(|| statx(libc::AT_FDCWD, c"/proc")).and_then(Result::ok).map(|status| status.device)
 }
 
 /// True if `fd` is an eventfd, according to /proc. Without /proc, true if the file has no type, and 0 can be added to
@@ -175,11 +173,15 @@ fn ask_for_openat2() -> isize {
 }
 
 fn by_statx(fd: i32) -> Result<FileStatus, Errno> {
-    const WANTED: u32 = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE;
+    statx(fd, c"")
+}
+
+fn statx(fd: i32, path: &CStr) -> Result<FileStatus, Errno> {
+    const WANTED: u32 = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_INO | libc::STATX_SIZE;
     const FLAGS: i32 = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut found = MaybeUninit::<libc::statx>::uninit();
     let args =
-        [fd as usize, c"".as_ptr() as usize, FLAGS as usize, WANTED as usize, found.as_mut_ptr() as usize, 0];
+        [fd as usize, path.as_ptr() as usize, FLAGS as usize, WANTED as usize, found.as_mut_ptr() as usize, 0];
     check(syscall(libc::SYS_statx, args))?;
     // SAFETY: the call has filled it in.
     let found = unsafe { found.assume_init() };
