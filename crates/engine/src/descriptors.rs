@@ -119,7 +119,12 @@ pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
 
 /// Moves one of the engine's temporary descriptors ([`ForNow`](crate::os::ForNow)) to the top of the table.
 pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
-    duplicate_to_top(fd.as_fd(), Use::Kept)
+    let moved = duplicate_to_top(fd.as_fd(), Use::Kept);
+    #[cfg(debug_assertions)]
+    if moved.is_err() {
+        standard::lowest::record_failure();
+    }
+    moved
 }
 
 /// The lowest of the engine's own numbers; 0 before it is known. Relaxed: any value it ever had will do. It is

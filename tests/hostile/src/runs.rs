@@ -236,15 +236,6 @@ impl Runner {
     }
 }
 
-/// The beginning of what a library with assertions prints when one of its threads takes the lowest number. docs/limits.md
-/// says when that happens.
-const LOWEST_NUMBER: &str = "anyring: an engine thread takes the lowest number: ";
-
-/// True for such a line, also if only its beginning was read.
-fn is_about_numbers(line: &str) -> bool {
-    line.starts_with(LOWEST_NUMBER) || LOWEST_NUMBER.starts_with(line)
-}
-
 /// Adds the findings from a run's end, report and output.
 fn judge(outcome: &mut Outcome, end: End, report: &str, output: &str) {
     let findings = report.lines().filter_map(|line| line.strip_prefix("finding "));
@@ -259,7 +250,6 @@ fn judge(outcome: &mut Outcome, end: End, report: &str, output: &str) {
         End::Exited(0) => {}
         End::Exited(status) => outcome.findings.push(format!("exit: it ended with {status}")),
     }
-    let output: String = output.split_inclusive('\n').filter(|line| !is_about_numbers(line)).collect();
     if !output.is_empty() {
         let start: String = output.chars().take(300).collect();
         outcome.findings.push(format!("output: {start:?}"));

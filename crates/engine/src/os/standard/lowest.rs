@@ -20,6 +20,11 @@ pub fn report_this_thread() {
 /// the program. Relaxed: a report more or less does not matter.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
+/// Records that a descriptor could not be made, or not be moved to the engine's own numbers.
+pub fn record_failure() {
+    HAS_FAILED.store(true, Ordering::Relaxed);
+}
+
 /// Lives while the calling thread may make descriptors.
 pub(super) struct Excused(bool);
 
@@ -43,7 +48,7 @@ pub(super) fn reported<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E
         return made;
     }
     if made.is_err() {
-        HAS_FAILED.store(true, Ordering::Relaxed);
+        record_failure();
     } else if IS_REPORTED.get() && !HAS_FAILED.load(Ordering::Relaxed) {
         let line = format!("anyring: an engine thread takes the lowest number: {}\n", Location::caller());
         syscall(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]);
