@@ -51,8 +51,9 @@ fn reported<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     make()
 }
 
-/// Makes a descriptor on whichever thread needs it, for a reason that docs/limits.md gives. Whatever else engine threads
-/// need is opened in a call of the program. For a moment it has the number that the program's next open expects.
+/// Makes a descriptor on whichever thread needs it, for a reason that docs/limits.md gives. Whatever else engine
+/// threads need is opened in a call of the program. For a moment it has the number that the program's next open
+/// expects.
 #[inline]
 pub fn on_any_thread<T>(make: impl FnOnce() -> T) -> T {
     #[cfg(debug_assertions)]

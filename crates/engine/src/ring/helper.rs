@@ -20,8 +20,8 @@ pub static START: Hook<(), bool> = Hook::new();
 /// The mailbox at which rings are handed over.
 pub(crate) static MAILBOX: Lock<Mailbox<&'static Ring>> = Lock::new(Mailbox::NEW);
 
-/// The eventfd that wakes the helper; -1 if it is not open. It stays open while the process has rings. `WAKE`, and the helper's poll set `SET`, are opened and
-/// closed under `MAILBOX`.
+/// The eventfd that wakes the helper; -1 if it is not open. It stays open while the process has rings. `WAKE`, and the
+/// helper's poll set `SET`, are opened and closed under `MAILBOX`.
 pub(crate) static WAKE: AtomicI32 = AtomicI32::new(-1);
 
 pub(crate) static SET: AtomicI32 = AtomicI32::new(-1);
