@@ -10,10 +10,9 @@ use crate::world::{self, Block, LEVELS};
 use crate::{dispatch, tcb};
 use anyring_abi::NR_IO_URING_ENTER;
 use anyring_engine::os;
-use anyring_serve::signals::trap::trapped_call;
+use anyring_serve::signals::trap::{range_of, trapped_call};
 use anyring_serve::signals::{action, bit, guarded};
 use anyring_serve::{door, entry};
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 use libc::{siginfo_t, stack_t, ucontext_t};
 
@@ -127,14 +126,6 @@ fn avoid(block: &Block, alternate: &stack_t) {
     let range = range_of(alternate);
     block.avoided[0].store(range.start, Ordering::Relaxed);
     block.avoided[1].store(range.len(), Ordering::Relaxed);
-}
-
-fn range_of(alternate: &stack_t) -> Range<usize> {
-    let start = alternate.ss_sp as usize;
-    match alternate.ss_flags & libc::SS_DISABLE {
-        0 => start..start.wrapping_add(alternate.ss_size),
-        _ => 0..0,
-    }
 }
 
 /// If the thread trapped on its alternate signal stack, records that stack and returns true. The stack must then be

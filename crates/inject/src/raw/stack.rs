@@ -31,6 +31,7 @@ use crate::signals::action::thread_lives;
 use crate::{signals, sys};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os::arch::LARGEST_PAGE_BYTES;
+use anyring_serve::signals::trap::range_of;
 use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use core::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -201,17 +202,6 @@ pub fn record_alternate(alternate: &stack_t) {
 pub fn room_on(alternate: &stack_t, address: usize) -> Option<usize> {
     let range = range_of(alternate);
     range.contains(&address).then(|| address - range.start)
-}
-
-/// Returns the addresses of an alternate signal stack.
-fn range_of(alternate: &stack_t) -> Range<usize> {
-    match alternate.ss_flags & libc::SS_DISABLE {
-        0 => {
-            let start = alternate.ss_sp as usize;
-            start..start.wrapping_add(alternate.ss_size)
-        }
-        _ => 0..0,
-    }
 }
 
 /// True if some slot has ever kept an alternate signal stack.
