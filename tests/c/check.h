@@ -1,5 +1,5 @@
-/* Checks that report where they failed, and an end that reports why there is nothing to check, for programs in C
- * and C++. */
+/* For programs in C and C++: CHECK prints the place of a failed check, and `skip` prints why the checks cannot be
+ * made. */
 #pragma once
 #include <errno.h>
 #include <stdio.h>

@@ -114,7 +114,7 @@ static void refusals(void)
 	CHECK(setup(128, &good) == -1 && errno == EMFILE);
 	CHECK(setup(512, &good) == -1 && errno == ENXIO);
 	CHECK(setup(64, (void *)8) == -1 && errno == ENOMEM);
-	/* The kernel lacks a flag that the engine has; or neither knows the flag. */
+	/* A setup flag that only the engine knows, then one that neither side knows. */
 	fd = setup(256, &good);
 	CHECK(fd >= 0 && !is_kernels(fd));
 	close(fd);
@@ -249,7 +249,8 @@ static void results(struct io_uring *ring, unsigned count, int *results)
 	}
 }
 
-/* A link of a poll of `other` waits for its CQE. A message to `other` fails, which cancels a link, but no hard link. */
+/* A request linked to a poll of `other` waits until `other` has a CQE. A message to `other` fails, which cancels the
+* request after it, unless that is hard-linked. */
 static void linked(struct io_uring *ring, struct io_uring *other)
 {
 	struct io_uring_cqe *cqe;
@@ -420,7 +421,7 @@ static void *makes(void *unused)
 	return unused;
 }
 
-/* The first refusals meet several threads at once. */
+/* Several threads make rings at the moment of the first refusal. */
 static void threads(void)
 {
 	pthread_t threads[4];

@@ -85,7 +85,7 @@ static void with(struct subject *s, struct io_uring_sqe *sqe, uint64_t user_data
 	s->of_position[s->prepared++] = user_data;
 }
 
-/* io_uring_enter(2) as the kernel's register would answer it. */
+/* Calls io_uring_enter(2). Returns errors as negative numbers, as the kernel does in the register. */
 static int enter(struct subject *s, unsigned submit, unsigned wait, unsigned flags)
 {
 	int answer = syscall(__NR_io_uring_enter, s->fd, submit, wait, flags, NULL, _NSIG / 8);

@@ -11,7 +11,7 @@ extern char **environ;
 
 static char self[4096];
 static const char *way;
-/* Starts the child itself, and ends with its status. */
+/* Executes this program again as the child, by the function that `way` names. */
 static void become(void)
 {
 	char *words[] = {self, "child", NULL};

@@ -201,7 +201,7 @@ static void polls_ask_nothing(void)
 	poll_often(ends);
 }
 
-/* A liburing that is loaded later may close descriptors past the wrappers. It closes only rings. */
+/* A liburing that is loaded later may close descriptors without calling the wrappers. It closes only rings. */
 static void polls_ask_nothing_beside_liburing(void)
 {
 	CHECK(!dlsym(RTLD_DEFAULT, "io_uring_queue_init") || getenv("LD_PRELOAD"));

@@ -157,7 +157,7 @@ static void ends(void)
 	expect(&other, 10, 0);
 }
 
-/* A call on a name writes its answer to the page. In the kernel a worker makes the call, so the ring is not locked. */
+/* A STATX by path writes its result to the page. In the kernel a worker makes the call, so the ring is not locked. */
 static void names(void)
 {
 	struct __kernel_timespec soon = {.tv_nsec = 2000000};
@@ -327,8 +327,8 @@ static void *receives(void *unused)
 	return unused;
 }
 
-/* The last close of a file lingers, and only a request had this file. No thread of the program completes the
- * request; other rings are served. */
+/* A request has the last reference to a file, and the close of this file lingers. The request is completed although no
+ * thread of the program makes a call, and other rings are served. */
 static void received_file_lingers(void)
 {
 	struct __kernel_timespec soon = {.tv_nsec = 2000000};

@@ -23,7 +23,7 @@ static void *provide_buffers(struct io_uring *ring)
 	struct io_uring_buf_reg buffers = {.ring_entries = 8, .bgid = 1};
 	void *mapped;
 
-	((uint16_t *)&buffers)[7] = PBUF_RING_MMAP; /* `flags` is behind `bgid` */
+	((uint16_t *)&buffers)[7] = PBUF_RING_MMAP; /* `flags` comes after `bgid` */
 	CHECK(answer(io_uring_register_buf_ring(ring, &buffers, 0)) == 0);
 	mapped = mmap(NULL, BUFFERS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring->ring_fd, OFF_PBUF_RING | 1 << 16);
 	CHECK(mapped != MAP_FAILED);

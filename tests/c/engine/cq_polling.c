@@ -42,8 +42,8 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Checks how late the completions of one kind came. If no later completion came within a period, the helper would
- * always wait for a program although it has made no call for long. */
+/* Checks how late the completions of one kind came. At least one after the first few must come within a period.
+ * Otherwise the helper always waits a period for the program's next call, although the program only polls the CQ. */
 static void check_late(long *late_ns)
 {
 	long *later_ns = late_ns + FIRST;

@@ -1,9 +1,11 @@
-/* Ends of a process whose last thread leaves, and the effects of its limits and its parent's descriptors on a ring. */
+/* A process with a ring ends when its last thread leaves. Other cases: a child that shares its parent's descriptors,
+* and a file size limit. */
 #include "engine.h"
 
 #include <linux/kcmp.h>
 
-/* In the kernel this takes no time at all. One of the engine's threads stays idle for two seconds. */
+/* Limits for the end of the process, which in the kernel takes no time. IDLE_MS is for an exit that an engine thread
+* notices only once it has been idle for two seconds. */
 #define SOON_MS 1000
 #define IDLE_MS 8000
 
@@ -86,7 +88,7 @@ static void by_pthread_exit_without_proc(void)
 
 static void *last(void *unused)
 {
-	wait_asleep(getpid()); /* or its end, which is what comes */
+	wait_asleep(getpid()); /* or, as here, until it has ended */
 	return unused;
 }
 
@@ -218,7 +220,7 @@ static void by_exit_without_ring(void)
 /* The program's other threads go on. The kernel cancels the requests that the ending thread had in flight. */
 static void *goes_on(void *unused)
 {
-	wait_asleep(getpid()); /* or its end, which is what comes */
+	wait_asleep(getpid()); /* or, as here, until it has ended */
 	prepare_nop(&ring, 2);
 	submit(&ring, 1);
 	exit(4);
@@ -265,7 +267,7 @@ static void leave_by_cloned_child(void)
 	exit(0);
 }
 
-/* The engine does not notice an exit(2) by libc itself. Its threads find it when they have been idle. */
+/* An exit(2) by libc itself calls no wrapper. The engine's threads notice it once they have been idle. */
 static void by_return_of_a_clone(void)
 {
 	ends(leave_by_cloned_child, 0, 1, IDLE_MS);

@@ -1,5 +1,5 @@
-/* A program cannot distinguish the engine's threads, and the code that runs before its signal handlers, from the
- * kernel: by signals, scheduling, malloc or locks. */
+/* The program must notice neither the engine's threads nor the engine's code that runs before a signal handler. The
+ * cases look for them by signals, scheduling, malloc and locks. */
 #include "engine.h"
 
 #include <sys/timerfd.h>
@@ -103,8 +103,8 @@ static void jump_out(int signal, siginfo_t *info, void *context)
 		siglongjmp(out, 1);
 }
 
-/* A ring whose thread's handlers leave by a jump at any moment, while the system can queue no signal. No signal is kept
- * inside a call. */
+/* Signal handlers leave calls on the ring by a jump, at any moment, while RLIMIT_SIGPENDING lets the system queue no
+ * signal. No signal may stay deferred inside a call. */
 static void handlers_jump_at_the_limit_of(int signal)
 {
 	struct sigaction action = {.sa_sigaction = jump_out, .sa_flags = SA_SIGINFO};

@@ -42,9 +42,9 @@ static void register_and_unregister(int file)
 	io_uring_queue_exit(&ring);
 }
 
-/* A process loses its record locks on a file when it closes any descriptor of it. Unregistering a file must close none
- * of the program's descriptors. Each way to lock is the first in its own process, after the use of a file that was not
- * locked. */
+/* A process loses its record locks on a file when it closes any descriptor of it. So unregistering the file must close
+ * no descriptor in the program's table. Each way to lock is tried in a new process, which first registers the file
+ * without a lock. */
 static void unregistering_keeps_record_locks(void)
 {
 	for (int way = 0; way < 5; way++) {

@@ -9,7 +9,7 @@ static char buffer[8];
 static int pipes[2];
 static struct io_uring ring;
 
-/* A ring with a READ pending that is known everywhere in the engine where pending requests are watched. */
+/* Makes a ring with a pending READ. After the wait, every part of the engine that watches pending requests has it. */
 static void begin_read(void)
 {
 	struct io_uring_cqe *cqe;
@@ -232,7 +232,7 @@ static void vfork_child_closes_everything_and_execs(void)
 	expect(&ring, 1, 4);
 }
 
-/* A thread that ends releases its registrations. In a child, this thread has none. */
+/* A thread that ends releases its ring registrations. A forked child's thread has inherited none. */
 static void a_child_exits_whose_thread_registered_the_ring(void)
 {
 	pthread_t thread;

@@ -52,8 +52,8 @@ static long take_nops(void)
 	return taken;
 }
 
-/* The handler submits while its thread is in io_uring_enter(2) for the same ring. It only comes there, since liburing's
- * own state changes while the signal is blocked. Each SQE is consumed once, whether the handler or the interrupted code
+/* The handler submits while its thread is in io_uring_enter(2) for the same ring. The signal is blocked elsewhere,
+ * since liburing's own state changes there. Each SQE is consumed once, whether the handler or the interrupted code
  * published it. */
 static void submit_with(void (*install)(void (*handler)(int)))
 {

@@ -79,7 +79,7 @@ static void by_instruction(struct io_uring *ring)
 	unmap(ring);
 }
 
-/* The duplicate keeps the ring; its close ends it. */
+/* The duplicate keeps the ring open, so closing the duplicate ends the ring. */
 static void by_dropping_a_duplicate(struct io_uring *ring)
 {
 	int duplicate = dup(ring->ring_fd);

@@ -19,8 +19,8 @@ static void take_lowest(struct io_uring *ring, unsigned count, int ms)
 		 (now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1000000 < ms);
 }
 
-/* A worker completes an FSYNC. The READ that `flags` and `more_flags` put behind it then waits for a pipe. No thread is
- * in io_uring_enter(2). */
+/* A worker completes an FSYNC. Because of `flags` and `more_flags` a READ comes after it, and then waits for a pipe. No
+ * thread is in io_uring_enter(2). */
 static void wait_behind_worker(int flags, int more_flags)
 {
 	char name[] = "lowest-XXXXXX", byte;
@@ -52,7 +52,7 @@ static void waits_of_workers(void)
 	wait_behind_worker(0, IOSQE_IO_DRAIN);
 }
 
-/* A request of a file that the program has given up lets go of it. */
+/* The program closes a file while a request uses it. Once the request has ended, the file is no longer open. */
 static void files_of_requests(void)
 {
 	struct io_uring ring;

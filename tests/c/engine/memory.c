@@ -1,7 +1,7 @@
 /* No memory is left: RLIMIT_AS is slightly above the current use, or max_map_count is used up. The program continues
  * whatever it does. Calls and requests fail as under memory pressure in the kernel, and every accepted request has its
- * CQE. With memory again everything works again. The kernel's rings take none of the program's address space, and there
- * nothing fails. */
+ * CQE. Once there is memory, everything works as before. With the kernel's io_uring nothing fails, since its rings take
+ * none of the program's address space. */
 #include "engine.h"
 
 #include <linux/aio_abi.h>

@@ -277,7 +277,7 @@ static void a_splice_waits_for_its_output(void)
 	CHECK(read(pipes[0], text, 3) == 3 && !memcmp(text, "old", 3));
 }
 
-/* A child that makes no call keeps no file open on which the parent's requests work. */
+/* A child that makes no call keeps none of the files open on which the parent's requests work. */
 static void a_child_has_no_files_of_requests(void)
 {
 	int pipes[2], control[2];

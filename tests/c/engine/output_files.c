@@ -18,7 +18,7 @@ static void use_the_ring(void)
 	expect(&ring, 1, 0);
 }
 
-/* The file that `variable` names, opened by its maker's hand, too. */
+/* Truncates, then removes, the file that `variable` names. Uses the ring after each step. */
 static void file_is_truncated(const char *variable)
 {
 	const char *name = getenv(variable);

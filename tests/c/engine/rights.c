@@ -1,6 +1,6 @@
-/* Requests whose effect depends on the submitter's privileges, submitted by threads that have others than the
- * process. A write by a thread without CAP_FSETID clears a file's set-user-ID bit; a message carries its sender's
- * ids. A worker, or a thread that completes a waiting request, must not use its own. */
+/* Requests whose effect depends on the submitter's privileges, submitted by threads whose privileges differ from the
+ * process's. A write by a thread without CAP_FSETID clears a file's set-user-ID bit; a message carries its sender's
+ * ids. A worker, or a thread that completes a waiting request, must not use its own privileges. */
 #include "identity.h"
 
 #define SETUID_MODE 04777
@@ -12,7 +12,7 @@ static char byte[1] = {'x'};
 static atomic_int submitted, stop;
 static int pipes[2];
 
-/* A file with the bit, opened by root. */
+/* Returns a file with the set-user-ID bit, opened by root. */
 static int setuid_file(const char *name)
 {
 	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);

@@ -46,8 +46,8 @@ static void limit_to(int numbers)
 	CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
 }
 
-/* As long as all free numbers were low, a duplicate was needed. The limit that the engine found then must not apply
- * later. */
+/* The READ's file needs a duplicate while RLIMIT_NOFILE leaves only the standard numbers free. The engine must not
+ * use that limit any more once it has been raised. */
 static void below_a_low_limit(int ready[2])
 {
 	struct io_uring ring, other;

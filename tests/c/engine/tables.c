@@ -8,9 +8,9 @@
 static struct io_uring ring;
 static pthread_barrier_t step;
 
-/* Whether the ring is the kernel's. The kernel's workers look up files in the table that their thread had when they
- * were made, and get FALLOCATE and FSYNC at once. With workers made before the unshare, such a request fails with
- * EBADF, or finds another file. */
+/* Whether the ring is the kernel's. A worker of the kernel looks up files in the table that its thread had when the
+ * worker was made. FALLOCATE and FSYNC always go to a worker. If the worker was made before the unshare, such a request
+ * fails with EBADF, or finds another file. */
 static int is_kernels(const struct io_uring *ring)
 {
 	char path[64], name[64] = "";

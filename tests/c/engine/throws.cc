@@ -323,7 +323,7 @@ static void set_cleaned(void *cleaned)
 static void *thread_that_ends(void *cleaned)
 {
 	Destroyed here;
-	static char alternate[1 << 16]; /* one thread after the other */
+	static char alternate[1 << 16]; /* the threads run one after the other */
 	stack_t stack{};
 
 	stack.ss_size = sizeof(alternate);

@@ -26,7 +26,7 @@ __asm__(".text\n.globl enter, enter_straddling, enter_apart, enter_behind, enter
 	".p2align 6\nenter_behind_moved: mov %rdx, %r10\nmov $426, %eax\nmov %ecx, %edx\njmp moved_call\n"
 	".p2align 6\nenter: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\nenter_call: syscall\nret\n"
 	".p2align 6\nenter_behind: mov %rcx, %r10\nmov $426, %eax\njmp enter_call\n"
-	/* The rest of a jump at the `or`, 0xb8, would lead 1.2 GB down. */
+	/* A jump at the `or` that keeps the byte after the `or`, 0xb8, as its last byte would lead 1.2 GB down. */
 	".p2align 6\nenter_straddling: mov %rcx, %r10\npush %r11\npop %r11\nnop\nstraddling_or: or $0, %r10d\n"
 	"mov $426, %eax\nsyscall\nret\n"
 	".p2align 6\nenter_apart: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\npush %r8\npop %r8\napart_call: syscall\nret\n"
@@ -95,7 +95,7 @@ static long by_any(long fd, long submit, long wait, long flags, long set, long s
 	return any_call(fd, submit, wait, flags, set, __NR_io_uring_enter);
 }
 
-/* A call whose number comes in a register makes others as well. */
+/* An instruction that gets its call number in a register makes other calls, too. */
 static void any(void)
 {
 	nops_by(by_any, &ring, 300);
