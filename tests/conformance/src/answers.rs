@@ -6,7 +6,7 @@ use anyring_abi::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of different answers that are kept of a case. Answers of a case with more depend on chance.
+/// The most different answers that are kept for a case. If a case has more, its answers depend on chance.
 const MOST: usize = 192;
 
 /// The source of an answer.

@@ -54,7 +54,7 @@ fn timeout_ends_the_wait(cx: &Context) {
     assert!(started.elapsed() >= Duration::from_millis(60));
 }
 
-/// Waits for the event of a poll, which comes once this thread sleeps.
+/// A negative timeout never expires. The event of a poll, which comes once this thread sleeps, ends the wait.
 #[case(own_flags)]
 fn timeout_before_the_present_never_comes(cx: &Context) {
     skip_libaio(cx.door);

@@ -77,7 +77,8 @@ fn buffers_of_a_negative_length_are_einval(cx: &Context) {
     }
 }
 
-/// `struct io_uring_file_index_range`: first slot, length, padding.
+/// Ranges of IORING_REGISTER_FILE_ALLOC_RANGE on a ring without registered files: `struct io_uring_file_index_range`
+/// has the first slot, the length and padding.
 #[case(own_flags, since = "6.0")]
 fn alloc_range_without_a_table(cx: &Context) {
     let ring = cx.ring_with(4, 0);

@@ -146,8 +146,8 @@ fn a_chain_behind_the_cancelled_comes_last(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(10, 0), (1, -ECANCELED), (2, -ECANCELED)]);
 }
 
-/// Its task work has not run yet, and until then it is in the table of polls. POLL_REMOVE finds it, too, but is too
-/// late.
+/// A cancelled poll stays in the table of polls until its task work runs. Until then ASYNC_CANCEL finds it again.
+/// POLL_REMOVE finds it, too, but is too late.
 #[case(undisturbed, since = "5.19")]
 fn a_poll_that_was_cancelled_is_found_again(cx: &Context) {
     with_each(cx, |name, ring, _| {

@@ -269,7 +269,7 @@ fn min_wait_returns_what_came(cx: &Context) {
     assert_eq!(ring.cq_ready(), 1);
 }
 
-/// The flag is about how the wait is accounted for.
+/// IORING_ENTER_NO_IOWAIT changes only how the wait is accounted for.
 #[case(since = "6.15")]
 fn no_iowait_waits_all_the_same(cx: &Context) {
     let (mut ring, soon) = (cx.ring(4), ms(10));

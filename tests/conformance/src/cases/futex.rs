@@ -309,7 +309,7 @@ fn with_unused_fields_is_einval(cx: &Context) {
     }
 }
 
-/// FUTEX2_NUMA: the word after the futex names a node.
+/// With FUTEX2_NUMA the word after the futex names its node.
 #[case]
 fn on_two_nodes(cx: &Context) {
     #[repr(align(8))]
@@ -495,7 +495,8 @@ fn many_on_one_word(cx: &Context) {
     assert!(ring.wait_sorted(COUNT).into_iter().eq((0..COUNT as u64).map(|data| (data, 0))), "all end with 0");
 }
 
-/// More than there will ever be threads; each word changes before it is woken, as in every use of futexes.
+/// One ring waits on more words than there will ever be threads. Each word changes before it is woken, as in every use
+/// of futexes.
 #[case]
 fn many_words(cx: &Context) {
     const COUNT: usize = 3000;

@@ -84,7 +84,7 @@ fn to_every_kind_from_another_thread(cx: &Context) {
     }
 }
 
-/// At all paces: quicker than a thread goes to sleep, about as quick, and slower.
+/// Messages come at several paces: quicker than a thread goes to sleep, about as quick, and slower.
 #[case(since = "6.1")]
 fn to_every_kind_that_waits(cx: &Context) {
     for flags in KINDS {
@@ -160,7 +160,8 @@ fn memory_written_before_is_seen_by_every_kind(cx: &Context) {
     }
 }
 
-/// No system call orders anything on the receiver's side, only the load of the CQ's tail.
+/// A receiver that only polls the CQ sees the memory that the sender wrote before. It makes no system call, so only its
+/// load of the CQ's tail orders the accesses.
 #[case(since = "6.0")]
 fn memory_written_before_is_seen_by_a_program_that_only_looks(cx: &Context) {
     for flags in [0, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_IOPOLL, IORING_SETUP_SQPOLL] {

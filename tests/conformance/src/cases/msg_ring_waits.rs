@@ -107,7 +107,7 @@ fn an_ignored_signal_does_not_end_it(cx: &Context) {
     }
 }
 
-/// Whichever comes first, the message is there in the end and the handler ran.
+/// A signal and a message end the same wait. Whichever comes first, in the end the message is there and the handler ran.
 #[case(since = "6.1")]
 fn a_handler_beside_a_message_takes_nothing_away(cx: &Context) {
     count_signal(libc::SIGUSR1);

@@ -99,7 +99,7 @@ fn accepts_in_turn(cx: &Context, nonblocking: bool) {
     ring.go_all(&[accept(fd(&listener)).data(1), sqe::accept(fd(&listener), 0).data(2)]);
     for _ in 0..5 {
         let _client = connect(&listener);
-        std::thread::sleep(Duration::from_millis(10)); // who works beside the program has begun
+        std::thread::sleep(Duration::from_millis(10)); // threads that work beside the program have begun
         let cqe = ring.wait();
         drop(owned(cqe.res, "accepted"));
         assert_eq!(cqe.user_data, 1);
@@ -244,7 +244,8 @@ fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
     assert_eq!(ring.run(read(fd(&file("f", b"1")))), -libc::EBADFD, "before it looks for a buffer");
 }
 
-/// On the kernel nothing starts the timer when a worker arms a multishot request. A poll arms itself.
+/// On the kernel nothing starts the LINK_TIMEOUT when a worker arms a multishot request. A multishot poll arms itself,
+/// and its LINK_TIMEOUT starts.
 #[case]
 fn async_link_timeout_is_not_started(cx: &Context) {
     let (listener, ((reader, _writer), (socket, _peer))) = (listener().0, (pipe(), pair()));
@@ -262,7 +263,8 @@ fn async_link_timeout_is_not_started(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
-/// Then the submitter arms it.
+/// The submitter arms a multishot request again after a worker has posted its first CQE, and so starts the
+/// LINK_TIMEOUT.
 #[case(since = "6.7")]
 fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
     let (listener, ((reader, mut writer), (socket, peer))) = (listener().0, (pipe(), pair()));
@@ -292,7 +294,7 @@ fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
     }
 }
 
-/// The timer starts only after a worker has accepted the connection, however long that takes.
+/// A LINK_TIMEOUT starts only after a worker has accepted the connection, however long that takes.
 #[case(since = "6.7")]
 fn async_link_timeout_waits_for_what_a_worker_gets(cx: &Context) {
     let (listener, random) = (listener().0, std::fs::File::open("/dev/urandom").expect("/dev/urandom"));
@@ -362,7 +364,7 @@ fn read_beside_one_that_found_nothing(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
 }
 
-/// Its submission posts one CQE (`io_read_mshot`); task work posts the rest.
+/// The submission of a READ_MULTISHOT posts one CQE (`io_read_mshot`); task work posts the rest.
 #[case(undisturbed, since = "6.7")]
 fn read_goes_on_behind_its_submission(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
@@ -585,7 +587,7 @@ fn overflow_ends_timeout(cx: &Context) {
     assert_eq!(seen, [(-ETIME, false, None)]);
 }
 
-/// A worker arms it before its flags are checked.
+/// A worker arms a READ_MULTISHOT before its flags are checked.
 #[case]
 fn async_read_with_an_unknown_flag_waits(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));

@@ -69,7 +69,7 @@ fn recv_waits_with_no_buffer_left(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
 }
 
-/// Such a socket does not report its remaining data, so the request selects the next buffer at once.
+/// A socket of datagrams does not report its remaining data, so a multishot RECV selects the next buffer at once.
 #[case]
 fn recv_of_datagrams_ends_with_the_last_buffer(cx: &Context) {
     for kind in [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
@@ -84,7 +84,7 @@ fn recv_of_datagrams_ends_with_the_last_buffer(cx: &Context) {
     }
 }
 
-/// The end's event came together with the data's, and a request that polled first does not poll again.
+/// The event of the end comes together with that of the data, and a request that polled first does not poll again.
 #[case]
 fn recv_async_of_data_and_the_end(cx: &Context) {
     let first = (IORING_RECV_MULTISHOT | IORING_RECVSEND_POLL_FIRST) as u16;

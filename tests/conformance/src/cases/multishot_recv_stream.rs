@@ -207,7 +207,7 @@ fn limit_on_all_of_it(cx: &Context) {
     assert_eq!(readable_bytes(&b), 8);
 }
 
-/// On the kernel the request repeats until other requests must run.
+/// A multishot RECV with MSG_PEEK gets the same data again. On the kernel it repeats until other requests must run.
 #[case]
 fn peeks_at_the_same(cx: &Context) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(64));
@@ -272,7 +272,7 @@ fn hundreds_of_buffers(cx: &Context) {
     ring.expect_quiet();
 }
 
-/// Each stream has its own buffers; all of both comes.
+/// Two multishot receives, each with its own buffers, get all data of both streams.
 #[case]
 fn two_streams_take_turns(cx: &Context) {
     let ((a, b), (c, d), mut ring) = (tcp_pair(), tcp_pair(), cx.ring(128));

@@ -604,7 +604,7 @@ fn poll_first_without_waiting_on_no_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(9999, &mut [0; 3], libc::MSG_DONTWAIT).ioprio(first)), -EBADF);
 }
 
-/// The system calls refuse it.
+/// SENDMSG and RECVMSG accept MSG_CMSG_COMPAT, which sendmsg(2) and recvmsg(2) refuse.
 #[case]
 fn message_without_control_data_may_have_cmsg_compat(cx: &Context) {
     const MSG_CMSG_COMPAT: i32 = i32::MIN;

@@ -310,7 +310,7 @@ fn chains_behind_a_drain(cx: &Context) {
     assert_eq!(ring.wait_ordered(5), [(1, 1), (2, 0), (3, 0), (4, -libc::EBADF), (5, -ECANCELED)]);
 }
 
-/// Nothing was in flight before the drain.
+/// A drain holds back later requests even if nothing was in flight before it.
 #[case(since = "5.6")]
 fn drain_that_starts_at_once_holds_back_what_follows(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
@@ -409,7 +409,7 @@ fn send_bundle_behind_a_drain_is_made_by_a_worker(cx: &Context) {
     drop(group);
 }
 
-/// Task work posts the rest.
+/// Task work cancels the rest of a failed chain, so these CQEs come after those of the submission.
 #[case]
 fn rest_of_a_failed_chain_comes_behind_its_submission(cx: &Context) {
     let mut ring = cx.ring(8);

@@ -139,7 +139,7 @@ fn with_async(cx: &Context) {
     assert_eq!(ring.run(with_credentials(open(), id).with(IOSQE_ASYNC)), -EACCES);
 }
 
-/// Registered by a thread that is gone when the credentials are used.
+/// Credentials stay usable after the thread that registered them has ended.
 #[case]
 fn other_thread_of_the_ring_uses_it(cx: &Context) {
     needs_root(cx);

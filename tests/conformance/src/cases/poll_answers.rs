@@ -147,7 +147,7 @@ fn armed_on_a_pipe_answers_what_is_there(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(IN));
 }
 
-/// liburing's poll-bench: the wake-up decides, not the data left at a later check.
+/// The wake-up decides, not the data that is left at a later check. liburing's poll-bench relies on this.
 #[case(since = "5.13")]
 fn armed_answers_data_that_the_program_took_meanwhile(cx: &Context) {
     let ((mut reader, mut writer), mut ring) = (pipe(), cx.ring(4));

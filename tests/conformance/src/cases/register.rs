@@ -233,7 +233,7 @@ fn buffers_too_large_is_efault(cx: &Context) {
     assert_eq!(buffers(&cx.ring(4), &[vector(address(pages(1)), (1 << 30) + 1)]), -EFAULT);
 }
 
-/// Registers and writes from 1 GiB and a page, which is one file mapped again and again.
+/// Registers a buffer of 1 GiB and a page, and writes from it. The memory is one file that is mapped again and again.
 #[case(from = "7.3")]
 fn buffers_may_be_large(cx: &Context) {
     const PART: usize = 64 << 20;
@@ -390,7 +390,7 @@ fn files_update_outside_is_einval(cx: &Context) {
     assert_eq!(update(&ring, 0, &[]), -EINVAL);
 }
 
-/// However many: nothing is read, and no memory is allocated for them.
+/// An update of more entries than the table has fails before an entry is read or memory is allocated.
 #[case(since = "5.19")]
 fn updates_of_more_than_the_table_has_are_einval(cx: &Context) {
     const MANY: u32 = u32::MAX - 15;
@@ -609,7 +609,7 @@ fn ring_fd_register_by_index(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0), 0);
 }
 
-/// A program of no instructions: such a filter is refused before its other requirements are checked.
+/// A filter program without instructions is refused before its other requirements are checked.
 #[case(since = "7.0")]
 fn filter_that_is_none_is_refused(cx: &Context) {
     let (ring, none) = (cx.ring(4), [u64::MAX; 16]);

@@ -318,7 +318,7 @@ fn in_memory_of_the_program_that_is_not_there(cx: &Context) {
     assert_eq!(empties(ring), [1, 2, 3, 4, 5, 6]);
 }
 
-/// A resize that failed after its areas were made: the result could not be written.
+/// A resize fails after its areas were made, since the result cannot be written. A later resize works.
 #[case(own_flags)]
 fn smaller_after_a_larger_one_that_failed(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
@@ -356,7 +356,7 @@ fn resized_beside_a_child(ring: &mut Ring, action: impl FnOnce(&mut Ring) -> boo
     assert_eq!(status, 0, "what the child saw");
 }
 
-/// The ring has one submitter, which is in the parent.
+/// The ring has one submitter, which is in the parent. So a child that was forked before cannot use the ring.
 #[case(own_flags)]
 fn child_forked_before_cannot_use_it(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);

@@ -161,7 +161,7 @@ fn words_of_a_polled_ring(cx: &Context) {
     storms(cx, || polled(cx), IORING_ENTER_SQ_WAKEUP, true);
 }
 
-/// Two processes submit to one ring whose words both write.
+/// Two processes submit to one ring, and both write to its words.
 #[case(own_flags, since = "5.11")]
 fn words_of_a_ring_in_two_processes(cx: &Context) {
     for (seed, polls) in [(1, false), (2, false), (3, true)] {

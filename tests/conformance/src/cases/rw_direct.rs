@@ -138,7 +138,7 @@ fn write_into_a_hole(cx: &Context) {
     assert!(is_all(&found[1 << 19..(1 << 19) + 4096], 60) && is_all(&found[(1 << 19) + 4096..], 0));
 }
 
-/// The position advances or not, depending on a wait for the device.
+/// Reads and writes at offset -1 use the file position. It advances or not, depending on a wait for the device.
 #[case(since = "5.6")]
 fn position_is_used(cx: &Context) {
     let (mut file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
@@ -271,7 +271,7 @@ fn bad_vector_is_efault(cx: &Context) {
     assert!(is_all(bytes, 2));
 }
 
-/// The first page can be written to, the second not.
+/// A read whose second page of memory is inaccessible fails with EFAULT, or reads the first page.
 #[case]
 fn half_bad_memory(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(2));
@@ -381,7 +381,7 @@ fn async_reads_and_writes(cx: &Context) {
     assert!(is_all(read, 2) && is_all(&content()[8192..12_288], 80));
 }
 
-/// Best effort and idle, which need no privilege; a class that does not exist.
+/// I/O priorities: best effort and idle, which need no privilege, and a class that does not exist.
 #[case(since = "5.6")]
 fn priorities(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));

@@ -140,7 +140,7 @@ fn waits_with_a_deadline(cx: &Context) {
     }
 }
 
-/// The case only polls the ring's memory: no thread enters.
+/// Transfers complete while the program only polls the ring's memory, and no thread enters.
 #[case(since = "5.6")]
 fn polled_until_they_are_there(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
@@ -361,7 +361,7 @@ fn polling_thread_makes_them(cx: &Context) {
     }
 }
 
-/// IORING_SQ_TASKRUN notifies the ring's owner of them.
+/// IORING_SQ_TASKRUN notifies a deferred ring's owner of completed transfers.
 #[case(undisturbed, own_flags, since = "6.1")]
 fn deferred_ring_is_notified_of_them(cx: &Context) {
     const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;

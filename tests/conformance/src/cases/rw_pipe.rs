@@ -394,7 +394,7 @@ fn read_then_write_in_one_submission(cx: &Context) {
     assert_eq!(&buffer[..3], b"abc");
 }
 
-/// RWF_ATOMIC (0x40) and RWF_DONTCACHE (0x80).
+/// RWF_ATOMIC (0x40) and RWF_DONTCACHE (0x80) are about files, and refused at once for a pipe.
 #[case]
 fn flags_of_files_are_eopnotsupp_at_once(cx: &Context) {
     let (mut ring, mut buffer, (reader, writer)) = (cx.ring(4), [0; 4], pipe());

@@ -77,7 +77,7 @@ fn one_that_wraps_is_einval(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, -EINVAL), (2, 0), (3, 0)]);
 }
 
-/// The second half follows the first, which the array names.
+/// The array names the first half of a large SQE. Its second half is the SQE after it, so the last SQE cannot be large.
 #[case(own_flags)]
 fn one_in_the_last_place_of_the_array_is_einval(cx: &Context) {
     let mut ring = mixed(cx, 4, 0);

@@ -414,7 +414,7 @@ fn time_in_the_sqe_of_an_update(cx: &Context) {
     assert_eq!(ring.run(bare), -EINVAL);
 }
 
-/// A timespec out of range, an address that cannot be read, and fields that are refused whatever the time is.
+/// A refused field fails with EINVAL even if the timespec is at an address that cannot be read.
 #[case(since = "5.15")]
 fn a_refused_field_comes_before_a_bad_time(cx: &Context) {
     let (mut ring, bad) = (cx.ring(4), Timespec { tv_sec: 0, tv_nsec: -1 });

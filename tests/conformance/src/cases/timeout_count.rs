@@ -159,7 +159,7 @@ fn removal_ends_it(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(3, 0), (4, 0)]);
 }
 
-/// Unlike one that expires: the kernel counts it as any other request.
+/// The kernel counts a removed timeout like any other request. It does not count one that expires.
 #[case(since = "5.5", until = "7.3")]
 fn removed_timeouts_count(cx: &Context) {
     let (mut ring, long) = (cx.ring(8), ms(10_000));

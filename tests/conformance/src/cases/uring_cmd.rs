@@ -245,7 +245,7 @@ fn unknown_flags_are_einval(cx: &Context) {
     }
 }
 
-/// A registered buffer that no command of a socket uses.
+/// Only drivers use a registered buffer. Commands of sockets ignore it.
 #[case]
 fn fixed_is_for_drivers(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
@@ -281,7 +281,7 @@ fn timestamps_need_large_cqes(cx: &Context) {
     }
 }
 
-/// BLOCK_URING_CMD_DISCARD.
+/// BLOCK_URING_CMD_DISCARD fails for every file other than a block device.
 #[case]
 fn discard_of_other_files_is_eopnotsupp(cx: &Context) {
     let (file, mut ring) = (file("file", b"1234"), cx.ring(4));

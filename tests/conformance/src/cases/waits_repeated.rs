@@ -115,7 +115,7 @@ fn read_goes_on_where_its_number_is_closed(cx: &Context) {
     assert_eq!(ring.run(sqe::read(fd(&another), &mut byte, 0)), 1);
 }
 
-/// Requests wait for one socket in both directions.
+/// A SEND waits on a socket on which receives waited before. A RECV submitted after it is still served.
 #[case(undisturbed)]
 fn send_waits_beside_receives_that_waited(cx: &Context) {
     let (ours, mut theirs) = UnixStream::pair().expect("sockets");
