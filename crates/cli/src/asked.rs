@@ -27,7 +27,7 @@ impl Decision {
     /// Describes the decision for the log. `library`: whether the library is preloaded.
     fn of(&self, what: &str, library: bool) -> String {
         let server = if self.server == Server::User { "anyring" } else { "the kernel" };
-        let refused = if self.stands_by() && library { ", anyring what that refuses" } else { "" };
+        let refused = if self.stands_by() && library { ", and anyring what the kernel refuses" } else { "" };
         format!("{server} serves {what} ({}){refused}", self.why)
     }
 
@@ -68,7 +68,7 @@ pub fn open(options: &RunOptions, rings: &Decision, aio: &Decision, means: &Mean
             }
             Means::Plain(None) => "started without the library".to_owned(),
             Means::Plain(Some(why)) => {
-                format!("started without the library ({why}): what the kernel refuses stays so")
+                format!("started without the library ({why}): what the kernel refuses stays refused")
             }
             Means::Guest(why) => format!("as a guest ({why})"),
         };

@@ -123,7 +123,7 @@ fn lint(options: &CheckOptions, files: &mut Files) -> Result<i32, Failure> {
     let lines = findings.iter().flatten();
     lines.for_each(|line| output::complain(&format!("anyring check: --lint: {line}")));
     match (status, findings.len()) {
-        (0, 0) if rings == 0 => Err(Failure::own(format!("{NO_RING}, so that nothing is proven"))),
+        (0, 0) if rings == 0 => Err(Failure::own(format!("{NO_RING}, so nothing is proven"))),
         (0, 0) => {
             let ring = if rings == 1 { "ring" } else { "rings" };
             output::complain(&format!(
@@ -178,7 +178,7 @@ fn say(verdict: &Verdict) -> Result<(), Failure> {
     }
     match &verdict.not_proven {
         _ if verdict.status != 0 => Ok(()),
-        Some(why) => Err(Failure::own(format!("{why}, so that nothing is proven"))),
+        Some(why) => Err(Failure::own(format!("{why}, so nothing is proven"))),
         None => {
             let stated: Vec<_> = verdict.expectations.iter().map(|it| it.expectation.as_str()).collect();
             let (requests, rings) = (verdict.requests.unwrap_or(0), verdict.rings);

@@ -67,7 +67,7 @@ pub struct RunOptions {
     /// Write anyring's messages to FILE (ANYRING_LOG)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Do not trap the program's own system call instructions: that needs a filter and no_new_privs (ANYRING_RAW=0)
+    /// Do not trap the program's own system call instructions. A trap needs a filter and no_new_privs (ANYRING_RAW=0)
     #[arg(long)]
     pub no_raw: bool,
     /// Run PROGRAM as a guest, even if the library can be preloaded into it or the kernel serves it
@@ -98,7 +98,7 @@ Examples:
   anyring deny --profile rhel8 -- myserver                with the system calls of Linux 4.18
   anyring deny --profile minimal -- anyring doctor        doctor with the fewest calls allowed
 
-Every process that PROGRAM starts inherits the filter; nothing takes it off again. It sets
+Every process that PROGRAM starts inherits the filter, and cannot remove it. The filter sets
 no_new_privs, so set-user-ID programs run without their privileges.
 
 Exit status: the program's own. 125 when the filter cannot be installed, 126 when the program cannot
@@ -583,7 +583,7 @@ const CHAOS_EXAMPLES: &str = "\
 Examples:
   anyring chaos -- ./mytest                                one run, with a seed that it prints
   anyring chaos --runs 100 -- ./mytest                     seeds 1 to 100; prints which of them fail
-  anyring chaos --seed 17 --shrink -- ./mytest             the fewest with which seed 17 fails
+  anyring chaos --seed 17 --shrink -- ./mytest             the fewest injections that fail
   anyring chaos --rules short,late --log log.jsonl -- ./mytest
   anyring chaos --runs 100 --junit chaos.xml -- ./mytest   for CI: a test case for each seed
 

@@ -213,7 +213,7 @@ fn linkage<'data>(header: &FileHeader64<Endianness>, data: impl ReadRef<'data>) 
         });
     }
     if !loader.exists() {
-        let what = format!("a program of which the loader, {}, is missing", loader.display());
+        let what = format!("a program whose loader, {}, is missing", loader.display());
         return Some(Obstacle::new(what, "install the C library that it was built with"));
     }
     None

@@ -151,7 +151,7 @@ fn rings_that_the_kernel_refuses_later_are_served() {
     assert_eq!(stdout(&seen), "5 rings, 2 of the kernel\n");
     let text = std::fs::read_to_string(&log).expect("a log");
     assert!(
-        text.contains("the kernel serves io_uring (its own works here), anyring what that refuses; "),
+        text.contains("the kernel serves io_uring (its own works here), and anyring what the kernel refuses; "),
         "{text}"
     );
     assert_eq!(text.matches(" is the kernel's\n").count(), 2, "{text}");
@@ -178,7 +178,7 @@ fn the_kernel_serves_alone_without_the_library() {
     assert_eq!(stdout(&seen), "started\n");
     let text = std::fs::read_to_string(&log).expect("a log");
     assert!(
-        text.contains("started without the library (") && text.contains("what the kernel refuses stays so"),
+        text.contains("started without the library (") && text.contains("what the kernel refuses stays refused"),
         "{text}"
     );
 }
@@ -332,7 +332,8 @@ fn the_log_tells_in_one_line_who_serves_and_why() {
     if kernel_works("who serves, of a run that the kernel serves") {
         let plain = log_of(&[], &[]);
         assert!(
-            plain.contains("the kernel serves io_uring (its own works here), anyring what that refuses; "),
+            plain
+                .contains("the kernel serves io_uring (its own works here), and anyring what the kernel refuses; "),
             "{plain}"
         );
         assert!(plain.contains("; with "), "{plain}");

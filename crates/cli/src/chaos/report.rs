@@ -113,7 +113,7 @@ impl<'a> Report<'a> {
         const MOST: usize = 8;
         run.findings.iter().take(MOST).flat_map(|it| it.lines(&self.places)).for_each(|line| say(&line));
         if run.findings.len() > MOST {
-            say(&format!("{} findings more", run.findings.len() - MOST));
+            say(&format!("{} more findings", run.findings.len() - MOST));
         }
     }
 
@@ -147,11 +147,11 @@ impl<'a> Report<'a> {
     pub fn end(&self, rules: Rules) -> Result<i32, Failure> {
         let Report { options, failures, seeds, last, injections, .. } = self;
         if self.rings == 0 && failures.is_empty() {
-            return Err(Failure { status: OWN_FAILURE, message: format!("{NO_RING}, so that nothing is proven") });
+            return Err(Failure { status: OWN_FAILURE, message: format!("{NO_RING}, so nothing is proven") });
         }
         if !self.unmet.is_empty() && failures.is_empty() {
             let message = format!(
-                "--only {}: the program never reached it with {}, so that nothing is proven",
+                "--only {}: the program never reached it with {}, so nothing is proven",
                 self.unmet.join(","),
                 if seeds.end - seeds.start == 1 { "this seed and these rules" } else { "these seeds and rules" }
             );

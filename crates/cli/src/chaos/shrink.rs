@@ -18,7 +18,7 @@ pub fn shrink(jobs: &Jobs, seed: u64, run: &Run) -> Result<Vec<Injection>, Failu
         return Ok(Vec::new());
     }
     if first_failing(jobs, seed, [left.clone()])?.is_none() {
-        let message = format!("seed {seed} does not fail each time: the program's threads or time decide, too");
+        let message = format!("seed {seed} does not fail each time: threads or timing of the program matter, too");
         return Err(Failure::own(message));
     }
     let mut parts = 2;

@@ -186,7 +186,7 @@ fn refused(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) {
     if matches!(code, libc::EPERM | libc::EACCES) {
         return (Cause::SecurityModule, format!("io_uring_setup answers {name} without a filter or the sysctl"));
     }
-    (Cause::Unknown, format!("io_uring_setup answers {name}, and only it"))
+    (Cause::Unknown, format!("only io_uring_setup fails, with {name}"))
 }
 
 /// Explains why calls on closed descriptors did not fail with EBADF. The kernel does not know the calls, or they did

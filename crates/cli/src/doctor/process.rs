@@ -154,7 +154,7 @@ fn summary(way: Option<&str>, backend: Option<&str>, kernels: &[u32], counters: 
         (Some(way), _) => {
             let ours =
                 counters.map_or(String::new(), |counters| format!(" and {} made by anyring", counters.rings));
-            format!("the kernel serves this process, and anyring what that refuses ({way}): {kernels} of the kernel's{ours}.")
+            format!("the kernel serves this process, and anyring what the kernel refuses ({way}): {kernels} of the kernel's{ours}.")
         }
     }
 }

@@ -33,7 +33,7 @@ pub fn text(report: &Report) -> String {
         for (name, choice) in [("auto", choices.auto), ("kernel", choices.kernel), ("user", choices.user)] {
             let what = match choice {
                 Some(Server::Kernel) if name == "auto" && report.library.is_some() => {
-                    "leaves it to the kernel; anyring serves what that refuses"
+                    "leaves it to the kernel; anyring serves what the kernel refuses"
                 }
                 Some(Server::Kernel) => "leaves it to the kernel, without anyring if both options do",
                 Some(Server::User) if report.library.is_some() => {

@@ -56,7 +56,7 @@ impl Before {
         let elapsed_ns = began.elapsed().as_nanos() as f64;
         match status.success() {
             true => Ok([elapsed_ns, cpu_ns]),
-            false => Err(failed(format!("{status}, so that nothing is proven"))),
+            false => Err(failed(format!("{status}, so nothing is proven"))),
         }
     }
 }

@@ -134,7 +134,7 @@ impl<'a> Crash<'a> {
             return Err(fails(&why));
         }
         if changes.is_empty() {
-            let message = "the program changed nothing in the folders, so that nothing is proven".to_owned();
+            let message = "the program changed nothing in the folders, so nothing is proven".to_owned();
             return Err(Failure { status: OWN_FAILURE, message });
         }
         match self.recovery(recover)? {
