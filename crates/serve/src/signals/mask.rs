@@ -1,6 +1,6 @@
-//! The guarded signals that a thread has asked to block, called its *wish*. These are not in the thread's real
-//! mask, since they must never really be blocked. The wish is kept in thread-local memory of the initial-exec kind.
-//! Such memory needs neither an allocation nor a lock, so signal handlers may use it. Only the owning thread and
+//! The *program mask* of a thread: the guarded signals that the thread has asked to block. They are not in its real
+//! mask, since they must never really be blocked. The program mask is kept in thread-local memory of the initial-exec
+//! kind. Such memory needs neither an allocation nor a lock, so signal handlers may use it. Only the owning thread and
 //! its handlers touch it.
 
 use super::deferred::Kept;
@@ -13,18 +13,18 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{compiler_fence, AtomicPtr, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t};
 
-/// The record of one thread's wish.
+/// The record of one thread's program mask.
 #[repr(C)]
 struct Thread {
-    /// Guarded signals that the thread wishes to block.
+    /// The program mask: guarded signals that the thread has asked to block.
     blocked_by_program: AtomicU64,
-    /// Signals of the wish that have arrived and are held.
+    /// Signals of the program mask that have arrived and are held.
     held: AtomicU64,
-    /// Guarded signals that are really blocked because a handler runs, or was left by a jump. Those that the thread
-    /// wished to block before are not among them.
+    /// Guarded signals that are really blocked because a handler runs, or was left by a jump. Those that were in the
+    /// program mask before are not among them.
     by_handlers: AtomicU64,
-    /// The process id of a child in this memory (vfork(2)) that has set its mask, so that the wish no longer applies to
-    /// it. 0 if there is none.
+    /// The process id of a child in this memory (vfork(2)) that has set its own mask. The program mask does not apply
+    /// to such a child any more. 0 if there is none.
     settled: AtomicU64,
     /// The program's signals that wait until the thread holds no engine lock.
     kept: AtomicPtr<Kept>,
@@ -59,12 +59,12 @@ fn by_handlers() -> &'static AtomicU64 {
     unsafe { &(*thread()).by_handlers }
 }
 
-/// Returns the guarded signals that the calling thread wishes to block.
+/// Returns the calling thread's program mask.
 pub fn blocked_by_program() -> u64 {
     words().0.load(Ordering::Relaxed)
 }
 
-/// Adds guarded signals that the thread really blocks to its wish.
+/// Adds guarded signals that the thread really blocks to its program mask.
 pub fn add_blocked(blocked: u64) {
     words().0.fetch_or(blocked, Ordering::Relaxed);
 }
@@ -78,9 +78,9 @@ pub fn real_now() -> u64 {
     real
 }
 
-/// Unblocks the guarded signals that the calling thread really blocks, and adds them to its wish. The thread blocked
-/// them before they were guarded, or by an instruction that nothing traps. False in a process whose masks are not kept
-/// here.
+/// Unblocks the guarded signals that the calling thread really blocks, and adds them to its program mask. The thread
+/// blocked them before they were guarded, or by an instruction that nothing traps. False in a process whose masks are
+/// not kept here.
 pub fn open_here() -> bool {
     if !active() {
         return false;
@@ -135,7 +135,7 @@ const MASK_WAS_SAVED: usize = os::arch::JUMP_WORDS * size_of::<u64>();
 /// The offset of the saved mask in a jmp_buf.
 const SAVED_MASK: usize = MASK_WAS_SAVED + size_of::<u64>();
 
-/// Stores the thread's wish in `environment`, before libc fills in the environment and saves the thread's mask there.
+/// Stores the program mask in `environment`, before libc fills in the environment and saves the thread's mask there.
 ///
 /// # Safety
 /// `environment` is a sigjmp_buf.
@@ -144,7 +144,7 @@ pub unsafe fn save_in_environment(environment: *mut c_void) {
     unsafe { stamp(environment.byte_add(SAVED_MASK).cast()) };
 }
 
-/// Restores the thread's wish before longjmp(3) to the place where `environment` was filled, if the mask was saved
+/// Restores the program mask before longjmp(3) to the place where `environment` was filled, if the mask was saved
 /// there.
 ///
 /// # Safety
@@ -224,7 +224,7 @@ pub fn stripped(set: &sigset_t) -> Option<sigset_t> {
     (word(set) & guarded() != 0).then(|| as_set(word(set) & !guarded()))
 }
 
-/// Stores the thread's wish in `set`, before libc makes the kernel write the thread's mask there.
+/// Stores the program mask in `set`, before libc makes the kernel write the thread's mask there.
 ///
 /// # Safety
 /// The set may be written.
@@ -239,7 +239,7 @@ pub unsafe fn stamp(set: *mut sigset_t) {
     }
 }
 
-/// Sets the thread's wish as a context's mask and its note say, before libc sets that mask. Returns the mask to set
+/// Sets the program mask as a context's mask and its note say, before libc sets that mask. Returns the mask to set
 /// instead, if the context's mask must not be set.
 ///
 /// # Safety
@@ -262,7 +262,7 @@ pub unsafe fn goes_on_with(set: *const sigset_t) -> Option<sigset_t> {
     (missing != 0).then(|| as_set(real & !missing))
 }
 
-/// Keeps a signal that came while the thread wished to block it. As in the kernel, one signal of each number is enough.
+/// Keeps a signal that came while it was in the program mask. As in the kernel, one signal of each number is enough.
 pub fn hold(signal: c_int, info: &siginfo_t) {
     let (thread, Some(index)) = (thread(), index(signal)) else {
         return;
@@ -276,7 +276,7 @@ pub fn hold(signal: c_int, info: &siginfo_t) {
     }
 }
 
-/// Sends this thread the held signals that it no longer wishes to block. True if there were any.
+/// Sends this thread the held signals that are no longer in its program mask. True if there were any.
 pub fn deliver_held() -> bool {
     let (blocked_by_program, held) = words();
     let mut due = held.load(Ordering::Relaxed) & !blocked_by_program.load(Ordering::Relaxed);
@@ -320,8 +320,8 @@ pub fn are_kept(how: c_int, set: Option<u64>) -> bool {
     active()
 }
 
-/// Returns the calling thread's wish: the signals that it believes to block and that its real mask lacks. There are
-/// none in a child in borrowed memory that has set its mask.
+/// Returns the calling thread's program mask: the signals that it believes to block and that its real mask lacks. The
+/// mask is empty in a child in borrowed memory that has set its own mask.
 fn unseen() -> u64 {
     match blocked_by_program() {
         0 => 0,
@@ -332,8 +332,8 @@ fn unseen() -> u64 {
 }
 
 /// Prepares a change of the mask in a child in borrowed memory, whose masks are not kept here. `how` is as in
-/// sigprocmask(2), or `None` if the child only asks for its mask. Unless the change replaces the whole mask, the wish
-/// first becomes part of the real mask. Returns the signals to add to the old mask that the child reads.
+/// sigprocmask(2), or `None` if the child only asks for its mask. Unless the change replaces the whole mask, the
+/// program mask first becomes part of the real mask. Returns the signals to add to the old mask that the child reads.
 pub fn settle(how: Option<c_int>) -> u64 {
     let unseen = unseen();
     let Some(how) = how.filter(|_| unseen != 0) else { return unseen };
@@ -371,7 +371,7 @@ pub fn real(how: c_int, set: u64) -> u64 {
     }
 }
 
-/// Records the program's request after the kernel accepted it; returns the wish before.
+/// Records the program's request after the kernel accepted it. Returns the previous program mask.
 pub fn changed(how: c_int, set: Option<u64>) -> u64 {
     let (blocked_by_program, _) = words();
     let before = blocked_by_program.load(Ordering::Relaxed);
@@ -453,7 +453,7 @@ pub(super) fn write_program<T: sys::Plain + os::Plain>(to: usize, value: T) -> b
     }
 }
 
-/// Adds the wish `before` to the old mask that the kernel has written at `old`.
+/// Adds the program mask `before` to the old mask that the kernel has written at `old`.
 fn add_kernel_mask(old: usize, before: u64) {
     if let Some(real) = read_program::<u64>(old) {
         write_program(old, real | before);
@@ -491,7 +491,7 @@ pub fn with_temporary_set(mask: *const sigset_t, wait: impl FnOnce(*const sigset
     })
 }
 
-/// Runs `wait` with `wanted` as the thread's wish. `None` if a held signal came first.
+/// Runs `wait` with `wanted` as the program mask. `None` if a held signal came first.
 fn temporarily<T>(wanted: u64, wait: impl FnOnce() -> T) -> Option<T> {
     let (blocked_by_program, _) = words();
     let before = blocked_by_program.swap(wanted & guarded(), Ordering::Relaxed);

@@ -18,12 +18,12 @@
 //!   own action is kept in [`action`].
 //! - Once there is a guard, `on_signal` also precedes every handler that the program has for other signals. Such a
 //!   handler must not run in the middle of an engine call: see `os::handlers` in the engine.
-//! - The program cannot really block a guarded signal. [`mask`] keeps the mask that each thread wishes to have. The
-//!   thread reads that mask back, and the mask decides what a signal does.
+//! - The program cannot really block a guarded signal. [`mask`] keeps the mask that each thread has asked
+//!   for. The thread reads that mask back, and the mask decides what a signal does.
 //!
 //! A program can see three differences from the kernel:
 //!
-//! - If the kernel gives a guarded signal of kill(2) to a thread that wishes to block it, the signal is held for
+//! - If the kernel gives a guarded signal of kill(2) to a thread that believes to block it, the signal is held for
 //!   that thread. It is not offered to another thread or to sigwait(3).
 //! - exec resets a guarded signal to its default action, even if the program ignores it.
 //! - A handler does not see guarded signals in `uc_sigmask`.
@@ -170,9 +170,9 @@ pub fn begin() {
     }
 }
 
-/// Takes over the guarded signals, because a thread is about to block one of them. From now on such a thread only
-/// believes that it blocks the signal, which is held for it. False if that is impossible, or if the process was not
-/// recorded before. Then the signals are really blocked.
+/// Takes over the guarded signals, because a thread is about to block one of them. From now on a thread that blocks
+/// one only believes that it does: the signal is held for that thread. False if that is impossible, or if the process
+/// was not recorded before. Then the signals are really blocked.
 #[cold]
 pub fn believe() -> bool {
     if OWNER.load(Ordering::Relaxed) == 0 || in_borrowed_memory() || mutated(Mutation::MasksAreKeptLate) {
