@@ -80,7 +80,7 @@ pub struct Ring {
     holder_work: Arrivals<HolderWork>,
     /// True while the holder does the holder work that it has taken.
     holder_work_runs: AtomicBool,
-    /// A thread has found the holder asleep before its work was done: other threads need not wait for the holder,
+    /// A thread has found the holder asleep with holder work left. Other threads then need not wait for the holder,
     /// either.
     close_gave_up: AtomicBool,
     /// The last holder's thread pointer and thread id. Both change only under `state`.

@@ -7,18 +7,18 @@
 //! inspect the process: its own user, and root. No signal, ptrace, socket or thread is involved.
 //!
 //! The tracer locks the counters with an OFD lock, so that there is only one tracer at a time and its death is noticed.
-//! Then it stores a *wish* into [`Tracer::wanted`](stats::Tracer). A wish is a number and the process that it is meant
-//! for, since forked children share the counters. The next call on any ring of that process does what the wish asks,
-//! and reports so in `reply`:
+//! Then it stores a *trace request* into [`Tracer::wanted`](stats::Tracer). The request has a number, and the process
+//! that it is meant for, since forked children share the counters. The next call on any ring of that process does what
+//! the request asks, and reports so in `reply`:
 //!
-//! | wish | the process | then the tracer |
+//! | request | the process | then the tracer |
 //! |---|---|---|
 //! | odd | makes an empty memfd, and answers its number | opens it in /proc/PID/fd, fills it, and seals its size |
 //! | the next even number | maps the memfd, if it is sealed and valid, and gives every ring a recorder | reads |
 //! | none | drops the recorders; the last one drops mapping and descriptor, too | frees the pages, even while mapped |
 //!
 //! Since the tracer gives the memfd its size and content, the memory is charged to the tracer. A ring that is locked
-//! when a wish comes follows the wish at its own next call. A tracer that is killed does not withdraw its wish. When
+//! when a request comes follows it at its own next call. A tracer that is killed does not withdraw its request. When
 //! events later find no room, the process notices that the lock is released, and stops.
 //!
 //! | | guarded by |
@@ -38,14 +38,15 @@ use rustix::fd::AsRawFd;
 use rustix::fs::MemfdFlags;
 use std::sync::Arc;
 
-/// The value in the lower half of `reply` that refuses a wish. Events already go elsewhere, or the memfd cannot be
-/// used. Any other value is a descriptor's number plus 1.
+/// The value in the lower half of `reply` that refuses a trace request. Events already go elsewhere, or the memfd
+/// cannot be used. Any other value is a descriptor's number plus 1.
 pub const REFUSED: u32 = u32::MAX;
 
-/// The wish of the room that no tracer has joined: the file of `ANYRING_TRACE`.
+/// The number in place of a request's for the room that no tracer has joined: the file of `ANYRING_TRACE`.
 const FOR_GOOD: u32 = 0;
 
-/// Packs a wish for `process`; 0 stands for no process. An answer has the same form, with a number as its lower half.
+/// Packs a trace request for `process`; 0 stands for no process. An answer has the same form, with a number as its
+/// lower half.
 pub const fn trace_request(number: u32, process: u32) -> u64 {
     (number as u64) << 32 | process as u64
 }
@@ -53,7 +54,7 @@ pub const fn trace_request(number: u32, process: u32) -> u64 {
 /// A mapped file of events.
 pub struct Room {
     block: &'static Block,
-    /// The number of the wish for which the room was mapped.
+    /// The number of the trace request for which the room was mapped.
     number: u32,
     /// The memfd of a tracer that joined. It is kept open, so that the tracer finds it.
     _memfd: Option<Own>,
@@ -72,8 +73,8 @@ impl Room {
         self.number == FOR_GOOD
     }
 
-    /// Counts an event that found no place. Every 1024th such event checks for the tracer, and withdraws its wish if
-    /// the tracer is gone.
+    /// Counts an event that found no place. Every 1024th such event checks for the tracer, and withdraws its request
+    /// if the tracer is gone.
     #[cold]
     pub fn starve(&self) {
         const LOOK: u32 = 1024;
@@ -101,7 +102,7 @@ impl Drop for Room {
 /// The state of the room for this process's events.
 enum Present {
     Nothing,
-    /// The memfd was made for this wish. The tracer has yet to prepare it.
+    /// The memfd was made for this trace request. The tracer has yet to prepare it.
     Empty(u32, Own),
     Open(Arc<Room>),
 }

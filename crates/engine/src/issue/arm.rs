@@ -176,7 +176,7 @@ impl RingGuard {
         served
     }
 
-    /// Polls the poll set, even if no request is armed, and serves them. True if any event was served.
+    /// Polls the poll set, even if no request is armed, and handles its events. True if any event was served.
     pub fn poll_events(&mut self, when: When) -> bool {
         let looked = self.poll_set.has_unwatched() && unwatched::check(self);
         let Some(epoll) = self.poll_set.epoll() else { return looked };

@@ -4,8 +4,8 @@
 //!
 //! A call may sleep forever, for example on a server that is gone, so no thread holds the ring during a call. The
 //! request is put in flight, like a request at a worker, and the submission continues. When the ring's lock is released
-//! anyway, the thread makes the calls in order, and brings back each result. So it does with small reads of data in
-//! memory that have no nonblocking form, such as those of tmpfs and /proc.
+//! anyway, the thread makes the calls in order, and brings back each result. It does the same with small reads of data
+//! in memory that have no nonblocking form, such as those of tmpfs and /proc.
 //!
 //! The kernel opens a cached path before it reads the next SQE. It also closes a file without data to write back before
 //! then. For these two the engine interrupts the submission ([`RingGuard::stops_for_calls`]). While the submission

@@ -1,6 +1,6 @@
-//! Turns: the order in which requests are served. A waiting request is served before a request that is submitted
-//! after the first one's event came. It is also served before a call that does not wait returns, before a request
-//! is cancelled, and before a timer fires.
+//! Turns: the order in which requests are served. Once the event of a waiting request has come, that request is served
+//! before any request that is submitted later. It is also served before a call that does not wait returns, before a
+//! request is cancelled, and before a timer fires.
 //!
 //! In the kernel no other request runs between two SQEs of one submission: `io_async_wake` in io_uring/poll.c only
 //! queues it. So the requests that an SQE may have made ready are served later.

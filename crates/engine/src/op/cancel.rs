@@ -88,7 +88,7 @@ impl Operation for Cancel {
         HandledBefore::Everything
     }
 
-    /// Answers EALREADY to a cancel request that matches itself: it is among the requests that workers run. Source:
+    /// Answers EALREADY to a cancel request that matches itself, since a worker runs the cancel. Source:
     /// `__io_async_cancel` in io_uring/cancel.c.
     fn verdict_in_worker(&self, verdict: Verdict, user_data: u64, opcode: Opcode) -> Verdict {
         let means_itself = !self.all && self.matches(user_data, opcode, false);

@@ -30,7 +30,8 @@ impl FirstCall {
         is_simple.then_some(FirstCall { fd, direction, buffer, offset })
     }
 
-    /// Reads a RECV or SEND from such an SQE. `None` if the SQE has fields that only `Transfer` reads.
+    /// Reads a RECV or SEND from an SQE whose flags, `ioprio` and `op_flags` are zero. `None` if the SQE has fields
+    /// that only `Transfer` reads.
     #[inline(always)] // in the loop over SQEs
     pub fn of_socket(sqe: &SqeRef, direction: Direction) -> Option<FirstCall> {
         let (fd, bytes) = (sqe.fd(), sqe.len() as usize);

@@ -77,7 +77,7 @@ impl Word {
         }
     }
 
-    /// True if only the calls of Linux 6.7 know such a futex: the program chose its memory node.
+    /// True if the program chose the futex's memory node, which only the calls of Linux 6.7 know.
     pub fn has_node(&self) -> bool {
         self.flags & (NUMA | MPOL) != 0
     }

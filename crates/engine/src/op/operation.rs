@@ -188,8 +188,8 @@ pub trait Operation {
         false
     }
 
-    /// Returns, once for such an operation, the direction to wait for and the reason for skipping the attempt. An error
-    /// means that the operation cannot wait.
+    /// Returns, once for an operation that waits before its first attempt, the direction to wait for and the reason
+    /// for skipping the attempt. An error means that the operation cannot wait.
     #[inline]
     fn wait_first(&mut self, _fd: i32) -> Option<Result<(Direction, Skip), Errno>> {
         None

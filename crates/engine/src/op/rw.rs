@@ -521,9 +521,9 @@ fn reads_whole_records(fd: i32) -> bool {
     link.is_ok_and(|link| KINDS.iter().any(|kind| link.as_os_str() == *kind))
 }
 
-/// True if the file knows RWF_NOWAIT although it refused the flag for a write (FMODE_NOWAIT): a read with the flag is
-/// accepted. Of files that cannot be read, only those on ext4 are known to know it. Their writes through the page cache
-/// refuse it.
+/// True if the file supports RWF_NOWAIT although it refused the flag for a write (FMODE_NOWAIT): a read with the flag
+/// is accepted. If the file cannot be read, it must be on ext4, which supports the flag but refuses it for writes
+/// through the page cache.
 #[cold]
 fn accepts_nowait(fd: i32) -> bool {
     if calls_with_flags_are_refused() {

@@ -1,14 +1,14 @@
-//! Says whether the calling process may be running in another process's memory. It does after vfork(2), or after
-//! clone(2) with CLONE_VM and without CLONE_THREAD.
+//! Says whether the calling process may be *borrowing* another process's memory: it runs there after vfork(2), or
+//! after clone(2) with CLONE_VM and without CLONE_THREAD.
 //!
 //! This is checked before asking the kernel, since wrappers of frequent calls have no time for a system call.
 //!
-//! Code that makes such a child records it in this module. For vfork(2) it does so in its thread's memory, which the
-//! child shares. For all other children it does so once and forever.
+//! Code that makes a child in its own memory records that child in this module. For vfork(2) it does so in its
+//! thread's memory, which the child shares. For all other such children it does so once and forever.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// True if every call that makes such a child is recorded.
+/// True if every call that makes a child in this memory is recorded.
 static SEEN: AtomicBool = AtomicBool::new(false);
 /// Set once a child was made other than by vfork(2). Relaxed, like `SEEN`: it is stored before the child is made, and
 /// the child runs in the same memory.
@@ -23,13 +23,14 @@ fn vforks() -> &'static AtomicU32 {
     unsafe { &*own }
 }
 
-/// True if the process may be such a child. If it is not, it is the process that last recorded itself in this memory.
+/// True if the process may be a child in another process's memory. If it is not, it is the process that last recorded
+/// itself in this memory.
 #[inline]
 pub fn may_be() -> bool {
     !SEEN.load(Ordering::Relaxed) || MADE.load(Ordering::Relaxed) || vforks().load(Ordering::Relaxed) != 0
 }
 
-/// Sets whether all such children are recorded from now on.
+/// Sets whether all children in this memory are recorded from now on.
 pub fn are_seen(seen: bool) {
     SEEN.store(seen, Ordering::Relaxed);
 }

@@ -1,6 +1,6 @@
-//! Turns: a waiting request is served before a request that is submitted after the first one's event came. In the
-//! kernel, whatever makes a descriptor ready queues the waiting request (`io_async_wake` in io_uring/poll.c). That
-//! request runs before the call returns.
+//! Turns: once the event of a waiting request has come, that request is served before any request that is submitted
+//! later. In the kernel, whatever makes a descriptor ready queues the waiting request (`io_async_wake` in
+//! io_uring/poll.c). That request runs before the call returns.
 //!
 //! In the kernel, nothing else runs between two SQEs of one submission. So a request that one of these SQEs may have
 //! made ready is left for later.

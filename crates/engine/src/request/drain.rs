@@ -21,7 +21,7 @@ pub struct Drain {
     pub(crate) held: usize,
     /// A request inside a chain drains, so the request after that chain drains, too. Source: `drain_next`.
     pub(crate) next: bool,
-    /// The present request is the first after such a chain.
+    /// The present request is the first after a chain with a request inside that drains.
     drains_behind_chain: bool,
     /// True if a request of the present submission has bypassed the queue. In the kernel such a request counts as
     /// in flight until the whole submission is done.

@@ -223,8 +223,8 @@ impl Batch {
         self.cqes.get(..count).unwrap_or_default()
     }
 
-    /// Writes the positions of their coming CQEs into the records that end. Of the CQEs not posted yet, the first
-    /// `room` go into the CQ from `tail` on, the others into the backlog. If this process dies before these are
+    /// Writes into each record that ends the position that its CQE will have. Of the CQEs not posted yet, the first
+    /// `room` go into the CQ from `tail` on, the others into the backlog. If this process dies before the CQEs are
     /// published, the requests count as still in flight.
     pub(super) fn locate_ended(&self, control: &Control, tail: u32, room: u32, backlog_tail: u32) {
         for ((chunk, index), place) in self.ended[..self.ended_count].iter().copied() {

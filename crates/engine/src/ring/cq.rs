@@ -321,8 +321,8 @@ impl RingGuard {
         self.make_readable_if_watched();
     }
 
-    /// Notifies the same watchers of work that is not posted yet. In the kernel a worker or the source of readiness
-    /// signals when it brings such work.
+    /// Notifies the registered eventfd and the descriptor's watchers of work that is not posted yet. In the kernel a
+    /// worker or the source of readiness signals when it brings such work.
     fn wake_watchers_for_work(&mut self) {
         if self.eventfd.is_some() {
             self.signal_eventfd(1, self.ring().left.any(Left::RESULTS).into());

@@ -97,7 +97,7 @@ impl Ring {
             && self.state.lock_soon().is_some_and(|held| held.as_deref().is_some_and(unused))
     }
 
-    /// Takes the state of such a ring, which ends for this process only. The parent's ring continues.
+    /// Takes the state of a ring that this process, a forked child, has not used. The ring ends for this process only.
     pub fn leave_unused(&'static self) -> Option<Box<State>> {
         if !self.is_unused_inheritance() {
             return None;

@@ -13,8 +13,9 @@ use core::sync::atomic::Ordering;
 /// they would sleep again, on the lock.
 #[must_use]
 pub struct PendingWake {
-    /// The address of the sleepers' futex word. By then the ring may have ended and its memory may be gone. The call
-    /// then fails with EFAULT or wakes another sleeper for no reason, which every user of futex(2) has to expect.
+    /// The address of the sleepers' futex word. At the time of the wake the ring may have ended, and its memory may be
+    /// gone. The call then fails with EFAULT or wakes another sleeper for no reason, which every user of futex(2) has
+    /// to expect.
     word: usize,
 }
 

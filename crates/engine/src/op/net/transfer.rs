@@ -342,8 +342,8 @@ impl Transfer {
     }
 
     /// The readiness to wait for. `None` if the program asked not to wait, or asks for data that readiness does not
-    /// report. `None` also for sends that choose their buffer before they wait. `None` also before a first poll:
-    /// otherwise the attempt after an event would use it up.
+    /// report. `None` also for sends that choose their buffer before they wait. `None` also for a request that polls
+    /// first: otherwise the attempt after an event would count as that poll.
     #[inline]
     pub(super) fn waits_for(&self) -> Option<Direction> {
         const OTHERWISE: u32 = MSG_DONTWAIT | BESIDE_THE_DATA;
