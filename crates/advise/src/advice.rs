@@ -38,18 +38,18 @@ pub struct Clause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "set")]
 pub enum Verdict {
-    /// No size that has an answer is faster with it, and one at least is slower.
+    /// No size that has an answer is faster with IOSQE_ASYNC, and at least one is slower.
     No,
-    /// All sizes that have an answer are faster with it.
+    /// All sizes that have an answer are faster with IOSQE_ASYNC.
     Yes,
     /// Requests should have IOSQE_ASYNC from this size on only.
     From {
         /// The size.
         bytes: u32,
     },
-    /// All sizes that have an answer take as long with it as without.
+    /// All sizes that have an answer take as long with IOSQE_ASYNC as without.
     NoDifference,
-    /// Some sizes are faster with it and some are not, in no order of size.
+    /// Some sizes are faster with IOSQE_ASYNC and some are not, in no order of size.
     Mixed,
     /// No size has an answer.
     Undecided,

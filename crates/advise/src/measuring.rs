@@ -85,8 +85,8 @@ const PROBE_ROUNDS: u32 = 7;
 pub struct Punts {
     /// Number of requests.
     pub requests: u64,
-    /// Number of them that `io_uring_queue_async_work` reported. It equals the number that the worker process saw go to
-    /// a worker thread.
+    /// Number of requests that `io_uring_queue_async_work` reported. It equals the number that the worker process saw
+    /// go to a worker thread.
     pub traced: u64,
 }
 

@@ -25,7 +25,7 @@ pub fn aio_refusal() -> c_int {
     errno_of(ask_in_child(ask_for_context))
 }
 
-/// Returns the errno of such an answer, EPERM if no child could be made.
+/// Returns the errno in a child's answer, EPERM if no child could be made.
 fn errno_of(answer: Option<c_int>) -> c_int {
     answer.filter(|errno| *errno != libc::ECHILD).unwrap_or(libc::EPERM)
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The text that precedes such a child in the logs of the library and of the host.
+/// The text before the name of a child that is not served, in the logs of the library and of the host.
 const SAID: &str = "a child is not served: ";
 
 /// The lines that are written to the program's log during the trace.

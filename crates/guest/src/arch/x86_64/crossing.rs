@@ -86,7 +86,7 @@ unsafe extern "C" {
 pub enum Entering {
     /// The call has not asked for the stack.
     Nothing,
-    /// The call has asked for it; the lowest byte of rcx is 0 if the stack was free.
+    /// The call has asked for the stack; the lowest byte of rcx is 0 if the stack was free.
     Asked,
     /// The call owns the stack, but still uses the guest's.
     Owns,

@@ -4,5 +4,5 @@
 /// No function is wrapped.
 pub fn resolve() {}
 
-/// Such children are never seen.
+/// Children in this memory are never seen.
 pub fn look(_: bool) {}

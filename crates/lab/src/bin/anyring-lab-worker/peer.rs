@@ -100,7 +100,7 @@ impl Aligned {
         unsafe { self.address.add(offset) }
     }
 
-    /// Returns a part of it. No transfer may be using it.
+    /// Returns a part of the buffer. No transfer may be using that part.
     pub fn bytes(&self, offset: usize, bytes: usize) -> &[u8] {
         assert!(offset + bytes <= self.layout.size());
         // SAFETY: inside the allocation, initialised (zeroed), and the caller promises that nobody writes there
@@ -108,7 +108,7 @@ impl Aligned {
         unsafe { std::slice::from_raw_parts(self.address.add(offset), bytes) }
     }
 
-    /// Returns a part of it to fill. No transfer may be using it.
+    /// Returns a part of the buffer to fill. No transfer may be using that part.
     pub fn bytes_mut(&mut self, offset: usize, bytes: usize) -> &mut [u8] {
         assert!(offset + bytes <= self.layout.size());
         // SAFETY: as in `bytes`, and `self` is borrowed for as long.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Observes one request at a time.
 pub enum Observer {
-    /// The engine's counters, and the row of them.
+    /// The file of the engine's counters, the opcode that selects a row, and the row's values before the request.
     Engine { counters: PathBuf, opcode: Opcode, before: [u64; PATHS] },
     /// Number of times that each thread of io-wq had run.
     Kernel { before: BTreeMap<i32, u64> },

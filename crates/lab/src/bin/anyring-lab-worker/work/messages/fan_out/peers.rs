@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::sync::{mpsc, Mutex};
 
-/// The value in place of a descriptor that ends the stream of them.
+/// The value that ends a stream of descriptors.
 const NO_MORE: u64 = u64::MAX;
 /// The data of the eventfd in a worker's set. Connections have their descriptor's number.
 const EVENT: u64 = 0;

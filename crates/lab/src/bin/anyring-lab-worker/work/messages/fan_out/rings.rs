@@ -22,7 +22,7 @@ const RECEIVED: u64 = 5;
 const SENT: u64 = 6;
 const CLOSED: u64 = 7;
 
-/// The value in place of a descriptor that ends the stream of them.
+/// The value that ends a stream of descriptors.
 const NO_MORE: u32 = 0x7fff_ffff;
 
 /// Accepts with `ring`, and serves with the rings of further threads, until every connection was closed.
