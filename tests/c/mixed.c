@@ -125,7 +125,7 @@ static void refusals(void)
 
 /* If the kernel refuses a ring without an index array, the library asks it for a ring with the array before anyring
  * makes it. */
-static void wishes(void)
+static void falls_back_to_an_index_array(void)
 {
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -541,6 +541,6 @@ static void contexts(void)
 	CHECK(syscall(SYS_io_destroy, theirs) == 0);
 }
 
-CASES({"rings", rings}, {"refusals", refusals}, {"wishes", wishes}, {"messages", messages}, {"clones", clones},
+CASES({"rings", rings}, {"refusals", refusals}, {"index-array", falls_back_to_an_index_array}, {"messages", messages}, {"clones", clones},
       {"attached", attached}, {"polls", polls}, {"links", links}, {"waits", waits}, {"files", files}, {"registered", registered}, {"children", children},
       {"threads", threads}, {"numbers", numbers}, {"faults", faults}, {"untouched", untouched}, {"contexts", contexts})

@@ -52,7 +52,7 @@ macro_rules! cases {
 cases! {
     rings_of_both_sides_work: "rings";
     refusals_that_are_a_lack_are_served: "refusals";
-    a_ring_that_asks_for_less_is_served_last: "wishes";
+    a_ring_that_asks_for_less_is_served_last: "index-array";
     messages_to_the_other_side_are_refused: "messages";
     buffers_of_the_other_side_are_refused: "clones";
     a_ring_is_attached_to_one_of_the_other_side: "attached";
