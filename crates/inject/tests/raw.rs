@@ -82,7 +82,7 @@ cases! {
     a_handler_on_the_alternate_stack_keeps_its_frames_during_patched_calls: "alternate" "patched";
     jumping_over_two_handlers_leaves_the_alternate_stack: "alternate" "trapped-jumps";
     jumping_over_two_handlers_from_patched_calls_leaves_the_alternate_stack: "alternate" "patched-jumps";
-    a_call_on_the_alternate_stack_changes_mask_and_registers_as_natively: "alternate" "looks";
+    a_call_on_the_alternate_stack_changes_mask_and_registers_as_natively: "alternate" "state";
     masks_of_contexts_are_as_set_and_block_no_trap: "masks" "contexts";
     masks_that_jumps_restore_are_as_saved: "masks" "jumps";
     masks_of_new_threads_are_as_set_and_block_no_trap: "masks" "threads";

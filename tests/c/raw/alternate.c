@@ -125,7 +125,7 @@ static void look(int sig)
 	outer_calls++;
 }
 
-static void looks(void)
+static void state(void)
 {
 	sigset_t mask;
 
@@ -145,8 +145,8 @@ int main(int argc, char **argv)
 	alternate.ss_size = 1 << 17;
 	alternate.ss_sp = malloc(alternate.ss_size);
 	CHECK(alternate.ss_sp && sigaltstack(&alternate, NULL) == 0);
-	if (!strcmp(name, "looks")) {
-		looks();
+	if (!strcmp(name, "state")) {
+		state();
 		puts("done");
 		return 0;
 	}
