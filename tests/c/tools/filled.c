@@ -24,7 +24,7 @@ void __msan_unpoison(const volatile void *address, size_t size)
 }
 
 /* Returns the number of reported bytes in this memory. A report that is only partly in it is an error. */
-static size_t told_of(const void *memory, size_t size)
+static size_t reported_in(const void *memory, size_t size)
 {
 	const char *begin = memory;
 	size_t sum = 0;
@@ -52,21 +52,21 @@ static void expect_five(struct io_uring_sqe *sqe, int writes_to, unsigned flags)
 		CHECK(write(writes_to, "abcde", 5) == 5);
 	CHECK(answer(io_uring_wait_cqes(&ring, &cqe, 1, NULL, NULL)) == 0);
 	CHECK(answer(cqe->res) == 5);
-	CHECK(told_of(&cqe, sizeof(cqe)) >= sizeof(cqe));
+	CHECK(reported_in(&cqe, sizeof(cqe)) >= sizeof(cqe));
 	io_uring_cqe_seen(&ring, cqe);
 }
 
 static void expect_first(struct io_uring_sqe *sqe, int writes_to, unsigned flags)
 {
 	expect_five(sqe, writes_to, flags);
-	CHECK(told_of(first, sizeof(first)) == 5);
+	CHECK(reported_in(first, sizeof(first)) == 5);
 }
 
 static void expect_parted(struct io_uring_sqe *sqe, int writes_to)
 {
 	expect_five(sqe, writes_to, 0);
-	CHECK(told_of(first, 3) == 3);
-	CHECK(told_of(second, sizeof(second)) == 2);
+	CHECK(reported_in(first, 3) == 3);
+	CHECK(reported_in(second, sizeof(second)) == 2);
 }
 
 int main(void)
@@ -80,7 +80,7 @@ int main(void)
 	CHECK(file && write(fileno(file), "abcde", 5) == 5);
 	CHECK(pipe(pipes) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
 	init_ring(&ring, 8, 0);
-	CHECK(told_of(&ring, sizeof(ring)) == sizeof(ring));
+	CHECK(reported_in(&ring, sizeof(ring)) == sizeof(ring));
 
 	sqe = next_sqe(&ring);
 	io_uring_prep_read(sqe, fileno(file), first, sizeof(first), 0);
@@ -110,21 +110,21 @@ int main(void)
 	io_uring_prep_recv(sqe, sockets[0], NULL, sizeof(many[0]), 0);
 	sqe->buf_group = 7;
 	expect_five(sqe, sockets[1], IOSQE_BUFFER_SELECT);
-	CHECK(told_of(many, sizeof(many)) == 5);
+	CHECK(reported_in(many, sizeof(many)) == 5);
 
 	/* STATX fills its result. */
 	io_uring_prep_statx(next_sqe(&ring), AT_FDCWD, "/", 0, STATX_BASIC_STATS, &status);
 	atomic_store(&count, 0);
 	submit(&ring, 1);
 	CHECK(io_uring_wait_cqe(&ring, &cqe) == 0 && answer(cqe->res) == 0);
-	CHECK(told_of(&status, sizeof(status)) == sizeof(status));
+	CHECK(reported_in(&status, sizeof(status)) == sizeof(status));
 	io_uring_cqe_seen(&ring, cqe);
 
 	/* A WRITE only reads the program's data. */
 	sqe = next_sqe(&ring);
 	io_uring_prep_write(sqe, pipes[1], first, 5, 0);
 	expect_five(sqe, -1, 0);
-	CHECK(told_of(first, sizeof(first)) == 0);
+	CHECK(reported_in(first, sizeof(first)) == 0);
 	puts("done");
 	return 0;
 }
