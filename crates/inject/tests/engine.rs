@@ -138,7 +138,7 @@ cases! {
     rings_that_are_closed_by_instruction_leave_nothing: "lifetime" "leak-instruction";
     rings_whose_duplicate_is_dropped_leave_nothing: "lifetime" "leak-duplicate";
     rings_with_a_drain_behind_a_pending_read_leave_nothing: "lifetime" "leak-drain";
-    a_late_connect_meets_no_other_ring: "lifetime" "late-connect";
+    a_late_connect_reaches_no_other_ring: "lifetime" "late-connect";
     a_registered_ring_outlives_its_number: "lifetime" "registered";
     a_duplicate_keeps_level_readiness: "lifetime" "duplicate";
     an_entered_duplicate_keeps_level_readiness: "lifetime" "duplicate-entered";

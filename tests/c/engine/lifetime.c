@@ -152,7 +152,7 @@ static void a_drain_behind_a_pending_read_leaves_nothing(void)
 
 /* A CONNECT that outlives its ring, because the listener's backlog is full, ends when there is room again. Its result
  * must not reach the ring that was made since, perhaps in the same place. */
-static void a_late_connect_meets_no_other_ring(void)
+static void a_late_connect_reaches_no_other_ring(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -250,7 +250,7 @@ CASES({"close-by-threads", threads_close_through_rings_of_their_own},
       {"leak-instruction", close_by_instruction_leaves_nothing},
       {"leak-duplicate", a_dropped_duplicate_leaves_nothing},
       {"leak-drain", a_drain_behind_a_pending_read_leaves_nothing},
-      {"late-connect", a_late_connect_meets_no_other_ring},
+      {"late-connect", a_late_connect_reaches_no_other_ring},
       {"registered", a_registered_ring_outlives_its_number},
       {"duplicate", a_duplicate_keeps_level_readiness},
       {"duplicate-entered", an_entered_duplicate_keeps_level_readiness})
