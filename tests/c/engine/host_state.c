@@ -80,10 +80,10 @@ static void setgid_reaches_every_thread(void)
 	pthread_t thread;
 
 	begin();
-	CHECK(mkfifo("manners.fifo", 0600) == 0);
+	CHECK(mkfifo("host-state.fifo", 0600) == 0);
 	stay_away_with_requests();
 	sqe = next_sqe(&ring);
-	io_uring_prep_openat(sqe, AT_FDCWD, "manners.fifo", O_RDONLY, 0);
+	io_uring_prep_openat(sqe, AT_FDCWD, "host-state.fifo", O_RDONLY, 0);
 	sqe->flags |= IOSQE_ASYNC; /* sleeps until there is a writer */
 	submit(&ring, 1);
 	prepare_read(&ring, pipes[0], buffer, 1, 9)->flags |= IOSQE_ASYNC;
@@ -93,7 +93,7 @@ static void setgid_reaches_every_thread(void)
 	CHECK(pthread_create(&thread, NULL, set_group, NULL) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);
 	alarm(0);
-	CHECK(unlink("manners.fifo") == 0);
+	CHECK(unlink("host-state.fifo") == 0);
 }
 
 static atomic_int handled;
@@ -271,10 +271,10 @@ static void a_faster_reader_of_a_fifo(void)
 {
 	int in, out;
 
-	CHECK(mkfifo("manners.fifo", 0600) == 0);
-	in = open("manners.fifo", O_RDONLY | O_NONBLOCK);
-	out = open("manners.fifo", O_WRONLY);
-	CHECK(in >= 0 && out >= 0 && unlink("manners.fifo") == 0);
+	CHECK(mkfifo("host-state.fifo", 0600) == 0);
+	in = open("host-state.fifo", O_RDONLY | O_NONBLOCK);
+	out = open("host-state.fifo", O_WRONLY);
+	CHECK(in >= 0 && out >= 0 && unlink("host-state.fifo") == 0);
 	CHECK(fcntl(in, F_SETFL, O_RDONLY) == 0);
 	losing_to_another_reader(in, out);
 }
