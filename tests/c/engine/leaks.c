@@ -1,4 +1,4 @@
-/* Wear: a program uses every feature of a ring or a context in many rounds. Afterwards it holds as many resources
+/* A program uses every feature of a ring or a context in many rounds. Afterwards it holds as many resources
  * as after the first rounds. argv[1] is the number of rounds. */
 #include "engine.h"
 
@@ -461,14 +461,14 @@ static void (*const kinds[])(int) = {
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 /* All resources that are compared. */
-struct wear {
+struct usage {
 	struct holdings held;
 	long resident_kib, filters;
 };
 
-static struct wear look_for_wear(void)
+static struct usage current_usage(void)
 {
-	struct wear now = {look(), 0, 0};
+	struct usage now = {look(), 0, 0};
 	FILE *status = fopen("/proc/self/status", "r");
 	char line[256];
 	long value;
@@ -483,7 +483,7 @@ static struct wear look_for_wear(void)
 	return now;
 }
 
-static int has_more(const struct wear *now, const struct wear *before)
+static int has_more(const struct usage *now, const struct usage *before)
 {
 	return now->held.descriptors > before->held.descriptors || now->filters > before->filters ||
 	       now->held.mappings > before->held.mappings + FEW_MAPPINGS ||
@@ -491,16 +491,16 @@ static int has_more(const struct wear *now, const struct wear *before)
 }
 
 /* Returns the resources held, after those of ended rings have been released. */
-static struct wear settle(const struct wear *before)
+static struct usage settle(const struct usage *before)
 {
-	struct wear now = look_for_wear();
+	struct usage now = current_usage();
 
-	for (int ms = 0; ms < LONG_MS && has_more(&now, before); ms += 10, now = look_for_wear())
+	for (int ms = 0; ms < LONG_MS && has_more(&now, before); ms += 10, now = current_usage())
 		usleep(10000);
 	return now;
 }
 
-static void say(const char *when, const struct wear *it)
+static void say(const char *when, const struct usage *it)
 {
 	fprintf(stderr, "%s: %d descriptors, %d threads, %d mappings of %ld KiB, %d contexts, %ld filters, %ld KiB resident\n", when,
 		it->held.descriptors, it->held.threads, it->held.mappings, it->held.mapped_kib, it->held.contexts, it->filters,
@@ -517,9 +517,9 @@ static void go(int rounds)
 				kinds[kind](round);
 }
 
-static void wear(int rounds)
+static void repeat(int rounds)
 {
-	struct wear warm, once, twice;
+	struct usage warm, once, twice;
 
 	need_proc();
 	signal(SIGALRM, count_signal);
@@ -527,7 +527,7 @@ static void wear(int rounds)
 	open_files();
 	init_ring(&ring, 64, 0);
 	go(WARM_ROUNDS);
-	warm = look_for_wear();
+	warm = current_usage();
 	go(rounds);
 	once = settle(&warm);
 	go(rounds);
@@ -544,12 +544,12 @@ static void wear(int rounds)
 
 static void for_a_moment(void)
 {
-	wear(SHORT_ROUNDS);
+	repeat(SHORT_ROUNDS);
 }
 
 static void soak(void)
 {
-	wear(SOAK_ROUNDS);
+	repeat(SOAK_ROUNDS);
 }
 
 CASES({"short", for_a_moment}, {"soak", soak})
