@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Three programs in one that are strangers to whatever serves their ring: argv[1] says which.
+/* Three programs in one that do what a library in their process may not expect: argv[1] says which.
  *
  *   fclose   closes and reuses descriptors through the C library's streams while requests are armed on them
  *   handler  submits in a signal handler
  *   setgid   changes the group of all its threads from one of them, while others sleep on its behalf
  *
- * Each checks what it gets, natively as elsewhere. */
+ * Each checks its results, which are the same on the kernel's io_uring. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
