@@ -64,7 +64,7 @@ each() {
   "$1" 644 "$release/dist/completions/_anyring" "$share/zsh/site-functions"
   "$1" 644 "$release/dist/completions/anyring.fish" "$share/fish/vendor_completions.d"
   # All that these documents lead to: tests/packaging/test-install.sh follows their links.
-  for file in *.md LICENSE-*; do "$1" 644 "$file" "$documents"; done
+  for file in *.md LICENSE-* .github/SECURITY.md; do "$1" 644 "$file" "$documents"; done
   "$1" 644 crates/lab/LICENSE-DejaVu "$documents/crates/lab"
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
   for file in docs/programs/*.md; do "$1" 644 "$file" "$documents/docs/programs"; done
@@ -97,6 +97,9 @@ case $action in
     # What programs that are linked with it ask the loader for.
     ln -sf libanyring.so "$private/libanyring.so.0"
     up=$(realpath -m --relative-to="$libdir/pkgconfig" "$prefix")
+    # Installed beside the other documents.
+    sed -i 's|](\.\./|](|' "$documents/SECURITY.md"
+    sed -i 's|\.github/SECURITY\.md|SECURITY.md|' "$documents/README.md" "$documents"/docs/{release,security}.md
     sed -i "s|@UP@|$up|; s|@LIB@|${libdir#"$prefix"/}|; s|@VERSION@|$(scripts/version.sh)|" "$root$libdir/pkgconfig/anyring.pc"
     echo "installed anyring in $root$prefix"
     ;;

@@ -113,7 +113,8 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
         let path = entry?.path();
         let below = path.strip_prefix(root)?.to_string_lossy().into_owned();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with('.') || name == "target" || name == "node_modules" || LEFT_OUT.contains(&below.as_str())
+        let is_hidden = name.starts_with('.') && name != ".github";
+        if is_hidden || name == "target" || name == "node_modules" || LEFT_OUT.contains(&below.as_str())
         {
             continue;
         }
