@@ -34,7 +34,7 @@ job='--name=job --ioengine=io_uring --filename=commands.data --size=1m --iodepth
   expect trap 0 'err= 0' anyring deny --errno trap -- anyring run -- fio $job
   expect docker 0 'err= 0' anyring deny --profile docker -- anyring run -- fio $job
   expect rhel8 0 'err= 0' anyring deny --profile rhel8 -- anyring run -- fio $job
-  # What cannot be served is refused before it starts, in one line.
+  # A program that cannot be served is refused in one line before it starts.
   expect kill 125 '^anyring: cannot serve io_uring: .* cannot be replaced' anyring deny --errno kill -- anyring run -- fio $job
 }
 exit $failed

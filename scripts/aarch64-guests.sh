@@ -4,7 +4,7 @@
 #
 # usage: aarch64-guests.sh        (guest-c, of crates/cli/tests/c/guest.c, and guest-go, by PATH)
 #
-# A line for each: `program NAME: works`, or `program NAME: fails`. What the guest printed follows, indented.
+# Prints a line for each program: `program NAME: works`, or `program NAME: fails`. The guest's output follows, indented.
 failed=0
 
 # same NAME COMMAND...

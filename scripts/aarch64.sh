@@ -73,7 +73,7 @@ aarch64-guests.sh || status=1'
 total=0 failed=0 skipped=0 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# on_host KERNEL SCRIPT ARGS...: runs the script there, and adds what it says to the totals.
+# on_host KERNEL SCRIPT ARGS...: runs the script on that kernel, and adds its counts to the totals.
 on_host() {
   local status=0 passed bad missed
   echo "--- Linux $1"
@@ -92,7 +92,7 @@ exit \$status" sh "${@:3}" >"$log" 2>&1 || status=$?
     /^program .*: fails$/                                 { f += 1 }
     /^skip: /                                             { s += 1 }
     END                                                   { print p + 0, f + 0, s + 0 }' "$log")
-  # What failed without counting a failure did not run to its end.
+  # A run that failed without counting a failure did not reach its end.
   if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
   total=$((total + passed)) failed=$((failed + bad)) skipped=$((skipped + missed))
 }

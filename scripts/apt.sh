@@ -1,7 +1,7 @@
 # For other scripts to source: apt-get with its own lists, beside the machine's, for packages that are only unpacked.
 
-# debian_archives: the archives of Debian's among the sources of this machine's own apt, whether or not their lists are here. First
-# those at the top of a host, since others than Debian have folders of that name, too.
+# debian_archives: prints the Debian archives among the sources of this machine's own apt, whether or not their lists were
+# fetched. Archives whose path is just /debian come first, since other projects have folders of that name, too.
 debian_archives() {
   local archives
   archives=$(apt-get update --print-uris 2>/dev/null | sed -nE "s|^'(https?://.*/debian)/+dists/.*|\1|p" || true)
@@ -15,7 +15,7 @@ DEBIAN_MIRROR=${DEBIAN_MIRROR%/}
 NO_MIRROR="no archive of Debian's is among apt's sources here: name one by DEBIAN_MIRROR"
 DEBIAN_KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# apt_prepare FOLDER LINE: FOLDER for the lists and what is fetched, LINE the only source, with DEBIAN_KEYS' signatures.
+# apt_prepare FOLDER LINE: prepares FOLDER for the lists and the fetched files. LINE is the only source.
 apt_prepare() {
   [ -n "$DEBIAN_MIRROR" ] || { echo "E: $NO_MIRROR" >&2; return 1; }
   apt_folder=$1
@@ -25,7 +25,7 @@ apt_prepare() {
   echo "$2" >"$apt_folder/sources"
 }
 
-# apt COMMAND ARGS: without root, and without a look at what the machine has.
+# apt COMMAND ARGS: runs apt-get without root, and without regard to the packages that the machine has.
 apt() {
   local command=$1
   shift
@@ -36,7 +36,7 @@ apt() {
 }
 
 # fetch_source PACKAGE SUITE FOLDER FILE: unpacks Debian's source package into FOLDER/source, unless FILE is there already.
-# Where it cannot be had FOLDER/unavailable says why.
+# If the package is unavailable, FOLDER/unavailable gives the reason.
 fetch_source() {
   local package=$1 suite=$2 folder=$3
   [ -e "$folder/source/$4" ] && return
@@ -60,7 +60,7 @@ download_source() {
     rm -rf "$work"
 }
 
-# skip_unavailable FOLDER: whether the sources could not be had; then a step's only lines are printed.
+# skip_unavailable FOLDER: succeeds if the sources are unavailable. It then prints the lines of a skipped step.
 skip_unavailable() {
   [ -e "$1/unavailable" ] || return 1
   echo "skip: $(cat "$1/unavailable")"

@@ -25,12 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FRAGMENT = ROOT / "packaging/seccomp/anyring.json"
 PAGE = ROOT / "docs/containers.md"
 LINE = re.compile(r"^(\d+) +\[([0-9a-f]+)\] (\w+)\((.*)$")
-# pthread_create(3) and the end of a thread, and what interrupts and ends any.
+# The calls of pthread_create(3), of a thread's end, of signal handlers and of the process's end.
 BY_LIBC = {"clone", "clone3", "exit", "exit_group", "madvise", "mprotect", "restart_syscall", "rseq", "rt_sigreturn", "set_robust_list"}
 TOPICS = ["nop", "enter", "timeout", "rw_pipe", "net_data", "fs"]
-# What strace may not yet know by name.
+# Calls that strace may not yet know by name.
 NEWER = {"syscall_0x1c6": "futex_wake", "syscall_0x1c7": "futex_wait", "syscall_0x1c8": "futex_requeue"}
-# What such a filter is there to refuse; it has to be answered by an error number.
+# Calls that such a filter is there to refuse. It must answer them by an error number.
 REFUSED = {"io_uring_setup", "io_uring_enter", "io_uring_register"}
 
 
@@ -46,7 +46,7 @@ def segment(library):
 
 def made(trace, library):
     address, program = segment(library)
-    # Of each process where the library's code is; a new one has it where the process has that cloned last.
+    # The address of the library's code in each process. A new process has it where the process that cloned last has it.
     opened, code, cloner = {}, {}, None
     calls, programs = collections.Counter(), collections.Counter()
     for line in trace:
@@ -98,7 +98,7 @@ def main():
         words = ["strace", "-f", "-i", "-qq", "-e", "signal=none", "-s", "256", "-o", trace.name]
         variables = {"LD_PRELOAD": library, "ANYRING_BACKEND": "user", "ANYRING_AIO": "user"}
         words += [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
-        # Below strace some cases that look at threads fail; their calls are made all the same.
+        # Under strace some cases about threads fail, but they make their calls all the same.
         subprocess.run([*words, folder / "anyring-conformance", "--quiet", "--spread"], stdout=subprocess.DEVNULL)
         calls, programs = made(trace, library)
     calls -= REFUSED
@@ -112,7 +112,7 @@ def main():
         print(f"listed, and not made here: {name}")
     for name in sorted(calls - listed):
         print(f"FAILED: {name} is made, and {FRAGMENT.relative_to(ROOT)} does not list it")
-    # The same below a filter that kills for what is not listed, but for what the program itself does.
+    # Some cases run again under a filter that permits only the listed calls and the program's own, and kills for others.
     cases = [folder / "anyring-conformance", "--quiet", "--spread", *(f"--filter={topic}::" for topic in TOPICS)]
     below = subprocess.run(cases, env={**os.environ, **variables}, close_fds=False,
                            preexec_fn=lambda: permit(listed | programs - REFUSED))

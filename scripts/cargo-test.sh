@@ -21,7 +21,7 @@ mapfile -t failed < <(awk '
   list && /^    [^ ]+$/   { names[count++] = $1; next }
   /^test result: FAILED/  { for (i = 0; i < count; i++) print names[i] }
                           { list = 0 }' "$first")
-# A program that crashed or did not build names no test; one of several tests that failed may hide it.
+# A program that crashed or did not build names no test, and failed tests of other programs must not hide that.
 count=$(awk '/^test result: /{ gsub(/[^0-9 ]/, ""); f += $2 } END { print f + 0 }' "$first")
 if [ "${#failed[@]}" = 0 ] || [ "${#failed[@]}" != "$count" ] ||
   grep -q -e "process didn't exit successfully.*signal" -e '^error: could not compile' "$first"; then
@@ -48,7 +48,7 @@ for name in "${failed[@]}"; do
   done
   if [ -n "$passed" ]; then
     echo "FLAKY  $name: failed, then passed alone (run $passed of $times)"
-    # What it said the first time, for the summary.
+    # The output of its first failure, for the summary.
     grep -F -A 12 -e "---- $name stdout ----" "$first" | sed -e 1,2d -e '/^stack backtrace:$/,$d' -e 's/^/    /'
     flaky=$((${flaky:-0} + 1))
   else

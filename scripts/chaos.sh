@@ -17,7 +17,7 @@ seeds=${SEEDS:-100}
 logs=$root/.build/chaos
 passed=0 failed=0 skipped=0
 
-# Whom a server runs as that refuses root.
+# The words that start a server as an ordinary user, for servers that refuse to run as root.
 as_user=()
 if [ "$(id -u)" = 0 ]; then as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups); fi
 
@@ -25,7 +25,7 @@ work=$(mktemp -d /var/tmp/anyring-chaos-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 mkdir -p "$logs"
-# Others may not be let into the folder of the build.
+# An ordinary user may not be able to reach the folder of the build.
 cp "$bin/anyring" "$bin/libanyring.so" "$work/"
 export ANYRING_LIBRARY=$work/libanyring.so PATH=$PATH:/usr/sbin
 
@@ -43,11 +43,11 @@ skip() {
   echo "skip: $1: $2"
 }
 
-# row NAME RULES VERSION SCRIPT: SCRIPT is run by sh in an empty folder, below chaos.
+# row NAME RULES VERSION SCRIPT: runs SCRIPT by sh under chaos, in an empty folder for each seed, and prints a table row.
 row() {
   local name=$1 rules=$2 version=$3 script=$4 log=$logs/$1.log status=0 said
   is_chosen "$name" || return 0
-  # The run's folder is made by the run, since each seed is one.
+  # The script makes its own folder, since each seed is a run of it.
   script="d=\$(mktemp -d $work/run-XXXXXX) && cd \$d && { $script; }; s=\$?; rm -rf \$d; exit \$s"
   "${as[@]}" "$work/anyring" chaos --rules "$rules" --runs "$seeds" --timeout 60s -- sh -c "$script" \
     </dev/null >"$log" 2>&1 || status=$?
@@ -65,7 +65,7 @@ as=()
 version() { "$@" 2>&1 | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)*' | head -n 1 || true; }
 crate() { sed -n "/^name = \"$2\"/{n;s/version = \"\(.*\)\"/\1/p}" "tests/e2e/clients/$1/Cargo.lock" | head -n 1; }
 
-# What every program here deals with. Some have `short` or `enter` beside it.
+# The rules that every program here can deal with. Some programs also get `short` or `enter`.
 calm=late,multishot,cancel,nobufs,overflow,busy,spurious,notify,edge
 
 run_liburing_examples() {
@@ -113,7 +113,7 @@ run_netty() {
 run_node() {
   local program
   program=$(realpath "$(scripts/node.sh --path)")
-  # The script takes it that a write of a file is whole.
+  # The script assumes that a write to a file is never short.
   local run="UV_USE_IO_URING=1 $program $root/tests/e2e/clients/node.js ."
   row node "$calm" "$(version "$program" --version)" "$run"
 }
@@ -149,7 +149,7 @@ run_postgres() {
     --set=shared_buffers=2MB >"$logs/initdb.log" 2>&1
   local make="create table t as select i, repeat('x', 100) as x from generate_series(1, 40000) as i;"
   local server="$programs/postgres --single -D $work/data/pg -c io_method=io_uring -c io_combine_limit=4 postgres"
-  # Its first read of each table is of files that nobody has in memory but the page cache.
+  # The server's first reads of each table find the files in the page cache only.
   echo "$make" | "${as_user[@]}" "$programs/postgres" --single -D "$work/data/pg" postgres >>"$logs/initdb.log" 2>&1
   as=("${as_user[@]}")
   local query="echo 'select count(*), sum(i), sum(length(x)) from t' | $server | grep -c -e '= \"40000\"' -e '= \"800020000\"' -e '= \"4000000\"' | grep -qx 3"
@@ -168,11 +168,11 @@ run_mariadb() {
   local user="" server version make read
   if [ "$(id -u)" = 0 ]; then user=--user=root; fi
   version=$(LD_LIBRARY_PATH=$usr/lib/x86_64-linux-gnu version "$usr/sbin/mariadbd" --version)
-  # It executes what it reads, and ends. The second one reads what the first has left in the files.
+  # The server executes the statements on its standard input, and ends. The second server reads the files of the first.
   server="env LD_LIBRARY_PATH=$usr/lib/x86_64-linux-gnu $usr/sbin/mariadbd --no-defaults --bootstrap --datadir=\$d/data \
     --lc-messages-dir=$usr/share/mysql --skip-networking --skip-grant-tables --innodb-log-file-size=8M \
     --innodb-buffer-pool-size=8M --innodb-linux-aio=io_uring $user"
-  # A statement a line.
+  # Each line has one statement.
   make="create database test;
     create table test.t (id int primary key, v varchar(200), k int, index (k)) engine=innodb;
     insert into test.t select seq, repeat(md5(seq), 6), seq * 7 % 1000 from test.seq_1_to_20000;
@@ -206,7 +206,7 @@ run_plocate() {
   row plocate "short,$calm" "$version" "$finds"
 }
 
-# Our own hostile programs: what has to hold whatever is done to a ring holds under chaos, too.
+# anyring's hostile programs: their checks must also hold under chaos.
 run_hostile() {
   is_chosen hostile || return 0
   if [ ! -x "$bin/anyring-hostile" ]; then
@@ -226,7 +226,7 @@ run_hostile() {
   done
 }
 
-# Random programs of the differential: each request has one final CQE.
+# anyring-differential's random programs: each request has one final CQE.
 run_differential() {
   is_chosen differential || return 0
   if [ ! -x "$bin/anyring-differential" ]; then
@@ -243,7 +243,7 @@ run_differential() {
   fi
 }
 
-# The conformance cases that hold under chaos, with what leaves their answers as they are.
+# The conformance cases that hold under chaos, with the rules that change no answer.
 run_conformance() {
   is_chosen conformance || return 0
   if [ ! -x "$bin/anyring-conformance" ]; then

@@ -40,7 +40,7 @@ judged=("${common[@]}" --oracle "$record" --expect "$here/tests/conformance/diff
 for later in "$here"/tests/conformance/oracle-*.json; do [ ! -e "$later" ] || judged+=(--oracle "$later"); done
 serve() { "$bin/anyring" deny -- "$bin/anyring" run --backend user --aio user "$@"; }
 on_ours() { serve -- "$bin/$1" "${judged[@]}" "${@:2}"; }
-# guest gnu|musl WORDS...: as a static program with this libc.
+# guest gnu|musl WORDS...: runs the cases in a static program with this libc.
 guest() {
   local program=$bin/anyring-conformance-$1 list=$here/tests/conformance/differences-guest.txt
   [ -e "$program" ] || skip "no static program with $1: the toolchain lacks x86_64-unknown-linux-$1 (rustup target add)"
@@ -71,7 +71,7 @@ skip() {
   exit 0
 }
 
-# oracle_of KERNEL: brings that kernel's record back, behind what the cases say.
+# oracle_of KERNEL: prints the output of the cases on that kernel, and stores the record that they made.
 oracle_of() {
   local file=$here/tests/conformance/oracle-$1.json status=0
   export HOST_PROGRAMS=$bin/anyring-conformance HOST_TIMEOUT_S=${HOST_TIMEOUT_S:-1800}
@@ -83,7 +83,7 @@ oracle_of() {
     exit $status' sh "$1" ${FILTER:+--filter "$FILTER"} ${ADD:+--add} >"$folder/said" || status=$?
   sed '/^--- record$/,$d' "$folder/said"
   sed '1,/^--- record$/d' "$folder/said" >"$folder/record"
-  # Whole, or not at all.
+  # A record that was cut off is not stored.
   [ "$(tail -n 1 "$folder/record")" = '}}' ] || { [ "$status" = 77 ] || echo "there is no record" >&2 && return 1; }
   cp "$folder/record" "$file"
   return "$status"

@@ -41,7 +41,7 @@ download() {
     apt apt-get install --download-only busybox-static dash fio qemu-utils
 }
 
-# Of all that the packages bring only what the programs load.
+# Of all files in the packages, keeps only those that the programs load.
 unpack() {
   local package program root=$work/root libraries
   for package in "$work"/cache/archives/*.deb; do dpkg-deb --extract "$package" "$root" || return; done
@@ -54,7 +54,7 @@ unpack() {
   if grep 'not found' "$work/list"; then return 1; fi
   sed -n 's/.* => \([^ ]*\) .*/\1/p' "$work/list" | sort -u | xargs cp -L -t "$HOME_DIR/lib" || return
   cp -L "$root/lib/x86_64-linux-gnu/$LOADER" "$root"/lib/x86_64-linux-gnu/lib{dl,pthread}.so.[0-9] "$HOME_DIR/lib" || return
-  # What they say of where their own libraries are comes before what the program says.
+  # A library's own search path would take precedence over the program's.
   find "$HOME_DIR/lib" -type f ! -name 'ld-*' ! -name 'libc.so*' ! -name 'libpthread.so*' -exec chmod u+w {} + \
     -exec patchelf --remove-rpath {} + || return
   (cd "$root/usr/bin" && cp "${PROGRAMS[@]}" "$OLDPWD/$HOME_DIR") || return

@@ -26,7 +26,7 @@ cd "$folder"
 
 heading() { printf '\n%s%s%s\n\n' "$bold" "$*" "$plain"; }
 
-# indent: what a program says, shortened to its telling lines by the caller, folded and set off.
+# indent: folds and indents the lines that the caller has chosen from a program's output.
 indent() { fold -s -w 76 | sed 's/ *$//; s/^/    /'; }
 
 # show COMMAND...: prints a command line, folded with backslashes, as one would type it.
@@ -51,7 +51,7 @@ expect() {
   esac
 }
 
-# statistics FILE: what anyring counted.
+# statistics FILE: prints anyring's counters.
 statistics() {
   show anyring stats "$1"
   anyring stats "$1" | indent

@@ -34,7 +34,7 @@ ACTIONS = {"EPERM": 0x00050001, "ENOSYS": 0x00050026, "kill": 0x80000000}
 PROFILES = ["docker", "rhel8", "gvisor", "minimal", "agent", "agent-strict", "kill"]
 IO_URING = ["io_uring_enter", "io_uring_register", "io_uring_setup"]
 PATIENCE_S = 20
-# Calls that the engine does without, below which actions, and the conformance cases that show it.
+# Calls that the engine can do without: the filter's actions for which that holds, and the cases that show it.
 MUST_SERVE = {
     "memfd_create": (list(ACTIONS), ["buffer_rings::", "region"]),
     "sendto": (["EPERM", "ENOSYS"], ["delivery::edge", "delivery::level"]),
@@ -65,7 +65,7 @@ def run(words, folder):
         end = os.pidfd_open(process.pid)
         ended, _, _ = select.select([end], [], [], PATIENCE_S)
         os.close(end)
-        # The group's number is nobody else's before its leader has been waited for.
+        # Until the leader has been waited for, no other group can have this number.
         os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
         out.seek(0), err.seek(0)

@@ -23,7 +23,7 @@ target=${1:?$usage} out=${2:?$usage} release=${3:-}
 VERSION=$(scripts/version.sh)
 CYCLONEDX=0.5.9
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(scripts/version.sh date)}
-# What sorts and what names days does so alike everywhere.
+# Sorting and the names of days are the same everywhere.
 export LC_ALL=C TZ=UTC
 umask 022
 # shellcheck source=scripts/processor.sh
@@ -36,21 +36,21 @@ out=$(realpath "$out") target=$(realpath -m "$target")
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-dist-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# build: with the folders' names replaced in what the compiler writes. Given by --config they are added to those of .cargo/config.toml,
-# and a build elsewhere has the same names for the same crates.
+# build: builds with the folders' names replaced in the compiler's output. The flags are given by --config, so they are
+# added to those of .cargo/config.toml, and a build in another folder has the same names for the same crates.
 build() {
   local cargo_home=${CARGO_HOME:-$HOME/.cargo}
   local flags="build.rustflags=['--remap-path-prefix=$PWD=/anyring','--remap-path-prefix=$target=/target','--remap-path-prefix=$cargo_home=/cargo']"
   CARGO_CONFIG=$flags scripts/build.sh "$target/dist"
   release=$target/dist${CARGO_BUILD_TARGET:+/$CARGO_BUILD_TARGET}/release
-  # The environment's flags come in place of the configuration's. Not in pieces, of which earlier builds would decide.
+  # The environment's flags replace those of the configuration. An incremental build would depend on earlier builds.
   local static="-C target-feature=+crt-static --remap-path-prefix=$PWD=/anyring --remap-path-prefix=$target=/target --remap-path-prefix=$cargo_home=/cargo"
   RUSTFLAGS=$static CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$target/dist cargo build --locked -p anyring-conformance \
     --bin anyring-conformance --target "$processor-unknown-linux-gnu"
   cases=$target/dist/$processor-unknown-linux-gnu/debug/anyring-conformance
 }
 
-# The conformance cases, with what they need to be understood without the rest.
+# The conformance cases with a README of their own, the record and the licences.
 conformance() {
   local name=anyring-conformance-$VERSION-$processor
   mkdir "$work/$name"
@@ -66,12 +66,12 @@ pack() {
     gzip -9n >"$out/$2.tar.gz"
 }
 
-# What is built in: of the command, of the library and of the lab's worker each.
+# The SBOMs: the crates built into the command, into the library and into the lab's worker.
 sbom() {
   local tools=${ANYRING_TOOLS:-$target/tools} part crate
   [ -x "$tools/bin/cargo-cyclonedx" ] ||
     env -u CARGO_BUILD_TARGET cargo install --quiet --locked --version "$CYCLONEDX" --root "$tools" --target-dir "$tools/build" cargo-cyclonedx
-  # It writes beside each manifest: into a copy of the sources, whose place it names.
+  # cargo-cyclonedx writes beside each manifest, so it gets a copy of the sources. Its output names the copy's folder.
   cp -r "$work/anyring-$VERSION-src" "$work/sbom"
   "$tools/bin/cargo-cyclonedx" cyclonedx -qq --format json --spec-version 1.5 --target "$processor-unknown-linux-gnu" --no-build-deps \
     --override-filename bom --manifest-path "$work/sbom/Cargo.toml"
@@ -87,13 +87,13 @@ sign() {
   ssh-keygen -q -Y sign -n anyring-release -f "$key" "$out/SHA256SUMS"
 }
 
-# Where scripts/build.sh puts it for `make test`, or `build` here for another processor.
+# The static program of the cases, where scripts/build.sh puts it, or `build` for another processor.
 cases=$target/check/anyring-conformance-gnu
 [ -z "${CARGO_BUILD_TARGET:-}" ] || cases=$target/dist/$CARGO_BUILD_TARGET/debug/anyring-conformance
 [ -n "$release" ] || build
 processor_of "$release/anyring"
 [ "$name" = "anyring-$VERSION-$processor-linux" ] || { echo "dist: $release is for $processor" >&2 && exit 1; }
-# Nothing of an earlier one.
+# Removes the files of an earlier release.
 [ -n "${KEEP:-}" ] || find "$out" -maxdepth 1 -type f -name '*anyring[-_]*' -delete
 rm -f "$out"/SHA256SUMS*
 DESTDIR=$work PREFIX=/$name STRIP=1 scripts/install.sh install "$release" >/dev/null
@@ -102,7 +102,7 @@ install -m 755 "$work/$name/bin/anyring" "$out/$name"
 if [ -e "$cases" ]; then conformance; else echo "dist: no $cases, so no conformance cases"; fi
 if command -v dpkg-deb >/dev/null; then scripts/deb.sh "$release" "$out" >/dev/null; else echo "dist: no dpkg-deb here, so no Debian package"; fi
 if command -v rpmbuild >/dev/null; then scripts/rpm.sh "$release" "$out" >/dev/null; else echo "dist: no rpmbuild here, so no RPM"; fi
-# What git has at HEAD: a change that is not committed is in no release.
+# The sources are those of git's HEAD: a change that is not committed is in no release.
 git archive --prefix="anyring-$VERSION-src/" HEAD | tar -x -C "$work"
 pack "$work" "anyring-$VERSION-src"
 [ -n "${NO_SBOM:-}" ] || sbom

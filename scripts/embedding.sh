@@ -13,7 +13,7 @@ export CARGO_TARGET_DIR=$target/embed
 . tests/kit/cases.sh
 deny() { "$target/release/anyring" deny -- "$@"; }
 
-# example NUMBER: that block of the page, below the refusal.
+# example NUMBER: runs the page's block of that number where io_uring is refused.
 example() {
   local commands
   commands=$(awk -v wanted="$1" '/^```$/ { inside = 0 } inside; /^```sh$/ { inside = ++count == wanted }' docs/embedding.md)
@@ -24,15 +24,15 @@ example() {
 
 tests_hold() { (cd crates/anyring && cargo test --quiet --locked && deny cargo test --quiet --locked); }
 
-# switched_off: an error says so.
+# switched_off: with ANYRING_BACKEND=kernel the example reports the kernel's error.
 switched_off() {
   local said
   if said=$(cd crates/anyring && ANYRING_BACKEND=kernel deny "$CARGO_TARGET_DIR/debug/examples/io_uring" 2>&1); then return 1; fi
   grep -q 'Operation not permitted' <<<"$said" || { echo "$said"; return 1; }
 }
 
-# All that publishing does except the upload. The four are checked together, since none is in the registry. `anyring`
-# itself, a workspace of its own, is told where they are. Without that its dry run needs the four in the registry.
+# Does all that publishing does except the upload. The four crates are checked together, since none is in the registry.
+# `anyring` is a workspace of its own. It gets their paths, since its dry run would otherwise look in the registry.
 could_be_published() {
   local crates=(-p anyring-abi -p anyring-engine -p anyring-serve -p anyring-inject) patches=() crate
   cargo publish --dry-run --quiet --locked --allow-dirty "${crates[@]}"

@@ -53,12 +53,12 @@ work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-engines-XXXXXX")
 chmod 755 "$work"
 group=$(basename "$work")
 
-# The control groups that this process may make children of.
+# The hierarchies of control groups in which this process may make groups.
 hierarchies() { findmnt -t cgroup,cgroup2 -no TARGET; }
 
 clean() {
   local hierarchy left
-  # What was interrupted ends with its namespace, in a moment; its groups are left.
+  # After an interrupt the processes end with their namespace, in a moment. Their control groups remain until then.
   for _ in $(seq 100); do
     left=
     for hierarchy in $(hierarchies); do
@@ -72,8 +72,8 @@ clean() {
 }
 trap clean EXIT
 
-# program NAME COMMAND...: builds a program for the containers with the command and the file's name. Where that fails NAME.why
-# says so, and its test is skipped.
+# program NAME COMMAND...: builds a program for the containers by the command, to which the file's name is added. If that
+# fails, NAME.why gives the reason, and the program's test is skipped.
 program() {
   local name=$1
   shift
@@ -135,7 +135,7 @@ for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -ur); do
   read -r passed bad missed < <(awk '
     /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p = $1; f = $3; s = $5 }
     END                                              { print p + 0, f + 0, s + 0 }' "$work/log")
-  # What failed without counting a failure did not run to its end.
+  # A run that failed without counting a failure did not reach its end.
   if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
   total=$((total + passed)) failed=$((failed + bad)) skipped=$((skipped + missed))
   # The tree's layers and states are only needed until its end.

@@ -20,11 +20,11 @@ from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parent.parent / "tests/e2e/clients/findings.c"
 
-# Advised on the kernel's rings only.
+# Findings that are reported for the kernel's rings only.
 SAVES_NOTHING_ON_OURS = ["attempts_in_vain", "unregistered_descriptor", "workers_pile_up"]
-# Of these programs the findings save less than 3 %, or nothing, and are left out.
+# Programs whose findings save less than 3 %, or nothing. trace leaves these findings out.
 SAVES_TOO_LITTLE = ["fio, one file", "qemu-img bench -w"]
-# These save about 3 %: told or not, as the costs are measured.
+# Programs whose findings save about 3 %. The measured costs decide whether trace reports them.
 SAVES_THREE_PERCENT = ["fio, 256 in flight", "findings.c recv"]
 
 
@@ -145,7 +145,7 @@ def main():
                 is_left_out = name in SAVES_TOO_LITTLE or (backend == "user" and finding in SAVES_NOTHING_ON_OURS)
                 if is_left_out and told[0]:
                     wrong.append(f"{name}, {backend}: {finding} saves nothing, or too little to be told")
-                # What the kernel completes without a worker has no finding, rightly.
+                # A program whose requests the kernel completes without a worker rightly has no finding.
                 may_be_left_out = is_left_out or name in SAVES_THREE_PERCENT
                 is_missing = not (told[0] or may_be_left_out) and before >= 100
                 if told[1] or (before >= 100 and after > before * part) or is_missing:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Adds the flaky tests of a run to .ci/flaky.txt, and names those that were flaky before. Such a test must be mended, or
-# moved to `make soak` with its reason.
+# Adds the flaky tests of a run to .ci/flaky.txt, and names those that were flaky before. A test that was flaky before
+# must be mended, or moved to `make soak` with its reason.
 #
 # usage: scripts/flaky.sh LOGS STEPS...
 #

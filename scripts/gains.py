@@ -96,7 +96,7 @@ def main():
                 shares = [100 * (1 - new[gain["of"]] / old[gain["of"]]) for old, new in turns]
                 low, measured, high = statistics.quantiles(shares, n=4)
                 predicted = gain["percent"]
-                # What is left out is less than 3 %, or not much more.
+                # A finding that is left out saves less than 3 %, or not much more.
                 holds = predicted <= 1.5 * measured and measured <= 1.5 * predicted if found else measured < 4.5
                 wrong += not holds
                 first = "" if not found or report["findings"][0]["name"] == name else ", not the first"

@@ -31,13 +31,13 @@ programs=("$bin"/{anyring,libanyring.so,anyring-conformance-plain})
 for program in ${HOST_PROGRAMS:-}; do
   programs+=("$(command -v "$program")") || { echo "host.sh: $program: no such program" >&2 && exit 2; }
 done
-# How Debian calls it, and the terminals of console, output and status.
+# Debian's name of the processor, QEMU's package, the tools' prefix, and the terminals of console, output and status.
 case $arch in
   x86_64) debian=amd64 package=qemu-system-x86 prefix='' terminals=(ttyS0 ttyS1 ttyS2) ;;
   aarch64) debian=arm64 package=qemu-system-arm prefix=aarch64-linux-gnu- terminals=(ttyAMA0 ttyS0 ttyS1) ;;
   *) echo "host.sh: HOST_ARCH=$arch: it must be x86_64 or aarch64" >&2 && exit 2 ;;
 esac
-# What the kernel's own modules are needed for: a disk with a file system.
+# The kernel modules that a disk with a file system needs.
 modules='virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk crc16 crc32c_generic crc32c-cryptoapi
   libcrc32c mbcache jbd2 ext4'
 
@@ -46,7 +46,7 @@ no() {
   exit 77
 }
 
-# suites_of KERNEL: the one that has it, and what that depends on.
+# suites_of KERNEL: the suite that has the kernel, and the suite that this one depends on.
 suites_of() {
   case ${1%-16k} in
     5.10) echo bullseye ;;
@@ -95,7 +95,7 @@ download() {
 
 fetch_apt() { apt "$1" -o APT::Architecture="$debian" -o APT::Architectures="$debian" "${@:2}"; }
 
-# fetch_packages FOLDER SUITE PACKAGES...: their files, and those of all that they depend on, into FOLDER.
+# fetch_packages FOLDER SUITE PACKAGES...: puts their files, and those of all packages that they depend on, into FOLDER.
 fetch_packages() {
   [ -e "$1/packages" ] && [ "$(cat "$1/packages")" = "${*:3}" ] && return
   rm -rf "$1"
@@ -136,7 +136,7 @@ mkdir -p /dev/shm /dev/pts && mount -t tmpfs shm /dev/shm && mount -t devpts pts
 ln -s /proc/self/fd /dev/fd
 ip link set lo up
 ulimit -n 524288
-# Each needs others: until there is a file system.
+# A module loads only after those that it needs, so all are tried several times.
 for round in 1 2 3 4 5 6; do
   for module in /modules/*.ko; do insmod "\$module" 2>/dev/null; done
 done
@@ -177,7 +177,7 @@ for program in "${programs[@]}"; do
   [ "$arch" = x86_64 ] || continue
   { ldd "$program" 2>/dev/null || true; } | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*\) .*/\1/p'
 done | sort -u | xargs -r cp -L --parents -t "$root"
-# Without an ldd: the C library that cross compilers link with.
+# ldd cannot list the libraries for another processor, so all of the cross compilers' C library is copied.
 [ "$arch" = x86_64 ] || cp -L "/usr/$arch-linux-gnu"/lib/*.so.[0-9] "$root/lib"
 if [ -n "${HOST_PACKAGES:-}" ]; then
   cp -r "$host-packages/files/." "$root"

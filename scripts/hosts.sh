@@ -29,7 +29,8 @@ for program in fio qemu-img "$clients"/{tokio-uring,io-uring,static-liburing,nop
 done
 export HOST_PROGRAMS HOST_TIMEOUT_S=${HOST_TIMEOUT_S:-1800}
 
-# What is run there: the release, doctor's lines of the ways into the engine, and what the programs and the cases say.
+# The scripts to run on each kernel. The first prints the release and doctor's lines about the ways into the engine, and
+# runs the programs. The second runs the cases.
 # shellcheck disable=SC2016 # for the shell over there
 seen='echo "release: $(uname -r)"
 anyring doctor | sed -n "s/^  \(io_uring\|kernel AIO\|preload\|liburing\|syscall\|raw\|guest\)  *\(yes\|no\) .*/way: \1: \2/p"
@@ -41,7 +42,7 @@ cases='anyring deny -- anyring run --backend user --aio user -- \
 total=0 failed=0 skipped=0
 : >"$folder/rows"
 
-# on_host NAME KERNEL SCRIPT ARGS...: runs the script there, adds what it says to the totals and a row to the table.
+# on_host NAME KERNEL SCRIPT ARGS...: runs the script on that kernel, and adds its counts to the totals and the table.
 on_host() {
   local name=$1 kernel=$2 script=$3 status=0 log=$folder/log passed bad missed good broken absent refused listed release
   shift 3
@@ -72,7 +73,7 @@ exit \$status" sh "$@" >"$log" 2>&1 || status=$?
       >>"$folder/rows"
   fi
   bad=$((bad + $(grep -c '^program .*: fails$' "$log" || true)))
-  # What failed without counting a failure did not run to its end.
+  # A run that failed without counting a failure did not reach its end.
   if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
   total=$((total + passed + good)) failed=$((failed + bad)) skipped=$((skipped + missed + absent))
 }

@@ -33,7 +33,7 @@ case $prefix in
   /*) ;;
   *) fail "PREFIX has to be an absolute path, not '$prefix'" ;;
 esac
-# What uninstalls need not have the build any more.
+# Without the build, which an uninstall does not need, the files are for this machine's processor.
 if [ -f "$release/anyring" ]; then processor_of "$release/anyring"; else processor_named "$(uname -m)"; fi
 # The list in crates/cli/src/library.rs: where the command looks for the library.
 case $libdir in
@@ -94,7 +94,7 @@ case $action in
   install)
     each check
     each put
-    # What programs that are linked with it ask the loader for.
+    # The name by which the loader finds the library for programs that are linked with it.
     ln -sf libanyring.so "$private/libanyring.so.0"
     up=$(realpath -m --relative-to="$libdir/pkgconfig" "$prefix")
     # Installed beside the other documents.
@@ -104,11 +104,11 @@ case $action in
     echo "installed anyring in $root$prefix"
     ;;
   uninstall)
-    # The man pages are listed from the build, so what a removed build no longer knows goes by name.
+    # The man pages are listed from the build. If the build is gone, the pages are removed by their names.
     rm -f "$share"/man/man1/anyring.1 "$share"/man/man1/anyring-*.1
     each remove
     rm -f "$private/libanyring.so.0"
-    # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
+    # Only the folders that anyring alone uses. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
       "$documents/docs/decisions" "$documents/docs/examples/c" "$documents/docs/examples" "$documents/docs" \
       "$documents"/{crates/anyring/examples,crates/anyring,crates/lab,crates,packaging/ci,packaging/grafana,packaging/seccomp,packaging,tests/conformance,tests/differential,tests/fuzz,tests/hostile,tests/simulation,tests} "$documents"; do

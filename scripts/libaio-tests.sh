@@ -54,7 +54,8 @@ pass() {
   timeout 300 "$@" >case.log 2>&1
 }
 
-# Fills `good` with the cases that pass on the kernel's AIO: one after the other, since it has one limit for the machine.
+# Fills `good` with the cases that pass on the kernel's AIO. They run one after the other, since its limit applies to the
+# whole machine.
 pass_natively() {
   local case
   for case in "$@"; do
@@ -66,7 +67,7 @@ pass_natively() {
   done
 }
 
-# These cases linked in one way, on ours: a line for each.
+# run_way BIN WAY CASE...: runs the cases, linked in this way, on anyring, and prints a line for each.
 run_way() {
   local bin=$1 way=$2 case status
   shift 2

@@ -35,13 +35,13 @@ NATIVE = "native"
 SKIP_STATUS = 77
 LIMIT_NATIVE_S = 30
 LIMIT_OURS_S = 120
-# What is listed may hang.
+# The limit of listed exceptions, which may hang.
 LIMIT_LISTED_S = 15
 MOST_EXCEPTIONS = 0.05
-# What fails runs so often again, alone, unless more programs than this failed.
+# A failed program counts as flaky if it then passes this many times, alone.
 TIMES_AGAIN = 5
-MOST_FLAKY = 3
-# What the programs print where they leave something out.
+MOST_FLAKY = 3  # further failures count
+# The words that programs print when they skip something.
 LEAVES_OUT = re.compile(r"skip|not supported|unsupported|doesn't support|not available", re.IGNORECASE)
 
 
@@ -272,7 +272,7 @@ def main():
         for name in [name for name in names if natively[name].problem is not None]:
             run = natively.pop(name)
             tally.skip(name, f"natively here: {run.problem}: {run.last_line()}")
-        # The longest first, so that nothing is left to wait for alone.
+        # The longest first, so that no single program runs on when all others have ended.
         order = sorted(natively, key=lambda name: -natively[name].seconds)
         ours = {name: pool.submit(runner.on_ours, name, natively[name]) for name in order}
         ours = {name: future.result() for name, future in ours.items()}

@@ -8,7 +8,7 @@
 # POSTGRES_MAJOR=19 takes PostgreSQL 19 of Debian's experimental release instead, into .build/postgres-19.
 #
 # apt-get fetches and checks the packages and their libraries, libc included, which needs no root, and they are
-# unpacked. Nothing is installed: the programs of the copy are told where their libraries are. If the packages are
+# unpacked. Nothing is installed: the programs of the copy have the paths of their libraries in them. If the packages are
 # unavailable, `fetch` leaves the reason in .build/postgres/unavailable. `place` then prints the reason and fails with
 # status 77.
 set -euo pipefail
@@ -31,7 +31,7 @@ download() {
   for suite in $([ "$1" = experimental ] && echo sid) "$1"; do
     echo "deb [arch=$(dpkg --print-architecture) signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $suite main"
   done >"$work/sources"
-  # What only the packages' own installation scripts need counts as installed.
+  # Packages that only installation scripts need count as installed.
   for package in debconf locales postgresql-client-common postgresql-common ssl-cert; do
     printf 'Package: %s\nStatus: install ok installed\nArchitecture: all\nVersion: 9999\n' "$package"
     printf 'Maintainer: nobody\nDescription: not needed\n\n'

@@ -21,7 +21,7 @@ cp "$bin/anyring" "$bin/anyring-conformance" "$bin/libanyring.so" "$folder/bin"
 cp "$lists"/differences*.txt "$folder"
 export TMPDIR=$folder/tmp
 
-# conformance NAME PROFILE WORDS...: WORDS are what starts it as another user.
+# conformance NAME PROFILE WORDS...: WORDS is the command that starts it as another user.
 conformance() {
   local name=$1 profile=$2 expect=(--expect "$folder/differences.txt") doors=(--door libc --door raw)
   shift 2
@@ -34,7 +34,7 @@ conformance() {
     touch "$folder/$name.failed"
 }
 
-# programs NAME PROFILE: those of the engine's C programs that lean on what the profiles take away.
+# programs NAME PROFILE: runs the engine's C programs that depend on calls which the profiles refuse.
 programs() {
   local name=$1 profile=$2
   ANYRING_TEST_BELOW="$folder/bin/anyring deny --profile $profile --" \
@@ -70,7 +70,7 @@ for name in "${runs[@]}"; do
     /^flaky: [0-9]+$/                                { f -= $2; s += $2 }
     /^skipped: /                                     { s++; p-- }
     END                                              { print p + 0, f + 0, s + 0 }' "$folder/$name.log")
-  # What failed without counting a failure could not run: its log says why.
+  # A run that failed without counting a failure did not reach its end: its log says why.
   if [ -e "$folder/$name.failed" ] && [ "$bad" = 0 ]; then
     bad=1
   fi

@@ -20,12 +20,13 @@ if ! rustc +nightly --version >/dev/null 2>&1; then
 fi
 
 status=0
-# The tests leave rings behind, which are never freed: tests/c/engine/{leftovers,wear,load}.c count what is left.
+# Rings are never freed, so leaks are not reported. tests/c/engine/{leftovers,leaks,load}.c count what tests leave.
 ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=$target/address-sanitizer \
   cargo +nightly test --locked -p anyring-engine --lib --tests --target "$triple" --no-fail-fast || status=1
 
-# Tests that use the library after a fork are left out: it does not work in forked children of a process with threads. Children
-# would count reports of their parents, so it is the output that says whether there were any. Threads of the engine live on.
+# Tests that use the library after a fork are left out: ThreadSanitizer does not work in forked children of a process with
+# threads. Children would count their parents' reports, so the log, not the exit status, shows whether there were any. The
+# engine's threads may outlive a test.
 mkdir -p "$target/thread-sanitizer"
 log=$target/thread-sanitizer/log
 RUSTFLAGS='-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer' CARGO_TARGET_DIR=$target/thread-sanitizer \

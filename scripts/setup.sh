@@ -24,7 +24,7 @@ fail() {
   exit 1
 }
 
-# The Debian packages that are missing, by what each is needed for.
+# The Debian packages that are missing, grouped by their purpose.
 missing_packages() {
   command -v cc >/dev/null || echo gcc libc6-dev
   command -v flock >/dev/null || echo util-linux
@@ -103,28 +103,28 @@ install_node() {
   node_is_right || fail "the Node that PyPI gave does not run here: $(scripts/node.sh --version 2>&1 | head -1)"
 }
 
-# For one end-to-end test, which can be skipped.
+# PostgreSQL for an end-to-end test, which is skipped without it.
 fetch_postgres() {
   [ -d .build/postgres/root ] || say "fetching PostgreSQL 18 into .build/postgres (Debian 12 and 13 have other versions)"
   scripts/postgres.sh fetch
   if [ -f .build/postgres/unavailable ]; then say "no PostgreSQL 18: $(cat .build/postgres/unavailable)"; fi
 }
 
-# For another one.
+# MariaDB for an end-to-end test, which is skipped without it.
 fetch_mariadb() {
   [ -d .build/mariadb/root ] || say "fetching MariaDB into .build/mariadb"
   scripts/mariadb.sh fetch
   if [ -f .build/mariadb/unavailable ]; then say "$(cat .build/mariadb/unavailable)"; fi
 }
 
-# And for one with an older C library.
+# Debian 11's programs for the end-to-end tests with an older C library, which are skipped without them.
 fetch_debian11() {
   [ -x .build/debian11/busybox ] || say "fetching Debian 11's fio, qemu, busybox and glibc into .build/debian11"
   scripts/debian11.sh fetch
   if [ -f .build/debian11/unavailable ]; then say "$(cat .build/debian11/unavailable)"; fi
 }
 
-# The own tests of liburing and libaio, which can be skipped, too.
+# The own tests of liburing and libaio, which are skipped if they are unavailable.
 fetch_suites() {
   scripts/liburing-tests.sh fetch
   scripts/libaio-tests.sh fetch
@@ -135,7 +135,7 @@ fetch_suites() {
   done
 }
 
-# What some tests of programs need, which can be skipped, too.
+# Libraries and compilers for tests of programs, which are skipped without them.
 fetch_libraries() {
   local folder=.build/netty
   if [ ! -d $folder ] && ! mvn -q -B -f tests/e2e/clients/netty/pom.xml dependency:copy-dependencies \
@@ -149,7 +149,7 @@ fetch_libraries() {
   fetch_wheel zig crates/cli/tests/zig/requirements.txt
 }
 
-# fetch_wheel NAME REQUIREMENTS: into .build/NAME.
+# fetch_wheel NAME REQUIREMENTS: unpacks the wheels into .build/NAME.
 fetch_wheel() {
   local folder=.build/$1
   [ ! -d "$folder" ] || return 0
@@ -159,7 +159,7 @@ fetch_wheel() {
   say "no $1: $(tail -n 1 ".build/$1.log")"
 }
 
-# fetch_module NAME: what tests/e2e/clients/NAME asks for, into .build/NAME-node.
+# fetch_module NAME: installs the modules that tests/e2e/clients/NAME asks for into .build/NAME-node.
 fetch_module() {
   local folder=.build/$1-node
   [ ! -d "$folder" ] || return 0

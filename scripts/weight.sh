@@ -6,7 +6,7 @@
 # usage: scripts/weight.sh LIBRARY [KIND...]      prints a line a kind: instructions and system calls a round
 #        scripts/weight.sh LIBRARY --check        fails if a kind has grown since scripts/weight/counts.txt
 #        scripts/weight.sh LIBRARY --write        writes that file
-#        scripts/weight.sh LIBRARY --ns           prints the nanoseconds of each libc function: natively, and what the
+#        scripts/weight.sh LIBRARY --ns           prints the nanoseconds of each libc function: alone, and what the
 #                                                 library adds without a ring and with one
 #
 # Each kind of scripts/weight/weight.c runs twice on a warm ring, below callgrind and strace, with two numbers of
@@ -22,7 +22,7 @@ counts=$PWD/scripts/weight/counts.txt
 sum=$PWD/scripts/weight/library.py
 of_calls=$PWD/scripts/weight/calls.py
 compiler=$(rustc --version)
-# What may go to a worker has more room, and each kind that seems to have grown is counted again.
+# Kinds that may go to a worker, and so may grow more. A kind that seems to have grown is counted up to TRIES times.
 VARIES=" async4k memory4k openread "
 TRIES=3
 
@@ -77,10 +77,11 @@ count() {
     'BEGIN { printf "%-10s %7.0f %6.2f\n", kind, i / rounds, c / rounds }'
 }
 
-# kinds: all of them.
+# kinds: lists all kinds.
 kinds() { ./weight --list && ./calls --list | sed 's/^/none./' && ./calls --list | sed 's/^/ring./'; }
 
-# has_grown KIND LINE KNOWN: by more than 5 % in instructions, or by a quarter of a system call; by 25 % where that varies.
+# has_grown KIND LINE KNOWN: succeeds if the kind has grown by more than 5 % in instructions, or by a quarter of a system
+# call. For the kinds of VARIES these are 25 % each, and a quarter of a system call.
 has_grown() {
   local room=1.05 more=1
   if [[ $VARIES == *" $1 "* ]]; then room=1.25 more=1.25; fi
@@ -88,7 +89,7 @@ has_grown() {
     'BEGIN { split(line, a); split(known, b); exit !(a[2] > b[2] * room || a[3] > b[3] * more + 0.25) }'
 }
 
-# why_not_held KIND: what else than our code decides its count, if anything does.
+# why_not_held KIND: prints why the kind's count depends on more than anyring's code, if it does.
 why_not_held() {
   case $1 in
     direct4k) echo "its device decides whether a thread waits, and so what is counted; directhole is held in its place" ;;

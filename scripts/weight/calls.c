@@ -38,7 +38,7 @@
 
 #define NONE 700 // a number that nobody has open
 
-// What headers name otherwise, or not at all.
+// Functions that the headers declare under another name, or not at all.
 extern int __poll_chk(struct pollfd *, nfds_t, int, size_t), __ppoll_chk(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *, size_t);
 extern ssize_t __read_chk(int, void *, size_t, size_t), __pread_chk(int, void *, size_t, off_t, size_t);
 extern ssize_t __pread64_chk(int, void *, size_t, off_t, size_t), __recv_chk(int, void *, size_t, size_t, int);
